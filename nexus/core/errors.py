@@ -1,0 +1,74 @@
+"""The one tree of errors. Outcomes of a request are values; these are raised where a part cannot do what it promises.
+
+    NexusError
+    ├── ConfigError              settings are wrong: names the file or variable, the key and what is allowed
+    ├── RequestError             a request that gets an error answer (code, message, retryable)
+    ├── UnreadablePayloadError   bytes that are no message and name nobody who could be answered
+    ├── BusUnavailableError      the bus, or the request ledger behind it, did not do what was asked
+    └── StoreUnavailableError    the document store did not answer, or not in time
+
+No exception of redis, pymongo or motor passes its adapter: they are translated there.
+"""
+
+from enum import StrEnum
+
+
+class ErrorCode(StrEnum):
+    """The codes of an error answer (CONTRACT §1.4)."""
+
+    INVALID_REQUEST = "INVALID_REQUEST"
+    EMPTY_INPUT = "EMPTY_INPUT"
+    UNKNOWN_LAYOUT = "UNKNOWN_LAYOUT"
+    MISSING_AGENT_ROLE = "MISSING_AGENT_ROLE"
+    OWNER_MISMATCH = "OWNER_MISMATCH"
+    ID_CONFLICT = "ID_CONFLICT"
+    PAYLOAD_TOO_LARGE = "PAYLOAD_TOO_LARGE"
+    UNAUTHENTICATED = "UNAUTHENTICATED"
+    OVERLOADED = "OVERLOADED"
+    DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
+    HISTORY_UNAVAILABLE = "HISTORY_UNAVAILABLE"
+    INTERNAL = "INTERNAL"
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request may succeed later without being changed."""
+        return self in _RETRYABLE
+
+
+_RETRYABLE = frozenset(
+    {ErrorCode.OVERLOADED, ErrorCode.DEADLINE_EXCEEDED, ErrorCode.HISTORY_UNAVAILABLE, ErrorCode.INTERNAL}
+)
+
+
+class NexusError(Exception):
+    """Base of every error that Nexus raises on purpose."""
+
+
+class ConfigError(NexusError):
+    """Settings that cannot be used. The message names where, which key, and what is allowed."""
+
+
+class RequestError(NexusError):
+    """A request that is answered with an error.
+
+    Attributes:
+        code: one of `ErrorCode`.
+        message: what is wrong and where, for the sender; never a stack trace, never another owner's data.
+    """
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+
+
+class UnreadablePayloadError(NexusError):
+    """Bytes that cannot be read as a message and hold no id under which they could be answered."""
+
+
+class BusUnavailableError(NexusError):
+    """The bus could not be reached, or did not confirm in time."""
+
+
+class StoreUnavailableError(NexusError):
+    """The document store could not be reached, or did not answer in time."""
