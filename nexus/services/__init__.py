@@ -1,0 +1,1 @@
+"""What Nexus does, in terms of the ports of `nexus.core`."""

@@ -1,0 +1,113 @@
+"""Reading text as an eye would: every character becomes the one plain character it passes for.
+
+The folded text has exactly as many characters as the text, so that a match found in it is a place in the text. Letters
+fold to lower case a-z (`l` to `i`, which are one stroke to the eye), look-alike brackets and colons to `[`, `]`, `<`, `>`
+and `:`, what the eye passes over (accents, joiners, dashes, dots) to `_`, spaces to a space, and everything else to `#`.
+Only a backslash folds to a backslash.
+
+Sources: Unicode NFKD and character names as Python ships them; the letters of other scripts that pass for Latin ones from
+the Unicode confusables data (UTS #39), for the letters that occur in structural tokens.
+"""
+
+import re
+import unicodedata
+from typing import Final
+
+SQUARE: Final = "[༺༼᚛⁅⌈⌊❲⟅⟦⟬⟮⦇⦉⦋⦍⦏⦓⦕⦗⧘⧚⸢⸤⸦⸨⹂⹕⹗⹙⹛「『【〔〖〘〚〝︗︹︻﹁﹃﹇﹝［｢⁽₍❨❪⦅‘‛“‟‚„⸂⸄⸉⸌⸜⸠"
+ANGLE: Final = "<«‹〈❬❮❰⟨⟪⦑⧼《︽︿˂ᐸᚲ𝈶≪⋖﹤＜"
+_CLOSING_SQUARE: Final = "]༻༽᚜⁆⌉⌋❳⟆⟧⟭⟯⦈⦊⦌⦎⦐⦔⦖⦘⧙⧛⸣⸥⸧⸩⹖⹘⹚⹜」』】〕〗〙〛〞〟︘︺︼﹂﹄﹈﹞］｣⁾₎❩❫⦆’”⸃⸅⸊⸍⸝⸡"
+_CLOSING_ANGLE: Final = ">»›〉❭❯❱⟩⟫⦒⧽》︾﹀˃ᐳ≫⋗﹥＞"
+COLONS: Final = ":：﹕︓ː˸։׃ઃ᛬᠃᠉⁚⁝∶ꓽ꞉︰፡܃܄"
+# Invisible or blank although Unicode calls them letters or symbols.
+_BLANK: Final = "\u115f\u1160\u3164\uffa0\u2800"
+_PASSED_OVER: Final = "_-.*~`·•‧∙⋅・･" + _BLANK
+
+_LETTERS: Final = {
+    "a": "ɑΑαАаᎪᗅ⍺ꓮ𐊠𖽀∀Λ4@",
+    "b": "ƄΒВЬвьᏏᏴᑲᖯᗷꓐꞴ𐊂𐊡𐌁ßβ8",
+    "c": "ϲϹСсᏟᴄⲤⲥꓚꮯ𐊢𐌂𐐕𐐽𐔜𑣩𑣲🝌¢©",
+    "d": "ԁᎠᏧᑯᗞᗪꓒꓓ",
+    "e": "ΕЕеҽᎬ℮⋿ⴹꓰꬲ𐊆𑢦𑢮ЭэЄєεϵəƏɛƐƷȜЗӠзⳌꝪꞫ𑣊𖼻𝈆ё3€",
+    "f": "ſϜքᖴẝꓝꞘꞙꬵ𐊇𐊥𐔥𑢢𑣂𝈓ƒ",
+    "g": "ƍɡԌցᏀᏳᶃꓖ6",
+    "h": "ΗНнһհᎻᏂᕼⲎꓧ𐋏Ћћ",
+    "i": "ıɩɪ˛ͺιІіӏᎥ⍳ꙇꭵ𑣃ƖǀΙӀ۱ᏞᒪᛁℐℑⅠ∣⏽ⲒⳐⵏꓡꓲ￨𐊊𐌉𐌠𐐛𐔦𑢣𑢲𖼖𖼨𝈪1¡Ї",
+    "j": "ͿЈᎫᒍꓙꞲј",
+    "k": "ΚКкκᏦᛕⲔꓗ𐔘",
+    "m": "ΜϺМмᎷᗰᛖⲘꓟ𐊰𐌑₥",
+    "n": "ΝηոռпПⲚꓠ𐔓νИийЛ",
+    "o": "ΟοσОоՕօ۵०০੦૦ଠ୦௦ం౦ಂ೦ംഠ൦ං๐໐ဝ၀ჿዐᴏᴑⲞⲟⵔ〇ꓳꬽ𐊒𐊫𐐄𐐬𐓂𐓪𐔖𑓐𑢵𑣈𑣗𑣠0θΘ○◯",
+    "p": "ΡρϱРрᏢᑭ⍴Ⲣⲣꓑ𐊕þÞ",
+    "r": "ƦГгᎡᏒᖇᴦⲅꓣꭇꭈꮁ𐒴𖼵𝈖Яя®",
+    "s": "ƽЅѕՏᏕᏚꓢꜱꮪ𐊖𐐠𐑈𑣁𖼺5$§ƼՐ",
+    "t": "ΤτТтᎢ⊤⟙Ⲧꓔ𐊗𐊱𐌕𑢼𖼊🝨7†",
+    "u": "ʋυՍսሀᑌᴜ∪⋃ꓴꞟꭎꭒ𐓎𐓶𑢸𑣘𖽂μцЦ",
+    "x": "×ΧχХхᕁᕽ᙭᙮ᚷ╳⤫⤬⨯ⲬⵝꓫꞳ𐊐𐊴𐌗𐌢𐔧𑣬✕✖✗✘",
+    "y": "ɣʏΥγϒУуүҮყᎩᎽᶌỿℽⲨꓬꭚ𐊲𑢤𑣜𖽃ЧчЎў¥",
+}
+_MARKS: Final = (
+    ("_", _PASSED_OVER),
+    ("[", SQUARE),
+    ("]", _CLOSING_SQUARE),
+    ("<", ANGLE),
+    (">", _CLOSING_ANGLE),
+    (":", COLONS),
+)
+_NAMED_LETTER = re.compile(
+    r"(?:LATIN (?:[A-Z]+ )*LETTER (?:SMALL CAPITAL |OPEN |SCRIPT |TURNED |REVERSED |INSULAR |DOTLESS |LONG )?"
+    r"|REGIONAL INDICATOR SYMBOL LETTER |(?:NEGATIVE |CROSSED NEGATIVE |TORTOISE SHELL BRACKETED )?"
+    r"(?:SQUARED|CIRCLED|PARENTHESIZED) LATIN (?:CAPITAL|SMALL) LETTER |MODIFIER LETTER (?:SMALL|CAPITAL) )"
+    r"([A-Z])(?: WITH .*)?$"
+)
+_IGNORED_CATEGORIES = frozenset({"Mn", "Mc", "Me", "Cf", "Cc", "Pc", "Pd", "Sk", "Lm"})
+# A text in every script of the world must not fill the memory: later characters are folded each time they occur.
+_REMEMBERED = 1 << 16
+
+
+class _Folding(dict[int, str]):
+    def __missing__(self, code: int) -> str:
+        folded = _fold_unlisted(chr(code))
+        if len(self) < _REMEMBERED:
+            self[code] = folded
+        return folded
+
+
+def _fold_unlisted(char: str) -> str:
+    plain = "".join(part for part in unicodedata.normalize("NFKD", char) if not unicodedata.combining(part))
+    if len(plain) == 1 and plain != char:
+        # NFKD turns a full-width backslash into a plain one, which would then pass for the mark that `escape` sets.
+        return "_" if plain == "\\" else _FOLDING[ord(plain)]
+    lowered = char.lower()
+    if len(lowered) == 1 and lowered != char:
+        return _FOLDING[ord(lowered)]
+    named = _NAMED_LETTER.match(unicodedata.name(char, ""))
+    if named:
+        return _FOLDING[ord(named[1])]
+    # Bracketed letters such as U+24AF decompose into three characters with one letter among them.
+    letters = [part for part in plain.lower() if "a" <= part <= "z"]
+    if len(letters) == 1:
+        return _FOLDING[ord(letters[0])]
+    category = unicodedata.category(char)
+    if category == "Zs":
+        return " "
+    return "_" if not plain or category in _IGNORED_CATEGORIES else "#"
+
+
+def _listed() -> dict[int, str]:
+    listed = {code: "#" for code in range(0x21, 0x7F)}
+    listed |= {code: "_" for code in [*range(0x20), 0x7F]}
+    listed |= {ord(char): char for char in "\n\\/: "} | {ord("\t"): " "}
+    for code in range(ord("a"), ord("z") + 1):
+        listed[code] = listed[code - 32] = chr(code)
+    for target, chars in [*_LETTERS.items(), *_MARKS]:
+        listed |= {ord(char): target for char in chars}
+    listed |= {ord(char): "i" for char in "lL|"}
+    return listed
+
+
+_FOLDING: Final = _Folding(_listed())
+
+
+def fold(text: str) -> str:
+    """`text` as it looks, character for character: `len(fold(text)) == len(text)`. Linear time."""
+    return text.translate(_FOLDING)
