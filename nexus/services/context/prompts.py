@@ -1,10 +1,10 @@
 r"""The two messages that do not depend on what was said: who Nexus is, and what it can do (CONTRACT §4.1, §4.2).
 
-- `CORE_IDENTITY` is one constant with the same bytes for everybody, so that a provider's prompt cache can hold it. It names
-  no date, person or setting, and is the one place where a model learns how to read all the other blocks: whoever changes
-  what a block looks like changes its explanation here.
-- `[CAPABILITIES]` is written from tool definitions that anybody on the bus may have registered. Everything in them is text
-  to be quoted: whatever they hold, there is one `### ` line for each tool, and a parameter is never more than one line.
+- `CORE_IDENTITY` is one constant with the same bytes for everybody, so that a provider's prompt cache can hold it. It
+  names no date, person or setting, and is the one place where a model learns how to read the other blocks: whoever
+  changes what a block looks like changes its explanation here.
+- `[CAPABILITIES]` is written from tool definitions that anybody on the bus may have registered. Everything in them is
+  quoted text: whatever it says, there is one `### ` line for each tool and one line for each parameter.
 """
 
 import json
@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from nexus.services.context.escape import escape
+from nexus.services.context.escape import canonical, escape
 
 CORE_IDENTITY: Final = r"""# You are Nexus
 
@@ -87,8 +87,8 @@ Keep it a good place to be:
 ## What is laid before you
 
 This text is the first message. Four more follow it, each opening with a tag in square brackets.
-They arrive in the `user` role because that is how such things travel; nobody typed them out for
-you. They were put together just now so that you do not start as a stranger:
+They arrive in the `user` role because that is how such things travel, not because the friend sent
+them. They were put together just now so that you do not start as a stranger:
 
 1. `[CAPABILITIES]` - what you can do here
 2. `[SHARED_MEMORY]` - what the two of you said before
@@ -115,7 +115,7 @@ Your recent conversation with this friend, oldest first. It looks like this:
     [SHARED_MEMORY count=2]
     Recent conversation memory:
 
-    [2025-03-01 09:30] Human: Is the ferry running today?
+    [YYYY-MM-DD HH:MM] Human: Is the ferry running today?
       Nexus: Let me look.
     [tool_use:web_search, query:ferry timetable]
     It is, every hour until six.
@@ -234,11 +234,10 @@ _UNTYPED: Final = "any"
 _UNION_MEMBERS: Final = 8
 _UNION_DEPTH: Final = 3
 
-_LINE_BREAKS: Final = re.compile("\r\n|[\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
-# What this block's own lines look like, to a lenient reader: after spaces, and after backslashes, so that a line which was
-# written with a backslash gets one more and no two texts come out the same.
+# What this block's own lines look like to a lenient reader, also after spaces; and after backslashes, so that a line
+# that came with one gets one more and no two texts come out the same.
 _OWN_STRUCTURE: Final = re.compile(
-    r"\s*\\*(?:###|parameters\s*:\s*$|[-*+] .*\([^()]*(?:required|optional)\s*\))",
+    r"\s*\\*(?:###|parameters\s*:\s*$|[-*+] [^(]*\(.*(?:required|optional)\s*\))",
     re.IGNORECASE,
 )
 
@@ -253,8 +252,8 @@ class PromptManager:
     def get_capabilities_prompt(self, tool_definitions: Sequence[Mapping[str, Any]]) -> str:
         """The `[CAPABILITIES]` block, without a newline at its end (CONTRACT §4.2).
 
-        Definitions come in the OpenAI function form or flat (`name`, `description`, `parameters`) and are shown in the order
-        given. Never raises: a definition that cannot be read is shown with what can be read of it.
+        Definitions come in the OpenAI function form or flat (`name`, `description`, `parameters`) and are shown in
+        the order given. Never raises: of a definition that is malformed, what can be read is shown.
         """
         tools = "\n\n".join(_tool(definition) for definition in _items(tool_definitions))
         return f"[CAPABILITIES]\nAvailable tools in this conversation:\n\n{tools or '(No tools available)'}"
@@ -266,7 +265,8 @@ def _tool(definition: object) -> str:
     lines = [f"### {_line(fields.get('name')) or _UNNAMED}", _description(fields.get("description"))]
     if parameters := _parameters(_fields(fields.get("parameters"))):
         lines += ["Parameters:", *parameters]
-    return "\n".join(lines)
+    # As a whole, because otherwise the end of a name and the start of a description could make a tag between them.
+    return escape("\n".join(lines))
 
 
 def _parameters(schema: Mapping[Any, Any]) -> list[str]:
@@ -282,7 +282,7 @@ def _parameter(name: object, schema: Mapping[Any, Any], required: bool) -> str:
 
 
 def _type(schema: Mapping[Any, Any], depth: int = _UNION_DEPTH) -> str:
-    """A short name for what a JSON schema allows: its `type`, else the union of its values or alternatives, else `any`."""
+    """A short name for what a JSON schema allows: its `type`, else its values or alternatives, else `any`."""
     declared = schema.get("type")
     if isinstance(declared, str):
         return declared.strip() or _UNTYPED
@@ -311,8 +311,8 @@ def _description(value: object) -> str:
     """A description keeps its lines, but none of them can pass for a line of this block."""
     if not isinstance(value, str):
         return _UNDESCRIBED
-    text = escape(_LINE_BREAKS.sub("\n", value)).strip()
-    return "\n".join(_guarded(line) for line in text.split("\n")) or _UNDESCRIBED
+    lines = canonical(value).strip().split("\n")
+    return "\n".join(map(_guarded, lines)) or _UNDESCRIBED
 
 
 def _guarded(line: str) -> str:
@@ -324,7 +324,7 @@ def _guarded(line: str) -> str:
 
 def _line(value: object) -> str:
     """A name or note as one line; empty for what is no text."""
-    return escape(_LINE_BREAKS.sub(" ", value)).strip() if isinstance(value, str) else ""
+    return canonical(value).replace("\n", " ").strip() if isinstance(value, str) else ""
 
 
 def _fields(value: object) -> Mapping[Any, Any]:
