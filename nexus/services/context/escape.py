@@ -129,3 +129,16 @@ def _places(text: str) -> list[int]:
             places.add(first.end("run"))
         places.update(match.end("run") for match in _LATER_HEAD.finditer(folded))
     return sorted(places)
+
+
+class CountingEscape:
+    """`escape` that remembers, for the manifest, how many places it marked."""
+
+    def __init__(self) -> None:
+        self.marked = 0
+
+    def __call__(self, text: str) -> str:
+        """`escape(text)`."""
+        escaped, count = escape_counted(text)
+        self.marked += count
+        return escaped

@@ -1,12 +1,12 @@
 """Reading text as an eye would: every character becomes the one plain character it passes for.
 
 The folded text has exactly as many characters as the text, so that a match found in it is a place in the text. Letters
-fold to lower case a-z (`l` to `i`, which are one stroke to the eye), look-alike brackets and colons to `[`, `]`, `<`, `>`
-and `:`, what the eye passes over (accents, joiners, dashes, dots) to `_`, spaces to a space, and everything else to `#`.
-Only a backslash folds to a backslash.
+fold to lower case a-z (`l` to `i`, which are one stroke to the eye), look-alike brackets and colons to `[`, `]`, `<`,
+`>` and `:`, what the eye passes over (accents, joiners, dashes, dots) to `_`, spaces to a space, and everything else to
+`#`. Only a backslash folds to a backslash.
 
-Sources: Unicode NFKD and character names as Python ships them; the letters of other scripts that pass for Latin ones from
-the Unicode confusables data (UTS #39), for the letters that occur in structural tokens.
+Sources: Unicode NFKD and character names as Python ships them; the letters of other scripts that pass for Latin ones
+from the Unicode confusables data (UTS #39), for the letters that occur in structural tokens.
 """
 
 import re
@@ -94,8 +94,7 @@ def _fold_unlisted(char: str) -> str:
 
 
 def _listed() -> dict[int, str]:
-    listed = {code: "#" for code in range(0x21, 0x7F)}
-    listed |= {code: "_" for code in [*range(0x20), 0x7F]}
+    listed = dict.fromkeys(range(0x21, 0x7F), "#") | dict.fromkeys([*range(0x20), 0x7F], "_")
     listed |= {ord(char): char for char in "\n\\/: "} | {ord("\t"): " "}
     for code in range(ord("a"), ord("z") + 1):
         listed[code] = listed[code - 32] = chr(code)

@@ -1,0 +1,116 @@
+r"""Tool calls as they are stored, and the annotation that stands for them in the memory (CONTRACT §2, §4.3).
+
+    [tool_use:web_search, query:AI development 2025]
+    [tool_use:web_search, query:AI; tool_use:calculator, expression:1+1]
+
+In an annotation the first `]` without a backslash before it closes it, `, ` ends a name, `:` ends a key and
+`; tool_use:` begins the next call. None of these can come out of a value: they get a backslash there, and a value never
+ends in one.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic_core import from_json
+
+from nexus.services.context.escape import TOOL_USE
+from nexus.services.context.lookalikes import fold
+
+_VALUE_CHARS: Final = 100
+_NAME_CHARS: Final = 64
+_MAIN_PARAMETER: Final = {"web_search": "query"}
+_CLOSES_VALUE = re.compile(r"\]|;(?=[ _\\]*+t[ _]*+o[ _]*+o[ _]*+i[ _]*+u[ _]*+s[ _]*+e)")
+_CLOSES_NAME = re.compile(r"[\],:;]")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call that a model declared.
+
+    Attributes:
+        id: the provider's call id, `""` when none was stored.
+        name: as stored, `"unknown"` when missing.
+        arguments: parsed arguments, in the order in which they were written.
+        raw_arguments: the arguments as the JSON text that a provider expects.
+    """
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+    raw_arguments: str
+
+
+def read_tool_calls(stored: Any) -> tuple[ToolCall, ...]:
+    """The calls in `tool_calls` as stored, nested or flat; what is no call is left out, `None` holds none."""
+    if not isinstance(stored, list | tuple):
+        return ()
+    return tuple(_read_call(call) for call in stored if isinstance(call, Mapping))
+
+
+def _read_call(call: Mapping[str, Any]) -> ToolCall:
+    function = call.get("function")
+    source = function if isinstance(function, Mapping) else call
+    name, given, call_id = source.get("name"), source.get("arguments"), call.get("id")
+    arguments = _parse_arguments(given) if isinstance(given, str) else given
+    known: Mapping[str, Any] = arguments if isinstance(arguments, Mapping) else {}
+    return ToolCall(
+        id=call_id if isinstance(call_id, str) else "",
+        name=name if isinstance(name, str) and name.strip() else "unknown",
+        arguments=known,
+        raw_arguments=given if isinstance(given, str) and arguments is not None else _as_json(known),
+    )
+
+
+def _parse_arguments(text: str) -> Any:
+    # A model that hit its token limit leaves its arguments unfinished; what is there is still worth showing.
+    try:
+        return from_json(text, allow_partial="trailing-strings")
+    except ValueError:
+        return None
+
+
+def annotate(calls: tuple[ToolCall, ...], escape: Callable[[str], str]) -> str:
+    """The annotation of the calls of one message; `""` for none."""
+    if not calls:
+        return ""
+    return f"[{'; '.join(_annotate_call(call, escape) for call in calls)}]"
+
+
+def _annotate_call(call: ToolCall, escape: Callable[[str], str]) -> str:
+    head = f"{TOOL_USE}:{_name(call.name, escape)}"
+    if not call.arguments:
+        return head
+    main = _MAIN_PARAMETER.get(call.name, "")
+    key = main if main in call.arguments else next(iter(call.arguments))
+    value = call.arguments[key]
+    if value is None or value == "":
+        return head
+    return f"{head}, {_name(str(key), escape)}:{_value(value, escape)}"
+
+
+def _value(value: Any, escape: Callable[[str], str]) -> str:
+    text = escape(_one_line(value if isinstance(value, str) else _as_json(value), _VALUE_CHARS))
+    places = [match.start() for match in _CLOSES_VALUE.finditer(fold(text))]
+    parts = [text[start:end] for start, end in zip([0, *places], [*places, len(text)], strict=True)]
+    return _not_ending_in_backslash("\\".join(parts))
+
+
+def _name(text: str, escape: Callable[[str], str]) -> str:
+    return _not_ending_in_backslash(_CLOSES_NAME.sub(r"\\\g<0>", escape(_one_line(text, _NAME_CHARS))))
+
+
+def _not_ending_in_backslash(text: str) -> str:
+    # A last backslash would take the closing mark along.
+    return f"{text} " if text.endswith("\\") else text
+
+
+def _one_line(text: str, limit: int) -> str:
+    line = " ".join(text[: limit * 4].split())
+    return line if len(line) <= limit and len(text) <= limit * 4 else f"{line[: limit - 3]}..."
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)

@@ -1,0 +1,229 @@
+"""The blocks of the dialogue layout (CONTRACT §4.3 to §4.5). Pure: the same arguments give the same bytes.
+
+Each formatter has a method that returns the text alone, under the name that the contract gives it, and `render`, which
+returns the `Block` with what the manifest says of it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from typing import Any, Final
+
+from nexus.services.context.annotations import annotate, read_tool_calls
+from nexus.services.context.blocks import Block
+from nexus.services.context.clock import at_offset, parse_moment, parse_offset
+from nexus.services.context.escape import CountingEscape, escape
+from nexus.services.context.memory import Entry, Utterance, cut, merge, read_rows
+
+_NO_TEXT: Final = "[工具调用结果]"
+_NO_CONVERSATIONS: Final = "(No previous conversations yet)"
+_UNKNOWN_TIME: Final = "Unknown time"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBlock:
+    """`[SHARED_MEMORY]` and how many messages went into it.
+
+    Attributes:
+        merged: messages after merging, before the limit.
+        shown: messages in the block.
+        repaired: rows that had to be repaired or left out.
+    """
+
+    block: Block
+    merged: int
+    shown: int
+    repaired: int
+
+
+class MemoryFormatter:
+    """`[SHARED_MEMORY]`: the recent conversation, one message a human input and one a run's answer."""
+
+    @staticmethod
+    def format_shared_memory(
+        history: Sequence[Any],
+        limit: int = 20,
+        *,
+        current_run_id: str = "",
+        truncate_chars: int = 500,
+        timezone_offset: int = 0,
+    ) -> str:
+        """The text of the block. Arguments as for `render`."""
+        return MemoryFormatter.render(
+            history,
+            limit,
+            current_run_id=current_run_id,
+            truncate_chars=truncate_chars,
+            timezone_offset=timezone_offset,
+        ).block.text
+
+    @staticmethod
+    def render(
+        history: Sequence[Any],
+        limit: int = 20,
+        *,
+        current_run_id: str = "",
+        truncate_chars: int = 500,
+        timezone_offset: int = 0,
+    ) -> MemoryBlock:
+        """The block over stored rows in any order (CONTRACT §4.3). Never raises for a malformed row.
+
+        Args:
+            history: rows as `PersistenceService.get_history` returns them.
+            limit: messages shown at most, counted after merging; the newest are kept; none for 0 or less.
+            current_run_id: the run whose rows are left out.
+            truncate_chars: the length to which a longer message is cut.
+            timezone_offset: minutes west of UTC of the clock on which times are shown.
+        """
+        entries, repaired = read_rows(history, current_run_id=current_run_id)
+        utterances = merge(entries)
+        shown = utterances[: max(limit, 0)][::-1]
+        counted = CountingEscape()
+        lines = [f"[SHARED_MEMORY count={len(shown)}]", "Recent conversation memory:", ""]
+        truncated = 0
+        for before, utterance in zip([None, *shown], shown, strict=False):
+            body, was_cut = _body(utterance, truncate_chars, counted)
+            lines.append(_head(before, utterance, timezone_offset) + body)
+            truncated += was_cut
+        block = Block(
+            tag="SHARED_MEMORY",
+            role="user",
+            text="\n".join(lines if shown else [*lines, _NO_CONVERSATIONS]),
+            sources=tuple(entry.id for utterance in shown for entry in utterance.entries if entry.id),
+            truncated=truncated,
+            dropped=len(utterances) - len(shown),
+            escaped=counted.marked,
+        )
+        return MemoryBlock(block, merged=len(utterances), shown=len(shown), repaired=repaired)
+
+    @staticmethod
+    def _merge_messages_by_run_id(messages: Sequence[Any]) -> list[dict[str, Any]]:
+        """The rows merged by run, newest first: humans as they are, the AI rows of a run as one row (CONTRACT §4.3)."""
+        entries, _ = read_rows(messages)
+        return [_as_row(utterance, messages) for utterance in merge(entries)]
+
+    @staticmethod
+    def _extract_tool_call_annotation(tool_calls: Any) -> str:
+        """`[tool_use:web_search, query:…]` for calls in either stored form; `""` for none."""
+        return annotate(read_tool_calls(tool_calls), escape)
+
+
+def _head(before: Utterance | None, utterance: Utterance, timezone_offset: int) -> str:
+    if utterance.role == "ai" and before is not None and before.role == "human":
+        return "  Nexus: "
+    return f"[{_shown_time(utterance.moment, timezone_offset)}] {'Human' if utterance.role == 'human' else 'Nexus'}: "
+
+
+def _shown_time(moment: datetime | None, timezone_offset: int) -> str:
+    # isoformat rather than strftime, which does not pad the years before 1000.
+    return at_offset(moment, timezone_offset).isoformat(" ", "minutes")[:16] if moment else _UNKNOWN_TIME
+
+
+def _body(utterance: Utterance, limit: int, escaped: CountingEscape) -> tuple[str, bool]:
+    parts = list(_parts(utterance.entries, escaped))
+    reserved = sum(len(text) + 1 for is_annotation, text in parts if is_annotation)
+    texts = [text for is_annotation, text in parts if not is_annotation]
+    if not parts:
+        return (_NO_TEXT if utterance.role == "ai" else ""), False
+    kept, was_cut = cut(texts, reserved, limit)
+    remaining = iter(kept)
+    final = [(is_annotation, text if is_annotation else next(remaining)) for is_annotation, text in parts]
+    # Texts that follow each other are escaped together, so that no tag comes about where they meet.
+    groups = (
+        (is_annotation, "\n".join(text for _, text in group)) for is_annotation, group in groupby(final, lambda p: p[0])
+    )
+    return "\n".join(text if is_annotation else escaped(text) for is_annotation, text in groups), was_cut
+
+
+def _parts(entries: Iterable[Entry], escape_value: CountingEscape) -> Iterable[tuple[bool, str]]:
+    """Texts and annotations (True) in the order of events."""
+    for entry in entries:
+        if entry.text:
+            yield False, entry.text
+        if entry.tool_calls:
+            yield True, annotate(entry.tool_calls, escape_value)
+
+
+def _as_row(utterance: Utterance, messages: Sequence[Any]) -> dict[str, Any]:
+    if not utterance.merged:
+        return dict(messages[utterance.entries[0].index])
+    latest = next(entry for entry in reversed(utterance.entries) if entry.moment == utterance.moment)
+    texts = [text for _, text in _parts(utterance.entries, CountingEscape())]
+    return {
+        "id": utterance.id,
+        "run_id": utterance.run_id,
+        "role": "ai",
+        "content": "\n".join(texts) or _NO_TEXT,
+        "timestamp": messages[latest.index].get("timestamp"),
+        "metadata": {
+            "source": "merged",
+            "original_count": len(utterance.entries),
+            "has_tool_calls": any(entry.tool_calls for entry in utterance.entries),
+        },
+    }
+
+
+class FriendsInfoFormatter:
+    """`[FRIENDS_INFO]`: what is known of the person."""
+
+    @staticmethod
+    def format_friends_info(user_profile: Any, default_profile: str = "") -> str:
+        """The text of the block. Arguments as for `render`."""
+        return FriendsInfoFormatter.render(user_profile, default_profile).text
+
+    @staticmethod
+    def render(user_profile: Any, default_profile: str = "") -> Block:
+        """The block over a profile as stored (CONTRACT §4.4). Never raises for a malformed profile.
+
+        Args:
+            user_profile: `{public_key, config_overrides, prompt_overrides, created_at}`; None and `{}` are no profile.
+            default_profile: the profile text of people who have none of their own.
+        """
+        counted = CountingEscape()
+        lines = ["[FRIENDS_INFO]", "About this friend:", "", *_known(user_profile, default_profile, counted)]
+        return Block(tag="FRIENDS_INFO", role="user", text="\n".join(lines), escaped=counted.marked)
+
+
+def _known(profile: Any, default_profile: str, escaped: CountingEscape) -> list[str]:
+    known = profile if isinstance(profile, Mapping) else {}
+    prompts = known.get("prompt_overrides")
+    overrides = prompts if isinstance(prompts, Mapping) else {}
+    for text in (overrides.get("friends_profile"), overrides.get("learning"), default_profile):
+        if isinstance(text, str) and text.strip():
+            return [escaped(text.strip())]
+    if not known:
+        return ["(New friend, getting to know each other)"]
+    since = parse_moment(known.get("created_at"))
+    learning = "(Still learning about this friend's preferences)"
+    return [f"Member since: {since.date().isoformat()}", learning] if since else [learning]
+
+
+class MomentFormatter:
+    """`[THIS_MOMENT]`: what is asked now, and when."""
+
+    @staticmethod
+    def format_this_moment(current_input: str, timestamp_utc: Any = "", timezone_offset: Any = 0) -> str:
+        """The text of the block. Arguments as for `render`."""
+        return MomentFormatter.render(current_input, timestamp_utc, timezone_offset).text
+
+    @staticmethod
+    def render(
+        current_input: str, timestamp_utc: Any = "", timezone_offset: Any = 0, *, sources: tuple[str, ...] = ()
+    ) -> Block:
+        """The block (CONTRACT §4.5).
+
+        Args:
+            current_input: the text of the person.
+            timestamp_utc: ISO 8601 text or datetime; unreadable or empty gives no `<current_time>`.
+            timezone_offset: minutes west of UTC, number or text; unreadable or beyond 14 hours counts as 0.
+            sources: ids of the messages that the input came in.
+        """
+        counted = CountingEscape()
+        moment = parse_moment(timestamp_utc)
+        lines = ["[THIS_MOMENT]"]
+        if moment:
+            local = at_offset(moment, parse_offset(timezone_offset) or 0)
+            lines.append(f"<current_time>{local.replace(microsecond=0).isoformat(' ')}</current_time>")
+        lines += ["<human_input>", counted(current_input), "</human_input>"]
+        return Block(tag="THIS_MOMENT", role="user", text="\n".join(lines), sources=sources, escaped=counted.marked)
