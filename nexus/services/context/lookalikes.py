@@ -1,8 +1,8 @@
 """Reading text as an eye would: every character becomes the one plain character it passes for.
 
 The folded text has exactly as many characters as the text, so that a match found in it is a place in the text. Letters
-fold to lower case a-z (`l` to `i`, which are one stroke to the eye), look-alike brackets and colons to `[`, `]`, `<`,
-`>` and `:`, what the eye passes over (accents, joiners, dashes, dots) to `_`, spaces to a space, and everything else to
+fold to lower case a-z (`l` to `i`, which are one stroke to the eye), look-alike brackets, colons and semicolons to `[`, `]`, `<`,
+`>`, `:` and `;`, what the eye passes over (accents, joiners, dashes, dots) to `_`, spaces to a space, and everything else to
 `#`. Only a backslash folds to a backslash.
 
 Sources: Unicode NFKD and character names as Python ships them; the letters of other scripts that pass for Latin ones
@@ -52,6 +52,7 @@ _MARKS: Final = (
     ("<", ANGLE),
     (">", _CLOSING_ANGLE),
     (":", COLONS),
+    (";", ";；;"),
 )
 _NAMED_LETTER = re.compile(
     r"(?:LATIN (?:[A-Z]+ )*LETTER (?:SMALL CAPITAL |OPEN |SCRIPT |TURNED |REVERSED |INSULAR |DOTLESS |LONG )?"
