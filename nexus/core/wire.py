@@ -1,0 +1,170 @@
+r"""Bytes to `Message`, and `Message` to bytes (CONTRACT §1.2, §1.6). Nothing else touches JSON on the wire.
+
+Rules of this module:
+
+- A payload is one JSON object in UTF-8. Its size is judged before it is parsed, its depth before anything walks it.
+- What JSON allows and a document store does not is made canonical: an escaped NUL and a lone surrogate become U+FFFD, the
+  last of duplicate keys counts. NaN and infinities are not JSON and are refused.
+- A payload that cannot be used but says who sent it can be answered: `EnvelopeError` carries the ids. They are found
+  without parsing, because size, depth or a syntax error may be what is wrong.
+- Anything else is `UnreadablePayloadError`. No other exception leaves this module, whatever the bytes are.
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+from nexus.core.errors import ErrorCode, RequestError, UnreadablePayloadError
+from nexus.core.models import Message
+
+MAX_DEPTH: Final = 64
+# Beyond this many times the limit a payload is not even searched for ids (CONTRACT §1.6).
+_SEARCHED_UP_TO: Final = 16
+# Strings and brackets looked at in the search for ids: it must end soon, whatever the payload is made of.
+_SEARCHED_TOKENS: Final = 200_000
+
+_MESSAGE: Final = TypeAdapter(Message)
+_UNSTORABLE = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
+_ESCAPE = re.compile(
+    rb"\\(?:(?P<pair>u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|(?P<bad>u0000|u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+# A string (unterminated ones end with the payload), whether a colon follows, or a bracket.
+_TOKEN = re.compile(rb'"((?:[^"\\]++|\\.)*+)(?:"(\s*+:)?|\\?\Z)|([\[{])|([\]}])', re.DOTALL)
+_PLAUSIBLE_ID = re.compile(r"[!-~]{1,256}")
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopeIds:
+    """What is needed to answer a payload that is otherwise of no use.
+
+    Attributes:
+        id: the message id; made from the payload's hash where there is none that can be used, so that the same bytes
+            always have the same one.
+        run_id, owner_key, reply_to: `""` where they cannot be read.
+    """
+
+    id: str
+    run_id: str = ""
+    owner_key: str = ""
+    reply_to: str = ""
+
+
+class EnvelopeError(RequestError):
+    """A payload that is no usable message, from somebody who can be told so."""
+
+    def __init__(self, code: ErrorCode, message: str, ids: EnvelopeIds) -> None:
+        super().__init__(code, message)
+        self.ids = ids
+
+
+def encode(message: Message) -> bytes:
+    """The message as one JSON object in UTF-8."""
+    return message.model_dump_json().encode()
+
+
+def decode(payload: bytes, *, max_bytes: int = 1 << 20) -> Message:
+    """The message in `payload`.
+
+    Raises:
+        EnvelopeError: too large, too deep, not JSON or not a message, but the sender can be answered.
+        UnreadablePayloadError: the same, and nobody can be answered. The text says what is wrong and holds no content.
+    """
+    if len(payload) > max_bytes:
+        reason = f"{len(payload)} bytes, at most {max_bytes} are allowed"
+        raise _unusable(
+            payload, ErrorCode.PAYLOAD_TOO_LARGE, reason, searched=len(payload) <= max_bytes * _SEARCHED_UP_TO
+        )
+    try:
+        value = from_json(_canonical(payload), allow_inf_nan=False)
+    except ValueError as error:
+        reason = f"nested deeper than {MAX_DEPTH}" if "recursion" in str(error) else f"not JSON: {error}"
+        raise _unusable(payload, ErrorCode.INVALID_REQUEST, reason) from None
+    if not isinstance(value, dict):
+        raise UnreadablePayloadError(f"a JSON {type(value).__name__}, an object is needed")
+    if payload.count(b"[") + payload.count(b"{") > MAX_DEPTH and _is_deeper(value, MAX_DEPTH):
+        raise _unusable(payload, ErrorCode.INVALID_REQUEST, f"nested deeper than {MAX_DEPTH}")
+    value.setdefault("id", _derived_id(payload))
+    try:
+        return _MESSAGE.validate_python(value)
+    except ValidationError as error:
+        raise _unusable(payload, ErrorCode.INVALID_REQUEST, explain(error)) from None
+
+
+def explain(error: ValidationError, prefix: str = "") -> str:
+    """The first thing that is wrong, as `run.history[0].role: …`. Never repeats what was given."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    path = prefix
+    for part in first["loc"]:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}"
+    more = error.error_count() - 1
+    return f"{path.lstrip('.') or 'message'}: {first['msg']}" + (f" (and {more} more)" if more else "")
+
+
+def find_ids(payload: bytes) -> EnvelopeIds | None:
+    """The ids at the top of a JSON object, found without parsing it; None when there is neither a message nor a run id."""
+    found: dict[str, str] = {}
+    depth = 0
+    section = key = ""
+    for count, token in enumerate(_TOKEN.finditer(payload)):
+        if count > _SEARCHED_TOKENS:
+            break
+        text, colon, opening, closing = token.groups()
+        if opening:
+            depth += 1
+            section = key if depth == 2 else section
+        elif closing:
+            depth -= 1
+        elif colon:
+            key = _string(text)
+        elif depth == 1 or (depth == 2 and section == "metadata" and key == "reply_to"):
+            found[key] = _string(text)
+            key = ""
+    ids = {name: found.get(name, "") for name in ("id", "run_id", "owner_key", "reply_to")}
+    usable = {name: text if _PLAUSIBLE_ID.fullmatch(text) else "" for name, text in ids.items()}
+    if not usable["id"] and not usable["run_id"]:
+        return None
+    return EnvelopeIds(**{**usable, "id": usable["id"] or _derived_id(payload)})
+
+
+def _unusable(
+    payload: bytes, code: ErrorCode, reason: str, *, searched: bool = True
+) -> EnvelopeError | UnreadablePayloadError:
+    ids = find_ids(payload) if searched else None
+    return EnvelopeError(code, reason, ids) if ids else UnreadablePayloadError(reason)
+
+
+def _derived_id(payload: bytes) -> str:
+    return f"msg_{hashlib.sha256(payload).hexdigest()[:32]}"
+
+
+def _canonical(payload: bytes) -> bytes:
+    if not _UNSTORABLE.search(payload):
+        return payload
+    return _ESCAPE.sub(lambda match: rb"\ufffd" if match["bad"] else match[0], payload)
+
+
+def _string(text: bytes) -> str:
+    try:
+        value = from_json(b'"' + _canonical(text) + b'"')
+    except ValueError:
+        return ""
+    return value if isinstance(value, str) else ""
+
+
+def _is_deeper(value: Any, limit: int) -> bool:
+    level = [value]
+    for _ in range(limit):
+        level = [item for parent in level for item in _children(parent)]
+        if not level:
+            return False
+    return True
+
+
+def _children(parent: Any) -> list[Any]:
+    items = parent.values() if isinstance(parent, dict) else parent
+    return [item for item in items if isinstance(item, dict | list)]
