@@ -3,8 +3,8 @@ r"""Bytes to `Message`, and `Message` to bytes (CONTRACT §1.2, §1.6). Nothing 
 Rules of this module:
 
 - A payload is one JSON object in UTF-8. Its size is judged before it is parsed, its depth before anything walks it.
-- What JSON allows and a document store does not is made canonical: an escaped NUL and a lone surrogate become U+FFFD, the
-  last of duplicate keys counts. NaN and infinities are not JSON and are refused.
+- What JSON allows and a document store does not is made canonical: an escaped NUL and a lone surrogate become U+FFFD,
+  the last of duplicate keys counts. NaN and infinities are not JSON and are refused.
 - A payload that cannot be used but says who sent it can be answered: `EnvelopeError` carries the ids. They are found
   without parsing, because size, depth or a syntax error may be what is wrong.
 - Anything else is `UnreadablePayloadError`. No other exception leaves this module, whatever the bytes are.
@@ -24,13 +24,15 @@ from nexus.core.models import Message
 MAX_DEPTH: Final = 64
 # Beyond this many times the limit a payload is not even searched for ids (CONTRACT §1.6).
 _SEARCHED_UP_TO: Final = 16
+_NESTED: Final = 2
 # Strings and brackets looked at in the search for ids: it must end soon, whatever the payload is made of.
 _SEARCHED_TOKENS: Final = 200_000
 
 _MESSAGE: Final = TypeAdapter(Message)
 _UNSTORABLE = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
 _ESCAPE = re.compile(
-    rb"\\(?:(?P<pair>u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|(?P<bad>u0000|u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    rb"\\(?:(?P<pair>u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    rb"|(?P<bad>u0000|u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
 )
 # A string (unterminated ones end with the payload), whether a colon follows, or a bracket.
@@ -106,7 +108,7 @@ def explain(error: ValidationError, prefix: str = "") -> str:
 
 
 def find_ids(payload: bytes) -> EnvelopeIds | None:
-    """The ids at the top of a JSON object, found without parsing it; None when there is neither a message nor a run id."""
+    """The ids at the top of a JSON object, found without parsing it; None without a message id and a run id."""
     found: dict[str, str] = {}
     depth = 0
     section = key = ""
@@ -116,12 +118,12 @@ def find_ids(payload: bytes) -> EnvelopeIds | None:
         text, colon, opening, closing = token.groups()
         if opening:
             depth += 1
-            section = key if depth == 2 else section
+            section = key if depth == _NESTED else section
         elif closing:
             depth -= 1
         elif colon:
             key = _string(text)
-        elif depth == 1 or (depth == 2 and section == "metadata" and key == "reply_to"):
+        elif depth == 1 or (depth == _NESTED and section == "metadata" and key == "reply_to"):
             found[key] = _string(text)
             key = ""
     ids = {name: found.get(name, "") for name in ("id", "run_id", "owner_key", "reply_to")}

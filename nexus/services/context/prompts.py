@@ -10,7 +10,7 @@ r"""The two messages that do not depend on what was said: who Nexus is, and what
 import json
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from nexus.services.context.escape import canonical, escape
@@ -249,17 +249,20 @@ class PromptManager:
         """The system message, stripped; the same bytes on every call (CONTRACT §4.1)."""
         return CORE_IDENTITY.strip()
 
-    def get_capabilities_prompt(self, tool_definitions: Sequence[Mapping[str, Any]]) -> str:
+    def get_capabilities_prompt(
+        self, tool_definitions: Sequence[Mapping[str, Any]], escape: Callable[[str], str] = escape
+    ) -> str:
         """The `[CAPABILITIES]` block, without a newline at its end (CONTRACT §4.2).
 
         Definitions come in the OpenAI function form or flat (`name`, `description`, `parameters`) and are shown in
-        the order given. Never raises: of a definition that is malformed, what can be read is shown.
+        the order given. Never raises: of a definition that is malformed, what can be read is shown. `escape` may
+        be one that counts.
         """
-        tools = "\n\n".join(_tool(definition) for definition in _items(tool_definitions))
+        tools = "\n\n".join(_tool(definition, escape) for definition in _items(tool_definitions))
         return f"[CAPABILITIES]\nAvailable tools in this conversation:\n\n{tools or '(No tools available)'}"
 
 
-def _tool(definition: object) -> str:
+def _tool(definition: object, escape: Callable[[str], str]) -> str:
     flat = _fields(definition)
     fields = _fields(flat.get("function")) or flat
     lines = [f"### {_line(fields.get('name')) or _UNNAMED}", _description(fields.get("description"))]

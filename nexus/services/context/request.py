@@ -1,0 +1,196 @@
+"""What a build request asks for (CONTRACT §1.3): read once, checked, and passed on as a value. Pure."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from nexus.core.errors import ErrorCode, RequestError
+from nexus.core.models import Message, Role, Run
+from nexus.core.wire import explain
+from nexus.services.context.clock import parse_moment, parse_offset
+from nexus.services.context.memory import text_of_parts
+
+MAX_INPUT_CHARS: Final = 32_000
+DEADLINE_MS: Final = (100, 60_000)
+REPLY_TO: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+DEFAULT_SESSION: Final = "default"
+LAYOUTS: Final = ("dialogue",)
+FORMATS: Final = ("openai",)
+
+_RUN: Final = TypeAdapter(Run)
+_SESSION_CHARS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """A request that can be built.
+
+    Attributes:
+        request_id: the id of the message that asked.
+        human: the run's first HUMAN message.
+        current_input: its text.
+        later: the run's messages after it; with any, the request is a continuation (CONTRACT §4.6).
+        user_profile: the profile that came along; None when it is to be read from the store.
+        timestamp_utc: the run's own time as sent, `""` when none or unreadable.
+        timezone_offset: minutes west of UTC.
+        notes: what was passed over, for the manifest.
+    """
+
+    request_id: str
+    owner_key: str
+    run_id: str
+    session_id: str
+    layout: str
+    human: Message
+    current_input: str
+    later: tuple[Message, ...]
+    user_profile: Mapping[str, Any] | None
+    timestamp_utc: str
+    timezone_offset: int
+    notes: tuple[str, ...]
+
+    @property
+    def continuation(self) -> bool:
+        """Whether the run has gone on since its human input."""
+        return bool(self.later)
+
+
+def reply_suffix(message: Message) -> str:
+    """`.<reply_to>` for the response topic; `""` when the request names none.
+
+    Raises:
+        RequestError: INVALID_REQUEST for a `reply_to` of other characters or another length.
+    """
+    reply_to = message.metadata.get("reply_to")
+    if reply_to is None:
+        return ""
+    if not isinstance(reply_to, str) or not REPLY_TO.fullmatch(reply_to):
+        raise _invalid("metadata.reply_to: 1 to 64 letters, digits, '.', '_' or '-' are allowed")
+    return f".{reply_to}"
+
+
+def deadline_ms(message: Message, default: int) -> int:
+    """How long the requester waits, in milliseconds.
+
+    Raises:
+        RequestError: INVALID_REQUEST outside of `DEADLINE_MS`.
+    """
+    value = message.metadata.get("deadline_ms", default)
+    low, high = DEADLINE_MS
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise _invalid(f"metadata.deadline_ms: a number of milliseconds from {low} to {high} is allowed")
+    return int(value)
+
+
+def read_request(message: Message, *, default_layout: str = "dialogue") -> BuildRequest:
+    """The request in `message`.
+
+    Raises:
+        RequestError: with the code of CONTRACT §1.4 that fits, naming the place.
+    """
+    run = _read_run(message)
+    metadata = run.metadata
+    layout = metadata.get("layout", default_layout)
+    if layout not in LAYOUTS:
+        raise RequestError(
+            ErrorCode.UNKNOWN_LAYOUT, f"run.metadata.layout: {_shown(layout)} is unknown; allowed: {', '.join(LAYOUTS)}"
+        )
+    if metadata.get("format", "openai") not in FORMATS:
+        raise _invalid(f"run.metadata.format: {_shown(metadata['format'])} is unknown; allowed: {', '.join(FORMATS)}")
+    index = next((i for i, item in enumerate(run.history) if item.role is Role.HUMAN), None)
+    if index is None:
+        raise _invalid("run.history: a message of role HUMAN is needed")
+    notes: list[str] = []
+    timestamp, offset = _read_clock(metadata, notes)
+    return BuildRequest(
+        request_id=message.id,
+        owner_key=run.owner_key,
+        run_id=run.id,
+        session_id=_read_session(metadata),
+        layout=layout,
+        human=run.history[index],
+        current_input=_read_input(run.history[index].content, index),
+        later=tuple(run.history[index + 1 :]),
+        user_profile=_read_profile(metadata, run.owner_key),
+        timestamp_utc=timestamp,
+        timezone_offset=offset,
+        notes=tuple(notes),
+    )
+
+
+def _read_run(message: Message) -> Run:
+    if not isinstance(message.content, dict):
+        raise _invalid("content: the run, a JSON object, is needed")
+    try:
+        run = _RUN.validate_python(message.content)
+    except ValidationError as error:
+        raise _invalid(explain(error, "run")) from None
+    if run.owner_key != message.owner_key:
+        raise _mismatch("run.owner_key")
+    for index, item in enumerate(run.history):
+        if item.owner_key != run.owner_key:
+            raise _mismatch(f"run.history[{index}].owner_key")
+    if "id" in message.content and run.id != message.run_id:
+        raise _invalid("run.id: is not the run_id of the envelope")
+    return run if run.id == message.run_id else run.model_copy(update={"id": message.run_id})
+
+
+def _read_input(content: Any, index: int) -> str:
+    where = f"run.history[{index}].content"
+    text = content if isinstance(content, str) else text_of_parts(content)
+    if content is None or content == [] or (text is not None and not text.strip()):
+        raise RequestError(ErrorCode.EMPTY_INPUT, f"{where}: is empty")
+    if text is None:
+        raise _invalid(f"{where}: a text is needed")
+    if len(text) > MAX_INPUT_CHARS:
+        reason = f"{where}: {len(text)} characters, at most {MAX_INPUT_CHARS} are allowed"
+        raise RequestError(ErrorCode.PAYLOAD_TOO_LARGE, reason)
+    return text
+
+
+def _read_session(metadata: Mapping[str, Any]) -> str:
+    session = metadata.get("session_id")
+    if session is None:
+        return DEFAULT_SESSION
+    if not isinstance(session, str) or not 1 <= len(session) <= _SESSION_CHARS:
+        raise _invalid(f"run.metadata.session_id: a text of 1 to {_SESSION_CHARS} characters is needed")
+    return session
+
+
+def _read_profile(metadata: Mapping[str, Any], owner_key: str) -> Mapping[str, Any] | None:
+    profile = metadata.get("user_profile")
+    if profile is None:
+        return None
+    if not isinstance(profile, dict):
+        raise _invalid("run.metadata.user_profile: a JSON object is needed")
+    if profile.get("public_key") not in (None, "", owner_key):
+        raise _mismatch("run.metadata.user_profile.public_key")
+    return profile
+
+
+def _read_clock(metadata: Mapping[str, Any], notes: list[str]) -> tuple[str, int]:
+    timestamp = metadata.get("client_timestamp_utc")
+    if timestamp and parse_moment(timestamp) is None:
+        notes.append("client_timestamp_utc: unreadable, so there is no <current_time>")
+        timestamp = None
+    given = metadata.get("client_timezone_offset")
+    offset = 0 if given in (None, "") else parse_offset(given)
+    if offset is None:
+        notes.append("client_timezone_offset: unreadable or beyond 14 hours, counted as 0")
+    return timestamp or "", offset or 0
+
+
+def _invalid(reason: str) -> RequestError:
+    return RequestError(ErrorCode.INVALID_REQUEST, reason)
+
+
+def _mismatch(where: str) -> RequestError:
+    return RequestError(ErrorCode.OWNER_MISMATCH, f"{where}: is not the owner_key of the envelope")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SESSION_CHARS else f"{text[:60]}..."
