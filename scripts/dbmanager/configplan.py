@@ -1,0 +1,187 @@
+"""What the `configurations` document of an environment should become. Values in, values out.
+
+A stored value that differs from the template was changed by an operator and is kept; a missing one is added. Keys are
+written as paths with dots: `memory.history_context_size`.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from nexus.config import STORED_SECTIONS, Settings
+
+from .server import WrongUsage
+
+State = Literal["added", "kept", "same", "reset", "unknown"]
+_OWN_KEYS = ("_id", "environment", "created_at", "updated_at")
+_VARIABLE = re.compile(r"\$\{[A-Za-z_]")
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One key and what happens to it. The value of a key that the settings do not know is not shown: None."""
+
+    key: str
+    value: Any
+    state: State
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the stored document changes.
+
+    Attributes:
+        sections: the stored sections as they will be, without keys that the settings do not know.
+        changes: path to new value, for an update of the document that was read.
+        unchanged: what those paths must still hold for the plan to be valid, as a MongoDB filter.
+    """
+
+    entries: tuple[Entry, ...]
+    sections: dict[str, Any]
+    changes: dict[str, Any]
+    unchanged: dict[str, Any]
+
+
+def checked_template(values: Any) -> dict[str, Any]:
+    """The sections of a settings file that may be stored.
+
+    Raises:
+        ValueError: it holds none, or something that cannot be stored.
+    """
+    sections = {name: values[name] for name in STORED_SECTIONS if values.get(name)} if isinstance(values, dict) else {}
+    if not sections:
+        raise ValueError(f"holds none of the sections {', '.join(STORED_SECTIONS)}")
+    for path, value in _leaves(sections):
+        if not all(isinstance(name, str) and name and "." not in name and not name.startswith("$") for name in path):
+            raise ValueError(f"{_dotted(path)}: cannot be stored: names are text, not empty, without . and leading $")
+        if isinstance(value, str) and _VARIABLE.search(value):
+            raise ValueError(f"{_dotted(path)}: ${{VAR}} is not filled in stored settings; write the value")
+    return sections
+
+
+def make_plan(template: Mapping[str, Any], stored: Mapping[str, Any], reset: Sequence[str] = ()) -> Plan:
+    """What `stored` (`{}` if there is none) becomes. `reset`: keys, or what they begin with, to set to the template.
+
+    Raises:
+        WrongUsage: a key in `reset` is not in the template.
+    """
+    wanted = dict(_leaves(template))
+    _check_reset(reset, [_dotted(path) for path in wanted])
+    entries = [_entry(path, value, _lookup(stored, path), reset) for path, value in wanted.items()]
+    extra = [path for path, _ in _leaves({name: stored[name] for name in STORED_SECTIONS if name in stored})]
+    entries += [_extra_entry(path, stored) for path in extra if path not in wanted and not _covers(path, wanted)]
+    others = [name for name in stored if name not in (*STORED_SECTIONS, *_OWN_KEYS)]
+    entries += [Entry(name, None, "unknown") for name in others]
+
+    result: dict[str, Any] = {name: stored[name] for name in STORED_SECTIONS if stored.get(name) is not None}
+    written = [path for path in wanted if _state(entries, path) in {"added", "reset"}]
+    for path in written:
+        result = _with(result, path, wanted[path])
+    changed = {_dotted(point): point for point in (_point(stored, path) for path in written)}
+    changes = {key: _lookup(result, point) for key, point in changed.items()}
+    unchanged = {key: _same(_lookup(stored, point)) for key, point in changed.items()}
+    return Plan(tuple(entries), _without_unknown(result), changes, unchanged)
+
+
+def _check_reset(reset: Iterable[str], keys: Sequence[str]) -> None:
+    for name in reset:
+        if not any(_begins(key, name) for key in keys):
+            raise WrongUsage(f"--reset {name}: not in the template; allowed: {', '.join(keys)}")
+
+
+def _entry(path: tuple[str, ...], value: Any, old: Any, reset: Iterable[str]) -> Entry:
+    key = _dotted(path)
+    if old is _MISSING:
+        return Entry(key, value, "added")
+    if old == value:
+        return Entry(key, value, "same")
+    if any(_begins(key, name) for name in reset):
+        return Entry(key, value, "reset")
+    return Entry(key, old, "kept")
+
+
+def _extra_entry(path: tuple[str, ...], stored: Mapping[str, Any]) -> Entry:
+    known = _known(path)
+    return Entry(_dotted(path), _lookup(stored, path) if known else None, "kept" if known else "unknown")
+
+
+def _state(entries: Iterable[Entry], path: tuple[str, ...]) -> State | None:
+    return next((entry.state for entry in entries if entry.key == _dotted(path)), None)
+
+
+def _covers(path: tuple[str, ...], wanted: Iterable[tuple[str, ...]]) -> bool:
+    """Whether a value stands where the template has keys: it is told of with those."""
+    return any(key[: len(path)] == path for key in wanted)
+
+
+def _known(path: Sequence[str]) -> bool:
+    model: type[BaseModel] = Settings
+    for name in path:
+        field = model.model_fields.get(name)
+        if field is None:
+            return False
+        if not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+            return True
+        model = field.annotation
+    return True
+
+
+def _without_unknown(sections: Mapping[str, Any], above: tuple[str, ...] = ()) -> dict[str, Any]:
+    kept = {name: value for name, value in sections.items() if _known((*above, str(name)))}
+    return {
+        name: _without_unknown(value, (*above, name)) if isinstance(value, Mapping) else value
+        for name, value in kept.items()
+    }
+
+
+def _leaves(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterable[tuple[tuple[str, ...], Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, (*above, name))
+        elif value is not None or above:  # a section without anything in it reads as null
+            yield (*above, name), value
+
+
+def _lookup(values: Any, path: Sequence[str]) -> Any:
+    """The value at `path`, or the value that stands in its way; `_MISSING` where there is neither."""
+    for name in path:
+        if values is None:
+            return _MISSING
+        if not isinstance(values, Mapping):
+            return values
+        values = values.get(name, _MISSING)
+        if values is _MISSING:
+            return _MISSING
+    return values
+
+
+def _point(stored: Mapping[str, Any], path: tuple[str, ...]) -> tuple[str, ...]:
+    """Where to write so that `path` holds its value: higher up if something other than keys stands in the way."""
+    for depth in range(1, len(path)):
+        value = _lookup(stored, path[:depth])
+        if value is not _MISSING and not isinstance(value, Mapping):
+            return path[:depth]
+    return path
+
+
+def _with(values: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
+    if len(path) == 1:
+        return {**values, path[0]: value}
+    below = values.get(path[0])
+    return {**values, path[0]: _with(below if isinstance(below, Mapping) else {}, path[1:], value)}
+
+
+def _same(old: Any) -> dict[str, Any]:
+    return {"$exists": False} if old is _MISSING else {"$eq": old}
+
+
+def _begins(key: str, name: str) -> bool:
+    return key == name or key.startswith(f"{name}.")
+
+
+def _dotted(path: Iterable[Any]) -> str:
+    return ".".join(str(name) for name in path)

@@ -1,0 +1,234 @@
+"""What an operator can ask for: looked up, shown, confirmed, done. Subcommands and menu call the same functions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pymongo.errors import PyMongoError
+
+from nexus.config import Settings
+
+from . import analyze, configstore, inventory, views
+from .cleanup import PROTECTED, Meant, Sample, delete, find_meant
+from .configplan import Entry, Plan, make_plan
+from .criteria import Criteria
+from .export import STDOUT, Format, checked_target, export, opened
+from .server import Client, Refusal, Store, WrongUsage, existing_collection, explain, writable
+from .terminal import Terminal, documents, human_size
+
+HINT = "A running service reads them again when it gets a config.changed message, or when it is restarted."
+
+
+@dataclass
+class Session:
+    """One stay at a server. `database` is the selected one, which need not exist yet."""
+
+    client: Client
+    server: str
+    database: str
+    settings: Settings
+    terminal: Terminal
+    yes: bool = False
+    dry_run: bool = False
+
+    @property
+    def store(self) -> Store:
+        """The selected database."""
+        return self.client[self.database]
+
+    def confirm(self, question: str, *, typed: str | None = None) -> None:
+        """Ask, unless the operator has said yes to everything."""
+        if not self.yes:
+            self.terminal.confirm(question, typed=typed)
+
+
+@dataclass(frozen=True)
+class CleanupReport:
+    """What a cleanup found and did."""
+
+    database: str
+    collection: str
+    criteria: dict[str, str | int]
+    matched: int
+    skipped: int
+    sample: tuple[Sample, ...]
+    dry_run: bool
+    deleted: int
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What an export wrote; in a dry run, what it would."""
+
+    database: str
+    collection: str
+    documents: int
+    bytes: int
+    file: str
+    dry_run: bool
+
+
+@dataclass(frozen=True)
+class ConfigReport:
+    """What became of the stored settings of an environment."""
+
+    database: str
+    environment: str
+    written: bool
+    dry_run: bool
+    keys: tuple[Entry, ...]
+    hint: str
+
+
+def databases(session: Session) -> None:
+    """List databases with their sizes."""
+    found = inventory.databases(session.client, session.database)
+    session.terminal.show(found, *views.databases(found))
+
+
+def collections(session: Session) -> None:
+    """List the collections of the selected database."""
+    found = inventory.collections(session.store)
+    session.terminal.show(found, *views.collections(session.database, found))
+
+
+def stats(session: Session) -> None:
+    """Show sizes and index use of the selected database."""
+    found = inventory.statistics(session.store)
+    session.terminal.show(found, *views.statistics(found))
+
+
+def cleanup(session: Session, name: str, criteria: Criteria, *, everything: bool = False, force: bool = False) -> None:
+    """Delete the documents of a collection that meet all criteria, after showing how many they are.
+
+    Raises:
+        WrongUsage: no criterion without `everything`, both, or a protected collection without `force`.
+        Refusal: there is no such collection, it was not confirmed, or it ended early (with the number deleted).
+    """
+    _check_cleanup(name, criteria, everything=everything, force=force)
+    rows = existing_collection(writable(session.store), name)
+    found = find_meant(rows, criteria, datetime.now(UTC))
+    session.terminal.say(*views.meant(name, found))
+    deleted = 0
+    if found.matched and not session.dry_run:
+        question = f"Delete {documents(found.matched)} of {session.database}.{name}?"
+        session.confirm(question, typed=name if everything else None)
+        deleted = _deleted(session, rows.name, found)
+    report = CleanupReport(
+        session.database, name, criteria.given, found.matched, found.skipped, found.sample, session.dry_run, deleted
+    )
+    done = "Dry run: nothing was deleted." if session.dry_run else f"Deleted {documents(deleted)}."
+    session.terminal.show(report, views.line(done))
+
+
+def _check_cleanup(name: str, criteria: Criteria, *, everything: bool, force: bool) -> None:
+    if everything and criteria.given:
+        raise WrongUsage("--all means every document: leave the criteria out, or leave out --all")
+    if not everything and not criteria.given:
+        raise WrongUsage("say which documents: --older-than, --role, --run, --owner, --session; or --all for every one")
+    if name.startswith("system."):
+        raise WrongUsage(f"{name} belongs to the MongoDB server")
+    if name in PROTECTED and not force:
+        raise WrongUsage(f"{name} is protected: if you mean it, say the subcommand cleanup with --force")
+
+
+def _deleted(session: Session, name: str, found: Meant) -> int:
+    deleted = 0
+    try:
+        with session.terminal.progress("deleting", found.matched) as advance:
+            for count in delete(session.store[name], found.query):
+                deleted += count
+                advance(count)
+    except KeyboardInterrupt:
+        raise Refusal(f"interrupted: {deleted} of {documents(found.matched)} deleted") from None
+    except PyMongoError as error:
+        raise Refusal(f"{explain(error)}; {deleted} of {documents(found.matched)} deleted") from None
+    return deleted
+
+
+def export_collection(
+    session: Session, name: str, criteria: Criteria, *, output: str = STDOUT, form: Format = "jsonl", raw: bool = False
+) -> None:
+    """Write the documents of a collection that meet all criteria to a file.
+
+    Raises:
+        WrongUsage: no file can be made there.
+        Refusal: there is no such collection, the file is not to be overwritten, or cannot be written.
+    """
+    target = checked_target(output)
+    rows = existing_collection(session.store, name)
+    query = criteria.query(datetime.now(UTC))
+    total = rows.count_documents(query)
+    shown = STDOUT if target is None else str(target)
+    if session.dry_run:
+        report = ExportReport(session.database, name, total, 0, shown, dry_run=True)
+        session.terminal.show(report, views.line(f"Dry run: {documents(total)} would go to {shown}."))
+        return
+    if target is not None and target.exists():
+        session.confirm(f"{target} exists. Overwrite it?")
+    with opened(target) as out, session.terminal.progress("exporting", total) as advance:
+        count, size = export(rows, query, out, form=form, raw=raw, advance=advance)
+    told = f"{documents(count)}, {human_size(size)}, {'on stdout' if target is None else f'in {shown}'}"
+    if target is None:
+        session.terminal.remark(told)  # stdout holds the data
+    else:
+        report = ExportReport(session.database, name, count, size, shown, dry_run=False)
+        session.terminal.show(report, views.line(f"Exported {told}."))
+
+
+def analyze_collection(session: Session, name: str) -> None:
+    """Show what is in a collection, in detail for `messages`.
+
+    Raises:
+        Refusal: there is no such collection.
+    """
+    rows = existing_collection(session.store, name)
+    if name == "messages":
+        with session.terminal.progress("reading", rows.estimated_document_count()) as advance:
+            report = analyze.analyze_messages(rows, advance)
+        session.terminal.show(report, *views.messages(report))
+    else:
+        shape = analyze.analyze_fields(rows)
+        session.terminal.show(shape, *views.fields(shape))
+
+
+def init_config(
+    session: Session, environment: str, *, template: Path, reset: Sequence[str] = (), ask: bool = False
+) -> None:
+    """Create or complete the stored settings of an environment.
+
+    Setting keys back is always confirmed; adding missing ones only if `ask`.
+
+    Raises:
+        WrongUsage: the template cannot be read, or `reset` names a key that it has not.
+        Refusal: the template or the result is not valid, or it was not confirmed.
+    """
+    if not environment or environment != environment.strip() or not environment.isprintable():
+        raise WrongUsage(f"{environment!r} is no environment: a name like development or production")
+    wanted = configstore.load_template(template, environment)
+    rows = writable(session.store)[configstore.COLLECTION]
+
+    def replan(stored: Mapping[str, Any]) -> Plan:
+        return make_plan(wanted, stored, reset)
+
+    stored = configstore.read(rows, environment)
+    plan, written = replan(stored), False
+    configstore.check(plan, environment)
+    session.terminal.say(*views.entries(environment, plan.entries))
+    if not session.dry_run:
+        pending = bool(plan.changes) or not stored
+        if pending and (ask or any(entry.state == "reset" for entry in plan.entries)):
+            session.confirm(f"Write the settings of environment {environment} to {session.database}?")
+        plan, written = configstore.apply(rows, environment, replan)
+    report = ConfigReport(session.database, environment, written, session.dry_run, plan.entries, HINT)
+    session.terminal.show(report, *_told(report))
+
+
+def _told(report: ConfigReport) -> views.Parts:
+    if report.dry_run:
+        return [views.line("Dry run: nothing was written.")]
+    if not report.written:
+        return [views.line("Nothing had to be written.")]
+    return [views.line(f"Written to {report.database}.{configstore.COLLECTION}."), views.line(HINT)]
