@@ -5,7 +5,8 @@
     ├── RequestError             a request that gets an error answer (code, message, retryable)
     ├── UnreadablePayloadError   bytes that are no message and name nobody who could be answered
     ├── BusUnavailableError      the bus, or the request ledger behind it, did not do what was asked
-    └── StoreUnavailableError    the document store did not answer, or not in time
+    ├── StoreUnavailableError    the document store did not answer, or not in time
+    └── StoreRejectedError       the document store will never accept this document
 
 No exception of redis, pymongo or motor passes its adapter: they are translated there.
 """
@@ -72,3 +73,7 @@ class BusUnavailableError(NexusError):
 
 class StoreUnavailableError(NexusError):
     """The document store could not be reached, or did not answer in time."""
+
+
+class StoreRejectedError(NexusError):
+    """The document store refused a document for what it is; trying again will not help."""

@@ -8,6 +8,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import anyio
+
+from nexus.core.models import Message
+
 Row = dict[str, Any]
 
 
@@ -39,9 +43,13 @@ class Bus(Protocol):
 
 
 class Subscription(Protocol):
-    """Deliveries in the order in which they arrived. Iterating ends only with an error or with its context."""
+    """Deliveries in the order in which they arrived. Iterating ends by `stop`, by an error or with its context."""
 
     reconnects: int
+
+    async def stop(self) -> None:
+        """Take in nothing more. Iterating ends after what had arrived until then."""
+        ...
 
     def __aiter__(self) -> AsyncIterator[Delivery]: ...
 
@@ -142,7 +150,7 @@ class MessageStore(Protocol):
     """Recorded messages (CONTRACT §2). Rows are plain dictionaries; `_id` is a text that grows in stored order.
 
     - Every read names an owner and returns rows of that owner only.
-    - Errors: `StoreUnavailableError`, within the store's time limit, and nothing else.
+    - Errors: `StoreUnavailableError`, within the store's time limit; `StoreRejectedError` for a row that cannot be kept.
     """
 
     async def insert_message(self, row: Row) -> bool:
@@ -158,7 +166,7 @@ class MessageStore(Protocol):
             owner_key: whose.
             limit: rows at most.
             after: the last row of the page before, to read on from there.
-            excerpt_chars: leave out the middle of contents longer than twice this, and metadata other than tool calls.
+            excerpt_chars: leave out the middle of contents longer than twice this, and all metadata but tool calls.
         """
         ...
 
@@ -178,6 +186,42 @@ class MessageStore(Protocol):
 
     async def session_of_run(self, owner_key: str, run_id: str) -> str | None:
         """The session in which the run's human input was recorded."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Rows of one owner, newest first, enough for the messages that were asked for.
+
+    Attributes:
+        stopped_early: reading ended at a limit although more could have been needed.
+    """
+
+    rows: list[Row]
+    stopped_early: bool = False
+
+
+class Conversation(Protocol):
+    """What the builder needs of the persistence service."""
+
+    def offer_input(self, message: Message, text: str, session_id: str) -> anyio.Event | None:
+        """Accept a run's input for recording. The event is set when it is written; None when it is refused."""
+        ...
+
+    async def get_past(
+        self,
+        owner_key: str,
+        *,
+        messages: int,
+        excerpt_chars: int,
+        current_run_id: str,
+        continued: Message | None = None,
+    ) -> Past:
+        """Rows enough for `messages` messages of the memory, every run among them whole.
+
+        Raises:
+            StoreUnavailableError: the store did not answer.
+        """
         ...
 
 

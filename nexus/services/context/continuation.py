@@ -79,7 +79,9 @@ class _Continuation:
         if given:
             return None
         same = [call_id for call_id, call in self._open.items() if call.name == name]
-        return (same or (list(self._open) if len(self._open) == 1 else []) or [None])[0]
+        if same:
+            return same[0]
+        return next(iter(self._open)) if len(self._open) == 1 else None
 
     def _add_text(self, role: str, text: str) -> None:
         if text.strip():

@@ -1,0 +1,72 @@
+"""Reading enough of the past: whole runs, whatever lies between them (CONTRACT §4.3)."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from nexus.core.ports import MessageStore, Past, Row
+from nexus.services.context.memory import Utterance, merge, read_rows
+
+_FIRST_PAGE: Final = 3
+_LARGEST_PAGE: Final = 500
+# A past in which this many rows hold fewer messages than are wanted is shown as far as it was read.
+_MOST_ROWS: Final = 5_000
+
+
+async def read_past(
+    store: MessageStore,
+    owner_key: str,
+    *,
+    messages: int,
+    excerpt_chars: int,
+    current_run_id: str = "",
+    not_after_id: str | None = None,
+) -> Past:
+    """Rows enough for the newest `messages` messages after merging, with every run among them whole.
+
+    Reads in pages and stops as soon as it has enough, so that the cost does not depend on how long the past is. Rows of
+    tools are never read. One more query completes runs whose beginning lies beyond the last page.
+
+    Args:
+        store: where to read.
+        owner_key: whose past.
+        messages: how many are wanted, at least 1.
+        excerpt_chars: contents longer than twice this may come without their middle.
+        current_run_id: rows of this run do not count.
+        not_after_id: rows that were stored after the one with this `_id` are left out.
+
+    Raises:
+        StoreUnavailableError: the store did not answer.
+    """
+    rows: list[Row] = []
+    page_size = _FIRST_PAGE * messages
+    after: Row | None = None
+    stopped_early = False
+    while True:
+        page = await store.newest_messages(owner_key, limit=page_size, after=after, excerpt_chars=excerpt_chars)
+        rows += [row for row in page if not_after_id is None or row["_id"] <= not_after_id]
+        utterances = merge(read_rows(rows, current_run_id=current_run_id)[0])
+        if len(page) < page_size or len(utterances) >= messages:
+            break
+        if len(rows) >= _MOST_ROWS:
+            stopped_early = True
+            break
+        after, page_size = page[-1], min(page_size * 2, _LARGEST_PAGE)
+    exhausted = len(page) < page_size
+    cut_runs = [] if exhausted else _without_beginning(utterances[:messages])
+    if not cut_runs:
+        return Past(rows, stopped_early)
+    completed = await store.messages_of_runs(owner_key, cut_runs, limit=_MOST_ROWS, excerpt_chars=excerpt_chars)
+    return Past(_united(rows, completed, not_after_id), stopped_early)
+
+
+def _without_beginning(shown: Sequence[Utterance]) -> list[str]:
+    """Runs among the shown messages of which the human input was not read."""
+    begun = {utterance.run_id for utterance in shown if utterance.role == "human"}
+    return sorted({utterance.run_id for utterance in shown if utterance.merged} - begun)
+
+
+def _united(rows: list[Row], more: list[Row], not_after_id: str | None) -> list[Row]:
+    known = {row["_id"] for row in rows}
+    return rows + [
+        row for row in more if row["_id"] not in known and (not_after_id is None or row["_id"] <= not_after_id)
+    ]

@@ -1,0 +1,205 @@
+"""What passes on the bus is recorded, and read back as history (CONTRACT §2).
+
+Rules of this module:
+
+- Recording is idempotent by (`owner_key`, `id`): replicas and resends write a row once.
+- A row that cannot be written now waits in memory, bounded in number and bytes, and is tried again until it is written
+  or the service stops. What does not fit is refused, and the caller is told.
+- Every row that is read is checked against its owner once more before anybody sees it.
+"""
+
+import random
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, Self
+
+import anyio
+import structlog
+from anyio.streams.memory import MemoryObjectReceiveStream
+
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.models import Message
+from nexus.core.ports import MessageStore, Past, Row
+from nexus.core.topics import Topics
+from nexus.services.context.request import DEFAULT_SESSION
+from nexus.services.history import read_past
+from nexus.services.rows import given_session, human_row, llm_row, tool_row
+
+_log = structlog.get_logger(__name__)
+
+_WRITERS: Final = 8
+_MOST_WAITING: Final = 10_000
+_MOST_WAITING_BYTES: Final = 64 << 20
+_KNOWN_SESSIONS: Final = 10_000
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    row: Row
+    size: int
+    written: anyio.Event
+
+
+class PersistenceService:
+    """Records results and inputs, and reads history. Use `running()` to have the background writers at work."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._send, self._receive = anyio.create_memory_object_stream[_Waiting](_MOST_WAITING)
+        self._waiting_bytes = 0
+        self._unwritten = 0
+        self._idle = anyio.Event()
+        self._idle.set()
+        self._sessions: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    @property
+    def unwritten(self) -> int:
+        """Rows that were accepted and are not written yet."""
+        return self._unwritten
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Write what is offered, until the context ends. `flush` first, to lose nothing that can be written."""
+        async with anyio.create_task_group() as tasks:
+            for _ in range(_WRITERS):
+                tasks.start_soon(self._write_all, self._receive.clone())
+            try:
+                yield self
+            finally:
+                tasks.cancel_scope.cancel()
+                self._send.close()
+                self._receive.close()
+                if self._unwritten:
+                    _log.error("rows_lost", rows=self._unwritten)
+
+    async def flush(self) -> None:
+        """Return when everything that was accepted is written."""
+        await self._idle.wait()
+
+    def offer(self, topic: str, message: Message, size: int) -> bool:
+        """Accept a result from the bus for recording. `size` is that of its payload.
+
+        Returns:
+            False when too much is waiting already; True also for what is not recorded by rule.
+        """
+        row = llm_row(message) if topic == Topics.LLM_RESULTS else tool_row(message)
+        if row is None:
+            return True
+        row["session_id"] = given_session(message)
+        return self._enqueue(row, size) is not None
+
+    def offer_input(self, message: Message, text: str, session_id: str) -> anyio.Event | None:
+        """Accept a run's human input for recording.
+
+        Returns:
+            An event that is set when the row is written; None when too much is waiting already.
+        """
+        self._remember_session(message.owner_key, message.run_id, session_id)
+        return self._enqueue(human_row(message, text, session_id), len(text))
+
+    async def get_history(self, owner_key: str, limit: int = 20) -> list[Row]:
+        """The newest `limit` rows of every role, whole, newest first.
+
+        Raises:
+            StoreUnavailableError: the store did not answer.
+        """
+        if limit <= 0:
+            return []
+        return self._own(owner_key, await self._store.all_messages(owner_key, limit=limit))
+
+    async def get_past(
+        self,
+        owner_key: str,
+        *,
+        messages: int,
+        excerpt_chars: int,
+        current_run_id: str,
+        continued: Message | None = None,
+    ) -> Past:
+        """Rows enough for `messages` messages of the memory; see `read_past`.
+
+        Args:
+            owner_key: whose.
+            messages: how many messages after merging.
+            excerpt_chars: contents longer than twice this may come without their middle.
+            current_run_id: the run that asks.
+            continued: the human input of a run that was begun earlier; rows stored after it are left out.
+
+        Raises:
+            StoreUnavailableError: the store did not answer.
+        """
+        begun = await self._store.find_message(owner_key, continued.id) if continued else None
+        past = await read_past(
+            self._store,
+            owner_key,
+            messages=messages,
+            excerpt_chars=excerpt_chars,
+            current_run_id=current_run_id,
+            not_after_id=begun["_id"] if begun else None,
+        )
+        return Past(self._own(owner_key, past.rows), past.stopped_early)
+
+    def _own(self, owner_key: str, rows: list[Row]) -> list[Row]:
+        own = [row for row in rows if row.get("owner_key") == owner_key]
+        if len(own) != len(rows):
+            # The store broke its promise. Showing nothing of it is the only safe answer.
+            _log.error("foreign_rows_withheld", rows=len(rows) - len(own))
+        return own
+
+    def _enqueue(self, row: Row, size: int) -> anyio.Event | None:
+        if self._waiting_bytes + size > _MOST_WAITING_BYTES:
+            return None
+        item = _Waiting(row, size, anyio.Event())
+        try:
+            self._send.send_nowait(item)
+        except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            return None
+        self._waiting_bytes += size
+        if not self._unwritten:
+            self._idle = anyio.Event()
+        self._unwritten += 1
+        return item.written
+
+    async def _write_all(self, waiting: MemoryObjectReceiveStream[_Waiting]) -> None:
+        async with waiting:
+            async for item in waiting:
+                await self._write(item.row)
+                item.written.set()
+                self._waiting_bytes -= item.size
+                self._unwritten -= 1
+                if not self._unwritten:
+                    self._idle.set()
+
+    async def _write(self, row: Row) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                if row["session_id"] is None:
+                    row["session_id"] = await self._session_of(row["owner_key"], row["run_id"])
+                await self._store.insert_message(row)
+            except StoreUnavailableError as error:
+                _log.warning("record_delayed", message_id=row["id"], reason=str(error))
+                await anyio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311  # jitter needs no secrecy
+                pause = min(pause * 2, _LONGEST_PAUSE)
+            except StoreRejectedError as error:
+                _log.error("row_rejected", message_id=row["id"], reason=str(error))
+                return
+            else:
+                return
+
+    async def _session_of(self, owner_key: str, run_id: str) -> str:
+        known = self._sessions.get((owner_key, run_id))
+        if known is None:
+            known = await self._store.session_of_run(owner_key, run_id)
+            if known is not None:
+                self._remember_session(owner_key, run_id, known)
+        return known or DEFAULT_SESSION
+
+    def _remember_session(self, owner_key: str, run_id: str, session_id: str) -> None:
+        self._sessions[owner_key, run_id] = session_id
+        self._sessions.move_to_end((owner_key, run_id))
+        if len(self._sessions) > _KNOWN_SESSIONS:
+            self._sessions.popitem(last=False)

@@ -1,0 +1,86 @@
+"""Messages of the bus as the rows that are recorded of them (CONTRACT §2). Pure."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from nexus.core.models import Message, Role
+from nexus.core.ports import Row
+
+# BSON has no larger integers.
+_INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
+_SUCCESS: Final = "success"
+
+
+def human_row(message: Message, text: str, session_id: str) -> Row:
+    """The human input of a build request. Its `id` is that of the run's message, so that resends record it once."""
+    return _row(message, "HUMAN", text, {"source": "new_run"}, session_id)
+
+
+def llm_row(message: Message) -> Row | None:
+    """The row of a model's result, without its session; None for what is not recorded.
+
+    Not recorded are SYSTEM messages (streaming) and results with neither text nor calls.
+    """
+    if message.role is Role.SYSTEM:
+        return None
+    content: Mapping[str, Any] = message.content if isinstance(message.content, dict) else {"content": message.content}
+    text = content.get("content")
+    calls = content.get("tool_calls", message.metadata.get("tool_calls"))
+    if not calls and (text is None or text == ""):
+        return None
+    metadata = {"source": "llm_result", "tool_calls": calls, "has_tool_calls": bool(calls)}
+    return _row(message, "AI", "" if text is None else text, metadata)
+
+
+def tool_row(message: Message) -> Row:
+    """The row of a tool's result, without its session. An empty result is a result."""
+    content: Mapping[str, Any] = (
+        message.content
+        if isinstance(message.content, dict) and "result" in message.content
+        else {"result": message.content}
+    )
+    known = {**content, **{key: value for key, value in message.metadata.items() if value is not None}}
+    status = known.get("status", "unknown")
+    metadata = {
+        "source": "tool_result",
+        "tool_name": known.get("tool_name", "unknown"),
+        "status": status,
+        "execution_success": known.get("execution_success", status == _SUCCESS),
+        "call_id": known.get("call_id", ""),
+    }
+    return _row(message, "TOOL", content["result"], metadata)
+
+
+def given_session(message: Message) -> str | None:
+    """The session that a result names itself."""
+    session = message.metadata.get("session_id")
+    return session if isinstance(session, str) and session else None
+
+
+def _row(message: Message, role: str, content: Any, metadata: dict[str, Any], session_id: str | None = None) -> Row:
+    return {
+        "id": message.id,
+        "run_id": message.run_id,
+        "owner_key": message.owner_key,
+        "session_id": session_id,
+        "role": role,
+        "content": _storable(content),
+        "timestamp": message.timestamp,
+        "metadata": _storable(metadata),
+    }
+
+
+def _storable(value: Any) -> Any:
+    """JSON as a document store can keep it: a number that it cannot hold becomes its text."""
+    if isinstance(value, dict):
+        return {str(key): _storable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_storable(item) for item in value]
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int) and not _INT_MIN <= value <= _INT_MAX:
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,136 @@
+"""The tools that are known, by name (CONTRACT §3)."""
+
+import copy
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_MOST_BYTES: Final = 65_536
+
+ToolFunction = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tool:
+    definition: dict[str, Any]
+    function: ToolFunction | None
+
+
+class ToolRegistry:
+    """Definitions in the OpenAI function form, and the functions of those that run in this process.
+
+    - Names are unique; whatever lists tools does so by name.
+    - A definition is checked when it is registered and copied in and out, so that nobody can change it afterwards.
+    - Local tools come with a function. Remote ones run elsewhere and never take the name of a local one.
+    """
+
+    def __init__(self) -> None:
+        self._local: dict[str, _Tool] = {}
+        self._remote: dict[str, _Tool] = {}
+        self.complete = True
+
+    def register(self, definition: Mapping[str, Any], function: ToolFunction | None = None) -> None:
+        """Add a tool of this process.
+
+        Raises:
+            ValueError: the definition is malformed (the text says where), or the name is taken by another definition.
+        """
+        checked = check_definition(definition)
+        name = checked["function"]["name"]
+        known = self._local.get(name)
+        if known and (known.definition != checked or known.function is not function):
+            raise ValueError(f"function.name: a tool {name!r} is already registered; unregister it first")
+        self._local[name] = _Tool(checked, function)
+
+    def set_remote(self, definitions: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Replace all remote tools. Returns what is wrong with the definitions that were passed over."""
+        remote, faults = {}, []
+        for definition in definitions:
+            try:
+                checked = check_definition(definition)
+            except ValueError as error:
+                faults.append(str(error))
+                continue
+            remote[checked["function"]["name"]] = _Tool(checked, None)
+        self._remote = remote
+        return faults
+
+    def unregister(self, name: str) -> bool:
+        """Forget the tool of that name; False when there is none."""
+        found = self._local.pop(name, None) or self._remote.pop(name, None)
+        return found is not None
+
+    def get_tool_definition(self, name: str) -> dict[str, Any] | None:
+        """The definition, None for an unknown name."""
+        tool = self._find(name)
+        return copy.deepcopy(tool.definition) if tool else None
+
+    def get_tool_function(self, name: str) -> ToolFunction | None:
+        """The function; None for an unknown name and for a tool that runs elsewhere."""
+        tool = self._find(name)
+        return tool.function if tool else None
+
+    def get_all_tool_definitions(self) -> list[dict[str, Any]]:
+        """All definitions, by name."""
+        return [copy.deepcopy(tool.definition) for name in self.list_tool_names() if (tool := self._find(name))]
+
+    def list_tool_names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted(self._local.keys() | self._remote.keys())
+
+    def is_tool_registered(self, name: str) -> bool:
+        """Whether a tool of that name is known."""
+        return self._find(name) is not None
+
+    def is_local(self, name: str) -> bool:
+        """Whether the tool of that name belongs to this process."""
+        return name in self._local
+
+    def _find(self, name: str) -> _Tool | None:
+        return self._local.get(name) or self._remote.get(name)
+
+
+def check_definition(definition: Any) -> dict[str, Any]:
+    """A copy of `definition`, complete and in the OpenAI function form.
+
+    Raises:
+        ValueError: what is wrong, where, and what is allowed.
+    """
+    if not isinstance(definition, Mapping):
+        raise ValueError(f"definition: a mapping is needed, not {type(definition).__name__}")
+    if definition.get("type", "function") != "function":
+        raise ValueError("type: 'function' is the only type of tool")
+    function = definition.get("function")
+    if not isinstance(function, Mapping):
+        raise ValueError("function: a mapping with name, description and parameters is needed")
+    name, description = function.get("name"), function.get("description", "")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError("function.name: 1 to 64 letters, digits, '_' or '-' are allowed")
+    if not isinstance(description, str):
+        raise ValueError(f"function.description of {name!r}: a text is needed")
+    _check_parameters(name, function.get("parameters"))
+    whole = {**definition, "type": "function", "function": {**function, "description": description}}
+    try:
+        text = json.dumps(whole, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"definition of {name!r}: is not JSON: {error}") from None
+    if len(text) > _MOST_BYTES:
+        raise ValueError(f"definition of {name!r}: {len(text)} bytes of JSON, at most {_MOST_BYTES} are allowed")
+    checked: dict[str, Any] = json.loads(text)
+    return checked
+
+
+def _check_parameters(name: str, parameters: Any) -> None:
+    where = f"function.parameters of {name!r}"
+    if parameters is None:
+        return
+    if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
+        raise ValueError(f"{where}: a JSON schema of type 'object' is needed")
+    properties, required = parameters.get("properties", {}), parameters.get("required", [])
+    if not isinstance(properties, Mapping) or not all(isinstance(schema, Mapping) for schema in properties.values()):
+        raise ValueError(f"{where}: properties must map each parameter to its schema")
+    if not isinstance(required, list | tuple) or not all(item in properties for item in required):
+        raise ValueError(f"{where}: required must list names of properties")
