@@ -150,7 +150,7 @@ class MessageStore(Protocol):
     """Recorded messages (CONTRACT §2). Rows are plain dictionaries; `_id` is a text that grows in stored order.
 
     - Every read names an owner and returns rows of that owner only.
-    - Errors: `StoreUnavailableError`, within the store's time limit; `StoreRejectedError` for a row that cannot be kept.
+    - Errors: `StoreUnavailableError`, within the store's time limit; `StoreRejectedError` for a row it cannot keep.
     """
 
     async def insert_message(self, row: Row) -> bool:
@@ -158,15 +158,15 @@ class MessageStore(Protocol):
         ...
 
     async def newest_messages(
-        self, owner_key: str, *, limit: int, after: Row | None = None, excerpt_chars: int | None = None
+        self, owner_key: str, *, limit: int, skip: int = 0, excerpt_chars: int | None = None
     ) -> list[Row]:
-        """Up to `limit` rows, newest first, of any role but tool results, system and commands.
+        """Up to `limit` rows after the newest `skip`, newest first, of any role but tools, system and commands.
 
         Args:
             owner_key: whose.
             limit: rows at most.
-            after: the last row of the page before, to read on from there.
-            excerpt_chars: leave out the middle of contents longer than twice this, and all metadata but tool calls.
+            skip: rows that are passed over, because they were read before.
+            excerpt_chars: leave out the middle of contents longer than twice this; of metadata, tool calls suffice.
         """
         ...
 

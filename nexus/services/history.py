@@ -39,24 +39,26 @@ async def read_past(
     """
     rows: list[Row] = []
     page_size = _FIRST_PAGE * messages
-    after: Row | None = None
     stopped_early = False
     while True:
-        page = await store.newest_messages(owner_key, limit=page_size, after=after, excerpt_chars=excerpt_chars)
-        rows += [row for row in page if not_after_id is None or row["_id"] <= not_after_id]
-        utterances = merge(read_rows(rows, current_run_id=current_run_id)[0])
+        page = await store.newest_messages(owner_key, limit=page_size, skip=len(rows), excerpt_chars=excerpt_chars)
+        rows += page
+        usable = _stored_until(rows, not_after_id)
+        utterances = merge(read_rows(usable, current_run_id=current_run_id)[0])
         if len(page) < page_size or len(utterances) >= messages:
             break
         if len(rows) >= _MOST_ROWS:
             stopped_early = True
             break
-        after, page_size = page[-1], min(page_size * 2, _LARGEST_PAGE)
+        page_size = min(page_size * 2, _LARGEST_PAGE)
     exhausted = len(page) < page_size
     cut_runs = [] if exhausted else _without_beginning(utterances[:messages])
     if not cut_runs:
-        return Past(rows, stopped_early)
+        return Past(usable, stopped_early)
     completed = await store.messages_of_runs(owner_key, cut_runs, limit=_MOST_ROWS, excerpt_chars=excerpt_chars)
-    return Past(_united(rows, completed, not_after_id), stopped_early)
+    known = {row["_id"] for row in usable}
+    more = [row for row in _stored_until(completed, not_after_id) if row["_id"] not in known]
+    return Past(usable + more, stopped_early)
 
 
 def _without_beginning(shown: Sequence[Utterance]) -> list[str]:
@@ -65,8 +67,7 @@ def _without_beginning(shown: Sequence[Utterance]) -> list[str]:
     return sorted({utterance.run_id for utterance in shown if utterance.merged} - begun)
 
 
-def _united(rows: list[Row], more: list[Row], not_after_id: str | None) -> list[Row]:
-    known = {row["_id"] for row in rows}
-    return rows + [
-        row for row in more if row["_id"] not in known and (not_after_id is None or row["_id"] <= not_after_id)
-    ]
+def _stored_until(rows: list[Row], last_id: str | None) -> list[Row]:
+    # A row may come twice when others were recorded between two pages.
+    distinct = {row["_id"]: row for row in rows}
+    return [row for row_id, row in distinct.items() if last_id is None or row_id <= last_id]

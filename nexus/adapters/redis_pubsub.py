@@ -1,0 +1,152 @@
+"""The bus on Redis pub/sub (CONTRACT §1.5, mode `pubsub`).
+
+Rules of this module:
+
+- A subscription listens on a connection of its own and publishes a heartbeat to itself. When it has heard nothing, not
+  even itself, for three heartbeats, the connection is taken for half-open and opened anew: Redis gives no error for it.
+- Nothing is published twice: a failed PUBLISH raises, and the caller decides.
+"""
+
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Final
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+from redis.asyncio import Redis
+from redis.asyncio.client import PubSub
+from redis.exceptions import RedisError
+
+from nexus.adapters.redis_client import translated
+from nexus.core.errors import BusUnavailableError
+from nexus.core.ports import Delivery
+
+_log = structlog.get_logger(__name__)
+
+_SILENT_BEATS: Final = 3
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+# Deliveries that were read and not yet taken; beyond this the connection is not read, and Redis buffers.
+_BUFFERED: Final = 1_024
+
+
+class RedisPubSubBus:
+    """`nexus.core.ports.Bus` on Redis pub/sub."""
+
+    def __init__(self, client: Redis, *, prefix: str = "", heartbeat_s: float = 5.0) -> None:
+        self._client = client
+        self._prefix = prefix
+        self._heartbeat_s = heartbeat_s
+
+    async def publish(self, topic: str, payload: bytes) -> int:
+        """Send once. Returns how many subscribers heard it."""
+        with translated():
+            return int(await self._client.publish(self._prefix + topic, payload))
+
+    def subscribe(self, *topics: str) -> AbstractAsyncContextManager["RedisSubscription"]:
+        """Listen to `topics` for as long as the context lasts. Waits for a Redis that cannot be reached."""
+        return _subscribed(RedisSubscription(self._client, self._prefix, topics, self._heartbeat_s))
+
+
+@asynccontextmanager
+async def _subscribed(subscription: "RedisSubscription") -> AsyncIterator["RedisSubscription"]:
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(subscription.listen)
+        tasks.start_soon(subscription.beat)
+        try:
+            yield subscription
+        finally:
+            tasks.cancel_scope.cancel()
+
+
+class RedisSubscription:
+    """Deliveries of some topics, over one connection after another."""
+
+    def __init__(self, client: Redis, prefix: str, topics: tuple[str, ...], heartbeat_s: float) -> None:
+        self.reconnects = 0
+        self._client = client
+        self._prefix = prefix
+        self._heartbeat_s = heartbeat_s
+        self._pulse = f"{prefix}nexus.heartbeat.{uuid.uuid4().hex}"
+        self._channels = [*(prefix + topic for topic in topics), self._pulse]
+        self._send, self._receive = anyio.create_memory_object_stream[Delivery](_BUFFERED)
+        self._pubsub: PubSub | None = None
+        self._stopping = False
+
+    async def __aiter__(self) -> AsyncIterator[Delivery]:
+        async with self._receive:
+            async for delivery in self._receive:
+                yield delivery
+
+    async def stop(self) -> None:
+        """Take in nothing more. Iterating ends after what Redis had sent until then."""
+        self._stopping = True
+        if self._pubsub is not None:
+            try:
+                # Redis confirms in the order of its messages: what it sent before is read before the confirmation.
+                await self._pubsub.unsubscribe()
+            except (RedisError, OSError):
+                self._send.close()
+
+    async def listen(self, *, task_status: TaskStatus[None]) -> None:
+        """Read, and connect again whenever the connection ends, until `stop`. Run in a task of its own."""
+        pause = _FIRST_PAUSE
+        reported = False
+        async with self._send:
+            while not self._stopping:
+                try:
+                    async with self._client.pubsub() as pubsub:
+                        await pubsub.subscribe(*self._channels)
+                        await self._confirmed(pubsub)
+                        self._pubsub, pause = pubsub, _FIRST_PAUSE
+                        if not reported:
+                            task_status.started()
+                            reported = True
+                        await self._read(pubsub)
+                except (RedisError, OSError, BusUnavailableError) as error:
+                    _log.warning("bus_disconnected", reason=type(error).__name__)
+                    self._pubsub = None
+                    self.reconnects += 1
+                    await anyio.sleep(pause)
+                    pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def beat(self) -> None:
+        """Publish the heartbeat. Run in a task of its own."""
+        while True:
+            await anyio.sleep(self._heartbeat_s)
+            try:
+                with anyio.move_on_after(self._heartbeat_s):
+                    await self._client.publish(self._pulse, b"")
+            except (RedisError, OSError) as error:
+                _log.debug("heartbeat_not_sent", reason=type(error).__name__)
+
+    async def _confirmed(self, pubsub: PubSub) -> None:
+        missing = set(self._channels)
+        with anyio.fail_after(self._heartbeat_s * _SILENT_BEATS):
+            while missing:
+                message = await pubsub.get_message(timeout=self._heartbeat_s)
+                if message and message["type"] == "subscribe":
+                    missing.discard(_text(message["channel"]))
+                elif message:
+                    await self._deliver(message)
+
+    async def _read(self, pubsub: PubSub) -> None:
+        silent_since = anyio.current_time()
+        while pubsub.subscribed:
+            message = await pubsub.get_message(timeout=self._heartbeat_s)
+            now = anyio.current_time()
+            if message is not None:
+                await self._deliver(message)
+                silent_since = anyio.current_time()
+            elif now - silent_since > self._heartbeat_s * _SILENT_BEATS:
+                raise BusUnavailableError("silent for three heartbeats")
+
+    async def _deliver(self, message: dict[str, Any]) -> None:
+        channel = _text(message["channel"])
+        if message["type"] == "message" and channel != self._pulse:
+            await self._send.send(Delivery(channel.removeprefix(self._prefix), message["data"]))
+
+
+def _text(channel: bytes | str) -> str:
+    return channel.decode() if isinstance(channel, bytes) else channel
