@@ -8,13 +8,12 @@ In an annotation the first `]` without a backslash before it closes it, `, ` end
 ends in one.
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from nexus.services.context.escape import TOOL_USE
 from nexus.services.context.lookalikes import fold
@@ -22,8 +21,9 @@ from nexus.services.context.lookalikes import fold
 _VALUE_CHARS: Final = 100
 _NAME_CHARS: Final = 64
 _MAIN_PARAMETER: Final = {"web_search": "query"}
-_CLOSES_VALUE = re.compile(r"\]|;(?=[ _\\]*+t[ _]*+o[ _]*+o[ _]*+i[ _]*+u[ _]*+s[ _]*+e)")
-_CLOSES_NAME = re.compile(r"[\],:;]")
+_CLOSES_NAME = re.compile(r"[\]］﹈,:;]")
+_CLOSES_VALUE = re.compile(r"[\]］﹈]")
+_NEXT_CALL = re.compile(r";(?=[ _\\]*+t[ _]*+o[ _]*+o[ _]*+i[ _]*+u[ _]*+s[ _]*+e)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +53,33 @@ def read_tool_calls(stored: Any) -> tuple[ToolCall, ...]:
 def _read_call(call: Mapping[str, Any]) -> ToolCall:
     function = call.get("function")
     source = function if isinstance(function, Mapping) else call
-    name, given, call_id = source.get("name"), source.get("arguments"), call.get("id")
-    arguments = _parse_arguments(given) if isinstance(given, str) else given
-    known: Mapping[str, Any] = arguments if isinstance(arguments, Mapping) else {}
+    name, call_id = source.get("name"), call.get("id")
+    arguments, raw = _read_arguments(source.get("arguments"))
     return ToolCall(
         id=call_id if isinstance(call_id, str) else "",
         name=name if isinstance(name, str) and name.strip() else "unknown",
-        arguments=known,
-        raw_arguments=given if isinstance(given, str) and arguments is not None else _as_json(known),
+        arguments=arguments,
+        raw_arguments=raw,
     )
 
 
-def _parse_arguments(text: str) -> Any:
+def _read_arguments(given: Any) -> tuple[Mapping[str, Any], str]:
+    """The arguments, and the JSON text of an object that says the same."""
+    parsed, complete = _parse(given) if isinstance(given, str) else (given, False)
+    arguments: Mapping[str, Any] = parsed if isinstance(parsed, Mapping) else {}
+    return arguments, given if complete and parsed is arguments else as_json(arguments)
+
+
+def _parse(text: str) -> tuple[Any, bool]:
+    try:
+        return from_json(text), True
+    except ValueError:
+        pass
     # A model that hit its token limit leaves its arguments unfinished; what is there is still worth showing.
     try:
-        return from_json(text, allow_partial="trailing-strings")
+        return from_json(text, allow_partial="trailing-strings"), False
     except ValueError:
-        return None
+        return None, False
 
 
 def annotate(calls: tuple[ToolCall, ...], escape: Callable[[str], str]) -> str:
@@ -86,14 +96,13 @@ def _annotate_call(call: ToolCall, escape: Callable[[str], str]) -> str:
     main = _MAIN_PARAMETER.get(call.name, "")
     key = main if main in call.arguments else next(iter(call.arguments))
     value = call.arguments[key]
-    if value is None or value == "":
-        return head
-    return f"{head}, {_name(str(key), escape)}:{_value(value, escape)}"
+    line = "" if value is None else _one_line(value if isinstance(value, str) else as_json(value), _VALUE_CHARS)
+    return f"{head}, {_name(str(key), escape)}:{_value(line, escape)}" if line else head
 
 
-def _value(value: Any, escape: Callable[[str], str]) -> str:
-    text = escape(_one_line(value if isinstance(value, str) else _as_json(value), _VALUE_CHARS))
-    places = [match.start() for match in _CLOSES_VALUE.finditer(fold(text))]
+def _value(line: str, escape: Callable[[str], str]) -> str:
+    text = _CLOSES_VALUE.sub(r"\\\g<0>", escape(line))
+    places = [match.start() for match in _NEXT_CALL.finditer(fold(text))]
     parts = [text[start:end] for start, end in zip([0, *places], [*places, len(text)], strict=True)]
     return _not_ending_in_backslash("\\".join(parts))
 
@@ -112,5 +121,9 @@ def _one_line(text: str, limit: int) -> str:
     return line if len(line) <= limit and len(text) <= limit * 4 else f"{line[: limit - 3]}..."
 
 
-def _as_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+def as_json(value: Any) -> str:
+    """`value` as compact JSON text; what JSON has no form for is told as text, and `{}` if even that fails."""
+    try:
+        return to_json(value, inf_nan_mode="null", bytes_mode="base64", fallback=str).decode()
+    except ValueError:
+        return "{}"

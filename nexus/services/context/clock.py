@@ -16,7 +16,7 @@ def parse_moment(value: Any) -> datetime | None:
     """An aware UTC datetime from an aware or naive (UTC) datetime or an ISO 8601 text; None when it cannot be read."""
     if isinstance(value, str):
         try:
-            value = datetime.fromisoformat(value.strip())
+            value = datetime.fromisoformat(value.strip().upper())
         except ValueError:
             return None
     if not isinstance(value, datetime):

@@ -10,8 +10,9 @@ Rules of this module:
 - A place is marked by exactly one backslash, put in front of the bracket or at the head of the line. A run of
   backslashes that is already there thus becomes one longer, so that `unescape` can take one away again, as mbox
   quoting does it.
-- Marking a place neither makes nor hides another place. For this a tag cannot contain a bracket, and a line head is
-  recognised with or without backslashes where marks may stand.
+- Marking a place neither makes nor hides another place. For this a tag cannot contain an opening bracket, a line head
+  is recognised with or without backslashes where marks may stand, and what is asked of the character before a bracket
+  is true of a backslash.
 - Patterns are possessive and cannot overlap, so that any input takes linear time.
 
 The guarantee is that structure cannot be forged, and `unescape(escape(text)) == canonical(text)`. What the words say is
@@ -39,31 +40,51 @@ TOOL_USE: Final = "tool_use"
 SPEAKERS: Final = ("Human", "Nexus")
 
 _INVISIBLE = "\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff\U000e0000-\U000e007f"
+_SURROGATES = "\ud800-\udfff"
 _LINE_ENDS = "\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029"
+_ASCII_LINE_ENDS = ("\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e")
 _TO_NEWLINE = re.compile(f"\r\n|[{_LINE_ENDS}]")
 _REMOVED = re.compile(f"[{_INVISIBLE}]")
-_ASCII_LINE_ENDS = ("\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e")
-_SUSPECT = re.compile(f"[{re.escape(SQUARE + ANGLE + COLONS)}{_LINE_ENDS}{_INVISIBLE}]")
+_NOT_TEXT = re.compile(f"[{_SURROGATES}]")
+_NOT_CANONICAL = f"{_LINE_ENDS}{_INVISIBLE}{_SURROGATES}"
+_CHANGED = re.compile(f"[{_NOT_CANONICAL}]")
+# A colon after a Chinese or Japanese character ends no line head, and stands in every second sentence.
+_SUSPECT = re.compile(
+    f"[{re.escape(SQUARE + ANGLE + COLONS)}{_NOT_CANONICAL}](?<![\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff][{COLONS}])"
+)
 
-
-def _spelled(name: str, gap: str) -> str:
-    return gap.join(fold(char) for char in name if char != "_")
-
-
-_TAG_GAP = r"[ _\n\\]*+"
+_GAP = r"[ _\n\\]*+"
 _LEAD = r"[ _\n\\/]*+"
-_ELEMENT = "|".join(_spelled(name, _TAG_GAP) for name in ELEMENTS)
-_BLOCK = "|".join(_spelled(name, _TAG_GAP) for name in BLOCK_TAGS) + f"|{_spelled(TOOL_USE, _TAG_GAP)}{_TAG_GAP}:"
-# Two patterns, because one that starts with a plain character is searched for ten times as fast. An element in square
-# brackets counts as well, but not after a letter: `schedule[current_time]` is ordinary code.
-_ANGLE_TAG = re.compile(rf"<{_LEAD}(?:{_BLOCK}|{_ELEMENT})")
-_SQUARE_TAG = re.compile(rf"\[(?:{_LEAD}(?:{_BLOCK})|(?<![a-z_]\[){_LEAD}(?:{_ELEMENT}))")
+_CLOSING = rf"{_GAP}/{_LEAD}"
+_NAME_ENDS = "(?!_*+[a-z])"
+
+
+def _spelled(*names: str, gap: str = _GAP) -> str:
+    """A pattern for names as they look when folded, whatever stands between their letters."""
+    return "|".join(gap.join(fold(char) for char in name if char != "_") for name in names)
+
+
+_BLOCK = f"(?:{_spelled(*BLOCK_TAGS)})"
+_CALL = f"{_spelled(TOOL_USE)}{_GAP}:"
+_INPUT, _TIME = (_spelled(name) for name in ELEMENTS)
+# Two patterns, because one that starts with a plain character is searched for ten times as fast. A tag in the other
+# kind of bracket counts as well. What code is full of does not: `a < current_time`, `schedule[current_time]`,
+# `Vec<Capabilities>`, `<current_timestamp>`.
+_SQUARE_TAG = re.compile(
+    rf"\[(?:{_LEAD}(?:{_BLOCK}|{_CALL})"
+    rf"|{_CLOSING}(?:{_INPUT}|{_TIME}){_NAME_ENDS}"
+    rf"|(?<![a-z_\]]\[){_LEAD}(?:{_INPUT}|{_TIME}){_GAP}[\]>])"
+)
+_ANGLE_TAG = re.compile(
+    rf"<(?:{_LEAD}(?:{_INPUT}|{_CALL}|{_TIME}{_GAP}[\]>])"
+    rf"|{_CLOSING}(?:{_BLOCK}|{_TIME}){_NAME_ENDS}"
+    rf"|(?<![a-z_\]]<)(?:{_LEAD}{_BLOCK}|[_\\]*+{_TIME}){_NAME_ENDS})"
+)
 _HEAD_GAP = "[ _]*+"
 # Spaces, perhaps a time in brackets, a speaker and a colon. The two runs of backslashes are where a mark may stand.
 _HEAD = (
-    r"(?P<run>\\*+)[ _]*+(?:\\*+[\[<][^\[\]<>\n]{0,80}[\]>][ _]*+)?(?:"
-    + "|".join(_spelled(name, _HEAD_GAP) for name in SPEAKERS)
-    + f"){_HEAD_GAP}:"
+    rf"(?P<run>\\*+){_HEAD_GAP}(?:\\*+[\[<][^\[\]<>\n]*+[\]>]{_HEAD_GAP})?"
+    rf"(?:{_spelled(*SPEAKERS, gap=_HEAD_GAP)}){_HEAD_GAP}:"
 )
 _FIRST_HEAD = re.compile(_HEAD)
 _LATER_HEAD = re.compile("\n" + _HEAD)
@@ -73,13 +94,13 @@ def canonical(text: str) -> str:
     r"""`text` with every line end as `\n` and without the invisible characters that could hide a tag.
 
     Removed are U+E0000-E007F, the bidirectional controls, U+200B, U+2060 and U+FEFF. Joiners and variation selectors
-    stay: Persian and emoji need them.
+    stay: Persian and emoji need them. A lone surrogate, which no UTF-8 can carry, becomes U+FFFD.
     """
     if text.isascii():
-        if not any(end in text for end in _ASCII_LINE_ENDS):
-            return text
-        return _TO_NEWLINE.sub("\n", text)
-    return _REMOVED.sub("", _TO_NEWLINE.sub("\n", text))
+        return _TO_NEWLINE.sub("\n", text) if any(end in text for end in _ASCII_LINE_ENDS) else text
+    if not _CHANGED.search(text):
+        return text
+    return _NOT_TEXT.sub("\ufffd", _REMOVED.sub("", _TO_NEWLINE.sub("\n", text)))
 
 
 def escape(text: str) -> str:

@@ -13,8 +13,9 @@ from typing import Any, Final
 from nexus.services.context.annotations import annotate, read_tool_calls
 from nexus.services.context.blocks import Block
 from nexus.services.context.clock import at_offset, parse_moment, parse_offset
-from nexus.services.context.escape import CountingEscape, escape
-from nexus.services.context.memory import Entry, Utterance, cut, merge, read_rows
+from nexus.services.context.escape import CountingEscape, canonical, escape
+from nexus.services.context.memory import Entry, Utterance, merge, read_rows
+from nexus.services.context.shorten import cut
 
 _NO_TEXT: Final = "[工具调用结果]"
 _NO_CONVERSATIONS: Final = "(No previous conversations yet)"
@@ -37,6 +38,14 @@ class MemoryBlock:
     repaired: int
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A text as it is stored, or an annotation ready to be shown."""
+
+    text: str
+    is_annotation: bool = False
+
+
 class MemoryFormatter:
     """`[SHARED_MEMORY]`: the recent conversation, one message a human input and one a run's answer."""
 
@@ -47,7 +56,7 @@ class MemoryFormatter:
         *,
         current_run_id: str = "",
         truncate_chars: int = 500,
-        timezone_offset: int = 0,
+        timezone_offset: Any = 0,
     ) -> str:
         """The text of the block. Arguments as for `render`."""
         return MemoryFormatter.render(
@@ -65,7 +74,7 @@ class MemoryFormatter:
         *,
         current_run_id: str = "",
         truncate_chars: int = 500,
-        timezone_offset: int = 0,
+        timezone_offset: Any = 0,
     ) -> MemoryBlock:
         """The block over stored rows in any order (CONTRACT §4.3). Never raises for a malformed row.
 
@@ -74,17 +83,18 @@ class MemoryFormatter:
             limit: messages shown at most, counted after merging; the newest are kept; none for 0 or less.
             current_run_id: the run whose rows are left out.
             truncate_chars: the length to which a longer message is cut.
-            timezone_offset: minutes west of UTC of the clock on which times are shown.
+            timezone_offset: minutes west of UTC of the clock on which times are shown; read as for `[THIS_MOMENT]`.
         """
         entries, repaired = read_rows(history, current_run_id=current_run_id)
         utterances = merge(entries)
         shown = utterances[: max(limit, 0)][::-1]
+        offset = parse_offset(timezone_offset) or 0
         counted = CountingEscape()
         lines = [f"[SHARED_MEMORY count={len(shown)}]", "Recent conversation memory:", ""]
         truncated = 0
         for before, utterance in zip([None, *shown], shown, strict=False):
             body, was_cut = _body(utterance, truncate_chars, counted)
-            lines.append(_head(before, utterance, timezone_offset) + body)
+            lines.append(_head(before, utterance, offset) + body)
             truncated += was_cut
         block = Block(
             tag="SHARED_MEMORY",
@@ -109,47 +119,47 @@ class MemoryFormatter:
         return annotate(read_tool_calls(tool_calls), escape)
 
 
-def _head(before: Utterance | None, utterance: Utterance, timezone_offset: int) -> str:
+def _head(before: Utterance | None, utterance: Utterance, offset: int) -> str:
     if utterance.role == "ai" and before is not None and before.role == "human":
         return "  Nexus: "
-    return f"[{_shown_time(utterance.moment, timezone_offset)}] {'Human' if utterance.role == 'human' else 'Nexus'}: "
+    return f"[{_shown_time(utterance.moment, offset)}] {'Human' if utterance.role == 'human' else 'Nexus'}: "
 
 
-def _shown_time(moment: datetime | None, timezone_offset: int) -> str:
+def _shown_time(moment: datetime | None, offset: int) -> str:
     # isoformat rather than strftime, which does not pad the years before 1000.
-    return at_offset(moment, timezone_offset).isoformat(" ", "minutes")[:16] if moment else _UNKNOWN_TIME
+    return at_offset(moment, offset).isoformat(" ", "minutes")[:16] if moment else _UNKNOWN_TIME
 
 
 def _body(utterance: Utterance, limit: int, escaped: CountingEscape) -> tuple[str, bool]:
-    parts = list(_parts(utterance.entries, escaped))
-    reserved = sum(len(text) + 1 for is_annotation, text in parts if is_annotation)
-    texts = [text for is_annotation, text in parts if not is_annotation]
+    parts = _parts(utterance.entries, escaped)
     if not parts:
         return (_NO_TEXT if utterance.role == "ai" else ""), False
-    kept, was_cut = cut(texts, reserved, limit)
-    remaining = iter(kept)
-    final = [(is_annotation, text if is_annotation else next(remaining)) for is_annotation, text in parts]
+    reserved = sum(len(part.text) + 1 for part in parts if part.is_annotation)
+    texts, was_cut = cut([part.text for part in parts if not part.is_annotation], reserved, limit)
+    remaining = iter(texts)
+    shown = [part if part.is_annotation else Part(next(remaining)) for part in parts]
     # Texts that follow each other are escaped together, so that no tag comes about where they meet.
-    groups = (
-        (is_annotation, "\n".join(text for _, text in group)) for is_annotation, group in groupby(final, lambda p: p[0])
-    )
-    return "\n".join(text if is_annotation else escaped(text) for is_annotation, text in groups), was_cut
+    groups = groupby((part for part in shown if part.text), lambda part: part.is_annotation)
+    joined = ((done, "\n".join(part.text for part in group)) for done, group in groups)
+    return "\n".join(text if done else escaped(text) for done, text in joined), was_cut
 
 
-def _parts(entries: Iterable[Entry], escape_value: CountingEscape) -> Iterable[tuple[bool, str]]:
-    """Texts and annotations (True) in the order of events."""
+def _parts(entries: Iterable[Entry], escape_value: CountingEscape) -> list[Part]:
+    """The texts and annotations of a message in the order of events; a text of blanks alone is none."""
+    parts = []
     for entry in entries:
-        if entry.text:
-            yield False, entry.text
+        if entry.text.strip():
+            parts.append(Part(entry.text))
         if entry.tool_calls:
-            yield True, annotate(entry.tool_calls, escape_value)
+            parts.append(Part(annotate(entry.tool_calls, escape_value), is_annotation=True))
+    return parts
 
 
 def _as_row(utterance: Utterance, messages: Sequence[Any]) -> dict[str, Any]:
     if not utterance.merged:
         return dict(messages[utterance.entries[0].index])
     latest = next(entry for entry in reversed(utterance.entries) if entry.moment == utterance.moment)
-    texts = [text for _, text in _parts(utterance.entries, CountingEscape())]
+    texts = [part.text for part in _parts(utterance.entries, CountingEscape())]
     return {
         "id": utterance.id,
         "run_id": utterance.run_id,
@@ -189,9 +199,10 @@ def _known(profile: Any, default_profile: str, escaped: CountingEscape) -> list[
     known = profile if isinstance(profile, Mapping) else {}
     prompts = known.get("prompt_overrides")
     overrides = prompts if isinstance(prompts, Mapping) else {}
-    for text in (overrides.get("friends_profile"), overrides.get("learning"), default_profile):
-        if isinstance(text, str) and text.strip():
-            return [escaped(text.strip())]
+    for given in (overrides.get("friends_profile"), overrides.get("learning"), default_profile):
+        # Canonical first: an invisible character at either end would keep the blanks behind it.
+        if isinstance(given, str) and (text := canonical(given).strip()):
+            return [escaped(text)]
     if not known:
         return ["(New friend, getting to know each other)"]
     since = parse_moment(known.get("created_at"))

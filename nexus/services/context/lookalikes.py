@@ -1,9 +1,10 @@
 """Reading text as an eye would: every character becomes the one plain character it passes for.
 
 The folded text has exactly as many characters as the text, so that a match found in it is a place in the text. Letters
-fold to lower case a-z (`l` to `i`, which are one stroke to the eye), look-alike brackets, colons and semicolons to `[`, `]`, `<`,
-`>`, `:` and `;`, what the eye passes over (accents, joiners, dashes, dots) to `_`, spaces to a space, and everything else to
-`#`. Only a backslash folds to a backslash.
+fold to lower case a-z (`l` to `i`, which are one stroke to the eye), look-alike brackets, colons and semicolons to `[`,
+`]`, `<`, `>`, `:` and `;`, what the eye passes over (accents, joiners, dashes, dots) to `_`, spaces to a space, and
+everything else to `#`. Only a backslash folds to a backslash. Every character that folds to an opening bracket or a
+colon is listed here by name (`SQUARE`, `ANGLE`, `COLONS`), so that a text without them needs no folding.
 
 Sources: Unicode NFKD and character names as Python ships them; the letters of other scripts that pass for Latin ones
 from the Unicode confusables data (UTS #39), for the letters that occur in structural tokens.
@@ -13,13 +14,14 @@ import re
 import unicodedata
 from typing import Final
 
-SQUARE: Final = "[༺༼᚛⁅⌈⌊❲⟅⟦⟬⟮⦇⦉⦋⦍⦏⦓⦕⦗⧘⧚⸢⸤⸦⸨⹂⹕⹗⹙⹛「『【〔〖〘〚〝︗︹︻﹁﹃﹇﹝［｢⁽₍❨❪⦅‘‛“‟‚„⸂⸄⸉⸌⸜⸠"
-ANGLE: Final = "<«‹〈❬❮❰⟨⟪⦑⧼《︽︿˂ᐸᚲ𝈶≪⋖﹤＜"
-_CLOSING_SQUARE: Final = "]༻༽᚜⁆⌉⌋❳⟆⟧⟭⟯⦈⦊⦌⦎⦐⦔⦖⦘⧙⧛⸣⸥⸧⸩⹖⹘⹚⹜」』】〕〗〙〛〞〟︘︺︼﹂﹄﹈﹞］｣⁾₎❩❫⦆’”⸃⸅⸊⸍⸝⸡"
-_CLOSING_ANGLE: Final = ">»›〉❭❯❱⟩⟫⦒⧽》︾﹀˃ᐳ≫⋗﹥＞"
-COLONS: Final = ":：﹕︓ː˸։׃ઃ᛬᠃᠉⁚⁝∶ꓽ꞉︰፡܃܄"
+# Quotation marks and parentheses are no brackets: “this moment” is ordinary prose.
+SQUARE: Final = "[༺༼᚛⁅⌈⌊❲⟅⟦⟬⟮⦇⦉⦋⦍⦏⦓⦕⦗⧘⧚⸢⸤⸦⸨⹂⹕⹗⹙⹛「『【〔〖〘〚︗︹︻﹁﹃﹇﹝［｢"
+ANGLE: Final = "<«‹≮\u2329〈❬❮❰⟨⟪⦑⧼《︽︿˂ᐸᚲ𝈶≪⋖﹤＜"
+_CLOSING_SQUARE: Final = "]༻༽᚜⁆⌉⌋❳⟆⟧⟭⟯⦈⦊⦌⦎⦐⦔⦖⦘⧙⧛⸣⸥⸧⸩⹖⹘⹚⹜」』】〕〗〙〛︘︺︼﹂﹄﹈﹞］｣"
+_CLOSING_ANGLE: Final = ">»›≯\u232a〉❭❯❱⟩⟫⦒⧽》︾﹀˃ᐳ≫⋗𝈷𖼿﹥＞"
+COLONS: Final = ":：﹕︓ː˸։׃ઃः᛬᠃᠉⁚⁝∶ꓽ꞉︰፡܃܄𐞁"
 # Invisible or blank although Unicode calls them letters or symbols.
-_BLANK: Final = "\u115f\u1160\u3164\uffa0\u2800"
+_BLANK: Final = "\u115f\u1160\u3164\uffa0\u2800\U0001d159"
 _PASSED_OVER: Final = "_-.*~`·•‧∙⋅・･" + _BLANK
 
 _LETTERS: Final = {
@@ -42,6 +44,7 @@ _LETTERS: Final = {
     "s": "ƽЅѕՏᏕᏚꓢꜱꮪ𐊖𐐠𐑈𑣁𖼺5$§ƼՐ",
     "t": "ΤτТтᎢ⊤⟙Ⲧꓔ𐊗𐊱𐌕𑢼𖼊🝨7†",
     "u": "ʋυՍսሀᑌᴜ∪⋃ꓴꞟꭎꭒ𐓎𐓶𑢸𑣘𖽂μцЦ",
+    "w": "ԜԝѠѡᎳᏔꓪꮃᴡɯաωΩшШщЩ₩𑜊𑜎𑜏𑣦𑣯",
     "x": "×ΧχХхᕁᕽ᙭᙮ᚷ╳⤫⤬⨯ⲬⵝꓫꞳ𐊐𐊴𐌗𐌢𐔧𑣬✕✖✗✘",
     "y": "ɣʏΥγϒУуүҮყᎩᎽᶌỿℽⲨꓬꭚ𐊲𑢤𑣜𖽃ЧчЎў¥",
 }
@@ -60,7 +63,7 @@ _NAMED_LETTER = re.compile(
     r"(?:SQUARED|CIRCLED|PARENTHESIZED) LATIN (?:CAPITAL|SMALL) LETTER |MODIFIER LETTER (?:SMALL|CAPITAL) )"
     r"([A-Z])(?: WITH .*)?$"
 )
-_IGNORED_CATEGORIES = frozenset({"Mn", "Mc", "Me", "Cf", "Cc", "Pc", "Pd", "Sk", "Lm"})
+_IGNORED_CATEGORIES = frozenset({"Mn", "Mc", "Me", "Cf", "Cc", "Cn", "Pc", "Pd", "Sk", "Lm"})
 # A text in every script of the world must not fill the memory: later characters are folded each time they occur.
 _REMEMBERED = 1 << 16
 

@@ -1,27 +1,24 @@
-"""The past as it is shown: stored rows read leniently, merged by run, cut to length (CONTRACT §4.3).
+"""The past as it was stored: rows read leniently and merged by run (CONTRACT §2, §4.3).
 
 Rules of this module:
 
 - One malformed row never spoils the rest: it is repaired or left out, and counted.
 - All AI rows of a run become one message; humans stay as they are; rows without a run id are never merged.
 - Everything is compared as moments. At equal moments humans come before the AI of their run, then stored order counts.
-- An annotation stands where the call was declared, and is never cut.
 """
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from nexus.services.context.annotations import ToolCall, read_tool_calls
+from nexus.services.context.annotations import ToolCall, as_json, read_tool_calls
 from nexus.services.context.clock import parse_moment
 
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 _OBJECT_ID = re.compile(r"[0-9a-f]{24}")
-# However long the annotations are, this much of the answer is shown.
-_SMALLEST: Final = 20
+_NO_ID: Final = "0" * 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +87,7 @@ def merge(entries: Iterable[Entry]) -> list[Utterance]:
             runs.setdefault(entry.run_id, []).append(entry)
         else:
             single.append(entry)
-    utterances = [_alone(entry, entry.moment, entry.rank) for entry in single]
+    utterances = [_alone(entry, entry.moment or _LONG_AGO, entry.rank) for entry in single]
     for members in runs.values():
         utterances += _utterances_of_run(members)
     return sorted(utterances, key=lambda utterance: utterance.order, reverse=True)
@@ -98,22 +95,31 @@ def merge(entries: Iterable[Entry]) -> list[Utterance]:
 
 def _utterances_of_run(members: list[Entry]) -> list[Utterance]:
     rank = min(entry.rank for entry in members)
-    known = [entry.moment for entry in members if entry.moment is not None]
-    first, last = (min(known), max(known)) if known else (None, None)
-    humans = [_alone(entry, entry.moment or first, rank) for entry in members if entry.role == "human"]
+    moments = _assumed_moments(members)
+    humans = [_alone(entry, moments[entry.index], rank) for entry in members if entry.role == "human"]
     spoken = sorted(
-        (entry for entry in members if entry.role == "ai"), key=lambda e: (e.moment or first or _LONG_AGO, e.rank)
+        (entry for entry in members if entry.role == "ai"), key=lambda entry: (moments[entry.index], entry.rank)
     )
     if not spoken:
         return humans
     moment = max((entry.moment for entry in spoken if entry.moment is not None), default=None)
     run_id = members[0].run_id
-    order = (moment or last or _LONG_AGO, rank, 1, spoken[-1].rank)
+    order = (moments[spoken[-1].index], rank, 1, spoken[-1].rank)
     return [*humans, Utterance(f"merged_ai_{run_id}", run_id, "ai", tuple(spoken), moment, True, order)]
 
 
-def _alone(entry: Entry, sorted_at: datetime | None, rank: int) -> Utterance:
-    order = (sorted_at or _LONG_AGO, rank, int(entry.role == "ai"), entry.rank)
+def _assumed_moments(members: list[Entry]) -> dict[int, datetime]:
+    """By index, the moment of each row of a run; without one, that of the row stored before it or the run's first."""
+    assumed = min((entry.moment for entry in members if entry.moment is not None), default=_LONG_AGO)
+    moments = {}
+    for entry in sorted(members, key=lambda entry: entry.rank):
+        assumed = entry.moment or assumed
+        moments[entry.index] = assumed
+    return moments
+
+
+def _alone(entry: Entry, sorted_at: datetime, rank: int) -> Utterance:
+    order = (sorted_at, rank, int(entry.role == "ai"), entry.rank)
     return Utterance(entry.id, entry.run_id, entry.role, (entry,), entry.moment, False, order)
 
 
@@ -123,7 +129,7 @@ def _stored_order(rows: Sequence[Any]) -> list[int]:
     By `_id` where every row has an ObjectId, which grows with time. Otherwise by place: stores answer newest first, so
     the last row is the oldest, unless the times at both ends say that the list runs the other way.
     """
-    ids = [row.get("_id") if isinstance(row, Mapping) else None for row in rows]
+    ids = [row.get("_id") if isinstance(row, Mapping) else _NO_ID for row in rows]
     if rows and all(isinstance(item, str) and _OBJECT_ID.fullmatch(item) for item in ids):
         ranks = [0] * len(rows)
         for rank, index in enumerate(sorted(range(len(rows)), key=lambda i: (str(ids[i]), -i))):
@@ -172,7 +178,8 @@ def _read_text(content: Any) -> tuple[str | None, bool]:
         return content, False
     if content is None:
         return None, True
-    return text_of_parts(content) or json.dumps(content, ensure_ascii=False, default=str), True
+    text = text_of_parts(content)
+    return (as_json(content) if text is None else text), True
 
 
 def text_of_parts(content: Any) -> str | None:
@@ -182,45 +189,3 @@ def text_of_parts(content: Any) -> str | None:
     found = (part.get("text") if isinstance(part, Mapping) else part for part in content)
     texts = [text for text in found if isinstance(text, str)]
     return "\n".join(texts) if len(texts) == len(content) else None
-
-
-def cut(texts: Sequence[str], reserved: int, limit: int) -> tuple[list[str], bool]:
-    """The texts of one message cut so that they and `reserved` characters (annotations) fit into `limit`.
-
-    A message of one text and nothing reserved keeps its beginning and ends in `...`. Otherwise the last text is the
-    answer: the texts before it give way first, and if it is too long by itself its end is kept, after `...`.
-
-    Looks at no more than `limit` characters from either end of a text, so that a store may leave out the middle of one
-    that is longer than twice the limit.
-
-    Returns:
-        The texts, as many as were given, and whether any was cut.
-    """
-    breaks = max(len(texts) - 1, 0)
-    if sum(map(len, texts)) + breaks + reserved <= limit:
-        return list(texts), False
-    if len(texts) == 1 and not reserved:
-        return [_head(texts[0], limit)], True
-    room = max(limit - reserved - breaks, 0)
-    *preamble, answer = texts
-    # Every text that gives way still says so.
-    kept = _tail(answer, max(room - 3 * len(preamble), _SMALLEST))
-    return [*_share(preamble, room - len(kept)), kept], True
-
-
-def _head(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f"{text[: max(limit - 3, 0)]}..."
-
-
-def _tail(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f"...{text[len(text) - max(limit - 3, 0) :]}"
-
-
-def _share(texts: Sequence[str], room: int) -> list[str]:
-    """Each text cut to an equal share of `room`; what short texts leave over goes to the longer ones."""
-    shares = [0] * len(texts)
-    left = max(room, 0)
-    for position, index in enumerate(sorted(range(len(texts)), key=lambda i: min(len(texts[i]), room))):
-        shares[index] = min(len(texts[index]), left // (len(texts) - position))
-        left -= shares[index]
-    return [_head(text, max(share, 3)) for text, share in zip(texts, shares, strict=True)]
