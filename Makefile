@@ -1,0 +1,83 @@
+# `make` alone lists the targets. All of them set up .venv by themselves; Python 3.11 or newer is all they need.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint types imports coverage lock clean
+
+BIN := .venv/bin
+READY := .venv/.ready
+UV := $(shell command -v uv 2>/dev/null)
+# `make UV=` sets up with pip although uv is installed.
+INSTALL = $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check)
+
+# Per cent of lines and branches that the tests must reach.
+FAIL_UNDER := 90
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
+
+demo: $(READY) ## set up when needed, then show Nexus at work on the embedded servers
+	@$(BIN)/nexus demo
+
+test: $(READY) ## set up when needed, then run the tests (no network, no servers needed)
+	@$(BIN)/python -m pytest
+
+check: lint types imports coverage ## all that a change must pass
+
+lint: $(READY) ## formatting and lint rules
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+
+types: $(READY) ## types of package, scripts and tests
+	@$(BIN)/mypy
+
+imports: $(READY) ## which module may import which
+	@$(BIN)/lint-imports
+
+coverage: $(READY) ## the tests, with the share of lines and branches they reach, subprocesses included
+	@$(BIN)/python -m pytest --cov --cov-report=term --cov-fail-under=$(FAIL_UNDER)
+
+# What is in requirements/ is installed as it stands there, each file checked against its hash. The project itself is
+# built without isolation, so that its build backend is the one of requirements/build.txt and nothing else is fetched.
+$(READY): requirements/build.txt requirements/dev.txt pyproject.toml
+	@$(find-python); \
+	run() { "$$@" >.venv/setup.log 2>&1 || { tail -n 20 .venv/setup.log; echo "Set-up failed: $$*"; exit 1; }; }; \
+	if ! $(BIN)/python -c '' 2>/dev/null; then \
+		echo "Set-up 1/3: a virtual environment in .venv with $$($$python --version) (some seconds)"; \
+		rm -rf .venv && mkdir .venv && run $$python -m venv .venv; \
+	else echo "Set-up 1/3: .venv is there"; fi; \
+	echo "Set-up 2/3: the locked packages, with $(if $(UV),uv,pip) (up to a few minutes the first time)"; \
+	run $(INSTALL) --require-hashes -r requirements/build.txt -r requirements/dev.txt; \
+	echo "Set-up 3/3: Nexus itself (some seconds)"; \
+	run $(INSTALL) --no-deps --no-build-isolation -e .; \
+	touch $@
+
+# A version manager's stand-in may exist for a Python that is not there: each candidate is tried by running it.
+define find-python
+python=; for candidate in $(PYTHON) python3.13 python3.12 python3.11 python3; do \
+	if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then python=$$candidate; break; fi; \
+done; \
+[ -n "$$python" ] || { echo 'Nexus needs Python 3.11 or newer, and none was found: install one, or name it: make PYTHON=...'; exit 1; }
+endef
+
+LOCK = $$uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	--no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade)
+
+lock: ## write requirements/ anew from pyproject.toml (UPGRADE=1: with the newest versions)
+	@$(find-python); set -e; uv="$(UV)"; scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
+	if [ -z "$$uv" ]; then \
+		echo 'Fetching uv for this once'; $$python -m venv "$$scratch/venv"; \
+		"$$scratch/venv/bin/python" -m pip install --quiet --disable-pip-version-check uv; uv="$$scratch/venv/bin/uv"; \
+	fi; \
+	mkdir -p requirements; \
+	$$python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+		>"$$scratch/build.in"; \
+	$(LOCK) "$$scratch/build.in" -o requirements/build.txt; \
+	$(LOCK) pyproject.toml --extra embedded --group dev -o requirements/dev.txt; \
+	$(LOCK) pyproject.toml --extra embedded -c requirements/dev.txt -o requirements/embedded.txt; \
+	$(LOCK) pyproject.toml -c requirements/dev.txt -o requirements/base.txt; \
+	wc -l requirements/*.txt
+
+clean: ## remove .venv, caches and the embedded servers' data
+	rm -rf .venv .nexus .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache \
+		build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
