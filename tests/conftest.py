@@ -68,7 +68,7 @@ def mongo_janitor(mongo_uri: str) -> Iterator[MongoClient[dict[str, Any]]]:
 @pytest.fixture
 def database_name(mongo_janitor: MongoClient[dict[str, Any]]) -> Iterator[str]:
     """A database of this test's own, dropped afterwards."""
-    name = f"nexus_test_{uuid.uuid4().hex}"
+    name = f"test_{uuid.uuid4().hex}"
     yield name
     mongo_janitor.drop_database(name)
 
