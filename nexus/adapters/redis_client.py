@@ -1,7 +1,7 @@
 """What the Redis adapters share: the connection and the translation of its errors.
 
-redis-py repeats a failed command ten times by default, which sends a PUBLISH twice. Here it never repeats anything; what
-may be repeated is repeated by whoever knows that it may.
+redis-py repeats a failed command ten times by default, which sends a PUBLISH twice. Here it never repeats anything;
+what may be repeated is repeated by whoever knows that it may.
 """
 
 import random

@@ -6,7 +6,6 @@ hold them.
 """
 
 import uuid
-from dataclasses import replace
 from typing import Any, Final
 
 from redis.asyncio import Redis
@@ -41,14 +40,15 @@ _RENEW = """
 if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] or redis.call('HEXISTS', KEYS[1], 'answer') == 1 then return 0 end
 return redis.call('PEXPIRE', KEYS[1], ARGV[2])
 """
-# KEYS: request. ARGV: token, fingerprint, channel, answer, keep_ms. `token` says who answered, for a repeated call.
+# KEYS: request. ARGV: token, fingerprint, channel, answer, keep_ms, topic. `token` says whose answer is kept.
 _FINISH = """
 local known = redis.call('HMGET', KEYS[1], 'fingerprint', 'token', 'answer')
 if known[3] then return known[2] == ARGV[1] and 1 or 0 end
 if known[1] and known[1] ~= ARGV[2] then return 0 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-redis.call('HSET', KEYS[1], 'fingerprint', ARGV[2], 'token', ARGV[1], 'topic', ARGV[6], 'answer', ARGV[4], 'said_ms', now)
+redis.call('HSET', KEYS[1], 'fingerprint', ARGV[2], 'token', ARGV[1], 'topic', ARGV[6], 'answer', ARGV[4],
+  'said_ms', now)
 redis.call('PEXPIRE', KEYS[1], ARGV[5])
 redis.call('PUBLISH', ARGV[3], ARGV[4])
 return 1

@@ -34,10 +34,13 @@ _BUFFERED: Final = 1_024
 class RedisPubSubBus:
     """`nexus.core.ports.Bus` on Redis pub/sub."""
 
-    def __init__(self, client: Redis, *, prefix: str = "", heartbeat_s: float = 5.0) -> None:
+    def __init__(
+        self, client: Redis, *, prefix: str = "", heartbeat_s: float = 5.0, connect_s: float | None = None
+    ) -> None:
         self._client = client
         self._prefix = prefix
         self._heartbeat_s = heartbeat_s
+        self._connect_s = connect_s
 
     async def publish(self, topic: str, payload: bytes) -> int:
         """Send once. Returns how many subscribers heard it."""
@@ -45,14 +48,21 @@ class RedisPubSubBus:
             return int(await self._client.publish(self._prefix + topic, payload))
 
     def subscribe(self, *topics: str) -> AbstractAsyncContextManager["RedisSubscription"]:
-        """Listen to `topics` for as long as the context lasts. Waits for a Redis that cannot be reached."""
-        return _subscribed(RedisSubscription(self._client, self._prefix, topics, self._heartbeat_s))
+        """Listen to `topics` for as long as the context lasts.
+
+        Waits for a Redis that cannot be reached: `connect_s` seconds, then BusUnavailableError; for ever without.
+        """
+        return _subscribed(RedisSubscription(self._client, self._prefix, topics, self._heartbeat_s), self._connect_s)
 
 
 @asynccontextmanager
-async def _subscribed(subscription: "RedisSubscription") -> AsyncIterator["RedisSubscription"]:
+async def _subscribed(subscription: "RedisSubscription", connect_s: float | None) -> AsyncIterator["RedisSubscription"]:
     async with anyio.create_task_group() as tasks:
-        await tasks.start(subscription.listen)
+        try:
+            with anyio.fail_after(connect_s):
+                await tasks.start(subscription.listen)
+        except TimeoutError:
+            raise BusUnavailableError(f"no answer from Redis within {connect_s:g} s") from None
         tasks.start_soon(subscription.beat)
         try:
             yield subscription

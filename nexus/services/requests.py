@@ -154,7 +154,7 @@ class RequestService:
             ids = error.ids
             return _Ask(ids.id, ids.run_id, ids.owner_key, topic + suffix, fingerprint, arrived.at, error=error)
         except UnreadablePayloadError as error:
-            await self._bury(payload, str(error), fingerprint)
+            await self.bury(Topics.CONTEXT_BUILD_REQUEST, payload, str(error))
             return None
         wrong: RequestError | None = None
         try:
@@ -165,10 +165,15 @@ class RequestService:
             message.id, message.run_id, message.owner_key, topic, fingerprint, arrived.at, message=message, error=wrong
         )
 
-    async def _bury(self, payload: bytes, reason: str, sha256: str) -> None:
-        _log.warning("unreadable_payload", reason=reason, size=len(payload), sha256=sha256)
+    async def bury(self, topic: str, payload: bytes, reason: str) -> None:
+        """Log a message that cannot be used, by size and hash, and keep it as a dead letter (CONTRACT §1.4, §1.6)."""
+        sha256 = hashlib.sha256(payload).hexdigest()
+        _log.warning("unusable_message", topic=topic, reason=reason, size=len(payload), sha256=sha256)
         body = payload if self._settings.dead_letter_bodies else None
-        await self._ledger.bury(DeadLetter(Topics.CONTEXT_BUILD_REQUEST, reason, sha256, len(payload), body=body))
+        try:
+            await self._ledger.bury(DeadLetter(topic, reason, sha256, len(payload), body=body))
+        except BusUnavailableError as error:
+            _log.error("dead_letter_not_kept", topic=topic, sha256=sha256, reason=str(error))
 
     async def _serve(self, ask: _Ask, *, overloaded: bool) -> None:
         claim = await self._ledger.begin(ask.request_id, ask.fingerprint, self._settings.lease_ms)

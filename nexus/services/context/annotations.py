@@ -15,11 +15,12 @@ from typing import Any, Final
 
 from pydantic_core import from_json, to_json
 
-from nexus.services.context.escape import TOOL_USE
+from nexus.services.context.escape import TOOL_USE, canonical
 from nexus.services.context.lookalikes import fold
 
 _VALUE_CHARS: Final = 100
 _NAME_CHARS: Final = 64
+_UNNAMED: Final = "unknown"
 _MAIN_PARAMETER: Final = {"web_search": "query"}
 _CLOSES_NAME = re.compile(r"[\]］﹈,:;]")
 _CLOSES_VALUE = re.compile(r"[\]］﹈]")
@@ -57,7 +58,7 @@ def _read_call(call: Mapping[str, Any]) -> ToolCall:
     arguments, raw = _read_arguments(source.get("arguments"))
     return ToolCall(
         id=call_id if isinstance(call_id, str) else "",
-        name=name if isinstance(name, str) and name.strip() else "unknown",
+        name=name if isinstance(name, str) and name.strip() else _UNNAMED,
         arguments=arguments,
         raw_arguments=raw,
     )
@@ -90,7 +91,7 @@ def annotate(calls: tuple[ToolCall, ...], escape: Callable[[str], str]) -> str:
 
 
 def _annotate_call(call: ToolCall, escape: Callable[[str], str]) -> str:
-    head = f"{TOOL_USE}:{_name(call.name, escape)}"
+    head = f"{TOOL_USE}:{_name(call.name, escape) or _UNNAMED}"
     if not call.arguments:
         return head
     main = _MAIN_PARAMETER.get(call.name, "")
@@ -117,7 +118,8 @@ def _not_ending_in_backslash(text: str) -> str:
 
 
 def _one_line(text: str, limit: int) -> str:
-    line = " ".join(text[: limit * 4].split())
+    # Canonical first, so that what is removed later leaves no double space behind.
+    line = " ".join(canonical(text[: limit * 4]).split())
     return line if len(line) <= limit and len(text) <= limit * 4 else f"{line[: limit - 3]}..."
 
 

@@ -137,8 +137,9 @@ def _body(utterance: Utterance, limit: int, escaped: CountingEscape) -> tuple[st
     reserved = sum(len(part.text) + 1 for part in parts if part.is_annotation)
     texts, was_cut = cut([part.text for part in parts if not part.is_annotation], reserved, limit)
     remaining = iter(texts)
-    shown = [part if part.is_annotation else Part(next(remaining)) for part in parts]
-    # Texts that follow each other are escaped together, so that no tag comes about where they meet.
+    shown = [part if part.is_annotation else Part(canonical(next(remaining))) for part in parts]
+    # Texts that follow each other are escaped together, so that no tag comes about where they meet; each is made
+    # canonical before, so that a carriage return at its end stays a line end of its own.
     groups = groupby((part for part in shown if part.text), lambda part: part.is_annotation)
     joined = ((done, "\n".join(part.text for part in group)) for done, group in groups)
     return "\n".join(text if done else escaped(text) for done, text in joined), was_cut

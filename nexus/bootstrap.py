@@ -1,0 +1,233 @@
+"""Settings to running service: the one place where the parts are put together (DESIGN, habits).
+
+bus.subscribe ─ dispatch ─┬─ RequestService ── ContextBuilder ──┬─ PersistenceService ── MongoStore
+                          ├─ PersistenceService                 ├─ ToolRegistry
+                          ├─ ToolCatalog                        └─ RequestLedger
+                          └─ stored settings
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+import structlog
+
+from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
+from nexus.adapters.mongo import open_mongo
+from nexus.adapters.redis_client import open_redis
+from nexus.adapters.redis_ledger import RedisLedger
+from nexus.adapters.redis_pubsub import RedisPubSubBus
+from nexus.client import ContextClient
+from nexus.config import BusSettings, Settings
+from nexus.core.errors import ConfigError, StoreUnavailableError, UnreadablePayloadError
+from nexus.core.ports import Bus, Delivery, RequestLedger, Store, Subscription
+from nexus.core.tasks import ungrouped
+from nexus.core.topics import Topics
+from nexus.core.wire import EnvelopeError, decode
+from nexus.services.context.builder import BuilderSettings, ContextBuilder
+from nexus.services.persistence import PersistenceService
+from nexus.services.requests import RequestService, RequestSettings
+from nexus.services.tool_catalog import ToolCatalog
+from nexus.tools.discovery import discover
+from nexus.tools.registry import ToolRegistry
+
+_log = structlog.get_logger(__name__)
+
+_TOPICS = (
+    Topics.CONTEXT_BUILD_REQUEST,
+    Topics.LLM_RESULTS,
+    Topics.TOOLS_RESULTS,
+    Topics.TOOLS_REGISTER,
+    Topics.TOOLS_UNREGISTER,
+    Topics.CONFIG_CHANGED,
+)
+_PAUSE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Nexus:
+    """A running service and its parts."""
+
+    settings: Settings
+    bus: Bus
+    ledger: RequestLedger
+    store: Store
+    registry: ToolRegistry
+    persistence: PersistenceService
+    builder: ContextBuilder
+    requests: RequestService
+    catalog: ToolCatalog
+
+    async def load_stored(self) -> None:
+        """Prepare the store and take from it what is kept there: settings and tools.
+
+        Raises:
+            StoreUnavailableError: the store did not answer.
+            ConfigError: the stored settings are wrong.
+        """
+        await self.store.prepare()
+        await self.reload_settings()
+        await self.catalog.refresh()
+
+    async def reload_settings(self) -> None:
+        """Take over the `configurations` document of the environment, if there is one. Errors as for `load_stored`."""
+        document = await self.store.find_configuration(self.settings.environment)
+        if document:
+            self.builder.settings = _builder_settings(self.settings.with_stored(document))
+
+
+@asynccontextmanager
+async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
+    """A service that answers, records and registers until the context ends, and then finishes what it has begun.
+
+    Raises:
+        ConfigError: settings, tool modules or stored settings are wrong.
+    """
+    async with AsyncExitStack() as stack:
+        stack.enter_context(ungrouped())
+        bus, ledger = await stack.enter_async_context(open_bus(settings.bus))
+        store = await stack.enter_async_context(
+            open_mongo(
+                settings.database.uri.get_secret_value(),
+                settings.database.name,
+                driver=settings.database.driver,
+                timeout_ms=settings.database.timeout_ms,
+                server_selection_timeout_ms=settings.database.server_selection_timeout_ms,
+            )
+        )
+        registry = ToolRegistry()
+        discover(registry, settings.tools.modules)
+        persistence = PersistenceService(store)
+        builder = ContextBuilder(persistence, store, registry, ledger, _builder_settings(settings))
+        requests = RequestService(builder, bus, ledger, _request_settings(settings.bus))
+        catalog = ToolCatalog(registry, store, refresh_s=settings.tools.refresh_seconds)
+        nexus = Nexus(settings, bus, ledger, store, registry, persistence, builder, requests, catalog)
+        await stack.enter_async_context(persistence.running())
+        await stack.enter_async_context(requests.running())
+        await stack.enter_async_context(catalog.running())
+        await stack.enter_async_context(_listening(nexus))
+        yield nexus
+
+
+@asynccontextmanager
+async def open_bus(settings: BusSettings) -> AsyncIterator[tuple[Bus, RequestLedger]]:
+    """The bus and the ledger of `settings.mode`."""
+    if settings.mode == "memory":
+        memory = MemoryBus()
+        yield memory, MemoryLedger(memory, dead_letter_max=settings.dead_letter_max)
+        return
+    async with open_redis(settings.url.get_secret_value()) as client:
+        bus = RedisPubSubBus(client, prefix=settings.channel_prefix, heartbeat_s=settings.heartbeat_s)
+        ledger = RedisLedger(client, prefix=settings.channel_prefix, dead_letter_max=settings.dead_letter_max)
+        yield bus, ledger
+
+
+@asynccontextmanager
+async def open_client(url: str, *, channel_prefix: str = "", connect_s: float = 5.0) -> AsyncIterator[ContextClient]:
+    """A requester on the Redis at `url`.
+
+    Raises:
+        BusUnavailableError: Redis could not be reached within `connect_s` seconds.
+    """
+    async with open_redis(url) as redis:
+        bus = RedisPubSubBus(redis, prefix=channel_prefix, connect_s=connect_s)
+        async with ContextClient(bus).listening() as client:
+            yield client
+
+
+@asynccontextmanager
+async def _listening(nexus: Nexus) -> AsyncIterator[None]:
+    async with anyio.create_task_group() as tasks:
+        try:
+            await nexus.load_stored()
+        except StoreUnavailableError as error:
+            _log.warning("database_unavailable_at_start", reason=str(error))
+            tasks.start_soon(_load_later, nexus)
+        async with nexus.bus.subscribe(*_TOPICS) as subscription:
+            done = anyio.Event()
+            tasks.start_soon(_dispatch_all, nexus, subscription, done)
+            try:
+                yield
+            finally:
+                await _drain(nexus, subscription, done)
+                tasks.cancel_scope.cancel()
+
+
+async def _load_later(nexus: Nexus) -> None:
+    while True:
+        await anyio.sleep(_PAUSE_S)
+        try:
+            await nexus.load_stored()
+        except StoreUnavailableError:
+            continue
+        _log.info("database_available")
+        return
+
+
+async def _drain(nexus: Nexus, subscription: Subscription, done: anyio.Event) -> None:
+    """Take in nothing more and finish what was taken in, within `system.drain_seconds`."""
+    with anyio.move_on_after(nexus.settings.system.drain_seconds, shield=True):
+        await subscription.stop()
+        await done.wait()
+        await nexus.requests.drained()
+        await nexus.persistence.flush()
+    if nexus.requests.pending or nexus.persistence.unwritten:
+        _log.error("drain_incomplete", pending=nexus.requests.pending, unwritten=nexus.persistence.unwritten)
+
+
+async def _dispatch_all(nexus: Nexus, subscription: Subscription, done: anyio.Event) -> None:
+    try:
+        async for delivery in subscription:
+            if delivery.topic == Topics.CONTEXT_BUILD_REQUEST:
+                nexus.requests.offer(delivery.payload)
+            else:
+                await _dispatch(nexus, delivery)
+    finally:
+        done.set()
+
+
+async def _dispatch(nexus: Nexus, delivery: Delivery) -> None:
+    """Everything but requests: nobody waits for an answer, so what cannot be used is kept as a dead letter."""
+    try:
+        message = decode(delivery.payload, max_bytes=nexus.settings.bus.max_payload_bytes)
+    except (EnvelopeError, UnreadablePayloadError) as error:
+        await nexus.requests.bury(delivery.topic, delivery.payload, str(error))
+        return
+    match delivery.topic:
+        case Topics.LLM_RESULTS | Topics.TOOLS_RESULTS:
+            if not nexus.persistence.offer(delivery.topic, message, len(delivery.payload)):
+                await nexus.requests.bury(delivery.topic, delivery.payload, "too much is waiting to be recorded")
+        case Topics.TOOLS_REGISTER | Topics.TOOLS_UNREGISTER:
+            if not nexus.catalog.offer(delivery.topic, message):
+                await nexus.requests.bury(delivery.topic, delivery.payload, "the tool was refused")
+        case _:
+            try:
+                await nexus.reload_settings()
+                _log.info("settings_reloaded", environment=nexus.settings.environment)
+            except (StoreUnavailableError, ConfigError) as error:
+                _log.error("settings_not_reloaded", reason=str(error))
+
+
+def _builder_settings(settings: Settings) -> BuilderSettings:
+    defaults = settings.user_defaults
+    return BuilderSettings(
+        default_layout=settings.layouts.default,
+        history_size=defaults.config.history_context_size or settings.memory.history_context_size,
+        truncate_chars=settings.memory.truncate_chars,
+        default_profile=defaults.prompts.friends_profile.content,
+        on_history_failure=settings.context.on_history_failure,
+        keep_prefix_ms=settings.bus.answer_ttl_s * 1_000,
+    )
+
+
+def _request_settings(settings: BusSettings) -> RequestSettings:
+    return RequestSettings(
+        deadline_ms=settings.request_deadline_ms,
+        clock_skew_ms=settings.clock_skew_ms,
+        lease_ms=settings.lease_ms,
+        answer_ttl_ms=settings.answer_ttl_s * 1_000,
+        max_payload_bytes=settings.max_payload_bytes,
+        max_in_flight=settings.max_in_flight,
+        dead_letter_bodies=settings.dead_letter_bodies,
+    )

@@ -1,0 +1,164 @@
+"""The command line (CONTRACT §10). Errors are one line and an exit code, never a traceback."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import anyio
+import structlog
+import typer
+from pydantic import SecretStr
+from rich.console import Console
+
+from nexus import __version__, demo, doctor
+from nexus.bootstrap import open_client, open_nexus
+from nexus.config import Settings, load_settings
+from nexus.core.errors import NexusError, RequestError
+from nexus.core.models import Message, Role, Run, new_run_id
+from nexus.embedded import embedded_servers
+from nexus.log import configure_logging
+
+_log = structlog.get_logger(__name__)
+
+app = typer.Typer(
+    help="Nexus, the context service of an LLM agent platform.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+Config = Annotated[
+    Path | None, typer.Option(help="Settings file. Default: what NEXUS_CONFIG names.", show_default=False)
+]
+_DATA = Path(".nexus")
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        app()
+    except NexusError as error:
+        _fail(str(error), 1)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+@app.command()
+def serve(
+    config: Config = None,
+    embedded: Annotated[bool, typer.Option(help="Run on servers of its own, with data under .nexus/.")] = False,
+) -> None:
+    """Answer context requests until SIGTERM or SIGINT; then finish what was begun and exit 0."""
+    settings = load_settings(config)
+    configure_logging(settings.system.log_level, settings.system.log_format)
+    anyio.run(_serve, settings, embedded, backend_options={"use_uvloop": False})
+
+
+@app.command()
+def request(  # noqa: PLR0917  # typer makes options of them
+    owner: Annotated[str, typer.Option(help="Whose context: the owner_key.")],
+    text: Annotated[str, typer.Option("--input", help="What the person says.")],
+    session: Annotated[str, typer.Option(help="The session that the run belongs to.")] = "default",
+    layout: Annotated[str | None, typer.Option(help="The layout; the service's default when not given.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    timeout: Annotated[float, typer.Option(min=0.1, max=60, help="Seconds to wait.")] = 5.0,
+    config: Config = None,
+) -> None:
+    """Ask a running service for a context, as an orchestrator would. Exit 1 on an error answer, 2 on time-out.
+
+    The input is recorded like any other: the next context of this owner shows it.
+    """
+    settings = load_settings(config)
+    if settings.bus.mode == "memory":
+        _fail("bus.mode is memory: there is no other process to ask", 1)
+    metadata = {"session_id": session} | ({"layout": layout} if layout else {})
+    run_id = new_run_id()
+    human = Message(run_id=run_id, owner_key=owner, role=Role.HUMAN, content=text)
+    run = Run(id=run_id, owner_key=owner, history=[human], metadata=metadata)
+    try:
+        content = anyio.run(_request, settings, run, timeout)
+    except RequestError as error:
+        if as_json:
+            described = {"code": error.code, "message": error.message, "retryable": error.code.retryable}
+            typer.echo(json.dumps({"status": "error", "error": described}, ensure_ascii=False))
+        _fail(str(error), 1)
+    except TimeoutError:
+        _fail(f"no answer within {timeout:g} s: is a service running on this bus? (nexus doctor)", 2)
+    if as_json:
+        typer.echo(json.dumps(content, ensure_ascii=False, indent=2))
+    else:
+        demo.show_context(Console(), content)
+
+
+@app.command("demo")
+def demo_command() -> None:
+    """Play a sample conversation through servers of its own and show the context that comes out."""
+    configure_logging("error", "console")
+    anyio.run(demo.play, Console())
+
+
+@app.command("doctor")
+def doctor_command(
+    config: Config = None,
+    quick: Annotated[bool, typer.Option(help="Only ask whether both servers answer.")] = False,
+) -> None:
+    """Check Redis, MongoDB, indexes and tools, and say what to do. Exit 1 when something is wrong."""
+    configure_logging("error", "console")
+    settings = load_settings(config)
+    raise typer.Exit(0 if anyio.run(doctor.examine, settings, Console(), quick) else 1)
+
+
+async def _serve(settings: Settings, embedded: bool) -> None:
+    async with _servers(settings, embedded) as ready_settings, anyio.create_task_group() as tasks:
+        stop = anyio.Event()
+        await tasks.start(_watch_signals, stop)
+        async with open_nexus(ready_settings):
+            _log.info("ready", version=__version__, mode=ready_settings.bus.mode, pid=os.getpid())
+            await stop.wait()
+            _log.info("draining", seconds=ready_settings.system.drain_seconds)
+        _log.info("stopped")
+        tasks.cancel_scope.cancel()
+
+
+async def _watch_signals(stop: anyio.Event, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        async for _ in signals:
+            stop.set()
+
+
+@asynccontextmanager
+async def _servers(settings: Settings, embedded: bool) -> AsyncIterator[Settings]:
+    if not embedded:
+        yield settings
+        return
+    async with embedded_servers(_DATA) as servers:
+        yield on_servers(settings, servers.redis_url, servers.mongo_uri)
+
+
+def on_servers(settings: Settings, redis_url: str, mongo_uri: str) -> Settings:
+    """`settings` with other addresses of Redis and MongoDB."""
+    bus = settings.bus.model_copy(update={"url": SecretStr(redis_url), "mode": "pubsub"})
+    database = settings.database.model_copy(update={"uri": SecretStr(mongo_uri)})
+    return settings.model_copy(update={"bus": bus, "database": database})
+
+
+async def _request(settings: Settings, run: Run, timeout: float) -> dict[str, Any]:  # noqa: ASYNC109  # passed on
+    url, prefix = settings.bus.url.get_secret_value(), settings.bus.channel_prefix
+    async with open_client(url, channel_prefix=prefix) as client:
+        return await client.build(run, timeout=timeout)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(f"nexus: {message}", file=sys.stderr)  # noqa: T201  # the last word of a program
+    raise SystemExit(code)

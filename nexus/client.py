@@ -1,0 +1,111 @@
+"""The reference requester: what an orchestrator does to get a context (CONTRACT §1.5).
+
+It publishes a request, sends the same bytes again until it is answered or its time is over, and takes the first answer
+to its id. It listens on a topic of its own, so that it never sees the answers of others.
+"""
+
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, Self
+
+import anyio
+
+from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError, UnreadablePayloadError
+from nexus.core.models import Message, Role, Run
+from nexus.core.ports import Bus, Subscription
+from nexus.core.tasks import ungrouped
+from nexus.core.topics import Topics
+from nexus.core.wire import EnvelopeError, decode, encode
+
+_DEADLINE_MS: Final = (100, 60_000)
+_LARGEST_ANSWER: Final = 256 << 20
+
+
+class _Waiting:
+    """One request that waits for its answer."""
+
+    def __init__(self) -> None:
+        self.answered = anyio.Event()
+        self.answer: Message | None = None
+
+
+class ContextClient:
+    """Asks Nexus for contexts. Use `listening()`, then `build` as often and as concurrently as you like."""
+
+    def __init__(self, bus: Bus, *, resend_s: float = 1.0) -> None:
+        self._bus = bus
+        self._resend_s = resend_s
+        self._reply_to = f"client-{uuid.uuid4().hex}"
+        self._waiting: dict[str, _Waiting] = {}
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[Self]:
+        """Listen for answers for as long as the context lasts."""
+        topic = f"{Topics.CONTEXT_BUILD_RESPONSE}.{self._reply_to}"
+        with ungrouped():
+            async with self._bus.subscribe(topic) as subscription, anyio.create_task_group() as tasks:
+                tasks.start_soon(self._receive, subscription)
+                try:
+                    yield self
+                finally:
+                    tasks.cancel_scope.cancel()
+
+    async def build(self, run: Run, *, timeout: float = 5.0) -> dict[str, Any]:  # noqa: ASYNC109  # the contract's name
+        """The content of a successful answer: `messages`, `tools`, `context`, `degraded` (CONTRACT §1.4).
+
+        Args:
+            run: what is asked; its first HUMAN message is the input.
+            timeout: seconds until the answer is of no use any more, 0.1 to 60; Nexus is told.
+
+        Raises:
+            RequestError: Nexus answered with an error; its `code` says which.
+            TimeoutError: nobody answered in time.
+        """
+        low, high = _DEADLINE_MS
+        message = Message(
+            run_id=run.id,
+            owner_key=run.owner_key,
+            role=Role.HUMAN,
+            content=run.model_dump(mode="json"),
+            metadata={"reply_to": self._reply_to, "deadline_ms": min(max(int(timeout * 1_000), low), high)},
+        )
+        waiting = self._waiting[message.id] = _Waiting()
+        try:
+            with anyio.fail_after(timeout):
+                await self._ask(encode(message), waiting)
+        finally:
+            del self._waiting[message.id]
+        return _content(waiting.answer)
+
+    async def _ask(self, payload: bytes, waiting: _Waiting) -> None:
+        while not waiting.answered.is_set():
+            try:
+                await self._bus.publish(Topics.CONTEXT_BUILD_REQUEST, payload)
+            except BusUnavailableError:
+                # Whether it was heard is unknown; the same bytes again do no harm.
+                await anyio.sleep(min(self._resend_s, 0.1))
+                continue
+            with anyio.move_on_after(self._resend_s):
+                await waiting.answered.wait()
+
+    async def _receive(self, subscription: Subscription) -> None:
+        async for delivery in subscription:
+            try:
+                message = decode(delivery.payload, max_bytes=_LARGEST_ANSWER)
+            except (EnvelopeError, UnreadablePayloadError):
+                continue
+            waiting = self._waiting.get(str(message.metadata.get("request_id")))
+            if waiting and not waiting.answered.is_set():
+                waiting.answer = message
+                waiting.answered.set()
+
+
+def _content(answer: Message | None) -> dict[str, Any]:
+    content = answer.content if answer and isinstance(answer.content, dict) else {}
+    if content.get("status") == "success":
+        return content
+    error = content.get("error") or {}
+    code = error.get("code")
+    known = ErrorCode(code) if code in set(ErrorCode) else ErrorCode.INTERNAL
+    raise RequestError(known, str(error.get("message", "the answer has an unknown form")))

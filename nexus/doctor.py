@@ -1,0 +1,97 @@
+"""`nexus doctor`: is everything there that Nexus needs, and if not, what to do."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import anyio
+from rich.console import Console
+
+from nexus.adapters.mongo import open_mongo
+from nexus.bootstrap import open_bus
+from nexus.config import Settings
+from nexus.core.errors import BusUnavailableError, ConfigError, NexusError
+from nexus.core.models import new_message_id
+from nexus.core.ports import Bus, Store
+from nexus.tools.discovery import discover
+from nexus.tools.registry import ToolRegistry
+
+_PATIENCE_S = 5.0
+
+Check = Callable[[], Awaitable[str]]
+
+
+async def examine(settings: Settings, console: Console, quick: bool = False) -> bool:
+    """Make the checks and print a line for each. Returns whether all is well."""
+    async with AsyncExitStack() as stack:
+        bus, _ = await stack.enter_async_context(open_bus(settings.bus))
+        store = await stack.enter_async_context(
+            open_mongo(
+                settings.database.uri.get_secret_value(),
+                settings.database.name,
+                driver=settings.database.driver,
+                timeout_ms=settings.database.timeout_ms,
+                server_selection_timeout_ms=settings.database.server_selection_timeout_ms,
+            )
+        )
+        checks: list[tuple[str, Check, str]] = [
+            ("bus", lambda: _hear(bus), "start Redis, or set bus.url (NEXUS_BUS__URL)"),
+            ("database", lambda: _ping(store), "start MongoDB, or set database.uri (NEXUS_DATABASE__URI)"),
+        ]
+        if not quick:
+            checks += [
+                ("indexes", lambda: _prepare(store), "see the database's log; the user needs createIndex"),
+                ("settings", lambda: _stored(store, settings), "correct the document with scripts/database_manager.py"),
+                ("tools", lambda: _tools(store, settings), "correct tools.modules"),
+            ]
+        results = [await _make(console, *check) for check in checks]
+    return all(results)
+
+
+async def _make(console: Console, name: str, check: Check, advice: str) -> bool:
+    try:
+        with anyio.fail_after(_PATIENCE_S):
+            finding = await check()
+    except (NexusError, TimeoutError) as error:
+        reason = str(error) or f"no answer within {_PATIENCE_S:g} s"
+        console.print(f"[red]wrong[/red]  {name}: {reason}. To do: {advice}.", highlight=False, soft_wrap=True)
+        return False
+    console.print(f"[green]ok[/green]     {name}: {finding}", highlight=False, soft_wrap=True)
+    return True
+
+
+async def _hear(bus: Bus) -> str:
+    topic = f"nexus.doctor.{new_message_id()}"
+    async with bus.subscribe(topic) as subscription:
+        started = anyio.current_time()
+        await bus.publish(topic, b"?")
+        async for _ in subscription:
+            return f"hears itself, {(anyio.current_time() - started) * 1_000:.1f} ms"
+    raise BusUnavailableError("the subscription ended")
+
+
+async def _ping(store: Store) -> str:
+    started = anyio.current_time()
+    await store.ping()
+    return f"answers, {(anyio.current_time() - started) * 1_000:.1f} ms"
+
+
+async def _prepare(store: Store) -> str:
+    await store.prepare()
+    return "in place"
+
+
+async def _stored(store: Store, settings: Settings) -> str:
+    document = await store.find_configuration(settings.environment)
+    if document is None:
+        return f"none stored for environment {settings.environment!r}; the file and its defaults hold"
+    settings.with_stored(document)
+    return f"the stored ones of environment {settings.environment!r} are valid"
+
+
+async def _tools(store: Store, settings: Settings) -> str:
+    registry = ToolRegistry()
+    discover(registry, settings.tools.modules)
+    faults = registry.set_remote(await store.list_tools())
+    if faults:
+        raise ConfigError(f"{len(faults)} stored definitions cannot be used: {faults[0]}")
+    return f"{len(registry.list_tool_names())} known"

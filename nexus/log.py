@@ -1,0 +1,82 @@
+"""Logs: JSON in production, readable in a terminal. Ids, sizes and hashes only.
+
+What may be logged is a list, so that no user text and no secret gets in by oversight: a field that is not on the list is
+shown as `[withheld]`. Of an exception its type and places are shown, not its text, which may quote what was processed.
+"""
+
+import logging
+import sys
+import traceback
+from collections.abc import MutableMapping
+from typing import Any, Final, Literal
+
+import structlog
+
+_ALLOWED: Final = frozenset(
+    {
+        "bytes",
+        "environment",
+        "event",
+        "exception",
+        "level",
+        "logger",
+        "message_id",
+        "mode",
+        "ms",
+        "name",
+        "outcome",
+        "part",
+        "pending",
+        "pid",
+        "reason",
+        "reconnects",
+        "request_id",
+        "rows",
+        "run_id",
+        "seconds",
+        "sha256",
+        "size",
+        "timestamp",
+        "tools",
+        "topic",
+        "unwritten",
+        "version",
+    }
+)
+
+Event = MutableMapping[str, Any]
+
+
+def configure_logging(level: str = "info", form: Literal["auto", "json", "console"] = "auto") -> None:
+    """Send structlog's events to stderr, in JSON lines or, for `console` and in a terminal, in readable ones."""
+    console = form == "console" or (form == "auto" and sys.stderr.isatty())
+    renderer = structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer(ensure_ascii=False)
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            describe_exception,
+            withhold,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
+def withhold(_logger: Any, _method: str, event: Event) -> Event:
+    """Hide the value of every field that is not on the list."""
+    return {key: value if key in _ALLOWED else "[withheld]" for key, value in event.items()}
+
+
+def describe_exception(_logger: Any, _method: str, event: Event) -> Event:
+    """The current exception as its type and the places it passed, newest last."""
+    info = event.pop("exc_info", None)
+    error = sys.exc_info()[1] if info is True else info
+    if isinstance(error, BaseException):
+        frames = traceback.extract_tb(error.__traceback__)
+        places = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames]
+        event["exception"] = {"type": type(error).__name__, "places": places}
+    return event

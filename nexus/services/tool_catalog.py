@@ -1,0 +1,122 @@
+"""Tools that are registered over the bus (CONTRACT §3), kept so that a restart and every replica see them.
+
+Every replica writes what it hears; the writes are idempotent. What a replica did not hear it reads from the store,
+where it looks again every now and then.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final, Self
+
+import anyio
+import structlog
+
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.models import Message
+from nexus.core.ports import DocumentStore
+from nexus.core.topics import Topics
+from nexus.tools.registry import ToolRegistry, check_definition
+
+_log = structlog.get_logger(__name__)
+
+_MOST_WAITING: Final = 256
+_PAUSE_S: Final = 1.0
+
+
+class ToolCatalog:
+    """Keeps a registry's remote tools the same as those in the store."""
+
+    def __init__(self, registry: ToolRegistry, documents: DocumentStore, *, refresh_s: float = 30.0) -> None:
+        self._registry = registry
+        self._documents = documents
+        self._refresh_s = refresh_s
+        self._send, self._receive = anyio.create_memory_object_stream[tuple[str, dict[str, Any] | None]](_MOST_WAITING)
+        registry.complete = False
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Apply what is offered and refresh, until the context ends."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._apply_all)
+            tasks.start_soon(self._refresh_forever)
+            try:
+                yield self
+            finally:
+                tasks.cancel_scope.cancel()
+                self._send.close()
+                self._receive.close()
+
+    def offer(self, topic: str, message: Message) -> bool:
+        """Accept a message of `tools.register` (the definition) or `tools.unregister` (`{"name": …}` or the name).
+
+        Returns:
+            False when it is malformed, names a tool of this process, or too many are waiting; the log says which.
+        """
+        try:
+            change = _registered(message.content) if topic == Topics.TOOLS_REGISTER else _unregistered(message.content)
+        except ValueError as error:
+            _log.warning("tool_refused", message_id=message.id, reason=str(error))
+            return False
+        if self._registry.is_local(change[0]):
+            _log.warning("tool_refused", message_id=message.id, name=change[0], reason="the name is taken by a module")
+            return False
+        try:
+            self._send.send_nowait(change)
+        except anyio.WouldBlock:
+            _log.error("tool_refused", message_id=message.id, name=change[0], reason="too many changes are waiting")
+            return False
+        return True
+
+    async def refresh(self) -> None:
+        """Read the store's tools into the registry.
+
+        Raises:
+            StoreUnavailableError: the registry stays as it is.
+        """
+        definitions = await self._documents.list_tools()
+        for fault in self._registry.set_remote(definitions):
+            _log.warning("stored_tool_passed_over", reason=fault)
+        self._registry.complete = True
+
+    async def _apply_all(self) -> None:
+        async for name, definition in self._receive:
+            await self._apply(name, definition)
+
+    async def _apply(self, name: str, definition: dict[str, Any] | None) -> None:
+        """Make the change in the store, however long that takes: later changes wait, so that their order is kept."""
+        while True:
+            try:
+                if definition is None:
+                    await self._documents.delete_tool(name)
+                else:
+                    await self._documents.put_tool(name, definition)
+                await self.refresh()
+            except StoreUnavailableError as error:
+                _log.warning("tool_delayed", name=name, reason=str(error))
+                await anyio.sleep(_PAUSE_S)
+            except StoreRejectedError as error:
+                _log.error("tool_refused", name=name, reason=str(error))
+                return
+            else:
+                _log.info("tool_registered" if definition else "tool_unregistered", name=name)
+                return
+
+    async def _refresh_forever(self) -> None:
+        while True:
+            await anyio.sleep(self._refresh_s if self._registry.complete else min(_PAUSE_S, self._refresh_s))
+            try:
+                await self.refresh()
+            except StoreUnavailableError as error:
+                _log.warning("tools_not_refreshed", reason=str(error))
+
+
+def _registered(content: Any) -> tuple[str, dict[str, Any] | None]:
+    definition = check_definition(content)
+    return definition["function"]["name"], definition
+
+
+def _unregistered(content: Any) -> tuple[str, dict[str, Any] | None]:
+    name = content.get("name") if isinstance(content, Mapping) else content
+    if not isinstance(name, str) or not name:
+        raise ValueError("content: the name of a tool is needed")
+    return name, None
