@@ -6,7 +6,8 @@ The work is done by the package `dbmanager` beside this file; `docs/database-man
 
 import sys
 
-from dbmanager.commands import main  # type: ignore[import-not-found]  # beside this file when it is run as a program
+from dbmanager.commands import end_like_ctrl_c, main  # type: ignore[import-not-found]  # beside this file when it is run as a program
 
 if __name__ == "__main__":
+    end_like_ctrl_c()
     sys.exit(main())

@@ -80,4 +80,4 @@ def delete(rows: Rows, query: dict[str, Any]) -> Iterator[int]:
 
 
 def _delete_batch(rows: Rows, query: dict[str, Any], ids: list[Any]) -> int:
-    return rows.delete_many({"$and": [{"_id": {"$in": ids}}, query]}).deleted_count
+    return rows.delete_many({**query, "_id": {"$in": ids}}).deleted_count

@@ -9,10 +9,9 @@ import inspect
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any, Literal
 
 import typer
@@ -245,13 +244,10 @@ def _init_config(
     operations.init_config(session, named, template=template, reset=reset or ())
 
 
-def main() -> int:
-    """Run the program; returns its exit code."""
-    for number in {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:
-        signal.signal(number, _interrupt)
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the program with `words`, else with those of its command line; returns its exit code."""
     try:
-        # typer makes 130 of Ctrl-C
-        code = app(standalone_mode=False)
+        code = app(words, prog_name=f"{PROGRAM}.py", standalone_mode=False)
     except typer.TyperException as error:
         return _fail(f"{one_line(error.format_message())} (--help tells more)", WrongUsage.exit_code)
     except Refusal as refusal:
@@ -264,11 +260,14 @@ def main() -> int:
         # Whoever read stdout has seen enough; nothing may be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Refusal.exit_code
+    # typer makes a code of Ctrl-C
     return _fail("interrupted", Refusal.exit_code) if code else 0
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+def end_like_ctrl_c() -> None:
+    """Let the ways in which a program is told to end leave nothing half, as Ctrl-C does."""
+    for number in {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:
+        signal.signal(number, signal.default_int_handler)
 
 
 def _fail(text: str, code: int) -> int:

@@ -51,7 +51,7 @@ def address_of(uri: str) -> str:
 
 
 def connect(uri: str) -> tuple[Client, list[str]]:
-    """A client that has talked to its server, and the driver's remarks on the URI.
+    """A client that has talked to its server, and the driver's remarks on a URI that holds no secret it could quote.
 
     Dates that no datetime can hold and text that is no UTF-8 are read as well as they can be: one malformed document
     must not end an export.
@@ -77,7 +77,7 @@ def connect(uri: str) -> tuple[Client, list[str]]:
             )
         except (PyMongoError, ValueError, TypeError) as error:
             # The driver quotes the part it stumbled over, which is a part of the password when that was not escaped.
-            reason = "" if "@" in uri else f": {one_line(str(error))}"
+            reason = f": {one_line(str(error))}" if _has_no_secret(uri) else ""
             expected = "mongodb://[user:password@]host[:port]/[?options], user and password percent-encoded"
             raise WrongUsage(f"the MongoDB URI cannot be read{reason}; expected {expected}") from None
     try:
@@ -85,7 +85,11 @@ def connect(uri: str) -> tuple[Client, list[str]]:
     except PyMongoError as error:
         client.close()
         raise Refusal(f"{address_of(uri)}: {explain(error)}") from None
-    return client, [one_line(str(remark.message)) for remark in remarks]
+    return client, [one_line(str(remark.message)) for remark in remarks] if _has_no_secret(uri) else []
+
+
+def _has_no_secret(uri: str) -> bool:
+    return not any(sign in uri.casefold() for sign in ("@", "password", "token"))
 
 
 def explain(error: PyMongoError) -> str:

@@ -96,7 +96,7 @@ class Terminal:
         if self.as_json:
             return
         for part in parts:
-            self._out.print(part)
+            self._out.print(part, soft_wrap=isinstance(part, str | Text))
 
     def remark(self, text: str) -> None:
         """A line beside the result, on stderr."""

@@ -1,0 +1,704 @@
+"""The database manager as its operators use it: as a program, on a terminal and in scripts, on a MongoDB."""
+
+import contextlib
+import csv
+import fcntl
+import json
+import os
+import pty
+import re
+import shlex
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+from bson import Decimal128, ObjectId, json_util
+from bson.datetime_ms import DatetimeMS
+from pexpect import fdpexpect
+from pymongo import MongoClient
+from pymongo.database import Database
+from pymongo.errors import OperationFailure
+from rich.cells import cell_len
+
+PROGRAM = Path(__file__).parents[3] / "scripts" / "database_manager.py"
+SECRET = "hunter2"
+PROMPT = "Choice [1-9]:"
+TODAY = datetime.now(UTC).replace(microsecond=0)
+# pexpect's own spawn forks a process that has threads; this way the terminal is the child's own without a fork of ours.
+OWN_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run of the program ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """What was printed, which must be one JSON value."""
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+
+@dataclass(frozen=True)
+class Manager:
+    """Runs the program against one server and database."""
+
+    uri: str
+    database: str
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def run(self, *words: str, stdin: str = "", **environment: str) -> Result:
+        """Run a subcommand (or the menu, without words) with `stdin`, which is no terminal."""
+        done = subprocess.run(
+            [sys.executable, str(PROGRAM), *self._where(), *words],
+            input=stdin.encode(),
+            capture_output=True,
+            check=False,
+            timeout=60,
+            env=self._environment(environment),
+        )
+        return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def together(self, *commands: str) -> list[Result]:
+        """Run several subcommands at once, since each of them mostly waits for its driver to end."""
+        with ThreadPoolExecutor(max_workers=8) as pool:
+            return [*pool.map(lambda command: self.run(*shlex.split(command)), commands)]
+
+    @contextlib.contextmanager
+    def terminal(self, *words: str) -> Iterator["Conversation"]:
+        """Run it on a terminal of its own, 80 columns wide."""
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 80, 0, 0))
+        command = [sys.executable, "-c", OWN_TERMINAL, sys.executable, str(PROGRAM), *self._where(), *words]
+        process = subprocess.Popen(
+            command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, env=self._environment({})
+        )
+        os.close(theirs)
+        with contextlib.closing(fdpexpect.fdspawn(ours, encoding="utf-8", timeout=60)) as child:
+            try:
+                yield Conversation(child, process)
+            finally:
+                process.kill()
+                process.wait()
+
+    def _where(self) -> list[str]:
+        return ["--database", self.database]
+
+    def _environment(self, more: dict[str, str]) -> dict[str, str]:
+        return {**os.environ, "TERM": "xterm", "NEXUS_DATABASE__URI": self.uri, **self.environment, **more}
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What is said on a terminal."""
+
+    child: "fdpexpect.fdspawn[str]"
+    process: "subprocess.Popen[bytes]"
+
+    def expect(self, *texts: str) -> None:
+        """Wait for each text in turn."""
+        for text in texts:
+            self.child.expect_exact(text)
+
+    def answer(self, prompt: str, answer: str) -> None:
+        """Wait for a question and answer it."""
+        self.child.expect_exact(prompt)
+        self.child.send(f"{answer}\r")
+
+    def ended(self) -> int:
+        """Wait for the end of the program; returns its exit code."""
+        self.child.expect(pexpect.EOF)
+        return self.process.wait(timeout=60)
+
+
+@pytest.fixture
+def database(mongo_uri: str, database_name: str) -> Iterator[Database[Document]]:
+    """The test's own database, still empty."""
+    with MongoClient[Document](mongo_uri, tz_aware=True) as client:
+        yield client[database_name]
+
+
+@pytest.fixture
+def manager(mongo_uri: str, database_name: str, tmp_path: Path) -> Manager:
+    """The program, pointed at the test's own database, without settings of the developer's."""
+    return Manager(mongo_uri, database_name, {"HOME": str(tmp_path)})
+
+
+def message(number: int, role: Any = "HUMAN", *, days: float = 0, **more: Any) -> Document:
+    """A row of `messages`, that many days old."""
+    row = {
+        "id": f"msg_{number}",
+        "run_id": f"run_{number // 3}",
+        "owner_key": "alice",
+        "session_id": "default",
+        "role": role,
+        "content": f"TOP SECRET {number} 你好",
+        "timestamp": TODAY - timedelta(days=days),
+        "metadata": {},
+    }
+    return row | more
+
+
+def one_line(error: str) -> str:
+    """The one line on stderr that a failure may print."""
+    assert re.fullmatch(r"database_manager: [^\n]+\n", error), error
+    return error
+
+
+class TestMenu:
+    """A person at a terminal."""
+
+    def test_items_and_header(self, manager: Manager) -> None:
+        """The menu names the server without credentials, the database, and nine items in order; 9 leaves."""
+        titles = (
+            *("List databases", "List collections", "Show database statistics", "Select database"),
+            *("Cleanup collection", "Export collection", "Analyze collection", "Initialize configurations", "Exit"),
+        )
+        with manager.terminal() as menu:
+            menu.expect("server    127.0.0.1:", f"database  {manager.database}")
+            menu.expect(*(f"{number} {title}" for number, title in enumerate(titles, 1)))
+            menu.answer(PROMPT, "9")
+            menu.expect("Goodbye.")
+            assert menu.ended() == 0
+
+    @pytest.mark.parametrize("key", ["\x04", "\x03"], ids=["Ctrl-D", "Ctrl-C"])
+    def test_wrong_input_is_asked_again_and_keys_leave(self, manager: Manager, key: str) -> None:
+        """Nonsense is answered with what is allowed; Ctrl-D and Ctrl-C leave politely."""
+        with manager.terminal() as menu:
+            for nonsense in ("0", "ten", ""):
+                menu.answer(PROMPT, nonsense)
+                menu.expect("one of: 1, 2, 3, 4, 5, 6, 7, 8, 9")
+            menu.expect(PROMPT)
+            menu.child.send(key)
+            menu.expect("Goodbye.")
+            assert menu.ended() == 0
+
+    def test_lists_and_statistics(self, manager: Manager, database: Database[Document]) -> None:
+        """Items 1, 2, 3 and 7 show what is there, and an item that cannot be done does not end the menu."""
+        with manager.terminal() as menu:
+            menu.answer(PROMPT, "7")
+            menu.expect("Not done", "has no collections")
+            database["messages"].insert_many([message(1), message(2, "AI")])
+            menu.answer(PROMPT, "1")
+            menu.expect("Databases", manager.database[:20], "selected")
+            menu.answer(PROMPT, "2")
+            menu.expect("Collections of", "messages", "2")
+            menu.answer(PROMPT, "3")
+            menu.expect("messages", "Indexes", "_id_")
+            menu.answer(PROMPT, "7")
+            menu.answer("Collection (number or name", "collection")
+            menu.expect("one of: 1, messages")
+            menu.answer("Collection (number or name", "1")
+            menu.expect("Roles", "AI", "HUMAN", "No malformed messages", PROMPT)
+
+    def test_a_fresh_database_is_selected_and_initialized(
+        self, manager: Manager, database: Database[Document], mongo_uri: str
+    ) -> None:
+        """Item 4 takes a database that does not exist yet, and item 8 makes it, for production if so asked."""
+        elsewhere = Manager(mongo_uri, "admin", manager.environment)
+        with elsewhere.terminal() as menu:
+            menu.answer(PROMPT, "4")
+            menu.answer("Database", "no/name")
+            menu.expect("Not done", "is no database name")
+            menu.answer(PROMPT, "4")
+            menu.answer("Database", manager.database)
+            menu.expect("does not exist yet: it will be created by the first write", f"database  {manager.database}")
+            menu.answer(PROMPT, "8")
+            menu.answer("1 development, 2 production", "2")
+            menu.answer("[y/N]", "n")
+            menu.expect("not confirmed: nothing was done")
+            assert database.list_collection_names() == []
+            menu.answer(PROMPT, "8")
+            menu.answer("1 development, 2 production", "2")
+            menu.answer("[y/N]", "y")
+            menu.expect("Written to", "config.changed", PROMPT)
+        stored = database["configurations"].find_one({}) or {}
+        assert (stored["environment"], stored["memory"]["truncate_chars"]) == ("production", 500)
+
+    def test_cleanup_by_criteria(self, manager: Manager, database: Database[Document]) -> None:
+        """Item 5 shows what matches, without contents, and deletes it only after a yes."""
+        database["messages"].insert_many([message(n, "TOOL", days=40) for n in range(3)] + [message(9)])
+        with manager.terminal() as menu:
+            for agreed in ("n", "y"):
+                menu.answer(PROMPT, "5")
+                menu.answer("Collection", "messages")
+                menu.answer("days:", "soon")
+                menu.expect("whole number from 0")
+                for question, given in (("days:", "30"), ("Role:", "tool"), ("Run id:", ""), ("Owner key:", "")):
+                    menu.answer(question, given)
+                menu.answer("Session id:", "")
+                menu.expect("Matching: 3 documents", "msg_0")
+                assert "TOP SECRET" not in str(menu.child.before)
+                menu.answer("[y/N]", agreed)
+                menu.expect("nothing was done" if agreed == "n" else "Deleted 3 documents")
+                assert database["messages"].count_documents({}) == (4 if agreed == "n" else 1)
+
+    def test_wiping_a_collection_takes_its_name(self, manager: Manager, database: Database[Document]) -> None:
+        """Without a criterion item 5 asks for the collection's name, and a yes is not enough."""
+        database["turns"].insert_many([{"_id": n} for n in range(2)])
+        with manager.terminal() as menu:
+            for typed, left in (("y", 2), ("turns", 0)):
+                menu.answer(PROMPT, "5")
+                menu.answer("Collection", "1")
+                for question in ("days:", "Role:", "Run id:", "Owner key:", "Session id:"):
+                    menu.answer(question, "")
+                menu.expect("every document")
+                menu.answer("Type turns to go on:", typed)
+                menu.expect("nothing was done" if left else "Deleted 2 documents")
+                assert database["turns"].count_documents({}) == left
+
+    def test_export(self, manager: Manager, database: Database[Document], tmp_path: Path) -> None:
+        """Item 6 writes the file it is told to, and asks before it overwrites one."""
+        database["messages"].insert_many([message(n) for n in range(3)])
+        target = tmp_path / "out.csv"
+        target.write_text("mine", encoding="utf-8")
+        with manager.terminal() as menu:
+            for agreed in ("n", "y"):
+                menu.answer(PROMPT, "6")
+                menu.answer("Collection", "messages")
+                menu.answer("Format", "csv")
+                for question in ("days:", "Role:", "Run id:", "Owner key:", "Session id:"):
+                    menu.answer(question, "")
+                menu.answer("File [", str(target))
+                menu.answer("Overwrite it? [y/N]", agreed)
+                menu.expect("nothing was done" if agreed == "n" else "Exported 3 documents")
+                assert (target.read_text(encoding="utf-8") == "mine") is (agreed == "n")
+
+    def test_the_end_of_piped_input_ends_it(self, manager: Manager) -> None:
+        """Answers may come from a pipe; when they end, the program does."""
+        result = manager.run(stdin="1\n7")
+        assert (result.code, result.out.count("Exit"), result.out.endswith("Goodbye.\n")) == (0, 3, True)
+
+    def test_a_piped_menu_confirms_nothing(self, manager: Manager, database: Database[Document]) -> None:
+        """Where a confirmation is needed and stdin is no terminal, the menu ends with exit code 2."""
+        result = manager.run(stdin="8\n1\ny\n")
+        assert (result.code, "say --yes" in result.err) == (2, True)
+        assert database.list_collection_names() == []
+
+
+class TestLists:
+    """The subcommands databases, collections and stats."""
+
+    def test_databases(self, manager: Manager, database: Database[Document]) -> None:
+        """Names, sizes and counts are listed; the server's own databases and the selected one are marked."""
+        database["messages"].insert_many([message(n) for n in range(3)])
+        listed = {each["name"]: each for each in manager.run("databases", "--json").json}
+        mine = listed[manager.database]
+        assert (mine["collections"], mine["documents"], mine["system"], mine["selected"]) == (1, 3, False, True)
+        assert mine["size_on_disk"] > 0
+        assert listed["local"]["system"]
+
+    def test_collections_are_shown_in_80_columns(self, manager: Manager, database: Database[Document]) -> None:
+        """Chinese names and a view fit, and no colours go where no terminal is."""
+        database["消息" * 10].insert_one({})
+        database.create_collection("seen", viewOn="messages", pipeline=[])
+        shown = manager.run("collections", FORCE_COLOR="")
+        assert shown.code == 0
+        assert "消息" * 10 in shown.out
+        assert "view" in shown.out
+        assert "\x1b" not in shown.out
+        assert max(cell_len(line) for line in shown.out.splitlines()) <= 80
+
+    def test_no_color_is_honoured(self, manager: Manager, database: Database[Document]) -> None:
+        """With NO_COLOR a terminal gets no colours."""
+        database["messages"].insert_one(message(1))
+        plain = Manager(manager.uri, manager.database, {**manager.environment, "NO_COLOR": "1"})
+        with plain.terminal("stats") as shown:
+            assert shown.ended() == 0
+            assert "_id_" in str(shown.child.before)
+            assert not re.search(r"\x1b\[[0-9;]*[349][0-7]m", str(shown.child.before))
+
+    def test_stats(self, manager: Manager, database: Database[Document]) -> None:
+        """Sizes are plain numbers in JSON; every index is there, with its use or a note why not."""
+        database["messages"].insert_many([message(n) for n in range(10)])
+        database["messages"].create_index("owner_key")
+        report = manager.run("stats", "--json").json
+        (collection,) = report["collections"]
+        assert (collection["name"], collection["documents"]) == ("messages", 10)
+        assert collection["data_size"] // 10 == collection["average_size"] > 100
+        indexes = {index["name"]: index for index in collection["indexes"]}
+        assert indexes.keys() == {"_id_", "owner_key_1"}
+        assert all(index["uses"] is not None for index in indexes.values()) or "not count" in report["notes"][0]
+
+    def test_an_empty_database_has_nothing_to_show(self, manager: Manager) -> None:
+        """A database that does not exist is empty, which is no error."""
+        for result in manager.together("collections", "stats"):
+            assert (result.code, "has no collections" in result.out) == (0, True)
+
+
+class TestCleanup:
+    """The subcommand cleanup."""
+
+    @pytest.fixture
+    def rows(self, database: Database[Document]) -> Database[Document]:
+        """Rows of all sorts, among them three that have no date."""
+        undated = (TODAY - timedelta(days=400)).isoformat()
+        database["messages"].insert_many(
+            [
+                message(0, "HUMAN", days=100),
+                message(1, "human", days=100, owner_key="bob"),
+                message(2, "AI", days=100, session_id="s2"),
+                message(3, "HUMAN", days=1),
+                message(4, "HUMAN", timestamp=undated),
+                message(5, "HUMAN", timestamp=[TODAY - timedelta(days=400)]),
+                {name: value for name, value in message(6, "HUMAN").items() if name != "timestamp"},
+            ]
+        )
+        return database
+
+    def test_criteria(self, manager: Manager, rows: Database[Document]) -> None:
+        """What meets all criteria goes and nothing else; rows without a date are never old."""
+        cases: dict[str, tuple[set[int], int]] = {
+            "--older-than 30": ({0, 1, 2}, 3),
+            "--older-than 30 --role Human": ({0, 1}, 3),
+            "--role AI": ({2}, 0),
+            "--owner bob --run run_0": ({1}, 0),
+            "--session s2 --owner bob": (set(), 0),
+            "--all": (set(range(7)), 0),
+        }
+        for name in cases:
+            rows[f"copy {name}"].insert_many(rows["messages"].find())
+        results = manager.together(*(f"cleanup 'copy {name}' {name} --yes --json" for name in cases))
+        for (name, (deleted, skipped)), result in zip(cases.items(), results, strict=True):
+            left = {row["id"] for row in rows[f"copy {name}"].find()}
+            assert left == {f"msg_{number}" for number in range(7) if number not in deleted}, name
+            report = result.json
+            assert (report["matched"], report["deleted"], report["skipped"]) == (len(deleted), len(deleted), skipped)
+            assert "TOP SECRET" not in result.out
+
+    def test_values_are_never_operators(self, manager: Manager, rows: Database[Document]) -> None:
+        """A value that looks like a query or a pattern matches nothing."""
+        criteria = [f'{option} \'{{"$ne": ""}}\'' for option in ("--owner", "--run", "--session", "--role")]
+        for result in manager.together(*(f"cleanup messages --yes --json {each}" for each in [*criteria, "--role .*"])):
+            assert result.json["matched"] == 0
+        assert rows["messages"].count_documents({}) == 7
+
+    def test_a_dry_run_deletes_nothing(self, manager: Manager, rows: Database[Document]) -> None:
+        """A dry run shows what would go, without contents, and needs no confirmation."""
+        result = manager.run("--dry-run", "cleanup", "messages", "--older-than", "30")
+        assert result.code == 0
+        for text in ("Matching: 3 documents", "Skipped: 3 documents", "msg_0", "Dry run: nothing was deleted"):
+            assert text in result.out
+        assert "TOP SECRET" not in result.out
+        assert rows["messages"].count_documents({}) == 7
+
+    def test_it_is_not_done_without_agreement(self, manager: Manager, rows: Database[Document]) -> None:
+        """Without --yes and without a terminal it is refused with exit code 2; with one, it is asked."""
+        result = manager.run("cleanup", "messages", "--older-than", "30", stdin="y\n")
+        assert (result.code, "say --yes" in one_line(result.err)) == (2, True)
+        with manager.terminal("cleanup", "messages", "--older-than", "30") as asked:
+            asked.expect("Delete 3 documents", "[y/N]")
+            asked.child.send("\x04")
+            asked.expect("nothing was done")
+            assert asked.ended() == 1
+        assert rows["messages"].count_documents({}) == 7
+
+    def test_force_reaches_protected_collections(self, manager: Manager, database: Database[Document]) -> None:
+        """With --force a protected collection is a collection like any other."""
+        database["identities"].insert_one({"public_key": "k"})
+        assert manager.run("cleanup", "identities", "--all", "--force", "--yes", "--json").json["deleted"] == 1
+
+    def test_many_go_in_batches(self, manager: Manager, database: Database[Document]) -> None:
+        """More documents than a batch holds go all, and the others stay."""
+        database["messages"].insert_many([message(n, "TOOL" if n % 2 else "AI") for n in range(3_000)])
+        with manager.terminal("cleanup", "messages", "--role", "tool", "--yes") as shown:
+            shown.expect("Deleted 1,500 documents")
+            assert shown.ended() == 0
+        assert database["messages"].distinct("role") == ["AI"]
+
+
+class TestExport:
+    """The subcommand export."""
+
+    def test_ten_thousand_documents_come_back(
+        self, manager: Manager, database: Database[Document], tmp_path: Path
+    ) -> None:
+        """JSON lines in the order of the ids give the very documents back: Unicode, nested, dates, BSON types."""
+        rows = [
+            {"_id": n, **message(n), "content": "你好 \u2028\n\"'\\ 😀", "metadata": {"a": [{"t": TODAY}, None, 1.5]}}
+            for n in range(9_996)
+        ]
+        rows += [
+            {"_id": 10_000 + n, "v": value} for n, value in enumerate((ObjectId(), b"\0\xff", Decimal128("1.10"), True))
+        ]
+        database["messages"].insert_many(reversed(rows))
+        target = tmp_path / "out.jsonl"
+        report = manager.run("export", "messages", "--output", str(target), "--json").json
+        assert (report["documents"], report["bytes"], report["file"]) == (10_000, target.stat().st_size, str(target))
+        lines = target.read_bytes().split(b"\n")
+        assert lines.pop() == b""
+        assert "你好".encode() in lines[0]
+        options = json_util.JSONOptions(tz_aware=True)
+        assert [json_util.loads(line.decode(), json_options=options) for line in lines] == rows
+        assert [*tmp_path.iterdir()] == [target]
+
+    def test_criteria_and_stdout(self, manager: Manager, database: Database[Document]) -> None:
+        """The criteria of cleanup choose what is exported; on stdout there is nothing but the documents."""
+        database["messages"].insert_many([message(1, days=50), message(2, "AI"), message(3, "ai", days=50)])
+        result = manager.run("export", "messages", "--role", "AI", "--older-than", "30")
+        assert [json.loads(line)["id"] for line in result.out.splitlines()] == ["msg_3"]
+        assert "1 document" in result.err
+
+    def test_messages_as_csv(self, manager: Manager, database: Database[Document], tmp_path: Path) -> None:
+        """Messages have fixed columns; what looks like a formula is made harmless, unless raw is asked for."""
+        database["messages"].insert_one(
+            message(1, content="=cmd|' /C calc'!A0", metadata={"k": "你\n"}, owner_key="@x")
+        )
+        database["messages"].insert_one({"content": {"a": 1}, "timestamp": "-1"})
+        texts = {}
+        command = f"export messages --format csv --output '{tmp_path}/"
+        manager.together(f"{command}safe'", f"{command}raw' --raw")
+        for name in ("safe", "raw"):
+            with (tmp_path / name).open(encoding="utf-8", newline="") as file:
+                texts[name] = [*csv.DictReader(file)]
+        first, second = texts["safe"]
+        columns = ["id", "run_id", "owner_key", "session_id", "role", "timestamp", "content", "metadata"]
+        assert [*first] == columns
+        assert (first["content"], first["owner_key"]) == ("'=cmd|' /C calc'!A0", "'@x")
+        assert json.loads(first["metadata"]) == {"k": "你\n"}
+        assert datetime.fromisoformat(first["timestamp"]) == TODAY
+        assert (second["id"], second["timestamp"], json.loads(second["content"])) == ("", "'-1", {"a": 1})
+        assert next(row["content"] for row in texts["raw"]) == "=cmd|' /C calc'!A0"
+
+    def test_other_collections_as_csv(self, manager: Manager, database: Database[Document]) -> None:
+        """The columns are all fields at the top of the documents that are meant."""
+        database["tools"].insert_many([{"_id": 1, "b": -1}, {"_id": 2, "a": "x"}, {"_id": 3, "c": 1, "owner_key": "o"}])
+        whole, chosen = manager.together("export tools --format csv", "export tools --format csv --owner o")
+        assert whole.out.splitlines() == ["_id,a,b,c,owner_key", "1,,-1,,", "2,x,,,", "3,,,1,o"]
+        assert chosen.out.splitlines() == ["_id,c,owner_key", "3,1,o"]
+
+    def test_a_file_is_not_overwritten_unasked(
+        self, manager: Manager, database: Database[Document], tmp_path: Path
+    ) -> None:
+        """An existing file stays, except with --yes; a dry run writes nothing at all."""
+        database["messages"].insert_one(message(1))
+        target = tmp_path / "mine"
+        target.write_text("mine", encoding="utf-8")
+        command = f"export messages --output '{target}'"
+        result, dry = manager.together(command, f"{command} --yes --dry-run --json")
+        assert (result.code, "exists" in one_line(result.err)) == (2, True)
+        assert (dry.json["documents"], target.read_text(encoding="utf-8")) == (1, "mine")
+        assert manager.run("export", "messages", "--output", str(target), "--yes").code == 0
+        assert "msg_1" in target.read_text(encoding="utf-8")
+
+    def test_what_cannot_be_written_is_one_line(
+        self, manager: Manager, database: Database[Document], tmp_path: Path
+    ) -> None:
+        """A missing folder and a missing collection are told in one line, with what there is."""
+        database["messages"].insert_one(message(1))
+        folder, collection = manager.together(f"export messages --output '{tmp_path}/no/out'", "export message")
+        assert (folder.code, "no folder" in one_line(folder.err)) == (2, True)
+        assert (collection.code, "there are: messages" in one_line(collection.err)) == (1, True)
+
+
+class TestAnalyze:
+    """The subcommand analyze."""
+
+    def test_messages(self, manager: Manager, database: Database[Document]) -> None:
+        """Roles, runs, owners, sessions, tools in both forms, days and the span are counted."""
+        nested = {"tool_calls": [{"id": "c", "type": "function", "function": {"name": "web", "arguments": "{}"}}]}
+        flat = {"tool_calls": [{"name": "web", "arguments": {"a": 1}, "id": "d"}, {"name": "calc", "arguments": "{}"}]}
+        database["messages"].insert_many(
+            [
+                message(0, days=3),
+                message(1, "ai", metadata=nested, content="é"),
+                message(2, "AI", metadata=flat, content=""),
+                message(3, "TOOL", metadata={"tool_name": "web", "execution_success": True}, content=""),
+                message(4, "TOOL", metadata={"tool_name": "web", "status": "error"}, content=""),
+                message(6, owner_key="小明", session_id="s2", content=""),
+            ]
+        )
+        as_json, shown = manager.together("analyze --json", "analyze")
+        report = as_json.json
+        assert report["roles"] == [{"name": name, "count": 2} for name in ("AI", "HUMAN", "TOOL")]
+        assert report["runs"] == {"count": 3, "min": 1, "median": 2, "max": 3}
+        assert (report["owners"], report["sessions"]) == (2, 2)
+        assert report["top_owners"] == [{"name": "alice", "count": 5}, {"name": "小明", "count": 1}]
+        assert report["tools"] == [
+            {"name": "calc", "calls": 1, "results": 0, "succeeded": 0, "failed": 0},
+            {"name": "web", "calls": 2, "results": 2, "succeeded": 1, "failed": 1},
+        ]
+        assert [day["count"] for day in report["days"]] == [1, 5]
+        assert report["content_bytes"] == len("TOP SECRET 0 你好é".encode())
+        assert report["malformed"] == []
+        assert datetime.fromisoformat(report["last"]) - datetime.fromisoformat(report["first"]) == timedelta(days=3)
+        assert "小明" in shown.out
+        assert "50%" in shown.out
+        assert "TOP SECRET" not in shown.out
+
+    def test_malformed_rows_are_counted(self, manager: Manager, database: Database[Document]) -> None:
+        """No malformed row stops it: each fault is counted once a row."""
+        rows = [
+            message(1),
+            {"_id": 1},
+            message(2, run_id=None, content=None),
+            message(3, run_id="", role="assistant", timestamp="2025-01-01T00:00:00Z"),
+            message(4, role={"a": 1}, content={"text": "x"}, metadata=[1]),
+            message(5, owner_key=7, timestamp=[TODAY], metadata={"tool_calls": "?"}),
+            message(6, role="\x1b[31mred", metadata={"tool_calls": [None, 1, {"function": "f"}]}),
+        ]
+        database["messages"].insert_many(rows)
+        as_json, shown = manager.together("analyze messages --json", "analyze")
+        report = as_json.json
+        assert report["messages"] == len(rows)
+        assert {each["name"]: each["count"] for each in report["malformed"]} == {
+            "no run_id": 3,
+            "timestamp is no date": 3,
+            "unknown role": 4,
+            "content is no text": 3,
+            "missing owner_key": 2,
+        }
+        assert "Malformed messages" in shown.out
+        assert "\x1b" not in shown.out
+
+    def test_a_date_beyond_every_calendar(self, manager: Manager, database: Database[Document]) -> None:
+        """A date that no datetime can hold is malformed, and is exported as it is."""
+        try:
+            database["messages"].insert_one(message(1, timestamp=DatetimeMS(10**16)))
+        except OperationFailure:
+            pytest.skip("this server does not store such dates")
+        analyzed, exported = manager.together("analyze --json", "export messages")
+        assert analyzed.json["malformed"] == [{"name": "timestamp is no date", "count": 1}]
+        assert json.loads(exported.out)["timestamp"] == {"$date": {"$numberLong": str(10**16)}}
+
+    def test_other_collections(self, manager: Manager, database: Database[Document]) -> None:
+        """Of any other collection the fields and their types are counted."""
+        database["tools"].insert_many([{"_id": 1, "name": "a"}, {"_id": 2, "name": None}])
+        report = manager.run("analyze", "tools", "--json").json
+        assert report["documents"] == 2
+        assert report["fields"] == [
+            {"name": "_id", "documents": 2, "types": {"int": 2}},
+            {"name": "name", "documents": 2, "types": {"string": 1, "null": 1}},
+        ]
+
+
+class TestInitConfig:
+    """The subcommand init-config."""
+
+    def test_a_fresh_database(self, manager: Manager, database: Database[Document]) -> None:
+        """The document is made with its keys at the top and a unique index; a second time changes nothing."""
+        first = manager.run("init-config", "--json", NEXUS_ENV="staging").json
+        assert (first["environment"], first["written"]) == ("staging", True)
+        (stored,) = database["configurations"].find()
+        assert stored.keys() == {"_id", "environment", "memory", "layouts", "user_defaults", "created_at", "updated_at"}
+        assert isinstance(stored["created_at"], datetime)
+        assert database["configurations"].index_information()["environment_1"]["unique"]
+        second = manager.run("init-config", "--environment", "staging")
+        assert (second.code, "Nothing had to be written" in second.out, "7 same" in second.out) == (0, True, True)
+        assert [*database["configurations"].find()] == [stored]
+
+    def test_a_dry_run_makes_nothing(self, manager: Manager, database: Database[Document]) -> None:
+        """A dry run shows the plan and makes neither document nor collection."""
+        assert "7 added" in manager.run("init-config", "--dry-run").out
+        assert database.list_collection_names() == []
+
+    def test_an_operators_change_is_kept(self, manager: Manager, database: Database[Document]) -> None:
+        """A changed value stays, a missing key comes, an unknown one stays and is told of; --reset sets one back."""
+        changed = {"memory": {"truncate_chars": 77, "mystery": 1}, "layouts": None, "llm": {"api_key": SECRET}}
+        database["configurations"].insert_many(
+            [{"environment": name, **changed} for name in ("development", "production")]
+        )
+        reset = "init-config --reset memory.truncate_chars"
+        result, refused = manager.together("init-config", f"{reset} --environment production")
+        assert (refused.code, "say --yes" in refused.err) == (2, True)
+        assert result.code == 0, result.err
+        assert re.search(r"memory\.truncate_chars +77 +kept", result.out)
+        assert "1 kept (differs from the template)" in result.out
+        assert "2 kept, unknown to the settings" in result.out
+        assert SECRET not in result.out
+        stored = database["configurations"].find_one({"environment": "development"}) or {}
+        assert stored["memory"] == {"truncate_chars": 77, "mystery": 1, "history_context_size": 20}
+        assert (stored["layouts"], stored["llm"]) == ({"default": "dialogue"}, {"api_key": SECRET})
+        done = manager.run(*reset.split(), "--yes", "--json").json
+        assert {each["key"]: each["state"] for each in done["keys"]}["memory.truncate_chars"] == "reset"
+        assert {row["environment"]: row["memory"]["truncate_chars"] for row in database["configurations"].find()} == {
+            "development": 500,
+            "production": 77,
+        }
+
+    def test_what_the_service_would_refuse_is_not_written(
+        self, manager: Manager, database: Database[Document], tmp_path: Path
+    ) -> None:
+        """Neither an invalid template nor an invalid stored value is built upon, and the key is named."""
+        template = tmp_path / "template.yml"
+        template.write_text("memory: {truncate_chars: 1}", encoding="utf-8")
+        database["configurations"].insert_one({"environment": "development", "memory": {"truncate_chars": "many"}})
+        for result in manager.together(f"init-config --environment new --from '{template}'", "init-config"):
+            assert result.code == 1
+            assert "memory.truncate_chars" in one_line(result.err)
+        assert "--reset" in result.err
+        assert "layouts" not in (database["configurations"].find_one({}) or {})
+        assert manager.run("init-config", "--reset", "memory", "--yes").code == 0
+
+    def test_two_documents_of_one_environment_are_told_of(self, manager: Manager, database: Database[Document]) -> None:
+        """Where the unique index cannot be made, that is the error."""
+        database["configurations"].insert_many([{"environment": "development"} for _ in range(2)])
+        result = manager.run("init-config")
+        assert result.code == 1
+        assert "unique index" in result.err
+
+    def test_many_at_once_make_one_document(self, manager: Manager, database: Database[Document]) -> None:
+        """However many start together on an empty database, all succeed, and one of them writes."""
+        reports = [result.json for result in manager.together(*["init-config --json"] * 3)]
+        assert sum(report["written"] for report in reports) == 1
+        assert database["configurations"].count_documents({}) == 1
+
+
+class TestUsage:
+    """What is wrong is said in one line, and the exit code tells whose fault it is."""
+
+    def test_wrong_usage(self, manager: Manager) -> None:
+        """Exit code 2, one line on stderr, nothing on stdout."""
+        commands = ("frobnicate", "cleanup messages --older-than soon", "init-config --reset memory.nothing")
+        for command, result in zip(commands, manager.together(*commands), strict=True):
+            assert (result.code, result.out) == (2, ""), command
+            one_line(result.err)
+
+    def test_a_server_that_is_not_there(self, manager: Manager) -> None:
+        """A server that does not answer is one line, without the password."""
+        result = manager.run("databases", "--uri", f"mongodb://user:{SECRET}@127.0.0.1:1/?replicaSet=rs0")
+        assert (result.code, result.out) == (1, "")
+        assert "127.0.0.1:1" in result.err
+        assert SECRET not in one_line(result.err)
+
+    def test_the_settings_file_says_where(self, manager: Manager, database: Database[Document], tmp_path: Path) -> None:
+        """Server and database come from the settings; global options may stand before and behind the command."""
+        database["messages"].insert_one(message(1))
+        config = tmp_path / "config.yml"
+        config.write_text(f"database: {{uri: '{manager.uri}', name: nexus}}", encoding="utf-8")
+        lost = Manager("mongodb://127.0.0.1:1", "nothing", manager.environment)
+        result = lost.run("--uri", manager.uri, "collections", "--database", manager.database, "--json")
+        assert [each["name"] for each in result.json] == ["messages"]
+        command = [sys.executable, str(PROGRAM), "databases", "--config", str(config), "--json"]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("NEXUS_")}
+        done = subprocess.run(command, capture_output=True, check=True, timeout=60, env=environment)
+        assert manager.database in {each["name"] for each in json.loads(done.stdout)}
+
+    def test_a_reader_that_has_seen_enough(self, manager: Manager, database: Database[Document]) -> None:
+        """A closed pipe ends an export without a word."""
+        database["messages"].insert_many([message(n) for n in range(3_000)])
+        command = [sys.executable, str(PROGRAM), "--database", manager.database, "export", "messages"]
+        environment = {**os.environ, "NEXUS_DATABASE__URI": manager.uri}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline().startswith(b'{"_id"')
+            process.stdout.close()
+            assert (process.stderr.read(), process.wait(timeout=60)) == (b"", 1)
