@@ -142,9 +142,9 @@ def _deleted(session: Session, name: str, found: Meant) -> int:
                 deleted += count
                 advance(count)
     except KeyboardInterrupt:
-        raise Refusal(f"interrupted: {deleted} of {documents(found.matched)} deleted") from None
+        raise Refusal(f"interrupted: at least {deleted:,} of {documents(found.matched)} deleted") from None
     except PyMongoError as error:
-        raise Refusal(f"{explain(error)}; {deleted} of {documents(found.matched)} deleted") from None
+        raise Refusal(f"{explain(error)}; at least {deleted:,} of {documents(found.matched)} deleted") from None
     return deleted
 
 
