@@ -5,7 +5,7 @@ model and the tools answered. Nothing is simulated but the model and the tools t
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any, Final
 
@@ -73,7 +73,11 @@ class _Orchestrator:
             message = Message(run_id="setup", owner_key="operator", role=Role.SYSTEM, content=tool)
             await self._nexus.bus.publish(Topics.TOOLS_REGISTER, encode(message))
         names = [tool["function"]["name"] for tool in tools]
-        await self._until(lambda: all(map(self._nexus.registry.is_tool_registered, names)), "the tools are registered")
+
+        async def all_known() -> bool:
+            return all(map(self._nexus.registry.is_tool_registered, names))
+
+        await _until(all_known, "the tools are registered")
         self._console.print(f"Registered {len(names)} tools over the bus: {', '.join(names)}")
 
     async def _play_run(self, run: Mapping[str, Any]) -> None:
@@ -115,19 +119,19 @@ class _Orchestrator:
         return len(payload)
 
     async def _recorded(self) -> None:
-        with anyio.move_on_after(_PATIENCE_S):
-            while len(await self._nexus.persistence.get_history(self._owner, limit=1_000)) < self._published:
-                await anyio.sleep(_PAUSE_S)
-            return
-        raise NexusError("the conversation was not recorded in time")
+        async def all_there() -> bool:
+            return len(await self._nexus.persistence.get_history(self._owner, limit=1_000)) >= self._published
 
-    async def _until(self, holds: Any, what: str) -> None:
-        with anyio.move_on_after(_PATIENCE_S):
-            # A registry tells nobody that it changed.
-            while not holds():  # noqa: ASYNC110
-                await anyio.sleep(_PAUSE_S)
-            return
-        raise NexusError(f"not in time: {what}")
+        await _until(all_there, "the conversation is recorded")
+
+
+async def _until(holds: Callable[[], Awaitable[bool]], what: str) -> None:
+    with anyio.move_on_after(_PATIENCE_S):
+        # Over a bus nobody is told that somebody else is done: it has to be looked for.
+        while not await holds():
+            await anyio.sleep(_PAUSE_S)
+        return
+    raise NexusError(f"not in time: {what}")
 
 
 def show_context(console: Console, content: Mapping[str, Any]) -> None:
@@ -147,7 +151,8 @@ def show_context(console: Console, content: Mapping[str, Any]) -> None:
     console.print(
         f"Prefix that the next build shares: {prefix['messages']} messages, sha256 {prefix['sha256'][:12]}..."
     )
-    console.print("Timings: " + ", ".join(f"{stage} {ms:.1f} ms" for stage, ms in context["timings_ms"].items()))
+    if timings := context["timings_ms"]:
+        console.print("Timings: " + ", ".join(f"{stage} {ms:.1f} ms" for stage, ms in timings.items()))
     for label, items in (("Missing", content["degraded"]), ("Notes", context["notes"])):
         if items:
             console.print(f"{label}: {'; '.join(items)}", style="yellow", markup=False)
