@@ -128,7 +128,7 @@ class _Orchestrator:
 async def _until(holds: Callable[[], Awaitable[bool]], what: str) -> None:
     with anyio.move_on_after(_PATIENCE_S):
         # Over a bus nobody is told that somebody else is done: it has to be looked for.
-        while not await holds():
+        while not await holds():  # noqa: ASYNC110  # nobody signals it
             await anyio.sleep(_PAUSE_S)
         return
     raise NexusError(f"not in time: {what}")
