@@ -601,12 +601,12 @@ class TestInitConfig:
         assert isinstance(stored["created_at"], datetime)
         assert database["configurations"].index_information()["environment_1"]["unique"]
         second = manager.run("init-config", "--environment", "staging")
-        assert (second.code, "Nothing had to be written" in second.out, "7 same" in second.out) == (0, True, True)
+        assert (second.code, "Nothing had to be written" in second.out, "added" in second.out) == (0, True, False)
         assert [*database["configurations"].find()] == [stored]
 
     def test_a_dry_run_makes_nothing(self, manager: Manager, database: Database[Document]) -> None:
         """A dry run shows the plan and makes neither document nor collection."""
-        assert "7 added" in manager.run("init-config", "--dry-run").out
+        assert re.search(r"^\d+ added\.$", manager.run("init-config", "--dry-run").out, re.MULTILINE)
         assert database.list_collection_names() == []
 
     def test_an_operators_change_is_kept(self, manager: Manager, database: Database[Document]) -> None:
@@ -624,8 +624,8 @@ class TestInitConfig:
         assert "2 kept, unknown to the settings" in result.out
         assert SECRET not in result.out
         stored = database["configurations"].find_one({"environment": "development"}) or {}
-        assert stored["memory"] == {"truncate_chars": 77, "mystery": 1, "history_context_size": 20}
-        assert (stored["layouts"], stored["llm"]) == ({"default": "dialogue"}, {"api_key": SECRET})
+        assert stored["memory"].items() >= {"truncate_chars": 77, "mystery": 1, "history_context_size": 20}.items()
+        assert (stored["layouts"]["default"], stored["llm"]) == ("dialogue", {"api_key": SECRET})
         done = manager.run(*reset.split(), "--yes", "--json").json
         assert {each["key"]: each["state"] for each in done["keys"]}["memory.truncate_chars"] == "reset"
         assert {row["environment"]: row["memory"]["truncate_chars"] for row in database["configurations"].find()} == {
