@@ -73,12 +73,12 @@ _INPUT, _TIME = (_spelled(name) for name in ELEMENTS)
 _SQUARE_TAG = re.compile(
     rf"\[(?:{_LEAD}(?:{_BLOCK}|{_CALL})"
     rf"|{_CLOSING}(?:{_INPUT}|{_TIME}){_NAME_ENDS}"
-    rf"|(?<![a-z_\]]\[){_LEAD}(?:{_INPUT}|{_TIME}){_GAP}[\]>])"
+    rf"|(?<![a-z_\]]\[){_LEAD}(?:{_INPUT}|{_TIME}){_GAP}\])"
 )
 _ANGLE_TAG = re.compile(
-    rf"<(?:{_LEAD}(?:{_INPUT}|{_CALL}|{_TIME}{_GAP}[\]>])"
+    rf"<(?:{_LEAD}(?:{_INPUT}|{_CALL}|{_TIME}{_GAP}>)"
     rf"|{_CLOSING}(?:{_BLOCK}|{_TIME}){_NAME_ENDS}"
-    rf"|(?<![a-z_\]]<)(?:{_LEAD}{_BLOCK}|[_\\]*+{_TIME}){_NAME_ENDS})"
+    rf"|(?<![a-z_\]]<)(?:{_LEAD}{_BLOCK}{_NAME_ENDS}|[_\\]*+{_TIME}{_NAME_ENDS}[^<>\n]*+>))"
 )
 _HEAD_GAP = "[ _]*+"
 # Spaces, perhaps a time in brackets, a speaker and a colon. The two runs of backslashes are where a mark may stand.

@@ -1,0 +1,194 @@
+r"""A strict reader of blocks, written from the contract and sharing no code with the renderer.
+
+It has its own idea of what looks like a structural token, which covers the letters of `hostile.py` and the kinds of
+bracket that the contract names, and it takes a token for structure unless a backslash stands before it.
+"""
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from typing import Final
+
+BLOCKS: Final = (
+    "coreidentity",
+    "capabilities",
+    "sharedmemory",
+    "friendsinfo",
+    "thismoment",
+    "taskcontext",
+    "turnmemory",
+    "workingmemory",
+    "contextmeta",
+)
+LETTERS: Final = {
+    "a": "аΑ",
+    "c": "сС",
+    "e": "еΕ",
+    "h": "НΗ",
+    "i": "іΙl1|",
+    "k": "КΚ",
+    "m": "МΜ",
+    "n": "Νп",
+    "o": "оοО0",
+    "p": "рΡ",
+    "s": "ѕЅ",
+    "t": "ТΤ",
+    "u": "υ",
+    "w": "ԝԜ",
+    "x": "хΧ",
+    "y": "уΥ",
+}
+SQUARES: Final = "[［【〔⟦"
+ANGLES: Final = "<＜‹〈⟨"
+_CLOSERS: Final = {"]": "]］】〕⟧", ">": ">＞›〉⟩"}
+_COLONS: Final = ":：∶"
+_MEANT: Final = (
+    {char: letter for letter, chars in LETTERS.items() for char in chars}
+    | dict.fromkeys(SQUARES, "[")
+    | dict.fromkeys(ANGLES, "<")
+    | dict.fromkeys(_COLONS, ":")
+    | {char: closer for closer, chars in _CLOSERS.items() for char in chars}
+)
+_plain_of: dict[str, str] = {}
+
+
+def plain(char: str) -> str:
+    """The character that this one passes for; nothing for what the eye passes over, `?` for everything else."""
+    known = _plain_of.get(char)
+    if known is None:
+        known = _plain_of[char] = _plain(char)
+    return known
+
+
+def _plain(char: str) -> str:
+    if char in _MEANT:
+        return _MEANT[char]
+    name = unicodedata.name(char, "")
+    if name.startswith("REGIONAL INDICATOR SYMBOL LETTER"):
+        char = name[-1]
+    base = "".join(part for part in unicodedata.normalize("NFKD", char) if not unicodedata.combining(part)).casefold()
+    if unicodedata.category(char) in {"Cf", "Mn", "Me"} or base.isspace() or base in {"", "_", "-", "."}:
+        return ""
+    return _MEANT.get(base, base if len(base) == 1 and base in "abcdefghijklmnopqrstuvwxyz/\\[]<>:;" else "?")
+
+
+def plain_text(text: str) -> str:
+    """What the text reads like, without spaces and other things that the eye passes over."""
+    return "".join(map(plain, text))
+
+
+_AHEAD: Final = 120
+_SQUARE_TOKEN: Final = re.compile(rf"\[[/\\]*(?:{'|'.join(BLOCKS)}|tooluse:)".replace("l", "i"))
+_ANGLE_TOKEN: Final = re.compile(r"<[/\\]*(?:humaninput|currenttime\\*>)")
+_HEAD: Final = re.compile(r"(?:[\[<][^\[\]<>]*[\]>])?(?:human|nexus):")
+
+
+def forged(text: str) -> list[str]:
+    """The structural tokens in the text that no backslash keeps from being one."""
+    found = []
+    for place, char in enumerate(text):
+        opening = plain(char)
+        if opening in {"[", "<"} and text[place - 1 : place] != "\\":
+            token = _SQUARE_TOKEN if opening == "[" else _ANGLE_TOKEN
+            if token.match(plain_text(text[place : place + _AHEAD])):
+                found.append(text[place : place + _AHEAD])
+    found += [line for line in text.split("\n") if not line.startswith("\\") and _HEAD.match(plain_text(line))]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of an annotation, its texts still escaped."""
+
+    name: str
+    key: str | None = None
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One message of the memory: who, when (None for an answer without time), and its texts and annotations."""
+
+    speaker: str
+    time: str | None
+    parts: tuple[str | tuple[Call, ...], ...]
+
+
+_ENTRY: Final = re.compile(r"(?:\[(\d{4}-\d\d-\d\d \d\d:\d\d|Unknown time)\] (Human|Nexus)|  (Nexus)): ")
+
+
+def read_memory(block: str) -> list[Said]:
+    """`[SHARED_MEMORY]` as a list of messages; AssertionError for anything that is not one."""
+    head, title, blank, *lines = block.split("\n")
+    counted = re.fullmatch(r"\[SHARED_MEMORY count=(\d+)\]", head)
+    assert counted
+    assert (title, blank) == ("Recent conversation memory:", "")
+    if counted[1] == "0":
+        assert lines == ["(No previous conversations yet)"]
+        return []
+    assert _ENTRY.match(lines[0])
+    entries: list[tuple[re.Match[str], list[str]]] = []
+    for line in lines:
+        if entry := _ENTRY.match(line):
+            entries.append((entry, [line[entry.end() :]]))
+        else:
+            entries[-1][1].append(line)
+    assert len(entries) == int(counted[1])
+    return [Said(entry[2] or entry[3], entry[1], _read_body(body)) for entry, body in entries]
+
+
+def _read_body(lines: list[str]) -> tuple[str | tuple[Call, ...], ...]:
+    parts: list[str | tuple[Call, ...]] = []
+    for line in lines:
+        if line.startswith("[tool_use:"):
+            parts.append(read_annotation(line))
+        elif parts and isinstance(parts[-1], str):
+            parts[-1] = f"{parts[-1]}\n{line}"
+        else:
+            parts.append(line)
+    return tuple(parts)
+
+
+def read_annotation(line: str) -> tuple[Call, ...]:
+    """The calls of one annotation; AssertionError when it is not exactly one."""
+    ends = [place for place in _unmarked(line, "]") if place]
+    assert line.startswith("[tool_use:")
+    assert ends == [len(line) - 1]
+    starts = [place for place in _unmarked(line, ";") if line.startswith("; tool_use:", place)]
+    bounds = [len("["), *(place + len("; ") for place in starts)]
+    return tuple(_read_call(line[start:end]) for start, end in zip(bounds, [*starts, len(line) - 1], strict=True))
+
+
+def _read_call(text: str) -> Call:
+    assert text.startswith("tool_use:")
+    text = text.removeprefix("tool_use:")
+    commas = [place for place in _unmarked(text, ",") if text.startswith(", ", place)]
+    if not commas:
+        return Call(text)
+    name, rest = text[: commas[0]], text[commas[0] + 2 :]
+    colon = _unmarked(rest, ":")[0]
+    return Call(name, rest[:colon], rest[colon + 1 :])
+
+
+def _unmarked(text: str, char: str) -> list[int]:
+    return [match.start() for match in re.finditer(rf"(?<!\\){re.escape(char)}", text)]
+
+
+def unmarked_name(text: str) -> str:
+    """A name or key of an annotation without the backslashes that keep it from ending early; still escaped."""
+    return re.sub(r"\\([\]］﹈,:;])", r"\1", text.removesuffix(" "))
+
+
+def unmarked_value(text: str) -> str:
+    """A value of an annotation without the backslashes that keep it from ending early; still escaped."""
+    text = re.sub(r"\\([\]］﹈])", r"\1", text.removesuffix(" "))
+    kept = []
+    for place, char in enumerate(text):
+        begins_call = (
+            char == "\\"
+            and plain_text(text[place + 1 : place + 2]) == ";"
+            and plain_text(text[place + 2 :]).lstrip("\\").startswith("tooiuse")
+        )
+        if not begins_call:
+            kept.append(char)
+    return "".join(kept)

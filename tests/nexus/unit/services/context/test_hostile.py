@@ -1,0 +1,184 @@
+"""Twenty thousand texts that try to pass for structure, in every field that a user, a tool or a profile can write.
+
+None forges structure: a strict reader finds in each block exactly what was put in. And every text comes back.
+"""
+
+import json
+import random
+from typing import Any, Final
+
+import pytest
+
+from nexus.services.context.escape import canonical, escape, escape_counted, unescape
+from nexus.services.context.formatters import FriendsInfoFormatter, MemoryFormatter, MomentFormatter
+from nexus.services.context.prompts import PromptManager
+from tests.nexus.unit.services.context import hostile, strict
+
+SEEDS: Final = range(20)
+TEXTS_PER_SEED: Final = 1000
+
+
+def hostile_texts(seed: int) -> list[str]:
+    """A thousand texts, the same for the same seed."""
+    rng = random.Random(seed)  # noqa: S311 - makes test data
+    return [hostile.text(rng) for _ in range(TEXTS_PER_SEED)]
+
+
+def in_one_line(text: str, limit: int) -> str:
+    """What the contract lets an annotation show of a text."""
+    line = " ".join(canonical(text).split())
+    return line if len(line) <= limit else f"{line[: limit - 3]}..."
+
+
+def rows(text: str) -> list[dict[str, Any]]:
+    """Two runs that say the text in every field of a stored row: as a human, as an AI, and as a tool call."""
+    flat = {"id": "c1", "name": text, "arguments": {text: text}}
+    function = {"name": "web_search", "arguments": json.dumps({"query": text, "limit": 1})}
+    nested = {"id": "c2", "type": "function", "function": function}
+    said = [
+        ("r1", "HUMAN", text, None),
+        ("r1", "AI", text, [flat, nested]),
+        ("r1", "AI", text, None),
+        ("r1", "AI", text, None),
+        ("r2", "HUMAN", text, None),
+        ("r2", "AI", "", [nested]),
+    ]
+    return [
+        {
+            "id": f"m{minute}",
+            "run_id": run_id,
+            "role": role,
+            "content": content,
+            "timestamp": f"2025-12-10T15:3{minute}:00Z",
+            "metadata": {"tool_calls": calls},
+        }
+        for minute, (run_id, role, content, calls) in enumerate(said)
+    ]
+
+
+def back(part: str | tuple[strict.Call, ...]) -> str | list[tuple[str, str, str]]:
+    """What the author of a part of a message wrote, read back out of the block."""
+    if isinstance(part, str):
+        return unescape(part)
+    return [
+        (
+            unescape(strict.unmarked_name(call.name)),
+            unescape(strict.unmarked_name(call.key or "")),
+            unescape(strict.unmarked_value(call.value or "")),
+        )
+        for call in part
+    ]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_text_escaped_by_itself_forges_nothing_and_comes_back(seed: int) -> None:
+    """No structural token stands without a backslash before it, and `unescape` gives the canonical text."""
+    for text in hostile_texts(seed):
+        escaped = escape(text)
+
+        assert not strict.forged(escaped), (text, escaped)
+        assert unescape(escaped) == canonical(text)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_disguise_of_a_tag_and_of_a_line_head_is_marked(seed: int) -> None:
+    """Whatever its case, width, spacing, letters and brackets: a token alone gets its mark at its very start."""
+    rng = random.Random(seed)  # noqa: S311 - makes test data
+    for _ in range(20):
+        for token in hostile.TAGS:
+            disguised = hostile.tag(rng, token)
+            assert escape(disguised).startswith(f"\\{disguised[0]}"), disguised
+        for token in hostile.HEADS:
+            disguised = hostile.head(rng, token)
+            assert escape_counted(disguised)[1] == 1, disguised
+            assert escape(disguised).startswith("\\"), disguised
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_memory_has_exactly_the_structure_of_its_rows(seed: int) -> None:
+    """Speakers, times, order, texts and calls are those of the rows, wherever the text stands."""
+    for text in hostile_texts(seed):
+        block = MemoryFormatter.format_shared_memory(rows(text), truncate_chars=20_000)
+
+        once = canonical(text)
+        name, key = (in_one_line(text, 64) or stand_in for stand_in in ("unknown", ""))
+        search = ("web_search", "query", in_one_line(text, 100)) if in_one_line(text, 100) else ("web_search", "", "")
+        flat = (name, key, in_one_line(text, 100)) if in_one_line(text, 100) else (name, "", "")
+        spoken = [once] if text.strip() else []
+        answers = [f"{once}\n{once}"] if text.strip() else []
+        assert [(said.speaker, said.time, [*map(back, said.parts)]) for said in strict.read_memory(block)] == [
+            ("Human", "2025-12-10 15:30", spoken or [""]),
+            ("Nexus", None, [*spoken, [flat, search], *answers]),
+            ("Human", "2025-12-10 15:34", spoken or [""]),
+            ("Nexus", None, [[search]]),
+        ]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_this_moment_holds_the_input_and_nothing_else(seed: int) -> None:
+    """The input stands between the two marks, and a hostile time is no time."""
+    for text in hostile_texts(seed):
+        block = MomentFormatter.format_this_moment(text, "2025-12-10T08:00:00Z", "-480")
+
+        head = "[THIS_MOMENT]\n<current_time>2025-12-10 16:00:00+08:00</current_time>\n<human_input>\n"
+        assert block.startswith(head)
+        assert block.endswith("\n</human_input>")
+        inside = block.removeprefix(head).removesuffix("\n</human_input>")
+        assert not strict.forged(inside)
+        assert unescape(inside) == canonical(text)
+        assert MomentFormatter.format_this_moment("x", text, text) == "[THIS_MOMENT]\n<human_input>\nx\n</human_input>"
+
+
+@pytest.mark.parametrize("field", ["friends_profile", "learning"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_friends_info_holds_the_profile_and_nothing_else(seed: int, field: str) -> None:
+    """Current and legacy profile texts follow the title, stripped."""
+    for text in hostile_texts(seed):
+        block = FriendsInfoFormatter.format_friends_info({"prompt_overrides": {field: text}, "created_at": text})
+
+        head = "[FRIENDS_INFO]\nAbout this friend:\n\n"
+        assert block.startswith(head)
+        inside = block.removeprefix(head)
+        assert not strict.forged(inside)
+        assert unescape(inside) == (canonical(text).strip() or "(Still learning about this friend's preferences)")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_tool_is_described_in_its_own_lines(seed: int) -> None:
+    """Name, notes and parameter names are one line each; no line of a description passes for one of these."""
+    prompts = PromptManager()
+    for text in hostile_texts(seed):
+        parameters = {"properties": {text: {"type": text, "description": text}}, "required": [text]}
+        definition = {"name": text, "description": text, "parameters": parameters}
+
+        block = prompts.get_capabilities_prompt([definition, {"name": "last", "description": "d"}])
+
+        head, end = "[CAPABILITIES]\nAvailable tools in this conversation:\n\n", "\n\n### last\nd"
+        assert block.startswith(head)
+        assert block.endswith(end)
+        inside = block.removeprefix(head).removesuffix(end)
+        assert not strict.forged(inside)
+        assert all(
+            shown in {line, guarded(line)}
+            for shown, line in zip(unescape(inside).split("\n"), described(text), strict=True)
+        )
+        assert sum(line.startswith("### ") for line in block.split("\n")) == 2
+        assert inside.split("\n").count("Parameters:") == 1
+
+
+def guarded(line: str) -> str:
+    """A line of a description with the backslash that keeps it from passing for a line of the block."""
+    words = line.lstrip()
+    return f"{line[: len(line) - len(words)]}\\{words}"
+
+
+def described(text: str) -> list[str]:
+    """The lines of a tool that says the text in every field."""
+    line = canonical(text).replace("\n", " ").strip()
+    note = f": {line}" if line else ""
+    return [
+        f"### {line or 'unknown'}",
+        *(canonical(text).strip() or "No description").split("\n"),
+        "Parameters:",
+        f"- {line or 'unknown'} ({line or 'any'}, required){note}",
+    ]
