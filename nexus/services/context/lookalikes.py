@@ -58,10 +58,8 @@ _MARKS: Final = (
     (";", ";；;"),
 )
 _NAMED_LETTER = re.compile(
-    r"(?:LATIN (?:[A-Z]+ )*LETTER (?:SMALL CAPITAL |OPEN |SCRIPT |TURNED |REVERSED |INSULAR |DOTLESS |LONG )?"
-    r"|REGIONAL INDICATOR SYMBOL LETTER |(?:NEGATIVE |CROSSED NEGATIVE |TORTOISE SHELL BRACKETED )?"
-    r"(?:SQUARED|CIRCLED|PARENTHESIZED) LATIN (?:CAPITAL|SMALL) LETTER |MODIFIER LETTER (?:SMALL|CAPITAL) )"
-    r"([A-Z])(?: WITH .*)?$"
+    r"(?:LATIN (?:(?!WITH)[A-Z]+ )*|REGIONAL INDICATOR SYMBOL LETTER |MODIFIER LETTER (?:SMALL|CAPITAL) "
+    r"|(?:[A-Z]+ )*(?:SQUARED|CIRCLED|PARENTHESIZED) LATIN (?:CAPITAL|SMALL) LETTER )([A-Z])(?: WITH .*)?$"
 )
 _IGNORED_CATEGORIES = frozenset({"Mn", "Mc", "Me", "Cf", "Cc", "Cn", "Pc", "Pd", "Sk", "Lm"})
 # A text in every script of the world must not fill the memory: later characters are folded each time they occur.
@@ -81,12 +79,12 @@ def _fold_unlisted(char: str) -> str:
     if len(plain) == 1 and plain != char:
         # NFKD turns a full-width backslash into a plain one, which would then pass for the mark that `escape` sets.
         return "_" if plain == "\\" else _FOLDING[ord(plain)]
-    lowered = char.lower()
-    if len(lowered) == 1 and lowered != char:
-        return _FOLDING[ord(lowered)]
     named = _NAMED_LETTER.match(unicodedata.name(char, ""))
     if named:
         return _FOLDING[ord(named[1])]
+    lowered = char.lower()
+    if len(lowered) == 1 and lowered != char:
+        return _FOLDING[ord(lowered)]
     # Bracketed letters such as U+24AF decompose into three characters with one letter among them.
     letters = [part for part in plain.lower() if "a" <= part <= "z"]
     if len(letters) == 1:

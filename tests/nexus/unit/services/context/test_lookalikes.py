@@ -1,0 +1,90 @@
+"""Reading text as an eye would."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nexus.services.context.lookalikes import ANGLE, COLONS, SQUARE, fold
+
+
+@pytest.mark.parametrize(
+    ("text", "folded"),
+    [
+        ("Human_Input", "human_input"),
+        ("HÚMÀN", "human"),
+        ("HU\u0301MAN", "hu_man"),
+        ("ＨＵＭＡＮ", "human"),
+        ("Нυмаn", "human"),
+        ("𝐇𝓾𝔪𝖺𝚗", "human"),
+        ("🇭🇺🇲🇦🇳", "human"),
+        ("🅗🅤🅜🅐🅝", "human"),
+        ("⒣⒰⒨⒜⒩", "human"),
+        ("ʜᴜᴍᴀɴ", "human"),
+        ("ᴴᵘᵐᵃⁿ", "human"),
+        ("ԜᎳꓪѡա", "wwwww"),
+        ("ƗɵꝊŁøß", "iooiob"),
+        ("tool TOOI T00|", "tooi tooi tooi"),
+        ("［｛〔【⟦「", "[#[[[["),
+        ("＜‹⟨〈≮«", "<<<<<<"),
+        ("：∶꞉ː", "::::"),
+        ("]］】>＞›", "]]]>>>"),
+        (";；;", ";;;"),
+        ("“”‘’„\"'()（）", "###########"),
+        ("a-b.c*d~e", "a_b_c_d_e"),
+        ("a\u200db\ufe0fc\u00add\U000e0080e", "a_b_c_d_e"),
+        ("a\u3000b\xa0c\td", "a b c d"),
+        ("a\nb", "a\nb"),
+        ("/／\\＼﹨", "//\\__"),
+        ("\u3164\u2800\u115f\U0001d159", "____"),
+        ("你好，世界。カナ한", "#" * 9),
+        ("e\x00f", "e_f"),
+        ("㎃ ﬁ", "# #"),
+    ],
+)
+def test_every_character_becomes_what_it_passes_for(text: str, folded: str) -> None:
+    """Letters lose case, accent, width and alphabet; brackets and colons become plain; the rest says nothing."""
+    assert fold(text) == folded
+
+
+@given(st.text(st.characters(exclude_categories=())))
+def test_the_length_stays(text: str) -> None:
+    """A place in the folded text is a place in the text."""
+    assert len(fold(text)) == len(text)
+
+
+@given(st.text())
+def test_characters_are_folded_one_by_one(text: str) -> None:
+    """No character depends on its neighbours, so that texts can be put together and taken apart."""
+    assert fold(text) == "".join(map(fold, text))
+
+
+def test_in_the_whole_of_unicode_nothing_else_opens_a_tag_or_ends_a_line_head() -> None:
+    """Opening brackets and colons are those that are listed, and only a backslash is a backslash.
+
+    A text without them is therefore known to be plain without being folded.
+    """
+    every = "".join(map(chr, range(0x110000)))
+    folded = fold(every)
+
+    assert len(folded) == len(every)
+    assert {char for char, plain in zip(every, folded, strict=True) if plain in "[<:"} == set(SQUARE + ANGLE + COLONS)
+    assert [char for char, plain in zip(every, folded, strict=True) if plain == "\\"] == ["\\"]
+    assert [char for char, plain in zip(every, folded, strict=True) if plain == "\n"] == ["\n"]
+    assert set(folded) == {*"abcdefghijkmnopqrstuvwxyz[]<>:;/\\_# \n"}
+
+
+def test_chinese_and_japanese_letters_are_no_part_of_any_token() -> None:
+    """So that a colon after one of them needs no second look."""
+    letters = "".join(map(chr, [*range(0x3041, 0x3097), *range(0x30A1, 0x30FB), *range(0x4E00, 0xA000)]))
+
+    assert set(fold(letters)) == {"#"}
+
+
+def test_every_latin_letter_with_a_mark_folds_to_its_letter() -> None:
+    """Whatever dots, rings, strokes and tails Unicode puts on a capital letter."""
+    for code in range(0xC0, 0x250):
+        words = unicodedata.name(chr(code), "").split()
+        if words[:3] == ["LATIN", "CAPITAL", "LETTER"] and words[4:5] == ["WITH"] and len(words[3]) == 1:
+            assert fold(chr(code)) == words[3].lower().replace("l", "i"), chr(code)
