@@ -1,22 +1,27 @@
 """Bus and ledger within one process (CONTRACT §1.5, mode `memory`): for tests and for embedding Nexus in a program.
 
 They carry the same encoded bytes and keep the same promises as the ones on Redis, except that nothing outlives the
-process. A subscriber that reads too slowly holds the publisher up instead of losing messages.
+process. As on Redis, a subscriber that reads too slowly loses messages and holds nobody else up.
 """
 
 import time
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import anyio
+import structlog
+from anyio.lowlevel import checkpoint
 
 from nexus.core.ports import Acquired, Answered, Busy, Claim, Conflict, DeadLetter, Delivery
 
+_log = structlog.get_logger(__name__)
+
 _BUFFERED = 1_024
 _SAID_AGAIN_S = 1.0
+_SAME_LETTER_S = 60.0
 # Expired entries are looked for when this many have been added since the last time.
 _SWEPT_EVERY = 1_000
 
@@ -27,20 +32,32 @@ class MemorySubscription:
     def __init__(self, topics: tuple[str, ...]) -> None:
         self.reconnects = 0
         self.topics = frozenset(topics)
-        self.send, self._receive = anyio.create_memory_object_stream[Delivery](_BUFFERED)
+        self._send, self._receive = anyio.create_memory_object_stream[Delivery](_BUFFERED)
 
     async def __aiter__(self) -> AsyncIterator[Delivery]:
-        async with self._receive:
+        # Closed: its context has ended.
+        with suppress(anyio.ClosedResourceError):
             async for delivery in self._receive:
                 yield delivery
 
     async def stop(self) -> None:
         """Take in nothing more."""
-        self.send.close()
+        self._send.close()
+
+    def take(self, delivery: Delivery) -> bool:
+        """Have the delivery read later. False when the subscription was stopped or too much is waiting."""
+        try:
+            self._send.send_nowait(delivery)
+        except anyio.ClosedResourceError:
+            return False
+        except anyio.WouldBlock:
+            _log.warning("delivery_lost", topic=delivery.topic, reason="the subscriber reads too slowly")
+            return False
+        return True
 
     def close(self) -> None:
         """Give both ends back."""
-        self.send.close()
+        self._send.close()
         self._receive.close()
 
 
@@ -53,12 +70,11 @@ class MemoryBus:
     async def publish(self, topic: str, payload: bytes) -> int:
         """Hand the payload to everybody who listens. Returns to how many."""
         heard = 0
-        for subscription in [item for item in self._subscriptions if topic in item.topics]:
-            try:
-                await subscription.send.send(Delivery(topic, payload))
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-                continue
-            heard += 1
+        for subscription in self._subscriptions:
+            if topic in subscription.topics:
+                heard += subscription.take(Delivery(topic, payload))
+        # Who publishes without a pause must let the others read.
+        await checkpoint()
         return heard
 
     @asynccontextmanager
@@ -93,6 +109,7 @@ class _Kept:
 class _State:
     requests: dict[str, _Entry] = field(default_factory=dict)
     kept: dict[str, _Kept] = field(default_factory=dict)
+    buried_until: dict[tuple[str, str], float] = field(default_factory=dict)
     added: int = 0
 
 
@@ -164,7 +181,11 @@ class MemoryLedger:
 
     async def bury(self, letter: DeadLetter) -> None:
         """Keep a dead letter."""
-        if letter not in self.dead_letters:
+        now = time.monotonic()
+        self._sweep(now)
+        mark = (letter.sha256, letter.reason)
+        if self._state.buried_until.get(mark, now) <= now:
+            self._state.buried_until[mark] = now + _SAME_LETTER_S
             self.dead_letters.append(letter)
 
     def _live(self, key: str, now: float) -> _Entry | None:
@@ -176,3 +197,4 @@ class MemoryLedger:
         if self._state.added % _SWEPT_EVERY == 0:
             self._state.requests = {key: entry for key, entry in self._state.requests.items() if entry.until > now}
             self._state.kept = {key: kept for key, kept in self._state.kept.items() if kept.until > now}
+            self._state.buried_until = {mark: until for mark, until in self._state.buried_until.items() if until > now}

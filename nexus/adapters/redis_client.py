@@ -1,7 +1,8 @@
 """What the Redis adapters share: the connection and the translation of its errors.
 
 redis-py repeats a failed command ten times by default, which sends a PUBLISH twice. Here it never repeats anything;
-what may be repeated is repeated by whoever knows that it may.
+what may be repeated is repeated by whoever knows that it may. And it fails a command that finds all of its 100
+connections in use; here the command waits for one.
 """
 
 import random
@@ -10,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Final, TypeVar
 
 import anyio
-from redis.asyncio import Redis
+from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
@@ -21,6 +22,8 @@ _Result = TypeVar("_Result")
 
 _CONNECT_S: Final = 2.0
 _COMMAND_S: Final = 2.0
+# Each subscription holds one for as long as it lasts.
+_MOST_CONNECTIONS: Final = 100
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 
 
@@ -32,8 +35,10 @@ async def open_redis(url: str) -> AsyncIterator[Redis]:
         ConfigError: the URL cannot be used. The text does not repeat it.
     """
     try:
-        client = Redis.from_url(
+        pool = BlockingConnectionPool.from_url(
             url,
+            max_connections=_MOST_CONNECTIONS,
+            timeout=_COMMAND_S,
             retry=Retry(NoBackoff(), 0),
             socket_connect_timeout=_CONNECT_S,
             socket_timeout=_COMMAND_S,
@@ -42,6 +47,7 @@ async def open_redis(url: str) -> AsyncIterator[Redis]:
         )
     except ValueError as error:
         raise ConfigError("bus.url: redis://, rediss:// or unix:// with a host or path is needed") from error
+    client = Redis.from_pool(pool)
     try:
         yield client
     finally:

@@ -1,11 +1,13 @@
 """The request ledger on Redis (CONTRACT §1.5, §1.6): one hash a request, changed by scripts, so each step is atomic.
 
-A hash is `fingerprint`, `token` and, when finished, `topic`, `answer` and `said_ms`. While nobody has answered it lives
-as long as the lease: a replica that dies leaves nothing behind. Every script touches one key, so a Redis Cluster can
-hold them.
+A hash is `fingerprint`, `token` and, when finished, `topic`, `answer`, `said_ms` and `said_to`. While nobody has
+answered it lives as long as the lease: a replica that dies leaves nothing behind. A script touches one key, or two of
+which one carries the other's name in braces, so a Redis Cluster can hold them.
 """
 
+import hashlib
 import uuid
+from itertools import chain
 from typing import Any, Final
 
 from redis.asyncio import Redis
@@ -23,11 +25,11 @@ _SAME_LETTER_MS: Final = 60_000
 _BEGIN = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local known = redis.call('HMGET', KEYS[1], 'fingerprint', 'token', 'answer', 'topic', 'said_ms')
+local known = redis.call('HMGET', KEYS[1], 'fingerprint', 'token', 'answer', 'topic', 'said_ms', 'said_to')
 if known[1] and known[1] ~= ARGV[2] then return {'conflict'} end
 if known[3] then
-  if now - tonumber(known[5]) < tonumber(ARGV[4]) then return {'busy'} end
-  redis.call('HSET', KEYS[1], 'said_ms', now)
+  if now - tonumber(known[5]) < tonumber(ARGV[4]) and known[6] ~= ARGV[1] then return {'busy'} end
+  redis.call('HSET', KEYS[1], 'said_ms', now, 'said_to', ARGV[1])
   return {'answered', known[4], known[3]}
 end
 if known[2] and known[2] ~= ARGV[1] then return {'busy'} end
@@ -58,6 +60,12 @@ _RELEASE = """
 if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] or redis.call('HEXISTS', KEYS[1], 'answer') == 1 then return 0 end
 return redis.call('DEL', KEYS[1])
 """
+# KEYS: mark, stream. ARGV: how long the mark lasts, most letters, then fields and values.
+_BURY = """
+if not redis.call('SET', KEYS[1], '', 'NX', 'PX', ARGV[1]) then return 0 end
+redis.call('XADD', KEYS[2], 'MAXLEN', ARGV[2], '*', unpack(ARGV, 3))
+return 1
+"""
 
 
 class RedisLedger:
@@ -71,12 +79,13 @@ class RedisLedger:
         self._renew = client.register_script(_RENEW)
         self._finish = client.register_script(_FINISH)
         self._release = client.register_script(_RELEASE)
+        self._bury = client.register_script(_BURY)
 
     async def begin(self, key: str, fingerprint: str, lease_ms: int) -> Claim:
         """Ask for a request."""
         token = uuid.uuid4().hex
         arguments = [token, fingerprint, lease_ms, _SAID_AGAIN_MS]
-        reply = await self._run(self._begin, self._request(key), arguments)
+        reply = await self._run(self._begin, [self._request(key)], arguments)
         match reply:
             case [b"acquired", now_ms]:
                 return Acquired(key, fingerprint, token, int(now_ms))
@@ -89,16 +98,16 @@ class RedisLedger:
 
     async def renew(self, claim: Acquired, lease_ms: int) -> bool:
         """Hold a request for longer."""
-        return bool(await self._run(self._renew, self._request(claim.key), [claim.token, lease_ms]))
+        return bool(await self._run(self._renew, [self._request(claim.key)], [claim.token, lease_ms]))
 
     async def finish(self, claim: Acquired, topic: str, answer: bytes, keep_ms: int) -> bool:
         """Keep the answer and publish it, in one step."""
         arguments = [claim.token, claim.fingerprint, self._prefix + topic, answer, keep_ms, topic]
-        return bool(await self._run(self._finish, self._request(claim.key), arguments))
+        return bool(await self._run(self._finish, [self._request(claim.key)], arguments))
 
     async def release(self, claim: Acquired) -> None:
         """Give a request back."""
-        await self._run(self._release, self._request(claim.key), [claim.token])
+        await self._run(self._release, [self._request(claim.key)], [claim.token])
 
     async def keep_first(self, key: str, value: bytes, keep_ms: int) -> bytes:
         """Keep a value unless there is one; returns the one that is kept."""
@@ -120,8 +129,10 @@ class RedisLedger:
 
     async def bury(self, letter: DeadLetter) -> None:
         """Keep a dead letter."""
-        seen = f"{self._prefix}nexus:dead-letter:{letter.sha256}"
-        fields: dict[Any, Any] = {
+        stream = f"{self._prefix}nexus:dead-letters"
+        reason = hashlib.sha256(letter.reason.encode("utf-8", "replace")).hexdigest()
+        mark = f"{self._prefix}nexus:dead-letter:{{{stream}}}:{letter.sha256}:{reason[:16]}"
+        fields: dict[str, Any] = {
             "topic": letter.topic,
             "reason": letter.reason,
             "deliveries": letter.deliveries,
@@ -130,13 +141,8 @@ class RedisLedger:
         }
         if letter.body is not None:
             fields["body"] = letter.body
-
-        async def add() -> None:
-            if await self._client.set(seen, b"", nx=True, px=_SAME_LETTER_MS):
-                name = f"{self._prefix}nexus:dead-letters"
-                await self._client.xadd(name, fields, maxlen=self._dead_letter_max, approximate=True)
-
-        await repeated(add, for_s=_REPEATED_S)
+        arguments = [_SAME_LETTER_MS, self._dead_letter_max, *chain.from_iterable(fields.items())]
+        await self._run(self._bury, [mark, stream], arguments)
 
     def _request(self, key: str) -> str:
         return f"{self._prefix}nexus:request:{key}"
@@ -145,8 +151,8 @@ class RedisLedger:
         return f"{self._prefix}nexus:kept:{key}"
 
     @staticmethod
-    async def _run(script: Any, key: str, arguments: list[Any]) -> Any:
+    async def _run(script: Any, keys: list[str], arguments: list[Any]) -> Any:
         async def call() -> Any:
-            return await script(keys=[key], args=arguments)
+            return await script(keys=keys, args=arguments)
 
         return await repeated(call, for_s=_REPEATED_S)

@@ -5,11 +5,12 @@ Rules of this module:
 - A subscription listens on a connection of its own and publishes a heartbeat to itself. When it has heard nothing, not
   even itself, for three heartbeats, the connection is taken for half-open and opened anew: Redis gives no error for it.
 - Nothing is published twice: a failed PUBLISH raises, and the caller decides.
+- The task groups in here stay in here: what the user of a subscription raises leaves it as it is.
 """
 
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from typing import Any, Final
 
 import anyio
@@ -22,6 +23,7 @@ from redis.exceptions import RedisError
 from nexus.adapters.redis_client import translated
 from nexus.core.errors import BusUnavailableError
 from nexus.core.ports import Delivery
+from nexus.core.tasks import ungrouped
 
 _log = structlog.get_logger(__name__)
 
@@ -57,17 +59,18 @@ class RedisPubSubBus:
 
 @asynccontextmanager
 async def _subscribed(subscription: "RedisSubscription", connect_s: float | None) -> AsyncIterator["RedisSubscription"]:
-    async with anyio.create_task_group() as tasks:
-        try:
-            with anyio.fail_after(connect_s):
-                await tasks.start(subscription.listen)
-        except TimeoutError:
-            raise BusUnavailableError(f"no answer from Redis within {connect_s:g} s") from None
-        tasks.start_soon(subscription.beat)
-        try:
-            yield subscription
-        finally:
-            tasks.cancel_scope.cancel()
+    with ungrouped(), closing(subscription):
+        async with anyio.create_task_group() as tasks:
+            try:
+                with anyio.fail_after(connect_s):
+                    await tasks.start(subscription.listen)
+            except TimeoutError:
+                raise BusUnavailableError(f"no answer from Redis within {connect_s:g} s") from None
+            tasks.start_soon(subscription.beat)
+            try:
+                yield subscription
+            finally:
+                tasks.cancel_scope.cancel()
 
 
 class RedisSubscription:
@@ -83,9 +86,16 @@ class RedisSubscription:
         self._send, self._receive = anyio.create_memory_object_stream[Delivery](_BUFFERED)
         self._pubsub: PubSub | None = None
         self._stopping = False
+        self._listening = anyio.CancelScope()
+
+    def close(self) -> None:
+        """Give both ends of the buffer back."""
+        self._send.close()
+        self._receive.close()
 
     async def __aiter__(self) -> AsyncIterator[Delivery]:
-        async with self._receive:
+        # Closed: its context has ended.
+        with suppress(anyio.ClosedResourceError):
             async for delivery in self._receive:
                 yield delivery
 
@@ -93,31 +103,33 @@ class RedisSubscription:
         """Take in nothing more. Iterating ends after what Redis had sent until then."""
         self._stopping = True
         if self._pubsub is not None:
-            try:
+            with suppress(RedisError, OSError):
                 # Redis confirms in the order of its messages: what it sent before is read before the confirmation.
                 await self._pubsub.unsubscribe()
-            except (RedisError, OSError):
-                self._send.close()
+                return
+        # Not connected, so nothing is on its way.
+        self._listening.cancel()
 
     async def listen(self, *, task_status: TaskStatus[None]) -> None:
         """Read, and connect again whenever the connection ends, until `stop`. Run in a task of its own."""
         pause = _FIRST_PAUSE
-        reported = False
-        async with self._send:
+        connected_before = False
+        with self._send, self._listening:
             while not self._stopping:
                 try:
                     async with self._client.pubsub() as pubsub:
                         await pubsub.subscribe(*self._channels)
                         await self._confirmed(pubsub)
-                        self._pubsub, pause = pubsub, _FIRST_PAUSE
-                        if not reported:
+                        pause = _FIRST_PAUSE
+                        if connected_before:
+                            self.reconnects += 1
+                            _log.info("bus_reconnected", reconnects=self.reconnects)
+                        else:
                             task_status.started()
-                            reported = True
+                            connected_before = True
                         await self._read(pubsub)
                 except (RedisError, OSError, BusUnavailableError) as error:
                     _log.warning("bus_disconnected", reason=type(error).__name__)
-                    self._pubsub = None
-                    self.reconnects += 1
                     await anyio.sleep(pause)
                     pause = min(pause * 2, _LONGEST_PAUSE)
 
@@ -142,15 +154,18 @@ class RedisSubscription:
                     await self._deliver(message)
 
     async def _read(self, pubsub: PubSub) -> None:
-        silent_since = anyio.current_time()
-        while pubsub.subscribed:
-            message = await pubsub.get_message(timeout=self._heartbeat_s)
-            now = anyio.current_time()
-            if message is not None:
-                await self._deliver(message)
-                silent_since = anyio.current_time()
-            elif now - silent_since > self._heartbeat_s * _SILENT_BEATS:
-                raise BusUnavailableError("silent for three heartbeats")
+        self._pubsub = pubsub
+        heard_at = anyio.current_time()
+        try:
+            while pubsub.subscribed:
+                message = await pubsub.get_message(timeout=self._heartbeat_s)
+                if message is not None:
+                    await self._deliver(message)
+                    heard_at = anyio.current_time()
+                elif anyio.current_time() - heard_at > self._heartbeat_s * _SILENT_BEATS:
+                    raise BusUnavailableError("silent for three heartbeats")
+        finally:
+            self._pubsub = None
 
     async def _deliver(self, message: dict[str, Any]) -> None:
         channel = _text(message["channel"])

@@ -28,9 +28,10 @@ class Bus(Protocol):
 
     - Order: what one publisher sends to one topic arrives in that order, or not at all.
     - Loss: at most once. What is published while a subscriber reconnects does not reach it; the subscriber reconnects
-      by itself, also from a connection that is open at one end only. `Subscription.reconnects` counts it.
-    - A subscriber that reads too slowly holds its own reading up, never another's.
-    - Errors: `BusUnavailableError`, and nothing else. A failed `publish` may or may not have been heard.
+      by itself, also from a connection that is open at one end only. `Subscription.reconnects` counts how often it did.
+    - A subscriber that reads too slowly holds nobody else up. It loses what the bus cannot keep for it.
+    - Errors: `BusUnavailableError`, and nothing else. A failed `publish` may or may not have been heard. What is raised
+      in the context of a subscription leaves it as it is.
     """
 
     async def publish(self, topic: str, payload: bytes) -> int:

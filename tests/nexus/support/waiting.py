@@ -1,0 +1,38 @@
+"""Waiting for events: what is waited for ends the waiting; the time limit only ends a test that has failed."""
+
+from collections.abc import AsyncIterable, Awaitable, Callable
+from typing import Final, TypeVar
+
+import anyio
+
+_Answer = TypeVar("_Answer")
+
+PATIENCE_S: Final = 20.0
+
+
+async def until(probe: Callable[[], Awaitable[_Answer | None]]) -> _Answer:
+    """What `probe` answers as soon as it answers something that counts as true."""
+    with anyio.fail_after(PATIENCE_S):
+        while True:
+            answer = await probe()
+            if answer:
+                return answer
+            await anyio.sleep(0.01)
+
+
+async def take(items: AsyncIterable[_Answer], count: int) -> list[_Answer]:
+    """The next `count` items, or fewer when there are no more."""
+    taken: list[_Answer] = []
+    with anyio.fail_after(PATIENCE_S):
+        if count:
+            async for item in items:
+                taken.append(item)
+                if len(taken) == count:
+                    break
+    return taken
+
+
+async def take_all(items: AsyncIterable[_Answer]) -> list[_Answer]:
+    """Every item up to the end."""
+    with anyio.fail_after(PATIENCE_S):
+        return [item async for item in items]
