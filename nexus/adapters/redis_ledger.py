@@ -15,8 +15,6 @@ from redis.asyncio import Redis
 from nexus.adapters.redis_client import repeated
 from nexus.core.ports import Acquired, Answered, Busy, Claim, Conflict, DeadLetter
 
-# How long an operation is tried again when Redis does not answer: a restart of Redis fits in.
-_REPEATED_S: Final = 5.0
 # An answer is announced again at most this often, however many replicas are asked for it at once.
 _SAID_AGAIN_MS: Final = 1_000
 _SAME_LETTER_MS: Final = 60_000
@@ -69,12 +67,18 @@ return 1
 
 
 class RedisLedger:
-    """`nexus.core.ports.RequestLedger` on Redis."""
+    """`nexus.core.ports.RequestLedger` on Redis.
 
-    def __init__(self, client: Redis, *, prefix: str = "", dead_letter_max: int = 10_000) -> None:
+    When Redis does not answer, an operation is tried again for `repeated_s` seconds: a restart of Redis fits in.
+    """
+
+    def __init__(
+        self, client: Redis, *, prefix: str = "", dead_letter_max: int = 10_000, repeated_s: float = 5.0
+    ) -> None:
         self._client = client
         self._prefix = prefix
         self._dead_letter_max = dead_letter_max
+        self._repeated_s = repeated_s
         self._begin = client.register_script(_BEGIN)
         self._renew = client.register_script(_RENEW)
         self._finish = client.register_script(_FINISH)
@@ -115,7 +119,7 @@ class RedisLedger:
         async def keep() -> Any:
             return await self._client.set(self._kept(key), value, nx=True, get=True, px=keep_ms)
 
-        before = await repeated(keep, for_s=_REPEATED_S)
+        before = await repeated(keep, for_s=self._repeated_s)
         return value if before is None else bytes(before)
 
     async def kept(self, key: str) -> bytes | None:
@@ -124,7 +128,7 @@ class RedisLedger:
         async def get() -> Any:
             return await self._client.get(self._kept(key))
 
-        found = await repeated(get, for_s=_REPEATED_S)
+        found = await repeated(get, for_s=self._repeated_s)
         return None if found is None else bytes(found)
 
     async def bury(self, letter: DeadLetter) -> None:
@@ -150,9 +154,8 @@ class RedisLedger:
     def _kept(self, key: str) -> str:
         return f"{self._prefix}nexus:kept:{key}"
 
-    @staticmethod
-    async def _run(script: Any, keys: list[str], arguments: list[Any]) -> Any:
+    async def _run(self, script: Any, keys: list[str], arguments: list[Any]) -> Any:
         async def call() -> Any:
             return await script(keys=keys, args=arguments)
 
-        return await repeated(call, for_s=_REPEATED_S)
+        return await repeated(call, for_s=self._repeated_s)
