@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pydantic_core import from_json, to_json
 
-from nexus.services.context.escape import TOOL_USE, canonical
+from nexus.services.context.escape import TOOL_USE, canonical, with_marks
 from nexus.services.context.lookalikes import fold
 
 _VALUE_CHARS: Final = 100
@@ -94,22 +94,26 @@ def _annotate_call(call: ToolCall, escape: Callable[[str], str]) -> str:
     head = f"{TOOL_USE}:{_name(call.name, escape) or _UNNAMED}"
     if not call.arguments:
         return head
-    main = _MAIN_PARAMETER.get(call.name, "")
-    key = main if main in call.arguments else next(iter(call.arguments))
+    key = _MAIN_PARAMETER.get(call.name)
+    if key is None or key not in call.arguments:
+        key = next(iter(call.arguments))
     value = call.arguments[key]
     line = "" if value is None else _one_line(value if isinstance(value, str) else as_json(value), _VALUE_CHARS)
-    return f"{head}, {_name(str(key), escape)}:{_value(line, escape)}" if line else head
-
-
-def _value(line: str, escape: Callable[[str], str]) -> str:
-    text = _CLOSES_VALUE.sub(r"\\\g<0>", escape(line))
-    places = [match.start() for match in _NEXT_CALL.finditer(fold(text))]
-    parts = [text[start:end] for start, end in zip([0, *places], [*places, len(text)], strict=True)]
-    return _not_ending_in_backslash("\\".join(parts))
+    return f"{head}, {_key(str(key), escape)}:{_value(line, escape)}" if line else head
 
 
 def _name(text: str, escape: Callable[[str], str]) -> str:
     return _not_ending_in_backslash(_CLOSES_NAME.sub(r"\\\g<0>", escape(_one_line(text, _NAME_CHARS))))
+
+
+def _key(text: str, escape: Callable[[str], str]) -> str:
+    # With the colon that follows it, which could complete a tag.
+    return _name(text, lambda line: escape(f"{line}:").removesuffix(":"))
+
+
+def _value(line: str, escape: Callable[[str], str]) -> str:
+    text = _CLOSES_VALUE.sub(r"\\\g<0>", escape(line))
+    return _not_ending_in_backslash(with_marks(text, [match.start() for match in _NEXT_CALL.finditer(fold(text))]))
 
 
 def _not_ending_in_backslash(text: str) -> str:

@@ -20,6 +20,7 @@ still the model's to judge.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from nexus.services.context.lookalikes import ANGLE, COLONS, SQUARE, fold
@@ -117,10 +118,12 @@ def escape_counted(text: str) -> tuple[str, int]:
         return text, 0
     text = canonical(text)
     places = _places(text)
-    if not places:
-        return text, 0
-    parts = [text[start:end] for start, end in zip([0, *places], [*places, len(text)], strict=True)]
-    return "\\".join(parts), len(places)
+    return with_marks(text, places), len(places)
+
+
+def with_marks(text: str, places: Sequence[int]) -> str:
+    """`text` with a backslash at each of these places, which are in ascending order."""
+    return "\\".join(text[start:end] for start, end in zip([0, *places], [*places, len(text)], strict=True))
 
 
 def unescape(text: str) -> str:

@@ -63,7 +63,7 @@ def back(part: str | tuple[strict.Call, ...]) -> str | list[tuple[str, str, str]
     return [
         (
             unescape(strict.unmarked_name(call.name)),
-            unescape(strict.unmarked_name(call.key or "")),
+            unescape(f"{strict.unmarked_name(call.key or '')}:").removesuffix(":"),
             unescape(strict.unmarked_value(call.value or "")),
         )
         for call in part
