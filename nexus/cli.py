@@ -20,6 +20,7 @@ from nexus.bootstrap import open_client, open_nexus
 from nexus.config import Settings, load_settings
 from nexus.core.errors import NexusError, RequestError
 from nexus.core.models import Message, Role, Run, new_run_id
+from nexus.core.tasks import ungrouped
 from nexus.embedded import embedded_servers
 from nexus.log import configure_logging
 
@@ -61,7 +62,7 @@ def serve(
     """Answer context requests until SIGTERM or SIGINT; then finish what was begun and exit 0."""
     settings = load_settings(config)
     configure_logging(settings.system.log_level, settings.system.log_format)
-    anyio.run(_serve, settings, embedded, backend_options={"use_uvloop": False})
+    anyio.run(_serve, settings, embedded)
 
 
 @app.command()
@@ -119,15 +120,16 @@ def doctor_command(
 
 
 async def _serve(settings: Settings, embedded: bool) -> None:
-    async with _servers(settings, embedded) as ready_settings, anyio.create_task_group() as tasks:
-        stop = anyio.Event()
-        await tasks.start(_watch_signals, stop)
-        async with open_nexus(ready_settings):
-            _log.info("ready", version=__version__, mode=ready_settings.bus.mode, pid=os.getpid())
-            await stop.wait()
-            _log.info("draining", seconds=ready_settings.system.drain_seconds)
-        _log.info("stopped")
-        tasks.cancel_scope.cancel()
+    with ungrouped():
+        async with _servers(settings, embedded) as ready_settings, anyio.create_task_group() as tasks:
+            stop = anyio.Event()
+            await tasks.start(_watch_signals, stop)
+            async with open_nexus(ready_settings):
+                _log.info("ready", version=__version__, mode=ready_settings.bus.mode, pid=os.getpid())
+                await stop.wait()
+                _log.info("draining", seconds=ready_settings.system.drain_seconds)
+            _log.info("stopped")
+            tasks.cancel_scope.cancel()
 
 
 async def _watch_signals(stop: anyio.Event, *, task_status: anyio.abc.TaskStatus[None]) -> None:

@@ -1,0 +1,16 @@
+"""The environment in which `nexus serve` is started for a test."""
+
+import pytest
+
+
+@pytest.fixture
+def environment(redis_url: str, mongo_uri: str, database_name: str, channel_prefix: str) -> dict[str, str]:
+    """Variables for a service on the test's own names."""
+    return {
+        "NEXUS_BUS__URL": redis_url,
+        "NEXUS_BUS__CHANNEL_PREFIX": channel_prefix,
+        "NEXUS_DATABASE__URI": mongo_uri,
+        "NEXUS_DATABASE__NAME": database_name,
+        "NEXUS_DATABASE__TIMEOUT_MS": "5000",
+        "NEXUS_SYSTEM__LOG_FORMAT": "json",
+    }

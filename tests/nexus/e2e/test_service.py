@@ -1,0 +1,257 @@
+"""Continuations, tools, stored settings and the commands, on a running service (CONTRACT §3, §4.6, §9, §10)."""
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from tests.nexus.e2e.harness import a_request, requesting, serving
+
+Environment = dict[str, str]
+Database = MongoClient[dict[str, Any]]
+
+GOLDEN = Path(__file__).parent / "golden" / "dialogue"
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Forecast for a place.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "description": "Where"}},
+            "required": ["city"],
+        },
+    },
+}
+
+
+def _message(topic_content: Any, *, run_id: str, owner: str = "ada", role: str = "AI", **extra: Any) -> dict[str, Any]:
+    return {
+        "id": f"msg_{uuid.uuid4().hex}",
+        "run_id": run_id,
+        "owner_key": owner,
+        "role": role,
+        "content": topic_content,
+        "metadata": {},
+        **extra,
+    }
+
+
+def _calls(call_id: str) -> list[dict[str, Any]]:
+    return [{"id": call_id, "type": "function", "function": {"name": "weather", "arguments": '{"city": "Paris"}'}}]
+
+
+async def test_the_golden_request(
+    environment: Environment, channel_prefix: str, mongo_uri: str, database_name: str
+) -> None:
+    """A request and stored rows, from files, give the response in a third file, to the byte."""
+    rows = json.loads((GOLDEN / "rows.json").read_text(encoding="utf-8"))
+    expected = json.loads((GOLDEN / "response.json").read_text(encoding="utf-8"))
+    request = json.loads((GOLDEN / "request.json").read_text(encoding="utf-8"))
+    with Database(mongo_uri) as client:
+        client[database_name]["messages"].insert_many(rows)
+    async with serving(environment), requesting(environment["NEXUS_BUS__URL"], channel_prefix) as requester:
+        await requester.publish("tools.register", _message(WEATHER, run_id="setup", role="SYSTEM"))
+        await requester.ask_until(lambda: a_request(owner="somebody else"), lambda answer: bool(answer["tools"]))
+        content = await requester.ask({**request, "timestamp": a_request()["timestamp"]})
+    identity = content["messages"].pop(0)
+    assert identity["role"] == "system"
+    del (
+        content["context"]["timings_ms"],
+        content["context"]["prefix"]["sha256"],
+        content["context"]["blocks"][0]["bytes"],
+    )
+    assert content == expected
+
+
+async def test_every_build_of_a_run_begins_with_the_same_bytes(
+    environment: Environment, channel_prefix: str, mongo_uri: str, database_name: str
+) -> None:
+    """A continuation has the run's own messages after five that are the same, whatever was recorded in between."""
+    run_id = "run_that_goes_on"
+    async with serving(environment), requesting(environment["NEXUS_BUS__URL"], channel_prefix) as requester:
+        moment = {"client_timestamp_utc": "2025-12-10T08:00:00Z", "client_timezone_offset": "-480"}
+        first = await requester.ask(a_request("Weather?", run_id=run_id, run_metadata=moment))
+        other = a_request("meanwhile, elsewhere", run_id="run_other", timestamp="2020-01-01T00:00:00Z")
+        other["timestamp"] = a_request()["timestamp"]
+        other["content"]["history"][0]["timestamp"] = "2020-01-01T00:00:00Z"
+        await requester.ask(other)
+        await requester.publish("tools.register", _message(WEATHER, run_id="setup", role="SYSTEM"))
+        await requester.ask_until(a_request, lambda answer: bool(answer["tools"]))
+        later = [
+            _message("", run_id=run_id, metadata={"tool_calls": _calls("call_1")}),
+            _message({"result": "12 degrees", "call_id": "call_1"}, run_id=run_id, role="TOOL"),
+        ]
+        request = a_request("Weather?", run_id=run_id, later=later, run_metadata=moment)
+        second = await requester.ask(request)
+    assert json.dumps(second["messages"][:5]) == json.dumps(first["messages"])
+    assert second["messages"][5:] == [
+        {"role": "assistant", "content": None, "tool_calls": _calls("call_1")},
+        {"role": "tool", "tool_call_id": "call_1", "content": "12 degrees"},
+    ]
+    with Database(mongo_uri) as client:
+        assert client[database_name]["messages"].count_documents({"run_id": run_id}) == 1
+
+
+async def test_tools_registered_over_the_bus_reach_every_replica_and_survive(
+    environment: Environment, channel_prefix: str
+) -> None:
+    """A tool is known to two services at once, to one that starts later, and to none after it was unregistered."""
+    url = environment["NEXUS_BUS__URL"]
+    async with requesting(url, channel_prefix) as requester:
+        async with serving(environment), serving(environment):
+            await requester.publish("tools.register", _message(WEATHER, run_id="setup", role="SYSTEM"))
+            content = await requester.ask_until(a_request, lambda answer: bool(answer["tools"]))
+            assert content["tools"] == [WEATHER]
+            assert (
+                "### weather\nForecast for a place.\nParameters:\n- city (string, required): Where"
+                in (content["messages"][1]["content"])
+            )
+        async with serving(environment):
+            assert (await requester.ask(a_request()))["tools"] == [WEATHER]
+            await requester.publish("tools.unregister", _message({"name": "weather"}, run_id="s", role="SYSTEM"))
+            content = await requester.ask_until(a_request, lambda answer: not answer["tools"])
+    assert content["messages"][1]["content"].endswith("(No tools available)")
+
+
+async def test_results_are_recorded_and_shown(
+    environment: Environment, channel_prefix: str, mongo_uri: str, database_name: str
+) -> None:
+    """Results from the bus become rows as the contract says, in their run's session, each once, and the next memory."""
+    answer = {"content": "12 degrees.", "tool_calls": None}
+    async with (
+        serving(environment),
+        serving(environment),
+        requesting(environment["NEXUS_BUS__URL"], channel_prefix) as requester,
+    ):
+        await requester.ask(a_request("Weather?", run_id="run_1", run_metadata={"session_id": "s1"}))
+        result = {"result": {"degrees": 12}, "status": "success", "tool_name": "weather", "call_id": "call_1"}
+        declared = _message({"content": None, "tool_calls": _calls("call_1")}, run_id="run_1")
+        for topic, message in (
+            ("llm.results", declared),
+            ("tools.results", _message(result, run_id="run_1", role="TOOL")),
+            ("llm.results", _message("streamed", run_id="run_1", role="SYSTEM")),
+            ("llm.results", _message({"content": None, "tool_calls": []}, run_id="run_1")),
+            ("llm.results", _message(answer, run_id="run_1")),
+        ):
+            assert await requester.publish(topic, message) == 2
+            await requester.publish(topic, message)
+        content = await requester.ask_until(
+            lambda: a_request("And now?"), lambda answer: "12 degrees." in answer["messages"][2]["content"]
+        )
+    assert "  Nexus: [tool_use:weather, city:Paris]\n12 degrees." in content["messages"][2]["content"]
+    with Database(mongo_uri) as client:
+        rows = list(client[database_name]["messages"].find({"run_id": "run_1"}).sort("_id"))
+    by_role = {row["role"]: row for row in rows}
+    assert sorted(row["role"] for row in rows) == ["AI", "AI", "HUMAN", "TOOL"]
+    assert {row["session_id"] for row in rows} == {"s1"}
+    assert by_role["TOOL"]["content"] == {"degrees": 12}
+    assert by_role["TOOL"]["metadata"] == {
+        "source": "tool_result",
+        "tool_name": "weather",
+        "status": "success",
+        "execution_success": True,
+        "call_id": "call_1",
+    }
+    first = next(row for row in rows if row["id"] == declared["id"])
+    assert first["content"] == ""
+    assert first["metadata"] == {"source": "llm_result", "tool_calls": _calls("call_1"), "has_tool_calls": True}
+
+
+async def test_stored_settings_are_taken_over_when_they_change(
+    environment: Environment, channel_prefix: str, mongo_uri: str, database_name: str
+) -> None:
+    """`config.changed` has the stored settings read again; wrong ones are refused and the old ones kept."""
+    with Database(mongo_uri) as client:
+        configurations = client[database_name]["configurations"]
+        async with (
+            serving(environment) as service,
+            requesting(environment["NEXUS_BUS__URL"], channel_prefix) as requester,
+        ):
+            for number in range(4):
+                await requester.ask(a_request(f"question {number}"))
+            configurations.insert_one({"environment": "development", "memory": {"history_context_size": 2}})
+            await requester.publish("config.changed", _message({}, run_id="setup", role="SYSTEM"))
+            await service.logged("settings_reloaded")
+            content = await requester.ask(a_request("question 4"))
+            assert content["messages"][2]["content"].startswith("[SHARED_MEMORY count=2]")
+            configurations.update_one({}, {"$set": {"memory.history_context_size": 9_000}})
+            await requester.publish("config.changed", _message({}, run_id="setup", role="SYSTEM"))
+            await service.logged("settings_not_reloaded")
+            content = await requester.ask(a_request("question 5"))
+    assert content["messages"][2]["content"].startswith("[SHARED_MEMORY count=2]")
+
+
+def _nexus(*arguments: str, environment: Environment) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "nexus", *arguments]
+    return subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+async def test_the_request_command_acts_as_an_orchestrator(environment: Environment) -> None:
+    """`nexus request` prints the answer and exits 0; an error answer is one line and 1."""
+    async with serving(environment):
+        good = _nexus("request", "--owner", "ada", "--input", "Good morning", "--json", environment=environment)
+        bad = _nexus("request", "--owner", "ada", "--input", " ", environment=environment)
+        unknown = _nexus("request", "--owner", "ada", "--input", "x", "--layout", "zig", environment=environment)
+    assert good.returncode == 0
+    assert len(json.loads(good.stdout)["messages"]) == 5
+    assert (bad.returncode, bad.stderr) == (1, "nexus: EMPTY_INPUT: run.history[0].content: is empty\n")
+    assert (unknown.returncode, unknown.stderr.count("\n")) == (1, 1)
+    assert "allowed: dialogue" in unknown.stderr
+
+
+def test_the_request_command_says_that_nobody_answered(environment: Environment) -> None:
+    """Without a service `nexus request` exits 2 with one line."""
+    silent = _nexus("request", "--owner", "a", "--input", "x", "--timeout", "0.3", environment=environment)
+    assert silent.returncode == 2
+    assert silent.stderr.startswith("nexus: no answer within 0.3 s")
+    assert silent.stderr.count("\n") == 1
+
+
+def test_the_doctor_finds_what_is_missing(environment: Environment) -> None:
+    """`nexus doctor` exits 0 when all is well, and 1 with what to do when it is not."""
+    well = _nexus("doctor", environment=environment)
+    ill = _nexus("doctor", environment={**environment, "NEXUS_DATABASE__URI": "mongodb://user:canary@127.0.0.1:1"})
+    assert well.returncode == 0, well.stdout
+    assert ill.returncode == 1
+    assert "start MongoDB" in ill.stdout
+    assert "canary" not in ill.stdout + ill.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"NEXUS_BUS__MODE": "carrier pigeon"}, "environment variable NEXUS_BUS__MODE: bus.mode: "),
+        ({"NEXUS_BUS__URL": "http://user:canary@host"}, "bus.url: "),
+        ({"NEXUS_DATABASE__URI": "mongo://user:canary@host"}, "database.uri: "),
+        ({"NEXUS_TOOLS__MODULES": "[no_such_module]"}, "tools.modules: no_such_module: cannot be imported"),
+        ({"NEXUS_CONFIG": "no-such-file.yml"}, "no-such-file.yml: cannot be read"),
+    ],
+)
+def test_wrong_settings_stop_the_start_with_one_line(
+    environment: Environment, variables: Environment, said: str
+) -> None:
+    """A start with wrong settings ends with one line that names them, no traceback and no password."""
+    started = _nexus("serve", environment={**environment, **variables})
+    lines = [line for line in started.stderr.splitlines() if not line.startswith("{")]
+    assert started.returncode != 0
+    assert len(lines) == 1
+    assert said in lines[0]
+    assert "canary" not in started.stderr
+
+
+def test_the_demo_shows_the_five_blocks() -> None:
+    """`nexus demo` plays the conversation on servers of its own and exits 0."""
+    played = _nexus("demo", environment={"NEXUS_CONFIG": ""})
+    assert played.returncode == 0, played.stderr
+    for block in ("CORE_IDENTITY", "CAPABILITIES", "SHARED_MEMORY", "FRIENDS_INFO", "THIS_MOMENT"):
+        assert f"[{block}]" in played.stdout
+    assert "tool_use:web_search" in played.stdout
