@@ -1,7 +1,7 @@
 # `make` alone lists the targets. All of them set up .venv by themselves; Python 3.11 or newer is all they need.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports coverage lock clean
+.PHONY: help demo test check lint types imports coverage bench lock clean
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -35,6 +35,9 @@ imports: $(READY) ## which module may import which
 
 coverage: $(READY) ## the tests, with the share of lines and branches they reach, subprocesses included
 	@$(BIN)/python -m pytest --cov --cov-report=term --cov-fail-under=$(FAIL_UNDER)
+
+bench: $(READY) ## what the pure part costs, as ratios
+	@$(BIN)/python benchmarks/assembly.py
 
 # What is in requirements/ is installed as it stands there, each file checked against its hash. The project itself is
 # built without isolation, so that its build backend is the one of requirements/build.txt and nothing else is fetched.
