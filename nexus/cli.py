@@ -145,6 +145,8 @@ async def _servers(settings: Settings, embedded: bool) -> AsyncIterator[Settings
         yield settings
         return
     async with embedded_servers(_DATA) as servers:
+        typer.echo(f"Servers of its own, data under {_DATA}/. To use them from another terminal:")
+        typer.echo(f"  export NEXUS_BUS__URL={servers.redis_url} NEXUS_DATABASE__URI='{servers.mongo_uri}'")
         yield on_servers(settings, servers.redis_url, servers.mongo_uri)
 
 
