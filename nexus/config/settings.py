@@ -1,0 +1,163 @@
+"""Every setting, with its default and what is allowed, and how they are loaded (CONTRACT §9)."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, StringConstraints
+
+from nexus.config.sources import faults, from_environment, from_file, merge, misspelled, refuse, variable_at
+
+# Sections that the `configurations` document of an environment may hold (CONTRACT §9).
+STORED_SECTIONS: Final = ("memory", "layouts", "user_defaults")
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SystemSettings(_Section):
+    """The process itself."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["auto", "json", "console"] = "auto"
+    drain_seconds: float = Field(default=10.0, ge=0, le=600)
+
+
+class BusSettings(_Section):
+    """The bus and what is promised about a request on it (CONTRACT §1.5, §1.6)."""
+
+    mode: Literal["pubsub", "memory"] = "pubsub"
+    url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
+    channel_prefix: str = Field(default="", max_length=64, pattern=r"^[A-Za-z0-9._:-]*$")
+    request_deadline_ms: int = Field(default=5_000, ge=100, le=60_000)
+    clock_skew_ms: int = Field(default=30_000, ge=0, le=86_400_000)
+    lease_ms: int = Field(default=2_000, ge=200, le=60_000)
+    answer_ttl_s: int = Field(default=3_600, ge=1, le=604_800)
+    max_payload_bytes: int = Field(default=1_048_576, ge=1_024, le=67_108_864)
+    max_in_flight: int = Field(default=256, ge=1, le=65_536)
+    heartbeat_s: float = Field(default=5.0, ge=0.05, le=60)
+    dead_letter_bodies: bool = False
+    dead_letter_max: int = Field(default=10_000, ge=1, le=1_000_000)
+
+
+class DatabaseSettings(_Section):
+    """The document store."""
+
+    driver: Literal["motor", "pymongo"] = "motor"
+    uri: SecretStr = SecretStr("mongodb://127.0.0.1:27017")
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,38}$")] = "nexus"
+    timeout_ms: int = Field(default=1_500, ge=50, le=60_000)
+    server_selection_timeout_ms: int = Field(default=1_500, ge=50, le=60_000)
+
+
+class ContextSettings(_Section):
+    """How a context is built when a part of it cannot be had."""
+
+    on_history_failure: Literal["degrade", "error"] = "degrade"
+
+
+class LayoutSettings(_Section):
+    """Recipes for the message list."""
+
+    default: Literal["dialogue"] = "dialogue"
+
+
+class MemorySettings(_Section):
+    """How much of the past is shown (CONTRACT §4.3)."""
+
+    history_context_size: int = Field(default=20, ge=1, le=200)
+    truncate_chars: int = Field(default=500, ge=20, le=20_000)
+
+
+class ToolSettings(_Section):
+    """Where tools come from (CONTRACT §3)."""
+
+    modules: tuple[str, ...] = ()
+    refresh_seconds: float = Field(default=30.0, ge=1, le=3_600)
+
+
+class UserConfigDefaults(_Section):
+    """Settings of an owner who has set none."""
+
+    history_context_size: int | None = Field(default=None, ge=1, le=200)
+
+
+class FriendsProfileDefault(_Section):
+    """The profile text of an owner who has none, and what an editor may say of it."""
+
+    content: str = ""
+    editable: bool = True
+    description: str = "About this friend - preferences, patterns, and context"
+
+
+class UserPromptDefaults(_Section):
+    """Prompts of an owner who has set none."""
+
+    friends_profile: FriendsProfileDefault = FriendsProfileDefault()
+
+
+class UserDefaults(_Section):
+    """What holds for every owner until the owner says otherwise."""
+
+    config: UserConfigDefaults = UserConfigDefaults()
+    prompts: UserPromptDefaults = UserPromptDefaults()
+
+
+class _Sections(_Section):
+    """What a file and the environment variables may hold."""
+
+    system: SystemSettings = SystemSettings()
+    bus: BusSettings = BusSettings()
+    database: DatabaseSettings = DatabaseSettings()
+    context: ContextSettings = ContextSettings()
+    layouts: LayoutSettings = LayoutSettings()
+    memory: MemorySettings = MemorySettings()
+    tools: ToolSettings = ToolSettings()
+    user_defaults: UserDefaults = UserDefaults()
+
+
+class Settings(_Sections):
+    """Every setting of Nexus. `config.example.yml` lists them with their defaults and meanings."""
+
+    environment: str = "development"
+
+    def with_stored(self, document: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> "Settings":
+        """These settings, overridden by the `configurations` document of the environment (CONTRACT §9).
+
+        Only the sections in `STORED_SECTIONS` are taken from it; what the environment variables say still wins.
+
+        Raises:
+            ConfigError: a value in the document is not allowed.
+        """
+        stored = {name: document[name] for name in STORED_SECTIONS if document.get(name) is not None}
+        where = f"configurations document of environment {self.environment!r}"
+        refuse(faults(_Sections, stored, lambda _: where))
+        variables = os.environ if environ is None else environ
+        overrides = {name: keys for name, keys in from_environment(variables).items() if name in STORED_SECTIONS}
+        return Settings.model_validate(merge(merge(self.model_dump(), stored), overrides))
+
+
+def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """The settings from `path` (else from the file that `NEXUS_CONFIG` names), overridden by the environment.
+
+    File and environment are each checked by themselves, so that what is wrong is found where it stands.
+
+    Raises:
+        ConfigError: the file cannot be read, holds an unknown key or a wrong value, or names an unset variable.
+    """
+    variables = os.environ if environ is None else environ
+    named = variables.get("NEXUS_CONFIG")
+    path = path or (Path(named) if named else None)
+    in_file = from_file(path, variables) if path else {}
+    in_environment = from_environment(variables)
+    refuse(
+        [
+            *faults(_Sections, in_file, lambda _: str(path)),
+            *faults(_Sections, in_environment, lambda place: f"environment variable {variable_at(place, variables)}"),
+            *misspelled(_Sections, variables),
+        ]
+    )
+    environment = variables.get("NEXUS_ENV") or "development"
+    return Settings.model_validate({**merge(in_file, in_environment), "environment": environment})
