@@ -1,7 +1,7 @@
 """The reference requester: what an orchestrator does to get a context (CONTRACT §1.5).
 
 It publishes a request, sends the same bytes again until it is answered or its time is over, and takes the first answer
-to its id. It listens on a topic of its own, so that it never sees the answers of others.
+to its id. It listens on a topic of its own, so that it never sees the answers of others; what is no answer is ignored.
 """
 
 import uuid
@@ -20,6 +20,11 @@ from nexus.core.wire import EnvelopeError, decode, encode
 
 _DEADLINE_MS: Final = (100, 60_000)
 _LARGEST_ANSWER: Final = 256 << 20
+# How long to wait when the bus is away, at most.
+_PAUSE_S: Final = 0.1
+
+
+Outcome = dict[str, Any] | RequestError
 
 
 class _Waiting:
@@ -27,7 +32,7 @@ class _Waiting:
 
     def __init__(self) -> None:
         self.answered = anyio.Event()
-        self.answer: Message | None = None
+        self.outcome: Outcome | None = None
 
 
 class ContextClient:
@@ -73,21 +78,24 @@ class ContextClient:
         waiting = self._waiting[message.id] = _Waiting()
         try:
             with anyio.fail_after(timeout):
-                await self._ask(encode(message), waiting)
+                outcome = await self._ask(encode(message), waiting)
         finally:
             del self._waiting[message.id]
-        return _content(waiting.answer)
+        if isinstance(outcome, RequestError):
+            raise outcome
+        return outcome
 
-    async def _ask(self, payload: bytes, waiting: _Waiting) -> None:
-        while not waiting.answered.is_set():
+    async def _ask(self, payload: bytes, waiting: _Waiting) -> Outcome:
+        while waiting.outcome is None:
             try:
                 await self._bus.publish(Topics.CONTEXT_BUILD_REQUEST, payload)
             except BusUnavailableError:
                 # Whether it was heard is unknown; the same bytes again do no harm.
-                await anyio.sleep(min(self._resend_s, 0.1))
+                await anyio.sleep(min(self._resend_s, _PAUSE_S))
                 continue
             with anyio.move_on_after(self._resend_s):
                 await waiting.answered.wait()
+        return waiting.outcome
 
     async def _receive(self, subscription: Subscription) -> None:
         async for delivery in subscription:
@@ -96,16 +104,21 @@ class ContextClient:
             except (EnvelopeError, UnreadablePayloadError):
                 continue
             waiting = self._waiting.get(str(message.metadata.get("request_id")))
-            if waiting and not waiting.answered.is_set():
-                waiting.answer = message
+            outcome = _outcome(message.content)
+            if waiting and waiting.outcome is None and outcome is not None:
+                waiting.outcome = outcome
                 waiting.answered.set()
 
 
-def _content(answer: Message | None) -> dict[str, Any]:
-    content = answer.content if answer and isinstance(answer.content, dict) else {}
-    if content.get("status") == "success":
+def _outcome(content: Any) -> Outcome | None:
+    """What an answer says (CONTRACT §1.4); None for what is no answer."""
+    if not isinstance(content, dict):
+        return None
+    if content.get("status") == "success" and isinstance(content.get("messages"), list):
         return content
-    error = content.get("error") or {}
+    error = content.get("error")
+    if content.get("status") != "error" or not isinstance(error, dict):
+        return None
     code = error.get("code")
-    known = ErrorCode(code) if code in set(ErrorCode) else ErrorCode.INTERNAL
-    raise RequestError(known, str(error.get("message", "the answer has an unknown form")))
+    known = ErrorCode(code) if code in list(ErrorCode) else ErrorCode.INTERNAL
+    return RequestError(known, str(error.get("message", "")))

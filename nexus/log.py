@@ -1,7 +1,7 @@
 """Logs: JSON in production, readable in a terminal. Ids, sizes and hashes only.
 
-What may be logged is a list, so that no user text and no secret gets in by oversight: a field that is not on it is shown
-as `[withheld]`. Of an exception its type and places are shown, not its text, which may quote what was processed.
+What may be logged is a list, so that no user text and no secret gets in by oversight: a field that is not on it is
+shown as `[withheld]`. Of an exception its type and places are shown, not its text, which may quote what was processed.
 """
 
 import logging

@@ -35,9 +35,11 @@ _ESCAPE = re.compile(
     rb"|(?P<bad>u0000|u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
 )
-# A string (unterminated ones end with the payload), whether a colon follows, or a bracket.
-_TOKEN = re.compile(rb'"((?:[^"\\]++|\\.)*+)(?:"(\s*+:)?|\\?\Z)|([\[{])|([\]}])', re.DOTALL)
-_PLAUSIBLE_ID = re.compile(r"[!-~]{1,256}")
+# A string and whether a colon follows, or a bracket. A string that the payload ends in is none: half an id may be
+# somebody else's.
+_TOKEN = re.compile(rb'"((?:[^"\\]++|\\.)*+)(?:"(\s*+:)?|\\?\Z(?P<cut>))|([\[{])|([\]}])', re.DOTALL)
+# As `Identifier` has it.
+_LONGEST_ID: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def decode(payload: bytes, *, max_bytes: int = 1 << 20) -> Message:
         raise _unusable(payload, ErrorCode.INVALID_REQUEST, reason) from None
     if not isinstance(value, dict):
         raise UnreadablePayloadError(f"a JSON {type(value).__name__}, an object is needed")
-    if payload.count(b"[") + payload.count(b"{") > MAX_DEPTH and _is_deeper(value, MAX_DEPTH):
+    if payload.count(b"[") + payload.count(b"{") > MAX_DEPTH and is_deeper(value, MAX_DEPTH):
         raise _unusable(payload, ErrorCode.INVALID_REQUEST, f"nested deeper than {MAX_DEPTH}")
     value.setdefault("id", _derived_id(payload))
     try:
@@ -113,9 +115,9 @@ def find_ids(payload: bytes) -> EnvelopeIds | None:
     depth = 0
     section = key = ""
     for count, token in enumerate(_TOKEN.finditer(payload)):
-        if count > _SEARCHED_TOKENS:
+        if count > _SEARCHED_TOKENS or token["cut"] is not None:
             break
-        text, colon, opening, closing = token.groups()
+        text, colon, _, opening, closing = token.groups()
         if opening:
             depth += 1
             section = key if depth == _NESTED else section
@@ -127,10 +129,20 @@ def find_ids(payload: bytes) -> EnvelopeIds | None:
             found[key] = _string(text)
             key = ""
     ids = {name: found.get(name, "") for name in ("id", "run_id", "owner_key", "reply_to")}
-    usable = {name: text if _PLAUSIBLE_ID.fullmatch(text) else "" for name, text in ids.items()}
+    usable = {name: text if len(text) <= _LONGEST_ID else "" for name, text in ids.items()}
     if not usable["id"] and not usable["run_id"]:
         return None
     return EnvelopeIds(**{**usable, "id": usable["id"] or _derived_id(payload)})
+
+
+def is_deeper(value: Any, limit: int) -> bool:
+    """Whether objects and arrays are nested more than `limit` deep in `value`, itself included."""
+    level = [value]
+    for _ in range(limit):
+        level = [item for parent in level for item in _children(parent)]
+        if not level:
+            return False
+    return True
 
 
 def _unusable(
@@ -156,15 +168,6 @@ def _string(text: bytes) -> str:
     except ValueError:
         return ""
     return value if isinstance(value, str) else ""
-
-
-def _is_deeper(value: Any, limit: int) -> bool:
-    level = [value]
-    for _ in range(limit):
-        level = [item for parent in level for item in _children(parent)]
-        if not level:
-            return False
-    return True
 
 
 def _children(parent: Any) -> list[Any]:

@@ -15,12 +15,15 @@ from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import Message
 from nexus.core.ports import DocumentStore
 from nexus.core.topics import Topics
-from nexus.tools.registry import ToolRegistry, check_definition
+from nexus.tools.registry import ToolRegistry, check_definition, check_name
 
 _log = structlog.get_logger(__name__)
 
 _MOST_WAITING: Final = 256
 _PAUSE_S: Final = 1.0
+
+# The name of a tool, and its definition; None to forget it.
+_Change = tuple[str, dict[str, Any] | None]
 
 
 class ToolCatalog:
@@ -30,7 +33,8 @@ class ToolCatalog:
         self._registry = registry
         self._documents = documents
         self._refresh_s = refresh_s
-        self._send, self._receive = anyio.create_memory_object_stream[tuple[str, dict[str, Any] | None]](_MOST_WAITING)
+        self._send, self._receive = anyio.create_memory_object_stream[_Change](_MOST_WAITING)
+        self._refreshing = anyio.Lock()
         registry.complete = False
 
     @asynccontextmanager
@@ -62,8 +66,8 @@ class ToolCatalog:
             return False
         try:
             self._send.send_nowait(change)
-        except anyio.WouldBlock:
-            _log.error("tool_refused", message_id=message.id, name=change[0], reason="too many changes are waiting")
+        except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            _log.error("tool_refused", message_id=message.id, name=change[0], reason="no more changes can be taken now")
             return False
         return True
 
@@ -73,10 +77,11 @@ class ToolCatalog:
         Raises:
             StoreUnavailableError: the registry stays as it is.
         """
-        definitions = await self._documents.list_tools()
-        for fault in self._registry.set_remote(definitions):
-            _log.warning("stored_tool_passed_over", reason=fault)
-        self._registry.complete = True
+        # One at a time, so that an older list never replaces a newer one.
+        async with self._refreshing:
+            for fault in self._registry.set_remote(await self._documents.list_tools()):
+                _log.warning("stored_tool_passed_over", reason=fault)
+            self._registry.complete = True
 
     async def _apply_all(self) -> None:
         async for name, definition in self._receive:
@@ -110,13 +115,10 @@ class ToolCatalog:
                 _log.warning("tools_not_refreshed", reason=str(error))
 
 
-def _registered(content: Any) -> tuple[str, dict[str, Any] | None]:
+def _registered(content: Any) -> _Change:
     definition = check_definition(content)
     return definition["function"]["name"], definition
 
 
-def _unregistered(content: Any) -> tuple[str, dict[str, Any] | None]:
-    name = content.get("name") if isinstance(content, Mapping) else content
-    if not isinstance(name, str) or not name:
-        raise ValueError("content: the name of a tool is needed")
-    return name, None
+def _unregistered(content: Any) -> _Change:
+    return check_name(content.get("name") if isinstance(content, Mapping) else content, "name"), None

@@ -4,9 +4,12 @@ import importlib
 import pkgutil
 from collections.abc import Iterable, Iterator
 from types import ModuleType
+from typing import Final
 
 from nexus.core.errors import ConfigError
 from nexus.tools.registry import ToolRegistry
+
+_PAIR: Final = 2
 
 
 def discover(registry: ToolRegistry, modules: Iterable[str]) -> None:
@@ -26,22 +29,28 @@ def discover(registry: ToolRegistry, modules: Iterable[str]) -> None:
 def _load(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except Exception as error:  # whatever the module's own code raises
         raise ConfigError(f"tools.modules: {name}: cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def _with_submodules(module: ModuleType) -> Iterator[ModuleType]:
     yield module
     for info in pkgutil.walk_packages(getattr(module, "__path__", []), f"{module.__name__}."):
-        yield _load(info.name)
+        # A package's program is there to be run, not to be imported.
+        if not info.name.endswith(".__main__"):
+            yield _load(info.name)
 
 
 def _register(registry: ToolRegistry, module: ModuleType) -> int:
     tools = getattr(module, "TOOLS", [])
+    if not isinstance(tools, list | tuple):
+        raise ConfigError(f"tools.modules: {module.__name__}.TOOLS: a list of (definition, function) is needed")
     for index, item in enumerate(tools):
+        where = f"tools.modules: {module.__name__}.TOOLS[{index}]"
+        if not (isinstance(item, list | tuple) and len(item) == _PAIR and callable(item[1])):
+            raise ConfigError(f"{where}: a pair (definition, function) is needed")
         try:
-            definition, function = item
-            registry.register(definition, function)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"tools.modules: {module.__name__}.TOOLS[{index}]: {error}") from None
+            registry.register(*item)
+        except ValueError as error:
+            raise ConfigError(f"{where}: {error}") from None
     return len(tools)

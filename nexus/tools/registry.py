@@ -7,8 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from nexus.core.wire import is_deeper
+
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MOST_BYTES: Final = 65_536
+# An answer carries definitions three levels down, and may be 64 deep itself (CONTRACT §1.6).
+_DEEPEST: Final = 32
 
 ToolFunction = Callable[..., Any]
 
@@ -106,21 +110,32 @@ def check_definition(definition: Any) -> dict[str, Any]:
     function = definition.get("function")
     if not isinstance(function, Mapping):
         raise ValueError("function: a mapping with name, description and parameters is needed")
-    name, description = function.get("name"), function.get("description", "")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ValueError("function.name: 1 to 64 letters, digits, '_' or '-' are allowed")
+    name, description = check_name(function.get("name"), "function.name"), function.get("description", "")
     if not isinstance(description, str):
         raise ValueError(f"function.description of {name!r}: a text is needed")
     _check_parameters(name, function.get("parameters"))
     whole = {**definition, "type": "function", "function": {**function, "description": description}}
     try:
-        text = json.dumps(whole, allow_nan=False)
+        text = json.dumps(whole, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"definition of {name!r}: is not JSON: {error}") from None
     if len(text) > _MOST_BYTES:
         raise ValueError(f"definition of {name!r}: {len(text)} bytes of JSON, at most {_MOST_BYTES} are allowed")
     checked: dict[str, Any] = json.loads(text)
+    if is_deeper(checked, _DEEPEST):
+        raise ValueError(f"definition of {name!r}: nested deeper than {_DEEPEST}")
     return checked
+
+
+def check_name(name: Any, where: str) -> str:
+    """`name`, if a tool can be called that.
+
+    Raises:
+        ValueError: it cannot; the text says what is allowed at the place `where`.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(f"{where}: 1 to 64 letters, digits, '_' or '-' are allowed")
+    return name
 
 
 def _check_parameters(name: str, parameters: Any) -> None:
@@ -132,5 +147,7 @@ def _check_parameters(name: str, parameters: Any) -> None:
     properties, required = parameters.get("properties", {}), parameters.get("required", [])
     if not isinstance(properties, Mapping) or not all(isinstance(schema, Mapping) for schema in properties.values()):
         raise ValueError(f"{where}: properties must map each parameter to its schema")
-    if not isinstance(required, list | tuple) or not all(item in properties for item in required):
+    if not isinstance(required, list | tuple) or not all(
+        isinstance(item, str) and item in properties for item in required
+    ):
         raise ValueError(f"{where}: required must list names of properties")

@@ -1,5 +1,6 @@
 """What a build request asks for (CONTRACT §1.3): read once, checked, and passed on as a value. Pure."""
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +12,12 @@ from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import Message, Role, Run
 from nexus.core.wire import explain
 from nexus.services.context.clock import parse_moment, parse_offset
+from nexus.services.context.escape import canonical
 from nexus.services.context.memory import text_of_parts
 
 MAX_INPUT_CHARS: Final = 32_000
 DEADLINE_MS: Final = (100, 60_000)
+HISTORY_SIZES: Final = (1, 200)
 REPLY_TO: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 DEFAULT_SESSION: Final = "default"
 LAYOUTS: Final = ("dialogue",)
@@ -22,6 +25,7 @@ FORMATS: Final = ("openai",)
 
 _RUN: Final = TypeAdapter(Run)
 _SESSION_CHARS: Final = 256
+_SHOWN_CHARS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ def deadline_ms(message: Message, default: int) -> int:
     Raises:
         RequestError: INVALID_REQUEST outside of `DEADLINE_MS`.
     """
-    value = message.metadata.get("deadline_ms", default)
+    value = _given(message.metadata, "deadline_ms", default)
     low, high = DEADLINE_MS
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise _invalid(f"metadata.deadline_ms: a number of milliseconds from {low} to {high} is allowed")
@@ -93,13 +97,11 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
     """
     run = _read_run(message)
     metadata = run.metadata
-    layout = metadata.get("layout", default_layout)
+    layout = _given(metadata, "layout", default_layout)
     if layout not in LAYOUTS:
-        raise RequestError(
-            ErrorCode.UNKNOWN_LAYOUT, f"run.metadata.layout: {_shown(layout)} is unknown; allowed: {', '.join(LAYOUTS)}"
-        )
-    if metadata.get("format", "openai") not in FORMATS:
-        raise _invalid(f"run.metadata.format: {_shown(metadata['format'])} is unknown; allowed: {', '.join(FORMATS)}")
+        raise RequestError(ErrorCode.UNKNOWN_LAYOUT, _unknown("run.metadata.layout", layout, LAYOUTS))
+    if (form := _given(metadata, "format", FORMATS[0])) not in FORMATS:
+        raise _invalid(_unknown("run.metadata.format", form, FORMATS))
     index = next((i for i, item in enumerate(run.history) if item.role is Role.HUMAN), None)
     if index is None:
         raise _invalid("run.history: a message of role HUMAN is needed")
@@ -121,11 +123,27 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
     )
 
 
+def read_history_size(profile: Mapping[str, Any] | None, default: int) -> tuple[int, list[str]]:
+    """How many messages an owner wants to be shown (CONTRACT §4.3), and a note where the wish was not granted."""
+    overrides = profile.get("config_overrides") if profile else None
+    wanted = overrides.get("history_context_size") if isinstance(overrides, Mapping) else None
+    if wanted is None:
+        return default, []
+    low, high = HISTORY_SIZES
+    where = "user_profile.config_overrides.history_context_size"
+    # A profile that was written from JavaScript holds its whole numbers as floats.
+    whole = isinstance(wanted, int) or (isinstance(wanted, float) and wanted.is_integer())
+    if isinstance(wanted, bool) or not whole:
+        return default, [f"{where}: a whole number from {low} to {high} is allowed, {default} is used"]
+    size = int(min(max(wanted, low), high))
+    return size, [] if size == wanted else [f"{where}: {low} to {high} are allowed, {size} is used"]
+
+
 def _read_run(message: Message) -> Run:
     if not isinstance(message.content, dict):
         raise _invalid("content: the run, a JSON object, is needed")
     try:
-        run = _RUN.validate_python(message.content)
+        run = _RUN.validate_python({**message.content, "history": _identified(message)})
     except ValidationError as error:
         raise _invalid(explain(error, "run")) from None
     if run.owner_key != message.owner_key:
@@ -135,13 +153,31 @@ def _read_run(message: Message) -> Run:
             raise _mismatch(f"run.history[{index}].owner_key")
     if "id" in message.content and run.id != message.run_id:
         raise _invalid("run.id: is not the run_id of the envelope")
-    return run if run.id == message.run_id else run.model_copy(update={"id": message.run_id})
+    # What is recorded of a run is found under its id, whatever id its messages name.
+    history = [item.model_copy(update={"run_id": message.run_id}) for item in run.history]
+    return run.model_copy(update={"id": message.run_id, "history": history})
+
+
+def _identified(message: Message) -> Any:
+    """The run's history, in which every message has an id: the same one each time, so that it is recorded once."""
+    history = message.content.get("history", [])
+    if not isinstance(history, list):
+        return history
+    return [
+        {**item, "id": _derived_id(message.run_id, index)} if isinstance(item, dict) and "id" not in item else item
+        for index, item in enumerate(history)
+    ]
+
+
+def _derived_id(run_id: str, index: int) -> str:
+    return f"msg_{hashlib.sha256(f'{run_id}/{index}'.encode()).hexdigest()[:32]}"
 
 
 def _read_input(content: Any, index: int) -> str:
     where = f"run.history[{index}].content"
     text = content if isinstance(content, str) else text_of_parts(content)
-    if content is None or content == [] or (text is not None and not text.strip()):
+    # Canonical first: a text of invisible characters alone is none.
+    if content is None or content == [] or (text is not None and not canonical(text).strip()):
         raise RequestError(ErrorCode.EMPTY_INPUT, f"{where}: is empty")
     if text is None:
         raise _invalid(f"{where}: a text is needed")
@@ -152,9 +188,7 @@ def _read_input(content: Any, index: int) -> str:
 
 
 def _read_session(metadata: Mapping[str, Any]) -> str:
-    session = metadata.get("session_id")
-    if session is None:
-        return DEFAULT_SESSION
+    session = _given(metadata, "session_id", DEFAULT_SESSION)
     if not isinstance(session, str) or not 1 <= len(session) <= _SESSION_CHARS:
         raise _invalid(f"run.metadata.session_id: a text of 1 to {_SESSION_CHARS} characters is needed")
     return session
@@ -191,6 +225,12 @@ def _mismatch(where: str) -> RequestError:
     return RequestError(ErrorCode.OWNER_MISMATCH, f"{where}: is not the owner_key of the envelope")
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SESSION_CHARS else f"{text[:60]}..."
+def _unknown(where: str, value: Any, allowed: tuple[str, ...]) -> str:
+    shown = repr(value[:_SHOWN_CHARS]) if isinstance(value, str) else f"a JSON {type(value).__name__}"
+    return f"{where}: {shown} is unknown; allowed: {', '.join(allowed)}"
+
+
+def _given(metadata: Mapping[str, Any], key: str, default: Any) -> Any:
+    """The value under `key`; `null` is as good as nothing."""
+    value = metadata.get(key)
+    return default if value is None else value
