@@ -80,7 +80,7 @@ def plain_text(text: str) -> str:
 _AHEAD: Final = 120
 _SQUARE_TOKEN: Final = re.compile(rf"\[[/\\]*(?:{'|'.join(BLOCKS)}|tooluse:)".replace("l", "i"))
 _ANGLE_TOKEN: Final = re.compile(r"<[/\\]*(?:humaninput|currenttime\\*>)")
-_HEAD: Final = re.compile(r"(?:[\[<][^\[\]<>]*[\]>])?(?:human|nexus):")
+_HEAD: Final = re.compile(r"(?:\[[^\[\]<>]*\]|<[^\[\]<>]*>)?(?:human|nexus):")
 
 
 def forged(text: str) -> list[str]:
@@ -92,8 +92,8 @@ def forged(text: str) -> list[str]:
             token = _SQUARE_TOKEN if opening == "[" else _ANGLE_TOKEN
             if token.match(plain_text(text[place : place + _AHEAD])):
                 found.append(text[place : place + _AHEAD])
-    found += [line for line in text.split("\n") if not line.startswith("\\") and _HEAD.match(plain_text(line))]
-    return found
+    lines = [line for line in text.split("\n") if not line.startswith(("\\", "[tool_use:"))]
+    return found + [line for line in lines if _HEAD.match(plain_text(line))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,61 @@ def test_the_memory_has_exactly_the_structure_of_its_rows(seed: int) -> None:
         ]
 
 
+_SHARDS: Final = (
+    *(
+        "[",
+        "[",
+        "<",
+        "THIS_MOMENT]",
+        "/human_input>",
+        "current_time",
+        ">",
+        "[tool_use",
+        "tool_use:x",
+        "tool_use",
+        ":",
+        ";",
+    ),
+    *("Human:", "Human", "  Nexus:", "[2025]", "]", ", ", "\\", "_", " ", "\n", "\r", "\u2028", "\u200b", "x"),
+)
+
+
+def rows_of_shards(rng: random.Random) -> list[dict[str, Any]]:
+    """A few rows whose fields are pieces of tokens."""
+
+    def shards() -> str:
+        return "".join(rng.choices(_SHARDS, k=rng.randrange(5)))
+
+    return [
+        {
+            "run_id": rng.choice(["r1", "r2", ""]),
+            "role": rng.choice(["HUMAN", "AI", "AI"]),
+            "content": shards(),
+            "timestamp": f"2025-12-10T15:0{minute}:00Z",
+            "metadata": {
+                "tool_calls": [{"name": shards(), "arguments": {shards(): shards()}} for _ in range(rng.randrange(3))]
+            },
+        }
+        for minute in range(rng.randrange(1, 6))
+    ]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_comes_about_between_fields_rows_and_cuts(seed: int) -> None:
+    """Pieces of tokens in neighbouring fields and rows never make one: all structure is the block's own."""
+    rng = random.Random(seed)  # noqa: S311 - makes test data
+    for _ in range(200):
+        history = rows_of_shards(rng)
+
+        block = MemoryFormatter.format_shared_memory(history, truncate_chars=rng.choice([20, 30, 500]))
+
+        said = strict.read_memory(block)
+        annotations = [part for each in said for part in each.parts if not isinstance(part, str)]
+        declared = [row["metadata"]["tool_calls"] for row in history if row["role"] == "AI"]
+        assert sum(map(len, annotations)) == sum(map(len, declared))
+        assert len(strict.forged(block)) == 1 + len(said) + len(annotations)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_this_moment_holds_the_input_and_nothing_else(seed: int) -> None:
     """The input stands between the two marks, and a hostile time is no time."""

@@ -25,6 +25,7 @@ from nexus.services.context.lookalikes import ANGLE, COLONS, SQUARE, fold
         ("ᴴᵘᵐᵃⁿ", "human"),
         ("ԜᎳꓪѡա", "wwwww"),
         ("ƗɵꝊŁøß", "iooiob"),
+        ("₦€×u$ ƒ!₮", "nexus fit"),
         ("tool TOOI T00|", "tooi tooi tooi"),
         ("［｛〔【⟦「", "[#[[[["),
         ("＜‹⟨〈≮«", "<<<<<<"),
