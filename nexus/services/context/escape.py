@@ -44,6 +44,7 @@ _INVISIBLE = "\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff\U00
 _SURROGATES = "\ud800-\udfff"
 _LINE_ENDS = "\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029"
 _ASCII_LINE_ENDS = ("\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e")
+_ASCII_SUSPECTS = ("[", "<", ":", *_ASCII_LINE_ENDS)
 _TO_NEWLINE = re.compile(f"\r\n|[{_LINE_ENDS}]")
 _REMOVED = re.compile(f"[{_INVISIBLE}]")
 _NOT_TEXT = re.compile(f"[{_SURROGATES}]")
@@ -54,6 +55,7 @@ _SUSPECT = re.compile(
     f"[{re.escape(SQUARE + ANGLE + COLONS)}{_NOT_CANONICAL}](?<![\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff][{COLONS}])"
 )
 
+# What may stand between the letters of a name, between a bracket and a name, and before the slash of a closing tag.
 _GAP = r"[ _\n\\]*+"
 _LEAD = r"[ _\n\\/]*+"
 _CLOSING = rf"{_GAP}/{_LEAD}"
@@ -135,11 +137,9 @@ def unescape(text: str) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    if not text.isascii():
-        return _SUSPECT.search(text) is None
-    if "[" in text or "<" in text or any(end in text for end in _ASCII_LINE_ENDS):
-        return False
-    return ":" not in text
+    if text.isascii():
+        return not any(suspect in text for suspect in _ASCII_SUSPECTS)
+    return _SUSPECT.search(text) is None
 
 
 def _places(text: str) -> list[int]:

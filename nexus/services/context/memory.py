@@ -27,8 +27,12 @@ class Entry:
 
     Attributes:
         index: the row's place in the list that was read.
+        id: `""` when the row has none.
+        run_id: `""` for a row that belongs to no run.
+        text: as stored; `""` for an answer without content.
+        moment: in UTC; None when the row has no readable time.
+        tool_calls: those that the row declared; a human declares none.
         rank: its place in stored order, oldest first.
-        moment: None when the row has no readable time.
         repaired: something in the row was not as it is stored today.
     """
 
@@ -48,6 +52,8 @@ class Utterance:
     """What one side said: a human row, or the AI rows of a run together, in the order of time.
 
     Attributes:
+        id: that of the row, or `merged_ai_<run_id>`.
+        moment: the latest of its rows'; None when none has a readable time.
         merged: several rows may stand behind it (it is the AI's side of a run).
         order: the sort key; ascending is oldest first.
     """
@@ -156,6 +162,7 @@ def _read_row(row: Mapping[str, Any], index: int, rank: int) -> Entry | None:
     if text is None:
         if lowered == "human":
             return None
+        # Older rows say None instead of "" when a model only made calls.
         text, text_repaired = "", not calls
     moment = parse_moment(row.get("timestamp"))
     row_id, run_id = row.get("id"), row.get("run_id")
