@@ -250,7 +250,11 @@ class TestOrdinaryText:
         assert escape(text) == text
 
     @pytest.mark.parametrize(
-        "text", ["list[TaskContext]", "[this moment](#now)", "Human: a pasted transcript", "nexus::Client c;"]
+        "text",
+        [
+            *("list[TaskContext]", "x[capabilities_list]", "<HumanInput value={v} />", "[this moment](#now)"),
+            *("Human: a pasted transcript", "nexus::Client c;", "human: bool = True", "「Capabilities」"),
+        ],
     )
     def test_the_price(self, text: str) -> None:
         """Known cases in which ordinary text cannot be told from a token, and costs one backslash that comes off."""
