@@ -77,6 +77,7 @@ def describe_exception(_logger: Any, _method: str, event: Event) -> Event:
     error = sys.exc_info()[1] if info is True else info
     if isinstance(error, BaseException):
         frames = traceback.extract_tb(error.__traceback__)
-        places = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames]
-        event["exception"] = {"type": type(error).__name__, "places": places}
+        places = [f"\n  {frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames]
+        # A text, because the console form writes it out by itself.
+        event["exception"] = type(error).__name__ + "".join(places)
     return event

@@ -11,7 +11,9 @@ Rules of this module:
 """
 
 import hashlib
+import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -35,6 +37,8 @@ _ESCAPE = re.compile(
     rb"|(?P<bad>u0000|u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
 )
+# A number that overflows has an exponent or more digits than this.
+_PERHAPS_INFINITE = re.compile(rb"[0-9][eE]\+?[0-9]{2}|[0-9]{309}")
 # A string and whether a colon follows, or a bracket. A string that the payload ends in is none: half an id may be
 # somebody else's.
 _TOKEN = re.compile(rb'"((?:[^"\\]++|\\.)*+)(?:"(\s*+:)?|\\?\Z(?P<cut>))|([\[{])|([\]}])', re.DOTALL)
@@ -92,6 +96,8 @@ def decode(payload: bytes, *, max_bytes: int = 1 << 20) -> Message:
         raise UnreadablePayloadError(f"a JSON {type(value).__name__}, an object is needed")
     if payload.count(b"[") + payload.count(b"{") > MAX_DEPTH and is_deeper(value, MAX_DEPTH):
         raise _unusable(payload, ErrorCode.INVALID_REQUEST, f"nested deeper than {MAX_DEPTH}")
+    if _PERHAPS_INFINITE.search(payload) and _holds_infinity(value):
+        raise _unusable(payload, ErrorCode.INVALID_REQUEST, "not JSON: a number is too large")
     value.setdefault("id", _derived_id(payload))
     try:
         return _MESSAGE.validate_python(value)
@@ -171,5 +177,19 @@ def _string(text: bytes) -> str:
 
 
 def _children(parent: Any) -> list[Any]:
-    items = parent.values() if isinstance(parent, dict) else parent
-    return [item for item in items if isinstance(item, dict | list)]
+    return [item for item in _items(parent) if isinstance(item, dict | list)]
+
+
+def _items(parent: Any) -> Iterable[Any]:
+    items: Iterable[Any] = parent.values() if isinstance(parent, dict) else parent
+    return items
+
+
+def _holds_infinity(value: Any) -> bool:
+    level = [value]
+    while level:
+        items = [item for parent in level for item in _items(parent)]
+        if any(isinstance(item, float) and not math.isfinite(item) for item in items):
+            return True
+        level = [item for item in items if isinstance(item, dict | list)]
+    return False

@@ -1,0 +1,155 @@
+"""The names and values that others rely on, letter by letter (CONTRACT §1.1, §1.2, §1.4)."""
+
+import re
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import anyio
+import pytest
+from pydantic import ValidationError
+
+from nexus.core import errors
+from nexus.core.errors import ErrorCode, NexusError, RequestError
+from nexus.core.models import Message, Role, Run, RunStatus, as_utc, new_message_id, new_run_id, utc_now
+from nexus.core.tasks import ungrouped
+from nexus.core.topics import Topics
+
+
+def test_topics() -> None:
+    """Every topic has the name that the orchestrators know."""
+    assert {name: value for name, value in vars(Topics).items() if name.isupper()} == {
+        "RUNS_NEW": "runs.new",
+        "CONTEXT_BUILD_REQUEST": "context.build.request",
+        "CONTEXT_BUILD_RESPONSE": "context.build.response",
+        "LLM_REQUESTS": "llm.requests",
+        "LLM_RESULTS": "llm.results",
+        "TOOLS_REQUESTS": "tools.requests",
+        "TOOLS_RESULTS": "tools.results",
+        "UI_EVENTS": "ui.events",
+        "SYSTEM_COMMAND": "system.command",
+        "COMMAND_RESULT": "command.result",
+        "TOOLS_REGISTER": "tools.register",
+        "TOOLS_UNREGISTER": "tools.unregister",
+        "SESSION_STATE": "session.state",
+        "CONFIG_CHANGED": "config.changed",
+    }
+
+
+def test_error_codes() -> None:
+    """The codes of the contract, each spelled as it is called, and which of them are worth another try."""
+    assert {code.name: code.retryable for code in ErrorCode} == {
+        "INVALID_REQUEST": False,
+        "EMPTY_INPUT": False,
+        "UNKNOWN_LAYOUT": False,
+        "MISSING_AGENT_ROLE": False,
+        "OWNER_MISMATCH": False,
+        "ID_CONFLICT": False,
+        "PAYLOAD_TOO_LARGE": False,
+        "UNAUTHENTICATED": False,
+        "OVERLOADED": True,
+        "DEADLINE_EXCEEDED": True,
+        "HISTORY_UNAVAILABLE": True,
+        "INTERNAL": True,
+    }
+    assert all(code.value == code.name for code in ErrorCode)
+
+
+def test_one_tree_of_errors() -> None:
+    """Whatever the module raises is a NexusError, and its docstring draws every one of them."""
+    classes = [item for item in vars(errors).values() if isinstance(item, type) and issubclass(item, Exception)]
+    assert all(issubclass(item, NexusError) for item in classes)
+    assert set(re.findall(r"\w+Error", errors.__doc__ or "")) == {item.__name__ for item in classes}
+
+
+def test_a_request_error_tells_code_and_message() -> None:
+    """Its text begins with the code."""
+    error = RequestError(ErrorCode.EMPTY_INPUT, "run.history[0].content: is empty")
+    assert str(error) == "EMPTY_INPUT: run.history[0].content: is empty"
+    assert (error.code, error.message) == (ErrorCode.EMPTY_INPUT, "run.history[0].content: is empty")
+
+
+def test_roles_and_statuses() -> None:
+    """The roles of the contract, and the statuses that existing orchestrators send."""
+    assert [role.value for role in Role] == ["HUMAN", "AI", "SYSTEM", "TOOL", "COMMAND"]
+    assert {"PENDING", "BUILDING_CONTEXT"} <= {status.value for status in RunStatus}
+
+
+def test_fields_of_a_message() -> None:
+    """The envelope has these fields and makes up what is missing."""
+    message = Message(run_id="run_1", owner_key="ada", role=Role.HUMAN)
+    assert list(Message.model_fields) == ["id", "run_id", "owner_key", "role", "content", "timestamp", "metadata"]
+    assert re.fullmatch("msg_[0-9a-f]{32}", message.id)
+    assert message.timestamp.tzinfo is UTC
+    assert (message.content, message.metadata) == (None, {})
+
+
+def test_fields_of_a_run() -> None:
+    """The run has these fields and makes up what is missing."""
+    run = Run(owner_key="ada")
+    assert list(Run.model_fields) == ["id", "owner_key", "status", "history", "iteration_count", "tools", "metadata"]
+    assert re.fullmatch("run_[0-9a-f]{32}", run.id)
+    assert run.model_dump(exclude={"id"}) == {
+        "owner_key": "ada",
+        "status": "PENDING",
+        "history": [],
+        "iteration_count": 0,
+        "tools": [],
+        "metadata": {},
+    }
+
+
+def test_ids_are_never_the_same() -> None:
+    """A thousand ids of each kind are two thousand ids."""
+    assert len({make() for make in (new_message_id, new_run_id) for _ in range(1_000)}) == 2_000
+
+
+def test_messages_do_not_change() -> None:
+    """A field cannot be set."""
+    message = Message(run_id="run_1", owner_key="ada", role=Role.HUMAN)
+    with pytest.raises(ValidationError, match="frozen"):
+        message.run_id = "run_2"  # type: ignore[misc]  # the point of the test
+
+
+@pytest.mark.parametrize("owner", [{"$ne": ""}, "", "x" * 257, None, 5, ["ada"]])
+def test_an_owner_is_a_text(owner: Any) -> None:
+    """No object, number or empty text passes for an owner."""
+    with pytest.raises(ValidationError, match="owner_key"):
+        Message.model_validate({"run_id": "run_1", "owner_key": owner, "role": "HUMAN"})
+
+
+def test_moments() -> None:
+    """Naive is UTC, aware is taken there, and now is aware."""
+    assert as_utc(datetime(2025, 1, 1)) == datetime(2025, 1, 1, tzinfo=UTC)  # noqa: DTZ001  # naive on purpose
+    assert as_utc(datetime(2025, 1, 1, 8, tzinfo=timezone(timedelta(hours=8)))) == datetime(2025, 1, 1, tzinfo=UTC)
+    assert utc_now().tzinfo is UTC
+
+
+class TestUngrouped:
+    """Around task groups, an exception that is alone comes out as itself."""
+
+    async def test_one_exception_comes_out_alone(self) -> None:
+        """However many groups are around it."""
+        failure = KeyError("mine")
+        with pytest.raises(KeyError) as caught, ungrouped():
+            async with anyio.create_task_group(), anyio.create_task_group():
+                raise failure
+        assert caught.value is failure
+
+    async def test_its_cause_stays(self) -> None:
+        """Why it was raised is not forgotten."""
+        cause = ValueError("why")
+        with pytest.raises(KeyError) as caught, ungrouped():
+            async with anyio.create_task_group():
+                raise KeyError("mine") from cause
+        assert caught.value.__cause__ is cause
+
+    async def test_several_stay_a_group(self) -> None:
+        """None of them is lost."""
+        with pytest.raises(ExceptionGroup) as caught, ungrouped():
+            raise ExceptionGroup("two", [KeyError("a"), ValueError("b")])
+        assert len(caught.value.exceptions) == 2
+
+    async def test_nothing_happens_without_an_exception(self) -> None:
+        """A body that ends well ends well."""
+        with ungrouped():
+            await anyio.lowlevel.checkpoint()

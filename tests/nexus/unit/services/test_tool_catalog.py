@@ -1,0 +1,221 @@
+"""Tools that are registered over the bus, and that every replica comes to know (CONTRACT §3)."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.models import Message, Role
+from nexus.core.topics import Topics
+from nexus.services.tool_catalog import ToolCatalog
+from nexus.tools.registry import ToolRegistry
+from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.waiting import until
+
+
+def definition(name: str, description: str = "d") -> dict[str, Any]:
+    """A definition in the OpenAI form."""
+    return {"type": "function", "function": {"name": name, "description": description}}
+
+
+def envelope(content: Any) -> Message:
+    """A message that carries this."""
+    return Message(run_id="run_1", owner_key="ada", role=Role.COMMAND, content=content)
+
+
+def lists(registry: ToolRegistry, *names: str) -> Callable[[], Awaitable[bool]]:
+    """Whether the registry lists exactly these tools."""
+
+    async def probe() -> bool:
+        return registry.list_tool_names() == [*names]
+
+    return probe
+
+
+class Trial:
+    """A catalog with its registry."""
+
+    def __init__(self, store: FakeStore, *, refresh_s: float = 3_600) -> None:
+        self.registry = ToolRegistry()
+        self.catalog = ToolCatalog(self.registry, store, refresh_s=refresh_s)
+
+    def register(self, content: Any) -> bool:
+        """Offer a registration."""
+        return self.catalog.offer(Topics.TOOLS_REGISTER, envelope(content))
+
+    def unregister(self, content: Any) -> bool:
+        """Offer an unregistration."""
+        return self.catalog.offer(Topics.TOOLS_UNREGISTER, envelope(content))
+
+
+async def test_registered_and_unregistered() -> None:
+    """A definition is kept in the store and listed; by its name it is forgotten, given as a text or in an object."""
+    store = FakeStore()
+    trial = Trial(store)
+    async with trial.catalog.running():
+        for name in ("a", "b", "c"):
+            assert trial.register(definition(name))
+        await until(lists(trial.registry, "a", "b", "c"))
+        assert trial.registry.get_tool_definition("b") == definition("b")
+        assert [*store.tools] == ["a", "b", "c"]
+        assert trial.unregister("a")
+        assert trial.unregister({"name": "b"})
+        await until(lists(trial.registry, "c"))
+    assert [*store.tools] == ["c"]
+
+
+async def test_a_second_registration_replaces_the_first() -> None:
+    """The newest definition of a name counts."""
+    trial = Trial(FakeStore())
+    async with trial.catalog.running():
+        for text in ("old", "new"):
+            trial.register(definition("a", text))
+        trial.register(definition("z"))
+        await until(lists(trial.registry, "a", "z"))
+    assert trial.registry.get_tool_definition("a") == definition("a", "new")
+
+
+@pytest.mark.parametrize("content", [None, "a", 5, [], {}, {"name": "a"}, definition("a b"), [definition("a")]])
+async def test_a_malformed_registration_is_refused(content: Any) -> None:
+    """It reaches neither the store nor the registry."""
+    store = FakeStore()
+    trial = Trial(store)
+    async with trial.catalog.running():
+        assert not trial.register(content)
+    assert store.calls == []
+
+
+@pytest.mark.parametrize("content", [None, "", 5, [], {}, {"name": ""}, {"name": ["a"]}, "a b", "x" * 65, {"$ne": ""}])
+async def test_a_malformed_unregistration_is_refused(content: Any) -> None:
+    """Only a name that a tool can have is looked for."""
+    store = FakeStore()
+    trial = Trial(store)
+    async with trial.catalog.running():
+        assert not trial.unregister(content)
+    assert store.calls == []
+
+
+async def test_a_local_name_is_protected() -> None:
+    """Nobody replaces or removes a tool of this process over the bus."""
+    store = FakeStore()
+    trial = Trial(store)
+    trial.registry.register(definition("mine"), print)
+    async with trial.catalog.running():
+        assert not trial.register(definition("mine", "theirs"))
+        assert not trial.unregister("mine")
+        assert trial.register(definition("other"))
+        await until(lists(trial.registry, "mine", "other"))
+    assert trial.registry.get_tool_definition("mine") == definition("mine")
+    assert [*store.tools] == ["other"]
+
+
+class FailingOnce(FakeStore):
+    """A store whose next operations fail with these errors."""
+
+    def __init__(self, *errors: Exception) -> None:
+        super().__init__()
+        self.errors = [*errors]
+
+    def _ask(self, operation: str) -> None:
+        super()._ask(operation)
+        if self.errors:
+            raise self.errors.pop(0)
+
+
+async def test_a_store_that_is_down_delays_and_keeps_the_order() -> None:
+    """What was offered meanwhile is applied in order when it is back: here the last word on `a` is that it is gone."""
+    store = FailingOnce(StoreUnavailableError("away"))
+    trial = Trial(store)
+    async with trial.catalog.running():
+        trial.register(definition("a"))
+        trial.unregister("a")
+        trial.register(definition("b"))
+        await until(lists(trial.registry, "b"))
+    assert [call for call in store.calls if call != "list_tools"] == ["put_tool", "put_tool", "delete_tool", "put_tool"]
+
+
+async def test_what_the_store_rejects_is_dropped() -> None:
+    """The next change is applied nevertheless."""
+    trial = Trial(FailingOnce(StoreRejectedError("no")))
+    async with trial.catalog.running():
+        trial.register(definition("bad"))
+        trial.register(definition("good"))
+        await until(lists(trial.registry, "good"))
+
+
+async def test_two_catalogs_on_one_store() -> None:
+    """What one hears the other comes to know, and what it forgets too."""
+    store = FakeStore()
+    one, other = Trial(store), Trial(store, refresh_s=0.01)
+    async with one.catalog.running(), other.catalog.running():
+        one.register(definition("a"))
+        await until(lists(other.registry, "a"))
+        one.unregister("a")
+        await until(lists(other.registry))
+
+
+async def test_a_restart_sees_what_was_registered() -> None:
+    """A new catalog reads the store."""
+    store = FakeStore()
+    store.tools = {"a": definition("a")}
+    trial = Trial(store)
+    async with trial.catalog.running():
+        before = trial.registry.complete
+        await trial.catalog.refresh()
+    assert (before, trial.registry.complete) == (False, True)
+    assert trial.registry.list_tool_names() == ["a"]
+
+
+async def test_a_failed_refresh_changes_nothing() -> None:
+    """Tools that were known stay known while the store is away."""
+    store = FakeStore()
+    store.tools = {"a": definition("a")}
+    trial = Trial(store)
+    async with trial.catalog.running():
+        await trial.catalog.refresh()
+        store.down = True
+        with pytest.raises(StoreUnavailableError):
+            await trial.catalog.refresh()
+    assert trial.registry.list_tool_names() == ["a"]
+
+
+async def test_the_periodic_refresh_survives_an_outage() -> None:
+    """It goes on when the store is back."""
+    store = FakeStore()
+    store.down = True
+    trial = Trial(store, refresh_s=0.01)
+    async with trial.catalog.running():
+
+        async def asked() -> bool:
+            return store.calls.count("list_tools") >= 2
+
+        await until(asked)
+        store.tools, store.down = {"a": definition("a")}, False
+        await until(lists(trial.registry, "a"))
+
+
+async def test_bad_stored_tools_are_passed_over() -> None:
+    """Somebody else's mistake in the collection hides no other tool."""
+    store = FakeStore()
+    store.tools = {"a": {}, "b": definition("b"), "c": definition("c d")}
+    trial = Trial(store)
+    async with trial.catalog.running():
+        await trial.catalog.refresh()
+    assert trial.registry.list_tool_names() == ["b"]
+
+
+async def test_too_many_changes_are_refused() -> None:
+    """What waits is bounded, and who offers is told."""
+    trial = Trial(FakeStore())
+    async with trial.catalog.running():
+        outcomes = [trial.register(definition(f"t{number}")) for number in range(300)]
+    assert outcomes == [True] * 256 + [False] * 44
+
+
+async def test_after_its_end_nothing_is_taken() -> None:
+    """An offer to a catalog that has ended is refused, not an error."""
+    trial = Trial(FakeStore())
+    async with trial.catalog.running():
+        pass
+    assert not trial.register(definition("late"))

@@ -1,0 +1,321 @@
+"""Settings: file and defaults are one; what is wrong is named where it stands; secrets stay secret (CONTRACT §9)."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from nexus.config import STORED_SECTIONS, Settings, load_settings
+from nexus.core.errors import ConfigError
+
+EXAMPLE = Path(__file__).parents[3] / "config.example.yml"
+SECRET = "hunter2-canary"
+
+
+def written(folder: Path, text: str) -> Path:
+    """A settings file with this text."""
+    path = folder / "nexus.yml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def fault(folder: Path | None = None, text: str = "", **variables: str) -> str:
+    """What is said of wrong settings."""
+    with pytest.raises(ConfigError) as caught:
+        load_settings(written(folder, text) if folder else None, variables)
+    return str(caught.value)
+
+
+def keys_of(model: type[BaseModel], before: str = "") -> set[str]:
+    """Every key under a settings model, with dots."""
+    keys: set[str] = set()
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            keys |= keys_of(inner, f"{before}{name}.")
+        else:
+            keys.add(before + name)
+    return keys
+
+
+def keys_in(values: dict[str, Any], before: str = "") -> set[str]:
+    """Every key in a parsed file, with dots."""
+    keys: set[str] = set()
+    for name, value in values.items():
+        keys |= keys_in(value, f"{before}{name}.") if isinstance(value, dict) else {before + name}
+    return keys
+
+
+class TestExample:
+    """`config.example.yml` and the defaults in the code are one."""
+
+    def test_it_says_what_holds_without_it(self) -> None:
+        """Loading it gives the same as loading nothing."""
+        assert load_settings(EXAMPLE, {}) == load_settings(None, {})
+
+    def test_it_lists_every_setting(self) -> None:
+        """No setting is missing, none is too much; the environment alone is named by a variable."""
+        assert keys_in(yaml.safe_load(EXAMPLE.read_text())) == keys_of(Settings) - {"environment"}
+
+    def test_every_setting_is_explained(self) -> None:
+        """Each key with a value has a comment beside it."""
+        lines = [line for line in EXAMPLE.read_text().splitlines() if re.match(r"\s+\w+: *[^ #]", line)]
+        assert len(lines) == len(keys_of(Settings)) - 1
+        described = 'description: "About this friend - preferences, patterns, and context"'
+        assert [line.strip() for line in lines if " # " not in line] in ([], [described])
+
+
+class TestPrecedence:
+    """File before defaults, variables before the file."""
+
+    def test_the_file_counts(self, tmp_path: Path) -> None:
+        """What it sets is set, the rest stays."""
+        settings = load_settings(written(tmp_path, "memory: {truncate_chars: 99}"), {})
+        assert (settings.memory.truncate_chars, settings.memory.history_context_size) == (99, 20)
+
+    def test_a_variable_counts_more(self, tmp_path: Path) -> None:
+        """One key of a section is overridden, the others stay as in the file."""
+        path = written(tmp_path, "memory: {truncate_chars: 99, history_context_size: 7}")
+        settings = load_settings(path, {"NEXUS_MEMORY__TRUNCATE_CHARS": "100"})
+        assert (settings.memory.truncate_chars, settings.memory.history_context_size) == (100, 7)
+
+    def test_the_variables_of_the_contract(self) -> None:
+        """Addresses, names and modes by their documented names."""
+        settings = load_settings(
+            None,
+            {
+                "NEXUS_BUS__URL": "redis://r:1/2",
+                "NEXUS_BUS__MODE": "memory",
+                "NEXUS_DATABASE__URI": "mongodb://m:3",
+                "NEXUS_DATABASE__NAME": "other",
+                "NEXUS_DATABASE__DRIVER": "pymongo",
+                "NEXUS_USER_DEFAULTS__PROMPTS__FRIENDS_PROFILE__CONTENT": "[hello",
+                "NEXUS_TOOLS__MODULES": "[a.b, c]",
+                "NEXUS_ENV": "staging",
+                "NEXUS_UNRELATED": "x",
+                "HOME": "/",
+            },
+        )
+        assert settings.bus.url.get_secret_value() == "redis://r:1/2"
+        assert settings.bus.mode == "memory"
+        assert settings.database.uri.get_secret_value() == "mongodb://m:3"
+        assert (settings.database.name, settings.database.driver) == ("other", "pymongo")
+        assert settings.user_defaults.prompts.friends_profile.content == "[hello"
+        assert settings.tools.modules == ("a.b", "c")
+        assert settings.environment == "staging"
+
+    def test_the_file_is_named_by_a_variable(self, tmp_path: Path) -> None:
+        """`NEXUS_CONFIG` names it unless a path is given."""
+        path = written(tmp_path, "memory: {truncate_chars: 99}")
+        assert load_settings(None, {"NEXUS_CONFIG": str(path)}).memory.truncate_chars == 99
+        assert load_settings(EXAMPLE, {"NEXUS_CONFIG": str(path)}).memory.truncate_chars == 500
+
+    def test_the_environment_is_development(self) -> None:
+        """Unless `NEXUS_ENV` says something."""
+        assert (
+            load_settings(None, {}).environment == load_settings(None, {"NEXUS_ENV": ""}).environment == "development"
+        )
+
+    @pytest.mark.parametrize("text", ["", "# nothing\n", "memory:\n", "memory: {}\n"])
+    def test_nothing_is_the_defaults(self, tmp_path: Path, text: str) -> None:
+        """An empty file, or a section with all keys commented out."""
+        assert load_settings(written(tmp_path, text), {}) == load_settings(None, {})
+
+
+class TestVariablesInTheFile:
+    """`${VAR}` is filled at load."""
+
+    def test_it_is_filled(self, tmp_path: Path) -> None:
+        """In texts, numbers and lists."""
+        path = written(tmp_path, "bus: {url: 'redis://:${PW}@h', lease_ms: '${MS}'}\ntools: {modules: ['${M}.x']}")
+        settings = load_settings(path, {"PW": "p", "MS": "300", "M": "m"})
+        assert settings.bus.url.get_secret_value() == "redis://:p@h"
+        assert (settings.bus.lease_ms, settings.tools.modules) == (300, ("m.x",))
+
+    def test_a_missing_one_is_named(self, tmp_path: Path) -> None:
+        """File, key and variable, one line for each."""
+        text = fault(tmp_path, "bus: {url: '${PW}'}\ntools: {modules: [a, '${M}']}")
+        path = tmp_path / "nexus.yml"
+        assert text.splitlines() == [
+            f"{path}: bus.url: the environment variable PW is not set",
+            f"{path}: tools.modules[1]: the environment variable M is not set",
+        ]
+
+
+class TestFaults:
+    """What is wrong is named with place, key and what is allowed."""
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            (
+                "buss: {url: x}",
+                "buss: unknown; allowed: bus, context, database, layouts, memory, system, tools, user_defaults",
+            ),
+            ("environment: x", "environment: unknown; allowed: bus, context, database,"),
+            ("memory: {size: 3}", "memory.size: unknown; allowed: history_context_size, truncate_chars"),
+            (
+                "user_defaults: {prompts: {friends_profile: {text: x}}}",
+                "user_defaults.prompts.friends_profile.text: unknown; allowed: content, description, editable",
+            ),
+            ("bus: {mode: kafka}", "bus.mode: Input should be 'pubsub' or 'memory'"),
+            ("bus: {lease_ms: soon}", "bus.lease_ms: Input should be a valid integer"),
+            ("bus: {lease_ms: 1}", "bus.lease_ms: Input should be greater than or equal to 200"),
+            ("bus: {heartbeat_s: .nan}", "bus.heartbeat_s: Input should be"),
+            ("bus: {heartbeat_s: .inf}", "bus.heartbeat_s: Input should be less than or equal to 60"),
+            ("memory: {history_context_size: 201}", "memory.history_context_size: Input should be less than"),
+            ("database: {name: 'a b'}", "database.name: String should match pattern"),
+            ("tools: {modules: a.b}", "tools.modules: Input should be a valid tuple"),
+            ("bus: 5", "bus: Input should be a valid dictionary"),
+            ("bus: [url]", "bus: Input should be a valid dictionary"),
+            ("1: x", "1: "),
+        ],
+    )
+    def test_in_the_file(self, tmp_path: Path, text: str, said: str) -> None:
+        """The line begins with the file."""
+        assert fault(tmp_path, text).startswith(f"{tmp_path / 'nexus.yml'}: {said}")
+
+    @pytest.mark.parametrize(
+        ("name", "value", "said"),
+        [
+            (
+                "NEXUS_BUSS__URL",
+                "x",
+                "buss: unknown; allowed: bus, context, database, layouts, memory, system, tools, user_defaults",
+            ),
+            ("NEXUS_MEMORY__SIZE", "3", "memory.size: unknown; allowed: history_context_size, truncate_chars"),
+            ("NEXUS_ENVIRONMENT__X", "3", "environment: unknown; allowed: bus, context,"),
+            ("NEXUS_BUS__MODE", "kafka", "bus.mode: Input should be 'pubsub' or 'memory'"),
+            ("NEXUS_BUS__LEASE_MS", "", "bus.lease_ms: Input should be a valid integer"),
+            ("NEXUS_BUS__URL__HOST", "x", "bus.url: Input should be a valid string"),
+            ("NEXUS_TOOLS__MODULES", "[1]", "tools.modules.0: Input should be a valid string"),
+            ("NEXUS_Bus__Lease_Ms", "1", "bus.lease_ms: Input should be greater"),
+            ("NEXUS_BUS__", "1", "bus.: unknown; allowed: answer_ttl_s,"),
+            ("NEXUS_BUS_URL", "x", "unknown; NEXUS_BUS__URL is meant"),
+        ],
+    )
+    def test_in_a_variable(self, tmp_path: Path, name: str, value: str, said: str) -> None:
+        """The line begins with the variable, whatever the file says."""
+        assert fault(tmp_path, "bus: {lease_ms: 300}", **{name: value}).startswith(
+            f"environment variable {name}: {said}"
+        )
+
+    def test_a_variable_inside_another(self) -> None:
+        """A key cannot be a value and hold keys."""
+        text = fault(NEXUS_BUS__URL="x", NEXUS_BUS__URL__HOST="y")
+        assert text == "environment variable NEXUS_BUS__URL__HOST: url: has a value, and no keys inside"
+
+    def test_all_at_once(self, tmp_path: Path) -> None:
+        """Every fault of file and environment has a line of its own, where it stands."""
+        lines = fault(tmp_path, "bus: {lease_ms: 1, x: 2}", NEXUS_BUS__LEASE_MS="2", NEXUS_A__B="").splitlines()
+        file = str(tmp_path / "nexus.yml")
+        assert [line.partition(":")[0] for line in lines] == [
+            file,
+            file,
+            "environment variable NEXUS_BUS__LEASE_MS",
+            "environment variable NEXUS_A__B",
+        ]
+
+    def test_no_file(self, tmp_path: Path) -> None:
+        """A file that is not there, or is a folder."""
+        with pytest.raises(ConfigError, match=r"none\.yml: cannot be read: No such file"):
+            load_settings(tmp_path / "none.yml", {})
+        with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+            load_settings(tmp_path, {})
+
+    def test_not_yaml(self, tmp_path: Path) -> None:
+        """The place is named."""
+        assert fault(tmp_path, "bus:\n  url: [a\n").endswith("nexus.yml: is not YAML: line 3, column 1")
+
+    def test_not_text(self, tmp_path: Path) -> None:
+        """Bytes that are no UTF-8."""
+        path = tmp_path / "nexus.yml"
+        path.write_bytes(b"bus: \xff")
+        with pytest.raises(ConfigError, match="is not UTF-8 text"):
+            load_settings(path, {})
+
+    @pytest.mark.parametrize(("text", "kind"), [("[a]", "list"), ("text", "str"), ("5", "int")])
+    def test_no_sections(self, tmp_path: Path, text: str, kind: str) -> None:
+        """YAML that is no mapping."""
+        assert fault(tmp_path, text).endswith(f"holds a {kind}; sections with keys are needed")
+
+
+class TestSecrets:
+    """Addresses with passwords show nowhere."""
+
+    def test_not_in_a_repr(self) -> None:
+        """Neither the repr nor the text nor a dump in JSON holds them."""
+        url = f"redis://:{SECRET}@h"
+        settings = load_settings(None, {"NEXUS_BUS__URL": url, "NEXUS_DATABASE__URI": f"mongodb://u:{SECRET}@h"})
+        assert SECRET not in repr(settings) + str(settings) + settings.model_dump_json() + repr(settings.model_dump())
+        assert settings.bus.url.get_secret_value() == url
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "bus: {url: {x: hunter2-canary}}",
+            "bus: {urll: hunter2-canary}",
+            "bus:\n  url: redis://:hunter2-canary@h: x",
+            "bus:\n  url: *hunter2-canary",
+            "bus:\n  url: !hunter2-canary x",
+            "bus: {lease_ms: hunter2-canary}",
+            "bus: {channel_prefix: 'hunter2-canary @'}",
+            "database: {name: 'hunter2-canary @'}",
+            "bus:\n\turl: hunter2-canary",
+        ],
+    )
+    def test_not_in_an_error_of_the_file(self, tmp_path: Path, text: str) -> None:
+        """However wrong the line is."""
+        assert SECRET not in fault(tmp_path, text)
+
+    @pytest.mark.parametrize("name", ["NEXUS_BUS__URLL", "NEXUS_BUS__LEASE_MS", "NEXUS_BUS_URL", "NEXUS_BUS__URL__X"])
+    def test_not_in_an_error_of_the_environment(self, name: str) -> None:
+        """However wrong the variable is."""
+        assert SECRET not in fault(None, "", **{name: SECRET})
+
+
+class TestStored:
+    """The `configurations` document lies between the file and the environment."""
+
+    def test_precedence(self, tmp_path: Path) -> None:
+        """File, then document, then variables."""
+        variables = {"NEXUS_MEMORY__TRUNCATE_CHARS": "400", "NEXUS_BUS__LEASE_MS": "333"}
+        path = written(tmp_path, "memory: {history_context_size: 5, truncate_chars: 100}")
+        settings = load_settings(path, variables)
+        changed = settings.with_stored({"memory": {"history_context_size": 9, "truncate_chars": 200}}, variables)
+        assert (changed.memory.history_context_size, changed.memory.truncate_chars) == (9, 400)
+        assert changed.bus == settings.bus
+
+    def test_what_it_does_not_say_stays(self, tmp_path: Path) -> None:
+        """Key by key, not section by section."""
+        settings = load_settings(written(tmp_path, "memory: {history_context_size: 5}"), {})
+        assert settings.with_stored({"memory": {"truncate_chars": 50}}, {}).memory.history_context_size == 5
+
+    def test_other_sections_are_not_taken(self) -> None:
+        """Nobody changes addresses through the database, and its own fields are ignored."""
+        assert STORED_SECTIONS == ("memory", "layouts", "user_defaults")
+        settings = load_settings(None, {})
+        document = {"_id": 1, "environment": "x", "bus": {"url": "redis://evil"}, "memory": None}
+        assert settings.with_stored(document, {}) == settings
+
+    @pytest.mark.parametrize("memory", [{"truncate_chars": 1}, {"sizes": 5}, "text", [1]])
+    def test_what_is_wrong_names_the_document(self, memory: Any) -> None:
+        """Also where a variable overrides the key."""
+        settings = load_settings(None, {"NEXUS_ENV": "staging"})
+        with pytest.raises(ConfigError, match=r"^configurations document of environment 'staging': memory"):
+            settings.with_stored({"memory": memory}, {"NEXUS_MEMORY__TRUNCATE_CHARS": "100"})
+
+    def test_the_defaults_of_owners(self) -> None:
+        """The profile text of owners without one may stand there."""
+        profile = {"content": "Be kind.", "editable": False, "description": "d"}
+        changed = load_settings(None, {}).with_stored({"user_defaults": {"prompts": {"friends_profile": profile}}}, {})
+        assert changed.user_defaults.prompts.friends_profile.model_dump() == profile
+
+
+def test_settings_do_not_change() -> None:
+    """They are values."""
+    with pytest.raises(ValueError, match="frozen"):
+        load_settings(None, {}).bus.lease_ms = 5  # type: ignore[misc]  # the point of the test

@@ -1,0 +1,102 @@
+"""Logs hold ids, sizes and hashes, never what people wrote (DESIGN, logs)."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from nexus.log import configure_logging, describe_exception, withhold
+
+SECRET = "hunter2-canary"
+
+
+@pytest.fixture(autouse=True)
+def _defaults_afterwards() -> Iterator[None]:
+    """Other tests log as if this one had not been."""
+    yield
+    structlog.reset_defaults()
+
+
+def logged(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    """The lines on stderr as JSON."""
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return [json.loads(line) for line in captured.err.splitlines()]
+
+
+def test_a_line_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """Event, level, an aware time, and the fields that may be shown."""
+    configure_logging("info", "json")
+    structlog.get_logger().info("answered", request_id="msg_1", bytes=5)
+    (line,) = logged(capsys)
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {"event": "answered", "level": "info", "request_id": "msg_1", "bytes": 5}
+
+
+def test_other_fields_are_withheld(capsys: pytest.CaptureFixture[str]) -> None:
+    """A field that is not on the list shows that it was there and nothing else."""
+    configure_logging("info", "json")
+    structlog.get_logger().bind(owner_key=SECRET).info("answered", text=SECRET, url=SECRET)
+    (line,) = logged(capsys)
+    assert (line["text"], line["url"], line["owner_key"]) == ("[withheld]",) * 3
+    assert SECRET not in json.dumps(line)
+
+
+def test_an_exception_is_shown_without_its_text(capsys: pytest.CaptureFixture[str]) -> None:
+    """Type and places, newest last."""
+    configure_logging("info", "json")
+    try:
+        int(SECRET)
+    except ValueError:
+        structlog.get_logger().exception("failed")
+    (line,) = logged(capsys)
+    kind, place = line["exception"].splitlines()
+    assert kind == "ValueError"
+    assert re.fullmatch(r"  test_log.py:\d+ test_an_exception_is_shown_without_its_text", place)
+    assert SECRET not in json.dumps(line)
+
+
+@pytest.mark.parametrize("form", ["auto", "json"])
+def test_without_a_terminal_it_is_json(capsys: pytest.CaptureFixture[str], form: Any) -> None:
+    """A pipe gets JSON unless the console form is asked for."""
+    configure_logging("info", form)
+    structlog.get_logger().info("ready")
+    assert logged(capsys)[0]["event"] == "ready"
+
+
+def test_the_console_form(capsys: pytest.CaptureFixture[str]) -> None:
+    """Readable lines with the same fields withheld, also under an exception."""
+    configure_logging("info", "console")
+    try:
+        int(SECRET)
+    except ValueError:
+        structlog.get_logger().exception("failed", request_id="msg_1", text=SECRET)
+    shown = capsys.readouterr().err
+    assert "failed" in shown
+    assert "msg_1" in shown
+    assert "[withheld]" in shown
+    assert "ValueError" in shown
+    assert SECRET not in shown
+
+
+@pytest.mark.parametrize(("level", "shown"), [("debug", 4), ("info", 3), ("warning", 2), ("error", 1)])
+def test_levels(capsys: pytest.CaptureFixture[str], level: str, shown: int) -> None:
+    """What is below the level is not written."""
+    configure_logging(level, "json")
+    log = structlog.get_logger()
+    log.debug("a")
+    log.info("b")
+    log.warning("c")
+    log.error("d")
+    assert len(logged(capsys)) == shown
+
+
+def test_the_parts_by_themselves() -> None:
+    """The processors take an event and give one."""
+    assert withhold(None, "info", {"event": "e", "x": 1}) == {"event": "e", "x": "[withheld]"}
+    assert describe_exception(None, "info", {"event": "e"}) == {"event": "e"}
+    described = describe_exception(None, "info", {"event": "e", "exc_info": ValueError(SECRET)})
+    assert described == {"event": "e", "exception": "ValueError"}

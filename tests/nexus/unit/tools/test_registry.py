@@ -1,0 +1,219 @@
+"""The registry: unique names, stable order, nothing bad gets in, nobody changes what is in (CONTRACT §3)."""
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nexus.tools.registry import ToolRegistry, check_definition
+
+
+def definition(name: Any = "web_search", **function: Any) -> dict[str, Any]:
+    """A definition in the OpenAI form."""
+    parameters = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
+    given = {"name": name, "description": f"About {name}", "parameters": parameters} | function
+    return {"type": "function", "function": given}
+
+
+def search(query: str) -> str:
+    """A tool's function."""
+    return query
+
+
+def names(registry: ToolRegistry) -> list[str]:
+    """The names in the order in which definitions are listed."""
+    return [item["function"]["name"] for item in registry.get_all_tool_definitions()]
+
+
+def test_what_is_registered_is_found() -> None:
+    """By name: definition, function and whether it is there."""
+    registry = ToolRegistry()
+    registry.register(definition(), search)
+    assert registry.get_tool_definition("web_search") == definition()
+    assert registry.get_tool_function("web_search") is search
+    assert registry.is_tool_registered("web_search")
+    assert registry.is_local("web_search")
+
+
+def test_what_is_not_registered_is_not_found() -> None:
+    """None and False, no exception."""
+    registry = ToolRegistry()
+    assert registry.get_tool_definition("x") is None
+    assert registry.get_tool_function("x") is None
+    assert not registry.is_tool_registered("x")
+    assert not registry.unregister("x")
+    assert (registry.get_all_tool_definitions(), registry.list_tool_names()) == ([], [])
+
+
+@given(st.permutations(["a", "B", "b", "_", "a1", "Z-9"]))
+def test_order_is_by_name(order: list[str]) -> None:
+    """In whatever order tools come, local or remote, they are listed by name."""
+    registry = ToolRegistry()
+    for name in order[:3]:
+        registry.register(definition(name), search)
+    registry.set_remote(definition(name) for name in order[3:])
+    assert registry.list_tool_names() == names(registry) == sorted(order)
+
+
+def test_the_same_again_is_no_conflict() -> None:
+    """A module that is discovered twice changes nothing; another definition or function does."""
+    registry = ToolRegistry()
+    registry.register(definition(), search)
+    registry.register(definition(), search)
+    with pytest.raises(ValueError, match="a tool 'web_search' is already registered; unregister it first"):
+        registry.register(definition(description="other"), search)
+    with pytest.raises(ValueError, match="already registered"):
+        registry.register(definition(), print)
+    assert registry.unregister("web_search")
+    registry.register(definition(description="other"), search)
+    assert names(registry) == ["web_search"]
+
+
+def test_copies_in_and_out() -> None:
+    """Neither who registered nor who asked can change what is registered."""
+    registry = ToolRegistry()
+    mine = definition()
+    registry.register(mine, search)
+    mine["function"]["parameters"]["properties"].clear()
+    for got in (registry.get_tool_definition("web_search"), *registry.get_all_tool_definitions()):
+        assert got is not None
+        got["function"]["name"] = "other"
+        got["function"]["parameters"].clear()
+    assert registry.get_tool_definition("web_search") == definition()
+
+
+def test_the_argument_is_not_changed() -> None:
+    """Checking works on a copy."""
+    mine = definition()
+    before = copy.deepcopy(mine)
+    assert check_definition(mine) == before
+    assert mine == before
+
+
+def test_a_definition_is_made_whole() -> None:
+    """Type and description may be missing, parameters too; extra keys stay."""
+    small = {"function": {"name": "now", "strict": True}}
+    assert check_definition(small) == {
+        "type": "function",
+        "function": {"name": "now", "strict": True, "description": ""},
+    }
+    assert check_definition(definition(parameters=None))["function"]["parameters"] is None
+    assert check_definition(definition(parameters={}))["function"]["parameters"] == {}
+
+
+_DEEP: dict[str, Any] = {}
+for _ in range(40):
+    _DEEP = {"x": _DEEP}
+_ENDLESS: dict[str, Any] = {"type": "object"}
+_ENDLESS["x"] = _ENDLESS
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (None, "definition: a mapping is needed, not NoneType"),
+        ("web_search", "definition: a mapping is needed, not str"),
+        ([definition()], "definition: a mapping is needed, not list"),
+        ({}, "function: a mapping with name, description and parameters is needed"),
+        ({"function": "x"}, "function: a mapping with name, description and parameters is needed"),
+        ({"type": "retrieval", "function": {}}, "type: 'function' is the only type of tool"),
+        (definition(""), "function.name: 1 to 64 letters, digits, '_' or '-' are allowed"),
+        (definition("a b"), "function.name: 1 to 64 letters"),
+        (definition("é"), "function.name: 1 to 64 letters"),
+        (definition("a\n"), "function.name: 1 to 64 letters"),
+        (definition("x" * 65), "function.name: 1 to 64 letters"),
+        (definition(name=5), "function.name: 1 to 64 letters"),
+        (definition(name=None), "function.name: 1 to 64 letters"),
+        (definition(description=None), "function.description of 'web_search': a text is needed"),
+        (definition(parameters=[]), "function.parameters of 'web_search': a JSON schema of type 'object' is needed"),
+        (definition(parameters={"type": "string"}), "function.parameters of 'web_search': a JSON schema of type"),
+        (definition(parameters={"properties": []}), "function.parameters of 'web_search': properties must map each"),
+        (
+            definition(parameters={"properties": {"a": "string"}}),
+            "function.parameters of 'web_search': properties must",
+        ),
+        (definition(parameters={"required": "a"}), "function.parameters of 'web_search': required must list names"),
+        (definition(parameters={"required": ["a"]}), "function.parameters of 'web_search': required must list names"),
+        (definition(parameters={"required": [["a"]]}), "function.parameters of 'web_search': required must list names"),
+        (definition(x=float("nan")), "definition of 'web_search': is not JSON"),
+        (definition(x={1, 2}), "definition of 'web_search': is not JSON"),
+        (definition(x=b""), "definition of 'web_search': is not JSON"),
+        (definition(x={(1,): 2}), "definition of 'web_search': is not JSON"),
+        (definition(x="\ud800"), "definition of 'web_search': is not JSON"),
+        (definition(parameters=_ENDLESS), "definition of 'web_search': is not JSON"),
+        (definition(x=_DEEP), "definition of 'web_search': nested deeper than 32"),
+        (definition(description="x" * 65_536), "definition of 'web_search': 65"),
+    ],
+)
+def test_a_bad_definition_is_a_value_error(wrong: Any, said: str) -> None:
+    """The text says where and what is needed, and nothing is registered."""
+    registry = ToolRegistry()
+    with pytest.raises(ValueError, match="^" + said.replace("[", r"\[")):
+        registry.register(wrong, search)
+    assert registry.list_tool_names() == []
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=3) | st.sampled_from(["function", "object", "a"]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(["type", "function", "name", "parameters", "properties", "required", "a"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(_JSON)
+def test_anything_is_a_definition_or_a_value_error(given_definition: Any) -> None:
+    """No other exception, whatever is given; and what is accepted is accepted again as it is."""
+    try:
+        checked = check_definition(given_definition)
+    except ValueError:
+        return
+    assert check_definition(checked) == checked
+
+
+class TestRemote:
+    """Tools that run elsewhere."""
+
+    def test_they_have_no_function(self) -> None:
+        """A definition is all that is known of them."""
+        registry = ToolRegistry()
+        assert registry.set_remote([definition("far")]) == []
+        assert registry.get_tool_definition("far") == definition("far")
+        assert registry.get_tool_function("far") is None
+        assert registry.is_tool_registered("far")
+        assert not registry.is_local("far")
+
+    def test_they_are_replaced_as_a_whole(self) -> None:
+        """What is not named any more is gone; local tools stay."""
+        registry = ToolRegistry()
+        registry.register(definition("near"), search)
+        registry.set_remote([definition("a"), definition("b")])
+        registry.set_remote([definition("b"), definition("c")])
+        assert registry.list_tool_names() == ["b", "c", "near"]
+
+    def test_they_never_take_a_local_name(self) -> None:
+        """The local definition is the one that counts, and the remote one is back when the local one goes."""
+        registry = ToolRegistry()
+        registry.set_remote([definition("t", description="far")])
+        registry.register(definition("t", description="near"), search)
+        assert registry.get_tool_definition("t") == definition("t", description="near")
+        assert names(registry) == ["t"]
+        registry.unregister("t")
+        assert registry.get_tool_definition("t") == definition("t", description="far")
+        assert registry.unregister("t")
+        assert names(registry) == []
+
+    def test_bad_ones_are_passed_over(self) -> None:
+        """Each with a text that says why; the others count."""
+        registry = ToolRegistry()
+        faults = registry.set_remote([{}, definition("good"), definition("a b")])
+        assert [fault.partition(":")[0] for fault in faults] == ["function", "function.name"]
+        assert names(registry) == ["good"]
