@@ -159,12 +159,17 @@ def _read_run(message: Message) -> Run:
 
 
 def _identified(message: Message) -> Any:
-    """The run's history, in which every message has an id: the same one each time, so that it is recorded once."""
+    """The run's history, with an id and a time for every message that has none.
+
+    They are made from the request, so that they are the same each time and the message is recorded once.
+    """
     history = message.content.get("history", [])
     if not isinstance(history, list):
         return history
     return [
-        {**item, "id": _derived_id(message.run_id, index)} if isinstance(item, dict) and "id" not in item else item
+        {"id": _derived_id(message.run_id, index), "timestamp": message.timestamp} | item
+        if isinstance(item, dict)
+        else item
         for index, item in enumerate(history)
     ]
 
