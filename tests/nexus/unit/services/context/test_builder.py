@@ -1,0 +1,335 @@
+"""The builder: what it gathers, what it says is missing, and what stays the same throughout a run (CONTRACT §4, §8)."""
+
+import json
+from typing import Any
+
+import pytest
+
+from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
+from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError
+from nexus.core.ports import Row
+from nexus.services.context.builder import BuilderSettings
+from nexus.services.context.prompts import PromptManager
+from tests.nexus.support.fakes import FakeStore
+from tests.nexus.unit.services.parts import MOMENT, HangingStore, Parts, definition, opened, past, request
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "web_search", "arguments": "{}"}}
+LATER = [
+    {"id": "ai_1", "role": "AI", "content": "Looking.", "metadata": {"tool_calls": [CALL]}},
+    {"id": "tool_1", "role": "TOOL", "content": "[THIS_MOMENT] found", "metadata": {"call_id": "c1"}},
+]
+
+
+def seen(content: dict[str, Any]) -> list[str]:
+    """The texts of the messages."""
+    return [message["content"] for message in content["messages"]]
+
+
+async def test_a_whole_answer() -> None:
+    """Everything that is stored is in it, and the manifest adds up."""
+    async with opened() as parts:
+        parts.store.plant("messages", past(2))
+        parts.store.plant("identities", [{"public_key": "ada", "prompt_overrides": {"friends_profile": "Likes tea."}}])
+        parts.registry.register(definition(), print)
+        content = await parts.build(request("What now?"))
+    assert [*content] == ["status", "layout", "messages", "tools", "context", "degraded"]
+    assert (content["status"], content["layout"], content["degraded"]) == ("success", "dialogue", [])
+    assert content["tools"] == [definition()]
+    assert seen(content) == [
+        PromptManager().get_core_identity(),
+        "[CAPABILITIES]\nAvailable tools in this conversation:\n\n### web_search\nd",
+        (
+            "[SHARED_MEMORY count=4]\nRecent conversation memory:\n\n"
+            "[2025-12-01 00:00] Human: HUMAN 0\n  Nexus: AI 0\n[2025-12-01 00:01] Human: HUMAN 1\n  Nexus: AI 1"
+        ),
+        "[FRIENDS_INFO]\nAbout this friend:\n\nLikes tea.",
+        (
+            "[THIS_MOMENT]\n<current_time>2025-12-10 08:00:00+00:00</current_time>\n"
+            "<human_input>\nWhat now?\n</human_input>"
+        ),
+    ]
+    manifest = content["context"]
+    assert [*manifest] == ["layout", "blocks", "history", "prefix", "notes", "timings_ms"]
+    assert manifest["history"] == {"fetched": 4, "merged": 4, "shown": 4, "repaired": 0}
+    assert [block["bytes"] for block in manifest["blocks"]] == [len(text.encode()) for text in seen(content)]
+    assert manifest["blocks"][4]["sources"] == ["human_of_run_1"]
+    assert set(manifest["timings_ms"]) == {"gather", "assemble", "build"}
+    assert manifest["notes"] == []
+
+
+async def test_the_input_is_recorded() -> None:
+    """Under its own id, in its session, and not shown as memory in its own context."""
+    async with opened() as parts:
+        content = await parts.build(request("hi", run_metadata={"session_id": "s1"}))
+        again = await parts.build(request("hi", "msg_2", run_metadata={"session_id": "s1"}))
+        await parts.persistence.flush()
+    (row,) = parts.store.messages
+    assert (row["id"], row["run_id"], row["session_id"], row["content"]) == ("human_of_run_1", "run_1", "s1", "hi")
+    assert "count=0" in seen(content)[2]
+    assert again["messages"] == content["messages"]
+
+
+async def test_errors_are_answers() -> None:
+    """A request that cannot be built is told why, and records nothing."""
+    async with opened() as parts:
+        content = await parts.build(request(" "))
+    assert content == {
+        "status": "error",
+        "error": {"code": "EMPTY_INPUT", "message": "run.history[0].content: is empty", "retryable": False},
+        "messages": [],
+        "tools": [],
+    }
+    assert parts.store.messages == []
+
+
+class TestContinuation:
+    """Later builds of a run begin with the same bytes."""
+
+    async def test_the_runs_own_messages_follow(self) -> None:
+        """In provider form, with a block of their own in the manifest."""
+        async with opened() as parts:
+            first = await parts.build(request())
+            content = await parts.build(request(request_id="msg_2", later=LATER))
+        assert content["messages"][:5] == first["messages"]
+        assert [message["role"] for message in content["messages"][5:]] == ["assistant", "tool"]
+        own = json.dumps(content["messages"][5:], ensure_ascii=False, separators=(",", ":"))
+        assert content["context"]["blocks"][5] == {
+            "tag": "RUN",
+            "role": "assistant",
+            "index": 5,
+            "bytes": len(own.encode()),
+            "sources": ["ai_1", "tool_1"],
+            "truncated": 0,
+            "dropped": 0,
+            "escaped": 1,
+        }
+        assert content["context"]["blocks"][:5] == first["context"]["blocks"]
+
+    async def test_the_first_five_never_change(self) -> None:
+        """History, tools, profile, settings and the sender's clock may all have changed since the run began."""
+        async with opened() as parts:
+            parts.store.plant("messages", past(1))
+            first = await parts.build(request())
+            parts.store.plant("messages", past(3)[2:])
+            parts.store.plant("identities", [{"public_key": "ada", "prompt_overrides": {"friends_profile": "New."}}])
+            parts.registry.register(definition(), print)
+            parts.builder.settings = BuilderSettings(history_size=1, default_profile="Other.")
+            later = {"client_timestamp_utc": "2026-01-01T00:00:00Z", "client_timezone_offset": 300}
+            for number in range(2, 4):
+                message = request(request_id=f"msg_{number}", later=LATER, run_metadata=later)
+                content = await parts.build(message)
+                assert json.dumps(content["messages"][:5]) == json.dumps(first["messages"])
+                assert content["tools"] == first["tools"] == []
+                assert content["context"]["prefix"] == first["context"]["prefix"]
+
+    async def test_without_what_was_kept_the_history_is_that_of_the_beginning(self) -> None:
+        """Rows that were stored after the input are left out, whatever their senders' clocks say."""
+        async with opened() as parts:
+            parts.store.plant("messages", past(1))
+            first = await parts.build(request())
+            await parts.persistence.flush()
+            parts.store.plant("messages", past(3)[2:])
+            other = Parts(**{**vars(parts), "builder": _without_memory(parts)})
+            content = await other.build(request(request_id="msg_2", later=LATER))
+        assert content["messages"][:5] == first["messages"]
+
+    async def test_another_input_is_another_beginning(self) -> None:
+        """What is kept is kept for owner, run, layout and input."""
+        async with opened() as parts:
+            await parts.build(request("one"))
+            content = await parts.build(request("two", "msg_2", later=LATER))
+            other = await parts.build(request("one", "msg_3", owner="bob", later=LATER))
+        assert "two" in seen(content)[4]
+        assert other["degraded"] == []
+
+    async def test_repairs_are_noted(self) -> None:
+        """A call without a result."""
+        async with opened() as parts:
+            content = await parts.build(request(later=LATER[:1]))
+        assert content["context"]["notes"] == ["run.history: call ai_1[0] has no result"]
+        assert content["messages"][-1]["content"] == "(no result was recorded for this call)"
+
+    async def test_a_bus_that_is_away_costs_nothing_but_the_keeping(self) -> None:
+        """The context is built anew."""
+        bus = MemoryBus()
+        async with opened(bus=bus, ledger=AwayLedger(bus)) as parts:
+            first = await parts.build(request())
+            content = await parts.build(request(request_id="msg_2", later=LATER))
+        assert content["messages"][:5] == first["messages"]
+        assert content["degraded"] == []
+
+
+class AwayLedger(MemoryLedger):
+    """A ledger that keeps nothing."""
+
+    async def keep_first(self, key: str, value: bytes, keep_ms: int) -> bytes:
+        """Keep it elsewhere, where nobody finds it."""
+        await super().keep_first(f"lost {key}", value, keep_ms)
+        raise BusUnavailableError("away")
+
+    async def kept(self, key: str) -> bytes | None:
+        """Fail."""
+        raise BusUnavailableError(f"away: {key}")
+
+
+def _without_memory(parts: Parts) -> Any:
+    bus = MemoryBus()
+    builder = type(parts.builder)
+    return builder(parts.persistence, parts.store, parts.registry, AwayLedger(bus), parts.builder.settings)
+
+
+class TestDegraded:
+    """What is missing is named, and never an empty memory passed off as a true one."""
+
+    async def test_the_store_is_down(self) -> None:
+        """History and profile are missing; the rest is an answer."""
+        async with opened() as parts:
+            parts.store.plant("messages", past(2))
+            parts.store.down = True
+            content = await parts.build(request())
+            parts.store.down = False
+            whole = await parts.build(request(request_id="msg_2", later=LATER))
+        assert content["degraded"] == ["profile", "history"]
+        assert "count=0" in seen(content)[2]
+        assert whole["degraded"] == []
+        assert "count=4" in seen(whole)[2]
+
+    async def test_tools_that_are_not_read_yet(self) -> None:
+        """Then only the identity is a prefix worth keeping."""
+        async with opened() as parts:
+            parts.registry.complete = False
+            content = await parts.build(request())
+        assert content["degraded"] == ["tools"]
+        assert content["context"]["prefix"]["messages"] == 1
+
+    async def test_a_profile_in_the_request_is_not_asked_for(self) -> None:
+        """Not even an empty one."""
+        async with opened() as parts:
+            content = await parts.build(request(run_metadata={"user_profile": {}}))
+        assert "find_identity" not in parts.store.calls
+        assert content["degraded"] == []
+
+    async def test_a_history_may_be_demanded(self) -> None:
+        """`on_history_failure: error` makes it an error worth another try."""
+        async with opened(settings=BuilderSettings(on_history_failure="error")) as parts:
+            parts.store.down = True
+            content = await parts.build(request())
+        assert content["error"] == {
+            "code": "HISTORY_UNAVAILABLE",
+            "message": "the history could not be read in time",
+            "retryable": True,
+        }
+
+    @pytest.mark.parametrize(
+        ("hanging", "missing"),
+        [
+            (("newest_messages",), ["history"]),
+            (("find_identity",), ["profile"]),
+            (("find_identity", "newest_messages"), ["profile", "history"]),
+            (("insert_message",), []),
+        ],
+    )
+    async def test_a_store_that_hangs(self, hanging: tuple[str, ...], missing: list[str]) -> None:
+        """There is an answer within the budget, and one part that hangs does not cost another."""
+        store = HangingStore(*hanging)
+        store.plant("messages", past(2))
+        async with opened(store) as parts:
+            content = await parts.build(request(), budget_s=0.1)
+        assert content["degraded"] == missing
+        assert ("count=4" in seen(content)[2]) == ("history" not in missing)
+
+    async def test_somebody_elses_profile_is_not_shown(self) -> None:
+        """A store that answers wrongly is a store that did not answer."""
+        async with opened(WrongStore()) as parts:
+            content = await parts.build(request())
+        assert content["degraded"] == ["profile"]
+        assert "canary" not in json.dumps(content)
+
+
+class WrongStore(FakeStore):
+    """A store that mixes owners up."""
+
+    async def find_identity(self, public_key: str) -> Row | None:
+        """The identity of somebody else."""
+        return {"public_key": f"not {public_key}", "prompt_overrides": {"friends_profile": "canary"}}
+
+
+class TestHistorySize:
+    """How many messages are shown."""
+
+    @pytest.mark.parametrize("sent", [False, True], ids=["stored", "sent along"])
+    @pytest.mark.parametrize(
+        ("wanted", "shown", "notes"),
+        [(None, 4, 0), (2, 2, 0), (3.0, 3, 0), (0, 1, 1), (1_000, 12, 1), ("many", 4, 1), (True, 4, 1)],
+    )
+    async def test_the_owners_wish(self, wanted: Any, shown: int, notes: int, *, sent: bool) -> None:
+        """Granted between 1 and 200, else noted; it comes from the store or with the request."""
+        profile = {"public_key": "ada", "config_overrides": {"history_context_size": wanted}}
+        async with opened(settings=BuilderSettings(history_size=4)) as parts:
+            parts.store.plant("messages", past(6))
+            parts.store.plant("identities", [] if sent else [profile])
+            content = await parts.build(request(run_metadata={"user_profile": profile} if sent else {}))
+        assert content["context"]["history"]["shown"] == shown
+        assert len(content["context"]["notes"]) == notes
+
+    async def test_the_current_run_is_left_out(self) -> None:
+        """Also when its rows are stored already."""
+        async with opened() as parts:
+            parts.store.plant("messages", [{**row, "run_id": "run_1"} for row in past(1)])
+            content = await parts.build(request())
+        assert "count=0" in seen(content)[2]
+
+    async def test_other_owners_are_left_out(self) -> None:
+        """Whatever is stored."""
+        async with opened() as parts:
+            parts.store.plant("messages", past(3, owner="bob"))
+            content = await parts.build(request())
+        assert "count=0" in seen(content)[2]
+
+
+class TestWithoutABus:
+    """`build_context`: the five messages by keyword."""
+
+    async def test_the_same_as_over_the_bus(self) -> None:
+        """And nothing is recorded."""
+        async with opened() as parts:
+            parts.store.plant("messages", past(2))
+            messages = await parts.builder.build_context(
+                owner_key="ada", user_profile={}, current_input="hello", timestamp_utc=MOMENT, timezone_offset="-480"
+            )
+            assert len(parts.store.messages) == 4
+            metadata = {"user_profile": {}, "client_timezone_offset": -480}
+            content = await parts.build(request(run_metadata=metadata))
+        assert messages == content["messages"]
+
+    async def test_the_current_run_is_left_out(self) -> None:
+        """When it is named."""
+        async with opened() as parts:
+            parts.store.plant("messages", past(2))
+            messages = await parts.builder.build_context(
+                owner_key="ada", current_input="hello", current_run_id="past_1"
+            )
+        assert "count=2" in messages[2]["content"]
+
+    async def test_refusals(self) -> None:
+        """As in a request."""
+        async with opened(settings=BuilderSettings(on_history_failure="error")) as parts:
+            with pytest.raises(RequestError) as caught:
+                await parts.builder.build_context(owner_key="ada", current_input="")
+            assert caught.value.code is ErrorCode.EMPTY_INPUT
+            parts.store.down = True
+            with pytest.raises(RequestError) as caught:
+                await parts.builder.build_context(owner_key="ada", current_input="hi")
+            assert caught.value.code is ErrorCode.HISTORY_UNAVAILABLE
+
+
+async def test_the_same_inputs_give_the_same_bytes() -> None:
+    """Two services on the same store answer alike, but for the times that it took."""
+    contents = []
+    for _ in range(2):
+        async with opened() as parts:
+            parts.store.plant("messages", past(5))
+            content = await parts.build(request(later=LATER))
+        del content["context"]["timings_ms"]
+        contents.append(json.dumps(content))
+    assert contents[0] == contents[1]

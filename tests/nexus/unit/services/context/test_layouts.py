@@ -1,0 +1,178 @@
+"""The dialogue layout: five messages, and a manifest that says how they came to be (CONTRACT §4, §8)."""
+
+import hashlib
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nexus.services.context.layouts import DialogueInput, assemble_dialogue, describe_prefix
+from nexus.services.context.prompts import PromptManager
+
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "web_search",
+        "description": "Search the web for information",
+        "parameters": {
+            "type": "object",
+            "properties": {"query": {"type": "string", "description": "The search query"}},
+            "required": ["query"],
+        },
+    },
+}
+
+
+def row(row_id: str, role: str, content: str, minute: int, *, run: str = "run_1", **metadata: Any) -> dict[str, Any]:
+    """A stored row."""
+    return {
+        "_id": f"{minute:024x}",
+        "id": row_id,
+        "run_id": run,
+        "owner_key": "ada",
+        "role": role,
+        "content": content,
+        "timestamp": f"2025-12-10T15:{minute:02d}:00Z",
+        "metadata": metadata,
+    }
+
+
+SEARCH = {"id": "c1", "type": "function", "function": {"name": "web_search", "arguments": '{"query": "AI in 2025"}'}}
+HISTORY = [
+    row("h1", "HUMAN", "Search for AI", 30),
+    row("a1", "AI", "I'll search...", 31, tool_calls=[SEARCH]),
+    row("t1", "TOOL", "(many results)", 32),
+    row("a2", "AI", "Based on search results...", 33),
+    row("now", "HUMAN", "What's the capital of France?", 40, run="run_2"),
+]
+GIVEN = DialogueInput(
+    tools=[TOOL],
+    history=HISTORY[::-1],
+    user_profile={"public_key": "ada", "prompt_overrides": {"friends_profile": "Likes tea.\n[THIS_MOMENT]"}},
+    current_input="What's the capital of France?",
+    current_run_id="run_2",
+    timestamp_utc="2025-12-10T16:00:00.123Z",
+    timezone_offset=-480,
+    input_id="msg_in",
+)
+GOLDEN = [
+    (
+        "[CAPABILITIES]\n"
+        "Available tools in this conversation:\n\n"
+        "### web_search\nSearch the web for information\nParameters:\n- query (string, required): The search query"
+    ),
+    (
+        "[SHARED_MEMORY count=2]\n"
+        "Recent conversation memory:\n\n"
+        "[2025-12-10 23:30] Human: Search for AI\n"
+        "  Nexus: I'll search...\n[tool_use:web_search, query:AI in 2025]\nBased on search results..."
+    ),
+    "[FRIENDS_INFO]\nAbout this friend:\n\nLikes tea.\n\\[THIS_MOMENT]",
+    (
+        "[THIS_MOMENT]\n"
+        "<current_time>2025-12-11 00:00:00+08:00</current_time>\n"
+        "<human_input>\nWhat's the capital of France?\n</human_input>"
+    ),
+]
+
+
+def test_five_messages_letter_by_letter() -> None:
+    """The identity as system, then four user messages."""
+    identity = PromptManager().get_core_identity()
+    assert assemble_dialogue(GIVEN).messages == [
+        {"role": "system", "content": identity},
+        *({"role": "user", "content": content} for content in GOLDEN),
+    ]
+
+
+def test_the_manifest_is_right_in_every_field() -> None:
+    """Bytes as they are, sources by id, counts of what was cut, dropped and escaped; the prefix as hashed here."""
+    assembled = assemble_dialogue(GIVEN)
+    sizes = [len(message["content"].encode()) for message in assembled.messages]
+    front = json.dumps(assembled.messages[:2], ensure_ascii=False, separators=(",", ":")).encode()
+
+    def block(index: int, tag: str, sources: list[str], escaped: int = 0) -> dict[str, Any]:
+        return {
+            "tag": tag,
+            "role": "user" if index else "system",
+            "index": index,
+            "bytes": sizes[index],
+            "sources": sources,
+            "truncated": 0,
+            "dropped": 0,
+            "escaped": escaped,
+        }
+
+    assert assembled.manifest == {
+        "layout": "dialogue",
+        "blocks": [
+            block(0, "CORE_IDENTITY", []),
+            block(1, "CAPABILITIES", []),
+            block(2, "SHARED_MEMORY", ["h1", "a1", "a2"]),
+            block(3, "FRIENDS_INFO", [], escaped=1),
+            block(4, "THIS_MOMENT", ["msg_in"]),
+        ],
+        "history": {"fetched": 5, "merged": 2, "shown": 2, "repaired": 0},
+        "prefix": {"messages": 2, "sha256": hashlib.sha256(front).hexdigest()},
+    }
+
+
+def test_what_is_cut_dropped_and_repaired_is_counted() -> None:
+    """Three messages are merged, one is shown, which is too long; a row without a time was repaired."""
+    history = [
+        row("h1", "HUMAN", "first", 1, run="run_a"),
+        {**row("h2", "HUMAN", "second", 2, run="run_b"), "timestamp": None},
+        row("h3", "HUMAN", "x" * 600, 3, run="run_c"),
+    ]
+    manifest = assemble_dialogue(
+        DialogueInput(tools=[], history=history, user_profile=None, current_input="now", history_size=1)
+    ).manifest
+    memory = manifest["blocks"][2]
+    assert manifest["history"] == {"fetched": 3, "merged": 3, "shown": 1, "repaired": 1}
+    assert (memory["truncated"], memory["dropped"], memory["sources"]) == (1, 2, ["h3"])
+
+
+def test_nothing_at_all() -> None:
+    """No tools, no past, no profile, no time: each block says so."""
+    contents = [
+        message["content"]
+        for message in assemble_dialogue(
+            DialogueInput(tools=[], history=[], user_profile=None, current_input="hi")
+        ).messages
+    ]
+    assert contents[1:] == [
+        "[CAPABILITIES]\nAvailable tools in this conversation:\n\n(No tools available)",
+        "[SHARED_MEMORY count=0]\nRecent conversation memory:\n\n(No previous conversations yet)",
+        "[FRIENDS_INFO]\nAbout this friend:\n\n(New friend, getting to know each other)",
+        "[THIS_MOMENT]\n<human_input>\nhi\n</human_input>",
+    ]
+
+
+@given(st.text(), st.permutations(HISTORY))
+def test_the_same_inputs_give_the_same_bytes(text: str, history: list[dict[str, Any]]) -> None:
+    """Also when the rows come in another order; and nobody's input changes what is before it."""
+    given_now = DialogueInput(
+        tools=[TOOL], history=history, user_profile=None, current_input=text, current_run_id="run_2"
+    )
+    first, again = assemble_dialogue(given_now), assemble_dialogue(given_now)
+    assert first == again
+    other = assemble_dialogue(
+        DialogueInput(tools=[TOOL], history=HISTORY, user_profile=None, current_input="", current_run_id="run_2")
+    )
+    assert first.messages[:4] == other.messages[:4]
+    assert first.manifest["prefix"] == other.manifest["prefix"]
+
+
+def test_arguments_are_not_changed() -> None:
+    """The layout reads, and only reads."""
+    before = json.dumps([HISTORY, TOOL])
+    assemble_dialogue(GIVEN)
+    assert json.dumps([HISTORY, TOOL]) == before
+
+
+def test_the_prefix_hash_is_that_of_compact_utf8() -> None:
+    """Anybody can make it again from the messages."""
+    described = describe_prefix([{"role": "user", "content": "é"}, {"role": "user", "content": "x"}], 1)
+    expected = hashlib.sha256('[{"role":"user","content":"é"}]'.encode()).hexdigest()
+    assert described == {"messages": 1, "sha256": expected}
