@@ -2,8 +2,8 @@
 
 Rules of this module:
 
-- Everything that is read is read under one deadline. What cannot be had in time is missing from the context, which
-  says so in `degraded`; the history may be demanded instead (`on_history_failure`).
+- Everything that is read is read at once, under one deadline. What cannot be had in time is missing from the context,
+  which says so in `degraded`; the history may be demanded instead (`on_history_failure`).
 - The first build of a run records its input and keeps its first messages. Later builds begin with the same bytes.
 - A context with parts missing is not kept: a later build of the run may be whole again.
 """
@@ -171,27 +171,35 @@ class ContextBuilder:
             gathered.profile = profile
 
         async def read_history() -> None:
-            size, notes = read_history_size(gathered.profile, settings.history_size)
             past = await self._conversation.get_past(
                 request.owner_key,
-                messages=size,
+                messages=gathered.history_size,
                 excerpt_chars=settings.truncate_chars,
                 current_run_id=request.run_id,
                 continued=request.human if request.continuation else None,
             )
-            gathered.rows, gathered.history_size = past.rows, size
-            gathered.notes += notes
+            gathered.rows = past.rows
             if past.stopped_early:
                 gathered.notes.append("history: reading stopped early")
 
         started = anyio.current_time()
-        if request.user_profile is None:
-            await _within(started + seconds * _PROFILE, "profile", read_profile, gathered.degraded)
-        await _within(started + seconds, "history", read_history, gathered.degraded)
-        if "history" in gathered.degraded and settings.on_history_failure == "error":
-            raise RequestError(ErrorCode.HISTORY_UNAVAILABLE, "the history could not be read in time")
+        gathered.history_size, _ = read_history_size(gathered.profile, settings.history_size)
+        async with anyio.create_task_group() as tasks:
+            if request.user_profile is None:
+                tasks.start_soon(_within, started + seconds * _PROFILE, "profile", read_profile, gathered.degraded)
+            tasks.start_soon(_within, started + seconds, "history", read_history, gathered.degraded)
+        asked_for = gathered.history_size
+        gathered.history_size, notes = read_history_size(gathered.profile, settings.history_size)
+        gathered.notes += notes
+        if gathered.history_size > asked_for and "history" not in gathered.degraded:
+            # The profile, which was read meanwhile, wants more of the past than people usually do.
+            await _within(started + seconds, "history", read_history, gathered.degraded)
         if not self._tools.complete:
             gathered.degraded.append("tools")
+        # Which part failed first is chance; the answer must not depend on it.
+        gathered.degraded.sort()
+        if "history" in gathered.degraded and settings.on_history_failure == "error":
+            raise RequestError(ErrorCode.HISTORY_UNAVAILABLE, "the history could not be read in time")
         return gathered
 
     def _assemble(self, request: BuildRequest, settings: BuilderSettings, gathered: _Gathered) -> RunPrefix:

@@ -189,7 +189,7 @@ class TestDegraded:
             content = await parts.build(request())
             parts.store.down = False
             whole = await parts.build(request(request_id="msg_2", later=LATER))
-        assert content["degraded"] == ["profile", "history"]
+        assert content["degraded"] == ["history", "profile"]
         assert "count=0" in seen(content)[2]
         assert whole["degraded"] == []
         assert "count=4" in seen(whole)[2]
@@ -225,7 +225,7 @@ class TestDegraded:
         [
             (("newest_messages",), ["history"]),
             (("find_identity",), ["profile"]),
-            (("find_identity", "newest_messages"), ["profile", "history"]),
+            (("find_identity", "newest_messages"), ["history", "profile"]),
             (("insert_message",), []),
         ],
     )
