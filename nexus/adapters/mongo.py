@@ -4,60 +4,49 @@ Rules of this module:
 
 - Every operation has a time limit of its own: without `timeoutMS` a server that is black-holed hangs a call for ever.
 - An owner is always compared as a text (`$eq`), so that nothing that an owner is called can be an operator.
-- Big contents stay on the server: a projection cuts their middle out. Rows of tools are skipped in the index.
-- Dates that Python cannot hold and text that is not UTF-8 come through changed rather than spoil the rows around them.
+- Nothing is inserted before the index that makes inserting idempotent exists.
+- One row that the server cannot cut or sort by time does not spoil the rows around it.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Final, Literal
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import wraps
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 
+import anyio
+import pymongo
 from bson import ObjectId
-from bson.codec_options import CodecOptions, DatetimeConversion
-from bson.errors import BSONError
 from motor.motor_asyncio import AsyncIOMotorClient
-from pymongo import ASCENDING, DESCENDING, AsyncMongoClient, IndexModel
-from pymongo.errors import (
-    ConfigurationError,
-    DocumentTooLarge,
-    DuplicateKeyError,
-    InvalidURI,
-    OperationFailure,
-    PyMongoError,
-    WriteError,
-)
+from pymongo import ASCENDING, AsyncMongoClient
+from pymongo.errors import ConfigurationError, DuplicateKeyError, InvalidURI, OperationFailure
 
+from nexus.adapters.mongo_calls import Calls
+from nexus.adapters.mongo_schema import (
+    CODEC,
+    HEADER,
+    INDEXES,
+    NEWEST_FIRST,
+    NO_TEXT_TIME,
+    NOT_SHOWN,
+    TEXT_TIME,
+    cut,
+    excerpt,
+    newest_first,
+)
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
 from nexus.core.ports import Row
 
 Driver = Literal["motor", "pymongo"]
+_P = ParamSpec("_P")
+_Result = TypeVar("_Result")
+_Call = Coroutine[Any, Any, _Result]
 
-_CODEC: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
-    tz_aware=True, datetime_conversion=DatetimeConversion.DATETIME_AUTO, unicode_decode_error_handler="replace"
-)
-_NEWEST_FIRST: Final = [("timestamp", DESCENDING), ("_id", DESCENDING)]
-_NOT_SHOWN: Final = [form for role in ("TOOL", "SYSTEM", "COMMAND") for form in (role, role.lower(), role.title())]
-_INDEXES: Final[dict[str, list[IndexModel]]] = {
-    "messages": [
-        # The role stands last so that the sort is served and rows of tools are passed over without being read.
-        IndexModel(
-            [("owner_key", ASCENDING), ("timestamp", DESCENDING), ("_id", DESCENDING), ("role", ASCENDING)],
-            name="newest_of_owner",
-        ),
-        # Partial, because rows that others wrote without an id must not stand in each other's way.
-        IndexModel(
-            [("owner_key", ASCENDING), ("id", ASCENDING)],
-            name="one_per_id",
-            unique=True,
-            partialFilterExpression={"id": {"$gt": ""}},
-        ),
-        IndexModel([("owner_key", ASCENDING), ("run_id", ASCENDING)], name="run_of_owner"),
-    ],
-    "identities": [IndexModel([("public_key", ASCENDING)], name="one_per_key", unique=True)],
-    "configurations": [IndexModel([("environment", ASCENDING)], name="one_per_environment", unique=True)],
-    "tools": [IndexModel([("name", ASCENDING)], name="one_per_name", unique=True)],
-}
-_HEADER: Final = dict.fromkeys(("id", "run_id", "owner_key", "session_id", "role", "timestamp"), 1)
+# What $substrCP and $strLenCP say of a text that is not UTF-8.
+_NOT_UTF8: Final = range(34450, 34474)
+# A large collection takes longer to index than a request may take.
+_INDEXING_S: Final = 300
+# Rows with text timestamps come from other writers; how long it may take until the first of them is noticed.
+_LOOKED_AGAIN_S: Final = 60
 
 
 @asynccontextmanager
@@ -86,152 +75,187 @@ async def open_mongo(
         client: Any = AsyncIOMotorClient(uri, **options) if driver == "motor" else AsyncMongoClient(uri, **options)
     except (ConfigurationError, InvalidURI, ValueError) as error:
         raise ConfigError(f"database.uri: cannot be used ({type(error).__name__})") from None
+    store = MongoStore(client, database)
     try:
-        yield MongoStore(client, database)
+        yield store
     finally:
-        closing = client.close()
-        if closing is not None:
-            await closing
+        with anyio.CancelScope(shield=True):
+            await store.calls.finish(timeout_ms / 1_000)
+            if driver == "motor":
+                # It says goodbye to the server, and waits.
+                await anyio.to_thread.run_sync(client.close)
+            else:
+                await client.close()
+
+
+def _completed(
+    method: Callable[Concatenate["MongoStore", _P], _Call[_Result]],
+) -> Callable[Concatenate["MongoStore", _P], _Call[_Result]]:
+    """A method that runs to its end, although its caller may not wait for it, and raises what the port promises."""
+
+    @wraps(method)
+    async def call(store: "MongoStore", /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
+        return await store.calls.run(method(store, *args, **kwargs))
+
+    return call
 
 
 class MongoStore:
     """`nexus.core.ports.Store` on MongoDB."""
 
     def __init__(self, client: Any, database: str) -> None:
+        self.calls = Calls()
         self._client = client
-        self._database = client.get_database(database, codec_options=_CODEC)
+        self._database = client.get_database(database, codec_options=CODEC)
         self._messages = self._database["messages"]
+        self._prepared = False
+        self._text_times = False
+        self._look_again_at = 0.0
 
+    @_completed
     async def prepare(self) -> None:
-        """Make the indexes."""
-        with _translated():
-            for collection, indexes in _INDEXES.items():
-                await self._database[collection].create_indexes(indexes)
+        """Make the indexes.
 
+        Raises:
+            StoreRejectedError: what is stored has twice what may be there once; says where.
+        """
+        # The long limit is also one for finding the server, so it is found first.
+        await self._client.admin.command("ping")
+        with pymongo.timeout(_INDEXING_S):
+            for collection, indexes in INDEXES.items():
+                try:
+                    await self._database[collection].create_indexes(indexes)
+                except DuplicateKeyError as error:
+                    fields = ", ".join((error.details or {}).get("keyPattern", ["unique fields"]))
+                    text = f"collection {collection}: several documents have the same {fields}; remove all but one"
+                    raise StoreRejectedError(text) from error
+        self._prepared = True
+
+    @_completed
     async def ping(self) -> None:
         """Return when the server answers."""
-        with _translated():
-            await self._client.admin.command("ping")
+        await self._client.admin.command("ping")
 
+    @_completed
     async def insert_message(self, row: Row) -> bool:
         """Record a row. False when its owner has a row with that `id`."""
-        with _translated():
-            try:
-                await self._messages.insert_one(dict(row))
-            except DuplicateKeyError:
-                return False
+        if not self._prepared:
+            await self._prepare_late()
+        try:
+            await self._messages.insert_one(dict(row))
+        except DuplicateKeyError:
+            return False
         return True
 
+    @_completed
     async def newest_messages(
         self, owner_key: str, *, limit: int, skip: int = 0, excerpt_chars: int | None = None
     ) -> list[Row]:
         """Up to `limit` rows after the newest `skip`, newest first, of any role but tools, system and commands."""
-        query = {"owner_key": {"$eq": owner_key}, "role": {"$nin": _NOT_SHOWN}}
-        return await self._find(query, limit=limit, skip=skip, projection=_excerpt(excerpt_chars))
+        query = {"owner_key": {"$eq": owner_key}, "role": {"$nin": NOT_SHOWN}}
+        return await self._newest(query, limit=limit, skip=skip, excerpt_chars=excerpt_chars)
 
+    @_completed
     async def all_messages(self, owner_key: str, *, limit: int) -> list[Row]:
         """Up to `limit` rows of every role, whole, newest first."""
-        return await self._find({"owner_key": {"$eq": owner_key}}, limit=limit)
+        return await self._newest({"owner_key": {"$eq": owner_key}}, limit=limit)
 
+    @_completed
     async def messages_of_runs(
         self, owner_key: str, run_ids: Sequence[str], *, limit: int, excerpt_chars: int | None = None
     ) -> list[Row]:
         """Up to `limit` rows of these runs, newest first, without those of tools, system and commands."""
-        query = {"owner_key": {"$eq": owner_key}, "run_id": {"$in": list(run_ids)}, "role": {"$nin": _NOT_SHOWN}}
-        return await self._find(query, limit=limit, projection=_excerpt(excerpt_chars))
+        query = {"owner_key": {"$eq": owner_key}, "run_id": {"$in": list(run_ids)}, "role": {"$nin": NOT_SHOWN}}
+        return await self._newest(query, limit=limit, excerpt_chars=excerpt_chars)
 
+    @_completed
     async def find_message(self, owner_key: str, message_id: str) -> Row | None:
         """The row with that `id`, without its content."""
-        rows = await self._find(
-            {"owner_key": {"$eq": owner_key}, "id": {"$eq": message_id}}, limit=1, projection=_HEADER
-        )
-        return rows[0] if rows else None
+        query = {"owner_key": {"$eq": owner_key}, "id": {"$eq": message_id}}
+        row: Row | None = await self._messages.find_one(query, HEADER)
+        return {**row, "_id": str(row["_id"])} if row else None
 
+    @_completed
     async def session_of_run(self, owner_key: str, run_id: str) -> str | None:
         """The session in which the run's human input was recorded."""
         query = {"owner_key": {"$eq": owner_key}, "run_id": {"$eq": run_id}, "role": "HUMAN"}
-        rows = await self._find(query, limit=1, projection={"session_id": 1})
-        session = rows[0].get("session_id") if rows else None
+        row: Row | None = await self._messages.find_one(query, {"session_id": 1})
+        session = row.get("session_id") if row else None
         return session if isinstance(session, str) else None
 
+    @_completed
     async def find_identity(self, public_key: str) -> Row | None:
         """The identity with that public key."""
         return await self._find_one("identities", {"public_key": {"$eq": public_key}})
 
+    @_completed
     async def find_configuration(self, environment: str) -> Row | None:
         """The `configurations` document of the environment."""
         return await self._find_one("configurations", {"environment": {"$eq": environment}})
 
+    @_completed
     async def put_tool(self, name: str, definition: Mapping[str, Any]) -> None:
         """Keep the definition, in place of one of that name."""
         change = {"$set": {"definition": dict(definition)}}
-        with _translated():
-            try:
-                await self._database["tools"].update_one({"name": {"$eq": name}}, change, upsert=True)
-            except DuplicateKeyError:
-                # Another replica put the same name in between; now it is there to be updated.
-                await self._database["tools"].update_one({"name": {"$eq": name}}, change)
+        try:
+            await self._database["tools"].update_one({"name": {"$eq": name}}, change, upsert=True)
+        except DuplicateKeyError:
+            # Another replica put the same name in between; now it is there to be updated.
+            await self._database["tools"].update_one({"name": {"$eq": name}}, change)
 
+    @_completed
     async def delete_tool(self, name: str) -> bool:
         """Forget the definition; False when there was none."""
-        with _translated():
-            result = await self._database["tools"].delete_one({"name": {"$eq": name}})
+        result = await self._database["tools"].delete_one({"name": {"$eq": name}})
         return bool(result.deleted_count)
 
+    @_completed
     async def list_tools(self) -> list[Row]:
         """The definitions that are kept, by name."""
-        with _translated():
-            rows = await self._database["tools"].find({}, {"_id": 0}).sort("name", ASCENDING).to_list(None)
+        rows = await self._database["tools"].find({}, {"_id": 0}).sort("name", ASCENDING).to_list(None)
         return [row["definition"] for row in rows if isinstance(row.get("definition"), dict)]
 
-    async def _find(
-        self, query: Mapping[str, Any], *, limit: int, skip: int = 0, projection: Mapping[str, Any] | None = None
+    async def _prepare_late(self) -> None:
+        try:
+            await self.prepare()
+        except StoreRejectedError as error:
+            # It is not the row that is wrong.
+            raise StoreUnavailableError(str(error)) from error
+
+    async def _newest(
+        self, query: Mapping[str, Any], *, limit: int, skip: int = 0, excerpt_chars: int | None = None
     ) -> list[Row]:
-        with _translated():
-            cursor = self._messages.find(query, projection).sort(_NEWEST_FIRST).skip(skip).limit(limit)
+        if not await self._has_text_times():
+            return await self._find(query, limit=limit, skip=skip, excerpt_chars=excerpt_chars)
+        end = skip + limit
+        dated = await self._find({**query, **NO_TEXT_TIME}, limit=end, excerpt_chars=excerpt_chars)
+        texts = await self._find({**query, **TEXT_TIME}, limit=end, excerpt_chars=excerpt_chars)
+        return newest_first([*dated, *texts])[skip:end]
+
+    async def _has_text_times(self) -> bool:
+        now = anyio.current_time()
+        if now >= self._look_again_at:
+            self._text_times = await self._messages.find_one(TEXT_TIME, {"_id": 1}) is not None
+            self._look_again_at = now + _LOOKED_AGAIN_S
+        return self._text_times
+
+    async def _find(
+        self, query: Mapping[str, Any], *, limit: int, skip: int = 0, excerpt_chars: int | None = None
+    ) -> list[Row]:
+        projection = None if excerpt_chars is None else excerpt(excerpt_chars)
+        cursor = self._messages.find(query, projection).sort(NEWEST_FIRST).skip(skip).limit(limit)
+        try:
             # One batch holds all, so that there is no second round trip.
             rows: list[Row] = await cursor.batch_size(limit + 1).to_list(limit)
-        for row in rows:
-            row["_id"] = str(row["_id"])
-        return rows
+        except OperationFailure as error:
+            if excerpt_chars is None or error.code not in _NOT_UTF8:
+                raise
+            whole = await self._find(query, limit=limit, skip=skip)
+            return [cut(row, excerpt_chars) for row in whole]
+        return [{**row, "_id": str(row["_id"])} for row in rows]
 
     async def _find_one(self, collection: str, query: Mapping[str, Any]) -> Row | None:
-        with _translated():
-            row: Row | None = await self._database[collection].find_one(query)
+        row: Row | None = await self._database[collection].find_one(query)
         if row and isinstance(row.get("_id"), ObjectId):
             del row["_id"]
         return row
-
-
-def _excerpt(chars: int | None) -> dict[str, Any] | None:
-    if chars is None:
-        return None
-    length = {"$strLenCP": "$content"}
-    ends = [
-        {"$substrCP": ["$content", 0, chars]},
-        {"$substrCP": ["$content", {"$subtract": [length, chars]}, chars]},
-    ]
-    # The length in bytes is known without reading the text, so it is asked first; conditions stand inside each other
-    # because a length can only be asked of a text.
-    by_chars = {"$cond": [{"$gt": [length, 2 * chars]}, {"$concat": ends}, "$content"]}
-    by_bytes = {"$cond": [{"$gt": [{"$strLenBytes": "$content"}, 2 * chars]}, by_chars, "$content"]}
-    is_text = {"$eq": [{"$type": "$content"}, "string"]}
-    is_object = {"$eq": [{"$type": "$metadata"}, "object"]}
-    return {
-        **_HEADER,
-        "content": {"$cond": [is_text, by_bytes, "$content"]},
-        "metadata": {"$cond": [is_object, {"tool_calls": "$metadata.tool_calls"}, "$metadata"]},
-    }
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """What MongoDB and its drivers raise, as the errors that the ports promise. Texts name no host and no content."""
-    try:
-        yield
-    except (BSONError, DocumentTooLarge, WriteError, OverflowError) as error:
-        raise StoreRejectedError(type(error).__name__) from error
-    except OperationFailure as error:
-        raise StoreUnavailableError(f"{type(error).__name__} {error.code}") from error
-    except PyMongoError as error:
-        raise StoreUnavailableError(type(error).__name__) from error

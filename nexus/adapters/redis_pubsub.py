@@ -85,6 +85,7 @@ class RedisSubscription:
         self._channels = [*(prefix + topic for topic in topics), self._pulse]
         self._send, self._receive = anyio.create_memory_object_stream[Delivery](_BUFFERED)
         self._pubsub: PubSub | None = None
+        self._using_pubsub = anyio.Lock()
         self._stopping = False
         self._listening = anyio.CancelScope()
 
@@ -101,12 +102,15 @@ class RedisSubscription:
 
     async def stop(self) -> None:
         """Take in nothing more. Iterating ends after what Redis had sent until then."""
+        if self._stopping:
+            return
         self._stopping = True
-        if self._pubsub is not None:
-            with suppress(RedisError, OSError):
-                # Redis confirms in the order of its messages: what it sent before is read before the confirmation.
-                await self._pubsub.unsubscribe()
-                return
+        async with self._using_pubsub:
+            if self._pubsub is not None:
+                with suppress(RedisError, OSError):
+                    # Redis confirms in the order of its messages: what it sent before is read before the confirmation.
+                    await self._pubsub.unsubscribe()
+                    return
         # Not connected, so nothing is on its way.
         self._listening.cancel()
 
@@ -165,7 +169,10 @@ class RedisSubscription:
                 elif anyio.current_time() - heard_at > self._heartbeat_s * _SILENT_BEATS:
                     raise BusUnavailableError("silent for three heartbeats")
         finally:
-            self._pubsub = None
+            # redis-py fails with an AttributeError where one task closes what another sends on.
+            with anyio.CancelScope(shield=True):
+                async with self._using_pubsub:
+                    self._pubsub = None
 
     async def _deliver(self, message: dict[str, Any]) -> None:
         channel = _text(message["channel"])

@@ -1,0 +1,86 @@
+"""Calling MongoDB's drivers: whoever stops waiting does not stop the call, and errors become those of the ports.
+
+pymongo's asyncio client does not survive that a task is cancelled while it waits for the connection pool (measured with
+pymongo 4.20 and anyio): "Lock is not acquired", or a lock that nobody gives back, on which every later call hangs with
+no time limit. So a call runs in a task of its own, to its end, which its own time limit brings about.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from bson.errors import BSONError
+from pymongo.errors import DocumentTooLarge, OperationFailure, PyMongoError, WriteError
+
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+
+_Result = TypeVar("_Result")
+
+# A write that fails with one of these fails again however often it is tried: MongoDB does not keep such a document.
+# Every other failure (a full disk, a time limit, a change of the primary) may pass.
+_UNACCEPTABLE: Final = frozenset(
+    {
+        2,  # BadValue
+        9,  # FailedToParse
+        14,  # TypeMismatch
+        15,  # Overflow
+        16,  # InvalidLength
+        17,  # ProtocolError
+        22,  # InvalidBSON
+        28,  # PathNotViable
+        52,  # DollarPrefixedFieldName
+        53,  # InvalidIdField
+        55,  # InvalidDBRef
+        56,  # EmptyFieldName
+        57,  # DottedFieldName
+        121,  # DocumentValidationFailure
+        10334,  # BSONObjectTooLarge
+        17280,  # KeyTooLong
+    }
+)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """`StoreUnavailableError` and `StoreRejectedError` for all that can go wrong. Texts name no host and no content."""
+    try:
+        yield
+    except (BSONError, DocumentTooLarge, OverflowError, UnicodeEncodeError) as error:
+        raise StoreRejectedError(type(error).__name__) from error
+    except OperationFailure as error:
+        text = f"{type(error).__name__} {error.code}"
+        if isinstance(error, WriteError) and error.code in _UNACCEPTABLE:
+            raise StoreRejectedError(text) from error
+        raise StoreUnavailableError(text) from error
+    except PyMongoError as error:
+        raise StoreUnavailableError(type(error).__name__) from error
+
+
+class Calls:
+    """Calls to one client that are on their way."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def run(self, call: Coroutine[Any, Any, _Result]) -> _Result:
+        """What the call returns. Errors are translated; to be cancelled here leaves the call running."""
+        task = asyncio.create_task(call)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        with translated():
+            return await asyncio.shield(task)
+
+    async def finish(self, seconds: float) -> None:
+        """Wait for the calls that nobody waits for any more; after `seconds` they are cancelled."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=seconds)
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            # Looked at here, because nobody else may be there to do so.
+            task.exception()

@@ -1,0 +1,86 @@
+"""What MongoDB holds and how it is asked for: indexes, projections and the order of rows (CONTRACT §2). Pure.
+
+Rules of this module:
+
+- Big contents stay on the server: a projection cuts their middle out. Rows of tools are skipped in the index.
+- MongoDB sorts values of one type before those of another, so rows whose `timestamp` is a text come after all that have
+  a date, however new they are. They are read by themselves and put in their place here.
+"""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from bson.codec_options import CodecOptions, DatetimeConversion
+from pymongo import ASCENDING, DESCENDING, IndexModel
+
+from nexus.core.ports import Row
+from nexus.services.context.clock import parse_moment
+
+# Dates that Python cannot hold and text that is not UTF-8 come through changed rather than spoil the rows around them.
+CODEC: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
+    tz_aware=True, datetime_conversion=DatetimeConversion.DATETIME_AUTO, unicode_decode_error_handler="replace"
+)
+NEWEST_FIRST: Final = [("timestamp", DESCENDING), ("_id", DESCENDING)]
+NOT_SHOWN: Final = [form for role in ("TOOL", "SYSTEM", "COMMAND") for form in (role, role.lower(), role.title())]
+HEADER: Final = dict.fromkeys(("id", "run_id", "owner_key", "session_id", "role", "timestamp"), 1)
+TEXT_TIME: Final = {"timestamp": {"$type": "string"}}
+NO_TEXT_TIME: Final = {"timestamp": {"$not": {"$type": "string"}}}
+
+# The role stands last in an index so that the sort is served and rows of tools are passed over without being read.
+_SORTED: Final = [*NEWEST_FIRST, ("role", ASCENDING)]
+INDEXES: Final[dict[str, list[IndexModel]]] = {
+    "messages": [
+        IndexModel([("owner_key", ASCENDING), *_SORTED], name="newest_of_owner"),
+        IndexModel([("owner_key", ASCENDING), ("run_id", ASCENDING), *_SORTED], name="newest_of_run"),
+        # Partial, because rows that others wrote without an id must not stand in each other's way.
+        IndexModel(
+            [("owner_key", ASCENDING), ("id", ASCENDING)],
+            name="one_per_id",
+            unique=True,
+            partialFilterExpression={"id": {"$gt": ""}},
+        ),
+        # Empty where Nexus alone writes. It tells at once whether there is any such row.
+        IndexModel([("timestamp", ASCENDING)], name="text_times", partialFilterExpression=TEXT_TIME),
+    ],
+    "identities": [IndexModel([("public_key", ASCENDING)], name="one_per_key", unique=True)],
+    "configurations": [IndexModel([("environment", ASCENDING)], name="one_per_environment", unique=True)],
+    "tools": [IndexModel([("name", ASCENDING)], name="one_per_name", unique=True)],
+}
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+
+
+def newest_first(rows: Iterable[Row]) -> list[Row]:
+    """The rows by moment, whatever form their timestamps have; those without a readable one last."""
+    return sorted(rows, key=lambda row: (parse_moment(row.get("timestamp")) or _LONG_AGO, row["_id"]), reverse=True)
+
+
+def excerpt(chars: int) -> dict[str, Any]:
+    """The projection that leaves out the middle of contents longer than twice `chars`, and most of the metadata."""
+    length = {"$strLenCP": "$content"}
+    ends = [
+        {"$substrCP": ["$content", 0, chars]},
+        {"$substrCP": ["$content", {"$subtract": [length, chars]}, chars]},
+    ]
+    # The length in bytes is known without reading the text, so it is asked first; conditions stand inside each other
+    # because a length can only be asked of a text.
+    by_chars = {"$cond": [{"$gt": [length, 2 * chars]}, {"$concat": ends}, "$content"]}
+    by_bytes = {"$cond": [{"$gt": [{"$strLenBytes": "$content"}, 2 * chars]}, by_chars, "$content"]}
+    is_text = {"$eq": [{"$type": "$content"}, "string"]}
+    is_object = {"$eq": [{"$type": "$metadata"}, "object"]}
+    return {
+        **HEADER,
+        "content": {"$cond": [is_text, by_bytes, "$content"]},
+        "metadata": {"$cond": [is_object, {"tool_calls": "$metadata.tool_calls"}, "$metadata"]},
+    }
+
+
+def cut(row: Row, chars: int) -> Row:
+    """What `excerpt` makes of a row, for the row that the server cannot cut."""
+    shown = {name: value for name, value in row.items() if name in {*HEADER, "_id", "content", "metadata"}}
+    content, metadata = row.get("content"), row.get("metadata")
+    if isinstance(content, str) and len(content) > 2 * chars:
+        shown["content"] = content[:chars] + content[len(content) - chars :]
+    if isinstance(metadata, dict):
+        shown["metadata"] = {"tool_calls": metadata["tool_calls"]} if "tool_calls" in metadata else {}
+    return shown

@@ -1,0 +1,240 @@
+"""What is MongoDB's own: plans, servers that do not answer, and documents that only a real server can hold."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, get_args
+
+import anyio
+import bson
+import pytest
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
+from pymongo import MongoClient
+from pymongo.errors import OperationFailure
+
+from nexus.adapters.mongo import Driver, MongoStore, open_mongo
+from nexus.adapters.mongo_schema import HEADER, NEWEST_FIRST, NOT_SHOWN, excerpt
+from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
+from nexus.core.ports import Row
+from tests.nexus.support.proxy import proxied
+from tests.nexus.support.rows import START, ids, row
+
+Janitor = MongoClient[dict[str, Any]]
+DRIVERS = get_args(Driver)
+
+
+@pytest.fixture
+def explained(mongo_janitor: Janitor) -> Janitor:
+    """The janitor, on a server that explains its plans."""
+    if mongo_janitor.admin.command("serverStatus")["process"] == "secantus":
+        pytest.skip("secantusdb plans a query of several conditions as a scan of the collection")
+    return mongo_janitor
+
+
+def plan_of(janitor: Janitor, name: str, query: Row, *, sort: bool = True, limit: int = 5) -> tuple[str, Row]:
+    """The winning plan as text, and how much it read."""
+    cursor = janitor[name].messages.find(query, excerpt(10) if sort else HEADER).limit(limit)
+    answer = (cursor.sort(NEWEST_FIRST) if sort else cursor).explain()
+    return str(answer["queryPlanner"]["winningPlan"]), answer["executionStats"]
+
+
+async def _fill(janitor: Janitor, uri: str, name: str) -> None:
+    async with open_mongo(uri, name) as store:
+        await store.prepare()
+    roles = ("AI", *["TOOL"] * 9)
+    rows = [row(number, role=roles[number % 10], run_id=f"r{number // 20}") for number in range(1_000)]
+    janitor[name].messages.insert_many(rows)
+
+
+async def test_the_newest_rows_come_out_of_an_index(explained: Janitor, mongo_uri: str, database_name: str) -> None:
+    """The newest rows are read without a sort, and rows of tools are passed over without being read."""
+    await _fill(explained, mongo_uri, database_name)
+    query: Row = {"owner_key": {"$eq": "o"}, "role": {"$nin": NOT_SHOWN}}
+    plan, stats = plan_of(explained, database_name, query)
+    assert "newest_of_owner" in plan
+    assert "SORT" not in plan
+    assert stats["totalDocsExamined"] == stats["nReturned"] == 5
+
+
+async def test_rows_of_runs_come_out_of_an_index(explained: Janitor, mongo_uri: str, database_name: str) -> None:
+    """The rows of old runs are found without reading those of newer ones, and merged without a sort in memory."""
+    await _fill(explained, mongo_uri, database_name)
+    query: Row = {"owner_key": {"$eq": "o"}, "run_id": {"$in": ["r0", "r1"]}, "role": {"$nin": NOT_SHOWN}}
+    plan, stats = plan_of(explained, database_name, query, limit=5_000)
+    assert "'stage': 'SORT'" not in plan
+    assert stats["totalDocsExamined"] == stats["nReturned"] == 4
+
+
+async def test_one_message_comes_out_of_its_index(explained: Janitor, mongo_uri: str, database_name: str) -> None:
+    """The index of ids is partial, and serves an id all the same; a run's session is found by its run."""
+    await _fill(explained, mongo_uri, database_name)
+    plan, stats = plan_of(explained, database_name, {"owner_key": {"$eq": "o"}, "id": {"$eq": "m7"}}, sort=False)
+    assert "one_per_id" in plan
+    assert stats["totalDocsExamined"] == 1
+    query = {"owner_key": {"$eq": "o"}, "run_id": {"$eq": "r3"}, "role": "HUMAN"}
+    plan, stats = plan_of(explained, database_name, query, sort=False)
+    assert "newest_of_run" in plan
+    assert stats["totalDocsExamined"] == 0
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff" * 4, b"\xff" * 100, b"a" * 9 + b"\xf0\x9f" + b"b" * 100, b"a" * 100 + b"\xe2"]
+)
+async def test_text_that_is_not_utf8(
+    mongo_janitor: Janitor, mongo_uri: str, database_name: str, content: bytes
+) -> None:
+    """A text that is not UTF-8 comes through with replacement characters, cut like any other."""
+    messages = mongo_janitor[database_name].get_collection("messages", CodecOptions(document_class=RawBSONDocument))
+    encoded = bson.encode({"_id": bson.ObjectId(), **row(2, content="~" * len(content), metadata={"x": 1})})
+    try:
+        messages.insert_one(RawBSONDocument(encoded.replace(b"~" * len(content), content)))
+    except OperationFailure:
+        pytest.skip("secantusdb refuses text that is not UTF-8")
+    async with open_mongo(mongo_uri, database_name) as store:
+        await store.insert_message(row(1, content="x" * 100, metadata={"tool_calls": [], "source": "s"}))
+        await store.insert_message(row(3))
+        found = await store.newest_messages("o", limit=5, excerpt_chars=10)
+    assert ids(found) == ["m3", "m2", "m1"]
+    assert "\ufffd" in found[1]["content"]
+    assert len(found[1]["content"]) <= 21
+    assert (found[1]["metadata"], found[2]["metadata"]) == ({}, {"tool_calls": []})
+    assert found[2]["content"] == "x" * 20
+
+
+async def test_rows_that_are_there_twice(mongo_janitor: Janitor, mongo_uri: str, database_name: str) -> None:
+    """Where a row was recorded twice before there was an index, preparing says so, and nothing is inserted."""
+    mongo_janitor[database_name].messages.insert_many([row(1, content="canary"), row(1, content="canary")])
+    async with open_mongo(mongo_uri, database_name) as store:
+        with pytest.raises(StoreRejectedError, match="collection messages: several documents have the same") as raised:
+            await store.prepare()
+        assert "canary" not in str(raised.value)
+        with pytest.raises(StoreUnavailableError, match="several documents"):
+            await store.insert_message(row(2))
+
+
+async def fails_in_every_operation(store: MongoStore) -> None:
+    """Every operation says that the store is unavailable, and neither where it was looked for nor as whom."""
+    operations: list[Callable[[], Awaitable[object]]] = [
+        store.prepare,
+        store.ping,
+        lambda: store.insert_message(row(1)),
+        lambda: store.newest_messages("o", limit=5),
+        lambda: store.all_messages("o", limit=5),
+        lambda: store.messages_of_runs("o", ["r"], limit=5),
+        lambda: store.find_message("o", "m1"),
+        lambda: store.session_of_run("o", "r"),
+        lambda: store.find_identity("k"),
+        lambda: store.find_configuration("e"),
+        lambda: store.put_tool("t", {}),
+        lambda: store.delete_tool("t"),
+        store.list_tools,
+    ]
+
+    async def fails(operation: Callable[[], Awaitable[object]]) -> None:
+        with pytest.raises(StoreUnavailableError) as raised:
+            await operation()
+        assert not any(word in str(raised.value) for word in ("canary", "127.0.0.1", "localhost"))
+
+    async with anyio.create_task_group() as tasks:
+        for operation in operations:
+            tasks.start_soon(fails, operation)
+
+
+@asynccontextmanager
+async def short_of_time(port: int, driver: Driver) -> AsyncIterator[MongoStore]:
+    """A store on a port of this machine that waits a tenth of a second."""
+    uri = f"mongodb://canary:canary@127.0.0.1:{port}/?directConnection=true&authSource=admin"
+    async with open_mongo(uri, "d", driver=driver, timeout_ms=100, server_selection_timeout_ms=100) as store:
+        yield store
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_a_server_that_is_not_there(driver: Driver, unused_port: int) -> None:
+    """With nobody at the port every operation says so, and neither where nor with which password."""
+    async with short_of_time(unused_port, driver) as store:
+        await fails_in_every_operation(store)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_a_server_that_never_answers(driver: Driver, unused_port: int) -> None:
+    """A server that accepts connections and says nothing is as good as none."""
+    async with proxied("127.0.0.1", unused_port) as proxy:
+        proxy.silent = True
+        async with short_of_time(proxy.port, driver) as store:
+            await fails_in_every_operation(store)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_a_server_that_falls_silent(
+    driver: Driver, mongo_janitor: Janitor, mongo_uri: str, database_name: str
+) -> None:
+    """When connections die without a word, operations fail in time; when the server is back, they succeed."""
+    host, port = mongo_janitor.address or ("", 0)
+    async with proxied(host, port) as proxy:
+        uri = f"mongodb://127.0.0.1:{proxy.port}/?directConnection=true"
+        async with open_mongo(uri, database_name, driver=driver, timeout_ms=300) as store:
+            await store.insert_message(row(1))
+            proxy.silent = True
+            proxy.stall()
+            with pytest.raises(StoreUnavailableError):
+                await store.newest_messages("o", limit=5)
+            with pytest.raises(StoreUnavailableError):
+                await store.insert_message(row(2))
+            proxy.silent = False
+            proxy.reset()
+            while True:
+                try:
+                    await store.insert_message(row(2))
+                except StoreUnavailableError:
+                    await anyio.sleep(0.01)
+                else:
+                    break
+            assert ids(await store.newest_messages("o", limit=5)) == ["m2", "m1"]
+    assert mongo_uri
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_cancelled_callers_leave_the_driver_whole(driver: Driver, mongo_uri: str, database_name: str) -> None:
+    """However many callers stop waiting, on whatever connection, the others and those who come later get their rows."""
+    async with open_mongo(mongo_uri, database_name, driver=driver, timeout_ms=20_000) as store:
+        await store.insert_message(row(1))
+        for _ in range(5):
+            async with anyio.create_task_group() as tasks:
+                for number in range(60):
+                    tasks.start_soon(_read_and_leave, store, number)
+        assert ids(await store.newest_messages("o", limit=5)) == ["m1"]
+
+
+async def _read_and_leave(store: MongoStore, number: int) -> None:
+    with anyio.move_on_after(number % 7 / 1_000):
+        await store.newest_messages("o", limit=5)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_a_cancelled_insert_is_one_row(driver: Driver, mongo_uri: str, database_name: str) -> None:
+    """An insert that was cancelled and then repeated is one row, whether or not the first one was carried out."""
+    async with open_mongo(mongo_uri, database_name, driver=driver, timeout_ms=20_000) as store:
+        await store.prepare()
+        for number in range(20):
+            with anyio.move_on_after(number / 10_000):
+                await store.insert_message(row(number))
+            await store.insert_message(row(number))
+        assert len(await store.all_messages("o", limit=100)) == 20
+
+
+async def test_a_history_in_the_future_is_shown(mongo_uri: str, database_name: str) -> None:
+    """A row whose clock was ahead is the newest, and hides nothing."""
+    async with open_mongo(mongo_uri, database_name) as store:
+        await store.insert_message(row(1, timestamp=START + timedelta(days=3_000_000 // 24)))
+        await store.insert_message(row(2))
+        assert ids(await store.newest_messages("o", limit=5)) == ["m1", "m2"]
+
+
+@pytest.mark.parametrize("uri", ["", "http://x", "mongodb://", "mongodb://canary:c@nary@host"])
+async def test_a_uri_that_cannot_be_used(uri: str) -> None:
+    """An unusable URI is named by its setting, without being repeated."""
+    with pytest.raises(ConfigError, match=r"^database\.uri: ") as raised:
+        async with open_mongo(uri, "d"):
+            pytest.fail("there is nothing to open")
+    assert "canary" not in str(raised.value)

@@ -1,0 +1,382 @@
+"""The promises of `nexus.core.ports.Store`, on every adapter and on the fake that other tests use."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, get_args
+
+import anyio
+import pytest
+from bson.datetime_ms import DatetimeMS
+from pymongo import MongoClient
+from pymongo.errors import OperationFailure
+
+from nexus.adapters.mongo import Driver, open_mongo
+from nexus.core.errors import StoreRejectedError
+from nexus.core.ports import Row, Store
+from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.rows import ids, moment, row
+
+# Owners that are not just a word: operators, patterns, look-alikes, and what a database might stumble over.
+OWNERS = ["", '{"$ne": ""}', "$ne", "^.*$", "o.", "O", "o ", "о", "o\x00", "null", "[]", "o" * 5_000]
+
+MALFORMED: dict[str, Row] = {
+    "no role": {"role": None},
+    "another role": {"role": "ASSISTANT"},
+    "a number as role": {"role": 7},
+    "no metadata": {"metadata": None},
+    "metadata as text": {"metadata": "tool_calls"},
+    "metadata as list": {"metadata": [{"tool_calls": []}]},
+    "a time as text": {"timestamp": "2024-01-01T00:00:00Z"},
+    "a time that is none": {"timestamp": "yesterday"},
+    "no time": {"timestamp": None},
+    "a number as time": {"timestamp": 1704067200},
+    "a list as time": {"timestamp": [datetime(2024, 1, 1, tzinfo=UTC), "x"]},
+    "the year 10000": {"timestamp": DatetimeMS(253402300800000)},
+    "before the year 1": {"timestamp": DatetimeMS(-(2**62))},
+    "content as object": {"content": {"$type": "string", "a.b": "x" * 100}},
+    "content as list": {"content": [{"type": "text", "text": "x" * 100}]},
+    "content as number": {"content": 12345678901234567},
+    "no content": {"content": None},
+    "content as bytes": {"content": b"\xff" * 100},
+    "an id that is no text": {"id": 5},
+    "a run that is no text": {"run_id": {"$gt": ""}},
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A store that is tested, and how to put documents there that it would not write itself."""
+
+    open: Callable[[], AbstractAsyncContextManager[Store]]
+    plant: Callable[[str, Sequence[Row]], None]
+
+
+@pytest.fixture(params=["fake", *get_args(Driver)])
+def place(request: pytest.FixtureRequest) -> Place:
+    """Where the test runs."""
+    if request.param == "fake":
+        fake = FakeStore()
+
+        @asynccontextmanager
+        async def open_fake() -> AsyncIterator[Store]:
+            yield fake
+
+        return Place(open_fake, fake.plant)
+    uri, name = request.getfixturevalue("mongo_uri"), request.getfixturevalue("database_name")
+    janitor: MongoClient[dict[str, Any]] = request.getfixturevalue("mongo_janitor")
+
+    def plant(collection: str, documents: Sequence[Row]) -> None:
+        try:
+            janitor[name][collection].insert_many([dict(document) for document in documents])
+        except OperationFailure as error:
+            pytest.skip(
+                f"this server does not keep such a document ({error.code}): secantusdb decodes what it is given"
+            )
+
+    return Place(lambda: open_mongo(uri, name, driver=request.param, timeout_ms=10_000), plant)
+
+
+async def insert_all(store: Store, rows: Sequence[Row]) -> None:
+    """Record rows one after another."""
+    for each in rows:
+        assert await store.insert_message(each)
+
+
+async def test_a_row_comes_back_as_it_was(place: Place) -> None:
+    """What is recorded is found again, with an `_id` that is a text; times in UTC, to the millisecond."""
+    written = row(1, content="a\x00б😀", metadata={"tool_calls": [{"id": "c", "$x.y": 2**63 - 1}], "n": None})
+    async with place.open() as store:
+        await store.insert_message(written)
+        (found,) = await store.all_messages("o", limit=5)
+    assert isinstance(found.pop("_id"), str)
+    assert found == written
+
+
+async def test_inserting_does_not_change_the_row(place: Place) -> None:
+    """The caller's row stays the caller's."""
+    written = row(1)
+    async with place.open() as store:
+        await store.insert_message(written)
+    assert written == row(1)
+
+
+async def test_a_row_is_recorded_once(place: Place) -> None:
+    """A second row with an owner's id is refused quietly and changes nothing."""
+    async with place.open() as store:
+        assert await store.insert_message(row(1))
+        assert not await store.insert_message(row(1, content="other", run_id="other"))
+        (found,) = await store.all_messages("o", limit=5)
+    assert found["content"] == "text 1"
+
+
+async def test_fifty_writers_record_a_row_once(place: Place) -> None:
+    """Of many writers at once one is told that it wrote, also when nobody has prepared the store."""
+    written: list[bool] = []
+    async with place.open() as store:
+
+        async def insert() -> None:
+            written.append(await store.insert_message(row(1)))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(50):
+                tasks.start_soon(insert)
+        assert sorted(written) == [*[False] * 49, True]
+        assert len(await store.all_messages("o", limit=100)) == 1
+
+
+async def test_owners_may_use_the_same_id(place: Place) -> None:
+    """An id belongs to its owner only."""
+    async with place.open() as store:
+        assert await store.insert_message(row(1))
+        assert await store.insert_message(row(1, owner_key="p"))
+        assert [found["owner_key"] for found in await store.all_messages("p", limit=5)] == ["p"]
+
+
+async def test_ids_grow_in_stored_order(place: Place) -> None:
+    """A later row has a greater `_id`, whatever its time."""
+    async with place.open() as store:
+        await insert_all(store, [row(number, timestamp=moment(-number)) for number in range(20)])
+        found = await store.all_messages("o", limit=20)
+    assert [each["_id"] for each in found] == sorted(each["_id"] for each in found)
+
+
+async def test_newest_first(place: Place) -> None:
+    """Rows come by time, in whatever order they were recorded; at equal times the later recorded is the newer."""
+    async with place.open() as store:
+        await insert_all(store, [row(number) for number in (3, 1, 4, 0, 2)])
+        await insert_all(store, [row(number, timestamp=moment(2)) for number in (10, 11)])
+        assert ids(await store.newest_messages("o", limit=10)) == ["m4", "m3", "m11", "m10", "m2", "m1", "m0"]
+        assert ids(await store.all_messages("o", limit=3)) == ["m4", "m3", "m11"]
+
+
+async def test_limit_and_skip(place: Place) -> None:
+    """Pages follow on each other and end where the rows end."""
+    async with place.open() as store:
+        await insert_all(store, [row(number) for number in range(7)])
+        pages = [ids(await store.newest_messages("o", limit=3, skip=skip)) for skip in (0, 3, 6, 9)]
+    assert pages == [["m6", "m5", "m4"], ["m3", "m2", "m1"], ["m0"], []]
+
+
+@pytest.mark.parametrize(
+    "role", ["TOOL", "tool", "Tool", "SYSTEM", "system", "System", "COMMAND", "command", "Command"]
+)
+async def test_what_is_not_said_is_not_read(place: Place, role: str) -> None:
+    """Rows of tools, system and commands are passed over without counting, and only `all_messages` has them."""
+    place.plant("messages", [row(0), *[row(number, role=role) for number in range(1, 6)], row(6, run_id="r0")])
+    async with place.open() as store:
+        assert ids(await store.newest_messages("o", limit=2)) == ["m6", "m0"]
+        assert ids(await store.newest_messages("o", limit=2, skip=1)) == ["m0"]
+        assert ids(await store.messages_of_runs("o", ["r0", "r3"], limit=5)) == ["m6", "m0"]
+        assert len(await store.all_messages("o", limit=10)) == 7
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+async def test_an_owner_is_a_text(place: Place, owner: str) -> None:
+    """Whatever an owner is called, exactly that owner's rows are found, by every operation."""
+    place.plant("messages", [row(9, owner_key=value, id="m1", run_id="r1") for value in (None, {"$ne": ""}, ["o"], 1)])
+    async with place.open() as store:
+        await store.insert_message(row(1))
+        assert await store.newest_messages(owner, limit=5) == []
+        assert await store.all_messages(owner, limit=5) == []
+        assert await store.messages_of_runs(owner, ["r1"], limit=5) == []
+        assert await store.find_message(owner, "m1") is None
+        assert await store.session_of_run(owner, "r1") is None
+        await store.insert_message(row(1, owner_key=owner))
+        assert [each["owner_key"] for each in await store.newest_messages(owner, limit=5)] == [owner]
+        assert [each["owner_key"] for each in await store.all_messages(owner, limit=5)] == [owner]
+        assert await store.session_of_run(owner, "r1") == "s"
+
+
+@pytest.mark.parametrize(
+    ("content", "excerpt"),
+    [
+        ("", ""),
+        ("x" * 7, "x" * 7),
+        ("abcdefgh", "abcdefgh"),
+        ("abcdXefgh", "abcdefgh"),
+        ("abcd" + "X" * 100_000 + "efgh", "abcdefgh"),
+        ("я" * 8, "я" * 8),
+        ("яяяяXчччч", "яяяячччч"),
+        ("abc😀😀😀efg", "abc😀😀efg"),
+        ("😀" * 9, "😀" * 8),
+        ("e\u0301" * 4 + "Xe\u0301", "e\u0301e\u0301" + "e\u0301Xe\u0301"[-4:]),
+        ("👩‍👩‍👧‍👦" * 3, ("👩‍👩‍👧‍👦" * 3)[:4] + ("👩‍👩‍👧‍👦" * 3)[-4:]),
+        ("a\x00b\r\nc\u2028defgh", "a\x00b\refgh"),
+        ("$content", "$content"),
+        ("$$ROOT$$ROOT", "$$ROROOT"),
+    ],
+)
+async def test_long_contents_lose_their_middle(place: Place, content: str, excerpt: str) -> None:
+    """Of a content longer than twice the excerpt its two ends are left, counted in code points."""
+    async with place.open() as store:
+        await store.insert_message(row(1, content=content))
+        (newest,) = await store.newest_messages("o", limit=5, excerpt_chars=4)
+        (of_run,) = await store.messages_of_runs("o", ["r1"], limit=5, excerpt_chars=4)
+        (whole,) = await store.newest_messages("o", limit=5)
+    assert newest["content"] == of_run["content"] == excerpt
+    assert whole["content"] == content
+
+
+async def test_an_excerpt_has_the_calls_of_its_metadata(place: Place) -> None:
+    """Of metadata the tool calls are left, as they are; and the row is otherwise as it was."""
+    calls = [{"id": "c", "function": {"name": "f", "arguments": "x" * 500}}]
+    async with place.open() as store:
+        await store.insert_message(
+            row(1, metadata={"tool_calls": calls, "source": "llm_result", "has_tool_calls": True})
+        )
+        await store.insert_message(row(2, metadata={"source": "new_run"}))
+        await store.insert_message(row(3, metadata={"tool_calls": None}))
+        found = await store.newest_messages("o", limit=5, excerpt_chars=100)
+    for each in found:
+        del each["_id"]
+    expected = [{"tool_calls": None}, {}, {"tool_calls": calls}]
+    assert found == [row(number, metadata=metadata) for number, metadata in zip((3, 2, 1), expected, strict=True)]
+
+
+@pytest.mark.parametrize("excerpt_chars", [None, 10], ids=["whole", "excerpt"])
+@pytest.mark.parametrize("changes", MALFORMED.values(), ids=MALFORMED.keys())
+async def test_a_malformed_row_spoils_no_other(place: Place, changes: Row, excerpt_chars: int | None) -> None:
+    """A row that somebody else wrote comes through as it is, between the others."""
+    place.plant("messages", [row(1), row(2, **changes), row(3)])
+    async with place.open() as store:
+        found = await store.newest_messages("o", limit=5, excerpt_chars=excerpt_chars)
+        assert {*ids(found)} == {"m1", changes.get("id", "m2"), "m3"}
+        (strange,) = [each for each in found if each["id"] not in {"m1", "m3"}]
+        assert len(await store.all_messages("o", limit=5)) == 3
+    assert strange == {"_id": strange["_id"], **row(2, **changes)}
+
+
+async def test_rows_without_their_fields(place: Place) -> None:
+    """A row that has an owner and nothing else is read, and any number of them may be stored."""
+    place.plant("messages", [{"owner_key": "o"}, {"owner_key": "o"}, row(1)])
+    async with place.open() as store:
+        await store.prepare()
+        found = await store.newest_messages("o", limit=5, excerpt_chars=5)
+    assert [{*each} for each in found[1:]] == [{"_id", "owner_key"}] * 2
+    assert found[0]["id"] == "m1"
+
+
+async def test_times_are_compared_as_moments(place: Place) -> None:
+    """Times stored as texts stand among the dates where they belong, through every page."""
+    texts = {2: "2024-01-01T00:02:00Z", 5: "2024-01-01T08:05:00+08:00", 7: "2024-01-01T00:07:00.000001+00:00"}
+    place.plant("messages", [row(number, timestamp=texts.get(number, moment(number))) for number in range(9)])
+    newest = [f"m{number}" for number in range(8, -1, -1)]
+    async with place.open() as store:
+        assert ids(await store.newest_messages("o", limit=4, excerpt_chars=5)) == newest[:4]
+        assert ids(await store.newest_messages("o", limit=4, skip=4)) == newest[4:8]
+        assert ids(await store.newest_messages("o", limit=4, skip=8)) == newest[8:]
+        assert ids(await store.all_messages("o", limit=3)) == newest[:3]
+        assert ids(await store.messages_of_runs("o", ["r7", "r8", "r1"], limit=2)) == ["m8", "m7"]
+
+
+async def test_rows_of_runs(place: Place) -> None:
+    """The rows of the runs that are asked for, newest first, up to the limit; none for runs that are not there."""
+    async with place.open() as store:
+        await insert_all(store, [row(number, run_id=f"r{number % 3}") for number in range(9)])
+        await store.insert_message(row(1, owner_key="p", run_id="r1"))
+        assert ids(await store.messages_of_runs("o", ["r0", "r1"], limit=5)) == ["m7", "m6", "m4", "m3", "m1"]
+        assert ids(await store.messages_of_runs("o", ["r2"], limit=50)) == ["m8", "m5", "m2"]
+        assert await store.messages_of_runs("o", [], limit=5) == []
+        assert await store.messages_of_runs("o", ["r9", "r\x00", ""], limit=5) == []
+
+
+async def test_a_message_is_found_by_its_id(place: Place) -> None:
+    """A row is found by its id without its content, and its `_id` is the one that reading gives."""
+    async with place.open() as store:
+        await insert_all(store, [row(1), row(2)])
+        found = await store.find_message("o", "m1")
+        (_, read) = await store.newest_messages("o", limit=5)
+        assert found == {name: value for name, value in read.items() if name not in {"content", "metadata"}}
+        for other in ("m", "", "M1", "m1 ", '{"$gt": ""}'):
+            assert await store.find_message("o", other) is None
+
+
+async def test_the_session_of_a_run(place: Place) -> None:
+    """A run's session is the one its human row has; None where there is no such row or no such text."""
+    place.plant("messages", [row(3, session_id=None), row(4, session_id=7), row(5, role="AI", session_id="x")])
+    async with place.open() as store:
+        await insert_all(store, [row(1, session_id="one"), row(2, run_id="r1", role="AI", session_id="other")])
+        assert [await store.session_of_run("o", f"r{number}") for number in (1, 3, 4, 5, 6)] == ["one", *[None] * 4]
+
+
+async def test_identities_and_configurations(place: Place) -> None:
+    """Each is found by its own key, without the database's `_id`; None where there is none."""
+    identity = {"public_key": "k", "config_overrides": {"history_context_size": 5}, "prompt_overrides": {}}
+    place.plant("identities", [identity, {"public_key": "l"}])
+    place.plant("configurations", [{"environment": "production", "memory": {"a.b": 1}}])
+    async with place.open() as store:
+        assert await store.find_identity("k") == identity
+        assert await store.find_identity('{"$ne": ""}') is None
+        assert await store.find_configuration("production") == {"environment": "production", "memory": {"a.b": 1}}
+        assert await store.find_configuration("") is None
+
+
+async def test_tools(place: Place) -> None:
+    """A definition replaces one of its name and comes back as it was; the list is by name; deleting tells."""
+    schema = {"$schema": "x", "properties": {"a.b": {"$ref": "#/$defs/c"}}, "": None}
+    async with place.open() as store:
+        for name in ("b", "a", "c", "a.$b"):
+            await store.put_tool(name, {"name": name, "version": 1})
+        await store.put_tool("b", {"name": "b", "parameters": schema})
+        assert await store.delete_tool("c")
+        assert not await store.delete_tool("c")
+        listed = await store.list_tools()
+    assert listed == [{"name": "a", "version": 1}, {"name": "a.$b", "version": 1}, {"name": "b", "parameters": schema}]
+
+
+async def test_many_put_one_tool(place: Place) -> None:
+    """However many put one name at once, there is one definition, and one of theirs."""
+    async with place.open() as store:
+        await store.prepare()
+        async with anyio.create_task_group() as tasks:
+            for number in range(20):
+                tasks.start_soon(store.put_tool, "t", {"number": number})
+        (listed,) = await store.list_tools()
+    assert listed["number"] in range(20)
+
+
+async def test_preparing_may_be_repeated(place: Place) -> None:
+    """A store is prepared any number of times, by many at once, also when there are rows already."""
+    place.plant("messages", [row(1), {"owner_key": "o"}, {"owner_key": "o", "id": None}, {"owner_key": "o", "id": ""}])
+    async with place.open() as store:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(store.prepare)
+        await store.prepare()
+        await store.ping()
+        assert len(await store.all_messages("o", limit=10)) == 4
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["x" * (17 << 20), "\ud800", {1, 2}, 2**63, {"key": {"a\x00b": 1}}, {5: "x"}],
+    ids=["17 MB", "lone surrogate", "set", "large integer", "NUL in a key", "a key that is no text"],
+)
+async def test_a_row_that_cannot_be_kept(place: Place, content: Any) -> None:
+    """A row that the store will never accept is rejected as such, without telling its content, and is not there."""
+    async with place.open() as store:
+        with pytest.raises(StoreRejectedError) as raised:
+            await store.insert_message(row(1, content=content))
+        assert await store.all_messages("o", limit=5) == []
+    assert len(str(raised.value)) < 100
+
+
+async def test_many_reads_at_once(place: Place) -> None:
+    """Two hundred readers each get their own owner's rows, while some of them are cancelled."""
+    place.plant("messages", [row(number, owner_key=f"o{number % 20}") for number in range(100)])
+    found: dict[int, list[Row]] = {}
+    async with place.open() as store:
+
+        async def read(number: int) -> None:
+            with anyio.CancelScope() as scope:
+                if number % 3 == 0:
+                    scope.cancel()
+                found[number] = await store.newest_messages(f"o{number % 20}", limit=10, excerpt_chars=10)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(200):
+                tasks.start_soon(read, number)
+    for number, rows in found.items():
+        assert [each["owner_key"] for each in rows] == [f"o{number % 20}"] * 5

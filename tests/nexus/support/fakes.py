@@ -1,0 +1,158 @@
+"""A document store in memory, for tests of what stands on it. The store's contract suite runs on it too."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import bson
+from bson.errors import BSONError
+
+from nexus.adapters.mongo_schema import CODEC
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.ports import Row
+from nexus.services.context.clock import parse_moment
+
+_LARGEST = 16 << 20
+_HIDDEN = {"tool", "system", "command"}
+_HEADER = ("_id", "id", "run_id", "owner_key", "session_id", "role", "timestamp")
+
+
+class FakeStore:
+    """`nexus.core.ports.Store` in memory.
+
+    Attributes:
+        down: every operation fails, as if the server had gone.
+        messages: what is recorded, in stored order.
+        calls: the names of the operations that were asked for.
+    """
+
+    def __init__(self) -> None:
+        self.down = False
+        self.messages: list[Row] = []
+        self.identities: list[Row] = []
+        self.configurations: list[Row] = []
+        self.tools: dict[str, Row] = {}
+        self.calls: list[str] = []
+
+    def plant(self, collection: str, documents: Sequence[Row]) -> None:
+        """Store documents as somebody else would: whatever they are."""
+        getattr(self, collection).extend({"_id": str(bson.ObjectId()), **document} for document in documents)
+
+    async def prepare(self) -> None:
+        """There are no indexes to make."""
+        self._ask("prepare")
+
+    async def ping(self) -> None:
+        """Return when the store answers."""
+        self._ask("ping")
+
+    async def insert_message(self, row: Row) -> bool:
+        """Record a row. False when its owner has a row with that `id`."""
+        self._ask("insert_message")
+        stored = _stored(row)
+        if any(known.get("id") == row["id"] for known in self._of(row["owner_key"])):
+            return False
+        self.plant("messages", [stored])
+        return True
+
+    async def newest_messages(
+        self, owner_key: str, *, limit: int, skip: int = 0, excerpt_chars: int | None = None
+    ) -> list[Row]:
+        """Up to `limit` rows after the newest `skip`, newest first, of any role but tools, system and commands."""
+        self._ask("newest_messages")
+        return [_excerpt(row, excerpt_chars) for row in self._of(owner_key) if _is_shown(row)][skip : skip + limit]
+
+    async def all_messages(self, owner_key: str, *, limit: int) -> list[Row]:
+        """Up to `limit` rows of every role, whole, newest first."""
+        self._ask("all_messages")
+        return [dict(row) for row in self._of(owner_key)[:limit]]
+
+    async def messages_of_runs(
+        self, owner_key: str, run_ids: Sequence[str], *, limit: int, excerpt_chars: int | None = None
+    ) -> list[Row]:
+        """Up to `limit` rows of these runs as `newest_messages` gives them."""
+        self._ask("messages_of_runs")
+        rows = [row for row in self._of(owner_key) if row.get("run_id") in run_ids and _is_shown(row)]
+        return [_excerpt(row, excerpt_chars) for row in rows[:limit]]
+
+    async def find_message(self, owner_key: str, message_id: str) -> Row | None:
+        """The row with that `id`, without its content."""
+        self._ask("find_message")
+        found = [row for row in self._of(owner_key) if row.get("id") == message_id]
+        return {name: found[0][name] for name in _HEADER if name in found[0]} if found else None
+
+    async def session_of_run(self, owner_key: str, run_id: str) -> str | None:
+        """The session in which the run's human input was recorded."""
+        self._ask("session_of_run")
+        of_run = [row for row in self._of(owner_key) if row.get("run_id") == run_id and row.get("role") == "HUMAN"]
+        session = of_run[0].get("session_id") if of_run else None
+        return session if isinstance(session, str) else None
+
+    async def find_identity(self, public_key: str) -> Row | None:
+        """The identity with that public key."""
+        self._ask("find_identity")
+        return _first(self.identities, "public_key", public_key)
+
+    async def find_configuration(self, environment: str) -> Row | None:
+        """The `configurations` document of the environment."""
+        self._ask("find_configuration")
+        return _first(self.configurations, "environment", environment)
+
+    async def put_tool(self, name: str, definition: Mapping[str, Any]) -> None:
+        """Keep the definition, in place of one of that name."""
+        self._ask("put_tool")
+        self.tools[name] = _stored(dict(definition))
+
+    async def delete_tool(self, name: str) -> bool:
+        """Forget the definition; False when there was none."""
+        self._ask("delete_tool")
+        return self.tools.pop(name, None) is not None
+
+    async def list_tools(self) -> list[Row]:
+        """The definitions that are kept, by name."""
+        self._ask("list_tools")
+        return [definition for _, definition in sorted(self.tools.items())]
+
+    def _ask(self, operation: str) -> None:
+        self.calls.append(operation)
+        if self.down:
+            raise StoreUnavailableError("the store is down")
+
+    def _of(self, owner_key: str) -> list[Row]:
+        own = [row for row in self.messages if row.get("owner_key") == owner_key]
+        return sorted(own, key=lambda row: (_moment(row), row["_id"]), reverse=True)
+
+
+def _moment(row: Row) -> datetime:
+    return parse_moment(row.get("timestamp")) or datetime.min.replace(tzinfo=UTC)
+
+
+def _is_shown(row: Row) -> bool:
+    return str(row.get("role")).lower() not in _HIDDEN
+
+
+def _excerpt(row: Row, chars: int | None) -> Row:
+    if chars is None:
+        return dict(row)
+    shown = {name: row[name] for name in (*_HEADER, "content", "metadata") if name in row}
+    content, metadata = row.get("content"), row.get("metadata")
+    if isinstance(content, str) and len(content) > 2 * chars:
+        shown["content"] = content[:chars] + content[-chars:]
+    if isinstance(metadata, dict):
+        shown["metadata"] = {name: value for name, value in metadata.items() if name == "tool_calls"}
+    return shown
+
+
+def _first(documents: list[Row], name: str, value: str) -> Row | None:
+    found = next((document for document in documents if document.get(name) == value), None)
+    return {key: item for key, item in found.items() if key != "_id"} if found else None
+
+
+def _stored(document: Row) -> Row:
+    try:
+        encoded = bson.encode(document)
+    except (BSONError, OverflowError, UnicodeEncodeError) as error:
+        raise StoreRejectedError(type(error).__name__) from error
+    if len(encoded) > _LARGEST:
+        raise StoreRejectedError("too large")
+    return bson.decode(encoded, CODEC)

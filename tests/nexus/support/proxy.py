@@ -1,0 +1,111 @@
+"""A TCP proxy that stands between an adapter and its server and does to connections what networks do."""
+
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+from anyio.abc import SocketAttribute, SocketStream
+
+_CHUNK = 1 << 16
+# Close with a reset instead of an end: linger for no time.
+_RESET = struct.pack("ii", 1, 0)
+
+
+@dataclass(eq=False)
+class _Connection:
+    client: SocketStream
+    stalled: bool = False
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+
+class Proxy:
+    """Forwards connections to one server.
+
+    Attributes:
+        port: where it listens, on 127.0.0.1.
+        latency_s: how long every piece is held back, either way.
+        refusing: new connections are reset at once.
+        silent: new connections are accepted and carry nothing, like a host that has vanished.
+        received: bytes that came from the server.
+        accepted: connections until now.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self.port = 0
+        self.latency_s = 0.0
+        self.refusing = False
+        self.silent = False
+        self.received = 0
+        self.accepted = 0
+        self._target = (host, port)
+        self._connections: set[_Connection] = set()
+
+    def reset(self) -> None:
+        """Cut every connection; both ends are told."""
+        for connection in self._connections:
+            connection.scope.cancel()
+
+    def stall(self) -> None:
+        """From now on the connections that there are carry nothing, and neither end is told. New ones work."""
+        for connection in self._connections:
+            connection.stalled = True
+
+    async def serve(self, client: SocketStream) -> None:
+        """Carry one connection."""
+        self.accepted += 1
+        connection = _Connection(client, stalled=self.silent)
+        self._connections.add(connection)
+        try:
+            async with client:
+                with connection.scope:
+                    if self.refusing:
+                        connection.scope.cancel()
+                    await self._carry(connection)
+                if connection.scope.cancelled_caught:
+                    raw: socket.socket = client.extra_attributes[SocketAttribute.raw_socket]()
+                    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        finally:
+            self._connections.remove(connection)
+
+    async def _carry(self, connection: _Connection) -> None:
+        if connection.stalled:
+            await anyio.sleep_forever()
+        try:
+            server = await anyio.connect_tcp(*self._target)
+        except OSError:
+            connection.scope.cancel()
+            return
+        async with server, anyio.create_task_group() as tasks:
+            tasks.start_soon(self._pump, connection, connection.client, server, tasks.cancel_scope)
+            tasks.start_soon(self._pump, connection, server, connection.client, tasks.cancel_scope)
+
+    async def _pump(
+        self, connection: _Connection, source: SocketStream, sink: SocketStream, both: anyio.CancelScope
+    ) -> None:
+        try:
+            async for piece in source:
+                await anyio.sleep(self.latency_s)
+                if connection.stalled:
+                    await anyio.sleep_forever()
+                if sink is connection.client:
+                    self.received += len(piece)
+                await sink.send(piece)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pass
+        both.cancel()
+
+
+@asynccontextmanager
+async def proxied(host: str, port: int) -> AsyncIterator[Proxy]:
+    """A proxy in front of the server at `host` and `port`."""
+    proxy = Proxy(host, port)
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        proxy.port = listener.extra_attributes[SocketAttribute.local_port]()
+        tasks.start_soon(listener.serve, proxy.serve)
+        try:
+            yield proxy
+        finally:
+            tasks.cancel_scope.cancel()
