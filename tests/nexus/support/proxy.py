@@ -18,6 +18,7 @@ _RESET = struct.pack("ii", 1, 0)
 class _Connection:
     client: SocketStream
     stalled: bool = False
+    muted: bool = False
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
@@ -52,6 +53,11 @@ class Proxy:
         """From now on the connections that there are carry nothing, and neither end is told. New ones work."""
         for connection in self._connections:
             connection.stalled = True
+
+    def mute(self) -> None:
+        """From now on what the server says on the connections that there are is lost; what it is told reaches it."""
+        for connection in self._connections:
+            connection.muted = True
 
     async def serve(self, client: SocketStream) -> None:
         """Carry one connection."""
@@ -91,6 +97,8 @@ class Proxy:
                 if connection.stalled:
                     await anyio.sleep_forever()
                 if sink is connection.client:
+                    if connection.muted:
+                        continue
                     self.received += len(piece)
                 await sink.send(piece)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):

@@ -1,0 +1,308 @@
+"""The Redis adapters on a network that breaks, and on a Redis that is killed and started again."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+import pytest
+
+from nexus.adapters.redis_client import open_redis
+from nexus.adapters.redis_ledger import RedisLedger
+from nexus.adapters.redis_pubsub import RedisPubSubBus, RedisSubscription
+from nexus.core.errors import BusUnavailableError
+from nexus.core.ports import Acquired, Answered, Claim, DeadLetter, Delivery
+from tests.nexus.support.proxy import Proxy, proxied
+from tests.nexus.support.redis_server import redis_server
+from tests.nexus.support.waiting import PATIENCE_S, take, take_all, until
+
+LONG_MS = 60_000
+
+
+@dataclass(frozen=True)
+class Line:
+    """A bus and a ledger behind a proxy, and a bus that reaches the same Redis without it."""
+
+    proxy: Proxy
+    bus: RedisPubSubBus
+    ledger: RedisLedger
+    direct: RedisPubSubBus
+
+
+@asynccontextmanager
+async def line(redis_url: str, prefix: str, *, heartbeat_s: float = 5.0) -> AsyncIterator[Line]:
+    """Open a line to Redis with a proxy in it."""
+    target = urlsplit(redis_url)
+    async with AsyncExitStack() as stack:
+        proxy = await stack.enter_async_context(proxied(target.hostname or "", target.port or 0))
+        client = await stack.enter_async_context(open_redis(f"redis://127.0.0.1:{proxy.port}{target.path}"))
+        direct = await stack.enter_async_context(open_redis(redis_url))
+        yield Line(
+            proxy,
+            RedisPubSubBus(client, prefix=prefix, heartbeat_s=heartbeat_s),
+            RedisLedger(client, prefix=prefix),
+            RedisPubSubBus(direct, prefix=prefix),
+        )
+
+
+async def reconnected(subscription: RedisSubscription) -> None:
+    """Wait until the subscription has connected again."""
+
+    async def has() -> bool:
+        return subscription.reconnects > 0
+
+    await until(has)
+
+
+async def tried_again(proxy: Proxy) -> None:
+    """Wait until three more connections were tried."""
+    before = proxy.accepted
+
+    async def has() -> bool:
+        return proxy.accepted >= before + 3
+
+    await until(has)
+
+
+async def test_a_reset_connection(redis_url: str, channel_prefix: str) -> None:
+    """A subscription whose connection is cut is in force again soon, and counts it."""
+    async with line(redis_url, channel_prefix) as wire, wire.bus.subscribe("a") as subscription:
+        await wire.direct.publish("a", b"1")
+        assert await take(subscription, 1) == [Delivery("a", b"1")]
+        wire.proxy.reset()
+        await reconnected(subscription)
+        assert await wire.bus.publish("a", b"2") == 1
+        assert await take(subscription, 1) == [Delivery("a", b"2")]
+        assert subscription.reconnects == 1
+
+
+async def test_a_half_open_connection(redis_url: str, channel_prefix: str) -> None:
+    """A connection that died without a word is noticed by its missing heartbeat and replaced."""
+    async with (
+        line(redis_url, channel_prefix, heartbeat_s=0.1) as wire,
+        wire.bus.subscribe("a") as subscription,
+    ):
+        wire.proxy.stall()
+        await reconnected(subscription)
+        await wire.direct.publish("a", b"x")
+        assert await take(subscription, 1) == [Delivery("a", b"x")]
+
+
+async def test_a_quiet_bus_is_not_a_dead_one(redis_url: str, channel_prefix: str) -> None:
+    """A subscription that hears nothing but its own heartbeat stays as it is, for many heartbeats."""
+    async with (
+        line(redis_url, channel_prefix, heartbeat_s=0.3) as wire,
+        wire.bus.subscribe("a") as subscription,
+        wire.direct.subscribe("b") as clock,
+    ):
+        beats = wire.proxy.received
+
+        async def many_beats() -> bool:
+            return wire.proxy.received > beats + 800
+
+        await until(many_beats)
+        await wire.direct.publish("a", b"x")
+        assert await take(subscription, 1) == [Delivery("a", b"x")]
+        assert (subscription.reconnects, clock.reconnects) == (0, 0)
+
+
+async def test_a_redis_that_is_away(redis_url: str, channel_prefix: str) -> None:
+    """While Redis cannot be reached a subscription keeps trying and `publish` says so; afterwards both work."""
+    async with line(redis_url, channel_prefix) as wire, wire.bus.subscribe("a") as subscription:
+        wire.proxy.refusing = True
+        wire.proxy.reset()
+        await tried_again(wire.proxy)
+        with pytest.raises(BusUnavailableError):
+            await wire.bus.publish("a", b"lost")
+        assert subscription.reconnects == 0
+        wire.proxy.refusing = False
+        await reconnected(subscription)
+        assert await wire.bus.publish("a", b"x") == 1
+        assert await take(subscription, 1) == [Delivery("a", b"x")]
+
+
+async def test_a_slow_line_keeps_order(redis_url: str, channel_prefix: str) -> None:
+    """Latency delays and changes nothing."""
+    async with line(redis_url, channel_prefix) as wire:
+        wire.proxy.latency_s = 0.01
+        async with wire.bus.subscribe("a") as subscription:
+            for number in range(20):
+                await wire.bus.publish("a", b"%d" % number)
+            assert [delivery.payload for delivery in await take(subscription, 20)] == [b"%d" % n for n in range(20)]
+            assert subscription.reconnects == 0
+
+
+async def test_stop_while_redis_is_away(redis_url: str, channel_prefix: str) -> None:
+    """Stopping between two connections delivers what had arrived, and ends."""
+    async with line(redis_url, channel_prefix) as wire, wire.bus.subscribe("a") as subscription:
+        await wire.bus.publish("a", b"x")
+        wire.proxy.refusing = True
+        wire.proxy.reset()
+        await tried_again(wire.proxy)
+        await subscription.stop()
+        assert await take_all(subscription) == [Delivery("a", b"x")]
+
+
+async def test_stop_on_a_half_open_connection(redis_url: str, channel_prefix: str) -> None:
+    """Stopping ends also when nobody confirms it."""
+    async with (
+        line(redis_url, channel_prefix, heartbeat_s=0.1) as wire,
+        wire.bus.subscribe("a") as subscription,
+    ):
+        wire.proxy.silent = True
+        wire.proxy.stall()
+        await subscription.stop()
+        assert await take_all(subscription) == []
+
+
+async def test_a_publish_without_a_reply_is_not_repeated(redis_url: str, channel_prefix: str) -> None:
+    """When the reply is lost, what was published was heard once, and the publisher learns that it may not have been."""
+    async with line(redis_url, channel_prefix) as wire, wire.direct.subscribe("a") as subscription:
+        await wire.bus.publish("b", b"to have a connection")
+        wire.proxy.mute()
+
+        async def publish() -> None:
+            with pytest.raises(BusUnavailableError):
+                await wire.bus.publish("a", b"x")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(publish)
+            assert await take(subscription, 1) == [Delivery("a", b"x")]
+            wire.proxy.reset()
+        await subscription.stop()
+        assert await take_all(subscription) == []
+
+
+async def without_reply(
+    wire: Line, operation: Callable[[], Coroutine[Any, Any, object]], done: Awaitable[object]
+) -> None:
+    """Do the operation so that its first reply is lost: the connection is cut when the operation is `done`."""
+    wire.proxy.mute()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(operation)
+        await done
+        wire.proxy.reset()
+
+
+async def test_an_answer_whose_reply_is_lost_is_announced_once(redis_url: str, channel_prefix: str) -> None:
+    """`finish` is repeated when its reply is lost, says that the answer counts, and has published it once."""
+    results: list[bool] = []
+    async with line(redis_url, channel_prefix) as wire, wire.direct.subscribe("a") as subscription:
+        claim = await wire.ledger.begin("k", "f", LONG_MS)
+        assert isinstance(claim, Acquired)
+        # Redis knows the script from now on: the reply that is lost is that of the operation itself.
+        await wire.ledger.finish(replace(claim, key="other"), "other", b"", LONG_MS)
+
+        async def finish() -> None:
+            results.append(await wire.ledger.finish(claim, "a", b"answer", LONG_MS))
+
+        await without_reply(wire, finish, take(subscription, 1))
+        await subscription.stop()
+        assert await take_all(subscription) == []
+    assert results == [True]
+
+
+async def test_a_claim_whose_reply_is_lost_is_the_callers(redis_url: str, channel_prefix: str) -> None:
+    """`begin` is repeated when its reply is lost, and finds the request taken by nobody but itself."""
+    claims: list[Claim] = []
+    async with line(redis_url, channel_prefix) as wire, open_redis(redis_url) as client:
+        await wire.ledger.begin("other", "f", LONG_MS)
+
+        async def begin() -> None:
+            claims.append(await wire.ledger.begin("k", "f", LONG_MS))
+
+        async def taken() -> bool:
+            return bool(await client.exists(f"{channel_prefix}nexus:request:k"))
+
+        await without_reply(wire, begin, until(taken))
+    assert [type(claim) for claim in claims] == [Acquired]
+
+
+async def test_a_repeated_answer_whose_reply_is_lost(redis_url: str, channel_prefix: str) -> None:
+    """`begin` for an answered request gives the answer also when the first reply is lost."""
+    claims: list[Claim] = []
+    async with line(redis_url, channel_prefix) as wire, open_redis(redis_url) as client:
+        claim = await wire.ledger.begin("k", "f", LONG_MS)
+        assert isinstance(claim, Acquired)
+        await wire.ledger.finish(claim, "a", b"answer", LONG_MS)
+        await client.hset(f"{channel_prefix}nexus:request:k", "said_ms", "0")
+
+        async def begin() -> None:
+            claims.append(await wire.ledger.begin("k", "f", LONG_MS))
+
+        async def told() -> bool:
+            return await client.hget(f"{channel_prefix}nexus:request:k", "said_ms") != b"0"
+
+        await without_reply(wire, begin, until(told))
+    assert claims == [Answered("a", b"answer")]
+
+
+async def test_a_dead_letter_whose_reply_is_lost_is_one(redis_url: str, channel_prefix: str) -> None:
+    """`bury` is repeated when its reply is lost, and buries once."""
+    async with line(redis_url, channel_prefix) as wire, open_redis(redis_url) as client:
+        await wire.ledger.bury(DeadLetter("a", "another", "0" * 64, 1))
+        name = f"{channel_prefix}nexus:dead-letters"
+
+        async def bury() -> None:
+            await wire.ledger.bury(DeadLetter("a", "not JSON", "0" * 64, 1))
+
+        async def buried() -> bool:
+            return await client.xlen(name) == 2
+
+        await without_reply(wire, bury, until(buried))
+        assert await client.xlen(name) == 2
+
+
+async def heard(bus: RedisPubSubBus, payload: bytes) -> bool:
+    """Publish; False when that failed, as it does on each connection that ended while nobody used it."""
+    try:
+        return await bus.publish("b", payload) == 1
+    except BusUnavailableError:
+        return False
+
+
+async def test_a_redis_that_is_killed() -> None:
+    """After Redis was killed and started again a subscription is in force, and nothing is heard twice."""
+    async with redis_server() as server, open_redis(server.url) as client:
+        bus = RedisPubSubBus(client)
+        async with bus.subscribe("a", "b") as subscription:
+            await bus.publish("a", b"1")
+            assert await take(subscription, 1) == [Delivery("a", b"1")]
+            for number in (1, 2):
+                await server.kill()
+                with pytest.raises(BusUnavailableError):
+                    await bus.publish("a", b"lost")
+                await server.start()
+
+                async def again(times: int = number) -> bool:
+                    return subscription.reconnects == times
+
+                await until(again)
+                await until(partial(heard, bus, b"%d" % number))
+                assert await take(subscription, 1) == [Delivery("b", b"%d" % number)]
+            await subscription.stop()
+            assert await take_all(subscription) == []
+
+
+async def test_the_ledger_outlives_a_restart() -> None:
+    """An operation that meets a Redis that is down succeeds when it comes back within five seconds."""
+    claims: list[Claim] = []
+    async with redis_server() as server, open_redis(server.url) as client:
+        ledger = RedisLedger(client, repeated_s=PATIENCE_S)
+        assert isinstance(await ledger.begin("before", "f", LONG_MS), Acquired)
+        await server.kill()
+
+        async def begin(key: str) -> None:
+            claims.append(await ledger.begin(key, "f", LONG_MS))
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(20):
+                tasks.start_soon(begin, str(number))
+            with pytest.raises(BusUnavailableError):
+                await RedisLedger(client, repeated_s=0).kept("k")
+            assert claims == []
+            await server.start()
+    assert sorted(claim.key for claim in claims if isinstance(claim, Acquired)) == sorted(map(str, range(20)))
