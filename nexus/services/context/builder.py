@@ -9,20 +9,21 @@ Rules of this module:
 """
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import anyio
 import structlog
 
-from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError, StoreUnavailableError
+from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError
 from nexus.core.models import Message, Role, new_run_id
-from nexus.core.ports import Conversation, DocumentStore, RequestLedger, Row
+from nexus.core.ports import Conversation, DocumentStore, RequestLedger
 from nexus.services.context.answers import answer, error_answer
+from nexus.services.context.gathering import Gathered, gather
 from nexus.services.context.layouts import DialogueInput, assemble_dialogue
 from nexus.services.context.prefix import RunPrefix, prefix_key
-from nexus.services.context.request import BuildRequest, read_history_size, read_request
+from nexus.services.context.request import BuildRequest, read_request
 from nexus.tools.registry import ToolRegistry
 
 _log = structlog.get_logger(__name__)
@@ -30,8 +31,6 @@ _log = structlog.get_logger(__name__)
 _DEFAULT_BUDGET_S: Final = 5.0
 # Of the time that is left, this part is for gathering; the rest is for assembling and publishing.
 _GATHERING: Final = 0.8
-# Of the time for gathering, the profile may take this part: a past is worth more than a profile.
-_PROFILE: Final = 0.5
 # How long an answer that is otherwise ready waits for its input to be recorded.
 _RECORDING_S: Final = 0.25
 
@@ -54,17 +53,6 @@ class BuilderSettings:
     default_profile: str = ""
     on_history_failure: Literal["degrade", "error"] = "degrade"
     keep_prefix_ms: int = 3_600_000
-
-
-@dataclass(slots=True)
-class _Gathered:
-    """What was read for one build, and what of it is missing."""
-
-    profile: Mapping[str, Any] | None = None
-    rows: Sequence[Row] = ()
-    history_size: int = 0
-    degraded: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
 
 class ContextBuilder:
@@ -161,48 +149,22 @@ class ContextBuilder:
                 await recorded.wait()
         return prefix
 
-    async def _gather(self, request: BuildRequest, settings: BuilderSettings, seconds: float) -> _Gathered:
-        gathered = _Gathered(profile=request.user_profile, notes=list(request.notes))
-
-        async def read_profile() -> None:
-            profile = await self._documents.find_identity(request.owner_key)
-            if profile and profile.get("public_key") != request.owner_key:
-                raise StoreUnavailableError("the store answered with the profile of somebody else")
-            gathered.profile = profile
-
-        async def read_history() -> None:
-            past = await self._conversation.get_past(
-                request.owner_key,
-                messages=gathered.history_size,
-                excerpt_chars=settings.truncate_chars,
-                current_run_id=request.run_id,
-                continued=request.human if request.continuation else None,
-            )
-            gathered.rows = past.rows
-            if past.stopped_early:
-                gathered.notes.append("history: reading stopped early")
-
-        started = anyio.current_time()
-        gathered.history_size, _ = read_history_size(gathered.profile, settings.history_size)
-        async with anyio.create_task_group() as tasks:
-            if request.user_profile is None:
-                tasks.start_soon(_within, started + seconds * _PROFILE, "profile", read_profile, gathered.degraded)
-            tasks.start_soon(_within, started + seconds, "history", read_history, gathered.degraded)
-        asked_for = gathered.history_size
-        gathered.history_size, notes = read_history_size(gathered.profile, settings.history_size)
-        gathered.notes += notes
-        if gathered.history_size > asked_for and "history" not in gathered.degraded:
-            # The profile, which was read meanwhile, wants more of the past than people usually do.
-            await _within(started + seconds, "history", read_history, gathered.degraded)
-        if not self._tools.complete:
-            gathered.degraded.append("tools")
-        # Which part failed first is chance; the answer must not depend on it.
-        gathered.degraded.sort()
+    async def _gather(self, request: BuildRequest, settings: BuilderSettings, seconds: float) -> Gathered:
+        gathered = await gather(
+            request,
+            self._conversation,
+            self._documents,
+            history_size=settings.history_size,
+            excerpt_chars=settings.truncate_chars,
+            seconds=seconds,
+        )
         if "history" in gathered.degraded and settings.on_history_failure == "error":
             raise RequestError(ErrorCode.HISTORY_UNAVAILABLE, "the history could not be read in time")
+        if not self._tools.complete:
+            gathered.degraded.append("tools")
         return gathered
 
-    def _assemble(self, request: BuildRequest, settings: BuilderSettings, gathered: _Gathered) -> RunPrefix:
+    def _assemble(self, request: BuildRequest, settings: BuilderSettings, gathered: Gathered) -> RunPrefix:
         tools = self._tools.get_all_tool_definitions()
         assembled = assemble_dialogue(
             DialogueInput(
@@ -237,16 +199,6 @@ class ContextBuilder:
         except BusUnavailableError:
             return prefix
         return RunPrefix.from_bytes(kept)
-
-
-async def _within(deadline: float, part: str, read: Callable[[], Awaitable[None]], degraded: list[str]) -> None:
-    """Read a part until the deadline; a part that cannot be had is named in `degraded`."""
-    try:
-        with anyio.fail_after(max(deadline - anyio.current_time(), 0)):
-            await read()
-    except (StoreUnavailableError, TimeoutError) as error:
-        _log.warning("degraded", part=part, reason=str(error) or "not in time")
-        degraded.append(part)
 
 
 def _ms_since(started: float) -> float:
