@@ -1,11 +1,13 @@
 """Reading enough of the past: whole runs, whatever lies between them (CONTRACT §4.3)."""
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
 from nexus.core.ports import MessageStore, Past, Row
 from nexus.services.context.memory import Utterance, merge, read_rows
 
+_GROWING_ID = re.compile(r"[0-9a-f]{24}")
 _FIRST_PAGE: Final = 3
 _LARGEST_PAGE: Final = 500
 # A past in which this many rows hold fewer messages than are wanted is shown as far as it was read.
@@ -70,4 +72,9 @@ def _without_beginning(shown: Sequence[Utterance]) -> list[str]:
 def _stored_until(rows: list[Row], last_id: str | None) -> list[Row]:
     # A row may come twice when others were recorded between two pages.
     distinct = {row["_id"]: row for row in rows}
-    return [row for row_id, row in distinct.items() if last_id is None or row_id <= last_id]
+    return [row for row_id, row in distinct.items() if last_id is None or not _is_later(row_id, last_id)]
+
+
+def _is_later(row_id: str, last_id: str) -> bool:
+    """Whether the `_id`s say so. Those that another program made up say nothing, and only older rows have them."""
+    return bool(_GROWING_ID.fullmatch(row_id) and _GROWING_ID.fullmatch(last_id)) and row_id > last_id
