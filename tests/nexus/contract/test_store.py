@@ -45,6 +45,25 @@ MALFORMED: dict[str, Row] = {
 }
 
 
+# Contents, and what an excerpt of 4 characters leaves of each.
+EXCERPTS = [
+    ("", ""),
+    ("x" * 7, "x" * 7),
+    ("abcdefgh", "abcdefgh"),
+    ("abcdXefgh", "abcdefgh"),
+    ("abcd" + "X" * 100_000 + "efgh", "abcdefgh"),
+    ("я" * 8, "я" * 8),
+    ("яяяяXчччч", "яяяячччч"),
+    ("abc😀😀😀efg", "abc😀😀efg"),
+    ("😀" * 9, "😀" * 8),
+    ("e\u0301" * 4 + "Xe\u0301", "e\u0301e\u0301" + "e\u0301Xe\u0301"[-4:]),
+    ("👩‍👩‍👧‍👦" * 3, ("👩‍👩‍👧‍👦" * 3)[:4] + ("👩‍👩‍👧‍👦" * 3)[-4:]),
+    ("a\x00b\r\nc\u2028defgh", "a\x00b\refgh"),
+    ("$content", "$content"),
+    ("$$ROOT$$ROOT", "$$ROROOT"),
+]
+
+
 @dataclass(frozen=True)
 class Place:
     """A store that is tested, and how to put documents there that it would not write itself."""
@@ -189,34 +208,17 @@ async def test_an_owner_is_a_text(place: Place, owner: str) -> None:
         assert await store.session_of_run(owner, "r1") == "s"
 
 
-@pytest.mark.parametrize(
-    ("content", "excerpt"),
-    [
-        ("", ""),
-        ("x" * 7, "x" * 7),
-        ("abcdefgh", "abcdefgh"),
-        ("abcdXefgh", "abcdefgh"),
-        ("abcd" + "X" * 100_000 + "efgh", "abcdefgh"),
-        ("я" * 8, "я" * 8),
-        ("яяяяXчччч", "яяяячччч"),
-        ("abc😀😀😀efg", "abc😀😀efg"),
-        ("😀" * 9, "😀" * 8),
-        ("e\u0301" * 4 + "Xe\u0301", "e\u0301e\u0301" + "e\u0301Xe\u0301"[-4:]),
-        ("👩‍👩‍👧‍👦" * 3, ("👩‍👩‍👧‍👦" * 3)[:4] + ("👩‍👩‍👧‍👦" * 3)[-4:]),
-        ("a\x00b\r\nc\u2028defgh", "a\x00b\refgh"),
-        ("$content", "$content"),
-        ("$$ROOT$$ROOT", "$$ROROOT"),
-    ],
-)
-async def test_long_contents_lose_their_middle(place: Place, content: str, excerpt: str) -> None:
+async def test_long_contents_lose_their_middle(place: Place) -> None:
     """Of a content longer than twice the excerpt its two ends are left, counted in code points."""
+    rows = [row(number, content=content) for number, (content, _) in enumerate(EXCERPTS)]
     async with place.open() as store:
-        await store.insert_message(row(1, content=content))
-        (newest,) = await store.newest_messages("o", limit=5, excerpt_chars=4)
-        (of_run,) = await store.messages_of_runs("o", ["r1"], limit=5, excerpt_chars=4)
-        (whole,) = await store.newest_messages("o", limit=5)
-    assert newest["content"] == of_run["content"] == excerpt
-    assert whole["content"] == content
+        await insert_all(store, rows)
+        newest = await store.newest_messages("o", limit=50, excerpt_chars=4)
+        of_runs = await store.messages_of_runs("o", [each["run_id"] for each in rows], limit=50, excerpt_chars=4)
+        whole = await store.newest_messages("o", limit=50)
+    assert [each["content"] for each in reversed(newest)] == [excerpt for _, excerpt in EXCERPTS]
+    assert of_runs == newest
+    assert [each["content"] for each in reversed(whole)] == [content for content, _ in EXCERPTS]
 
 
 async def test_an_excerpt_has_the_calls_of_its_metadata(place: Place) -> None:
