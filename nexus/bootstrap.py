@@ -20,7 +20,7 @@ from nexus.adapters.redis_ledger import RedisLedger
 from nexus.adapters.redis_pubsub import RedisPubSubBus
 from nexus.client import ContextClient
 from nexus.config import BusSettings, Settings
-from nexus.core.errors import ConfigError, StoreUnavailableError, UnreadablePayloadError
+from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError, UnreadablePayloadError
 from nexus.core.ports import Bus, Delivery, RequestLedger, Store, Subscription
 from nexus.core.tasks import ungrouped
 from nexus.core.topics import Topics
@@ -43,6 +43,7 @@ _TOPICS = (
     Topics.CONFIG_CHANGED,
 )
 _PAUSE_S = 1.0
+_PAUSE_AFTER_FAULT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class Nexus:
 
         Raises:
             StoreUnavailableError: the store did not answer.
+            StoreRejectedError: what is stored stands in the way of an index.
             ConfigError: the stored settings are wrong.
         """
         await self.store.prepare()
@@ -71,10 +73,13 @@ class Nexus:
         await self.catalog.refresh()
 
     async def reload_settings(self) -> None:
-        """Take over the `configurations` document of the environment, if there is one. Errors as for `load_stored`."""
+        """Take over the `configurations` document of the environment; without one the file's settings hold.
+
+        Raises:
+            StoreUnavailableError, ConfigError: as for `load_stored`; the settings stay as they are.
+        """
         document = await self.store.find_configuration(self.settings.environment)
-        if document:
-            self.builder.settings = _builder_settings(self.settings.with_stored(document))
+        self.builder.settings = _builder_settings(self.settings.with_stored(document or {}))
 
 
 @asynccontextmanager
@@ -155,11 +160,17 @@ async def _listening(nexus: Nexus) -> AsyncIterator[None]:
 
 
 async def _load_later(nexus: Nexus) -> None:
+    """Load what is stored as soon as the store answers. What is wrong with it is logged; the service goes on."""
+    pause = _PAUSE_S
     while True:
-        await anyio.sleep(_PAUSE_S)
+        await anyio.sleep(pause)
         try:
             await nexus.load_stored()
         except StoreUnavailableError:
+            continue
+        except (StoreRejectedError, ConfigError) as error:
+            _log.error("stored_settings_refused", reason=str(error))
+            pause = _PAUSE_AFTER_FAULT_S
             continue
         _log.info("database_available")
         return

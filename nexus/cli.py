@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -121,22 +121,25 @@ def doctor_command(
 
 async def _serve(settings: Settings, embedded: bool) -> None:
     with ungrouped():
-        async with _servers(settings, embedded) as ready_settings, anyio.create_task_group() as tasks:
-            stop = anyio.Event()
-            await tasks.start(_watch_signals, stop)
-            async with open_nexus(ready_settings):
-                _log.info("ready", version=__version__, mode=ready_settings.bus.mode, pid=os.getpid())
-                await stop.wait()
-                _log.info("draining", seconds=ready_settings.system.drain_seconds)
+        async with anyio.create_task_group() as tasks:
+            starting, ready, stop = anyio.CancelScope(), anyio.Event(), anyio.Event()
+            await tasks.start(_watch_signals, lambda: stop.set() if ready.is_set() else starting.cancel())
+            # A start that waits for a server is given up; once it is through, what was begun is finished first.
+            with starting:
+                async with _servers(settings, embedded) as ready_settings, open_nexus(ready_settings):
+                    ready.set()
+                    _log.info("ready", version=__version__, mode=ready_settings.bus.mode, pid=os.getpid())
+                    await stop.wait()
+                    _log.info("draining", seconds=ready_settings.system.drain_seconds)
             _log.info("stopped")
             tasks.cancel_scope.cancel()
 
 
-async def _watch_signals(stop: anyio.Event, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+async def _watch_signals(end: Callable[[], None], *, task_status: anyio.abc.TaskStatus[None]) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         task_status.started()
         async for _ in signals:
-            stop.set()
+            end()
 
 
 @asynccontextmanager

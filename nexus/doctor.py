@@ -33,18 +33,18 @@ async def examine(settings: Settings, console: Console, quick: bool = False) -> 
                 server_selection_timeout_ms=settings.database.server_selection_timeout_ms,
             )
         )
+        bus_answers = await _make(console, "bus", lambda: _hear(bus), "start Redis, or set bus.url (NEXUS_BUS__URL)")
+        advice = "start MongoDB, or set database.uri (NEXUS_DATABASE__URI)"
+        store_answers = await _make(console, "database", lambda: _ping(store), advice)
+        if quick or not store_answers:
+            return bus_answers and store_answers
         checks: list[tuple[str, Check, str]] = [
-            ("bus", lambda: _hear(bus), "start Redis, or set bus.url (NEXUS_BUS__URL)"),
-            ("database", lambda: _ping(store), "start MongoDB, or set database.uri (NEXUS_DATABASE__URI)"),
+            ("indexes", lambda: _prepare(store), "see the database's log; the user needs createIndex"),
+            ("settings", lambda: _stored(store, settings), "correct the document with scripts/database_manager.py"),
+            ("tools", lambda: _tools(store, settings), "correct tools.modules"),
         ]
-        if not quick:
-            checks += [
-                ("indexes", lambda: _prepare(store), "see the database's log; the user needs createIndex"),
-                ("settings", lambda: _stored(store, settings), "correct the document with scripts/database_manager.py"),
-                ("tools", lambda: _tools(store, settings), "correct tools.modules"),
-            ]
         results = [await _make(console, *check) for check in checks]
-    return all(results)
+    return bus_answers and all(results)
 
 
 async def _make(console: Console, name: str, check: Check, advice: str) -> bool:
@@ -61,6 +61,8 @@ async def _make(console: Console, name: str, check: Check, advice: str) -> bool:
 
 async def _hear(bus: Bus) -> str:
     topic = f"nexus.doctor.{new_message_id()}"
+    # A subscription waits for a server that does not let it in; publishing says what is wrong.
+    await bus.publish(topic, b"")
     async with bus.subscribe(topic) as subscription:
         started = anyio.current_time()
         await bus.publish(topic, b"?")

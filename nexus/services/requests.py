@@ -161,7 +161,10 @@ class RequestService:
     async def _answer(self, ask: Ask, claim: Acquired, *, overloaded: bool) -> None:
         asked = ask.asked
         if isinstance(asked, Message) and overloaded:
-            asked = RequestError(ErrorCode.OVERLOADED, "too many requests are waiting; try again in a second")
+            asked = RequestError(
+                ErrorCode.OVERLOADED,
+                f"too many requests are waiting; try again in {self._settings.lease_ms / 1_000:g} s",
+            )
         if isinstance(asked, Message):
             content, code = await self._build_leased(ask, asked, claim)
         else:

@@ -73,10 +73,10 @@ def _read_arguments(given: Any) -> tuple[Mapping[str, Any], str]:
 
 def _parse(text: str) -> tuple[Any, bool]:
     try:
-        return from_json(text), True
+        return from_json(text, allow_inf_nan=False), True
     except ValueError:
         pass
-    # A model that hit its token limit leaves its arguments unfinished; what is there is still worth showing.
+    # A model that hit its token limit leaves its arguments unfinished, and some write NaN; it is still worth showing.
     try:
         return from_json(text, allow_partial="trailing-strings"), False
     except ValueError:

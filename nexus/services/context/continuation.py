@@ -80,7 +80,7 @@ class _Continuation:
 
     def _add_answer(self, message: Message) -> None:
         content = message.content if isinstance(message.content, dict) else {"content": message.content}
-        declared = read_tool_calls(message.metadata.get("tool_calls") or content.get("tool_calls"))
+        declared = read_tool_calls(content.get("tool_calls") or message.metadata.get("tool_calls"))
         text = self._text(content.get("content"))
         if not declared:
             self._add_text("assistant", text)

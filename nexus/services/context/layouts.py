@@ -73,7 +73,8 @@ def assemble_dialogue(given: DialogueInput) -> Assembled:
         "layout": "dialogue",
         "blocks": [block.describe(index) for index, block in enumerate(blocks)],
         "history": {
-            "fetched": len(given.history),
+            # Whether the run's own input is among the rows already depends on who was faster, and shall not show.
+            "fetched": sum(not _is_of_run(row, given.current_run_id) for row in given.history),
             "merged": memory.merged,
             "shown": memory.shown,
             "repaired": memory.repaired,
@@ -81,6 +82,10 @@ def assemble_dialogue(given: DialogueInput) -> Assembled:
         "prefix": describe_prefix(messages, _DIALOGUE_PREFIX),
     }
     return Assembled(messages, manifest)
+
+
+def _is_of_run(row: Any, run_id: str) -> bool:
+    return bool(run_id) and isinstance(row, Mapping) and row.get("run_id") == run_id
 
 
 def describe_prefix(messages: Sequence[Mapping[str, Any]], count: int) -> dict[str, Any]:

@@ -68,13 +68,20 @@ class Service:
 @asynccontextmanager
 async def serving(environment: Mapping[str, str]) -> AsyncIterator[Service]:
     """A service that has said that it is ready; killed at the end when it still runs."""
+    async with starting(environment) as service:
+        await service.logged("ready")
+        yield service
+
+
+@asynccontextmanager
+async def starting(environment: Mapping[str, str]) -> AsyncIterator[Service]:
+    """A service that may not be ready yet; killed at the end when it still runs."""
     command = [sys.executable, "-m", "nexus", "serve"]
     async with await anyio.open_process(command, env={**os.environ, **environment}, stdout=None) as process:
         service = Service(process)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(service.read_log)
             try:
-                await service.logged("ready")
                 yield service
             finally:
                 if process.returncode is None:

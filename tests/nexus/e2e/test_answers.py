@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -58,27 +59,29 @@ def _deep(levels: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("request_", "code", "where"),
+    ("make", "code", "where"),
     [
-        pytest.param(_without(a_request(), "role"), "INVALID_REQUEST", "role: ", id="no message"),
-        pytest.param(_with_run(history=[]), "INVALID_REQUEST", "run.history: ", id="no history"),
-        pytest.param(a_request("  \n "), "EMPTY_INPUT", "run.history[0].content: ", id="empty input"),
+        pytest.param(lambda: _without(a_request(), "role"), "INVALID_REQUEST", "role: ", id="no message"),
+        pytest.param(lambda: _with_run(history=[]), "INVALID_REQUEST", "run.history: ", id="no history"),
+        pytest.param(lambda: a_request("  \n "), "EMPTY_INPUT", "run.history[0].content: ", id="empty input"),
         pytest.param(
-            a_request(run_metadata={"layout": "monologue"}),
+            lambda: a_request(run_metadata={"layout": "monologue"}),
             "UNKNOWN_LAYOUT",
             "run.metadata.layout: 'monologue' is unknown; allowed: dialogue",
             id="unknown layout",
         ),
-        pytest.param(_with_run(owner_key="eve"), "OWNER_MISMATCH", "run.owner_key: ", id="owner mismatch"),
-        pytest.param(a_request("x" * (2 << 20)), "PAYLOAD_TOO_LARGE", "at most 1048576", id="2 MiB"),
-        pytest.param(_deep(10_000), "INVALID_REQUEST", "nested deeper than 64", id="depth 10,000"),
-        pytest.param(json.dumps(a_request()).encode()[:-10], "INVALID_REQUEST", "not JSON", id="cut off"),
+        pytest.param(lambda: _with_run(owner_key="eve"), "OWNER_MISMATCH", "run.owner_key: ", id="owner mismatch"),
+        pytest.param(lambda: a_request("x" * (2 << 20)), "PAYLOAD_TOO_LARGE", "at most 1048576", id="2 MiB"),
+        pytest.param(lambda: _deep(10_000), "INVALID_REQUEST", "nested deeper than 64", id="depth 10,000"),
+        pytest.param(lambda: json.dumps(a_request()).encode()[:-10], "INVALID_REQUEST", "not JSON", id="cut off"),
         pytest.param(
-            a_request(metadata={"reply_to": "a b/../c"}), "INVALID_REQUEST", "metadata.reply_to: ", id="reply"
+            lambda: a_request(metadata={"reply_to": "a b/../c"}), "INVALID_REQUEST", "metadata.reply_to: ", id="reply"
         ),
-        pytest.param(a_request(metadata={"deadline_ms": 5}), "INVALID_REQUEST", "metadata.deadline_ms: ", id="range"),
         pytest.param(
-            a_request(timestamp="2025-01-01T00:00:00Z", metadata={"deadline_ms": 100}),
+            lambda: a_request(metadata={"deadline_ms": 5}), "INVALID_REQUEST", "metadata.deadline_ms: ", id="range"
+        ),
+        pytest.param(
+            lambda: a_request(timestamp="2025-01-01T00:00:00Z", metadata={"deadline_ms": 100}),
             "DEADLINE_EXCEEDED",
             "metadata.deadline_ms: ",
             id="deadline passed",
@@ -86,11 +89,13 @@ def _deep(levels: int) -> bytes:
     ],
 )
 async def test_a_bad_request_gets_its_error(
-    environment: Environment, channel_prefix: str, request_: dict[str, Any] | bytes, code: str, where: str
+    environment: Environment, channel_prefix: str, make: Callable[[], dict[str, Any] | bytes], code: str, where: str
 ) -> None:
     """Each kind of bad request is answered once, with its code and the place, and the next good one as ever."""
-    payload = request_ if isinstance(request_, bytes) else json.dumps(request_).encode()
     async with serving(environment) as service, requesting(environment["NEXUS_BUS__URL"], channel_prefix) as requester:
+        # Made now, because a request may not be old.
+        request = make()
+        payload = request if isinstance(request, bytes) else json.dumps(request).encode()
         await requester.publish(REQUEST, payload)
         assert (await requester.ask(a_request()))["status"] == "success"
         request_id = payload.split(b'"id": "', 1)[1].split(b'"', 1)[0].decode()

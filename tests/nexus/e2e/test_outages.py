@@ -9,7 +9,7 @@ import anyio
 import pytest
 from pymongo import MongoClient
 
-from tests.nexus.e2e.harness import REQUEST, a_request, requesting, serving, stored_runs
+from tests.nexus.e2e.harness import REQUEST, a_request, requesting, serving, starting, stored_runs
 from tests.nexus.e2e.switch import own_redis, switched
 
 Environment = dict[str, str]
@@ -159,3 +159,33 @@ async def test_sigint_stops_it_as_well(environment: Environment) -> None:
     async with serving(environment) as service:
         assert await service.stop(signal.SIGINT) == 0
     assert [line["event"] for line in service.log][-2:] == ["draining", "stopped"]
+
+
+async def test_a_start_that_waits_for_redis_can_be_ended(environment: Environment) -> None:
+    """A service that finds no Redis at its start waits for it; SIGTERM ends it, and it exits 0."""
+    environment |= {"NEXUS_BUS__URL": "redis://127.0.0.1:1/0"}
+    async with starting(environment) as service:
+        await service.logged("bus_disconnected")
+        assert await service.stop() == 0
+    assert service.errors == []
+
+
+async def test_settings_that_are_no_longer_stored_no_longer_hold(
+    environment: Environment, channel_prefix: str, mongo_uri: str, database_name: str
+) -> None:
+    """Stored settings that were deleted give way to those of the file at the next `config.changed`."""
+    with Database(mongo_uri) as client:
+        database = client[database_name]
+        database["messages"].insert_many(stored_runs("ada", 4))
+        database["configurations"].insert_one({"environment": "development", "memory": {"history_context_size": 2}})
+        async with (
+            serving(environment) as service,
+            requesting(environment["NEXUS_BUS__URL"], channel_prefix) as requester,
+        ):
+            before = await requester.ask(a_request())
+            database["configurations"].delete_many({})
+            await requester.publish("config.changed", a_request())
+            await service.logged("settings_reloaded")
+            after = await requester.ask(a_request())
+    assert before["messages"][2]["content"].startswith("[SHARED_MEMORY count=2]")
+    assert after["context"]["history"]["shown"] > 2

@@ -113,7 +113,7 @@ def test_the_manifest_is_right_in_every_field() -> None:
             block(3, "FRIENDS_INFO", [], escaped=1),
             block(4, "THIS_MOMENT", ["msg_in"]),
         ],
-        "history": {"fetched": 5, "merged": 2, "shown": 2, "repaired": 0},
+        "history": {"fetched": 4, "merged": 2, "shown": 2, "repaired": 0},
         "prefix": {"messages": 2, "sha256": hashlib.sha256(front).hexdigest()},
     }
 
