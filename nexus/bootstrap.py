@@ -9,6 +9,7 @@ bus.subscribe ─ dispatch ─┬─ RequestService ── ContextBuilder ──
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import anyio
 import structlog
@@ -22,7 +23,7 @@ from nexus.client import ContextClient
 from nexus.config import BusSettings, Settings
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError, UnreadablePayloadError
 from nexus.core.ports import Bus, Delivery, RequestLedger, Store, Subscription
-from nexus.core.tasks import ungrouped
+from nexus.core.tasks import Later, ungrouped
 from nexus.core.topics import Topics
 from nexus.core.wire import EnvelopeError, decode
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
@@ -150,8 +151,9 @@ async def _listening(nexus: Nexus) -> AsyncIterator[None]:
             _log.warning("database_unavailable_at_start", reason=str(error))
             tasks.start_soon(_load_later, nexus)
         async with nexus.bus.subscribe(*_TOPICS) as subscription:
-            done = anyio.Event()
-            tasks.start_soon(_dispatch_all, nexus, subscription, done)
+            done, later = anyio.Event(), Later()
+            tasks.start_soon(later.run)
+            tasks.start_soon(_dispatch_all, nexus, subscription, later, done)
             try:
                 yield
             finally:
@@ -187,37 +189,41 @@ async def _drain(nexus: Nexus, subscription: Subscription, done: anyio.Event) ->
         _log.error("drain_incomplete", pending=nexus.requests.pending, unwritten=nexus.persistence.unwritten)
 
 
-async def _dispatch_all(nexus: Nexus, subscription: Subscription, done: anyio.Event) -> None:
+async def _dispatch_all(nexus: Nexus, subscription: Subscription, later: Later, done: anyio.Event) -> None:
+    """Hand every delivery on without waiting for anything: what takes time is done by others, or `later`."""
     try:
         async for delivery in subscription:
             if delivery.topic == Topics.CONTEXT_BUILD_REQUEST:
                 nexus.requests.offer(delivery.payload)
-            else:
-                await _dispatch(nexus, delivery)
+            elif fault := _dispatch(nexus, delivery, later):
+                later.do(partial(nexus.requests.bury, delivery.topic, delivery.payload, fault))
     finally:
         done.set()
 
 
-async def _dispatch(nexus: Nexus, delivery: Delivery) -> None:
-    """Everything but requests: nobody waits for an answer, so what cannot be used is kept as a dead letter."""
+def _dispatch(nexus: Nexus, delivery: Delivery, later: Later) -> str | None:
+    """Everything but requests. Nobody waits for an answer, so what cannot be used becomes a dead letter: says why."""
     try:
         message = decode(delivery.payload, max_bytes=nexus.settings.bus.max_payload_bytes)
     except (EnvelopeError, UnreadablePayloadError) as error:
-        await nexus.requests.bury(delivery.topic, delivery.payload, str(error))
-        return
+        return str(error)
     match delivery.topic:
         case Topics.LLM_RESULTS | Topics.TOOLS_RESULTS:
-            if not nexus.persistence.offer(delivery.topic, message, len(delivery.payload)):
-                await nexus.requests.bury(delivery.topic, delivery.payload, "too much is waiting to be recorded")
+            accepted = nexus.persistence.offer(delivery.topic, message, len(delivery.payload))
+            return None if accepted else "too much is waiting to be recorded"
         case Topics.TOOLS_REGISTER | Topics.TOOLS_UNREGISTER:
-            if not nexus.catalog.offer(delivery.topic, message):
-                await nexus.requests.bury(delivery.topic, delivery.payload, "the tool was refused")
+            return None if nexus.catalog.offer(delivery.topic, message) else "the tool was refused"
         case _:
-            try:
-                await nexus.reload_settings()
-                _log.info("settings_reloaded", environment=nexus.settings.environment)
-            except (StoreUnavailableError, ConfigError) as error:
-                _log.error("settings_not_reloaded", reason=str(error))
+            later.do(partial(_reload, nexus))
+            return None
+
+
+async def _reload(nexus: Nexus) -> None:
+    try:
+        await nexus.reload_settings()
+        _log.info("settings_reloaded", environment=nexus.settings.environment)
+    except (StoreUnavailableError, StoreRejectedError, ConfigError) as error:
+        _log.error("settings_not_reloaded", reason=str(error))
 
 
 def _builder_settings(settings: Settings) -> BuilderSettings:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import anyio
 import structlog
 import typer
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
 from rich.console import Console
 
 from nexus import __version__, demo, doctor
@@ -21,6 +21,7 @@ from nexus.config import Settings, load_settings
 from nexus.core.errors import NexusError, RequestError
 from nexus.core.models import Message, Role, Run, new_run_id
 from nexus.core.tasks import ungrouped
+from nexus.core.wire import explain
 from nexus.embedded import embedded_servers
 from nexus.log import configure_logging
 
@@ -79,13 +80,20 @@ def request(  # noqa: PLR0917  # typer makes options of them
 
     The input is recorded like any other: the next context of this owner shows it.
     """
+    configure_logging("error", "console")
     settings = load_settings(config)
     if settings.bus.mode == "memory":
         _fail("bus.mode is memory: there is no other process to ask", 1)
     metadata = {"session_id": session} | ({"layout": layout} if layout else {})
     run_id = new_run_id()
-    human = Message(run_id=run_id, owner_key=owner, role=Role.HUMAN, content=text)
-    run = Run(id=run_id, owner_key=owner, history=[human], metadata=metadata)
+    try:
+        "".join((owner, text, session, layout or "")).encode()
+        human = Message(run_id=run_id, owner_key=owner, role=Role.HUMAN, content=text)
+        run = Run(id=run_id, owner_key=owner, history=[human], metadata=metadata)
+    except UnicodeEncodeError:
+        _fail("--owner, --input, --session and --layout: UTF-8 text is needed", 1)
+    except ValidationError as error:
+        _fail(explain(error).replace("owner_key", "--owner"), 1)
     try:
         content = anyio.run(_request, settings, run, timeout)
     except RequestError as error:
@@ -162,7 +170,7 @@ def on_servers(settings: Settings, redis_url: str, mongo_uri: str) -> Settings:
 
 async def _request(settings: Settings, run: Run, timeout: float) -> dict[str, Any]:  # noqa: ASYNC109  # passed on
     url, prefix = settings.bus.url.get_secret_value(), settings.bus.channel_prefix
-    async with open_client(url, channel_prefix=prefix) as client:
+    async with open_client(url, channel_prefix=prefix, connect_s=timeout) as client:
         return await client.build(run, timeout=timeout)
 
 

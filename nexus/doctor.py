@@ -33,13 +33,18 @@ async def examine(settings: Settings, console: Console, quick: bool = False) -> 
                 server_selection_timeout_ms=settings.database.server_selection_timeout_ms,
             )
         )
-        bus_answers = await _make(console, "bus", lambda: _hear(bus), "start Redis, or set bus.url (NEXUS_BUS__URL)")
-        advice = "start MongoDB, or set database.uri (NEXUS_DATABASE__URI)"
+        bus_answers = await _make(
+            console,
+            "bus",
+            lambda: _hear(bus),
+            "see that Redis runs, and bus.url with its user and password (NEXUS_BUS__URL)",
+        )
+        advice = "see that MongoDB runs, and database.uri with its user and password (NEXUS_DATABASE__URI)"
         store_answers = await _make(console, "database", lambda: _ping(store), advice)
         if quick or not store_answers:
             return bus_answers and store_answers
         checks: list[tuple[str, Check, str]] = [
-            ("indexes", lambda: _prepare(store), "see the database's log; the user needs createIndex"),
+            ("indexes", lambda: _prepare(store), "see the reason; the user needs the right to make indexes"),
             ("settings", lambda: _stored(store, settings), "correct the document with scripts/database_manager.py"),
             ("tools", lambda: _tools(store, settings), "correct tools.modules"),
         ]

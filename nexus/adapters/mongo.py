@@ -8,9 +8,10 @@ Rules of this module:
 - One row that the server cannot cut or sort by time does not spoil the rows around it.
 """
 
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 
 import anyio
@@ -31,6 +32,7 @@ from nexus.adapters.mongo_schema import (
     TEXT_TIME,
     cut,
     excerpt,
+    is_same_index,
     newest_first,
 )
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
@@ -41,8 +43,13 @@ _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
 _Call = Coroutine[Any, Any, _Result]
 
+# Motor runs its calls on threads, five a core unless MOTOR_MAX_WORKERS says otherwise; pymongo has a connection pool.
+_THREADS: Final = int(os.environ.get("MOTOR_MAX_WORKERS", (os.cpu_count() or 1) * 5))
+_CONNECTIONS: Final = 100
 # What $substrCP and $strLenCP say of a text that is not UTF-8.
 _NOT_UTF8: Final = range(34450, 34474)
+# The same index exists under another name, or another one under this name.
+_INDEX_CONFLICTS: Final = {85, 86}
 # A large collection takes longer to index than a request may take.
 _INDEXING_S: Final = 300
 # Rows with text timestamps come from other writers; how long it may take until the first of them is noticed.
@@ -75,7 +82,7 @@ async def open_mongo(
         client: Any = AsyncIOMotorClient(uri, **options) if driver == "motor" else AsyncMongoClient(uri, **options)
     except (ConfigurationError, InvalidURI, ValueError) as error:
         raise ConfigError(f"database.uri: cannot be used ({type(error).__name__})") from None
-    store = MongoStore(client, database)
+    store = MongoStore(client, database, at_once=_THREADS if driver == "motor" else _CONNECTIONS)
     try:
         yield store
     finally:
@@ -95,7 +102,7 @@ def _completed(
 
     @wraps(method)
     async def call(store: "MongoStore", /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
-        return await store.calls.run(method(store, *args, **kwargs))
+        return await store.calls.run(partial(method, store, *args, **kwargs))
 
     return call
 
@@ -103,8 +110,8 @@ def _completed(
 class MongoStore:
     """`nexus.core.ports.Store` on MongoDB."""
 
-    def __init__(self, client: Any, database: str) -> None:
-        self.calls = Calls()
+    def __init__(self, client: Any, database: str, *, at_once: int) -> None:
+        self.calls = Calls(at_once)
         self._client = client
         self._database = client.get_database(database, codec_options=CODEC)
         self._messages = self._database["messages"]
@@ -119,17 +126,7 @@ class MongoStore:
         Raises:
             StoreRejectedError: what is stored has twice what may be there once; says where.
         """
-        # The long limit is also one for finding the server, so it is found first.
-        await self._client.admin.command("ping")
-        with pymongo.timeout(_INDEXING_S):
-            for collection, indexes in INDEXES.items():
-                try:
-                    await self._database[collection].create_indexes(indexes)
-                except DuplicateKeyError as error:
-                    fields = ", ".join((error.details or {}).get("keyPattern", ["unique fields"]))
-                    text = f"collection {collection}: several documents have the same {fields}; remove all but one"
-                    raise StoreRejectedError(text) from error
-        self._prepared = True
+        await self._make_indexes()
 
     @_completed
     async def ping(self) -> None:
@@ -215,9 +212,34 @@ class MongoStore:
         rows = await self._database["tools"].find({}, {"_id": 0}).sort("name", ASCENDING).to_list(None)
         return [row["definition"] for row in rows if isinstance(row.get("definition"), dict)]
 
+    async def _make_indexes(self) -> None:
+        # The long limit is also one for finding the server, so it is found first.
+        await self._client.admin.command("ping")
+        with pymongo.timeout(_INDEXING_S):
+            for collection, indexes in INDEXES.items():
+                for index in indexes:
+                    await self._make_index(collection, index)
+        self._prepared = True
+
+    async def _make_index(self, collection: str, index: pymongo.IndexModel) -> None:
+        rows = self._database[collection]
+        try:
+            await rows.create_indexes([index])
+        except DuplicateKeyError as error:
+            fields = ", ".join((error.details or {}).get("keyPattern", ["unique fields"]))
+            text = f"collection {collection}: several documents have the same {fields}; remove all but one"
+            raise StoreRejectedError(text) from error
+        except OperationFailure as error:
+            if error.code not in _INDEX_CONFLICTS:
+                raise
+            existing = (await rows.index_information()).values()
+            if not any(is_same_index(index.document, other) for other in existing):
+                text = f"collection {collection}: an index stands in the way of {index.document['name']}; drop it"
+                raise StoreRejectedError(text) from error
+
     async def _prepare_late(self) -> None:
         try:
-            await self.prepare()
+            await self._make_indexes()
         except StoreRejectedError as error:
             # It is not the row that is wrong.
             raise StoreUnavailableError(str(error)) from error

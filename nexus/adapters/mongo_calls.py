@@ -3,20 +3,40 @@
 pymongo's asyncio client does not survive that a task is cancelled while it waits for the connection pool (measured with
 pymongo 4.20 and anyio): "Lock is not acquired", or a lock that nobody gives back, on which every later call hangs with
 no time limit. So a call runs in a task of its own, to its end, which its own time limit brings about.
+
+So that calls that nobody waits for cannot pile up, only so many run at once; the others wait, and those can be
+cancelled. While there is no server a call would cost its time limit each time: after a failure calls fail at once, for
+a moment.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
+import anyio
 from bson.errors import BSONError
-from pymongo.errors import DocumentTooLarge, OperationFailure, PyMongoError, WriteError
+from pymongo.errors import (
+    ConnectionFailure,
+    DocumentTooLarge,
+    NetworkTimeout,
+    OperationFailure,
+    PyMongoError,
+    WaitQueueTimeoutError,
+    WriteError,
+)
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 
 _Result = TypeVar("_Result")
 
+
+_REFUSALS: Final = {
+    13: "the user of the database may not do this (OperationFailure 13)",
+    18: "wrong user or password of the database (OperationFailure 18)",
+}
+# For how long calls fail at once after one that found no server.
+_SILENT_S: Final = 0.5
 # A write that fails with one of these fails again however often it is tried: MongoDB does not keep such a document.
 # Every other failure (a full disk, a time limit, a change of the primary) may pass.
 _UNACCEPTABLE: Final = frozenset(
@@ -49,7 +69,7 @@ def translated() -> Iterator[None]:
     except (BSONError, DocumentTooLarge, OverflowError, UnicodeEncodeError) as error:
         raise StoreRejectedError(type(error).__name__) from error
     except OperationFailure as error:
-        text = f"{type(error).__name__} {error.code}"
+        text = _REFUSALS.get(error.code or 0, f"{type(error).__name__} {error.code}")
         if isinstance(error, WriteError) and error.code in _UNACCEPTABLE:
             raise StoreRejectedError(text) from error
         raise StoreUnavailableError(text) from error
@@ -58,14 +78,20 @@ def translated() -> Iterator[None]:
 
 
 class Calls:
-    """Calls to one client that are on their way."""
+    """Calls to one client that are on their way, at most `at_once` of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: int) -> None:
         self._running: set[asyncio.Task[Any]] = set()
+        self._places = anyio.Semaphore(at_once)
+        self._silent_until = 0.0
 
-    async def run(self, call: Coroutine[Any, Any, _Result]) -> _Result:
-        """What the call returns. Errors are translated; to be cancelled here leaves the call running."""
-        task = asyncio.create_task(call)
+    async def run(self, call: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
+        """What the call returns. Errors are translated; to be cancelled here leaves a call that has begun running."""
+        await self._places.acquire()
+        if anyio.current_time() < self._silent_until:
+            self._places.release()
+            raise StoreUnavailableError("did not answer a moment ago")
+        task = asyncio.create_task(call())
         self._running.add(task)
         task.add_done_callback(self._ended)
         with translated():
@@ -81,6 +107,9 @@ class Calls:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
-        if not task.cancelled():
-            # Looked at here, because nobody else may be there to do so.
-            task.exception()
+        self._places.release()
+        # Looked at here, because nobody else may be there to do so.
+        error = None if task.cancelled() else task.exception()
+        # One slow query says nothing about the server.
+        if isinstance(error, ConnectionFailure) and not isinstance(error, NetworkTimeout | WaitQueueTimeoutError):
+            self._silent_until = anyio.current_time() + _SILENT_S

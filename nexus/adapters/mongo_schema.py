@@ -7,7 +7,7 @@ Rules of this module:
   a date, however new they are. They are read by themselves and put in their place here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -48,6 +48,13 @@ INDEXES: Final[dict[str, list[IndexModel]]] = {
     "tools": [IndexModel([("name", ASCENDING)], name="one_per_name", unique=True)],
 }
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+
+
+def is_same_index(wanted: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether `other`, as a collection tells of its indexes, does what `wanted` is to do, whatever its name is."""
+    options = ("unique", "partialFilterExpression")
+    same_keys = list(wanted["key"].items()) == list(other["key"])
+    return same_keys and all((wanted.get(option) or None) == (other.get(option) or None) for option in options)
 
 
 def newest_first(rows: Iterable[Row]) -> list[Row]:

@@ -91,7 +91,7 @@ class Run(_WireModel):
 
     id: Identifier = Field(default_factory=new_run_id)
     owner_key: Identifier
-    status: RunStatus = RunStatus.PENDING
+    status: RunStatus | str = RunStatus.PENDING
     history: list[Message] = Field(default_factory=list)
     iteration_count: int = 0
     tools: list[Any] = Field(default_factory=list)

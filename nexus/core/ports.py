@@ -148,8 +148,9 @@ class DeadLetter:
 
 
 class MessageStore(Protocol):
-    """Recorded messages (CONTRACT §2). Rows are plain dictionaries; `_id` is a text that grows in stored order.
+    """Recorded messages (CONTRACT §2). Rows are plain dictionaries.
 
+    - `_id` is a text that grows with the time of storing, to the second where several replicas write.
     - Every read names an owner and returns rows of that owner only.
     - Errors: `StoreUnavailableError`, within the store's time limit; `StoreRejectedError` for a row it cannot keep.
     """
@@ -204,6 +205,10 @@ class Past:
 
 class Conversation(Protocol):
     """What the builder needs of the persistence service."""
+
+    def remember_session(self, owner_key: str, run_id: str, session_id: str) -> None:
+        """Know the session of a run, whose results may come before its input is written."""
+        ...
 
     def offer_input(self, message: Message, text: str, session_id: str) -> anyio.Event | None:
         """Accept a run's input for recording. The event is set when it is written; None when it is refused."""

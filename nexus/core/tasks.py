@@ -1,7 +1,12 @@
-"""A small addition to structured concurrency."""
+"""Small additions to structured concurrency."""
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
+
+import anyio
+
+_MOST_WAITING: Final = 1_000
 
 
 @contextmanager
@@ -20,3 +25,24 @@ def ungrouped() -> Iterator[None]:
         if isinstance(error, BaseExceptionGroup):
             raise
         raise error from error.__cause__
+
+
+class Later:
+    """Work that somebody who must not wait hands over, done one after the other in a task of its own."""
+
+    def __init__(self) -> None:
+        self._send, self._receive = anyio.create_memory_object_stream[Callable[[], Awaitable[None]]](_MOST_WAITING)
+
+    def do(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Have `work` done. False, and it is not, when 1,000 pieces are waiting already."""
+        try:
+            self._send.send_nowait(work)
+        except anyio.WouldBlock:
+            return False
+        return True
+
+    async def run(self) -> None:
+        """Do what is handed over, until cancelled. Run in a task of its own."""
+        with self._send, self._receive:
+            async for work in self._receive:
+                await work()

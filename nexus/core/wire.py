@@ -28,7 +28,10 @@ MAX_DEPTH: Final = 64
 _SEARCHED_UP_TO: Final = 16
 _NESTED: Final = 2
 # Strings and brackets looked at in the search for ids: it must end soon, whatever the payload is made of.
-_SEARCHED_TOKENS: Final = 200_000
+_SEARCHED_TOKENS: Final = 20_000
+_SEARCHED_BYTES: Final = 4 << 20
+# An object begins here, after white space or a byte order mark.
+_BEGINNING: Final = 64
 
 _MESSAGE: Final = TypeAdapter(Message)
 _UNSTORABLE = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
@@ -120,7 +123,9 @@ def find_ids(payload: bytes) -> EnvelopeIds | None:
     found: dict[str, str] = {}
     depth = 0
     section = key = ""
-    for count, token in enumerate(_TOKEN.finditer(payload)):
+    if b"{" not in payload[:_BEGINNING]:
+        return None
+    for count, token in enumerate(_TOKEN.finditer(payload, 0, _SEARCHED_BYTES)):
         if count > _SEARCHED_TOKENS or token["cut"] is not None:
             break
         text, colon, _, opening, closing = token.groups()

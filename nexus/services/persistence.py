@@ -79,6 +79,13 @@ class PersistenceService:
         """Return when everything that was accepted is written."""
         await self._idle.wait()
 
+    def remember_session(self, owner_key: str, run_id: str, session_id: str) -> None:
+        """Know the session of a run, whose results may come before its input is written."""
+        self._sessions[owner_key, run_id] = session_id
+        self._sessions.move_to_end((owner_key, run_id))
+        if len(self._sessions) > _KNOWN_SESSIONS:
+            self._sessions.popitem(last=False)
+
     def offer(self, topic: str, message: Message, size: int) -> bool:
         """Accept a result from the bus for recording. `size` is that of its payload.
 
@@ -97,7 +104,7 @@ class PersistenceService:
         Returns:
             An event that is set when the row is written; None when too much is waiting already.
         """
-        self._remember_session(message.owner_key, message.run_id, session_id)
+        self.remember_session(message.owner_key, message.run_id, session_id)
         return self._enqueue(human_row(message, text, session_id), len(text))
 
     async def get_history(self, owner_key: str, limit: int = 20) -> list[Row]:
@@ -138,7 +145,7 @@ class PersistenceService:
             messages=messages,
             excerpt_chars=excerpt_chars,
             current_run_id=current_run_id,
-            not_after_id=begun["_id"] if begun else None,
+            not_after_id=begun["_id"] if begun and begun.get("run_id") == current_run_id else None,
         )
         return Past(self._own(owner_key, past.rows), past.stopped_early)
 
@@ -179,9 +186,11 @@ class PersistenceService:
             try:
                 if row["session_id"] is None:
                     row["session_id"] = await self._session_of(row["owner_key"], row["run_id"])
-                await self._store.insert_message(row)
+                if not await self._store.insert_message(row):
+                    await self._insert_reused(row)
             except StoreUnavailableError as error:
-                _log.warning("record_delayed", message_id=row["id"], reason=str(error))
+                if pause == _FIRST_PAUSE:
+                    _log.warning("record_delayed", message_id=row["id"], reason=str(error), unwritten=self._unwritten)
                 await anyio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311  # jitter needs no secrecy
                 pause = min(pause * 2, _LONGEST_PAUSE)
             except StoreRejectedError as error:
@@ -190,16 +199,17 @@ class PersistenceService:
             else:
                 return
 
+    async def _insert_reused(self, row: Row) -> None:
+        """Record a row whose `id` belongs to a row of another run, under an id of its own, rather than lose it."""
+        known = await self._store.find_message(row["owner_key"], row["id"])
+        if known and known.get("run_id") != row["run_id"]:
+            _log.warning("message_id_reused", message_id=row["id"], run_id=row["run_id"])
+            await self._store.insert_message({**row, "id": f"{row['id']}@{row['run_id']}"})
+
     async def _session_of(self, owner_key: str, run_id: str) -> str:
         known = self._sessions.get((owner_key, run_id))
         if known is None:
             known = await self._store.session_of_run(owner_key, run_id)
             if known is not None:
-                self._remember_session(owner_key, run_id, known)
+                self.remember_session(owner_key, run_id, known)
         return known or DEFAULT_SESSION
-
-    def _remember_session(self, owner_key: str, run_id: str, session_id: str) -> None:
-        self._sessions[owner_key, run_id] = session_id
-        self._sessions.move_to_end((owner_key, run_id))
-        if len(self._sessions) > _KNOWN_SESSIONS:
-            self._sessions.popitem(last=False)

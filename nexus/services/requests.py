@@ -8,7 +8,8 @@ Rules of this module:
   in hand once: who asks again while a request waits does not get it refused.
 - A deadline counts from the arrival here. Nothing but the age on arrival depends on the sender's clock, and that is
   measured by the ledger's clock with a generous allowance.
-- An answer that says "try again" is not kept beyond the lease, so that trying again helps.
+- An answer that says "try again" is kept until no replica can still have the request, and no longer. Trying again
+  means a new id.
 """
 
 import hashlib
@@ -37,6 +38,7 @@ _log = structlog.get_logger(__name__)
 # asks again, if it is one that does.
 _MOST_REFUSALS: Final = 4_096
 _REFUSERS: Final = 16
+_MOST_BYTES: Final = 256 << 20
 _RELEASE_S: Final = 1.0
 
 
@@ -72,6 +74,7 @@ class RequestService:
         self._to_answer = anyio.create_memory_object_stream[_Arrived](self._settings.max_in_flight)
         self._to_refuse = anyio.create_memory_object_stream[_Arrived](_MOST_REFUSALS)
         self._in_hand: set[bytes] = set()
+        self._bytes_in_hand = 0
         self._idle = anyio.Event()
         self._idle.set()
 
@@ -105,6 +108,9 @@ class RequestService:
         """Accept a request from the bus, or have it refused with OVERLOADED. Returns at once."""
         if payload in self._in_hand:
             return
+        if self._bytes_in_hand + len(payload) > _MOST_BYTES:
+            _log.error("request_dropped", reason="too many bytes are waiting", size=len(payload))
+            return
         arrived = _Arrived(payload, time.monotonic())
         for sending, _ in (self._to_answer, self._to_refuse):
             with suppress(anyio.WouldBlock):
@@ -112,6 +118,7 @@ class RequestService:
                 if not self._in_hand:
                     self._idle = anyio.Event()
                 self._in_hand.add(payload)
+                self._bytes_in_hand += len(payload)
                 return
         _log.error("request_dropped", reason="too many refusals are waiting", size=len(payload))
 
@@ -141,6 +148,7 @@ class RequestService:
             _log.warning("request_unanswered", reason=str(error))
         finally:
             self._in_hand.discard(arrived.payload)
+            self._bytes_in_hand -= len(arrived.payload)
             if not self._in_hand:
                 self._idle.set()
 
@@ -153,24 +161,27 @@ class RequestService:
             case Acquired():
                 await self._answer(ask, claim, overloaded=overloaded)
             case Answered(topic, kept):
+                self._overhear(ask)
                 _log.info("answered_again", request_id=ask.ids.id)
                 await self._bus.publish(topic, kept)
             case _:
+                self._overhear(ask)
                 _log.debug("left_to_another_replica", request_id=ask.ids.id)
+
+    def _overhear(self, ask: Ask) -> None:
+        """What another replica answers is still worth knowing: results of the run may be recorded here first."""
+        if isinstance(ask.asked, Message):
+            self._builder.overhear(ask.asked)
 
     async def _answer(self, ask: Ask, claim: Acquired, *, overloaded: bool) -> None:
         asked = ask.asked
         if isinstance(asked, Message) and overloaded:
-            asked = RequestError(
-                ErrorCode.OVERLOADED,
-                f"too many requests are waiting; try again in {self._settings.lease_ms / 1_000:g} s",
-            )
+            asked = RequestError(ErrorCode.OVERLOADED, "too many requests are waiting; try again with a new id")
         if isinstance(asked, Message):
             content, code = await self._build_leased(ask, asked, claim)
         else:
             content, code = ask.refusal(asked), asked.code
-        keep_ms = self._settings.lease_ms if code and code.retryable else self._settings.answer_ttl_ms
-        done = await self._ledger.finish(claim, ask.topic, content, keep_ms)
+        done = await self._ledger.finish(claim, ask.topic, content, self._keep_ms(ask, code))
         _log.info(
             "answered" if done else "late_answer_discarded",
             request_id=ask.ids.id,
@@ -179,6 +190,16 @@ class RequestService:
             bytes=len(content),
             ms=round((time.monotonic() - ask.at) * 1_000, 1),
         )
+
+    def _keep_ms(self, ask: Ask, code: ErrorCode | None) -> int:
+        """How long an answer is kept. One that may be tried again outlives every replica that still has the request."""
+        if not code or not code.retryable:
+            return self._settings.answer_ttl_ms
+        allowed_ms = self._settings.deadline_ms
+        if isinstance(ask.asked, Message):
+            with suppress(RequestError):
+                allowed_ms = deadline_ms(ask.asked, allowed_ms)
+        return allowed_ms + self._settings.lease_ms
 
     async def _build_leased(self, ask: Ask, message: Message, claim: Acquired) -> tuple[bytes, ErrorCode | None]:
         """As `_build`, with the lease renewed meanwhile, and given back should the service stop."""
@@ -210,7 +231,11 @@ class RequestService:
         waited_s = time.monotonic() - ask.at
         left_s = allowed_ms / 1_000 - waited_s
         age_ms = claim.now_ms - message.timestamp.timestamp() * 1_000
-        if left_s > 0 and age_ms <= allowed_ms + self._settings.clock_skew_ms:
+        oldest_ms = allowed_ms + self._settings.clock_skew_ms
+        if age_ms > oldest_ms:
+            reason = f"timestamp: {age_ms / 1_000:.0f} s old on arrival, at most {oldest_ms / 1_000:.0f} s are allowed"
+            raise RequestError(ErrorCode.DEADLINE_EXCEEDED, reason)
+        if left_s > 0:
             timings_ms = {"queue": round(waited_s * 1_000, 3)}
             with anyio.move_on_after(left_s):
                 return await self._builder.handle_build_request(message, budget_s=left_s, timings_ms=timings_ms)

@@ -26,7 +26,10 @@ def llm_row(message: Message) -> Row | None:
         return None
     content: Mapping[str, Any] = message.content if isinstance(message.content, dict) else {"content": message.content}
     text = content.get("content")
-    calls = content.get("tool_calls") or message.metadata.get("tool_calls") or content.get("tool_calls")
+    calls = content.get("tool_calls")
+    if not calls:
+        # None and [] are both recorded as they came.
+        calls = message.metadata.get("tool_calls", calls)
     if not calls and (text is None or text == ""):
         return None
     metadata = {"source": "llm_result", "tool_calls": calls, "has_tool_calls": bool(calls)}

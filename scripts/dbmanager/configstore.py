@@ -17,6 +17,8 @@ from .server import Refusal, Rows, WrongUsage, explain
 COLLECTION = "configurations"
 DEFAULT_TEMPLATE = Path(__file__).resolve().parents[2] / "config.example.yml"
 _ATTEMPTS = 10
+# The name under which Nexus itself makes it.
+_INDEX = "one_per_environment"
 
 
 def load_template(path: Path, environment: str) -> dict[str, Any]:
@@ -78,8 +80,12 @@ def apply(rows: Rows, environment: str, replan: Callable[[Mapping[str, Any]], Pl
 
 def _make_index(rows: Rows) -> None:
     try:
-        rows.create_index("environment", unique=True)
+        rows.create_index("environment", unique=True, name=_INDEX)
     except OperationFailure as error:
+        if any(
+            index["key"] == [("environment", 1)] and index.get("unique") for index in rows.index_information().values()
+        ):
+            return
         raise Refusal(f"the unique index on {COLLECTION}.environment cannot be made: {explain(error)}") from None
 
 

@@ -92,6 +92,14 @@ class ContextBuilder:
             return error_answer(message.id, message.run_id, message.owner_key, error)
         return answer(message.id, message.run_id, message.owner_key, content)
 
+    def overhear(self, message: Message) -> None:
+        """Take note of a request that another replica answers."""
+        try:
+            request = read_request(message, default_layout=self.settings.default_layout)
+        except RequestError:
+            return
+        self._conversation.remember_session(request.owner_key, request.run_id, request.session_id)
+
     async def build_context(
         self,
         *,
@@ -124,7 +132,7 @@ class ContextBuilder:
 
     async def _build(self, request: BuildRequest, budget_s: float, timings_ms: dict[str, float]) -> dict[str, Any]:
         started = time.perf_counter()
-        prefix = await self._kept_prefix(request) if request.continuation else None
+        prefix = await self._kept_prefix(request)
         if prefix is None:
             prefix = await self._begin_run(request, budget_s * _GATHERING, timings_ms)
         content = prefix.continued(request)

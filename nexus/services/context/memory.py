@@ -110,7 +110,9 @@ def _utterances_of_run(members: list[Entry]) -> list[Utterance]:
         return humans
     moment = max((entry.moment for entry in spoken if entry.moment is not None), default=None)
     run_id = members[0].run_id
-    order = (moments[spoken[-1].index], rank, 1, spoken[-1].rank)
+    # Clocks differ: an answer that claims to be older than its question still comes after it.
+    asked = min((human.order[0] for human in humans), default=_LONG_AGO)
+    order = (max(moments[spoken[-1].index], asked), rank, 1, spoken[-1].rank)
     return [*humans, Utterance(f"merged_ai_{run_id}", run_id, "ai", tuple(spoken), moment, True, order)]
 
 

@@ -253,3 +253,37 @@ async def test_after_its_end_a_service_refuses() -> None:
         await flushed(service)
     assert not service.offer(Topics.LLM_RESULTS, message("x", id="late"), 1)
     assert len(store.messages) == 1
+
+
+async def test_an_id_that_two_runs_use(mongo_uri: str, database_name: str) -> None:
+    """A message whose id an earlier run has used is recorded under an id of its own, not lost; resends still once."""
+    inputs = [("first", "r1"), ("second", "r2"), ("second", "r2")]
+    async with recording(mongo_uri, database_name) as service:
+        for text, run_id in inputs:
+            written = service.offer_input(message(text, id="msg_0", run_id=run_id, role=Role.HUMAN), text, "s")
+            assert written is not None
+            with anyio.fail_after(PATIENCE_S):
+                await written.wait()
+        rows = await service.get_history("o", limit=100)
+        past = await service.get_past(
+            "o",
+            messages=20,
+            excerpt_chars=100,
+            current_run_id="r2",
+            continued=message("second", id="msg_0", run_id="r2"),
+        )
+    assert {(row["id"], row["run_id"], row["content"]) for row in rows} == {
+        ("msg_0", "r1", "first"),
+        ("msg_0@r2", "r2", "second"),
+    }
+    assert [row["content"] for row in past.rows] == ["first"]
+
+
+async def test_the_session_of_a_request_that_another_replica_answers(mongo_uri: str, database_name: str) -> None:
+    """A result that is recorded before its run's input is has the session of the request that was overheard."""
+    async with recording(mongo_uri, database_name) as service:
+        service.remember_session("o", "r", "work")
+        assert service.offer(Topics.LLM_RESULTS, message({"content": "early"}), 100)
+        await flushed(service)
+        (row,) = await service.get_history("o")
+    assert row["session_id"] == "work"

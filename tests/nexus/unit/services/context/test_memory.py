@@ -2,7 +2,7 @@
 
 import copy
 import random
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pytest
@@ -340,3 +340,19 @@ class TestMalformedRows:
 def test_the_text_of_content_parts(content: Any, text: str | None) -> None:
     """Every part must have one."""
     assert text_of_parts(content) == text
+
+
+def test_an_answer_never_stands_before_its_question() -> None:
+    """With the model's clock behind the person's, each answer still follows its own question."""
+    start = datetime(2025, 12, 10, 15, 30, tzinfo=UTC)
+    rows = []
+    for number in range(3):
+        asked = start + timedelta(minutes=number)
+        common = {"run_id": f"r{number}", "metadata": {}}
+        rows.append({**common, "id": f"h{number}", "role": "HUMAN", "content": "q", "timestamp": asked})
+        answered = asked - timedelta(seconds=90)
+        rows.append({**common, "id": f"a{number}", "role": "AI", "content": "a", "timestamp": answered})
+    shown = merge(read_rows(rows)[0])[::-1]
+    assert [(utterance.run_id, utterance.role) for utterance in shown] == [
+        (f"r{number}", role) for number in range(3) for role in ("human", "ai")
+    ]

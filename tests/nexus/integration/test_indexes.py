@@ -1,0 +1,57 @@
+"""Nexus and the database manager make the same indexes, whoever comes first; what stands in the way is named."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from nexus.adapters.mongo import open_mongo
+from nexus.core.errors import StoreRejectedError
+
+SCRIPT = Path(__file__).parents[3] / "scripts" / "database_manager.py"
+
+
+def _init_config(uri: str, database: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPT), "--uri", uri, "--database", database, "--yes", "init-config"]
+    return subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False, timeout=60)
+
+
+async def test_the_manager_after_nexus(mongo_uri: str, database_name: str) -> None:
+    """Settings can be initialised in a database that Nexus has prepared."""
+    async with open_mongo(mongo_uri, database_name) as store:
+        await store.prepare()
+        initialised = _init_config(mongo_uri, database_name)
+        assert initialised.returncode == 0, initialised.stderr
+        assert await store.find_configuration("development")
+
+
+async def test_nexus_after_the_manager(mongo_uri: str, database_name: str) -> None:
+    """Nexus prepares a database in which settings were initialised before it existed."""
+    initialised = _init_config(mongo_uri, database_name)
+    assert initialised.returncode == 0, initialised.stderr
+    async with open_mongo(mongo_uri, database_name) as store:
+        await store.prepare()
+        assert await store.find_configuration("development")
+
+
+async def test_an_index_of_another_name_will_do(mongo_uri: str, database_name: str) -> None:
+    """The same index under another name, as other software may have made it, is good enough."""
+    with MongoClient[dict[str, Any]](mongo_uri) as client:
+        client[database_name]["identities"].create_index("public_key", unique=True)
+        client[database_name]["configurations"].create_index("environment", unique=True)
+    async with open_mongo(mongo_uri, database_name) as store:
+        await store.prepare()
+    assert _init_config(mongo_uri, database_name).returncode == 0
+
+
+async def test_an_index_that_stands_in_the_way_is_named(mongo_uri: str, database_name: str) -> None:
+    """An index of ours that is there with other fields stops the preparation, and says which it is."""
+    with MongoClient[dict[str, Any]](mongo_uri) as client:
+        client[database_name]["tools"].create_index("label", unique=True, name="one_per_name")
+    async with open_mongo(mongo_uri, database_name) as store:
+        with pytest.raises(StoreRejectedError, match="collection tools: an index stands in the way of one_per_name"):
+            await store.prepare()
