@@ -7,7 +7,7 @@ bus.subscribe ─ dispatch ─┬─ RequestService ── ContextBuilder ──
 """
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,7 +20,7 @@ from nexus.adapters.redis_client import open_redis
 from nexus.adapters.redis_ledger import RedisLedger
 from nexus.adapters.redis_pubsub import RedisPubSubBus
 from nexus.client import ContextClient
-from nexus.config import BusSettings, Settings
+from nexus.config import BusSettings, DatabaseSettings, Settings
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError, UnreadablePayloadError
 from nexus.core.ports import Bus, Delivery, RequestLedger, Store, Subscription
 from nexus.core.tasks import Later, ungrouped
@@ -93,15 +93,7 @@ async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
     async with AsyncExitStack() as stack:
         stack.enter_context(ungrouped())
         bus, ledger = await stack.enter_async_context(open_bus(settings.bus))
-        store = await stack.enter_async_context(
-            open_mongo(
-                settings.database.uri.get_secret_value(),
-                settings.database.name,
-                driver=settings.database.driver,
-                timeout_ms=settings.database.timeout_ms,
-                server_selection_timeout_ms=settings.database.server_selection_timeout_ms,
-            )
-        )
+        store = await stack.enter_async_context(open_store(settings.database))
         registry = ToolRegistry()
         discover(registry, settings.tools.modules)
         persistence = PersistenceService(store)
@@ -127,6 +119,21 @@ async def open_bus(settings: BusSettings) -> AsyncIterator[tuple[Bus, RequestLed
         bus = RedisPubSubBus(client, prefix=settings.channel_prefix, heartbeat_s=settings.heartbeat_s)
         ledger = RedisLedger(client, prefix=settings.channel_prefix, dead_letter_max=settings.dead_letter_max)
         yield bus, ledger
+
+
+def open_store(settings: DatabaseSettings) -> AbstractAsyncContextManager[Store]:
+    """The document store. Connects when it is first used.
+
+    Raises:
+        ConfigError: the URI cannot be used.
+    """
+    return open_mongo(
+        settings.uri.get_secret_value(),
+        settings.name,
+        driver=settings.driver,
+        timeout_ms=settings.timeout_ms,
+        server_selection_timeout_ms=settings.server_selection_timeout_ms,
+    )
 
 
 @asynccontextmanager
@@ -196,7 +203,9 @@ async def _dispatch_all(nexus: Nexus, subscription: Subscription, later: Later, 
             if delivery.topic == Topics.CONTEXT_BUILD_REQUEST:
                 nexus.requests.offer(delivery.payload)
             elif fault := _dispatch(nexus, delivery, later):
-                later.do(partial(nexus.requests.bury, delivery.topic, delivery.payload, fault))
+                bury = partial(nexus.requests.bury, delivery.topic, delivery.payload, fault)
+                if not later.do(bury):
+                    _log.error("dead_letter_not_kept", topic=delivery.topic, reason="too many are waiting")
     finally:
         done.set()
 

@@ -6,8 +6,7 @@ from contextlib import AsyncExitStack
 import anyio
 from rich.console import Console
 
-from nexus.adapters.mongo import open_mongo
-from nexus.bootstrap import open_bus
+from nexus.bootstrap import open_bus, open_store
 from nexus.config import Settings
 from nexus.core.errors import BusUnavailableError, ConfigError, NexusError
 from nexus.core.models import new_message_id
@@ -24,15 +23,7 @@ async def examine(settings: Settings, console: Console, quick: bool = False) -> 
     """Make the checks and print a line for each. Returns whether all is well."""
     async with AsyncExitStack() as stack:
         bus, _ = await stack.enter_async_context(open_bus(settings.bus))
-        store = await stack.enter_async_context(
-            open_mongo(
-                settings.database.uri.get_secret_value(),
-                settings.database.name,
-                driver=settings.database.driver,
-                timeout_ms=settings.database.timeout_ms,
-                server_selection_timeout_ms=settings.database.server_selection_timeout_ms,
-            )
-        )
+        store = await stack.enter_async_context(open_store(settings.database))
         bus_answers = await _make(
             console,
             "bus",

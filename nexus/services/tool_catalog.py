@@ -111,7 +111,7 @@ class ToolCatalog:
             await anyio.sleep(self._refresh_s if self._registry.complete else min(_PAUSE_S, self._refresh_s))
             try:
                 await self.refresh()
-            except StoreUnavailableError as error:
+            except (StoreUnavailableError, StoreRejectedError) as error:
                 _log.warning("tools_not_refreshed", reason=str(error))
 
 
