@@ -28,7 +28,7 @@ from nexus.log import configure_logging
 _log = structlog.get_logger(__name__)
 
 app = typer.Typer(
-    help="Nexus, the context service of an LLM agent platform.",
+    invoke_without_command=True,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -47,6 +47,16 @@ def main() -> None:
         _fail(str(error), 1)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
+
+
+@app.callback()
+def options(
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Nexus, the context service of an LLM agent platform."""
+    if show_version:
+        version()
+        raise typer.Exit
 
 
 @app.command()
