@@ -83,7 +83,7 @@ def _deep(levels: int) -> bytes:
         pytest.param(
             lambda: a_request(timestamp="2025-01-01T00:00:00Z", metadata={"deadline_ms": 100}),
             "DEADLINE_EXCEEDED",
-            "metadata.deadline_ms: ",
+            "timestamp: ",
             id="deadline passed",
         ),
     ],

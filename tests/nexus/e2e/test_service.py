@@ -250,7 +250,8 @@ def test_the_doctor_finds_what_is_missing(environment: Environment) -> None:
     ill = _nexus("doctor", environment={**environment, "NEXUS_DATABASE__URI": "mongodb://user:canary@127.0.0.1:1"})
     assert well.returncode == 0, well.stdout
     assert ill.returncode == 1
-    assert "wrong  database: ServerSelectionTimeoutError. To do: see that MongoDB runs" in ill.stdout
+    assert "wrong  database: " in ill.stdout
+    assert "To do: see that MongoDB runs" in ill.stdout
     assert "indexes" not in ill.stdout
     assert "canary" not in ill.stdout + ill.stderr
 

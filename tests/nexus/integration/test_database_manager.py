@@ -599,7 +599,7 @@ class TestInitConfig:
         (stored,) = database["configurations"].find()
         assert stored.keys() == {"_id", "environment", "memory", "layouts", "user_defaults", "created_at", "updated_at"}
         assert isinstance(stored["created_at"], datetime)
-        assert database["configurations"].index_information()["environment_1"]["unique"]
+        assert database["configurations"].index_information()["one_per_environment"]["unique"]
         second = manager.run("init-config", "--environment", "staging")
         assert (second.code, "Nothing had to be written" in second.out, "added" in second.out) == (0, True, False)
         assert [*database["configurations"].find()] == [stored]
