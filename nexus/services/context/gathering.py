@@ -7,7 +7,7 @@ from typing import Any, Final
 import anyio
 import structlog
 
-from nexus.core.errors import StoreUnavailableError
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.ports import Conversation, DocumentStore, Row
 from nexus.services.context.request import BuildRequest, read_history_size
 
@@ -95,6 +95,6 @@ async def _within(deadline: float, part: str, read: Callable[[], Awaitable[None]
     try:
         with anyio.fail_after(max(deadline - anyio.current_time(), 0)):
             await read()
-    except (StoreUnavailableError, TimeoutError) as error:
+    except (StoreUnavailableError, StoreRejectedError, TimeoutError) as error:
         _log.warning("degraded", part=part, reason=str(error) or "not in time")
         degraded.append(part)
