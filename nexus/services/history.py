@@ -1,13 +1,11 @@
 """Reading enough of the past: whole runs, whatever lies between them (CONTRACT §4.3)."""
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
 from nexus.core.ports import MessageStore, Past, Row
-from nexus.services.context.memory import Utterance, merge, read_rows
+from nexus.services.context.memory import OBJECT_ID, Utterance, merge, read_rows
 
-_GROWING_ID = re.compile(r"[0-9a-f]{24}")
 _FIRST_PAGE: Final = 3
 _LARGEST_PAGE: Final = 500
 # A past in which this many rows hold fewer messages than are wanted is shown as far as it was read.
@@ -46,15 +44,16 @@ async def read_past(
         page = await store.newest_messages(owner_key, limit=page_size, skip=len(rows), excerpt_chars=excerpt_chars)
         rows += page
         usable = _stored_until(rows, not_after_id)
+        if len(page) < page_size:
+            return Past(usable)
         utterances = merge(read_rows(usable, current_run_id=current_run_id)[0])
-        if len(page) < page_size or len(utterances) >= messages:
+        if len(utterances) >= messages:
             break
         if len(rows) >= _MOST_ROWS:
             stopped_early = True
             break
         page_size = min(page_size * 2, _LARGEST_PAGE)
-    exhausted = len(page) < page_size
-    cut_runs = [] if exhausted else _without_beginning(utterances[:messages])
+    cut_runs = _without_beginning(utterances[:messages])
     if not cut_runs:
         return Past(usable, stopped_early)
     completed = await store.messages_of_runs(owner_key, cut_runs, limit=_MOST_ROWS, excerpt_chars=excerpt_chars)
@@ -77,4 +76,4 @@ def _stored_until(rows: list[Row], last_id: str | None) -> list[Row]:
 
 def _is_later(row_id: str, last_id: str) -> bool:
     """Whether the `_id`s say so. Those that another program made up say nothing, and only older rows have them."""
-    return bool(_GROWING_ID.fullmatch(row_id) and _GROWING_ID.fullmatch(last_id)) and row_id > last_id
+    return bool(OBJECT_ID.fullmatch(row_id) and OBJECT_ID.fullmatch(last_id)) and row_id > last_id

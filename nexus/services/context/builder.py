@@ -202,11 +202,12 @@ class ContextBuilder:
         """The prefix that counts for this run: an earlier one that is kept, else this one."""
         if prefix.degraded:
             return prefix
+        mine = prefix.to_bytes()
         try:
-            kept = await self._ledger.keep_first(prefix_key(request), prefix.to_bytes(), settings.keep_prefix_ms)
+            kept = await self._ledger.keep_first(prefix_key(request), mine, settings.keep_prefix_ms)
         except BusUnavailableError:
             return prefix
-        return RunPrefix.from_bytes(kept)
+        return prefix if kept == mine else RunPrefix.from_bytes(kept)
 
 
 def _ms_since(started: float) -> float:

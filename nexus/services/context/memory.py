@@ -17,7 +17,8 @@ from nexus.services.context.annotations import ToolCall, as_json, read_tool_call
 from nexus.services.context.clock import parse_moment
 
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
-_OBJECT_ID = re.compile(r"[0-9a-f]{24}")
+# An ObjectId as text: it grows with the time of storing, which ids that other programs make up do not.
+OBJECT_ID = re.compile(r"[0-9a-f]{24}")
 _NO_ID: Final = "0" * 24
 
 
@@ -138,7 +139,7 @@ def _stored_order(rows: Sequence[Any]) -> list[int]:
     the last row is the oldest, unless the times at both ends say that the list runs the other way.
     """
     ids = [row.get("_id") if isinstance(row, Mapping) else _NO_ID for row in rows]
-    if rows and all(isinstance(item, str) and _OBJECT_ID.fullmatch(item) for item in ids):
+    if rows and all(isinstance(item, str) and OBJECT_ID.fullmatch(item) for item in ids):
         ranks = [0] * len(rows)
         for rank, index in enumerate(sorted(range(len(rows)), key=lambda i: (str(ids[i]), -i))):
             ranks[index] = rank
