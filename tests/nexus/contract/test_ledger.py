@@ -1,12 +1,10 @@
 """The promises of `nexus.core.ports.RequestLedger`, on every adapter."""
 
-import hashlib
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import anyio
 import pytest
@@ -16,7 +14,7 @@ from nexus.adapters.redis_client import open_redis
 from nexus.adapters.redis_ledger import RedisLedger
 from nexus.adapters.redis_pubsub import RedisPubSubBus
 from nexus.core.errors import BusUnavailableError
-from nexus.core.ports import Acquired, Answered, Bus, Busy, Claim, Conflict, DeadLetter, RequestLedger
+from nexus.core.ports import Acquired, Answered, Bus, Busy, Claim, Conflict, RequestLedger
 from tests.nexus.support.waiting import take_all, until
 
 LONG_MS = 60_000
@@ -26,11 +24,10 @@ TOPIC = "answers"
 
 @dataclass(frozen=True)
 class Desk:
-    """A ledger, the bus that it announces answers on, and a way to see its dead letters."""
+    """A ledger, and the bus that it announces answers on."""
 
     ledger: RequestLedger
     bus: Bus
-    dead_letters: Callable[[], Awaitable[list[DeadLetter]]]
 
 
 OpenDesk = Callable[[], AbstractAsyncContextManager[Desk]]
@@ -40,22 +37,12 @@ OpenDesk = Callable[[], AbstractAsyncContextManager[Desk]]
 async def memory_desk() -> AsyncIterator[Desk]:
     """The ledger within one process."""
     bus = MemoryBus()
-    ledger = MemoryLedger(bus, dead_letter_max=3)
-
-    async def dead_letters() -> list[DeadLetter]:
-        return [*ledger.dead_letters]
-
-    yield Desk(ledger, bus, dead_letters)
-
-
-def _read_letter(fields: dict[bytes, bytes]) -> DeadLetter:
-    topic, reason, sha256 = (fields[name].decode() for name in (b"topic", b"reason", b"sha256"))
-    return DeadLetter(topic, reason, sha256, int(fields[b"size"]), int(fields[b"deliveries"]), fields.get(b"body"))
+    yield Desk(MemoryLedger(bus), bus)
 
 
 @pytest.fixture(params=["memory", "redis"])
 def open_desk(request: pytest.FixtureRequest) -> OpenDesk:
-    """How to open the ledger that is tested; it keeps three dead letters."""
+    """How to open the ledger that is tested."""
     if request.param == "memory":
         return memory_desk
     url, prefix = request.getfixturevalue("redis_url"), request.getfixturevalue("channel_prefix")
@@ -63,13 +50,7 @@ def open_desk(request: pytest.FixtureRequest) -> OpenDesk:
     @asynccontextmanager
     async def redis_desk() -> AsyncIterator[Desk]:
         async with open_redis(url) as client:
-
-            async def dead_letters() -> list[DeadLetter]:
-                entries: Any = await client.xrange(f"{prefix}nexus:dead-letters")
-                return [_read_letter(fields) for _, fields in entries]
-
-            ledger = RedisLedger(client, prefix=prefix, dead_letter_max=3)
-            yield Desk(ledger, RedisPubSubBus(client, prefix=prefix), dead_letters)
+            yield Desk(RedisLedger(client, prefix=prefix), RedisPubSubBus(client, prefix=prefix))
 
     return redis_desk
 
@@ -91,11 +72,6 @@ async def announced(desk: Desk, *operations: Callable[[], Awaitable[object]]) ->
             await operation()
         await subscription.stop()
         return [delivery.payload for delivery in await take_all(subscription)]
-
-
-def letter(body: bytes, reason: str = "not JSON", *, keep: bool = True) -> DeadLetter:
-    """A dead letter with this body."""
-    return DeadLetter(TOPIC, reason, hashlib.sha256(body).hexdigest(), len(body), body=body if keep else None)
 
 
 async def test_one_of_a_hundred_acquires(open_desk: OpenDesk) -> None:
@@ -328,25 +304,6 @@ async def test_values_and_requests_do_not_meet(open_desk: OpenDesk) -> None:
         await desk.ledger.keep_first("k", b"v", LONG_MS)
         assert isinstance(await desk.ledger.begin("k", "f", LONG_MS), Acquired)
         assert await desk.ledger.kept("k") == b"v"
-
-
-async def test_a_dead_letter_is_kept_once(open_desk: OpenDesk) -> None:
-    """The same bytes for the same reason, from all replicas at once, are one letter; for another reason another."""
-    async with open_desk() as desk:
-        async with anyio.create_task_group() as tasks:
-            for _ in range(20):
-                tasks.start_soon(desk.ledger.bury, letter(b"\xff"))
-        await desk.ledger.bury(letter(b"\xff", "too deep", keep=False))
-        assert await desk.dead_letters() == [letter(b"\xff"), letter(b"\xff", "too deep", keep=False)]
-
-
-async def test_dead_letters_are_capped(open_desk: OpenDesk) -> None:
-    """The newest letters are kept, as many as the settings say."""
-    async with open_desk() as desk:
-        letters = [letter(b"%d" % number) for number in range(200)]
-        for item in letters:
-            await desk.ledger.bury(item)
-        assert await desk.dead_letters() == letters[-3:]
 
 
 async def test_a_redis_that_is_not_there(unused_port: int) -> None:

@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from nexus.adapters.redis_client import open_redis
+from nexus.adapters.redis_dead_letters import RedisDeadLetters
 from nexus.adapters.redis_ledger import RedisLedger
 from nexus.adapters.redis_pubsub import RedisPubSubBus, RedisSubscription
 from nexus.core.errors import BusUnavailableError
@@ -24,11 +25,12 @@ LONG_MS = 60_000
 
 @dataclass(frozen=True)
 class Line:
-    """A bus and a ledger behind a proxy, and a bus that reaches the same Redis without it."""
+    """A bus, a ledger and dead letters behind a proxy, and a bus that reaches the same Redis without it."""
 
     proxy: Proxy
     bus: RedisPubSubBus
     ledger: RedisLedger
+    letters: RedisDeadLetters
     direct: RedisPubSubBus
 
 
@@ -44,6 +46,7 @@ async def line(redis_url: str, prefix: str, *, heartbeat_s: float = 5.0) -> Asyn
             proxy,
             RedisPubSubBus(client, prefix=prefix, heartbeat_s=heartbeat_s),
             RedisLedger(client, prefix=prefix),
+            RedisDeadLetters(client, prefix=prefix),
             RedisPubSubBus(direct, prefix=prefix),
         )
 
@@ -243,11 +246,11 @@ async def test_a_repeated_answer_whose_reply_is_lost(redis_url: str, channel_pre
 async def test_a_dead_letter_whose_reply_is_lost_is_one(redis_url: str, channel_prefix: str) -> None:
     """`bury` is repeated when its reply is lost, and buries once."""
     async with line(redis_url, channel_prefix) as wire, open_redis(redis_url) as client:
-        await wire.ledger.bury(DeadLetter("a", "another", "0" * 64, 1))
+        await wire.letters.bury(DeadLetter("a", "another", "0" * 64, 1))
         name = f"{channel_prefix}nexus:dead-letters"
 
         async def bury() -> None:
-            await wire.ledger.bury(DeadLetter("a", "not JSON", "0" * 64, 1))
+            await wire.letters.bury(DeadLetter("a", "not JSON", "0" * 64, 1))
 
         async def buried() -> bool:
             return await client.xlen(name) == 2
