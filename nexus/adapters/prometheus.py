@@ -1,0 +1,169 @@
+"""Metrics in the text format of Prometheus.
+
+Rules of this module:
+
+- Every service has a registry of its own; nothing is global, so that a process can hold several.
+- Every series of a closed set exists from the start, at 0, so that a rate over its first increase is right.
+- What is read at a scrape and cannot be read is left out; a scrape never fails for it.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from typing import Final
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from nexus.core.errors import ErrorCode
+from nexus.core.metrics import DeadLetterCause, Event, Part, Reading, Stage
+from nexus.core.topics import Topics
+
+_log = structlog.get_logger(__name__)
+
+# From 1 ms, which a build on idle machines takes, to 60 s, which is the longest deadline.
+BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+_OTHER: Final = "other"
+_SUCCESS: Final = "success"
+_TOPICS: Final = frozenset(value for name, value in vars(Topics).items() if name.isupper())
+_ROWS: Final = {Event.ROW_RECORDED: "recorded", Event.ROW_REJECTED: "rejected", Event.ROW_LOST: "lost"}
+_EVENTS: Final = {
+    Event.LEASE_TAKEN_OVER: ("nexus_leases_taken_over", "Requests acquired that another replica had not finished."),
+    Event.ANSWER_UNHEARD: ("nexus_answers_unheard", "Answers published to which nobody was subscribed."),
+    Event.ANSWER_REPEATED: ("nexus_answers_repeated", "Kept answers announced again to who asked again."),
+    Event.LATE_ANSWER_DISCARDED: ("nexus_late_answers_discarded", "Answers discarded: another replica had answered."),
+    Event.REQUEST_DROPPED: ("nexus_requests_dropped", "Requests let go without an answer, beyond every bound."),
+}
+_QUEUES: Final = {
+    Reading.WAITING_REQUESTS: "requests",
+    Reading.WAITING_REFUSALS: "refusals",
+    Reading.UNWRITTEN_ROWS: "rows",
+}
+
+
+class PrometheusMetrics:
+    """`nexus.core.metrics.Metrics`, to be scraped."""
+
+    def __init__(self, *, version: str = "") -> None:
+        registry = self._registry = CollectorRegistry(auto_describe=False)
+        self._events = {event: Counter(name, text, registry=registry) for event, (name, text) in _EVENTS.items()}
+        rows = Counter("nexus_rows", "Rows by what became of them.", ["result"], registry=registry)
+        self._events |= {event: rows.labels(result) for event, result in _ROWS.items()}
+        outcomes = (_SUCCESS, *(code.value for code in ErrorCode))
+        self._outcomes = _series(registry, "nexus_requests", "Answered requests by outcome.", "outcome", outcomes)
+        self._parts = _series(registry, "nexus_degraded", "Contexts built without a part.", "part", _values(Part))
+        causes = _values(DeadLetterCause)
+        self._causes = _series(registry, "nexus_dead_letters", "Messages that could not be used.", "reason", causes)
+        stages = Histogram(
+            "nexus_stage_seconds", "Time that requests spend in a stage.", ["stage"], buckets=BUCKETS, registry=registry
+        )
+        self._stages = {stage.value: stages.labels(stage.value) for stage in Stage}
+        self._readings = _Readings()
+        registry.register(self._readings)
+        build = Gauge("nexus_build_info", "Which Nexus this is; always 1.", ["version"], registry=registry)
+        build.labels(version).set(1)
+        ProcessCollector(registry=registry)
+
+    def count(self, event: Event, amount: int = 1) -> None:
+        """The event happened, `amount` times."""
+        counter = self._events.get(event)
+        if counter is not None and amount > 0:
+            counter.inc(amount)
+
+    def answered(self, code: ErrorCode | None) -> None:
+        """A request got its answer: an error with this code, or for None a success."""
+        _count(self._outcomes, _SUCCESS if code is None else code)
+
+    def degraded(self, part: Part) -> None:
+        """A context was built without this part."""
+        _count(self._parts, part)
+
+    def buried(self, cause: DeadLetterCause) -> None:
+        """A message became a dead letter."""
+        _count(self._causes, cause)
+
+    def took(self, stage: Stage, seconds: float) -> None:
+        """A stage of one request took so long. What is no length of time is passed over."""
+        histogram = self._stages.get(stage)
+        if histogram is not None and math.isfinite(seconds):
+            histogram.observe(max(seconds, 0.0))
+
+    def read_from(self, reading: Reading, read: Callable[[], float]) -> None:
+        """Have `read` called at each scrape."""
+        self._readings.readings[reading] = read
+
+    def backlog_from(self, topic: str, read: Callable[[], float]) -> None:
+        """Have `read` called at each scrape for the backlog of `topic`."""
+        self._readings.backlogs[topic if topic in _TOPICS else _OTHER] = read
+
+    def exposition(self) -> bytes:
+        """Everything, in Prometheus's text format 0.0.4."""
+        return generate_latest(_Bare(self._registry))
+
+
+class _Readings(Collector):
+    """What others keep, asked at the scrape."""
+
+    def __init__(self) -> None:
+        self.readings: dict[Reading, Callable[[], float]] = {}
+        self.backlogs: dict[str, Callable[[], float]] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        """The readings that can be had now."""
+        read = {reading: value for reading, ask in self.readings.items() if (value := _asked(ask)) is not None}
+        in_flight = GaugeMetricFamily("nexus_requests_in_flight", "Requests that are being answered.")
+        if Reading.IN_FLIGHT in read:
+            in_flight.add_metric([], read[Reading.IN_FLIGHT])
+        reconnects = CounterMetricFamily("nexus_bus_reconnects", "How often the subscription was opened anew.")
+        if Reading.BUS_RECONNECTS in read:
+            reconnects.add_metric([], read[Reading.BUS_RECONNECTS])
+        queues = GaugeMetricFamily("nexus_queue_depth", "What waits in this process.", labels=["queue"])
+        for reading, queue in _QUEUES.items():
+            if reading in read:
+                queues.add_metric([queue], read[reading])
+        backlog = GaugeMetricFamily("nexus_topic_backlog", "Messages that wait on the bus.", labels=["topic"])
+        for topic, ask in self.backlogs.items():
+            value = _asked(ask)
+            if value is not None:
+                backlog.add_metric([topic], value)
+        yield from (in_flight, reconnects, queues, backlog)
+
+
+class _Bare(Collector):
+    """A registry without the series that say since when each of the others counts: they double the scrape."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        """What the registry collects, without those."""
+        for metric in self._registry.collect():
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            yield metric
+
+
+def _series(
+    registry: CollectorRegistry, name: str, text: str, label: str, values: tuple[str, ...]
+) -> dict[str, Counter]:
+    counter = Counter(name, text, [label], registry=registry)
+    return {value: counter.labels(value) for value in dict.fromkeys((*values, _OTHER))}
+
+
+def _count(series: Mapping[str, Counter], label: str) -> None:
+    series.get(label, series[_OTHER]).inc()
+
+
+def _values(names: type[StrEnum]) -> tuple[str, ...]:
+    return tuple(name.value for name in names)
+
+
+def _asked(read: Callable[[], float]) -> float | None:
+    try:
+        value = float(read())
+    except Exception:  # noqa: BLE001  # whatever is wrong with one reading, the scrape goes on without it
+        _log.exception("metric_not_read")
+        return None
+    return value if math.isfinite(value) else None

@@ -1,0 +1,165 @@
+"""What a service counts and measures about itself, and the port that takes it (issue 3, item 6).
+
+Labels come from the closed sets of this module and from `ErrorCode` only: no id, no topic of somebody else's, no text
+that anybody wrote can become one.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Protocol
+
+from nexus.core.errors import ErrorCode
+
+
+class Event(StrEnum):
+    """Something that happened once.
+
+    Attributes:
+        LEASE_TAKEN_OVER: a request was acquired that another replica had begun and not finished.
+        ANSWER_UNHEARD: an answer was published and nobody was subscribed.
+        ANSWER_REPEATED: a kept answer was announced again.
+        LATE_ANSWER_DISCARDED: an answer came too late, another replica had given one.
+        REQUEST_DROPPED: a request was let go without an answer, because even too many refusals waited.
+        ROW_RECORDED: a row was written, or was there already.
+        ROW_REJECTED: the store will never accept the row.
+        ROW_LOST: a row was not taken in since too many waited, or was unwritten when the service ended.
+    """
+
+    LEASE_TAKEN_OVER = "lease_taken_over"
+    ANSWER_UNHEARD = "answer_unheard"
+    ANSWER_REPEATED = "answer_repeated"
+    LATE_ANSWER_DISCARDED = "late_answer_discarded"
+    REQUEST_DROPPED = "request_dropped"
+    ROW_RECORDED = "row_recorded"
+    ROW_REJECTED = "row_rejected"
+    ROW_LOST = "row_lost"
+
+
+class Stage(StrEnum):
+    """A part of a request's time.
+
+    Attributes:
+        QUEUE: from the arrival to the begin of the build.
+        GATHER: reading history and profile.
+        ASSEMBLE: making the message list of what was read.
+        BUILD: the whole build, with `GATHER`, `ASSEMBLE` and the wait for the input to be recorded.
+        FINISH: keeping and publishing the answer.
+        TOTAL: from the arrival to the published answer, whatever the answer is.
+    """
+
+    QUEUE = "queue"
+    GATHER = "gather"
+    ASSEMBLE = "assemble"
+    BUILD = "build"
+    FINISH = "finish"
+    TOTAL = "total"
+
+
+class Part(StrEnum):
+    """A part of a context that can be missing."""
+
+    HISTORY = "history"
+    PROFILE = "profile"
+    TOOLS = "tools"
+
+
+class DeadLetterCause(StrEnum):
+    """Why a message could not be used, as a class of reasons.
+
+    Attributes:
+        UNREADABLE: its bytes are no message.
+        TOO_LARGE: it is larger than `bus.max_payload_bytes`.
+        UNAUTHENTICATED: it is not signed by somebody who may send it.
+        REFUSED: it is a message, and what it asks for is not allowed.
+        BACKLOG: too much was waiting to be recorded.
+        POISON: it was delivered too often without being finished.
+        OTHER: none of these.
+    """
+
+    UNREADABLE = "unreadable"
+    TOO_LARGE = "too_large"
+    UNAUTHENTICATED = "unauthenticated"
+    REFUSED = "refused"
+    BACKLOG = "backlog"
+    POISON = "poison"
+    OTHER = "other"
+
+
+class Reading(StrEnum):
+    """A number that somebody else keeps, read when it is asked for.
+
+    Attributes:
+        IN_FLIGHT: requests that are being answered.
+        WAITING_REQUESTS: requests that wait for their build.
+        WAITING_REFUSALS: requests that wait to be told OVERLOADED.
+        UNWRITTEN_ROWS: rows that were accepted and are not written.
+        BUS_RECONNECTS: how often the subscription was opened anew. Never falls.
+    """
+
+    IN_FLIGHT = "in_flight"
+    WAITING_REQUESTS = "waiting_requests"
+    WAITING_REFUSALS = "waiting_refusals"
+    UNWRITTEN_ROWS = "unwritten_rows"
+    BUS_RECONNECTS = "bus_reconnects"
+
+
+class Metrics(Protocol):
+    """Takes what is counted and measured.
+
+    - No operation raises, waits, or costs more than some microseconds.
+    - A label is a member of an enumeration of this module or of `ErrorCode`, or a name in `Topics`. Anything else that
+      gets here by mistake is counted as `other` or not at all, and its text is dropped.
+    """
+
+    def count(self, event: Event, amount: int = 1) -> None:
+        """The event happened, `amount` times."""
+        ...
+
+    def answered(self, code: ErrorCode | None) -> None:
+        """A request got its answer: an error with this code, or for None a success."""
+        ...
+
+    def degraded(self, part: Part) -> None:
+        """A context was built without this part."""
+        ...
+
+    def buried(self, cause: DeadLetterCause) -> None:
+        """A message became a dead letter."""
+        ...
+
+    def took(self, stage: Stage, seconds: float) -> None:
+        """A stage of one request took so long."""
+        ...
+
+    def read_from(self, reading: Reading, read: Callable[[], float]) -> None:
+        """Have `read` called whenever the reading is asked for. It must not wait; when it raises, nothing is shown."""
+        ...
+
+    def backlog_from(self, topic: str, read: Callable[[], float]) -> None:
+        """Likewise for the number of messages of a topic, one of `Topics`, that wait on the bus for this service."""
+        ...
+
+
+class NoMetrics:
+    """`Metrics` that go nowhere."""
+
+    def count(self, event: Event, amount: int = 1) -> None:
+        """Forget it."""
+
+    def answered(self, code: ErrorCode | None) -> None:
+        """Forget it."""
+
+    def degraded(self, part: Part) -> None:
+        """Forget it."""
+
+    def buried(self, cause: DeadLetterCause) -> None:
+        """Forget it."""
+
+    def took(self, stage: Stage, seconds: float) -> None:
+        """Forget it."""
+
+    def read_from(self, reading: Reading, read: Callable[[], float]) -> None:
+        """Forget it."""
+
+    def backlog_from(self, topic: str, read: Callable[[], float]) -> None:
+        """Forget it."""
