@@ -10,7 +10,8 @@ import pytest
 from pymongo import MongoClient
 
 from tests.nexus.e2e.harness import PATIENCE_S, REQUEST, a_request, requesting, serving, starting, stored_runs
-from tests.nexus.e2e.switch import own_redis, switched
+from tests.nexus.support.proxy import proxied
+from tests.nexus.support.redis_server import HOST, redis_server
 
 Environment = dict[str, str]
 Database = MongoClient[dict[str, Any]]
@@ -27,17 +28,17 @@ async def test_without_mongodb_it_says_so_and_recovers(
     """MongoDB gone: an answer within the deadline that lists the history as missing. Back again: whole, no restart."""
     with Database(mongo_uri) as client:
         client[database_name]["messages"].insert_many(stored_runs("ada", 2))
-    async with switched(_port(mongo_uri)) as switch:
+    async with proxied(HOST, _port(mongo_uri)) as proxy:
         environment |= {
-            "NEXUS_DATABASE__URI": f"mongodb://127.0.0.1:{switch.port}/?directConnection=true",
+            "NEXUS_DATABASE__URI": f"mongodb://127.0.0.1:{proxy.port}/?directConnection=true",
             "NEXUS_DATABASE__DRIVER": driver,
             "NEXUS_DATABASE__TIMEOUT_MS": "1500",
         }
         async with serving(environment), requesting(environment["NEXUS_BUS__URL"], channel_prefix) as requester:
             before = await requester.ask(a_request())
-            await switch.off()
+            proxy.refuse()
             during = await requester.ask(a_request("asked while it was gone"))
-            switch.on()
+            proxy.behave()
             after = await requester.ask_until(a_request, lambda content: content["degraded"] == [])
             with Database(mongo_uri) as client, anyio.fail_after(PATIENCE_S):
                 while not client[database_name]["messages"].find_one({"content": "asked while it was gone"}):
@@ -53,15 +54,15 @@ async def test_without_mongodb_it_can_be_an_error(
     environment: Environment, channel_prefix: str, mongo_uri: str
 ) -> None:
     """With `context.on_history_failure: error` the answer is HISTORY_UNAVAILABLE, and may be tried again."""
-    async with switched(_port(mongo_uri)) as switch:
+    async with proxied(HOST, _port(mongo_uri)) as proxy:
         environment |= {
-            "NEXUS_DATABASE__URI": f"mongodb://127.0.0.1:{switch.port}/?directConnection=true",
+            "NEXUS_DATABASE__URI": f"mongodb://127.0.0.1:{proxy.port}/?directConnection=true",
             "NEXUS_CONTEXT__ON_HISTORY_FAILURE": "error",
         }
         async with serving(environment), requesting(environment["NEXUS_BUS__URL"], channel_prefix) as requester:
-            await switch.off()
+            proxy.refuse()
             content = await requester.ask(a_request(metadata={"deadline_ms": 2000}))
-            switch.on()
+            proxy.behave()
             await requester.ask_until(a_request, lambda content: content["status"] == "success")
     assert content["error"]["code"] == "HISTORY_UNAVAILABLE"
     assert content["error"]["retryable"] is True
@@ -69,19 +70,19 @@ async def test_without_mongodb_it_can_be_an_error(
 
 async def test_it_starts_without_mongodb(environment: Environment, channel_prefix: str, mongo_uri: str) -> None:
     """A service that finds no MongoDB at its start answers without history and tools, and is whole once it is there."""
-    async with switched(_port(mongo_uri)) as switch:
-        await switch.off()
-        environment |= {"NEXUS_DATABASE__URI": f"mongodb://127.0.0.1:{switch.port}/?directConnection=true"}
+    async with proxied(HOST, _port(mongo_uri)) as proxy:
+        proxy.refuse()
+        environment |= {"NEXUS_DATABASE__URI": f"mongodb://127.0.0.1:{proxy.port}/?directConnection=true"}
         async with serving(environment), requesting(environment["NEXUS_BUS__URL"], channel_prefix) as requester:
             content = await requester.ask(a_request())
-            switch.on()
+            proxy.behave()
             await requester.ask_until(a_request, lambda content: content["degraded"] == [])
     assert {"history", "tools"} <= set(content["degraded"])
 
 
 async def test_it_answers_again_after_a_restart_of_redis(environment: Environment, channel_prefix: str) -> None:
     """Redis killed and started again, with nothing kept: the service answers again by itself."""
-    async with own_redis() as redis:
+    async with redis_server() as redis:
         environment |= {"NEXUS_BUS__URL": redis.url}
         async with serving(environment) as service:
             async with requesting(redis.url, channel_prefix) as requester:

@@ -1,5 +1,6 @@
 """A TCP proxy that stands between an adapter and its server and does to connections what networks do."""
 
+import random
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -28,6 +29,7 @@ class Proxy:
     Attributes:
         port: where it listens, on 127.0.0.1.
         latency_s: how long every piece is held back, either way.
+        bytes_per_s: how much a connection carries, either way; 0 without limit.
         refusing: new connections are reset at once.
         silent: new connections are accepted and carry nothing, like a host that has vanished.
         received: bytes that came from the server.
@@ -37,6 +39,7 @@ class Proxy:
     def __init__(self, host: str, port: int) -> None:
         self.port = 0
         self.latency_s = 0.0
+        self.bytes_per_s = 0
         self.refusing = False
         self.silent = False
         self.received = 0
@@ -44,10 +47,27 @@ class Proxy:
         self._target = (host, port)
         self._connections: set[_Connection] = set()
 
-    def reset(self) -> None:
-        """Cut every connection; both ends are told."""
-        for connection in self._connections:
+    def reset(self, most: int | None = None) -> None:
+        """Cut every connection, or any `most` of them; both ends are told."""
+        connections = list(self._connections)
+        random.shuffle(connections)
+        for connection in connections[:most]:
             connection.scope.cancel()
+
+    def refuse(self) -> None:
+        """Cut every connection, and every new one."""
+        self.refusing = True
+        self.reset()
+
+    def vanish(self) -> None:
+        """From now on no connection carries anything, neither old nor new ones, and nobody is told."""
+        self.silent = True
+        self.stall()
+
+    def behave(self) -> None:
+        """Let new connections through again, without delay. Those that were stalled stay so."""
+        self.refusing = self.silent = False
+        self.latency_s, self.bytes_per_s = 0.0, 0
 
     def stall(self) -> None:
         """From now on the connections that there are carry nothing, and neither end is told. New ones work."""
@@ -93,7 +113,7 @@ class Proxy:
     ) -> None:
         try:
             async for piece in source:
-                await anyio.sleep(self.latency_s)
+                await anyio.sleep(self.latency_s + (len(piece) / self.bytes_per_s if self.bytes_per_s else 0))
                 if connection.stalled:
                     await anyio.sleep_forever()
                 if sink is connection.client:

@@ -1,5 +1,6 @@
 """A Redis of the test's own, to be killed and started again."""
 
+import shutil
 import socket
 import subprocess
 from collections.abc import AsyncIterator
@@ -16,22 +17,38 @@ from redis.exceptions import RedisError
 from nexus import embedded
 from tests.nexus.support.waiting import until
 
+HOST = "127.0.0.1"
+
+
+def free_port() -> int:
+    """A port on which nobody listens now."""
+    with socket.create_server((HOST, 0)) as probe:
+        return int(probe.getsockname()[1])
+
 
 class RedisServer:
-    """A server on a port that stays its own. It keeps nothing when it is killed."""
+    """A server on a port that stays its own.
 
-    def __init__(self, folder: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = int(probe.getsockname()[1])
-        self.url = f"redis://127.0.0.1:{self.port}/0"
+    Without an append-only file it keeps nothing when it is killed. With `real` it is the `redis-server` of this
+    machine, if there is one, and the packaged Valkey otherwise.
+    """
+
+    def __init__(self, folder: Path, *, append_only: bool = False, password: str = "", real: bool = False) -> None:
+        self.port = free_port()
+        self.url = f"redis://:{password}@{HOST}:{self.port}/0" if password else f"redis://{HOST}:{self.port}/0"
         self._folder = folder
         self._process: Process | None = None
+        found = shutil.which("redis-server") if real else None
+        options = ["--bind", HOST, "--port", str(self.port), "--save", ""]
+        options += ["--appendonly", "yes" if append_only else "no", "--appendfsync", "everysec"]
+        options += ["--requirepass", password] if password else []
+        self._command = [found or str(embedded._locate(find_spec)), *options]
 
     async def start(self) -> None:
         """Start the server; it answers afterwards."""
-        options = ["--bind", "127.0.0.1", "--port", str(self.port), "--save", "", "--appendonly", "no"]
-        command = [str(embedded._locate(find_spec)), *options]
-        self._process = await anyio.open_process(command, cwd=self._folder, stdout=subprocess.DEVNULL)
+        self._process = await anyio.open_process(
+            self._command, cwd=self._folder, stdout=subprocess.DEVNULL, start_new_session=True
+        )
         await until(self._answers)
 
     async def kill(self) -> None:
@@ -49,10 +66,12 @@ class RedisServer:
 
 
 @asynccontextmanager
-async def redis_server() -> AsyncIterator[RedisServer]:
+async def redis_server(
+    *, append_only: bool = False, password: str = "", real: bool = False
+) -> AsyncIterator[RedisServer]:
     """A running server."""
     with TemporaryDirectory() as folder:
-        server = RedisServer(Path(folder))
+        server = RedisServer(Path(folder), append_only=append_only, password=password, real=real)
         try:
             await server.start()
             yield server

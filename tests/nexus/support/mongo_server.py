@@ -1,0 +1,85 @@
+"""A MongoDB of the test's own, to be killed and started again: a real one where there is one, else secantusdb."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import anyio
+from anyio.abc import Process
+from pymongo import AsyncMongoClient
+from pymongo.errors import PyMongoError
+
+from tests.nexus.support.redis_server import HOST, free_port
+from tests.nexus.support.waiting import until
+
+_CACHE: Final = Path(os.environ.get("NEXUS_REAL_SERVERS_DIR", Path.home() / ".cache" / "nexus-real-servers"))
+
+
+def real_mongod() -> Path | None:
+    """The `mongod` of this machine, or that of the tool which fetches one for tests."""
+    found = shutil.which("mongod")
+    fetched = _CACHE / "mongod" / "mongod"
+    return Path(found) if found else fetched if fetched.exists() else None
+
+
+class MongoServer:
+    """A server without users, on a port that stays its own. What it acknowledged is there after a start."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self.uri = f"mongodb://{HOST}:{self.port}/?directConnection=true"
+        self._folder = folder
+        self._process: Process | None = None
+
+    async def start(self) -> None:
+        """Start the server; it answers afterwards."""
+        data = self._folder / "data"
+        data.mkdir(exist_ok=True)
+        (self._folder / "secantusd.toml").touch()
+        real = real_mongod()
+        if real:
+            command = [str(real), "--dbpath", str(data), "--bind_ip", HOST, "--wiredTigerCacheSizeGB", "0.25"]
+        else:
+            command = [sys.executable, "-m", "secantus", "--sync-on-commit", "--storage-path", "data", "--host", HOST]
+        libraries = f"{_CACHE / 'ssl'}:{os.environ.get('LD_LIBRARY_PATH', '')}"
+        self._process = await anyio.open_process(
+            [*command, "--port", str(self.port)],
+            cwd=self._folder,
+            env={**os.environ, "LD_LIBRARY_PATH": libraries},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        await until(self._answers)
+
+    async def kill(self) -> None:
+        """End the server with SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            await self._process.wait()
+            self._process = None
+
+    async def _answers(self) -> bool:
+        async with AsyncMongoClient[dict[str, Any]](self.uri, serverSelectionTimeoutMS=500) as client:
+            with suppress(PyMongoError):
+                return bool((await client.admin.command("ping"))["ok"])
+        return False
+
+
+@asynccontextmanager
+async def mongo_server() -> AsyncIterator[MongoServer]:
+    """A running server."""
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        server = MongoServer(Path(folder))
+        try:
+            await server.start()
+            yield server
+        finally:
+            with anyio.CancelScope(shield=True):
+                await server.kill()
