@@ -18,6 +18,7 @@ _ALLOWED: Final = frozenset(
         "environment",
         "event",
         "exception",
+        "http_port",
         "level",
         "logger",
         "message_id",

@@ -23,6 +23,8 @@ class SystemSettings(_Section):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "console"] = "auto"
     drain_seconds: float = Field(default=10.0, ge=0, le=600)
+    http_host: str = Field(default="127.0.0.1", pattern=r"^[A-Za-z0-9._:%-]{1,253}$")
+    http_port: int = Field(default=0, ge=0, le=65_535)
 
 
 class BusSettings(_Section):

@@ -67,7 +67,7 @@ async def serving(health: Health, host: str, port: int, limits: Limits | None = 
     server = _Server(health, limits or Limits())
     async with listeners, anyio.create_task_group() as tasks:
         for listener in listeners.listeners:
-            tasks.start_soon(server.accept, cast(SocketListener, listener), tasks)
+            tasks.start_soon(server.accept, cast("SocketListener", listener), tasks)
         taken = listeners.extra(SocketAttribute.local_port)  # noqa: S610  # not Django's
         _log.info("http_listening", http_port=taken)
         try:

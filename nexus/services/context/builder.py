@@ -9,7 +9,8 @@ Rules of this module:
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -17,6 +18,7 @@ import anyio
 import structlog
 
 from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError
+from nexus.core.metrics import Metrics, NoMetrics, Part, Stage
 from nexus.core.models import Message, Role, new_run_id
 from nexus.core.ports import Conversation, DocumentStore, RequestLedger
 from nexus.services.context.answers import answer, error_answer
@@ -68,11 +70,14 @@ class ContextBuilder:
         tools: ToolRegistry,
         ledger: RequestLedger,
         settings: BuilderSettings | None = None,
+        *,
+        metrics: Metrics | None = None,
     ) -> None:
         self._conversation = conversation
         self._documents = documents
         self._tools = tools
         self._ledger = ledger
+        self._metrics = metrics or NoMetrics()
         self.settings = settings or BuilderSettings()
 
     async def handle_build_request(
@@ -131,24 +136,21 @@ class ContextBuilder:
         return self._assemble(request, settings, gathered).messages
 
     async def _build(self, request: BuildRequest, budget_s: float, timings_ms: dict[str, float]) -> dict[str, Any]:
-        started = time.perf_counter()
-        prefix = await self._kept_prefix(request)
-        if prefix is None:
-            prefix = await self._begin_run(request, budget_s * _GATHERING, timings_ms)
-        content = prefix.continued(request)
-        timings_ms["build"] = _ms_since(started)
+        with self._measured(Stage.BUILD, timings_ms):
+            prefix = await self._kept_prefix(request)
+            if prefix is None:
+                prefix = await self._begin_run(request, budget_s * _GATHERING, timings_ms)
+            content = prefix.continued(request)
         content["context"]["timings_ms"] = timings_ms
         return content
 
     async def _begin_run(self, request: BuildRequest, gathering_s: float, timings_ms: dict[str, float]) -> RunPrefix:
         settings, deadline = self.settings, anyio.current_time() + gathering_s
         recorded = self._conversation.offer_input(request.human, request.current_input, request.session_id)
-        started = time.perf_counter()
-        gathered = await self._gather(request, settings, gathering_s)
-        timings_ms["gather"] = _ms_since(started)
-        started = time.perf_counter()
-        assembled = self._assemble(request, settings, gathered)
-        timings_ms["assemble"] = _ms_since(started)
+        with self._measured(Stage.GATHER, timings_ms):
+            gathered = await self._gather(request, settings, gathering_s)
+        with self._measured(Stage.ASSEMBLE, timings_ms):
+            assembled = self._assemble(request, settings, gathered)
         prefix = await self._keep_prefix(request, settings, assembled)
         if recorded is None:
             _log.error("input_not_recorded", request_id=request.request_id, reason="too much is waiting")
@@ -166,10 +168,12 @@ class ContextBuilder:
             excerpt_chars=settings.truncate_chars,
             seconds=seconds,
         )
+        if not self._tools.complete:
+            gathered.degraded.append(Part.TOOLS.value)
+        for part in gathered.degraded:
+            self._metrics.degraded(Part(part))
         if "history" in gathered.degraded and settings.on_history_failure == "error":
             raise RequestError(ErrorCode.HISTORY_UNAVAILABLE, "the history could not be read in time")
-        if not self._tools.complete:
-            gathered.degraded.append("tools")
         return gathered
 
     def _assemble(self, request: BuildRequest, settings: BuilderSettings, gathered: Gathered) -> RunPrefix:
@@ -209,6 +213,13 @@ class ContextBuilder:
             return prefix
         return prefix if kept == mine else RunPrefix.from_bytes(kept)
 
-
-def _ms_since(started: float) -> float:
-    return round((time.perf_counter() - started) * 1_000, 3)
+    @contextmanager
+    def _measured(self, stage: Stage, timings_ms: dict[str, float]) -> Iterator[None]:
+        """Measure what is done inside, whatever becomes of it."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds = time.perf_counter() - started
+            timings_ms[stage.value] = round(seconds * 1_000, 3)
+            self._metrics.took(stage, seconds)
