@@ -8,15 +8,19 @@ connections in use; here the command waits for one.
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Final, TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import anyio
-from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from nexus.core.errors import BusUnavailableError, ConfigError
+from nexus.adapters.redis_cluster import ClusterRedis
+from nexus.adapters.redis_sentinel import open_sentinel
+from nexus.adapters.redis_urls import Address, RedisUrl, parse_redis_url
+from nexus.core.errors import BusUnavailableError
 
 _Result = TypeVar("_Result")
 
@@ -24,35 +28,51 @@ _CONNECT_S: Final = 2.0
 _COMMAND_S: Final = 2.0
 # Each subscription holds one for as long as it lasts.
 _MOST_CONNECTIONS: Final = 100
+_POOL: Final[dict[str, Any]] = {"max_connections": _MOST_CONNECTIONS, "timeout": _COMMAND_S}
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 
 
 @asynccontextmanager
 async def open_redis(url: str) -> AsyncIterator[Redis]:
-    """A client for `url`. Connects when it is first used.
+    """A client for `url`: a server, the master that Sentinel watches, or a cluster. Connects when it is first used.
 
     Raises:
         ConfigError: the URL cannot be used. The text does not repeat it.
     """
-    try:
-        pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=_MOST_CONNECTIONS,
-            timeout=_COMMAND_S,
-            retry=Retry(NoBackoff(), 0),
-            socket_connect_timeout=_CONNECT_S,
-            socket_timeout=_COMMAND_S,
-            socket_keepalive=True,
-            client_name="nexus",
-        )
-    except ValueError as error:
-        raise ConfigError("bus.url: redis://, rediss:// or unix:// with a host or path is needed") from error
-    client = Redis.from_pool(pool)
+    parsed = parse_redis_url(url)
+    if parsed.kind == "sentinel":
+        async with open_sentinel(parsed, _options(), _POOL) as client:
+            yield client
+        return
+    client = ClusterRedis(parsed.addresses, partial(_open, parsed)) if parsed.kind == "cluster" else _open(parsed)
     try:
         yield client
     finally:
         with anyio.move_on_after(_COMMAND_S, shield=True):
             await client.aclose()
+
+
+def _options() -> dict[str, Any]:
+    return {
+        "retry": Retry(NoBackoff(), 0),
+        "socket_connect_timeout": _CONNECT_S,
+        "socket_timeout": _COMMAND_S,
+        "socket_keepalive": True,
+        "client_name": "nexus",
+    }
+
+
+def _open(url: RedisUrl, address: Address | None = None) -> Redis:
+    """A client for one server, which is the only one of `url` unless an address is given."""
+    options = {**_options(), **url.login, **url.tls, "db": url.database}
+    if url.path:
+        # A socket of this machine has nothing to keep alive.
+        del options["socket_keepalive"]
+        options |= {"path": url.path, "connection_class": UnixDomainSocketConnection}
+    else:
+        host, port = address or url.addresses[0]
+        options |= {"host": host, "port": port, "connection_class": SSLConnection if url.secure else Connection}
+    return Redis.from_pool(BlockingConnectionPool(**_POOL, **options))
 
 
 @contextmanager

@@ -1,0 +1,101 @@
+"""A Redis whose master is found by Sentinel.
+
+Rules of this module:
+
+- Every connection is looked at when it is taken from the pool: one to a former master is opened anew. redis-py would
+  give it back, and a former master that lives on takes a PUBLISH without an error.
+- Sentinel is asked every second who the master is, so that a subscription to a former master ends, too.
+- The pool waits when all of its connections are in use; redis-py's fails.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+import anyio
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.client import PubSub
+from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.sentinel import (
+    Sentinel,
+    SentinelConnectionPool,
+    SentinelManagedConnection,
+    SentinelManagedSSLConnection,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+
+from nexus.adapters.redis_urls import RedisUrl
+from nexus.core.tasks import ungrouped
+
+_LOOK_EVERY_S: Final = 1.0
+
+
+@asynccontextmanager
+async def open_sentinel(url: RedisUrl, options: dict[str, Any], pool: dict[str, Any]) -> AsyncIterator[Redis]:
+    """A client for the master of the service that `url` names. `options` are those of connections."""
+    tls = {"ssl": True, **url.tls} if url.secure else {}
+    sentinels: Any = Sentinel
+    watchers = sentinels(url.addresses, sentinel_kwargs={**options, **tls, **url.sentinel_login})
+    arguments: dict[str, Any] = {
+        "service_name": url.service,
+        "sentinel_manager": watchers,
+        "connection_class": SentinelManagedSSLConnection if url.secure else SentinelManagedConnection,
+        "db": url.database,
+    }
+    masters = _MasterPool(**{**arguments, **options, **pool, **url.login, **url.tls})
+    client = _MasterRedis.from_pool(masters)
+    with ungrouped():
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(masters.watch)
+            try:
+                yield client
+            finally:
+                tasks.cancel_scope.cancel()
+                with anyio.move_on_after(pool["timeout"], shield=True):
+                    await client.aclose()
+                    await watchers.aclose()
+
+
+class _MasterPool(BlockingConnectionPool, SentinelConnectionPool):
+    """Connections to the master, whoever that is by now."""
+
+    def leads_to_master(self, connection: Any) -> bool:
+        """Whether the server at the other end is the master, as far as is known."""
+        return self.master_address in {None, (connection.host, connection.port)}
+
+    async def watch(self) -> None:
+        """Keep the master's address up to date. Run in a task of its own."""
+        while True:
+            await anyio.sleep(_LOOK_EVERY_S)
+            # Sentinels are away, or have no master at the moment: there will be one.
+            with suppress(RedisError, OSError):
+                await self.get_master_address()
+
+    async def get_master_address(self) -> Any:
+        """Ask Sentinel. Leaves connections alone: another task may have begun to use one that was idle."""
+        self.master_address = await self.sentinel_manager.discover_master(self.service_name)
+        return self.master_address
+
+    async def ensure_connection(self, connection: AbstractConnection) -> None:
+        """Connect to the master, unless connected to it."""
+        if not self.leads_to_master(connection):
+            await connection.disconnect()
+        await super().ensure_connection(connection)
+
+
+class _MasterPubSub(PubSub):
+    """A subscription to the master, which fails when that is no longer the master."""
+
+    async def get_message(self, *args: Any, **kwargs: Any) -> Any:
+        """The next message, as of any subscription."""
+        connection: Any = self.connection
+        pool: Any = self.connection_pool
+        if connection is not None and not pool.leads_to_master(connection):
+            raise RedisConnectionError("another server is the master")
+        return await super().get_message(*args, **kwargs)
+
+
+class _MasterRedis(Redis):
+    def pubsub(self, **kwargs: Any) -> PubSub:
+        return _MasterPubSub(self.connection_pool, **kwargs)
