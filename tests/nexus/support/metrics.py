@@ -1,0 +1,52 @@
+"""Metrics that a test can look at."""
+
+from collections import Counter
+from collections.abc import Callable
+
+from nexus.core.errors import ErrorCode
+from nexus.core.metrics import DeadLetterCause, Event, Part, Reading, Stage
+
+
+class RecordingMetrics:
+    """`nexus.core.metrics.Metrics` in memory.
+
+    Attributes:
+        counted: how often each event, outcome (None is a success), part and cause was reported.
+        stages: of what length of time was reported, in order.
+        readings, backlogs: where numbers are read from.
+    """
+
+    def __init__(self) -> None:
+        self.counted: Counter[Event | ErrorCode | Part | DeadLetterCause | None] = Counter()
+        self.stages: list[Stage] = []
+        self.readings: dict[Reading, Callable[[], float]] = {}
+        self.backlogs: dict[str, Callable[[], float]] = {}
+
+    def count(self, event: Event, amount: int = 1) -> None:
+        """The event happened, `amount` times."""
+        self.counted[event] += amount
+
+    def answered(self, code: ErrorCode | None) -> None:
+        """A request got its answer."""
+        self.counted[code] += 1
+
+    def degraded(self, part: Part) -> None:
+        """A context was built without this part."""
+        self.counted[part] += 1
+
+    def buried(self, cause: DeadLetterCause) -> None:
+        """A message became a dead letter."""
+        self.counted[cause] += 1
+
+    def took(self, stage: Stage, seconds: float) -> None:
+        """A stage of one request took so long."""
+        assert seconds >= 0
+        self.stages.append(stage)
+
+    def read_from(self, reading: Reading, read: Callable[[], float]) -> None:
+        """Have `read` called whenever the reading is asked for."""
+        self.readings[reading] = read
+
+    def backlog_from(self, topic: str, read: Callable[[], float]) -> None:
+        """Likewise for a topic's backlog."""
+        self.backlogs[topic] = read
