@@ -13,7 +13,13 @@ FROM python:3.12-slim
 RUN useradd --system --create-home --uid 10001 nexus
 COPY --from=build /opt/nexus /opt/nexus
 ENV PATH=/opt/nexus/bin:$PATH \
-    PYTHONUNBUFFERED=1
+    PYTHONUNBUFFERED=1 \
+    NEXUS_SYSTEM__HTTP_HOST=0.0.0.0 \
+    NEXUS_SYSTEM__HTTP_PORT=8080
 USER nexus
 WORKDIR /home/nexus
+EXPOSE 8080
+# Healthy while this replica hears the bus, MongoDB answers and it is not draining. An answer of 503 makes urlopen fail.
+HEALTHCHECK --interval=10s --timeout=4s --retries=3 --start-period=20s \
+  CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/readyz', timeout=3)"]
 CMD ["nexus", "serve"]
