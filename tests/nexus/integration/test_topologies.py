@@ -1,0 +1,272 @@
+"""The Redis adapters by way of Sentinel and on a cluster, while masters die and slots move."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import anyio
+import pytest
+from anyio.from_thread import start_blocking_portal
+from redis.asyncio import Redis
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from nexus.adapters.redis_client import open_redis
+from nexus.adapters.redis_ledger import RedisLedger
+from nexus.adapters.redis_pubsub import RedisPubSubBus, RedisSubscription
+from nexus.core.errors import BusUnavailableError
+from nexus.core.ports import Acquired, Answered, Busy, Claim, Delivery
+from tests.nexus.support.redis_server import HOST
+from tests.nexus.support.redis_topologies import Cluster, Server, cluster_servers, sentinel_servers
+from tests.nexus.support.waiting import PATIENCE_S, take, until
+
+LONG_MS = 60_000
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a service uses of Redis."""
+
+    client: Redis
+    bus: RedisPubSubBus
+    ledger: RedisLedger
+
+
+@asynccontextmanager
+async def parts(url: str, prefix: str = "") -> AsyncIterator[Parts]:
+    """Open the parts on that Redis."""
+    async with open_redis(url) as client:
+        bus = RedisPubSubBus(client, prefix=prefix, heartbeat_s=0.3)
+        yield Parts(client, bus, RedisLedger(client, prefix=prefix, repeated_s=PATIENCE_S))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A cluster of three masters, for the tests that leave it whole."""
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(cluster_servers()) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="module")
+def sentinel_url() -> Iterator[str]:
+    """A master watched by Sentinel, for the tests that leave it alone."""
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(sentinel_servers()) as servers:
+        yield servers.url
+
+
+@pytest.fixture(params=["cluster", "sentinel"])
+def url(request: pytest.FixtureRequest) -> str:
+    """How to reach each kind."""
+    if request.param == "cluster":
+        found: Cluster = request.getfixturevalue("cluster")
+        return found.url
+    return str(request.getfixturevalue("sentinel_url"))
+
+
+async def again(subscription: RedisSubscription) -> bool:
+    """Whether it has connected again."""
+    return subscription.reconnects > 0
+
+
+async def sent(bus: RedisPubSubBus, topic: str, payload: bytes) -> bool:
+    """Publish; False when that failed."""
+    try:
+        await bus.publish(topic, payload)
+    except BusUnavailableError:
+        return False
+    return True
+
+
+async def claimed(ledger: RedisLedger, keys: list[str]) -> list[Claim]:
+    """Ask for these requests at once."""
+    claims: dict[str, Claim] = {}
+
+    async def begin(key: str) -> None:
+        claims[key] = await ledger.begin(key, "f", LONG_MS)
+
+    async with anyio.create_task_group() as tasks:
+        for key in keys:
+            tasks.start_soon(begin, key)
+    return [claims[key] for key in keys]
+
+
+def names(count: int) -> list[str]:
+    """Keys, which on a cluster are all over the slots."""
+    return [f"k{number}" for number in range(count)]
+
+
+async def test_order_is_kept_and_everybody_hears(url: str, channel_prefix: str) -> None:
+    """Every subscriber hears what one publisher sends to one topic, in that order, whichever node it listens to."""
+    payloads = [b"%d" % number for number in range(200)]
+    async with parts(url, channel_prefix) as one, parts(url, channel_prefix) as two, AsyncExitStack() as stack:
+        heard = [await stack.enter_async_context(part.bus.subscribe("a", "b")) for part in (one, one, two)]
+        for payload in payloads:
+            await one.bus.publish("a", payload)
+        for subscription in heard:
+            assert [delivery.payload for delivery in await take(subscription, 200)] == payloads
+            assert subscription.reconnects == 0
+
+
+async def test_a_request_has_one_owner_and_one_answer(url: str, channel_prefix: str) -> None:
+    """Of many who ask for a request one gets it; its answer is heard once, and told to those who ask later."""
+    async with parts(url, channel_prefix) as one, parts(url, channel_prefix) as two, one.bus.subscribe("t") as heard:
+        claims = [claim for part in (one, two) for claim in await claimed(part.ledger, names(50))]
+        kinds = Counter(type(claim) for claim in claims)
+        assert kinds == {Acquired: 50, Busy: 50}
+        mine = [claim for claim in claims if isinstance(claim, Acquired)]
+        for claim in mine:
+            assert await one.ledger.finish(claim, "t", claim.key.encode(), LONG_MS) is not None
+        answers = [delivery.payload.decode() for delivery in await take(heard, 50)]
+        assert sorted(answers) == sorted(names(50))
+        await two.client.hset(f"{channel_prefix}nexus:request:k7", "said_ms", "0")
+        assert await two.ledger.begin("k7", "f", LONG_MS) == Answered("t", b"k7")
+        assert await one.ledger.keep_first("k", b"1", LONG_MS) == b"1"
+        assert await two.ledger.keep_first("k", b"2", LONG_MS) == b"1"
+        assert await two.ledger.kept("k") == b"1"
+
+
+async def test_more_at_once_than_connections(url: str, channel_prefix: str) -> None:
+    """Commands beyond the number of connections wait for one."""
+    async with parts(url, channel_prefix) as part:
+        claims = await claimed(part.ledger, names(300))
+        assert all(isinstance(claim, Acquired) for claim in claims)
+
+
+async def test_a_blocking_read(url: str, channel_prefix: str) -> None:
+    """What streams need works: a group, a read that waits, takeover, and what is pending."""
+    key = f"{channel_prefix}{{s}}:stream"
+    async with open_redis(url) as client:
+        await client.xgroup_create(key, "nexus", id="0", mkstream=True)
+        entries: list[object] = []
+
+        async def read() -> None:
+            entries.extend(await client.xreadgroup("nexus", "one", {key: ">"}, count=5, block=1_000))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            await client.xadd(key, {"message": b"x"})
+        assert len(entries) == 1
+        assert (await client.xpending_range(key, "nexus", "-", "+", 10))[0]["consumer"] == b"one"
+        _, taken, *_ = await client.xautoclaim(key, "nexus", "two", min_idle_time=0)
+        assert len(taken) == 1
+        assert await client.xreadgroup("nexus", "two", {key: ">"}, block=100) in ([], {}, None)
+        assert len(await client.xread({key: "0-0", f"{channel_prefix}{{s}}:other": "0-0"}, block=100)) == 1
+        assert (await client.xinfo_groups(key))[0]["pending"] == 1
+
+
+async def refusal(url: str) -> str:
+    """What publishing says that fails."""
+    async with parts(url) as part:
+        with pytest.raises(BusUnavailableError) as raised:
+            await part.bus.publish("a", b"x")
+    return str(raised.value)
+
+
+async def test_a_wrong_password(url: str) -> None:
+    """It is an error like any other of the bus, which names neither host nor password."""
+    said = await refusal(url.replace("://", "://nobody:wrong-password@"))
+    assert said
+    assert "wrong" not in said
+    assert HOST not in said
+
+
+async def test_an_unknown_service(sentinel_url: str) -> None:
+    """It is an error of the bus: the service may be there later."""
+    assert await refusal(f"{sentinel_url}x") == "MasterNotFoundError"
+
+
+async def test_a_slot_that_moves(cluster: Cluster, channel_prefix: str) -> None:
+    """While the slot of many requests moves to another master, and afterwards, each has one owner."""
+    tag = f"{channel_prefix}{{moving}}:"
+    key = f"{tag}nexus:request:k0"
+    async with parts(cluster.url, tag) as one, parts(cluster.url, tag) as two:
+        before = await claimed(one.ledger, names(20))
+        source = await cluster.owner_of(key)
+        target = next(master for master in cluster.masters if master is not source)
+        await cluster.begin_moving(key, target)
+        # Old keys are where they were, new ones at the other master.
+        during = await claimed(two.ledger, names(60))
+        assert Counter(map(type, during)) == {Busy: 20, Acquired: 40}
+        await cluster.move_slot(key, target)
+        assert Counter(map(type, await claimed(one.ledger, names(80)))) == {Busy: 60, Acquired: 20}
+        assert await cluster.owner_of(key) is target
+        for claim in (*before, *during):
+            if isinstance(claim, Acquired):
+                assert await two.ledger.renew(claim, LONG_MS)
+
+
+async def test_nothing_is_sent_twice(cluster: Cluster, channel_prefix: str) -> None:
+    """A command whose answer does not come fails, and has been executed once."""
+    key = f"{channel_prefix}counter"
+    async with open_redis(cluster.url) as client:
+        script = client.register_script("return redis.call('INCR', KEYS[1])")
+        assert await script(keys=[key]) == 1
+        owner = await cluster.owner_of(key)
+        owner.stop()
+        with pytest.raises(RedisTimeoutError):
+            await script(keys=[key])
+        owner.go_on()
+        assert await script(keys=[key]) == 3
+
+
+async def test_a_sentinel_failover() -> None:
+    """After the master's death subscription and ledger work on the promoted replica; replicated claims are kept."""
+    async with sentinel_servers() as servers, parts(servers.url) as part, part.bus.subscribe("a") as subscription:
+        assert isinstance(await part.ledger.begin("before", "f", LONG_MS), Acquired)
+        await part.client.execute_command("WAIT", 1, 0)  # type: ignore[no-untyped-call]  # redis-py's is untyped
+        await servers.master.kill()
+        during = await claimed(part.ledger, names(20))
+        assert all(isinstance(claim, Acquired) for claim in during)
+        await servers.promoted(servers.replica)
+        await until(partial(again, subscription))
+        assert isinstance(await part.ledger.begin("before", "f", LONG_MS), Busy)
+        assert await part.bus.publish("a", b"x") == 1
+        assert await take(subscription, 1) == [Delivery("a", b"x")]
+
+
+async def test_a_master_that_stands_still() -> None:
+    """Connections to a master that hangs, and lives on as a replica, move to the new master."""
+    async with sentinel_servers() as servers, parts(servers.url) as part, part.bus.subscribe("a") as subscription:
+        await part.bus.publish("a", b"1")
+        servers.master.stop()
+        await servers.promoted(servers.replica)
+        await until(partial(again, subscription))
+        await until(partial(sent, part.bus, "a", b"2"))
+        servers.master.go_on()
+        assert await part.bus.publish("a", b"3") == 1
+        assert [delivery.payload for delivery in await take(subscription, 3)] == [b"1", b"2", b"3"]
+        assert isinstance(await part.ledger.begin("k", "f", LONG_MS), Acquired)
+
+
+async def listens(server: Server) -> bool:
+    """Whether a subscription is on this node."""
+    return bool(await server.ask("PUBSUB", "CHANNELS"))
+
+
+async def test_a_master_of_a_cluster_dies() -> None:
+    """Its replica takes its place: requests of its slots are claimed, and channels of its slots are heard."""
+    async with cluster_servers(replicas=True) as servers, parts(servers.url) as part:
+        async with part.bus.subscribe("a") as subscription:
+            before = await claimed(part.ledger, names(20))
+            assert all(isinstance(claim, Acquired) for claim in before)
+            await servers.masters[0].kill()
+            during = await claimed(part.ledger, [f"d{number}" for number in range(20)])
+            assert all(isinstance(claim, Acquired) for claim in during)
+            await until(partial(sent, part.bus, "a", b"x"))
+            assert await take(subscription, 1) == [Delivery("a", b"x")]
+        assert len(await claimed(part.ledger, names(40))) == 40
+
+
+async def test_the_node_of_a_subscription_dies(channel_prefix: str) -> None:
+    """A subscription moves to another node; what is published on any node is heard there."""
+    async with (
+        cluster_servers() as servers,
+        parts(servers.url, channel_prefix) as part,
+        part.bus.subscribe("a") as subscription,
+    ):
+        node = [server for server in servers.masters if await listens(server)][0]  # noqa: RUF015  # next() cannot wait
+        await node.kill()
+        await until(partial(again, subscription))
+        await until(partial(sent, part.bus, "a", b"x"))
+        assert await take(subscription, 1) == [Delivery("a", b"x")]

@@ -1,0 +1,323 @@
+"""Redis as it stands in earnest, on this machine: watched by Sentinel, as a cluster, and behind TLS with users.
+
+The servers are the packaged Valkey, or `redis-server` where there is one and the tests run on a real Redis.
+"""
+
+import os
+import shutil
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import anyio
+import trustme
+from anyio.abc import Process
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS
+from redis.exceptions import RedisError
+
+from nexus import embedded
+from tests.nexus.support.redis_server import HOST, free_port
+from tests.nexus.support.waiting import until
+
+SERVICE = "nexus-bus"
+DOWN_AFTER_MS = 1_000
+
+
+class Server:
+    """One process on a port of its own, which can be killed and started again."""
+
+    def __init__(self, folder: Path, port: int, options: Sequence[str], *, ping: dict[str, Any] | None = None) -> None:
+        self.port = port
+        self._folder = folder
+        self._options = options
+        self._ping = ping or {}
+        self._process: Process | None = None
+
+    async def start(self) -> None:
+        """Start it; it answers afterwards."""
+        self._folder.mkdir(exist_ok=True)
+        with (self._folder / "log").open("ab") as log:
+            self._process = await anyio.open_process(
+                [_binary(tls="ssl" in self._ping), *self._options],
+                cwd=self._folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        await until(self._answers)
+
+    async def kill(self) -> None:
+        """End it with SIGKILL."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        """Have it stand still: what is sent to it gets no answer and no error."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Have it go on where it stood still."""
+        self._signal(signal.SIGCONT)
+
+    async def ask(self, *command: str | int) -> Any:
+        """Have it execute a command."""
+        async with Redis(host=HOST, port=self.port, retry=Retry(NoBackoff(), 0), **self._ping) as client:
+            return await client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py's is untyped
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    async def _answers(self) -> bool:
+        if self._process is None or self._process.returncode is not None:
+            raise RuntimeError((self._folder / "log").read_text("utf-8", "replace")[-500:])
+        with suppress(RedisError, OSError):
+            return bool(await self.ask("PING"))
+        return False
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A master and its replica, and the sentinels that watch them."""
+
+    master: Server
+    replica: Server
+    sentinels: list[Server]
+
+    @property
+    def url(self) -> str:
+        """How to reach the master by way of the sentinels."""
+        return f"redis+sentinel://{','.join(f'{HOST}:{server.port}' for server in self.sentinels)}/{SERVICE}"
+
+    async def promoted(self, server: Server) -> None:
+        """Wait until every sentinel names this one the master, and it is."""
+
+        async def agreed() -> bool:
+            for sentinel in self.sentinels:
+                _, port = await sentinel.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
+                if int(port) != server.port:
+                    return False
+            return bool((await server.ask("ROLE"))[0] == b"master")
+
+        await until(agreed)
+
+    async def in_step(self) -> None:
+        """Wait until the replica follows and every sentinel knows it and the others."""
+
+        async def follows() -> bool:
+            if (await self.replica.ask("ROLE"))[3] != b"connected":
+                return False
+            states = [await sentinel.ask("SENTINEL", "MASTER", SERVICE) for sentinel in self.sentinels]
+            return all(_state(state) == ("1", "2") for state in states)
+
+        await until(follows)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Masters that share the slots, and a replica of each when `replicas` is not empty."""
+
+    masters: list[Server]
+    replicas: list[Server]
+
+    @property
+    def url(self) -> str:
+        """How to reach it; two nodes are named, of which one may be down."""
+        return f"redis+cluster://{','.join(f'{HOST}:{server.port}' for server in self.masters[:2])}"
+
+    async def owner_of(self, key: str) -> Server:
+        """The master that has the key's slot, as the last node sees it."""
+        everybody = [*self.masters, *self.replicas]
+        slot = await everybody[-1].ask("CLUSTER", "KEYSLOT", key)
+        for first, last, (_, port, *_), *_ in await everybody[-1].ask("CLUSTER", "SLOTS"):
+            if first <= slot <= last:
+                return next(server for server in everybody if server.port == port)
+        raise LookupError(key)
+
+    async def move_slot(self, key: str, to: Server) -> None:
+        """Give the slot of the key to another master, its keys included, while it is in use."""
+        source = await self.owner_of(key)
+        slot = await source.ask("CLUSTER", "KEYSLOT", key)
+        await self.begin_moving(key, to)
+        while keys := await source.ask("CLUSTER", "GETKEYSINSLOT", slot, 100):
+            await source.ask("MIGRATE", HOST, to.port, "", 0, 5_000, "KEYS", *keys)
+        for server in (to, source, *self.masters):
+            await server.ask("CLUSTER", "SETSLOT", slot, "NODE", await _name(to))
+
+    async def begin_moving(self, key: str, to: Server) -> None:
+        """Leave the slot of the key half way: keys that do not exist are asked for at `to`."""
+        source = await self.owner_of(key)
+        slot = await source.ask("CLUSTER", "KEYSLOT", key)
+        await to.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", await _name(source))
+        await source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", await _name(to))
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A server behind TLS, and the certificates of the authority that vouches for it and of one that does not."""
+
+    server: Server
+    ca: Path
+    other_ca: Path
+
+    def url(self, ca: Path, user: str = "default", password: str = "") -> str:
+        """How to reach it as that user, trusting that authority."""
+        return f"rediss://{user}:{password}@{HOST}:{self.server.port}/0?ssl_ca_certs={ca}"
+
+
+@asynccontextmanager
+async def sentinel_servers() -> AsyncIterator[Watched]:
+    """Run a master, its replica and three sentinels."""
+    async with _folder() as (folder, stack):
+        master = await _started(stack, folder, _options(port := free_port()), port)
+        port = free_port()
+        replica = await _started(stack, folder, [*_options(port), "--replicaof", HOST, str(master.port)], port)
+        sentinels = []
+        for _ in range(3):
+            port = free_port()
+            file = folder / f"sentinel-{port}.conf"
+            file.write_text(
+                f"bind {HOST}\nport {port}\nsentinel monitor {SERVICE} {HOST} {master.port} 2\n"
+                f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}\n"
+                f"sentinel failover-timeout {SERVICE} 3000\n",
+                "utf-8",
+            )
+            sentinels.append(await _started(stack, folder, [str(file), "--sentinel"], port))
+        watched = Watched(master, replica, sentinels)
+        await watched.in_step()
+        yield watched
+
+
+@asynccontextmanager
+async def cluster_servers(*, replicas: bool = False) -> AsyncIterator[Cluster]:
+    """Run a cluster of three masters, each with a replica if asked for."""
+    async with _folder() as (folder, stack):
+        nodes = []
+        for _ in range(6 if replicas else 3):
+            port, bus = free_port(), free_port()
+            options = ["--cluster-enabled", "yes", "--cluster-node-timeout", str(DOWN_AFTER_MS)]
+            options += ["--cluster-port", str(bus), "--cluster-replica-validity-factor", "0"]
+            nodes.append((await _started(stack, folder, [*_options(port), *options], port), bus))
+        for node, _ in nodes[1:]:
+            await node.ask("CLUSTER", "MEET", HOST, nodes[0][0].port, nodes[0][1])
+        servers = [node for node, _ in nodes]
+        cluster = Cluster(servers[:3], servers[3:])
+        size = REDIS_CLUSTER_HASH_SLOTS
+        for number, master in enumerate(cluster.masters):
+            await master.ask("CLUSTER", "ADDSLOTSRANGE", size * number // 3, size * (number + 1) // 3 - 1)
+        await _all(servers, lambda info: int(info["cluster_known_nodes"]) == len(servers))
+        for master, replica in zip(cluster.masters, cluster.replicas, strict=False):
+            await replica.ask("CLUSTER", "REPLICATE", await _name(master))
+        for replica in cluster.replicas:
+            await until(lambda replica=replica: _follows(replica))  # type: ignore[misc]  # bound in this turn
+        await _all(servers, lambda info: info["cluster_state"] == "ok")
+        await until(lambda: _listed(cluster))
+        yield cluster
+
+
+@asynccontextmanager
+async def secured_server(users: Sequence[str] = ()) -> AsyncIterator[Secured]:
+    """Run a server behind TLS whose certificate is of an authority made for this test, with these users."""
+    async with _folder() as (folder, stack):
+        authority, other = trustme.CA(), trustme.CA()
+        authority.cert_pem.write_to_path(folder / "ca.pem")
+        other.cert_pem.write_to_path(folder / "other.pem")
+        certificate = authority.issue_cert(HOST)
+        certificate.private_key_pem.write_to_path(folder / "key.pem")
+        certificate.cert_chain_pems[0].write_to_path(folder / "certificate.pem")
+        (folder / "users.acl").write_text("\n".join(["user default on nopass ~* &* +@all", *users, ""]), "utf-8")
+        port = free_port()
+        files = {"tls-cert-file": "certificate.pem", "tls-key-file": "key.pem", "tls-ca-cert-file": "ca.pem"}
+        options = ["--port", "0", "--tls-port", str(port), "--tls-auth-clients", "no", "--bind", HOST, "--save", ""]
+        options += ["--aclfile", str(folder / "users.acl")]
+        options += [word for name, file in files.items() for word in (f"--{name}", str(folder / file))]
+        ping = {"ssl": True, "ssl_ca_certs": str(folder / "ca.pem")}
+        server = await _started(stack, folder, options, port, ping=ping)
+        yield Secured(server, folder / "ca.pem", folder / "other.pem")
+
+
+def real_redis() -> bool:
+    """Whether the servers are of Redis rather than the packaged Valkey."""
+    return bool(os.environ.get("NEXUS_TEST_REDIS_URL") and shutil.which("redis-server"))
+
+
+def _binary(*, tls: bool = False) -> str:
+    # The packaged Valkey was built without TLS.
+    return str(shutil.which("redis-server") if tls or real_redis() else embedded._locate(find_spec))
+
+
+def _options(port: int) -> list[str]:
+    options = {"bind": HOST, "port": str(port), "save": "", "appendonly": "no", "repl-diskless-sync-delay": "0"}
+    return [word for name, value in options.items() for word in (f"--{name}", value)]
+
+
+@asynccontextmanager
+async def _folder() -> AsyncIterator[tuple[Path, AsyncExitStack]]:
+    with TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        async with AsyncExitStack() as stack:
+            yield Path(name), stack
+
+
+async def _started(
+    stack: AsyncExitStack, folder: Path, options: Sequence[str], port: int, *, ping: dict[str, Any] | None = None
+) -> Server:
+    server = Server(folder / str(port), port, options, ping=ping)
+    stack.push_async_callback(_ended, server)
+    await server.start()
+    return server
+
+
+async def _ended(server: Server) -> None:
+    with anyio.CancelScope(shield=True):
+        await server.kill()
+
+
+def _state(fields: list[bytes] | dict[bytes, bytes]) -> tuple[str, str]:
+    pairs = fields if isinstance(fields, dict) else dict(zip(fields[::2], fields[1::2], strict=True))
+    state = {_text(name): _text(value) for name, value in pairs.items()}
+    return state["num-slaves"], state["num-other-sentinels"]
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+async def _name(server: Server) -> str:
+    return _text(await server.ask("CLUSTER", "MYID"))
+
+
+async def _all(servers: list[Server], holds: Any) -> None:
+    async def everywhere() -> bool:
+        for server in servers:
+            lines = _text(await server.ask("CLUSTER", "INFO")).split()
+            if not holds(dict(line.split(":", 1) for line in lines)):
+                return False
+        return True
+
+    await until(everywhere)
+
+
+async def _follows(replica: Server) -> bool:
+    role = await replica.ask("ROLE")
+    return bool(role[0] == b"slave" and role[3] == b"connected")
+
+
+async def _listed(cluster: Cluster) -> bool:
+    """Whether every node tells of every replica."""
+    wanted = 3 if cluster.replicas else 2
+    for server in (*cluster.masters, *cluster.replicas):
+        ranges = await server.ask("CLUSTER", "SLOTS")
+        if len(ranges) < len(cluster.masters) or any(len(entry) < wanted + 1 for entry in ranges):
+            return False
+    return True
