@@ -1,0 +1,125 @@
+"""Who sent a message: `metadata.signature` (CONTRACT §1.7). Pure.
+
+A signature is `v1,<key id>,<base64>`. The base64 is HMAC-SHA256, under the secret of that key id, of the canonical form
+(`nexus.core.canonical`) of
+
+    ["v1", topic, id, timestamp, message]
+
+where `message` is the whole JSON value without `metadata.signature`, its `metadata` an object, if only an empty one.
+The topic is the full one, without `bus.channel_prefix`. So nothing of a message can be changed, it cannot be moved to
+another topic, and it cannot be used again more than 300 s after its timestamp.
+"""
+
+import base64
+import hmac
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any, Final
+
+from nexus.core.canonical import canonical
+
+# How far the timestamp of a signed message may be from the moment it arrived, either way.
+FRESH_S: Final = 300.0
+FIELD: Final = "signature"
+
+_VERSION: Final = "v1"
+_KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_FORM = re.compile(r"(?P<version>v[0-9]{1,9}),(?P<key>[A-Za-z0-9._-]{1,64}),(?P<code>[A-Za-z0-9+/=]{1,512})")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Signing:
+    """The keys of a bus. The first one signs, every one verifies. No secret shows in a repr.
+
+    Attributes:
+        keys: secret by key id, in order; at least one.
+        required: whether a message without a signature is refused. One whose signature is wrong always is.
+    """
+
+    keys: Mapping[str, bytes]
+    required: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.keys or not all(_KEY_ID.fullmatch(key) for key in self.keys) or not all(self.keys.values()):
+            raise ValueError("signing needs a key, and every key an id of A-Z a-z 0-9 . _ - and a secret")
+        object.__setattr__(self, "keys", MappingProxyType(dict(self.keys)))
+
+    def __repr__(self) -> str:
+        return f"Signing(keys={list(self.keys)}, required={self.required})"
+
+    def sign(self, topic: str, value: Mapping[str, Any]) -> str:
+        """The signature of the message `value` for `topic`. One that it holds already does not matter.
+
+        Raises:
+            ValueError: the message has no id, no timestamp or no canonical form.
+        """
+        if wrong := _unsignable(value):
+            raise ValueError(wrong)
+        key = next(iter(self.keys))
+        return self._signature(key, _signed_bytes(topic, value))
+
+    def verify(self, topic: str, value: Mapping[str, Any], now: float) -> str | None:
+        """Why the message `value`, heard on `topic`, is not to be believed; None if it is. Repeats nothing of it.
+
+        Args:
+            topic: where it was heard.
+            value: the message as it was sent, before anything in it was made canonical.
+            now: when it was sent as far as the receiver knows, in Unix seconds: normally the current moment.
+        """
+        given = _signature_of(value)
+        if given is None:
+            return "missing, and only signed messages are taken" if self.required else None
+        form = _FORM.fullmatch(given) if isinstance(given, str) else None
+        if form is None:
+            return f"not of the form {_VERSION},<key id>,<base64>"
+        if form["version"] != _VERSION:
+            return f"of an unknown version; {_VERSION} is known"
+        if form["key"] not in self.keys:
+            return "made with a key that is not known here"
+        wrong = _unsignable(value) or _staleness(value["timestamp"], now)
+        return wrong or self._mismatch(topic, value, form)
+
+    def _mismatch(self, topic: str, value: Mapping[str, Any], form: re.Match[str]) -> str | None:
+        try:
+            expected = self._signature(form["key"], _signed_bytes(topic, value))
+        except ValueError as error:
+            return f"the message has no canonical form: {error}"
+        if not hmac.compare_digest(expected, form[0]):
+            return "does not belong to this message, topic and key"
+        return None
+
+    def _signature(self, key: str, signed: bytes) -> str:
+        code = base64.b64encode(hmac.digest(self.keys[key], signed, "sha256")).decode()
+        return f"{_VERSION},{key},{code}"
+
+
+def _signature_of(value: Mapping[str, Any]) -> Any:
+    metadata = value.get("metadata")
+    return metadata.get(FIELD) if isinstance(metadata, dict) else None
+
+
+def _signed_bytes(topic: str, value: Mapping[str, Any]) -> bytes:
+    given = value.get("metadata")
+    kept = {key: item for key, item in given.items() if key != FIELD} if isinstance(given, dict) else {}
+    message = {**value, "metadata": kept}
+    return canonical([_VERSION, topic, value["id"], value["timestamp"], message])
+
+
+def _unsignable(value: Mapping[str, Any]) -> str | None:
+    # Without an id of its own, the same message in another spelling would be another request.
+    missing = next((name for name in ("id", "timestamp") if not isinstance(value.get(name), str)), None)
+    return f"a signed message needs a text as {missing}" if missing else None
+
+
+def _staleness(timestamp: str, now: float) -> str | None:
+    try:
+        moment = datetime.fromisoformat(timestamp)
+        aware = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+        age = now - (aware - _EPOCH).total_seconds()
+    except (ValueError, OverflowError):
+        return "a signed message needs a timestamp in ISO 8601"
+    return None if abs(age) <= FRESH_S else f"the timestamp is more than {FRESH_S:.0f} s away"
