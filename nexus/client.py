@@ -2,6 +2,7 @@
 
 It publishes a request, sends the same bytes again until it is answered or its time is over, and takes the first answer
 to its id. It listens on a topic of its own, so that it never sees the answers of others; what is no answer is ignored.
+Where the bus has keys it signs what it asks, and an answer that is not to be believed is none.
 """
 
 import uuid
@@ -14,6 +15,7 @@ import anyio
 from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError, UnreadablePayloadError
 from nexus.core.models import Message, Role, Run
 from nexus.core.ports import Bus, Subscription
+from nexus.core.signing import Signing
 from nexus.core.tasks import ungrouped
 from nexus.core.topics import Topics
 from nexus.core.wire import EnvelopeError, decode, encode
@@ -38,8 +40,9 @@ class _Waiting:
 class ContextClient:
     """Asks Nexus for contexts. Use `listening()`, then `build` as often and as concurrently as you like."""
 
-    def __init__(self, bus: Bus, *, resend_s: float = 1.0) -> None:
+    def __init__(self, bus: Bus, *, resend_s: float = 1.0, signing: Signing | None = None) -> None:
         self._bus = bus
+        self._signing = signing
         self._resend_s = resend_s
         self._reply_to = f"client-{uuid.uuid4().hex}"
         self._waiting: dict[str, _Waiting] = {}
@@ -77,8 +80,9 @@ class ContextClient:
         )
         waiting = self._waiting[message.id] = _Waiting()
         try:
+            payload = encode(message, topic=Topics.CONTEXT_BUILD_REQUEST, signing=self._signing)
             with anyio.fail_after(timeout):
-                outcome = await self._ask(encode(message), waiting)
+                outcome = await self._ask(payload, waiting)
         finally:
             del self._waiting[message.id]
         if isinstance(outcome, RequestError):
@@ -100,7 +104,9 @@ class ContextClient:
     async def _receive(self, subscription: Subscription) -> None:
         async for delivery in subscription:
             try:
-                message = decode(delivery.payload, max_bytes=_LARGEST_ANSWER)
+                message = decode(
+                    delivery.payload, max_bytes=_LARGEST_ANSWER, topic=delivery.topic, signing=self._signing
+                )
             except (EnvelopeError, UnreadablePayloadError):
                 continue
             waiting = self._waiting.get(str(message.metadata.get("request_id")))

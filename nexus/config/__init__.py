@@ -11,5 +11,14 @@ Plain pydantic does this rather than pydantic-settings, which passes over an unk
 """
 
 from nexus.config.settings import STORED_SECTIONS, BusSettings, DatabaseSettings, Settings, load_settings
+from nexus.config.signing import SigningSettings, signing_of
 
-__all__ = ["STORED_SECTIONS", "BusSettings", "DatabaseSettings", "Settings", "load_settings"]
+__all__ = [
+    "STORED_SECTIONS",
+    "BusSettings",
+    "DatabaseSettings",
+    "Settings",
+    "SigningSettings",
+    "load_settings",
+    "signing_of",
+]

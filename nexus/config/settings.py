@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, StringConstraints
 
+from nexus.config.signing import SigningSettings
 from nexus.config.sources import faults, from_environment, from_file, merge, misspelled, refuse, variable_at
 
 # Sections that the `configurations` document of an environment may hold (CONTRACT §9).
@@ -42,6 +43,7 @@ class BusSettings(_Section):
     heartbeat_s: float = Field(default=5.0, ge=0.05, le=60)
     dead_letter_bodies: bool = False
     dead_letter_max: int = Field(default=10_000, ge=1, le=1_000_000)
+    signing: SigningSettings = SigningSettings()
 
 
 class DatabaseSettings(_Section):
@@ -162,4 +164,6 @@ def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = 
         ]
     )
     environment = variables.get("NEXUS_ENV") or "development"
-    return Settings.model_validate({**merge(in_file, in_environment), "environment": environment})
+    settings = Settings.model_validate({**merge(in_file, in_environment), "environment": environment})
+    refuse(settings.bus.signing.faults())
+    return settings

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from nexus.config import STORED_SECTIONS, Settings, load_settings
+from nexus.config import STORED_SECTIONS, Settings, load_settings, signing_of
 from nexus.core.errors import ConfigError
 
 EXAMPLE = Path(__file__).parents[3] / "config.example.yml"
@@ -45,7 +45,7 @@ def keys_in(values: dict[str, Any], before: str = "") -> set[str]:
     """Every key in a parsed file, with dots."""
     keys: set[str] = set()
     for name, value in values.items():
-        keys |= keys_in(value, f"{before}{name}.") if isinstance(value, dict) else {before + name}
+        keys |= keys_in(value, f"{before}{name}.") if value and isinstance(value, dict) else {before + name}
     return keys
 
 
@@ -313,6 +313,87 @@ class TestStored:
         profile = {"content": "Be kind.", "editable": False, "description": "d"}
         changed = load_settings(None, {}).with_stored({"user_defaults": {"prompts": {"friends_profile": profile}}}, {})
         assert changed.user_defaults.prompts.friends_profile.model_dump() == profile
+
+
+class TestSigning:
+    """The keys of the bus: from a file or a variable, complete or refused, and never shown."""
+
+    FIRST, SECOND = "first-secret-canary", "second-secret-canary"
+
+    @pytest.mark.parametrize(
+        "variables",
+        [
+            {"NEXUS_BUS__SIGNING__KEYS": f"{{k1: {FIRST}, k2: {SECOND}}}"},
+            {"NEXUS_BUS__SIGNING": f"{{keys: {{k1: {FIRST}, k2: {SECOND}}}}}"},
+            {"NEXUS_BUS__SIGNING__KEYS__K1": FIRST, "NEXUS_BUS__SIGNING__KEYS__K2": SECOND},
+        ],
+    )
+    def test_from_variables(self, variables: dict[str, str]) -> None:
+        """In order, as a mapping or one by one."""
+        signing = signing_of(load_settings(None, variables).bus.signing)
+        assert signing is not None
+        assert list(signing.keys.items()) == [("k1", self.FIRST.encode()), ("k2", self.SECOND.encode())]
+        assert not signing.required
+
+    def test_from_the_file(self, tmp_path: Path) -> None:
+        """A secret may be filled in from a variable, and `required` may stand elsewhere than the keys."""
+        path = written(tmp_path, "bus: {signing: {keys: {'2026.a_b-c': '${PW}'}}}")
+        settings = load_settings(path, {"PW": self.FIRST, "NEXUS_BUS__SIGNING__REQUIRED": "true"})
+        signing = signing_of(settings.bus.signing)
+        assert signing is not None
+        assert (dict(signing.keys), signing.required) == ({"2026.a_b-c": self.FIRST.encode()}, True)
+
+    @pytest.mark.parametrize("text", ["", "bus: {signing: {keys: }}", "bus: {signing: {keys: {}, required: no}}"])
+    def test_none(self, tmp_path: Path, text: str) -> None:
+        """Without keys signatures do not matter."""
+        assert signing_of(load_settings(written(tmp_path, text), {}).bus.signing) is None
+
+    def test_required_without_a_key(self, tmp_path: Path) -> None:
+        """It is said what to do."""
+        assert fault(tmp_path, "bus: {signing: {required: true}}") == (
+            "bus.signing.required: needs a key to sign with: set bus.signing.keys, for instance "
+            "NEXUS_BUS__SIGNING__KEYS='{k1: a secret of 16 characters or more}', or leave it at false"
+        )
+
+    @pytest.mark.parametrize(
+        "keys",
+        [
+            "{k1: short}",
+            "{k1: 1234567890123456}",
+            "{k1: null}",
+            "{k1: [@@]}",
+            "{@,: k1}",
+            "{'@ @': k1}",
+            "{@@: k1}",
+            "{k1:@@}",
+            "{'': @@}",
+            "{5: @@}",
+            f"{{{'k' * 65}: @@}}",
+            "[@@]",
+            "@@",
+            "{k1: @@",
+        ],
+    )
+    def test_no_key(self, tmp_path: Path, keys: str) -> None:
+        """The same is said of all of them, and neither secret nor id is repeated, which may have changed places."""
+        said = "bus.signing.keys: Every key needs an id of 1 to 64 of A-Z a-z 0-9 . _ - and as its secret a text"
+        given = keys.replace("@", SECRET)
+        text = fault(None, "", NEXUS_BUS__SIGNING__KEYS=given)
+        assert text.startswith(f"environment variable NEXUS_BUS__SIGNING__KEYS: {said}")
+        assert SECRET not in text + fault(tmp_path, f"bus:\n  signing:\n    keys: {given}\n")
+
+    def test_one_wrong_variable_among_many(self) -> None:
+        """The variable is named as far as it is known."""
+        assert "bus.signing.keys: Every key needs an id" in fault(NEXUS_BUS__SIGNING__KEYS__K1="canary")
+        assert fault(NEXUS_BUS__SIGNING__REQUIERD="yes").endswith("unknown; allowed: keys, required")
+
+    def test_not_in_a_repr(self, tmp_path: Path) -> None:
+        """Nor after stored settings were laid over them."""
+        settings = load_settings(written(tmp_path, f"bus: {{signing: {{keys: {{k1: {self.FIRST}}}}}}}"), {})
+        stored = settings.with_stored({"memory": {"truncate_chars": 50}}, {})
+        assert stored.bus == settings.bus
+        shown = repr(stored) + stored.model_dump_json() + repr(stored.model_dump())
+        assert self.FIRST not in shown + repr(signing_of(stored.bus.signing))
 
 
 def test_settings_do_not_change() -> None:
