@@ -1,0 +1,360 @@
+"""`nexus dead-letters` as operators use it: the program, on a Redis."""
+
+import base64
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from nexus.core.errors import NexusError
+from nexus.dead_letters.handling import choice
+
+REQUEST = "context.build.request"
+# 2026-11-21 22:37:50 UTC.
+START_MS = 1_795_300_670_000
+NASTY = "\x1b[31mred\x07\r\n\u202etxt\x9b2J"
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run of the program ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Desk:
+    """The command, on one prefix of a Redis, and a client of its own there."""
+
+    redis: Redis
+    prefix: str
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def run(self, *words: str, stdin: str = "", **environment: str) -> Result:
+        """Run `nexus dead-letters` with these words."""
+        done = subprocess.run(
+            [sys.executable, "-m", "nexus", "dead-letters", *words],
+            input=stdin.encode(),
+            capture_output=True,
+            check=False,
+            timeout=60,
+            env={**os.environ, **self.environment, **environment},
+        )
+        return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def together(self, *commands: tuple[str, ...]) -> list[Result]:
+        """Run several commands at once."""
+        with ThreadPoolExecutor(max_workers=4) as pool:
+            return [*pool.map(lambda words: self.run(*words), commands)]
+
+    def plant(self, number: int, body: bytes | None = None, **fields: Any) -> str:
+        """Put a letter into the stream as the service does, `number` seconds after the first; returns its id."""
+        letter_id = f"{START_MS + number * 1_000}-0"
+        given = body if body is not None else b""
+        letter: dict[Any, Any] = {
+            "topic": REQUEST,
+            "reason": "not JSON",
+            "deliveries": 1,
+            "sha256": hashlib.sha256(given).hexdigest(),
+            "size": len(given),
+            **fields,
+        }
+        self.redis.xadd(self.stream, letter | ({} if body is None else {"body": body}), id=letter_id)
+        return letter_id
+
+    @property
+    def stream(self) -> str:
+        """The key of the stream."""
+        return f"{self.prefix}nexus:dead-letters"
+
+    @property
+    def kept(self) -> list[str]:
+        """The ids of the letters that are there."""
+        entries: Any = self.redis.xrange(self.stream)
+        return [entry.decode() for entry, _ in entries]
+
+    @contextmanager
+    def listening(self, *topics: str) -> Iterator[list[bytes]]:
+        """Listen on topics; what was heard stands in the list when the context has ended."""
+        heard: list[bytes] = []
+        with self.redis.pubsub() as pubsub:  # type: ignore[no-untyped-call]  # redis-py has no types here
+            pubsub.subscribe(*(self.prefix + topic for topic in topics))
+            for _ in topics:
+                assert pubsub.get_message(timeout=20)
+            yield heard
+            self.redis.publish(self.prefix + topics[0], b"end")
+            while (message := pubsub.get_message(timeout=20)) and message["data"] != b"end":
+                heard.append(message["data"])
+
+
+@pytest.fixture
+def desk(redis_url: str, channel_prefix: str) -> Iterator[Desk]:
+    """The command on names of this test's own."""
+    variables = {"NEXUS_BUS__URL": redis_url, "NEXUS_BUS__CHANNEL_PREFIX": channel_prefix}
+    with Redis.from_url(redis_url) as redis:
+        yield Desk(redis, channel_prefix, variables)
+
+
+def test_the_list(desk: Desk) -> None:
+    """Newest first, a line a letter; it says how many there are and how to go on, and every letter is on one page."""
+    ids = [desk.plant(number, topic=f"t{number % 2}", message_id=f"m{number}") for number in range(45)]
+    page, rest, of_topic, as_json = desk.together(
+        ("list",),
+        ("list", "--before", ids[25], "--limit", "100"),
+        ("list", "--topic", "t1", "--limit", "5"),
+        ("list", "--limit", "2", "--json"),
+    )
+    head, *lines, summary = page.out.splitlines()
+    assert head.split("  ")[0].strip() == "ID"
+    assert [line.split()[0] for line in lines] == ids[:24:-1]
+    assert lines[0].split() == [ids[44], "2026-11-21", "22:38:34", "t0", "1", "0", "m44", "not", "JSON"]
+    assert summary == f"20 shown; 45 in all. Older ones: nexus dead-letters list --before {ids[25]}"
+    assert [line.split()[0] for line in rest.out.splitlines()[1:-1]] == ids[24::-1]
+    assert rest.out.splitlines()[-1] == f"25 shown older than {ids[25]}; 45 in all."
+    assert [line.split()[0] for line in of_topic.out.splitlines()[1:-1]] == ids[43:34:-2]
+    assert of_topic.out.endswith(f"Older ones: nexus dead-letters list --topic t1 --before {ids[35]}\n")
+    value = json.loads(as_json.out)
+    assert (value["total"], value["next_before"]) == (45, ids[43])
+    assert [letter["id"] for letter in value["letters"]] == [ids[44], ids[43]]
+
+
+def test_nothing_there(desk: Desk) -> None:
+    """An empty stream is said to be empty, and there is nothing to send or drop."""
+    listed, of_topic, replayed, dropped = desk.together(
+        ("list",), ("list", "--json"), ("replay", "--all"), ("drop", "--all")
+    )
+    assert (listed.code, listed.out) == (0, "There are no dead letters.\n")
+    assert json.loads(of_topic.out) == {"total": 0, "letters": [], "next_before": None}
+    assert [(done.code, done.out) for done in (replayed, dropped)] == [(0, "There are no such dead letters.\n")] * 2
+
+
+def test_showing_a_letter(desk: Desk) -> None:
+    """Every field; the body only when it is asked for and was kept."""
+    kept, bare = desk.plant(1, b"hello", message_id="m1", deliveries=5), desk.plant(2)
+    plain, whole, without, value = desk.together(
+        ("show", kept), ("show", kept, "--body"), ("show", bare, "--body"), ("show", kept, "--json", "--body")
+    )
+    lines = [line.split(maxsplit=1) for line in plain.out.splitlines()]
+    assert lines[0] == ["id", kept]
+    assert ["deliveries", "5"] in lines
+    assert ["message", "id  m1"] in lines
+    assert ["size", "5 bytes"] in lines
+    assert "hello" not in plain.out
+    assert whole.out.splitlines()[-1].split() == ["body", "hello"]
+    assert "not kept: bus.dead_letter_bodies" in without.out
+    assert json.loads(value.out) == {
+        "id": kept,
+        "at_ms": START_MS + 1_000,
+        "topic": REQUEST,
+        "reason": "not JSON",
+        "deliveries": 5,
+        "message_id": "m1",
+        "sha256": hashlib.sha256(b"hello").hexdigest(),
+        "size": 5,
+        "body_kept": True,
+        "body": "hello",
+    }
+
+
+def test_a_terminal_is_safe(desk: Desk) -> None:
+    """Whatever a letter holds, nothing but printable characters and ends of lines is printed; bytes come as base64."""
+    body = NASTY.encode() + b"\xff\x00"
+    letter = desk.plant(1, body, topic=NASTY, reason=NASTY, message_id=NASTY, sha256=NASTY)
+    results = desk.together(
+        ("list",), ("list", "--json"), ("show", letter, "--body"), ("show", letter, "--json", "--body")
+    )
+    for result in (*results, desk.run("list", "--topic", NASTY), desk.run("show", NASTY)):
+        printed = result.out + result.err
+        assert all(char.isprintable() or char == "\n" for char in printed), printed
+    assert "\\x1b[31mred\\x07\\r\\n\\u202etxt\\x9b2J\\xff\\x00" in results[2].out
+    assert base64.b64decode(json.loads(results[3].out)["body_base64"]) == body
+
+
+def test_foreign_entries(desk: Desk) -> None:
+    """What something else put into the stream is listed and shown as far as it goes, not sent, and dropped."""
+    entry: Any = desk.redis.xadd(desk.stream, {b"\xff": b"\xff", "size": "many", "body": b"x"})
+    huge = f"{(1 << 64) - 2}-7"
+    desk.redis.xadd(desk.stream, {"a": "b"}, id=huge)
+    letter = entry.decode()
+    listed, shown, sent, big = desk.together(("list",), ("show", letter), ("replay", letter), ("show", huge))
+    assert [listed.code, shown.code, big.code] == [0, 0, 0]
+    assert [line.split()[0] for line in listed.out.splitlines()[1:3]] == [huge, letter]
+    assert (sent.code, sent.err) == (1, f"nexus: {letter}: kept: its topic is none of Nexus\n")
+    assert desk.run("drop", letter, huge).code == 0
+    assert desk.kept == []
+
+
+def test_sending_a_letter_again(desk: Desk) -> None:
+    """The same bytes on the same topic; the letter is then gone, and its request can be answered anew."""
+    letter = desk.plant(1, b"\xffbytes", message_id="m1")
+    key = f"{desk.prefix}nexus:request:m1"
+    desk.redis.hset(key, "answer", "INTERNAL")
+    desk.redis.set(f"{desk.prefix}nexus:enqueued:m1", "")
+    with desk.listening(REQUEST, "llm.results") as heard:
+        rehearsed = desk.run("replay", letter, "--dry-run")
+        assert (rehearsed.code, rehearsed.out) == (0, f"{letter}: would be sent again\n")
+        assert desk.redis.exists(key)
+        assert desk.kept == [letter]
+        sent = desk.run("replay", letter)
+    assert (sent.code, sent.out, sent.err) == (0, f"{letter}: sent again and dropped\n", "")
+    assert heard == [b"\xffbytes"]
+    assert desk.kept == []
+    assert not desk.redis.exists(key, f"{desk.prefix}nexus:enqueued:m1")
+    again = desk.run("replay", letter)
+    assert (again.code, again.err) == (1, f"nexus: {letter}: not found: there is no such dead letter\n")
+
+
+def test_an_answer_is_forgotten_for_requests_only(desk: Desk) -> None:
+    """A result that has the id of a request leaves the request's answer alone. With --keep the letter stays."""
+    letter = desk.plant(1, b"{}", topic="llm.results", message_id="m1")
+    desk.redis.hset(f"{desk.prefix}nexus:request:m1", "answer", "kept")
+    with desk.listening("llm.results") as heard:
+        for _ in range(2):
+            assert desk.run("replay", letter, "--keep").out == f"{letter}: sent again, and kept\n"
+    assert heard == [b"{}", b"{}"]
+    assert desk.redis.exists(f"{desk.prefix}nexus:request:m1")
+    assert desk.kept == [letter]
+
+
+def test_what_cannot_be_sent_stays(desk: Desk) -> None:
+    """Nobody who listens, no body, too large, no such letter: said so, kept, exit 1; the others are sent."""
+    unheard = desk.plant(1, b"x", topic="tools.results")
+    bare = desk.plant(2)
+    large = desk.plant(3, b"x" * 2_000)
+    good = desk.plant(4, b"good")
+    with desk.listening(REQUEST) as heard:
+        words = ("replay", unheard, bare, large, "1-1", good, good)
+        result = desk.run(*words, NEXUS_BUS__MAX_PAYLOAD_BYTES="1024")
+    assert result.code == 1
+    assert heard == [b"good"]
+    assert desk.kept == [unheard, bare, large]
+    assert result.err.splitlines() == [
+        f"nexus: {unheard}: kept: nobody listens on its topic",
+        f"nexus: {bare}: kept: it has no body to send (bus.dead_letter_bodies was false)",
+        f"nexus: {large}: kept: it is larger than bus.max_payload_bytes",
+        "nexus: 1-1: not found: there is no such dead letter",
+    ]
+    assert "1 dead letter sent again and dropped" in result.out.splitlines()
+
+
+def test_sending_all(desk: Desk) -> None:
+    """Oldest first; asks, unless it is told not to; of one topic, if one is named."""
+    others = [desk.plant(number, b"other", topic="llm.results") for number in range(3)]
+    ids = [desk.plant(10 + number, b"%d" % number) for number in range(50)]
+    with desk.listening(REQUEST, "llm.results") as heard:
+        words = ("replay", "--all", "--topic", REQUEST)
+        rehearsed = desk.run(*words, "--dry-run")
+        assert rehearsed.out.splitlines()[-1] == "50 dead letters would be sent again"
+        for answer in ("", "n\n"):
+            refused = desk.run(*words, stdin=answer)
+            assert refused.code == 1
+            assert "Send again 50 dead letters? [y/N]" in refused.err
+            assert "nothing was done; --yes does it without asking" in refused.err
+        assert desk.kept == [*others, *ids]
+        result = desk.run(*words, stdin="y\n")
+    assert (result.code, result.out) == (0, "50 dead letters sent again and dropped\n")
+    assert heard == [b"%d" % number for number in range(50)]
+    assert desk.kept == others
+
+
+def test_two_operators_at_once(desk: Desk) -> None:
+    """Whoever comes second finds each letter gone or says that it may have been sent twice; none is lost."""
+    bodies = {b"%d" % number for number in range(100)}
+    for number in range(100):
+        desk.plant(number, b"%d" % number)
+    with desk.listening(REQUEST) as heard:
+        results = desk.together(("replay", "--all", "--yes"), ("replay", "--all", "--yes"))
+    assert set(heard) == bodies
+    assert desk.kept == []
+    said = "".join(result.out for result in results)
+    sent = [int(line.split()[0]) for line in said.splitlines() if " sent again" in line]
+    assert sum(sent) == len(heard)
+
+
+def test_dropping(desk: Desk) -> None:
+    """By id, by age, by topic, all; asks, unless it is told not to."""
+    now = int(time.time() - START_MS / 1_000)
+    old = [desk.plant(number, topic="llm.results") for number in range(2)]
+    middle, new = desk.plant(now - 7_300), desk.plant(now - 60)
+    assert desk.run("drop", "--all", "--older-than", "2h", "--dry-run").out.splitlines()[-1] == (
+        "3 dead letters would be dropped"
+    )
+    assert desk.run("drop", "--all", "--older-than", "2h").code == 1
+    assert desk.kept == [*old, middle, new]
+    both = desk.run("drop", "1-1", old[1])
+    assert (both.code, both.err) == (1, "nexus: 1-1: not found: there is no such dead letter\n")
+    assert (
+        both.out == f"{old[1]}: dropped\n1 dead letter not found: there is no such dead letter\n1 dead letter dropped\n"
+    )
+    assert desk.run("drop", "--all", "--older-than", "2h", "--yes").code == 0
+    assert desk.kept == [new]
+    assert desk.run("drop", "--all", "--topic", "llm.results", "--yes").out == "There are no such dead letters.\n"
+    assert desk.run("drop", "--all", stdin="y\n").code == 0
+    assert desk.kept == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("show", "x"), "'x' is no id of a dead letter; allowed: <milliseconds>-<number>, as `nexus dead-letters"),
+        (("show", "1-1"), "there is no dead letter 1-1; `nexus dead-letters list` shows those there are"),
+        (("drop", "9" * 20 + "-0"), "not found: there is no such dead letter"),
+    ],
+)
+def test_ids_that_nothing_has(desk: Desk, words: tuple[str, ...], said: str) -> None:
+    """One line that says what is wrong, exit code 1, and nothing is done."""
+    kept = desk.plant(1, b"x")
+    result = desk.run(*words)
+    assert (result.code, result.out, result.err.count("\n")) == (1, "", 1)
+    assert said in result.err
+    assert desk.kept == [kept]
+
+
+@pytest.mark.parametrize(
+    ("ids", "options", "said"),
+    [
+        ((), {"everything": False}, "name letters by their ids, or --all"),
+        (("1-1",), {"everything": True}, "either ids or --all, not both"),
+        (("1-1", "1"), {"everything": False}, "'1' is no id of a dead letter; allowed: <milliseconds>-<number>"),
+        (("1-1",), {"everything": False, "topic": "t"}, "--topic and --older-than choose among --all"),
+        ((), {"everything": True, "older_than": "7 days"}, "--older-than '7 days': allowed are 90s, 15m, 12h, 7d"),
+    ],
+)
+def test_what_chooses_nothing(ids: tuple[str, ...], options: dict[str, Any], said: str) -> None:
+    """Options that choose no letters, or contradict each other, are refused with what is allowed."""
+    with pytest.raises(NexusError, match=re.escape(said)):
+        choice(ids, **options)
+
+
+@pytest.mark.parametrize("words", [("list",), ("replay", "1-1")])
+def test_no_letters_to_be_had(words: tuple[str, ...]) -> None:
+    """Without a Redis, and on a bus within one process, that is said in one line; exit code 1."""
+    desk = Desk(Redis(), "")
+    away = desk.run(*words, NEXUS_BUS__URL="redis://127.0.0.1:1/0")
+    memory = desk.run(*words, NEXUS_BUS__MODE="memory")
+    assert [(result.code, result.out, result.err.count("\n")) for result in (away, memory)] == [(1, "", 1)] * 2
+    assert "see that it runs, and bus.url with its user and password (NEXUS_BUS__URL)" in away.err
+    assert "bus.mode is memory: its dead letters are inside the process" in memory.err
+
+
+def test_stale_signatures(desk: Desk) -> None:
+    """Where messages are signed, it is said beforehand that an old one will be refused."""
+    old = desk.plant(1, b"x")
+    keys = {"NEXUS_BUS__SIGNING__KEYS": "{k1: a secret of 16 characters}"}
+    with desk.listening(REQUEST) as heard:
+        result = desk.run("replay", old, **keys, NEXUS_BUS__SIGNING__REQUIRED="true")
+    assert result.err.startswith("nexus: 1 dead letter came more than 300 s ago: a signature is valid no longer")
+    assert (result.code, heard) == (0, [b"x"])
