@@ -22,7 +22,7 @@ class Event(StrEnum):
         REQUEST_DROPPED: a request was let go without an answer, because even too many refusals waited.
         ROW_RECORDED: a row was written, or was there already.
         ROW_REJECTED: the store will never accept the row.
-        ROW_LOST: a row was not taken in since too many waited, or was unwritten when the service ended.
+        ROW_LOST: a run's input was not taken in since too much waited, or a row was unwritten when the service ended.
     """
 
     LEASE_TAKEN_OVER = "lease_taken_over"
@@ -71,8 +71,8 @@ class DeadLetterCause(StrEnum):
         TOO_LARGE: it is larger than `bus.max_payload_bytes`.
         UNAUTHENTICATED: it is not signed by somebody who may send it.
         REFUSED: it is a message, and what it asks for is not allowed.
-        BACKLOG: too much was waiting to be recorded.
-        POISON: it was delivered too often without being finished.
+        BACKLOG: too much was waiting for it to be recorded.
+        POISON: a build of it failed, or it was delivered too often without being finished.
         OTHER: none of these.
     """
 

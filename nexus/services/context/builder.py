@@ -18,7 +18,7 @@ import anyio
 import structlog
 
 from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError
-from nexus.core.metrics import Metrics, NoMetrics, Part, Stage
+from nexus.core.metrics import Event, Metrics, NoMetrics, Part, Stage
 from nexus.core.models import Message, Role, new_run_id
 from nexus.core.ports import Conversation, DocumentStore, RequestLedger
 from nexus.services.context.answers import answer, error_answer
@@ -153,6 +153,7 @@ class ContextBuilder:
             assembled = self._assemble(request, settings, gathered)
         prefix = await self._keep_prefix(request, settings, assembled)
         if recorded is None:
+            self._metrics.count(Event.ROW_LOST)
             _log.error("input_not_recorded", request_id=request.request_id, reason="too much is waiting")
         elif "history" not in prefix.degraded:
             with anyio.move_on_after(min(_RECORDING_S, deadline - anyio.current_time())):

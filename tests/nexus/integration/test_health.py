@@ -4,13 +4,15 @@ import json
 import random
 import socket
 import struct
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import anyio
 import pytest
 from anyio.abc import SocketAttribute, SocketStream
+from anyio.streams.buffered import BufferedByteReceiveStream
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
@@ -358,6 +360,35 @@ class TestHostility:
             await assert_alive(port)
         assert len(await rest(stream)) < size
         await stream.aclose()
+
+    async def test_a_process_without_file_descriptors(self) -> None:
+        """It does not fall over clients that it cannot take in, and answers again when there are fewer."""
+        async with await anyio.open_process([sys.executable, "-c", FEW_DESCRIPTORS]) as process:
+            assert process.stderr
+            log = BufferedByteReceiveStream(process.stderr)
+            port = int(json.loads(await log.receive_until(b"\n", 10_000))["http_port"])
+            async with AsyncExitStack() as clients:
+                for _ in range(60):
+                    await clients.enter_async_context(await anyio.connect_tcp("127.0.0.1", port))
+                with anyio.fail_after(PATIENCE_S):
+                    await log.receive_until(b"http_not_accepted", 10_000)
+            await assert_alive(port)
+            process.kill()
+
+
+FEW_DESCRIPTORS = """
+import resource, anyio
+from nexus.health import Health, Limits, serving
+from nexus.log import configure_logging
+
+async def main():
+    async with serving(Health({}, bytes), "127.0.0.1", 0, Limits(connections=1_000)):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
+        await anyio.sleep_forever()
+
+configure_logging("info", "json")
+anyio.run(main)
+"""
 
 
 async def send_if_open(stream: SocketStream, data: bytes) -> None:

@@ -1,10 +1,12 @@
 """What the builder measures and counts of a build."""
 
+import anyio
 import pytest
 
-from nexus.core.metrics import Part, Stage
+from nexus.core.metrics import Event, Part, Stage
 from nexus.core.models import Message
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
+from nexus.services.persistence import PersistenceService
 from nexus.tools.registry import ToolRegistry
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
@@ -45,3 +47,20 @@ async def test_a_build_that_fails_is_measured_as_far_as_it_came(text: str) -> No
     metrics = await built(request(text), settings=BuilderSettings(on_history_failure="error"), down=True)
     assert metrics.stages == ([Stage.GATHER, Stage.BUILD] if text else [])
     assert metrics.counted[Part.HISTORY] == (1 if text else 0)
+
+
+class FullPersistence(PersistenceService):
+    """One that takes in nothing more."""
+
+    def offer_input(self, message: Message, text: str, session_id: str) -> anyio.Event | None:  # noqa: ARG002  # refused
+        """Refuse the input."""
+        return None
+
+
+async def test_an_input_that_is_not_taken_in_is_counted() -> None:
+    """The memory will lack it."""
+    metrics = RecordingMetrics()
+    async with opened() as parts, FullPersistence(parts.store).running() as full:
+        builder = ContextBuilder(full, parts.store, parts.registry, parts.ledger, metrics=metrics)
+        await builder.handle_build_request(request())
+    assert metrics.counted == {Event.ROW_LOST: 1}

@@ -1,0 +1,122 @@
+"""What a whole service says of itself on its health port (CONTRACT §10)."""
+
+import http.client
+import json
+from collections.abc import Awaitable, Callable
+
+import anyio
+from anyio.abc import TaskStatus
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import SecretStr
+from pymongo.uri_parser import parse_uri
+
+from nexus.bootstrap import Nexus, open_nexus
+from nexus.client import ContextClient
+from nexus.config import BusSettings, DatabaseSettings, Settings
+from nexus.config.settings import SystemSettings
+from nexus.core.models import Message, Role, Run
+from tests.nexus.support.proxy import proxied
+from tests.nexus.support.waiting import PATIENCE_S, until
+
+SECRET = "hunter2-canary"
+
+
+def settings(uri: str, name: str, drain_seconds: float = 0) -> Settings:
+    """On a bus in memory."""
+    return Settings(
+        bus=BusSettings(mode="memory"),
+        database=DatabaseSettings(uri=SecretStr(uri), name=name),
+        system=SystemSettings(drain_seconds=drain_seconds),
+    )
+
+
+async def build(nexus: Nexus) -> None:
+    """Have a context built for somebody whose every word is a canary."""
+    human = Message(run_id=f"run-{SECRET}", owner_key=SECRET, role=Role.HUMAN, content=SECRET)
+    run = Run(id=human.run_id, owner_key=SECRET, history=[human])
+    async with ContextClient(nexus.bus).listening() as client:
+        await client.build(run, timeout=PATIENCE_S)
+
+
+async def got(nexus: Nexus, path: str) -> tuple[int, str]:
+    """Status and body, by a client that knows nothing of the loop."""
+
+    def ask() -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", nexus.http_port, timeout=PATIENCE_S)
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        status, body = answer.status, answer.read().decode()
+        connection.close()
+        assert SECRET not in body
+        return status, body
+
+    return await anyio.to_thread.run_sync(ask)
+
+
+async def figures(nexus: Nexus) -> dict[str, float]:
+    """What the service has counted, by name and label; zeros left out."""
+    families = text_string_to_metric_families((await got(nexus, "/metrics"))[1])
+    found = {" ".join((s.name, *s.labels.values())): s.value for family in families for s in family.samples}
+    return {name: value for name, value in found.items() if value}
+
+
+def readiness(nexus: Nexus, check: str, *, well: bool) -> Callable[[], Awaitable[str | None]]:
+    """What the check says, as soon as it is, or is no longer, well."""
+
+    async def probe() -> str | None:
+        status, body = await got(nexus, "/readyz")
+        checks: dict[str, str] = json.loads(body)["checks"]
+        assert (status == 200) == all(outcome == "ok" for outcome in checks.values())
+        return checks[check] if (checks[check] == "ok") == well else None
+
+    return probe
+
+
+async def test_a_service_that_is_well(mongo_uri: str, database_name: str) -> None:
+    """Alive, ready, and its first request is in the figures, without a word of whose it was and what it said."""
+    async with open_nexus(settings(mongo_uri, database_name)) as nexus:
+        assert (await got(nexus, "/livez"))[0] == 200
+        status, body = await got(nexus, "/readyz")
+        assert (status, json.loads(body)["checks"]) == (200, dict.fromkeys(("bus", "database", "draining"), "ok"))
+        await build(nexus)
+        counted = await figures(nexus)
+    assert counted["nexus_requests_total success"] == 1
+    stages = ("queue", "gather", "assemble", "build", "finish", "total")
+    assert [counted[f"nexus_stage_seconds_count {stage}"] for stage in stages] == [1] * len(stages)
+    assert counted["nexus_rows_total recorded"] == 1
+    # Nothing waits, nothing is missing, nothing went wrong.
+    alarms = (
+        "nexus_degraded",
+        "nexus_dead_letters",
+        "nexus_leases",
+        "nexus_late",
+        "nexus_queue",
+        "nexus_requests_dropped",
+    )
+    assert not [name for name in counted if name.startswith(alarms)]
+
+
+async def test_a_store_that_says_nothing(mongo_uri: str, database_name: str) -> None:
+    """Alive and not ready, also while it drains; what is missing from answers and what waits to be written is shown."""
+    host, port = parse_uri(mongo_uri)["nodelist"][0]
+    leave = anyio.Event()
+
+    async def serve(uri: str, *, task_status: TaskStatus[Nexus]) -> None:
+        async with open_nexus(settings(uri, database_name, drain_seconds=600)) as nexus:
+            task_status.started(nexus)
+            await leave.wait()
+
+    with anyio.fail_after(3 * PATIENCE_S):
+        async with proxied(host, port) as proxy, anyio.create_task_group() as tasks:
+            proxy.silent = True
+            nexus = await tasks.start(serve, f"mongodb://127.0.0.1:{proxy.port}/?directConnection=true")
+            assert await until(readiness(nexus, "database", well=False))
+            assert (await got(nexus, "/livez"))[0] == 200
+            await build(nexus)
+            counted = await figures(nexus)
+            assert [counted[f"nexus_degraded_total {part}"] for part in ("history", "profile", "tools")] == [1] * 3
+            assert counted["nexus_queue_depth rows"] == 1
+            leave.set()
+            assert await until(readiness(nexus, "draining", well=False)) == "the service is stopping"
+            proxy.behave()
+            proxy.reset()
