@@ -199,6 +199,14 @@ class _Script(AsyncScript):
             return await client.eval(self.script, len(keys or ()), *given)
 
 
+def hearers(client: Redis, counted: int) -> int:
+    """How many heard a PUBLISH that `counted` so many.
+
+    A node of a cluster counts the subscribers on itself alone, so there nobody knows; one at least is assumed.
+    """
+    return max(counted, 1) if isinstance(client, ClusterRedis) else counted
+
+
 def key_of(args: tuple[Any, ...]) -> Any:
     """The first key of a command; for PUBLISH the channel; None where any node will do.
 

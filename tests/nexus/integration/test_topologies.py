@@ -1,27 +1,35 @@
 """The Redis adapters by way of Sentinel and on a cluster, while masters die and slots move."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, Literal
 
 import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
+from pydantic import SecretStr
 from redis.asyncio import Redis
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from nexus.adapters.redis_client import open_redis
 from nexus.adapters.redis_ledger import RedisLedger
 from nexus.adapters.redis_pubsub import RedisPubSubBus, RedisSubscription
+from nexus.bootstrap import open_client, open_nexus
+from nexus.client import ContextClient
+from nexus.config import BusSettings, DatabaseSettings, Settings
 from nexus.core.errors import BusUnavailableError
+from nexus.core.models import Message, Role, Run
 from nexus.core.ports import Acquired, Answered, Busy, Claim, Delivery
 from tests.nexus.support.redis_server import HOST
 from tests.nexus.support.redis_topologies import Cluster, Server, cluster_servers, sentinel_servers
 from tests.nexus.support.waiting import PATIENCE_S, take, until
 
 LONG_MS = 60_000
+Mode = Literal["pubsub", "streams"]
+MODES: list[Mode] = ["pubsub", "streams"]
 
 
 @dataclass(frozen=True)
@@ -153,6 +161,71 @@ async def test_a_blocking_read(url: str, channel_prefix: str) -> None:
         assert await client.xreadgroup("nexus", "two", {key: ">"}, block=100) in ([], {}, None)
         assert len(await client.xread({key: "0-0", f"{channel_prefix}{{s}}:other": "0-0"}, block=100)) == 1
         assert (await client.xinfo_groups(key))[0]["pending"] == 1
+
+
+@asynccontextmanager
+async def service(url: str, mode: Mode, mongo_uri: str, database: str) -> AsyncIterator[ContextClient]:
+    """A whole service on that Redis, and who asks it."""
+    prefix = f"{{{database}}}:"
+    settings = Settings(
+        bus=BusSettings(mode=mode, url=SecretStr(url), channel_prefix=prefix, heartbeat_s=0.3),
+        database=DatabaseSettings(uri=SecretStr(mongo_uri), name=database),
+    )
+    async with open_nexus(settings), open_client(url, mode=mode, channel_prefix=prefix) as client:
+        yield client
+
+
+def run_of(owner: str) -> Run:
+    """A question of that owner."""
+    return Run(id=owner, owner_key=owner, history=[Message(run_id="r", owner_key=owner, role=Role.HUMAN, content="Hi")])
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_whole_service(url: str, mode: Mode, mongo_uri: str, database_name: str) -> None:
+    """Requests are answered, and heard by those who asked."""
+    async with service(url, mode, mongo_uri, database_name) as client:
+        for owner in ("ada", "bob"):
+            assert (await client.build(run_of(owner), timeout=PATIENCE_S))["degraded"] == []
+        assert client.unheard == 0
+
+
+async def test_a_service_on_a_cluster_outlives_a_master(mongo_uri: str, database_name: str) -> None:
+    """Every request is answered that is asked while the master of all streams dies and its replica takes over."""
+    async with (
+        cluster_servers(replicas=True) as servers,
+        service(servers.url, "streams", mongo_uri, database_name) as client,
+    ):
+        master = await servers.owner_of(f"{{{database_name}}}:")
+        assert len(await answered(client, master.kill)) == 30
+
+
+async def test_a_service_behind_sentinel_outlives_the_master(mongo_uri: str, database_name: str) -> None:
+    """Every request is answered that is asked while the master dies and its replica takes over."""
+    async with (
+        sentinel_servers() as servers,
+        service(servers.url, "streams", mongo_uri, database_name) as client,
+    ):
+        assert len(await answered(client, servers.master.kill)) == 30
+
+
+async def answered(client: ContextClient, kill: Callable[[], Coroutine[Any, Any, None]]) -> list[str]:
+    """The owners whose request was answered, of thirty, when `kill` is done after the first ten answers."""
+    owners: list[str] = []
+
+    async def ask(owner: str) -> None:
+        await client.build(run_of(owner), timeout=PATIENCE_S)
+        owners.append(owner)
+
+    async def ten() -> bool:
+        return len(owners) >= 10
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(30):
+            tasks.start_soon(ask, f"owner{number}")
+            if number == 19:
+                await until(ten)
+                tasks.start_soon(kill)
+    return owners
 
 
 async def refusal(url: str) -> str:

@@ -171,9 +171,9 @@ class Secured:
     ca: Path
     other_ca: Path
 
-    def url(self, ca: Path, user: str = "default", password: str = "") -> str:
-        """How to reach it as that user, trusting that authority."""
-        return f"rediss://{user}:{password}@{HOST}:{self.server.port}/0?ssl_ca_certs={ca}"
+    def url(self, ca: Path) -> str:
+        """How to reach it, trusting that authority."""
+        return f"rediss://{HOST}:{self.server.port}/0?ssl_ca_certs={ca}"
 
 
 @asynccontextmanager
@@ -227,8 +227,8 @@ async def cluster_servers(*, replicas: bool = False) -> AsyncIterator[Cluster]:
 
 
 @asynccontextmanager
-async def secured_server(users: Sequence[str] = ()) -> AsyncIterator[Secured]:
-    """Run a server behind TLS whose certificate is of an authority made for this test, with these users."""
+async def secured_server() -> AsyncIterator[Secured]:
+    """Run a server behind TLS whose certificate is of an authority made for this test. Needs a `redis-server`."""
     async with _folder() as (folder, stack):
         authority, other = trustme.CA(), trustme.CA()
         authority.cert_pem.write_to_path(folder / "ca.pem")
@@ -236,15 +236,25 @@ async def secured_server(users: Sequence[str] = ()) -> AsyncIterator[Secured]:
         certificate = authority.issue_cert(HOST)
         certificate.private_key_pem.write_to_path(folder / "key.pem")
         certificate.cert_chain_pems[0].write_to_path(folder / "certificate.pem")
-        (folder / "users.acl").write_text("\n".join(["user default on nopass ~* &* +@all", *users, ""]), "utf-8")
         port = free_port()
         files = {"tls-cert-file": "certificate.pem", "tls-key-file": "key.pem", "tls-ca-cert-file": "ca.pem"}
-        options = ["--port", "0", "--tls-port", str(port), "--tls-auth-clients", "no", "--bind", HOST, "--save", ""]
-        options += ["--aclfile", str(folder / "users.acl")]
+        options = [*_options(0), "--tls-port", str(port), "--tls-auth-clients", "no"]
         options += [word for name, file in files.items() for word in (f"--{name}", str(folder / file))]
         ping = {"ssl": True, "ssl_ca_certs": str(folder / "ca.pem")}
         server = await _started(stack, folder, options, port, ping=ping)
         yield Secured(server, folder / "ca.pem", folder / "other.pem")
+
+
+@asynccontextmanager
+async def plain_server() -> AsyncIterator[Server]:
+    """Run one server."""
+    async with _folder() as (folder, stack):
+        yield await _started(stack, folder, _options(port := free_port()), port)
+
+
+def tls_is_possible() -> bool:
+    """Whether there is a server that was built with TLS. The packaged Valkey was not."""
+    return shutil.which("redis-server") is not None
 
 
 def real_redis() -> bool:
@@ -253,7 +263,6 @@ def real_redis() -> bool:
 
 
 def _binary(*, tls: bool = False) -> str:
-    # The packaged Valkey was built without TLS.
     return str(shutil.which("redis-server") if tls or real_redis() else embedded._locate(find_spec))
 
 
