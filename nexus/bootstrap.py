@@ -1,6 +1,6 @@
 """Settings to running service: the one place where the parts are put together (DESIGN, habits).
 
-bus.subscribe ─ dispatch ─┬─ RequestService ── ContextBuilder ──┬─ PersistenceService ── MongoStore
+bus.consume ─ Dispatcher ─┬─ RequestService ── ContextBuilder ──┬─ PersistenceService ── MongoStore
                           ├─ PersistenceService                 ├─ ToolRegistry
                           ├─ ToolCatalog                        └─ RequestLedger
                           └─ stored settings
@@ -8,58 +8,89 @@ bus.subscribe ─ dispatch ─┬─ RequestService ── ContextBuilder ──
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Literal
 
 import anyio
 import structlog
+from redis.asyncio import Redis
 
+from nexus import __version__
 from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
+from nexus.adapters.memory_dead_letters import MemoryDeadLetters
 from nexus.adapters.mongo import open_mongo
+from nexus.adapters.prometheus import PrometheusMetrics
 from nexus.adapters.redis_client import open_redis
-from nexus.adapters.redis_ledger import RedisLedger
+from nexus.adapters.redis_dead_letters import RedisDeadLetters
+from nexus.adapters.redis_group import GroupSettings
+from nexus.adapters.redis_ledger import RedisLedger, RedisStreamsLedger
 from nexus.adapters.redis_pubsub import RedisPubSubBus
+from nexus.adapters.redis_streams import RedisStreamsBus
 from nexus.client import ContextClient
-from nexus.config import BusSettings, DatabaseSettings, Settings
-from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError, UnreadablePayloadError
-from nexus.core.ports import Bus, Delivery, RequestLedger, Store, Subscription
-from nexus.core.tasks import Later, ungrouped
-from nexus.core.topics import Topics
-from nexus.core.wire import EnvelopeError, decode
+from nexus.config import BusSettings, DatabaseSettings, Settings, signing_of
+from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
+from nexus.core.metrics import Reading
+from nexus.core.ports import Bus, DeadLetters, RequestLedger, Store, Subscription
+from nexus.core.signing import Signing
+from nexus.core.tasks import ungrouped
+from nexus.health import Check, Health, Recent, serving
+from nexus.services.answering import RequestSettings
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
+from nexus.services.dispatch import NEWS, Dispatcher, work
 from nexus.services.persistence import PersistenceService
-from nexus.services.requests import RequestService, RequestSettings
+from nexus.services.requests import RequestService
 from nexus.services.tool_catalog import ToolCatalog
 from nexus.tools.discovery import discover
 from nexus.tools.registry import ToolRegistry
 
 _log = structlog.get_logger(__name__)
 
-_TOPICS = (
-    Topics.CONTEXT_BUILD_REQUEST,
-    Topics.LLM_RESULTS,
-    Topics.TOOLS_RESULTS,
-    Topics.TOOLS_REGISTER,
-    Topics.TOOLS_UNREGISTER,
-    Topics.CONFIG_CHANGED,
-)
+_GROUP = "nexus"
 _PAUSE_S = 1.0
 _PAUSE_AFTER_FAULT_S = 30.0
+# A bus that has not been heard for so many heartbeats is not there.
+_SILENT_BEATS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """A bus, who answers what came over it, and what could not be used."""
+
+    bus: Bus
+    ledger: RequestLedger
+    dead_letters: DeadLetters
+
+
+@dataclass(slots=True)
+class _State:
+    """What changes in the life of a service, for those who ask how it is."""
+
+    subscription: Subscription | None = None
+    draining: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Nexus:
-    """A running service and its parts."""
+    """A running service and its parts.
+
+    Attributes:
+        http_port: where health and metrics are asked; 0 while nobody listens there.
+    """
 
     settings: Settings
     bus: Bus
     ledger: RequestLedger
+    dead_letters: DeadLetters
     store: Store
     registry: ToolRegistry
     persistence: PersistenceService
     builder: ContextBuilder
     requests: RequestService
     catalog: ToolCatalog
+    metrics: PrometheusMetrics
+    http_port: int = 0
+    state: _State = field(default_factory=_State)
 
     async def load_stored(self) -> None:
         """Prepare the store and take from it what is kept there: settings and tools.
@@ -92,33 +123,88 @@ async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
     """
     async with AsyncExitStack() as stack:
         stack.enter_context(ungrouped())
-        bus, ledger = await stack.enter_async_context(open_bus(settings.bus))
+        transport = await stack.enter_async_context(open_bus(settings.bus))
         store = await stack.enter_async_context(open_store(settings.database))
-        registry = ToolRegistry()
-        discover(registry, settings.tools.modules)
-        persistence = PersistenceService(store)
-        builder = ContextBuilder(persistence, store, registry, ledger, _builder_settings(settings))
-        requests = RequestService(builder, bus, ledger, _request_settings(settings.bus))
-        catalog = ToolCatalog(registry, store, refresh_s=settings.tools.refresh_seconds)
-        nexus = Nexus(settings, bus, ledger, store, registry, persistence, builder, requests, catalog)
-        await stack.enter_async_context(persistence.running())
-        await stack.enter_async_context(requests.running())
-        await stack.enter_async_context(catalog.running())
+        nexus = _put_together(settings, transport, store)
+        health = Health(_checks(nexus), nexus.metrics.exposition)
+        http_port = await stack.enter_async_context(
+            serving(health, settings.system.http_host, settings.system.http_port)
+        )
+        nexus = replace(nexus, http_port=http_port)
+        await stack.enter_async_context(nexus.persistence.running())
+        await stack.enter_async_context(nexus.requests.running())
+        await stack.enter_async_context(nexus.catalog.running())
         await stack.enter_async_context(_listening(nexus))
         yield nexus
 
 
+def _put_together(settings: Settings, transport: Transport, store: Store) -> Nexus:
+    metrics = PrometheusMetrics(version=__version__)
+    registry = ToolRegistry()
+    discover(registry, settings.tools.modules)
+    persistence = PersistenceService(store, metrics)
+    builder = ContextBuilder(
+        persistence, store, registry, transport.ledger, _builder_settings(settings), metrics=metrics
+    )
+    requests = RequestService(
+        builder, transport.bus, transport.ledger, transport.dead_letters, _request_settings(settings.bus), metrics
+    )
+    catalog = ToolCatalog(registry, store, refresh_s=settings.tools.refresh_seconds)
+    return Nexus(
+        settings,
+        transport.bus,
+        transport.ledger,
+        transport.dead_letters,
+        store,
+        registry,
+        persistence,
+        builder,
+        requests,
+        catalog,
+        metrics,
+    )
+
+
 @asynccontextmanager
-async def open_bus(settings: BusSettings) -> AsyncIterator[tuple[Bus, RequestLedger]]:
-    """The bus and the ledger of `settings.mode`."""
+async def open_bus(settings: BusSettings) -> AsyncIterator[Transport]:
+    """The transport of `settings.mode`.
+
+    Raises:
+        ConfigError: the URL cannot be used.
+    """
     if settings.mode == "memory":
         memory = MemoryBus()
-        yield memory, MemoryLedger(memory, dead_letter_max=settings.dead_letter_max)
+        ledger = MemoryLedger(memory)
+        yield Transport(memory, ledger, MemoryDeadLetters(most=settings.dead_letter_max, forget=ledger.forget))
         return
     async with open_redis(settings.url.get_secret_value()) as client:
-        bus = RedisPubSubBus(client, prefix=settings.channel_prefix, heartbeat_s=settings.heartbeat_s)
-        ledger = RedisLedger(client, prefix=settings.channel_prefix, dead_letter_max=settings.dead_letter_max)
-        yield bus, ledger
+        prefix = settings.channel_prefix
+        dead_letters = RedisDeadLetters(client, prefix=prefix, most=settings.dead_letter_max)
+        if settings.mode == "pubsub":
+            pubsub = RedisPubSubBus(client, prefix=prefix, heartbeat_s=settings.heartbeat_s)
+            yield Transport(pubsub, RedisLedger(client, prefix=prefix), dead_letters)
+            return
+        streams = _streams_bus(client, settings)
+        streams_ledger = RedisStreamsLedger(
+            client,
+            group=_GROUP,
+            reply_keep_ms=settings.stream_keep_s * 1_000,
+            acknowledged=streams.acknowledged,
+            prefix=prefix,
+        )
+        yield Transport(streams, streams_ledger, dead_letters)
+
+
+def _streams_bus(client: Redis, settings: BusSettings, connect_s: float | None = None) -> RedisStreamsBus:
+    keep_ms = settings.stream_keep_s * 1_000
+    return RedisStreamsBus(
+        client,
+        prefix=settings.channel_prefix,
+        settings=GroupSettings(_GROUP, lease_ms=settings.lease_ms, keep_ms=keep_ms),
+        once_ms=settings.answer_ttl_s * 1_000,
+        reply_keep_ms=keep_ms,
+        connect_s=connect_s,
+    )
 
 
 def open_store(settings: DatabaseSettings) -> AbstractAsyncContextManager[Store]:
@@ -137,35 +223,84 @@ def open_store(settings: DatabaseSettings) -> AbstractAsyncContextManager[Store]
 
 
 @asynccontextmanager
-async def open_client(url: str, *, channel_prefix: str = "", connect_s: float = 5.0) -> AsyncIterator[ContextClient]:
-    """A requester on the Redis at `url`.
+async def open_client(
+    url: str,
+    *,
+    mode: Literal["pubsub", "streams"] = "pubsub",
+    channel_prefix: str = "",
+    signing: Signing | None = None,
+    connect_s: float = 5.0,
+) -> AsyncIterator[ContextClient]:
+    """A requester on the Redis at `url`. Mode, prefix and keys are those of the service.
 
     Raises:
         BusUnavailableError: Redis could not be reached within `connect_s` seconds.
+        ConfigError: the URL cannot be used.
     """
     async with open_redis(url) as redis:
-        bus = RedisPubSubBus(redis, prefix=channel_prefix, connect_s=connect_s)
-        async with ContextClient(bus).listening() as client:
+        bus: Bus
+        if mode == "streams":
+            bus = RedisStreamsBus(redis, prefix=channel_prefix, connect_s=connect_s)
+        else:
+            bus = RedisPubSubBus(redis, prefix=channel_prefix, connect_s=connect_s)
+        async with ContextClient(bus, signing=signing).listening() as client:
             yield client
 
 
 @asynccontextmanager
 async def _listening(nexus: Nexus) -> AsyncIterator[None]:
+    dispatcher = Dispatcher(
+        nexus.bus,
+        nexus.requests,
+        nexus.persistence,
+        nexus.catalog,
+        partial(_reload, nexus),
+        _request_settings(nexus.settings.bus),
+    )
     async with anyio.create_task_group() as tasks:
         try:
             await nexus.load_stored()
         except StoreUnavailableError as error:
             _log.warning("database_unavailable_at_start", reason=str(error))
             tasks.start_soon(_load_later, nexus)
-        async with nexus.bus.subscribe(*_TOPICS) as subscription:
-            done, later = anyio.Event(), Later()
-            tasks.start_soon(later.run)
-            tasks.start_soon(_dispatch_all, nexus, subscription, later, done)
+        shared = work(nexus.settings.bus.max_in_flight)
+        async with nexus.bus.consume(shared, NEWS) as subscription, dispatcher.running():
+            nexus.state.subscription = subscription
+            _measure(nexus, subscription)
+            ended = anyio.Event()
+            tasks.start_soon(dispatcher.dispatch_all, subscription, ended)
             try:
                 yield
             finally:
-                await _drain(nexus, subscription, done)
+                nexus.state.draining = True
+                await _drain(nexus, subscription, ended)
                 tasks.cancel_scope.cancel()
+
+
+def _measure(nexus: Nexus, subscription: Subscription) -> None:
+    nexus.metrics.read_from(Reading.BUS_RECONNECTS, lambda: subscription.reconnects)
+    for topic in subscription.backlogs:
+        nexus.metrics.backlog_from(topic, partial(subscription.backlogs.__getitem__, topic))
+
+
+def _checks(nexus: Nexus) -> dict[str, Check]:
+    """What must be well for the service to be ready (CONTRACT §10)."""
+    longest_s = nexus.settings.bus.heartbeat_s * _SILENT_BEATS
+
+    async def bus() -> str | None:
+        subscription = nexus.state.subscription
+        if subscription is None:
+            return "not connected yet"
+        return None if subscription.silent_s <= longest_s else f"silent for more than {longest_s:g} s"
+
+    async def database() -> str | None:
+        await nexus.store.ping()
+        return None
+
+    async def draining() -> str | None:
+        return "the service is stopping" if nexus.state.draining else None
+
+    return {"bus": bus, "database": Recent(database), "draining": draining}
 
 
 async def _load_later(nexus: Nexus) -> None:
@@ -196,37 +331,6 @@ async def _drain(nexus: Nexus, subscription: Subscription, done: anyio.Event) ->
         _log.error("drain_incomplete", pending=nexus.requests.pending, unwritten=nexus.persistence.unwritten)
 
 
-async def _dispatch_all(nexus: Nexus, subscription: Subscription, later: Later, done: anyio.Event) -> None:
-    """Hand every delivery on without waiting for anything: what takes time is done by others, or `later`."""
-    try:
-        async for delivery in subscription:
-            if delivery.topic == Topics.CONTEXT_BUILD_REQUEST:
-                nexus.requests.offer(delivery.payload)
-            elif fault := _dispatch(nexus, delivery, later):
-                bury = partial(nexus.requests.bury, delivery.topic, delivery.payload, fault)
-                if not later.do(bury):
-                    _log.error("dead_letter_not_kept", topic=delivery.topic, reason="too many are waiting")
-    finally:
-        done.set()
-
-
-def _dispatch(nexus: Nexus, delivery: Delivery, later: Later) -> str | None:
-    """Everything but requests. Nobody waits for an answer, so what cannot be used becomes a dead letter: says why."""
-    try:
-        message = decode(delivery.payload, max_bytes=nexus.settings.bus.max_payload_bytes)
-    except (EnvelopeError, UnreadablePayloadError) as error:
-        return str(error)
-    match delivery.topic:
-        case Topics.LLM_RESULTS | Topics.TOOLS_RESULTS:
-            accepted = nexus.persistence.offer(delivery.topic, message, len(delivery.payload))
-            return None if accepted else "too much is waiting to be recorded"
-        case Topics.TOOLS_REGISTER | Topics.TOOLS_UNREGISTER:
-            return None if nexus.catalog.offer(delivery.topic, message) else "the tool was refused"
-        case _:
-            later.do(partial(_reload, nexus))
-            return None
-
-
 async def _reload(nexus: Nexus) -> None:
     try:
         await nexus.reload_settings()
@@ -250,10 +354,18 @@ def _builder_settings(settings: Settings) -> BuilderSettings:
 def _request_settings(settings: BusSettings) -> RequestSettings:
     return RequestSettings(
         deadline_ms=settings.request_deadline_ms,
-        clock_skew_ms=settings.clock_skew_ms,
         lease_ms=settings.lease_ms,
         answer_ttl_ms=settings.answer_ttl_s * 1_000,
         max_payload_bytes=settings.max_payload_bytes,
         max_in_flight=settings.max_in_flight,
         dead_letter_bodies=settings.dead_letter_bodies,
+        signing=signing_of(settings.signing),
     )
+
+
+@asynccontextmanager
+async def open_dead_letters(settings: BusSettings) -> AsyncIterator[RedisDeadLetters]:
+    """The dead letters of a bus on Redis, for somebody who looks at them and would rather not wait for it."""
+    async with open_redis(settings.url.get_secret_value()) as client:
+        prefix = settings.channel_prefix
+        yield RedisDeadLetters(client, prefix=prefix, most=settings.dead_letter_max, repeated_s=1.0)

@@ -15,9 +15,9 @@ import typer
 from pydantic import SecretStr, ValidationError
 from rich.console import Console
 
-from nexus import __version__, demo, doctor
+from nexus import __version__, dead_letters, demo, doctor
 from nexus.bootstrap import open_client, open_nexus
-from nexus.config import Settings, load_settings
+from nexus.config import Settings, load_settings, signing_of
 from nexus.core.errors import NexusError, RequestError
 from nexus.core.models import Message, Role, Run, new_run_id
 from nexus.core.tasks import ungrouped
@@ -33,6 +33,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(dead_letters.app, name="dead-letters")
 Config = Annotated[
     Path | None, typer.Option(help="Settings file. Default: what NEXUS_CONFIG names.", show_default=False)
 ]
@@ -144,13 +145,17 @@ async def _serve(settings: Settings, embedded: bool) -> None:
             await tasks.start(_watch_signals, lambda: stop.set() if ready.is_set() else starting.cancel())
             # A start that waits for a server is given up; once it is through, what was begun is finished first.
             with starting:
-                async with _servers(settings, embedded) as ready_settings, open_nexus(ready_settings):
+                async with _servers(settings, embedded) as ready_settings, open_nexus(ready_settings) as nexus:
                     ready.set()
-                    _log.info("ready", version=__version__, mode=ready_settings.bus.mode, pid=os.getpid())
+                    mode, port = ready_settings.bus.mode, nexus.http_port
+                    _log.info("ready", version=__version__, mode=mode, pid=os.getpid(), http_port=port)
                     await stop.wait()
                     _log.info("draining", seconds=ready_settings.system.drain_seconds)
             _log.info("stopped")
             tasks.cancel_scope.cancel()
+        # On its way out the process needs no further telling; the default would end it with a signal's exit code.
+        for sign in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(sign, signal.SIG_IGN)
 
 
 async def _watch_signals(end: Callable[[], None], *, task_status: anyio.abc.TaskStatus[None]) -> None:
@@ -173,14 +178,21 @@ async def _servers(settings: Settings, embedded: bool) -> AsyncIterator[Settings
 
 def on_servers(settings: Settings, redis_url: str, mongo_uri: str) -> Settings:
     """`settings` with other addresses of Redis and MongoDB."""
-    bus = settings.bus.model_copy(update={"url": SecretStr(redis_url), "mode": "pubsub"})
+    mode = "streams" if settings.bus.mode == "streams" else "pubsub"
+    bus = settings.bus.model_copy(update={"url": SecretStr(redis_url), "mode": mode})
     database = settings.database.model_copy(update={"uri": SecretStr(mongo_uri)})
     return settings.model_copy(update={"bus": bus, "database": database})
 
 
 async def _request(settings: Settings, run: Run, timeout: float) -> dict[str, Any]:  # noqa: ASYNC109  # passed on
-    url, prefix = settings.bus.url.get_secret_value(), settings.bus.channel_prefix
-    async with open_client(url, channel_prefix=prefix, connect_s=timeout) as client:
+    bus = settings.bus
+    async with open_client(
+        bus.url.get_secret_value(),
+        mode="streams" if bus.mode == "streams" else "pubsub",
+        channel_prefix=bus.channel_prefix,
+        signing=signing_of(bus.signing),
+        connect_s=timeout,
+    ) as client:
         return await client.build(run, timeout=timeout)
 
 

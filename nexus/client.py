@@ -1,8 +1,9 @@
 """The reference requester: what an orchestrator does to get a context (CONTRACT §1.5).
 
 It publishes a request, sends the same bytes again until it is answered or its time is over, and takes the first answer
-to its id. It listens on a topic of its own, so that it never sees the answers of others; what is no answer is ignored.
-Where the bus has keys it signs what it asks, and an answer that is not to be believed is none.
+to its id. A bus that keeps messages takes the request once only, however often it is sent. The client listens on a
+topic of its own, so that it never sees the answers of others; what is no answer is ignored. Where the bus has keys it
+signs what it asks, and an answer that is not to be believed is none.
 """
 
 import uuid
@@ -22,7 +23,7 @@ from nexus.core.wire import EnvelopeError, decode, encode
 
 _DEADLINE_MS: Final = (100, 60_000)
 _LARGEST_ANSWER: Final = 256 << 20
-# How long to wait when the bus is away, at most.
+# How long to wait at most when the bus is away, and at first when nobody hears.
 _PAUSE_S: Final = 0.1
 
 
@@ -38,12 +39,18 @@ class _Waiting:
 
 
 class ContextClient:
-    """Asks Nexus for contexts. Use `listening()`, then `build` as often and as concurrently as you like."""
+    """Asks Nexus for contexts. Use `listening()`, then `build` as often and as concurrently as you like.
+
+    Attributes:
+        unheard: how often a request was sent and nobody was there to hear it; it is soon sent again.
+    """
 
     def __init__(self, bus: Bus, *, resend_s: float = 1.0, signing: Signing | None = None) -> None:
+        self.unheard = 0
         self._bus = bus
         self._signing = signing
         self._resend_s = resend_s
+        self._shortest_pause = min(resend_s, _PAUSE_S)
         self._reply_to = f"client-{uuid.uuid4().hex}"
         self._waiting: dict[str, _Waiting] = {}
 
@@ -67,7 +74,8 @@ class ContextClient:
             timeout: seconds until the answer is of no use any more, 0.1 to 60; Nexus is told.
 
         Raises:
-            RequestError: Nexus answered with an error; its `code` says which.
+            RequestError: Nexus answered with an error; its `code` says which, and of an overloaded service
+                `retry_after_ms` says when trying again, with a new run of the same content, may help.
             TimeoutError: nobody answered in time.
         """
         low, high = _DEADLINE_MS
@@ -82,22 +90,28 @@ class ContextClient:
         try:
             payload = encode(message, topic=Topics.CONTEXT_BUILD_REQUEST, signing=self._signing)
             with anyio.fail_after(timeout):
-                outcome = await self._ask(payload, waiting)
+                outcome = await self._ask(message.id, payload, waiting)
         finally:
             del self._waiting[message.id]
         if isinstance(outcome, RequestError):
             raise outcome
         return outcome
 
-    async def _ask(self, payload: bytes, waiting: _Waiting) -> Outcome:
+    async def _ask(self, request_id: str, payload: bytes, waiting: _Waiting) -> Outcome:
+        pause = self._shortest_pause
         while waiting.outcome is None:
             try:
-                await self._bus.publish(Topics.CONTEXT_BUILD_REQUEST, payload)
+                heard = await self._bus.publish(Topics.CONTEXT_BUILD_REQUEST, payload, once=request_id)
             except BusUnavailableError:
                 # Whether it was heard is unknown; the same bytes again do no harm.
-                await anyio.sleep(min(self._resend_s, _PAUSE_S))
+                await anyio.sleep(self._shortest_pause)
                 continue
-            with anyio.move_on_after(self._resend_s):
+            if heard:
+                pause = self._resend_s
+            else:
+                self.unheard += 1
+                pause = min(pause * 2, self._resend_s)
+            with anyio.move_on_after(pause):
                 await waiting.answered.wait()
         return waiting.outcome
 
@@ -127,4 +141,7 @@ def _outcome(content: Any) -> Outcome | None:
         return None
     code = error.get("code")
     known = ErrorCode(code) if code in list(ErrorCode) else ErrorCode.INTERNAL
-    return RequestError(known, str(error.get("message", "")))
+    retry_after_ms = error.get("retry_after_ms")
+    return RequestError(
+        known, str(error.get("message", "")), retry_after_ms if isinstance(retry_after_ms, int) else None
+    )

@@ -22,7 +22,7 @@ Check = Callable[[], Awaitable[str]]
 async def examine(settings: Settings, console: Console, quick: bool = False) -> bool:
     """Make the checks and print a line for each. Returns whether all is well."""
     async with AsyncExitStack() as stack:
-        bus, _ = await stack.enter_async_context(open_bus(settings.bus))
+        bus = (await stack.enter_async_context(open_bus(settings.bus))).bus
         store = await stack.enter_async_context(open_store(settings.database))
         bus_answers = await _make(
             console,

@@ -14,7 +14,10 @@ import structlog
 
 _ALLOWED: Final = frozenset(
     {
+        "attempts",
         "bytes",
+        "deliveries",
+        "entry",
         "environment",
         "event",
         "exception",

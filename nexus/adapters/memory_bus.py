@@ -6,22 +6,22 @@ process. As on Redis, a subscriber that reads too slowly loses messages and hold
 
 import time
 import uuid
-from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import anyio
 import structlog
 from anyio.lowlevel import checkpoint
 
-from nexus.core.ports import Acquired, Answered, Busy, Claim, Conflict, DeadLetter, Delivery
+from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Conflict, Delivery, Work
 
 _log = structlog.get_logger(__name__)
 
 _BUFFERED = 1_024
 _SAID_AGAIN_S = 1.0
-_SAME_LETTER_S = 60.0
+# How long a request without an answer is known after its lease, so that its attempts are counted.
+_KNOWN_S = 600.0
 # Expired entries are looked for when this many have been added since the last time.
 _SWEPT_EVERY = 1_000
 
@@ -31,6 +31,8 @@ class MemorySubscription:
 
     def __init__(self, topics: tuple[str, ...]) -> None:
         self.reconnects = 0
+        self.backlogs: dict[str, int] = {}
+        self.silent_s = 0.0
         self.topics = frozenset(topics)
         self._send, self._receive = anyio.create_memory_object_stream[Delivery](_BUFFERED)
 
@@ -67,8 +69,9 @@ class MemoryBus:
     def __init__(self) -> None:
         self._subscriptions: list[MemorySubscription] = []
 
-    async def publish(self, topic: str, payload: bytes) -> int:
+    async def publish(self, topic: str, payload: bytes, *, once: str = "") -> int:
         """Hand the payload to everybody who listens. Returns to how many."""
+        del once  # what nobody kept must be sent each time
         heard = 0
         for subscription in self._subscriptions:
             if topic in subscription.topics:
@@ -88,12 +91,23 @@ class MemoryBus:
             self._subscriptions.remove(subscription)
             subscription.close()
 
+    def consume(
+        self, work: Sequence[Work], news: Sequence[str] = ()
+    ) -> AbstractAsyncContextManager[MemorySubscription]:
+        """Listen to all of it: everybody hears everything."""
+        return self.subscribe(*(item.topic for item in work), *news)
+
+    def done(self, delivery: Delivery) -> None:
+        """Do nothing: the delivery is forgotten already."""
+
 
 @dataclass(slots=True)
 class _Entry:
     fingerprint: str
     token: str
-    until: float
+    known_until: float
+    lease_until: float = 0.0
+    attempts: int = 0
     topic: str = ""
     answer: bytes | None = None
     said_at: float = 0.0
@@ -109,65 +123,84 @@ class _Kept:
 class _State:
     requests: dict[str, _Entry] = field(default_factory=dict)
     kept: dict[str, _Kept] = field(default_factory=dict)
-    buried_until: dict[tuple[str, str], float] = field(default_factory=dict)
     added: int = 0
 
 
 class MemoryLedger:
-    """`nexus.core.ports.RequestLedger` within one process."""
+    """`nexus.core.ports.RequestLedger` within one process.
 
-    def __init__(self, bus: MemoryBus, *, dead_letter_max: int = 10_000) -> None:
+    Args:
+        bus: where answers are published.
+        clock: seconds that never run back.
+    """
+
+    def __init__(self, bus: MemoryBus, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._bus = bus
+        self._clock = clock
         self._state = _State()
-        self.dead_letters: deque[DeadLetter] = deque(maxlen=dead_letter_max)
 
     async def begin(self, key: str, fingerprint: str, lease_ms: int) -> Claim:
         """Ask for a request."""
-        now = time.monotonic()
+        now = self._clock()
         self._sweep(now)
         entry = self._live(key, now)
         if entry is None:
-            token = uuid.uuid4().hex
-            self._state.requests[key] = _Entry(fingerprint, token, now + lease_ms / 1_000)
-            return Acquired(key, fingerprint, token, time.time_ns() // 1_000_000)
+            entry = self._state.requests[key] = _Entry(fingerprint, "", 0.0)
         if entry.fingerprint != fingerprint:
             return Conflict()
-        if entry.answer is None or now - entry.said_at < _SAID_AGAIN_S:
+        if entry.answer is not None:
+            if now - entry.said_at < _SAID_AGAIN_S:
+                return Announced()
+            entry.said_at = now
+            return Answered(entry.topic, entry.answer)
+        if entry.token and entry.lease_until > now:
             return Busy()
-        entry.said_at = now
-        return Answered(entry.topic, entry.answer)
+        entry.token = uuid.uuid4().hex
+        entry.attempts += 1
+        self._lease(entry, now, lease_ms)
+        return Acquired(key, fingerprint, entry.token, time.time_ns() // 1_000_000, entry.attempts)
 
     async def renew(self, claim: Acquired, lease_ms: int) -> bool:
         """Hold a request for longer."""
-        now = time.monotonic()
+        now = self._clock()
         entry = self._live(claim.key, now)
         if entry is None or entry.token != claim.token or entry.answer is not None:
             return False
-        entry.until = now + lease_ms / 1_000
+        self._lease(entry, now, lease_ms)
         return True
 
-    async def finish(self, claim: Acquired, topic: str, answer: bytes, keep_ms: int) -> bool:
+    async def finish(
+        self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None = None
+    ) -> int | None:
         """Keep the answer and publish it."""
-        now = time.monotonic()
+        del delivery  # nothing is kept that could be done with
+        now = self._clock()
         entry = self._live(claim.key, now)
-        if entry and entry.answer is not None:
-            return entry.token == claim.token
-        if entry and entry.fingerprint != claim.fingerprint:
-            return False
+        if entry and (entry.answer is not None or entry.fingerprint != claim.fingerprint):
+            return 1 if entry.token == claim.token and entry.fingerprint == claim.fingerprint else None
         until = now + keep_ms / 1_000
-        self._state.requests[claim.key] = _Entry(claim.fingerprint, claim.token, until, topic, answer, now)
-        await self._bus.publish(topic, answer)
-        return True
+        self._state.requests[claim.key] = _Entry(
+            claim.fingerprint, claim.token, until, topic=topic, answer=answer, said_at=now
+        )
+        return await self._bus.publish(topic, answer)
 
     async def release(self, claim: Acquired) -> None:
         """Give a request back."""
         entry = self._state.requests.get(claim.key)
-        if entry and entry.token == claim.token and entry.answer is None:
+        if entry is None or entry.token != claim.token or entry.answer is not None:
+            return
+        entry.token = ""
+        entry.attempts -= 1
+        if entry.attempts < 1:
             del self._state.requests[claim.key]
+
+    def forget(self, key: str) -> None:
+        """Know nothing of a request any more."""
+        self._state.requests.pop(key, None)
 
     async def keep_first(self, key: str, value: bytes, keep_ms: int) -> bytes:
         """Keep a value unless there is one; returns the one that is kept."""
-        now = time.monotonic()
+        now = self._clock()
         self._sweep(now)
         kept = self._state.kept.get(key)
         if kept is None or kept.until <= now:
@@ -177,24 +210,20 @@ class MemoryLedger:
     async def kept(self, key: str) -> bytes | None:
         """What is kept."""
         kept = self._state.kept.get(key)
-        return kept.value if kept and kept.until > time.monotonic() else None
-
-    async def bury(self, letter: DeadLetter) -> None:
-        """Keep a dead letter."""
-        now = time.monotonic()
-        self._sweep(now)
-        mark = (letter.sha256, letter.reason)
-        if self._state.buried_until.get(mark, now) <= now:
-            self._state.buried_until[mark] = now + _SAME_LETTER_S
-            self.dead_letters.append(letter)
+        return kept.value if kept and kept.until > self._clock() else None
 
     def _live(self, key: str, now: float) -> _Entry | None:
         entry = self._state.requests.get(key)
-        return entry if entry and entry.until > now else None
+        return entry if entry and entry.known_until > now else None
+
+    def _lease(self, entry: _Entry, now: float, lease_ms: int) -> None:
+        entry.lease_until = now + lease_ms / 1_000
+        entry.known_until = entry.lease_until + _KNOWN_S
 
     def _sweep(self, now: float) -> None:
         self._state.added += 1
         if self._state.added % _SWEPT_EVERY == 0:
-            self._state.requests = {key: entry for key, entry in self._state.requests.items() if entry.until > now}
+            self._state.requests = {
+                key: entry for key, entry in self._state.requests.items() if entry.known_until > now
+            }
             self._state.kept = {key: kept for key, kept in self._state.kept.items() if kept.until > now}
-            self._state.buried_until = {mark: until for mark, until in self._state.buried_until.items() if until > now}

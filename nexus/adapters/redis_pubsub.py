@@ -9,7 +9,7 @@ Rules of this module:
 """
 
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from typing import Any, Final
 
@@ -21,8 +21,9 @@ from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
 from nexus.adapters.redis_client import translated
+from nexus.adapters.redis_cluster import hearers
 from nexus.core.errors import BusUnavailableError
-from nexus.core.ports import Delivery
+from nexus.core.ports import Delivery, Work
 from nexus.core.tasks import ungrouped
 
 _log = structlog.get_logger(__name__)
@@ -44,10 +45,11 @@ class RedisPubSubBus:
         self._heartbeat_s = heartbeat_s
         self._connect_s = connect_s
 
-    async def publish(self, topic: str, payload: bytes) -> int:
+    async def publish(self, topic: str, payload: bytes, *, once: str = "") -> int:
         """Send once. Returns how many subscribers heard it."""
+        del once  # what nobody kept must be sent each time
         with translated():
-            return int(await self._client.publish(self._prefix + topic, payload))
+            return hearers(self._client, await self._client.publish(self._prefix + topic, payload))
 
     def subscribe(self, *topics: str) -> AbstractAsyncContextManager["RedisSubscription"]:
         """Listen to `topics` for as long as the context lasts.
@@ -55,6 +57,15 @@ class RedisPubSubBus:
         Waits for a Redis that cannot be reached: `connect_s` seconds, then BusUnavailableError; for ever without.
         """
         return _subscribed(RedisSubscription(self._client, self._prefix, topics, self._heartbeat_s), self._connect_s)
+
+    def consume(
+        self, work: Sequence[Work], news: Sequence[str] = ()
+    ) -> AbstractAsyncContextManager["RedisSubscription"]:
+        """Listen to all of it: pub/sub hands everything to everybody."""
+        return self.subscribe(*dict.fromkeys([*(item.topic for item in work), *news]))
+
+    def done(self, delivery: Delivery) -> None:
+        """Do nothing: pub/sub has forgotten the delivery already."""
 
 
 @asynccontextmanager
@@ -78,6 +89,7 @@ class RedisSubscription:
 
     def __init__(self, client: Redis, prefix: str, topics: tuple[str, ...], heartbeat_s: float) -> None:
         self.reconnects = 0
+        self.backlogs: dict[str, int] = {}
         self._client = client
         self._prefix = prefix
         self._heartbeat_s = heartbeat_s
@@ -88,6 +100,12 @@ class RedisSubscription:
         self._using_pubsub = anyio.Lock()
         self._stopping = False
         self._listening = anyio.CancelScope()
+        self._heard_at = anyio.current_time()
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since anything came over the connection, the heartbeat included."""
+        return anyio.current_time() - self._heard_at
 
     def close(self) -> None:
         """Give both ends of the buffer back."""
@@ -159,14 +177,14 @@ class RedisSubscription:
 
     async def _read(self, pubsub: PubSub) -> None:
         self._pubsub = pubsub
-        heard_at = anyio.current_time()
+        self._heard_at = anyio.current_time()
         try:
             while pubsub.subscribed:
                 message = await pubsub.get_message(timeout=self._heartbeat_s)
                 if message is not None:
                     await self._deliver(message)
-                    heard_at = anyio.current_time()
-                elif anyio.current_time() - heard_at > self._heartbeat_s * _SILENT_BEATS:
+                    self._heard_at = anyio.current_time()
+                elif self.silent_s > self._heartbeat_s * _SILENT_BEATS:
                     raise BusUnavailableError("silent for three heartbeats")
         finally:
             # redis-py fails with an AttributeError where one task closes what another sends on.

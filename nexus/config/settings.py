@@ -13,6 +13,11 @@ from nexus.config.sources import faults, from_environment, from_file, merge, mis
 # Sections that the `configurations` document of an environment may hold (CONTRACT §9).
 STORED_SECTIONS: Final = ("memory", "layouts", "user_defaults")
 
+_NO_HASH_TAG: Final = (
+    "bus.channel_prefix: needs a hash tag where bus.url is a cluster and bus.mode is streams, so that all keys are in "
+    "one slot; for instance '{nexus}:'"
+)
+
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -31,19 +36,26 @@ class SystemSettings(_Section):
 class BusSettings(_Section):
     """The bus and what is promised about a request on it (CONTRACT §1.5, §1.6)."""
 
-    mode: Literal["pubsub", "memory"] = "pubsub"
+    mode: Literal["pubsub", "streams", "memory"] = "pubsub"
     url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
-    channel_prefix: str = Field(default="", max_length=64, pattern=r"^[A-Za-z0-9._:-]*$")
+    channel_prefix: str = Field(
+        default="", max_length=64, pattern=r"^[A-Za-z0-9._:-]*(\{[A-Za-z0-9._:-]+\}[A-Za-z0-9._:-]*)?$"
+    )
     request_deadline_ms: int = Field(default=5_000, ge=100, le=60_000)
-    clock_skew_ms: int = Field(default=30_000, ge=0, le=86_400_000)
     lease_ms: int = Field(default=2_000, ge=200, le=60_000)
     answer_ttl_s: int = Field(default=3_600, ge=1, le=604_800)
+    stream_keep_s: int = Field(default=600, ge=60, le=604_800)
     max_payload_bytes: int = Field(default=1_048_576, ge=1_024, le=67_108_864)
     max_in_flight: int = Field(default=256, ge=1, le=65_536)
     heartbeat_s: float = Field(default=5.0, ge=0.05, le=60)
     dead_letter_bodies: bool = False
     dead_letter_max: int = Field(default=10_000, ge=1, le=1_000_000)
     signing: SigningSettings = SigningSettings()
+
+    def faults(self) -> list[str]:
+        """What is wrong with mode, address and prefix together, one line an item."""
+        on_cluster = self.url.get_secret_value().startswith(("redis+cluster:", "rediss+cluster:"))
+        return [_NO_HASH_TAG] if on_cluster and self.mode == "streams" and "{" not in self.channel_prefix else []
 
 
 class DatabaseSettings(_Section):
@@ -165,5 +177,5 @@ def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = 
     )
     environment = variables.get("NEXUS_ENV") or "development"
     settings = Settings.model_validate({**merge(in_file, in_environment), "environment": environment})
-    refuse(settings.bus.signing.faults())
+    refuse([*settings.bus.faults(), *settings.bus.signing.faults()])
     return settings

@@ -55,12 +55,14 @@ class RequestError(NexusError):
     Attributes:
         code: one of `ErrorCode`.
         message: what is wrong and where, for the sender; never a stack trace, never another owner's data.
+        retry_after_ms: when trying again may help, if that can be told.
     """
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
+    def __init__(self, code: ErrorCode, message: str, retry_after_ms: int | None = None) -> None:
         super().__init__(f"{code}: {message}")
         self.code = code
         self.message = message
+        self.retry_after_ms = retry_after_ms
 
 
 class UnreadablePayloadError(NexusError):

@@ -17,36 +17,108 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One message as it came: the topic without prefix, and the bytes."""
+    """One message as it came.
+
+    Attributes:
+        topic: without prefix.
+        payload: the bytes.
+        entry: under which the bus keeps it; `""` on a bus that keeps nothing.
+        sent_ms: when the bus took it, in milliseconds since 1970 by the bus's own clock; 0 where it does not say.
+        deliveries: how often it has been handed out, this time included.
+        shared: a piece of work of which one replica has charge, until it reports it `done`.
+        surplus: more is waiting than all replicas together may have waiting; this is to be refused.
+    """
 
     topic: str
     payload: bytes
+    entry: str = ""
+    sent_ms: int = 0
+    deliveries: int = 1
+    shared: bool = False
+    surplus: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A topic whose messages are shared out among the replicas.
+
+    Attributes:
+        most: how many may be in the hands of one replica at once.
+        sheds: when more than `most` are waiting for all of them, what is above is handed out as `surplus`.
+    """
+
+    topic: str
+    most: int
+    sheds: bool = False
 
 
 class Bus(Protocol):
-    """Topics that carry bytes to everybody who listens.
+    """Topics that carry bytes.
 
-    - Order: what one publisher sends to one topic arrives in that order, or not at all.
-    - Loss: at most once. What is published while a subscriber reconnects does not reach it; the subscriber reconnects
-      by itself, also from a connection that is open at one end only. `Subscription.reconnects` counts how often it did.
-    - A subscriber that reads too slowly holds nobody else up. It loses what the bus cannot keep for it.
+    Two kinds of bus keep this promise to a different degree (CONTRACT §1.5):
+
+    - One that keeps nothing (`pubsub`, `memory`): at most once. What is published while a subscriber reconnects does
+      not reach it; everybody who consumes hears everything. A subscriber that reads too slowly loses messages.
+    - One that keeps messages (`streams`): at least once. A message that was accepted is handed out until one replica
+      has reported it `done`; what a replica had in hand when it died goes to another.
+
+    On both:
+
+    - Order: what one publisher sends to one topic arrives in that order, what is handed out again excepted.
+    - A subscriber reconnects by itself, also from a connection that is open at one end only.
+      `Subscription.reconnects` counts how often it did.
+    - A subscriber that reads too slowly holds nobody else up.
     - Errors: `BusUnavailableError`, and nothing else. A failed `publish` may or may not have been heard. What is raised
       in the context of a subscription leaves it as it is.
     """
 
-    async def publish(self, topic: str, payload: bytes) -> int:
-        """Send `payload` once. Returns how many subscribers of the whole bus it was handed to; 0 means nobody heard."""
+    async def publish(self, topic: str, payload: bytes, *, once: str = "") -> int:
+        """Send `payload`. Returns how many subscribers of the whole bus it was handed to; 0 means nobody heard.
+
+        Args:
+            topic: to everybody who listens there.
+            payload: the bytes.
+            once: a bus that keeps messages takes what is sent under this name once only, so that sending it again does
+                no harm, and returns 1.
+        """
         ...
 
     def subscribe(self, *topics: str) -> AbstractAsyncContextManager["Subscription"]:
-        """Listen to `topics` for as long as the context lasts. When it is entered, the subscription is in force."""
+        """Hear everything on `topics` for as long as the context lasts. When it is entered, that is in force."""
+        ...
+
+    def consume(self, work: Sequence[Work], news: Sequence[str] = ()) -> AbstractAsyncContextManager["Subscription"]:
+        """Take part in the `work` of a service, and hear its `news`, for as long as the context lasts.
+
+        On a bus that keeps messages each piece of work goes to one replica, which has charge of it until it is `done`;
+        it is then handed out `shared`. What it leaves undone at the end of the context goes to another. News reach
+        every replica that is there.
+        """
+        ...
+
+    def done(self, delivery: Delivery) -> None:
+        """Have the bus know, soon, that this piece of work need not be handed out again. Never waits."""
         ...
 
 
 class Subscription(Protocol):
-    """Deliveries in the order in which they arrived. Iterating ends by `stop`, by an error or with its context."""
+    """Deliveries in the order in which they arrived. Iterating ends by `stop`, by an error or with its context.
+
+    Attributes:
+        reconnects: how often the connection was opened anew.
+    """
 
     reconnects: int
+
+    @property
+    def backlogs(self) -> Mapping[str, int]:
+        """How much work nobody has been given yet, by topic, as of some seconds ago; `{}` where nothing is kept."""
+        ...
+
+    @property
+    def silent_s(self) -> float:
+        """For how long nothing has been heard from the bus, its own signs of life included."""
+        ...
 
     async def stop(self) -> None:
         """Take in nothing more. Iterating ends after what had arrived until then."""
@@ -62,12 +134,14 @@ class Acquired:
     Attributes:
         key, fingerprint, token: what `renew`, `finish` and `release` need.
         now_ms: the time at the ledger, in milliseconds since 1970: the one clock that all replicas share.
+        attempts: how often the request has been acquired without an answer coming of it, this time included.
     """
 
     key: str
     fingerprint: str
     token: str
     now_ms: int
+    attempts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +151,15 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """It has been answered, and this is the answer."""
+    """It has been answered, and this is the answer, to be announced again by the caller."""
 
     topic: str
     answer: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """It has been answered, and the answer was announced a moment ago: nothing is left to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +167,7 @@ class Conflict:
     """The key belongs to another payload."""
 
 
-Claim = Acquired | Busy | Answered | Conflict
+Claim = Acquired | Busy | Answered | Announced | Conflict
 
 
 class RequestLedger(Protocol):
@@ -96,8 +175,9 @@ class RequestLedger(Protocol):
 
     - Of any number of `begin`s with one key, one is `Acquired` at a time; a second only after the lease has run out,
       was released, or the kept answer has expired.
-    - `finish` keeps the answer and publishes it in one step. The first one wins; every later one returns False and does
-      nothing, so that a key has one effective answer.
+    - `finish` keeps the answer, publishes it and, on a bus that keeps messages, reports the delivery done, in one step.
+      The first one wins; every later one returns None and publishes nothing, so that a key has one effective answer.
+    - A key without an answer is known for ten minutes after its last lease, with its attempts.
     - Every operation may be repeated after an error: its effect is that of doing it once.
     - Errors: `BusUnavailableError`, and nothing else.
     """
@@ -110,12 +190,18 @@ class RequestLedger(Protocol):
         """Hold the request for another `lease_ms`. False when it is no longer the caller's."""
         ...
 
-    async def finish(self, claim: Acquired, topic: str, answer: bytes, keep_ms: int) -> bool:
-        """Publish `answer` on `topic` and keep it for `keep_ms`. False when the request has an answer already."""
+    async def finish(
+        self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None = None
+    ) -> int | None:
+        """Publish `answer` on `topic` and keep it for `keep_ms`; `delivery`, which brought the request, is done.
+
+        Returns:
+            How many heard it, as for `Bus.publish`; None when the request has an answer already.
+        """
         ...
 
     async def release(self, claim: Acquired) -> None:
-        """Give the request back unanswered."""
+        """Give the request back unanswered. The attempt does not count."""
         ...
 
     async def keep_first(self, key: str, value: bytes, keep_ms: int) -> bytes:
@@ -126,17 +212,20 @@ class RequestLedger(Protocol):
         """What `keep_first` keeps under `key`; None when nothing, or no longer."""
         ...
 
-    async def bury(self, letter: "DeadLetter") -> None:
-        """Keep a dead letter. The same bytes for the same reason within a minute are one letter."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A message that could not be used (CONTRACT §1.6).
 
     Attributes:
+        topic: where it came from, without prefix.
+        reason: why it could not be used; no content.
+        sha256, size: of its bytes.
+        deliveries: how often it had been handed out.
+        message_id: the id of the message, where it could be read.
         body: the bytes, only where settings allow them to be kept.
+        letter_id: under which it is kept; `""` before it is.
+        at_ms: when it was buried, in milliseconds since 1970 by the bus's clock; 0 before it is.
     """
 
     topic: str
@@ -144,7 +233,41 @@ class DeadLetter:
     sha256: str
     size: int
     deliveries: int = 1
+    message_id: str = ""
     body: bytes | None = None
+    letter_id: str = ""
+    at_ms: int = 0
+
+
+class DeadLetters(Protocol):
+    """Messages that could not be used, newest last, at most `bus.dead_letter_max` of them.
+
+    Errors: `BusUnavailableError`, and nothing else.
+    """
+
+    async def bury(self, letter: DeadLetter) -> None:
+        """Keep a dead letter. The same bytes for the same reason within a minute are one letter."""
+        ...
+
+    async def count(self) -> int:
+        """How many there are."""
+        ...
+
+    async def newest(self, limit: int, *, before: str = "") -> list[DeadLetter]:
+        """Up to `limit` letters, newest first; those older than the letter `before`, where it is given."""
+        ...
+
+    async def find(self, letter_id: str) -> DeadLetter | None:
+        """The letter with that id."""
+        ...
+
+    async def drop(self, letter_id: str) -> bool:
+        """Remove a letter. False when there is none of that id."""
+        ...
+
+    async def forget_answer(self, key: str) -> None:
+        """Let the request `key` be answered anew, as if it had never been asked. For a letter that is sent again."""
+        ...
 
 
 class MessageStore(Protocol):

@@ -1,10 +1,12 @@
-"""What a payload asks, under which key, and where its answer goes (CONTRACT §1.3, §1.4). Pure."""
+"""What a payload asks, under which key, and where its answer goes (CONTRACT §1.3, §1.4, §1.7). Pure."""
 
 import hashlib
 from dataclasses import dataclass, replace
 
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import Message
+from nexus.core.ports import Delivery
+from nexus.core.signing import Signing
 from nexus.core.topics import Topics
 from nexus.core.wire import EnvelopeError, EnvelopeIds, decode, encode
 from nexus.services.context.answers import error_answer
@@ -19,11 +21,13 @@ class Ask:
 
     Attributes:
         ids: who asks. The answer repeats them.
-        key: what the ledger knows it by: the request id, but for a conflict.
+        key: what the ledger knows it by: the request id, but for a conflict or a sender who is not known.
         fingerprint: SHA-256 of the payload. The same key with another fingerprint is another request.
         topic: where the answer goes.
         asked: the request, or what is wrong with it.
+        delivery: what brought it.
         at: when it arrived, on the monotonic clock.
+        signing: with what answers are signed.
     """
 
     ids: EnvelopeIds
@@ -31,11 +35,17 @@ class Ask:
     fingerprint: str
     topic: str
     asked: Message | RequestError
+    delivery: Delivery
     at: float
+    signing: Signing | None = None
+
+    def encoded(self, answer: Message) -> bytes:
+        """The bytes of an answer to this."""
+        return encode(answer, topic=self.topic, signing=self.signing)
 
     def refusal(self, error: RequestError) -> bytes:
         """The encoded answer that says what is wrong."""
-        return encode(error_answer(self.ids.id, self.ids.run_id, self.ids.owner_key, error))
+        return self.encoded(error_answer(self.ids.id, self.ids.run_id, self.ids.owner_key, error))
 
     def as_conflict(self) -> "Ask":
         """This, as an ask whose id belongs to another request.
@@ -43,25 +53,36 @@ class Ask:
         It has a key of its own, so that the conflict too is answered once, and the request it conflicts with is safe.
         """
         error = RequestError(ErrorCode.ID_CONFLICT, "id: belongs to another request; every request needs its own")
-        return replace(self, key=f"{self.key}#{self.fingerprint[:_KEY_CHARS]}", asked=error)
+        return replace(self, key=_own_key(self.key, self.fingerprint), asked=error)
 
 
-def read_ask(payload: bytes, at: float, *, max_bytes: int) -> Ask:
-    """What `payload`, which arrived at `at`, asks.
+def read_ask(delivery: Delivery, at: float, *, max_bytes: int, signing: Signing | None = None) -> Ask:
+    """What a delivery, which arrived at `at`, asks.
 
     Raises:
         UnreadablePayloadError: nobody can be answered.
     """
+    payload = delivery.payload
+    fingerprint = hashlib.sha256(payload).hexdigest()
     suffix = ""
     asked: Message | RequestError
     try:
-        asked = message = decode(payload, max_bytes=max_bytes)
+        asked = message = decode(
+            payload, max_bytes=max_bytes, topic=delivery.topic, signing=signing, sent_ms=delivery.sent_ms
+        )
         ids = EnvelopeIds(message.id, message.run_id, message.owner_key)
+        key = ids.id
         suffix = reply_suffix(message)
     except EnvelopeError as error:
         asked, ids = error, error.ids
+        # Whoever sent it may not be who the id belongs to, and must not take it from that one.
+        key = _own_key(ids.id, fingerprint) if signing else ids.id
         suffix = f".{ids.reply_to}" if REPLY_TO.fullmatch(ids.reply_to) else ""
     except RequestError as error:
         asked = error
-    fingerprint = hashlib.sha256(payload).hexdigest()
-    return Ask(ids, ids.id, fingerprint, Topics.CONTEXT_BUILD_RESPONSE + suffix, asked, at)
+    topic = Topics.CONTEXT_BUILD_RESPONSE + suffix
+    return Ask(ids, key, fingerprint, topic, asked, delivery, at, signing)
+
+
+def _own_key(key: str, fingerprint: str) -> str:
+    return f"{key}#{fingerprint[:_KEY_CHARS]}"

@@ -4,13 +4,14 @@ Rules of this module:
 
 - Recording is idempotent by (`owner_key`, `id`): replicas and resends write a row once.
 - A row that cannot be written now waits in memory, bounded in number and bytes, and is tried again until it is written
-  or the service stops. What does not fit is refused, and the caller is told.
+  or the service stops. What does not fit is refused, and the caller is told. Whoever offered a row can be told when it
+  is settled, so that a bus that keeps messages keeps this one until then.
 - Every row that is read is checked against its owner once more before anybody sees it.
 """
 
 import random
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Self
@@ -20,6 +21,7 @@ import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
 from nexus.core.models import Message
 from nexus.core.ports import MessageStore, Past, Row
 from nexus.core.topics import Topics
@@ -36,24 +38,30 @@ _KNOWN_SESSIONS: Final = 10_000
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 
 
+def _nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     row: Row
     size: int
-    written: anyio.Event
+    settled: Callable[[], None]
 
 
 class PersistenceService:
     """Records results and inputs, and reads history. Use `running()` to have the background writers at work."""
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: MessageStore, metrics: Metrics | None = None) -> None:
         self._store = store
+        self._metrics = metrics or NoMetrics()
         self._send, self._receive = anyio.create_memory_object_stream[_Waiting](_MOST_WAITING)
         self._waiting_bytes = 0
         self._unwritten = 0
         self._idle = anyio.Event()
         self._idle.set()
         self._sessions: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._metrics.read_from(Reading.UNWRITTEN_ROWS, lambda: self._unwritten)
 
     @property
     def unwritten(self) -> int:
@@ -73,7 +81,8 @@ class PersistenceService:
                 self._send.close()
                 self._receive.close()
                 if self._unwritten:
-                    _log.error("rows_lost", rows=self._unwritten)
+                    _log.error("rows_unwritten", rows=self._unwritten)
+                    self._metrics.count(Event.ROW_LOST, self._unwritten)
 
     async def flush(self) -> None:
         """Return when everything that was accepted is written."""
@@ -86,17 +95,24 @@ class PersistenceService:
         if len(self._sessions) > _KNOWN_SESSIONS:
             self._sessions.popitem(last=False)
 
-    def offer(self, topic: str, message: Message, size: int) -> bool:
-        """Accept a result from the bus for recording. `size` is that of its payload.
+    def offer(self, topic: str, message: Message, size: int, settled: Callable[[], None] = _nothing) -> bool:
+        """Accept a result from the bus for recording.
+
+        Args:
+            topic: where it came from.
+            message: the result.
+            size: that of its payload.
+            settled: called when it is written, or never will be because the store does not accept it.
 
         Returns:
             False when too much is waiting already; True also for what is not recorded by rule.
         """
         row = llm_row(message) if topic == Topics.LLM_RESULTS else tool_row(message)
         if row is None:
+            settled()
             return True
         row["session_id"] = given_session(message)
-        return self._enqueue(row, size) is not None
+        return self._enqueue(row, size, settled)
 
     def offer_input(self, message: Message, text: str, session_id: str) -> anyio.Event | None:
         """Accept a run's human input for recording.
@@ -105,7 +121,9 @@ class PersistenceService:
             An event that is set when the row is written; None when too much is waiting already.
         """
         self.remember_session(message.owner_key, message.run_id, session_id)
-        return self._enqueue(human_row(message, text, session_id), len(text))
+        written = anyio.Event()
+        accepted = self._enqueue(human_row(message, text, session_id), len(text), written.set)
+        return written if accepted else None
 
     async def get_history(self, owner_key: str, limit: int = 20) -> list[Row]:
         """The newest `limit` rows of every role, whole, newest first.
@@ -156,25 +174,24 @@ class PersistenceService:
             _log.error("foreign_rows_withheld", rows=len(rows) - len(own))
         return own
 
-    def _enqueue(self, row: Row, size: int) -> anyio.Event | None:
+    def _enqueue(self, row: Row, size: int, settled: Callable[[], None]) -> bool:
         if self._waiting_bytes + size > _MOST_WAITING_BYTES:
-            return None
-        item = _Waiting(row, size, anyio.Event())
+            return False
         try:
-            self._send.send_nowait(item)
+            self._send.send_nowait(_Waiting(row, size, settled))
         except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            return None
+            return False
         self._waiting_bytes += size
         if not self._unwritten:
             self._idle = anyio.Event()
         self._unwritten += 1
-        return item.written
+        return True
 
     async def _write_all(self, waiting: MemoryObjectReceiveStream[_Waiting]) -> None:
         async with waiting:
             async for item in waiting:
                 await self._write(item.row)
-                item.written.set()
+                item.settled()
                 self._waiting_bytes -= item.size
                 self._unwritten -= 1
                 if not self._unwritten:
@@ -195,8 +212,10 @@ class PersistenceService:
                 pause = min(pause * 2, _LONGEST_PAUSE)
             except StoreRejectedError as error:
                 _log.error("row_rejected", message_id=row["id"], reason=str(error))
+                self._metrics.count(Event.ROW_REJECTED)
                 return
             else:
+                self._metrics.count(Event.ROW_RECORDED)
                 return
 
     async def _insert_reused(self, row: Row) -> None:

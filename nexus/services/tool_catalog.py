@@ -4,7 +4,7 @@ Every replica writes what it hears; the writes are idempotent. What a replica di
 where it looks again every now and then.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, Self
 
@@ -26,6 +26,10 @@ _PAUSE_S: Final = 1.0
 _Change = tuple[str, dict[str, Any] | None]
 
 
+def _nothing() -> None:
+    pass
+
+
 class ToolCatalog:
     """Keeps a registry's remote tools the same as those in the store."""
 
@@ -33,7 +37,7 @@ class ToolCatalog:
         self._registry = registry
         self._documents = documents
         self._refresh_s = refresh_s
-        self._send, self._receive = anyio.create_memory_object_stream[_Change](_MOST_WAITING)
+        self._send, self._receive = anyio.create_memory_object_stream[tuple[_Change, Callable[[], None]]](_MOST_WAITING)
         self._refreshing = anyio.Lock()
         registry.complete = False
 
@@ -50,8 +54,13 @@ class ToolCatalog:
                 self._send.close()
                 self._receive.close()
 
-    def offer(self, topic: str, message: Message) -> bool:
+    def offer(self, topic: str, message: Message, settled: Callable[[], None] = _nothing) -> bool:
         """Accept a message of `tools.register` (the definition) or `tools.unregister` (`{"name": …}` or the name).
+
+        Args:
+            topic: which of the two.
+            message: what is registered.
+            settled: called when it is stored, or never will be because the store does not accept it.
 
         Returns:
             False when it is malformed, names a tool of this process, or too many are waiting; the log says which.
@@ -65,7 +74,7 @@ class ToolCatalog:
             _log.warning("tool_refused", message_id=message.id, name=change[0], reason="the name is taken by a module")
             return False
         try:
-            self._send.send_nowait(change)
+            self._send.send_nowait((change, settled))
         except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
             _log.error("tool_refused", message_id=message.id, name=change[0], reason="no more changes can be taken now")
             return False
@@ -84,8 +93,9 @@ class ToolCatalog:
             self._registry.complete = True
 
     async def _apply_all(self) -> None:
-        async for name, definition in self._receive:
+        async for (name, definition), settled in self._receive:
             await self._apply(name, definition)
+            settled()
 
     async def _apply(self, name: str, definition: dict[str, Any] | None) -> None:
         """Make the change in the store, however long that takes: later changes wait, so that their order is kept."""

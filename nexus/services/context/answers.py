@@ -23,5 +23,7 @@ def answer(request_id: str, run_id: str, owner_key: str, content: Mapping[str, A
 
 def error_answer(request_id: str, run_id: str, owner_key: str, error: RequestError) -> Message:
     """The answer that tells a requester what is wrong."""
-    described = {"code": error.code.value, "message": error.message, "retryable": error.code.retryable}
+    described: dict[str, Any] = {"code": error.code.value, "message": error.message, "retryable": error.code.retryable}
+    if error.retry_after_ms is not None:
+        described["retry_after_ms"] = error.retry_after_ms
     return answer(request_id, run_id, owner_key, {"status": "error", "error": described, "messages": [], "tools": []})

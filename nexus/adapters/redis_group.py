@@ -1,0 +1,412 @@
+"""One topic of a service's work, read through a consumer group (CONTRACT §1.5, mode `streams`).
+
+Rules of this module:
+
+- What is read and not yet `done` is in hand. No more is read than may be in hand, so the stream is the queue.
+- What is in hand is held: while this process lives, nobody takes it over, however long it takes. Whatever nobody has
+  held for a lease is taken over, by whoever looks first; everybody looks twice a lease.
+- After an error of the connection entries may have been given to this consumer in a reply that was lost. They are
+  pending and not in hand, and are fetched before anything new is read.
+- A group that has vanished (FLUSHALL) is made anew from the beginning of the stream: nothing in it may be passed over.
+- Nothing that a group has not acknowledged or not read is ever trimmed, whosever group it is.
+"""
+
+import random
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+from redis.asyncio import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from nexus.core.ports import Delivery, Work
+
+_log = structlog.get_logger(__name__)
+
+_Argument = bytes | str | int
+
+_BLOCK_MS: Final = 1_000
+_READ_AT_ONCE: Final = 32
+_MOST_SURPLUS: Final = 64
+_MOST_BYTES: Final = 64 << 20
+_LOOK_AGAIN_S: Final = 0.05
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+# A consumer with nothing pending that has not been heard of for so long is gone.
+_GONE_MS: Final = 600_000
+
+# KEYS: stream. ARGV: group, consumer, most that may wait, most to take. What is above goes to this consumer.
+_SHED = """
+for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+  local about = {}
+  for i = 1, #group, 2 do about[group[i]] = group[i + 1] end
+  if about['name'] == ARGV[1] then
+    local surplus = (tonumber(about['lag'] or 0) or 0) - ARGV[3]
+    if surplus < 1 then return false end
+    return redis.call('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', math.min(surplus, ARGV[4]),
+      'STREAMS', KEYS[1], '>')
+  end
+end
+return redis.error_reply('NOGROUP')
+"""
+# KEYS: stream. ARGV: group, consumer, idle_ms, cursor, count. The next cursor, and entries with their deliveries.
+_TAKE_OVER = """
+local claimed = redis.call('XAUTOCLAIM', KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], 'COUNT', ARGV[5])
+local taken = {}
+for _, entry in ipairs(claimed[2]) do
+  local pending = redis.call('XPENDING', KEYS[1], ARGV[1], entry[1], entry[1], 1)
+  taken[#taken + 1] = {entry[1], entry[2], pending[1] and pending[1][4] or 1}
+end
+return {claimed[1], taken}
+"""
+# KEYS: stream. ARGV: group, consumer, then entries. Those that are this consumer's have been heard of just now.
+_HOLD = """
+local held = 0
+for i = 3, #ARGV do
+  if redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1, ARGV[2])[1] then
+    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, ARGV[i], 'JUSTID')
+    held = held + 1
+  end
+end
+return held
+"""
+# KEYS: stream. ARGV: group, consumer, count, then entries in hand. What else is pending here, with its deliveries.
+_STRANDED = """
+local in_hand = {}
+for i = 4, #ARGV do in_hand[ARGV[i]] = true end
+local stranded = {}
+local start = '-'
+while true do
+  local pending = redis.call('XPENDING', KEYS[1], ARGV[1], start, '+', 100, ARGV[2])
+  for _, entry in ipairs(pending) do
+    if #stranded >= tonumber(ARGV[3]) then return stranded end
+    if not in_hand[entry[1]] then
+      local claimed = redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, entry[1], 'RETRYCOUNT', entry[4])
+      if claimed[1] then stranded[#stranded + 1] = {entry[1], claimed[1][2], entry[4]} end
+    end
+    start = '(' .. entry[1]
+  end
+  if #pending < 100 then return stranded end
+end
+"""
+# KEYS: stream. ARGV: group, consumer, idle_ms. What is pending here can be taken over at once, as if never handed out.
+_GIVE_BACK = """
+local given = 0
+local start = '-'
+while true do
+  local pending = redis.call('XPENDING', KEYS[1], ARGV[1], start, '+', 100, ARGV[2])
+  for _, entry in ipairs(pending) do
+    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, entry[1], 'IDLE', ARGV[3],
+      'RETRYCOUNT', math.max(entry[4] - 1, 0), 'JUSTID')
+    given = given + 1
+    start = '(' .. entry[1]
+  end
+  if #pending < 100 then break end
+end
+if given == 0 then redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2]) end
+return given
+"""
+# KEYS: stream. ARGV: group, keep_ms, gone_ms. Trims what is older than keep_ms and done with by every group; forgets
+# consumers that are gone.
+_TRIM = """
+if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+local function moment(id)
+  local ms, number = string.match(id, '^(%d+)-(%d+)$')
+  return tonumber(ms), tonumber(number)
+end
+local time = redis.call('TIME')
+local floor = string.format('%.0f-0', time[1] * 1000 + math.floor(time[2] / 1000) - ARGV[2])
+for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+  local about = {}
+  for i = 1, #group, 2 do about[group[i]] = group[i + 1] end
+  local needed = about['last-delivered-id']
+  if about['pending'] > 0 then needed = redis.call('XPENDING', KEYS[1], about['name'])[2] end
+  local needed_ms, needed_number = moment(needed)
+  local floor_ms, floor_number = moment(floor)
+  if needed_ms < floor_ms or (needed_ms == floor_ms and needed_number < floor_number) then floor = needed end
+  if about['name'] == ARGV[1] then
+    for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
+      local known = {}
+      for i = 1, #consumer, 2 do known[consumer[i]] = consumer[i + 1] end
+      if known['pending'] == 0 and known['idle'] > tonumber(ARGV[3]) then
+        redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], known['name'])
+      end
+    end
+  end
+end
+return redis.call('XTRIM', KEYS[1], 'MINID', floor)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """Of a consumer group.
+
+    Attributes:
+        name: of the group, one for each service.
+        consumer: of this process within the group, its own in each subscription.
+        lease_ms: after how long without a sign of life of its consumer an entry is taken over.
+        keep_ms: how long an entry that every group has done with stays in its stream.
+    """
+
+    name: str = "nexus"
+    consumer: str = ""
+    lease_ms: int = 2_000
+    keep_ms: int = 600_000
+
+
+class Listener(Protocol):
+    """Whom a reader gives what it reads, and tells how it fares."""
+
+    @property
+    def stopping(self) -> anyio.Event:
+        """Set when nothing more is to be taken in."""
+        ...
+
+    def heard(self) -> None:
+        """Redis has replied."""
+        ...
+
+    def reconnected(self) -> None:
+        """The connection works again."""
+        ...
+
+    async def deliver(self, delivery: Delivery) -> None:
+        """Something to do."""
+        ...
+
+
+class GroupReader:
+    """A consumer of one topic. Use `run` in a task of its own, and `close` afterwards."""
+
+    def __init__(self, client: Redis, prefix: str, work: Work, settings: GroupSettings, listener: Listener) -> None:
+        self.topic = work.topic
+        self._client = client
+        self._prefix = prefix
+        self._key = prefix + work.topic
+        self._work = work
+        self._names = (settings.name, settings.consumer)
+        self._settings = settings
+        self._listener = listener
+        self._in_hand: dict[str, Delivery] = {}
+        self._bytes_in_hand = 0
+        self._surplus_in_hand = 0
+        self._to_acknowledge: list[str] = []
+        self._freed = anyio.Event()
+        self._acknowledgeable = anyio.Event()
+        self._shed, self._take_over, self._hold, self._stranded, self._give_back, self._trim = map(
+            client.register_script, (_SHED, _TAKE_OVER, _HOLD, _STRANDED, _GIVE_BACK, _TRIM)
+        )
+
+    @property
+    def in_hand(self) -> int:
+        """How many entries are in hand."""
+        return len(self._in_hand)
+
+    def done(self, delivery: Delivery, *, acknowledged: bool = False) -> None:
+        """Let go of an entry; it is acknowledged soon, unless it has been."""
+        if self._in_hand.pop(delivery.entry, None) is None:
+            return
+        self._bytes_in_hand -= len(delivery.payload)
+        self._surplus_in_hand -= delivery.surplus
+        self._freed.set()
+        if not acknowledged:
+            self._to_acknowledge.append(delivery.entry)
+            self._acknowledgeable.set()
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Read, hold, take over and acknowledge. Waits for Redis before it has started."""
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(self._read_on)
+            task_status.started()
+            tasks.start_soon(self._hold_on)
+            tasks.start_soon(self._look_for_abandoned)
+            tasks.start_soon(self._acknowledge)
+
+    async def close(self) -> None:
+        """Acknowledge what is done, and give the rest back, to be taken over at once."""
+        try:
+            await self._acknowledge_all()
+            arguments: list[_Argument] = [*self._names, self._settings.lease_ms * 1_000]
+            left = await self._give_back(keys=[self._key], args=arguments)
+        except (RedisError, OSError) as error:
+            _log.warning("work_not_given_back", topic=self.topic, reason=type(error).__name__)
+            return
+        if left:
+            _log.info("work_given_back", topic=self.topic, pending=left)
+
+    async def trim(self, topic: str) -> None:
+        """Shorten the stream of a topic by what is old and done with."""
+        arguments: list[_Argument] = [self._settings.name, self._settings.keep_ms, _GONE_MS]
+        await self._trim(keys=[self._prefix + topic], args=arguments)
+
+    async def backlog(self) -> int:
+        """How many entries the group has not been given yet."""
+        for group in await self._client.xinfo_groups(self._key):
+            if group["name"].decode() == self._settings.name:
+                return int(group["lag"] or 0)
+        return 0
+
+    async def _read_on(self, *, task_status: TaskStatus[None]) -> None:
+        """Read until `stop`."""
+        pause, connected, told, started = _FIRST_PAUSE, False, False, False
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._cancel_when_stopping, tasks.cancel_scope)
+            while True:
+                try:
+                    if not connected:
+                        await self._make_group()
+                        await self._fetch_stranded()
+                        connected, pause = True, _FIRST_PAUSE
+                        if told:
+                            told = False
+                            self._listener.reconnected()
+                        if not started:
+                            started = True
+                            task_status.started()
+                    await self._read()
+                    self._listener.heard()
+                except (RedisError, OSError) as error:
+                    connected = False
+                    if _is_group_gone(error):
+                        _log.warning("group_vanished", topic=self.topic)
+                        continue
+                    _log.warning("bus_disconnected", reason=type(error).__name__)
+                    told = True
+                    await anyio.sleep(pause)
+                    pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _cancel_when_stopping(self, scope: anyio.CancelScope) -> None:
+        await self._listener.stopping.wait()
+        scope.cancel()
+
+    async def _make_group(self) -> None:
+        try:
+            await self._client.xgroup_create(self._key, self._settings.name, id="0", mkstream=True)
+        except ResponseError as error:
+            if "BUSYGROUP" not in str(error):
+                raise
+
+    async def _fetch_stranded(self) -> None:
+        arguments: list[_Argument] = [*self._names, max(self._room(), 0), *self._in_hand]
+        for entry, fields, deliveries in await self._stranded(keys=[self._key], args=arguments):
+            await self._take(delivery_of(self.topic, entry, _pairs(fields), shared=True, deliveries=deliveries))
+
+    async def _read(self) -> None:
+        """One read, as much as there is room for; where there is none, wait for it, or take what is too much."""
+        room = self._room()
+        if room > 0:
+            found = await self._client.xreadgroup(*self._names, {self._key: ">"}, count=room, block=_BLOCK_MS)
+            for entry, fields in entries_of(found):
+                await self._take(delivery_of(self.topic, entry, fields, shared=True))
+            return
+        self._freed = anyio.Event()
+        with anyio.move_on_after(_LOOK_AGAIN_S if self._work.sheds else _BLOCK_MS / 1_000):
+            await self._freed.wait()
+        if not self._work.sheds:
+            return
+        free = _MOST_SURPLUS - self._surplus_in_hand
+        if self._room() <= 0 and free > 0:
+            arguments: list[_Argument] = [*self._names, self._work.most, free]
+            found = await self._shed(keys=[self._key], args=arguments)
+            for _, entries in found or ():
+                for entry, fields in entries:
+                    pairs = _pairs(fields)
+                    await self._take(delivery_of(self.topic, entry, pairs, shared=True, surplus=True))
+
+    def _room(self) -> int:
+        """How many entries may be read now."""
+        if self._bytes_in_hand > _MOST_BYTES:
+            return 0
+        return min(self._work.most - len(self._in_hand) + self._surplus_in_hand, _READ_AT_ONCE)
+
+    async def _take(self, delivery: Delivery) -> None:
+        if delivery.entry in self._in_hand:
+            return
+        self._in_hand[delivery.entry] = delivery
+        self._bytes_in_hand += len(delivery.payload)
+        self._surplus_in_hand += delivery.surplus
+        await self._listener.deliver(delivery)
+
+    async def _hold_on(self) -> None:
+        """Give signs of life for what is in hand."""
+        while True:
+            await anyio.sleep(self._settings.lease_ms / 3_000)
+            if not self._in_hand:
+                continue
+            try:
+                arguments: list[_Argument] = [*self._names, *self._in_hand]
+                await self._hold(keys=[self._key], args=arguments)
+                self._listener.heard()
+            except (RedisError, OSError) as error:
+                if not _is_group_gone(error):
+                    _log.warning("lease_not_renewed", topic=self.topic, reason=type(error).__name__)
+
+    async def _look_for_abandoned(self) -> None:
+        """Take over what has not been held for a lease. At random times, lest all replicas look at once."""
+        while not self._listener.stopping.is_set():
+            await anyio.sleep(self._settings.lease_ms / 2_000 * random.uniform(0.7, 1))  # noqa: S311  # needs no secrecy
+            try:
+                await self._take_over_abandoned()
+            except (RedisError, OSError) as error:
+                if not _is_group_gone(error):
+                    _log.debug("not_looked_for_abandoned", topic=self.topic, reason=type(error).__name__)
+
+    async def _take_over_abandoned(self) -> None:
+        cursor = b"0-0"
+        while (room := self._room()) > 0 and not self._listener.stopping.is_set():
+            arguments: list[_Argument] = [*self._names, self._settings.lease_ms, cursor, room]
+            cursor, taken = await self._take_over(keys=[self._key], args=arguments)
+            for entry, fields, deliveries in taken:
+                _log.info("work_taken_over", topic=self.topic, entry=entry.decode(), deliveries=deliveries)
+                await self._take(delivery_of(self.topic, entry, _pairs(fields), shared=True, deliveries=deliveries))
+            if cursor == b"0-0":
+                return
+
+    async def _acknowledge(self) -> None:
+        """Acknowledge what is done, many at once where many are."""
+        while True:
+            await self._acknowledgeable.wait()
+            self._acknowledgeable = anyio.Event()
+            try:
+                await self._acknowledge_all()
+            except (RedisError, OSError) as error:
+                _log.debug("not_acknowledged", topic=self.topic, reason=type(error).__name__)
+                await anyio.sleep(_LONGEST_PAUSE)
+                self._acknowledgeable.set()
+
+    async def _acknowledge_all(self) -> None:
+        while self._to_acknowledge:
+            entries = list(self._to_acknowledge)
+            await self._client.xack(self._key, self._settings.name, *entries)
+            del self._to_acknowledge[: len(entries)]
+
+
+def delivery_of(
+    topic: str, entry: bytes, fields: Any, *, shared: bool = False, deliveries: int = 1, surplus: bool = False
+) -> Delivery:
+    """An entry of a stream as a delivery. One without a `message` is an empty payload, which nobody can read."""
+    payload = bytes((fields or {}).get(b"message", b""))
+    name = entry.decode()
+    return Delivery(topic, payload, name, int(name.partition("-")[0]), deliveries, shared, surplus)
+
+
+def entries_of(found: Any) -> list[tuple[bytes, Any]]:
+    """The entries in a reply to a read of one stream, in both of redis-py's forms."""
+    if isinstance(found, dict):
+        return [entry for listed in found.values() for batch in listed for entry in batch]
+    return [entry for _, entries in found or () for entry in entries]
+
+
+def _pairs(fields: list[bytes] | None) -> dict[bytes, bytes]:
+    """A script's reply holds names and values in one list."""
+    flat = fields or []
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _is_group_gone(error: Exception) -> bool:
+    text = str(error)
+    return isinstance(error, ResponseError) and any(
+        sign in text for sign in ("NOGROUP", "UNBLOCKED", "no such key", "No such key")
+    )

@@ -1,0 +1,160 @@
+"""From the bus to whoever deals with a message, without ever waiting (CONTRACT §1.1).
+
+Rules of this module:
+
+- Nothing here waits for anything: what takes time is done by others, or later.
+- A piece of work is reported done when it is: a result when it is written, a tool when it is stored. Until then a bus
+  that keeps messages keeps it, so that it outlives this process.
+- Nobody waits for an answer to anything but a request, so what cannot be used becomes a dead letter.
+"""
+
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final, Self
+
+import anyio
+import structlog
+
+from nexus.core.errors import ErrorCode, UnreadablePayloadError
+from nexus.core.metrics import DeadLetterCause
+from nexus.core.models import Message
+from nexus.core.ports import Bus, Delivery, Work
+from nexus.core.tasks import Later
+from nexus.core.topics import Topics
+from nexus.core.wire import EnvelopeError, decode
+from nexus.services.answering import MOST_DELIVERIES, RequestSettings
+from nexus.services.persistence import PersistenceService
+from nexus.services.requests import RequestService
+from nexus.services.tool_catalog import ToolCatalog
+
+_log = structlog.get_logger(__name__)
+
+_MOST_RESULTS: Final = 256
+_MOST_TOOLS: Final = 64
+_OFFER_AGAIN_S: Final = 0.2
+
+NEWS: Final = (Topics.TOOLS_REGISTER, Topics.TOOLS_UNREGISTER, Topics.CONFIG_CHANGED)
+
+_Fault = tuple[str, DeadLetterCause]
+
+
+def work(max_in_flight: int) -> tuple[Work, ...]:
+    """What the replicas share out among themselves. Tools are stored by one, and heard of by all."""
+    return (
+        Work(Topics.CONTEXT_BUILD_REQUEST, max_in_flight, sheds=True),
+        Work(Topics.LLM_RESULTS, _MOST_RESULTS),
+        Work(Topics.TOOLS_RESULTS, _MOST_RESULTS),
+        Work(Topics.TOOLS_REGISTER, _MOST_TOOLS),
+        Work(Topics.TOOLS_UNREGISTER, _MOST_TOOLS),
+    )
+
+
+class Dispatcher:
+    """Hands deliveries on. Use `running()`, then `dispatch_all`.
+
+    Args:
+        bus, requests, persistence, catalog: whom it hands them to.
+        reload: reads the stored settings again.
+        settings: limits and keys.
+    """
+
+    def __init__(  # noqa: PLR0917  # one for each part
+        self,
+        bus: Bus,
+        requests: RequestService,
+        persistence: PersistenceService,
+        catalog: ToolCatalog,
+        reload: Callable[[], Awaitable[None]],
+        settings: RequestSettings,
+    ) -> None:
+        self._bus = bus
+        self._requests = requests
+        self._persistence = persistence
+        self._catalog = catalog
+        self._reload = reload
+        self._settings = settings
+        self._later = Later()
+        self._tasks = anyio.create_task_group()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Do what is to be done later, until the context ends."""
+        async with self._tasks:
+            self._tasks.start_soon(self._later.run)
+            try:
+                yield self
+            finally:
+                self._tasks.cancel_scope.cancel()
+
+    async def dispatch_all(self, deliveries: AsyncIterable[Delivery], ended: anyio.Event) -> None:
+        """Hand on every delivery; `ended` is set when there are no more."""
+        try:
+            async for delivery in deliveries:
+                if delivery.topic == Topics.CONTEXT_BUILD_REQUEST:
+                    self._requests.offer(delivery)
+                elif fault := self._dispatch(delivery):
+                    self._bury(delivery, *fault)
+        finally:
+            ended.set()
+
+    def _dispatch(self, delivery: Delivery) -> _Fault | None:
+        """Everything but requests. Says why it cannot be used, if so."""
+        if delivery.deliveries > MOST_DELIVERIES:
+            return f"handed out {delivery.deliveries - 1} times, and never finished", DeadLetterCause.POISON
+        settings = self._settings
+        try:
+            message = decode(
+                delivery.payload,
+                max_bytes=settings.max_payload_bytes,
+                topic=delivery.topic,
+                signing=settings.signing,
+                sent_ms=delivery.sent_ms,
+            )
+        except EnvelopeError as error:
+            return str(error), _CAUSES.get(error.code, DeadLetterCause.UNREADABLE)
+        except UnreadablePayloadError as error:
+            return str(error), DeadLetterCause.UNREADABLE
+        match delivery.topic:
+            case Topics.LLM_RESULTS | Topics.TOOLS_RESULTS:
+                return self._record(delivery, message)
+            case Topics.TOOLS_REGISTER | Topics.TOOLS_UNREGISTER:
+                accepted = self._catalog.offer(delivery.topic, message, partial(self._bus.done, delivery))
+                return None if accepted else ("the tool was refused", DeadLetterCause.REFUSED)
+            case _:
+                self._later.do(self._reload)
+                return None
+
+    def _record(self, delivery: Delivery, message: Message) -> _Fault | None:
+        if self._offer(delivery, message):
+            return None
+        if not delivery.shared:
+            return "too much is waiting to be recorded", DeadLetterCause.BACKLOG
+        # No more than may be in hand wait like this.
+        self._tasks.start_soon(self._offer_until_taken, delivery, message)
+        return None
+
+    def _offer(self, delivery: Delivery, message: Message) -> bool:
+        settled = partial(self._bus.done, delivery)
+        return self._persistence.offer(delivery.topic, message, len(delivery.payload), settled)
+
+    async def _offer_until_taken(self, delivery: Delivery, message: Message) -> None:
+        while True:
+            await anyio.sleep(_OFFER_AGAIN_S)
+            if self._offer(delivery, message):
+                return
+
+    def _bury(self, delivery: Delivery, reason: str, cause: DeadLetterCause) -> None:
+        async def bury() -> None:
+            await self._requests.answerer.bury(delivery, reason, cause)
+            self._bus.done(delivery)
+
+        if not self._later.do(bury):
+            _log.error("dead_letter_not_kept", topic=delivery.topic, reason="too many are waiting")
+            self._bus.done(delivery)
+
+
+_CAUSES: Final = {
+    ErrorCode.PAYLOAD_TOO_LARGE: DeadLetterCause.TOO_LARGE,
+    ErrorCode.UNAUTHENTICATED: DeadLetterCause.UNAUTHENTICATED,
+}
