@@ -73,6 +73,8 @@ async def open_mongo(
     options: dict[str, Any] = {
         "timeoutMS": timeout_ms,
         "serverSelectionTimeoutMS": server_selection_timeout_ms,
+        # The driver's own 20 s would keep its monitor on a connection that a vanished server left behind.
+        "connectTimeoutMS": server_selection_timeout_ms,
         "w": "majority",
         "retryReads": True,
         "retryWrites": True,
