@@ -1,7 +1,7 @@
 # `make` alone lists the targets. All of them set up .venv by themselves; Python 3.11 or newer is all they need.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports coverage bench lock clean
+.PHONY: help demo test check lint types imports coverage bench fuzz lock clean
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -39,6 +39,14 @@ coverage: $(READY) ## the tests, with the share of lines and branches they reach
 
 bench: $(READY) ## what the pure part costs, as ratios
 	@$(BIN)/python benchmarks/assembly.py
+
+# A run begins with what earlier ones have found (.fuzz/corpus).
+FUZZ_SECONDS := 300
+
+fuzz: $(READY) ## hostile bytes for the wire decoder, FUZZ_SECONDS=300 (needs: .venv/bin/python -m pip install atheris)
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || \
+		{ echo 'Fuzzing needs atheris, which is not for every system: $(BIN)/python -m pip install atheris'; exit 1; }
+	@$(BIN)/python -m tests.nexus.fuzz.fuzz_wire -max_total_time=$(FUZZ_SECONDS)
 
 # What is in requirements/ is installed as it stands there, each file checked against its hash. The project itself is
 # built without isolation, so that its build backend is the one of requirements/build.txt and nothing else is fetched.
@@ -82,6 +90,6 @@ lock: ## write requirements/ anew from pyproject.toml (UPGRADE=1: with the newes
 	wc -l requirements/*.txt
 
 clean: ## remove .venv, caches and the embedded servers' data
-	rm -rf .venv .nexus .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache \
+	rm -rf .venv .nexus .fuzz .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache \
 		build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

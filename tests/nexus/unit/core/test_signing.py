@@ -5,13 +5,16 @@ import hashlib
 import hmac
 import itertools
 import json
+import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from nexus.core.canonical import canonical
 from nexus.core.errors import ErrorCode, UnreadablePayloadError
 from nexus.core.models import Message, Role, utc_now
 from nexus.core.signing import Signing
@@ -441,6 +444,21 @@ def _told_apart(one: Any, other: Any) -> bool:
         return json.dumps(json.loads(json.dumps(value), parse_int=float), sort_keys=True)
 
     return doubles(one) != doubles(other) and doubles([one, -0.0]) != doubles([other, 0.0])
+
+
+def test_the_example_of_the_contract() -> None:
+    """Message, signed bytes and signature stand in docs/contract.md as the code makes them."""
+    text = (
+        (Path(__file__).parents[4] / "docs" / "contract.md").read_text(encoding="utf-8").partition("## Authenticity")[2]
+    )
+    message, signed_bytes = re.findall(r"```(?:json)?\n(.*?)\n```", text, re.DOTALL)[:2]
+    signature = re.search(r'"signature": "(v1,k1,.{44})"', text)
+    value = json.loads(message)
+    assert canonical(["v1", "llm.results", value["id"], value["timestamp"], value]).decode() == signed_bytes
+    assert signature is not None
+    assert Signing({"k1": b"an example, not a secret"}).sign("llm.results", value) == signature[1]
+    refusals = ("missing, and only", "of an unknown version; v1", "made with a key that", "more than 300 s away")
+    assert all(reason in text for reason in (*refusals, "has no canonical form: half", "does not belong to this"))
 
 
 def independently(topic: str, payload: bytes, secrets: dict[str, bytes]) -> bool:

@@ -1,0 +1,85 @@
+"""A requester with keys signs what it asks, and takes no answer that is not to be believed (CONTRACT §1.7)."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from nexus.adapters.memory_bus import MemoryBus
+from nexus.client import ContextClient
+from nexus.core.models import Message, Role, Run
+from nexus.core.signing import Signing
+from nexus.core.topics import Topics
+from nexus.core.wire import decode, encode
+from nexus.services.context.answers import answer
+from tests.nexus.support.waiting import PATIENCE_S
+
+REQUIRED = Signing({"k1": b"the first secret"}, required=True)
+LENIENT = Signing({"k1": b"the first secret"})
+STRANGER = Signing({"k1": b"another secret, 16"})
+
+
+@asynccontextmanager
+async def answering(*signings: Signing | None) -> AsyncIterator[tuple[MemoryBus, list[Message]]]:
+    """A bus on which every request is answered once for each of `signings`, signed with it, and what was asked."""
+    bus = MemoryBus()
+    asked: list[Message] = []
+    async with bus.subscribe(Topics.CONTEXT_BUILD_REQUEST) as requests, anyio.create_task_group() as tasks:
+
+        async def serve() -> None:
+            async for delivery in requests:
+                request = decode(delivery.payload, topic=delivery.topic, signing=LENIENT)
+                asked.append(request)
+                topic = f"{Topics.CONTEXT_BUILD_RESPONSE}.{request.metadata['reply_to']}"
+                for number, signing in enumerate(signings):
+                    content = {"status": "success", "messages": [number]}
+                    said = answer(request.id, request.run_id, request.owner_key, content)
+                    await bus.publish(topic, encode(said, topic=topic, signing=signing))
+
+        tasks.start_soon(serve)
+        yield bus, asked
+        tasks.cancel_scope.cancel()
+
+
+async def build(bus: MemoryBus, signing: Signing | None, timeout: float = PATIENCE_S) -> Any:  # noqa: ASYNC109  # passed on
+    """Which of the answers was taken."""
+    run = Run(owner_key="ada")
+    human = Message(run_id=run.id, owner_key="ada", role=Role.HUMAN, content="hello")
+    async with ContextClient(bus, signing=signing).listening() as client:
+        content = await client.build(run.model_copy(update={"history": [human]}), timeout=timeout)
+    return content["messages"][0]
+
+
+async def test_a_request_is_signed() -> None:
+    """For the topic of requests."""
+    async with answering(REQUIRED) as (bus, asked):
+        assert await build(bus, REQUIRED) == 0
+    assert asked[0].metadata["signature"].startswith("v1,k1,")
+
+
+async def test_only_an_answer_to_be_believed_is_taken() -> None:
+    """Not an unsigned one, nor one of another key."""
+    async with answering(None, STRANGER, REQUIRED) as (bus, _):
+        assert await build(bus, REQUIRED) == 2
+
+
+async def test_where_signatures_are_not_required() -> None:
+    """An unsigned answer is taken, a wrongly signed one is not."""
+    async with answering(STRANGER, None) as (bus, _):
+        assert await build(bus, LENIENT) == 1
+
+
+async def test_without_keys_nothing_is_signed_or_looked_at() -> None:
+    """Whoever signed the answer."""
+    async with answering(STRANGER) as (bus, asked):
+        assert await build(bus, None) == 0
+    assert "signature" not in asked[0].metadata
+
+
+async def test_nobody_to_be_believed() -> None:
+    """As if nobody had answered."""
+    async with answering(None, STRANGER) as (bus, _):
+        with pytest.raises(TimeoutError):
+            await build(bus, REQUIRED, timeout=0.1)
