@@ -20,7 +20,7 @@ from nexus.core.topics import Topics
 from nexus.dead_letters.shown import printable
 
 # Letters come with their bodies, so few are held at a time.
-_PAGE: Final = 20
+_PAGE: Final = 10
 _ID: Final = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 _AGE: Final = re.compile(r"(?P<number>[0-9]{1,6})(?P<unit>[smhd])")
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

@@ -66,7 +66,7 @@ def carry_out(
                 advance()
                 if not outcome.done:
                     typer.echo(f"nexus: {letter_id}: {outcome.text}", err=True)
-                elif each:
+                elif each or len(wanted) == 1:
                     typer.echo(f"{letter_id}: {outcome.text}")
 
             if wanted:

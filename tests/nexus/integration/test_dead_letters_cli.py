@@ -8,17 +8,19 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from anyio.lowlevel import checkpoint
 from redis import Redis
 
-from nexus.core.errors import NexusError
-from nexus.dead_letters.handling import choice
+from nexus.core.errors import BusUnavailableError, NexusError
+from nexus.dead_letters.handling import Outcome, choice
+from nexus.dead_letters.terminal import carry_out
 
 REQUEST = "context.build.request"
 # 2026-11-21 22:37:50 UTC.
@@ -358,3 +360,16 @@ def test_stale_signatures(desk: Desk) -> None:
         result = desk.run("replay", old, **keys, NEXUS_BUS__SIGNING__REQUIRED="true")
     assert result.err.startswith("nexus: 1 dead letter came more than 300 s ago: a signature is valid no longer")
     assert (result.code, heard) == (0, [b"x"])
+
+
+def test_work_that_breaks_off(capsys: pytest.CaptureFixture[str]) -> None:
+    """When Redis goes in the middle, what was done until then is summed up before the error is said."""
+
+    async def work(report: Callable[[str, Outcome], None]) -> None:
+        report("1-1", Outcome(done=True, text="sent again and dropped"))
+        await checkpoint()
+        raise BusUnavailableError("ConnectionError")
+
+    with pytest.raises(BusUnavailableError, match=r"Redis does not do what was asked \(ConnectionError\): see that it"):
+        carry_out(["1-1", "2-1"], work, each=False)
+    assert capsys.readouterr().out == "1 dead letter sent again and dropped\n"
