@@ -11,6 +11,7 @@ Rules of this module:
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from functools import partial, wraps
 from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 
@@ -193,20 +194,19 @@ class MongoStore:
         return await self._find_one("configurations", {"environment": {"$eq": environment}})
 
     @_completed
-    async def put_tool(self, name: str, definition: Mapping[str, Any]) -> None:
-        """Keep the definition, in place of one of that name."""
-        change = {"$set": {"definition": dict(definition)}}
+    async def put_tool(self, name: str, definition: Mapping[str, Any] | None, said_at: datetime) -> bool:
+        """Keep the definition, or that there is none, unless something that was said later is kept."""
+        if not self._prepared:
+            await self._prepare_late()
+        not_later = {"name": {"$eq": name}, "$or": [{"said_at": {"$lte": said_at}}, {"said_at": None}]}
+        change = {"$set": {"definition": None if definition is None else dict(definition), "said_at": said_at}}
+        tools = self._database["tools"]
         try:
-            await self._database["tools"].update_one({"name": {"$eq": name}}, change, upsert=True)
+            await tools.update_one(not_later, change, upsert=True)
         except DuplicateKeyError:
-            # Another replica put the same name in between; now it is there to be updated.
-            await self._database["tools"].update_one({"name": {"$eq": name}}, change)
-
-    @_completed
-    async def delete_tool(self, name: str) -> bool:
-        """Forget the definition; False when there was none."""
-        result = await self._database["tools"].delete_one({"name": {"$eq": name}})
-        return bool(result.deleted_count)
+            # Something is kept under the name: said later, or put by another replica in between.
+            return bool((await tools.update_one(not_later, change)).matched_count)
+        return True
 
     @_completed
     async def list_tools(self) -> list[Row]:

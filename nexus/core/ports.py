@@ -6,6 +6,7 @@ Adapters keep the guarantees; the tests under `tests/nexus/contract` check them 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
 import anyio
@@ -373,12 +374,12 @@ class DocumentStore(Protocol):
         """The `configurations` document of the environment."""
         ...
 
-    async def put_tool(self, name: str, definition: Mapping[str, Any]) -> None:
-        """Keep the definition, in place of one of that name."""
-        ...
+    async def put_tool(self, name: str, definition: Mapping[str, Any] | None, said_at: datetime) -> bool:
+        """Keep the definition, or for None that there is none, unless what is kept was said later than `said_at`.
 
-    async def delete_tool(self, name: str) -> bool:
-        """Forget the definition; False when there was none."""
+        So the same messages in any order, however often, lead to the same tools. Returns whether it counts; times are
+        compared to the millisecond.
+        """
         ...
 
     async def list_tools(self) -> list[Row]:

@@ -1,18 +1,21 @@
 """Tools that are registered over the bus (CONTRACT §3), kept so that a restart and every replica see them.
 
-Every replica writes what it hears; the writes are idempotent. What a replica did not hear it reads from the store,
-where it looks again every now and then.
+Every replica writes what it hears, and what was said later counts, however late, often or in which order it is heard.
+So a message that lay about, or that somebody sends again, changes nothing. What a replica did not hear it reads from
+the store, where it looks again every now and then.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
 import anyio
 import structlog
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.models import Message
+from nexus.core.models import Message, utc_now
 from nexus.core.ports import DocumentStore
 from nexus.core.topics import Topics
 from nexus.tools.registry import ToolRegistry, check_definition, check_name
@@ -22,12 +25,23 @@ _log = structlog.get_logger(__name__)
 _MOST_WAITING: Final = 256
 _PAUSE_S: Final = 1.0
 
+# A sender whose clock is further ahead must not have the last word until then.
+_MOST_AHEAD: Final = timedelta(seconds=300)
+
 # The name of a tool, and its definition; None to forget it.
 _Change = tuple[str, dict[str, Any] | None]
 
 
 def _nothing() -> None:
     pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    name: str
+    definition: dict[str, Any] | None
+    said_at: datetime
+    settled: Callable[[], None]
 
 
 class ToolCatalog:
@@ -37,7 +51,7 @@ class ToolCatalog:
         self._registry = registry
         self._documents = documents
         self._refresh_s = refresh_s
-        self._send, self._receive = anyio.create_memory_object_stream[tuple[_Change, Callable[[], None]]](_MOST_WAITING)
+        self._send, self._receive = anyio.create_memory_object_stream[_Waiting](_MOST_WAITING)
         self._refreshing = anyio.Lock()
         registry.complete = False
 
@@ -74,7 +88,7 @@ class ToolCatalog:
             _log.warning("tool_refused", message_id=message.id, name=change[0], reason="the name is taken by a module")
             return False
         try:
-            self._send.send_nowait((change, settled))
+            self._send.send_nowait(_Waiting(*change, _said_at(message), settled))
         except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
             _log.error("tool_refused", message_id=message.id, name=change[0], reason="no more changes can be taken now")
             return False
@@ -93,27 +107,25 @@ class ToolCatalog:
             self._registry.complete = True
 
     async def _apply_all(self) -> None:
-        async for (name, definition), settled in self._receive:
-            await self._apply(name, definition)
-            settled()
+        async for change in self._receive:
+            await self._apply(change)
+            change.settled()
 
-    async def _apply(self, name: str, definition: dict[str, Any] | None) -> None:
+    async def _apply(self, change: _Waiting) -> None:
         """Make the change in the store, however long that takes: later changes wait, so that their order is kept."""
         while True:
             try:
-                if definition is None:
-                    await self._documents.delete_tool(name)
-                else:
-                    await self._documents.put_tool(name, definition)
+                counts = await self._documents.put_tool(change.name, change.definition, change.said_at)
                 await self.refresh()
             except StoreUnavailableError as error:
-                _log.warning("tool_delayed", name=name, reason=str(error))
+                _log.warning("tool_delayed", name=change.name, reason=str(error))
                 await anyio.sleep(_PAUSE_S)
             except StoreRejectedError as error:
-                _log.error("tool_refused", name=name, reason=str(error))
+                _log.error("tool_refused", name=change.name, reason=str(error))
                 return
             else:
-                _log.info("tool_registered" if definition else "tool_unregistered", name=name)
+                changed = "tool_registered" if change.definition else "tool_unregistered"
+                _log.info(changed if counts else "tool_change_outdated", name=change.name)
                 return
 
     async def _refresh_forever(self) -> None:
@@ -123,6 +135,11 @@ class ToolCatalog:
                 await self.refresh()
             except (StoreUnavailableError, StoreRejectedError) as error:
                 _log.warning("tools_not_refreshed", reason=str(error))
+
+
+def _said_at(message: Message) -> datetime:
+    now = utc_now()
+    return now if message.timestamp > now + _MOST_AHEAD else message.timestamp
 
 
 def _registered(content: Any) -> _Change:

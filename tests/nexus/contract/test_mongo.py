@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 
 import anyio
@@ -126,8 +126,7 @@ async def fails_in_every_operation(store: MongoStore) -> None:
         lambda: store.session_of_run("o", "r"),
         lambda: store.find_identity("k"),
         lambda: store.find_configuration("e"),
-        lambda: store.put_tool("t", {}),
-        lambda: store.delete_tool("t"),
+        lambda: store.put_tool("t", {}, datetime(2026, 1, 1, tzinfo=UTC)),
         store.list_tools,
     ]
 

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 
 import anyio
@@ -315,28 +315,46 @@ async def test_identities_and_configurations(place: Place) -> None:
         assert await store.find_configuration("") is None
 
 
+SAID = [datetime(2026, 1, 1, tzinfo=UTC) + timedelta(milliseconds=number) for number in range(20)]
+
+
 async def test_tools(place: Place) -> None:
-    """A definition replaces one of its name and comes back as it was; the list is by name; deleting tells."""
+    """A definition replaces one of its name and comes back as it was; the list is by name; None takes it away."""
     schema = {"$schema": "x", "properties": {"a.b": {"$ref": "#/$defs/c"}}, "": None}
+    place.plant("tools", [{"name": "old", "definition": {"name": "old"}}])
     async with place.open() as store:
         for name in ("b", "a", "c", "a.$b"):
-            await store.put_tool(name, {"name": name, "version": 1})
-        await store.put_tool("b", {"name": "b", "parameters": schema})
-        assert await store.delete_tool("c")
-        assert not await store.delete_tool("c")
+            assert await store.put_tool(name, {"name": name, "version": 1}, SAID[1])
+        assert await store.put_tool("b", {"name": "b", "parameters": schema}, SAID[1])
+        assert await store.put_tool("c", None, SAID[2])
+        assert await store.put_tool("old", None, SAID[0])
+        assert await store.put_tool("unknown", None, SAID[0])
         listed = await store.list_tools()
     assert listed == [{"name": "a", "version": 1}, {"name": "a.$b", "version": 1}, {"name": "b", "parameters": schema}]
 
 
+async def test_what_was_said_later_counts(place: Place) -> None:
+    """An older word on a tool changes nothing, be it that there is one or that there is none; a later one does."""
+    async with place.open() as store:
+        assert await store.put_tool("t", {"version": 2}, SAID[2])
+        assert not await store.put_tool("t", {"version": 1}, SAID[1])
+        assert not await store.put_tool("t", None, SAID[1])
+        assert await store.list_tools() == [{"version": 2}]
+        assert await store.put_tool("t", None, SAID[4])
+        assert not await store.put_tool("t", {"version": 3}, SAID[3])
+        assert await store.list_tools() == []
+        assert await store.put_tool("t", {"version": 5}, SAID[5])
+        assert await store.list_tools() == [{"version": 5}]
+
+
 async def test_many_put_one_tool(place: Place) -> None:
-    """However many put one name at once, there is one definition, and one of theirs."""
+    """However many put one name at once, in whatever order, there is one definition, the one that was said last."""
     async with place.open() as store:
         await store.prepare()
         async with anyio.create_task_group() as tasks:
-            for number in range(20):
-                tasks.start_soon(store.put_tool, "t", {"number": number})
-        (listed,) = await store.list_tools()
-    assert listed["number"] in range(20)
+            for number in sorted(range(20), key=lambda number: number * 7 % 20):
+                tasks.start_soon(store.put_tool, "t", {"number": number}, SAID[number])
+        assert await store.list_tools() == [{"number": 19}]
 
 
 async def test_preparing_may_be_repeated(place: Place) -> None:

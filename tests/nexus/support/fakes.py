@@ -32,10 +32,14 @@ class FakeStore:
         self.identities: list[Row] = []
         self.configurations: list[Row] = []
         self.tools: dict[str, Row] = {}
+        self.said_at: dict[str, datetime] = {}
         self.calls: list[str] = []
 
     def plant(self, collection: str, documents: Sequence[Row]) -> None:
         """Store documents as somebody else would: whatever they are."""
+        if collection == "tools":
+            self.tools |= {document["name"]: document["definition"] for document in documents}
+            return
         getattr(self, collection).extend({"_id": str(bson.ObjectId()), **document} for document in documents)
 
     async def prepare(self) -> None:
@@ -98,15 +102,17 @@ class FakeStore:
         self._ask("find_configuration")
         return _first(self.configurations, "environment", environment)
 
-    async def put_tool(self, name: str, definition: Mapping[str, Any]) -> None:
-        """Keep the definition, in place of one of that name."""
+    async def put_tool(self, name: str, definition: Mapping[str, Any] | None, said_at: datetime) -> bool:
+        """Keep the definition, or that there is none, unless something that was said later is kept."""
         self._ask("put_tool")
-        self.tools[name] = _stored(dict(definition))
-
-    async def delete_tool(self, name: str) -> bool:
-        """Forget the definition; False when there was none."""
-        self._ask("delete_tool")
-        return self.tools.pop(name, None) is not None
+        if name in self.said_at and said_at < self.said_at[name]:
+            return False
+        self.said_at[name] = said_at
+        if definition is None:
+            self.tools.pop(name, None)
+        else:
+            self.tools[name] = _stored(dict(definition))
+        return True
 
     async def list_tools(self) -> list[Row]:
         """The definitions that are kept, by name."""

@@ -1,6 +1,7 @@
 """Tools that are registered over the bus, and that every replica comes to know (CONTRACT §3)."""
 
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -19,9 +20,10 @@ def definition(name: str, description: str = "d") -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "description": description}}
 
 
-def envelope(content: Any) -> Message:
+def envelope(content: Any, said_at: datetime | None = None) -> Message:
     """A message that carries this."""
-    return Message(run_id="run_1", owner_key="ada", role=Role.COMMAND, content=content)
+    said_at = said_at or datetime.now(UTC)
+    return Message(run_id="run_1", owner_key="ada", role=Role.COMMAND, content=content, timestamp=said_at)
 
 
 def lists(registry: ToolRegistry, *names: str) -> Callable[[], Awaitable[bool]]:
@@ -132,7 +134,34 @@ async def test_a_store_that_is_down_delays_and_keeps_the_order() -> None:
         trial.unregister("a")
         trial.register(definition("b"))
         await until(lists(trial.registry, "b"))
-    assert [call for call in store.calls if call != "list_tools"] == ["put_tool", "put_tool", "delete_tool", "put_tool"]
+    assert [call for call in store.calls if call != "list_tools"] == ["put_tool"] * 4
+
+
+async def test_sent_again() -> None:
+    """A registration that is heard again after the tool was taken away does not bring it back."""
+    store = FakeStore()
+    trial = Trial(store)
+    long_ago = datetime.now(UTC) - timedelta(seconds=60)
+    async with trial.catalog.running():
+        settled: list[str] = []
+        overheard = envelope(definition("a"), long_ago)
+        assert trial.catalog.offer(Topics.TOOLS_REGISTER, overheard, lambda: settled.append("registered"))
+        trial.unregister("a")
+        assert trial.catalog.offer(Topics.TOOLS_REGISTER, overheard, lambda: settled.append("again"))
+        trial.register(definition("b"))
+        await until(lists(trial.registry, "b"))
+    assert settled == ["registered", "again"]
+
+
+async def test_a_clock_that_is_far_ahead_has_not_the_last_word() -> None:
+    """What is said next year counts as said now, so that it can be corrected."""
+    trial = Trial(FakeStore())
+    async with trial.catalog.running():
+        ahead = envelope(definition("a"), datetime.now(UTC) + timedelta(days=365))
+        assert trial.catalog.offer(Topics.TOOLS_REGISTER, ahead)
+        await until(lists(trial.registry, "a"))
+        trial.unregister("a")
+        await until(lists(trial.registry))
 
 
 async def test_what_the_store_rejects_is_dropped() -> None:
