@@ -75,6 +75,10 @@ def serve(
     settings = load_settings(config)
     configure_logging(settings.system.log_level, settings.system.log_format)
     anyio.run(_serve, settings, embedded)
+    # Everything has ended in order. Python would now wait for Motor's threads, and those for a server that may be gone.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 @app.command()

@@ -38,7 +38,7 @@ class RedisPubSubBus:
     """`nexus.core.ports.Bus` on Redis pub/sub."""
 
     def __init__(
-        self, client: Redis, *, prefix: str = "", heartbeat_s: float = 5.0, connect_s: float | None = None
+        self, client: Redis, *, prefix: str = "", heartbeat_s: float = 3.0, connect_s: float | None = None
     ) -> None:
         self._client = client
         self._prefix = prefix

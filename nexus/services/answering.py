@@ -114,7 +114,9 @@ class Answerer:
         sha256 = hashlib.sha256(payload).hexdigest()
         _log.warning("unusable_message", topic=delivery.topic, reason=reason, size=len(payload), sha256=sha256)
         self._metrics.buried(cause)
-        body = payload if self._settings.dead_letter_bodies else None
+        # A larger one would be refused when it is sent again.
+        kept = self._settings.dead_letter_bodies and len(payload) <= self._settings.max_payload_bytes
+        body = payload if kept else None
         letter = DeadLetter(delivery.topic, reason, sha256, len(payload), delivery.deliveries, message_id, body)
         try:
             await self._dead_letters.bury(letter)

@@ -10,6 +10,7 @@ Rules of this module:
 
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Self
 
@@ -36,7 +37,12 @@ _OFFER_AGAIN_S: Final = 0.2
 
 NEWS: Final = (Topics.TOOLS_REGISTER, Topics.TOOLS_UNREGISTER, Topics.CONFIG_CHANGED)
 
-_Fault = tuple[str, DeadLetterCause]
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    reason: str
+    cause: DeadLetterCause
+    message_id: str = ""
 
 
 def work(max_in_flight: int) -> tuple[Work, ...]:
@@ -94,14 +100,14 @@ class Dispatcher:
                 if delivery.topic == Topics.CONTEXT_BUILD_REQUEST:
                     self._requests.offer(delivery)
                 elif fault := self._dispatch(delivery):
-                    self._bury(delivery, *fault)
+                    self._bury(delivery, fault)
         finally:
             ended.set()
 
     def _dispatch(self, delivery: Delivery) -> _Fault | None:
         """Everything but requests. Says why it cannot be used, if so."""
         if delivery.deliveries > MOST_DELIVERIES:
-            return f"handed out {delivery.deliveries - 1} times, and never finished", DeadLetterCause.POISON
+            return _Fault(f"handed out {delivery.deliveries - 1} times, and never finished", DeadLetterCause.POISON)
         settings = self._settings
         try:
             message = decode(
@@ -112,15 +118,15 @@ class Dispatcher:
                 sent_ms=delivery.sent_ms,
             )
         except EnvelopeError as error:
-            return str(error), _CAUSES.get(error.code, DeadLetterCause.UNREADABLE)
+            return _Fault(str(error), _CAUSES.get(error.code, DeadLetterCause.UNREADABLE), error.ids.id)
         except UnreadablePayloadError as error:
-            return str(error), DeadLetterCause.UNREADABLE
+            return _Fault(str(error), DeadLetterCause.UNREADABLE)
         match delivery.topic:
             case Topics.LLM_RESULTS | Topics.TOOLS_RESULTS:
                 return self._record(delivery, message)
             case Topics.TOOLS_REGISTER | Topics.TOOLS_UNREGISTER:
                 accepted = self._catalog.offer(delivery.topic, message, partial(self._bus.done, delivery))
-                return None if accepted else ("the tool was refused", DeadLetterCause.REFUSED)
+                return None if accepted else _Fault("the tool was refused", DeadLetterCause.REFUSED, message.id)
             case _:
                 self._later.do(self._reload)
                 return None
@@ -129,7 +135,7 @@ class Dispatcher:
         if self._offer(delivery, message):
             return None
         if not delivery.shared:
-            return "too much is waiting to be recorded", DeadLetterCause.BACKLOG
+            return _Fault("too much is waiting to be recorded", DeadLetterCause.BACKLOG, message.id)
         # No more than may be in hand wait like this.
         self._tasks.start_soon(self._offer_until_taken, delivery, message)
         return None
@@ -144,9 +150,9 @@ class Dispatcher:
             if self._offer(delivery, message):
                 return
 
-    def _bury(self, delivery: Delivery, reason: str, cause: DeadLetterCause) -> None:
+    def _bury(self, delivery: Delivery, fault: _Fault) -> None:
         async def bury() -> None:
-            await self._requests.answerer.bury(delivery, reason, cause)
+            await self._requests.answerer.bury(delivery, fault.reason, fault.cause, fault.message_id)
             self._bus.done(delivery)
 
         if not self._later.do(bury):
