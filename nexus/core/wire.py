@@ -44,7 +44,7 @@ _ESCAPE = re.compile(
     re.DOTALL,
 )
 # A number that overflows has an exponent or more digits than this.
-_PERHAPS_INFINITE = re.compile(rb"[0-9][eE]\+?[0-9]{2}|[0-9]{309}")
+_PERHAPS_INFINITE = re.compile(rb"[0-9](?:[eE]\+?[0-9]{2}|(?<![0-9]{2})[0-9]{308})")
 # A string and whether a colon follows, or a bracket. A string that the payload ends in is none: half an id may be
 # somebody else's.
 _TOKEN = re.compile(rb'"((?:[^"\\]++|\\.)*+)(?:"(\s*+:)?|\\?\Z(?P<cut>))|([\[{])|([\]}])', re.DOTALL)
