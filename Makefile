@@ -1,7 +1,7 @@
 # `make` alone lists the targets. All of them set up .venv by themselves; Python 3.11 or newer is all they need.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports coverage bench fuzz lock clean
+.PHONY: help demo test check lint types imports coverage bench faults fuzz lock clean
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -39,6 +39,11 @@ coverage: $(READY) ## the tests, with the share of lines and branches they reach
 
 bench: $(READY) ## what the pure part costs, as ratios
 	@$(BIN)/python benchmarks/assembly.py
+
+# On the real servers where there are some (NEXUS_TEST_MONGO_URI; redis-server and mongod are started as needed). Histories
+# and logs stay where NEXUS_FAULTS_DIR says; NEXUS_FAULTS_SCALE=0.2 makes the load smaller.
+faults: $(READY) ## kill, stop, stall and flood replicas, Redis and MongoDB, and count what was lost (6 to 8 minutes)
+	@$(BIN)/python -m pytest tests/nexus/faults -q -s
 
 # A run begins with what earlier ones have found (.fuzz/corpus).
 FUZZ_SECONDS := 300

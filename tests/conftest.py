@@ -22,10 +22,13 @@ settings.register_profile("default", deadline=None, derandomize=bool(os.environ.
 settings.load_profile("default")
 
 
+_OF_TESTS = ("NEXUS_TEST_", "NEXUS_FAULTS_", "NEXUS_REAL_")
+
+
 def pytest_configure() -> None:
     """Cut the tests off from the developer's settings and from every other machine: no model endpoint is ever asked."""
     for name in [*os.environ]:
-        if name.startswith(("NEXUS_", "OPENAI_", "ANTHROPIC_")) and not name.startswith("NEXUS_TEST_"):
+        if name.startswith(("NEXUS_", "OPENAI_", "ANTHROPIC_")) and not name.startswith(_OF_TESTS):
             del os.environ[name]
     sys.addaudithook(_stay_on_this_machine)
 

@@ -66,8 +66,10 @@ class MongoServer:
             self._process = None
 
     async def _answers(self) -> bool:
-        async with AsyncMongoClient[dict[str, Any]](self.uri, serverSelectionTimeoutMS=500) as client:
-            with suppress(PyMongoError):
+        # The driver is only asked where something listens: given up while it connects, it leaves a socket open.
+        with suppress(OSError, PyMongoError):
+            await (await anyio.connect_tcp(HOST, self.port)).aclose()
+            async with AsyncMongoClient[dict[str, Any]](self.uri) as client:
                 return bool((await client.admin.command("ping"))["ok"])
         return False
 

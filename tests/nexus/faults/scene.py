@@ -1,0 +1,215 @@
+"""Where a scenario takes place: its own Redis, a MongoDB behind a proxy, replicas, an orchestrator and a history."""
+
+import os
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import anyio
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
+
+from nexus.config.settings import BusSettings, SystemSettings
+from nexus.core.tasks import ungrouped
+from tests.nexus.faults.fleet import Fleet, a_fleet
+from tests.nexus.faults.history import History
+from tests.nexus.faults.judge import Verdict, judge
+from tests.nexus.faults.leftovers import keep_what_shows
+from tests.nexus.faults.load import CANARY, Asked, Load, an_ask, loading
+from tests.nexus.support.proxy import Proxy, proxied
+from tests.nexus.support.redis_server import HOST, RedisServer, redis_server
+
+Database = MongoClient[dict[str, Any]]
+
+PREFIX: Final = "faults:"
+# Neither may ever be seen in anything that a service says (issue 3, last row of the table).
+REDIS_PASSWORD: Final = f"{CANARY}-redis-{uuid.uuid4().hex}"
+MONGO_PASSWORD: Final = f"{CANARY}-mongo-{uuid.uuid4().hex}"
+SIGNING_SECRET: Final = f"{CANARY}-signing-{uuid.uuid4().hex}"
+
+_SCALE: Final = float(os.environ.get("NEXUS_FAULTS_SCALE", "1"))
+HAS_STREAMS: Final = "streams" in str(BusSettings.model_fields["mode"].annotation)
+# The modes of the bus that carry requests between processes.
+MODES: Final = ["pubsub", "streams"] if HAS_STREAMS else ["pubsub"]
+HAS_SIGNING: Final = "signing" in BusSettings.model_fields
+HAS_HTTP: Final = "http_port" in SystemSettings.model_fields
+
+
+def scaled(count: int) -> int:
+    """`count`, or the share of it that `NEXUS_FAULTS_SCALE` asks for."""
+    return max(1, round(count * _SCALE))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What all scenarios share.
+
+    Attributes:
+        folder: where each keeps its history and its replicas' output.
+        mongo_uri: the MongoDB of this run.
+        lines: figures of the scenarios that are over.
+    """
+
+    folder: Path
+    mongo_uri: str
+    lines: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
+class Scene:
+    """One scenario in one mode. `asks` makes requests of as many owners as wanted, one after another."""
+
+    name: str
+    mode: str
+    folder: Path
+    stage: Stage
+    redis: RedisServer
+    redis_proxy: Proxy
+    mongo_proxy: Proxy
+    fleet: Fleet
+    load: Load
+    history: History
+    database: str
+    deadline_ms: int
+    lease_ms: int
+
+    def asks(self, owners: int = 50, **changes: Any) -> Callable[[int], Asked]:
+        """Requests that are sent again until their deadline and a lease have passed."""
+        deadline_ms = changes.pop("deadline_ms", self.deadline_ms)
+        patience_s = (deadline_ms + self.lease_ms) / 1_000
+
+        def make(number: int) -> Asked:
+            return an_ask(f"o{number % owners}", deadline_ms=deadline_ms, patience_s=patience_s, **changes)
+
+        return make
+
+    async def ended(self) -> list[int]:
+        """Stop the replicas as an operator would, and hear all they had to say. Returns their exit codes."""
+        await keep_what_shows(self.folder, self.fleet, self.redis.url, PREFIX)
+        codes = await self.fleet.stop()
+        await self.load.settled()
+        return codes
+
+    def judged(self, late_after_ms: float | None = None) -> Verdict:
+        """What the history says until now. A lease beyond the deadline is allowed unless something else is said."""
+        allowed_ms = self.lease_ms if late_after_ms is None else late_after_ms
+        return judge(self.history.events(), late_after_ms=allowed_ms)
+
+    def verdict(self, *, late_after_ms: float | None = None, **figures: Any) -> Verdict:
+        """Judge the history, print the scenario's line, and keep it for the table at the end."""
+        found = self.judged(late_after_ms)
+        errors = {code: count for code, count in sorted(found.outcomes.items()) if code != "success"}
+        more = {"worst_ms": found.worst_ms, "re-announced": found.reannounced, "resent": self.load.resends}
+        more |= {code.lower(): count for code, count in errors.items()} | figures
+        more_text = " ".join(f"{name}={value}" for name, value in more.items())
+        print(f"{self.name} [{self.mode}] {found.line()} {more_text}")  # noqa: T201  # what `make faults` shows
+        self.stage.lines.append({"name": self.name, "mode": self.mode, "verdict": found, "more": more})
+        return found
+
+
+@asynccontextmanager
+async def staged(
+    stage: Stage,
+    name: str,
+    mode: str,
+    *,
+    deadline_ms: int = 5_000,
+    lease_ms: int = 2_000,
+    mongo_port: int | None = None,
+    append_only: bool = False,
+    settings: Mapping[str, Any] | None = None,
+) -> AsyncIterator[Scene]:
+    """Everything a scenario needs but replicas.
+
+    Args:
+        stage: what all scenarios share.
+        name: of the scenario.
+        mode: of the bus.
+        deadline_ms: of its requests.
+        lease_ms: of the service.
+        mongo_port: another MongoDB than that of the stage.
+        append_only: whether Redis keeps what it has when it is killed.
+        settings: variables of the service, as `{"bus__max_in_flight": 8}`.
+    """
+    folder = stage.folder / f"{name}-{mode}"
+    folder.mkdir(parents=True)
+    port = mongo_port or urlsplit(stage.mongo_uri).port or 27017
+    database = f"faults_{uuid.uuid4().hex[:12]}"
+    history = History(folder / "history.jsonl")
+    with ungrouped(), closing(history):
+        async with (
+            redis_server(append_only=append_only, password=REDIS_PASSWORD, real=True) as redis,
+            proxied(HOST, redis.port) as redis_proxy,
+            proxied(HOST, port) as mongo_proxy,
+            loading(redis.url, PREFIX, mode, history) as load,
+        ):
+            with _mongo_user(port, database) as credentials:
+                environment = _environment(mode, redis.url, database, lease_ms, settings or {})
+                environment["NEXUS_DATABASE__URI"] = _uri(credentials, mongo_proxy.port, database)
+                async with a_fleet(environment, folder, history) as fleet:
+                    parts = (redis, redis_proxy, mongo_proxy, fleet, load, history)
+                    yield Scene(name, mode, folder, stage, *parts, database, deadline_ms, lease_ms)
+
+
+def _environment(
+    mode: str, redis_url: str, database: str, lease_ms: int, settings: Mapping[str, Any]
+) -> dict[str, str]:
+    common = {
+        "bus__url": redis_url,
+        "bus__mode": mode,
+        "bus__channel_prefix": PREFIX,
+        "bus__lease_ms": lease_ms,
+        "database__name": database,
+        "system__log_format": "json",
+    }
+    if HAS_HTTP:
+        common["system__http_port"] = 0
+    return {f"NEXUS_{name.upper()}": str(value) for name, value in {**common, **settings}.items()}
+
+
+def through(proxy: Proxy) -> dict[str, str]:
+    """Variables for a replica whose Redis is behind a proxy."""
+    return {"NEXUS_BUS__URL": f"redis://:{REDIS_PASSWORD}@{HOST}:{proxy.port}/0"}
+
+
+def _uri(credentials: str, port: int, database: str) -> str:
+    source = f"&authSource={database}" if credentials else ""
+    return f"mongodb://{credentials}{HOST}:{port}/?directConnection=true{source}"
+
+
+class _mongo_user:  # noqa: N801  # used as a function
+    """A user with a password that may only use this database; on a server without users, nobody."""
+
+    def __init__(self, port: int, database: str) -> None:
+        self._client = Database(f"mongodb://{HOST}:{port}/?directConnection=true", serverSelectionTimeoutMS=5_000)
+        self._name = database
+
+    def __enter__(self) -> str:
+        roles = [{"role": "readWrite", "db": self._name}]
+        try:
+            self._client[self._name].command("createUser", "nexus", pwd=MONGO_PASSWORD, roles=roles)
+        except PyMongoError:
+            return ""
+        return f"nexus:{MONGO_PASSWORD}@"
+
+    def __exit__(self, *_: object) -> None:
+        for forget in (
+            lambda: self._client[self._name].command("dropUser", "nexus"),
+            lambda: self._client.drop_database(self._name),
+        ):
+            try:
+                forget()
+            except PyMongoError:
+                break
+        self._client.close()
+
+
+async def every(seconds: float, times: int) -> AsyncIterator[int]:
+    """The schedule of a fault: `times` moments, `seconds` apart, the first after as many."""
+    for number in range(times):
+        await anyio.sleep(seconds)
+        yield number

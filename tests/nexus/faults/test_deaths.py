@@ -1,0 +1,115 @@
+"""Replicas die, stop, go on and are replaced (issue 3; CONTRACT §1.5)."""
+
+import random
+import signal
+
+import anyio
+import pytest
+
+from tests.nexus.faults.fleet import Fleet
+from tests.nexus.faults.scene import MODES, Scene, Stage, every, scaled, staged
+
+pytestmark = pytest.mark.parametrize("mode", MODES)
+
+# A second, on a machine of two cores that also runs the servers and the orchestrator. Without groups of consumers each
+# replica reads each request, so there is less room.
+_RATE = {"pubsub": 60.0, "streams": 80.0}
+_MANY = 1_000_000
+
+
+async def _kill_one(fleet: Fleet) -> None:
+    """Kill a replica that is at work, and put another in its place."""
+    victim = random.choice([replica for replica in fleet.running if replica.events("ready")])  # noqa: S311
+    await victim.end(signal.SIGKILL)
+    await fleet.start()
+
+
+async def _kill(scene: Scene, times: int, pause_s: float) -> None:
+    async for _ in every(pause_s, times):
+        await _kill_one(scene.fleet)
+
+
+@pytest.mark.timeout(240)
+async def test_replicas_killed_in_the_middle_of_builds(stage: Stage, mode: str) -> None:
+    """Three replicas, ten SIGKILLs while they build: every request is answered once, within a lease and a deadline."""
+    async with staged(stage, "replicas_killed", mode) as scene:
+        await scene.fleet.start(3)
+        # So slow that a replica has some builds in hand whenever it is hit.
+        scene.mongo_proxy.latency_s = 0.03
+        requests = scaled(5_000)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_kill, scene, 10, 0.7 * requests / _RATE[mode] / 10)
+            await scene.load.offer(requests, _RATE[mode], scene.asks(owners=500))
+        codes = await scene.ended()
+        taken_over = sum(ms > scene.lease_ms / 2 for ms in scene.judged().latencies_ms.values())
+        verdict = scene.verdict(kills=10, taken_over=taken_over)
+    assert verdict.clean
+    assert verdict.worst_ms <= scene.lease_ms + scene.deadline_ms
+    assert taken_over
+    assert set(codes) == {0}
+
+
+@pytest.mark.timeout(120)
+async def test_replicas_replaced_one_after_another(stage: Stage, mode: str) -> None:
+    """SIGTERM to one replica after another under load, five times: nothing is lost, and each exits 0."""
+    async with staged(stage, "rolling_sigterm", mode) as scene:
+        await scene.fleet.start(3)
+        over, codes = anyio.Event(), []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_offer_until, scene, over)
+            for _ in range(5):
+                await scene.fleet.start()
+                codes.append(await scene.fleet.running[0].end())
+            over.set()
+        codes += await scene.ended()
+        verdict = scene.verdict(exit_codes=sorted(set(codes)), stops=5)
+    assert verdict.clean
+    assert set(codes) == {0}
+
+
+async def _offer_until(scene: Scene, over: anyio.Event) -> None:
+    await scene.load.offer(_MANY, _RATE[scene.mode] * 0.7, scene.asks(), over=over)
+
+
+@pytest.mark.timeout(120)
+async def test_a_replica_that_sleeps_through_its_lease(stage: Stage, mode: str) -> None:
+    """SIGSTOP for two leases in the middle of builds, then SIGCONT: the other answers, and what is late is dropped."""
+    slow = {"database__timeout_ms": 4_000, "database__server_selection_timeout_ms": 4_000}
+    async with staged(stage, "replica_sleeps", mode, deadline_ms=8_000, settings=slow) as scene:
+        sleeper, _ = await scene.fleet.start(2)
+        await scene.load.offer(scaled(60), 60, scene.asks())
+        scene.mongo_proxy.latency_s = 0.3
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(scene.load.offer, scaled(60), 60, scene.asks())
+            await anyio.sleep(0.9)
+            scene.history.happened("stopped", replica=sleeper.name)
+            sleeper.send(signal.SIGSTOP)
+            # The other one is quick, so that it is the sleeper who comes late.
+            scene.mongo_proxy.behave()
+            await anyio.sleep(2 * scene.lease_ms / 1_000)
+            scene.history.happened("continued", replica=sleeper.name)
+            sleeper.send(signal.SIGCONT)
+        await sleeper.logged("late_answer_discarded")
+        codes = await scene.ended()
+        verdict = scene.verdict(discarded=len(sleeper.events("late_answer_discarded")))
+    assert verdict.clean
+    assert set(codes) == {0}
+
+
+@pytest.mark.timeout(120)
+async def test_one_id_asked_a_hundred_times_at_once(stage: Stage, mode: str) -> None:
+    """The same bytes a hundred times at once to three replicas, ten times over: each is built once."""
+    async with staged(stage, "same_id_100_times", mode) as scene:
+        await scene.fleet.start(3)
+        make, ids = scene.asks(), scaled(10)
+        for number in range(ids):
+            asked = make(number)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(scene.load.ask, asked)
+                for _ in range(99):
+                    tasks.start_soon(scene.load.wire.send, asked.id, asked.payload)
+        await scene.ended()
+        built = scene.fleet.count("answered", outcome="success")
+        verdict = scene.verdict(built=built)
+    assert verdict.clean
+    assert verdict.answered_once == built == ids

@@ -1,0 +1,96 @@
+"""MongoDB dies, vanishes and comes back (issue 3; CONTRACT §1.4, §10; the note on reliability, cases 5, 16 and 17)."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from tests.nexus.faults.judge import undegraded_between
+from tests.nexus.faults.scene import MODES, Scene, Stage, staged
+from tests.nexus.support.mongo_server import mongo_server
+from tests.nexus.support.waiting import until
+
+pytestmark = pytest.mark.parametrize("mode", MODES)
+
+_RATE = 30.0
+_OUTAGE_S = 4.0
+
+
+@asynccontextmanager
+async def _load(scene: Scene) -> AsyncIterator[None]:
+    """Requests all the time."""
+    over = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: scene.load.offer(1_000_000, _RATE, scene.asks(), over=over))
+        yield
+        over.set()
+
+
+async def _until_whole(scene: Scene) -> None:
+    """Wait until requests that are sent now get contexts in which nothing is missing."""
+    since = scene.history.happened("expecting whole answers")
+
+    async def whole() -> bool:
+        return scene.load.whole_at > since
+
+    await until(whole)
+
+
+async def _outage(scene: Scene, begin: Callable[[], Awaitable[None]], end: Callable[[], Awaitable[None]]) -> list[str]:
+    """Take MongoDB away for a while. Returns requests whose answers kept silent about it."""
+    await begin()
+    began = scene.history.happened("mongodb_gone")
+    await anyio.sleep(_OUTAGE_S)
+    ended = scene.history.happened("mongodb_back")
+    await end()
+    await _until_whole(scene)
+    return undegraded_between(scene.history.events(), began, ended)
+
+
+@pytest.mark.timeout(120)
+async def test_mongodb_killed_vanished_and_restarted(stage: Stage, mode: str) -> None:
+    """Every request is answered before its deadline, and what was answered without MongoDB says so."""
+    async with mongo_server() as mongo, staged(stage, "mongodb_gone", mode, mongo_port=mongo.port) as scene:
+        await scene.fleet.start(2)
+        proxy = scene.mongo_proxy
+
+        async def vanish() -> None:
+            proxy.vanish()
+
+        async def appear() -> None:
+            proxy.behave()
+            proxy.reset()
+
+        async with _load(scene):
+            await _until_whole(scene)
+            silent = await _outage(scene, mongo.kill, mongo.start)
+            silent += await _outage(scene, vanish, appear)
+        codes = await scene.ended()
+        verdict = scene.verdict(late_after_ms=0, silent=len(silent))
+    assert verdict.clean
+    assert silent == []
+    assert set(verdict.outcomes) == {"success"}
+    assert set(codes) == {0}
+
+
+@pytest.mark.timeout(120)
+async def test_sigterm_while_mongodb_has_vanished(stage: Stage, mode: str) -> None:
+    """A replica that is stopped while MongoDB swallows everything exits 0 in time, and another takes over."""
+    drain_s = 5
+    async with staged(stage, "sigterm_without_mongodb", mode, settings={"system__drain_seconds": drain_s}) as scene:
+        first, _ = await scene.fleet.start(2)
+        async with _load(scene):
+            await _until_whole(scene)
+            scene.mongo_proxy.vanish()
+            await anyio.sleep(1)
+            began = scene.history.happened("sigterm", replica=first.name)
+            code = await first.end()
+            took_s = scene.history.happened("exited", replica=first.name, code=code) - began
+            scene.mongo_proxy.behave()
+            scene.mongo_proxy.reset()
+        await scene.ended()
+        verdict = scene.verdict(late_after_ms=0, exit_code=code, exited_after_s=round(took_s, 1))
+    assert verdict.clean
+    assert code == 0
+    assert took_s <= drain_s + 1

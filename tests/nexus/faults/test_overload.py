@@ -1,0 +1,55 @@
+"""More than can be done, and somebody who does not read (issue 3; CONTRACT §1.6; the note, cases 11 and 12)."""
+
+import socket
+
+import pytest
+
+from tests.nexus.e2e.harness import RESPONSE
+from tests.nexus.faults.scene import MODES, PREFIX, REDIS_PASSWORD, Scene, Stage, scaled, staged
+from tests.nexus.support.redis_server import HOST
+
+
+def _memory_kb(scene: Scene) -> int:
+    return sum(replica.memory_kb() for replica in scene.fleet.running)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("mode", MODES)
+async def test_ten_times_more_than_can_be_done(stage: Stage, mode: str) -> None:
+    """Whatever is too much is told so at once; nobody is left without an answer, and memory does not grow with it."""
+    async with staged(stage, "overload", mode, settings={"bus__max_in_flight": 4}) as scene:
+        await scene.fleet.start(2)
+        # A build takes about half a second, so two replicas with four each can do some twenty a second.
+        scene.mongo_proxy.latency_s = 0.1
+        await scene.load.offer(scaled(400), 200, scene.asks())
+        before_kb = _memory_kb(scene)
+        await scene.load.offer(scaled(1_600), 200, scene.asks())
+        after_kb = _memory_kb(scene)
+        scene.mongo_proxy.behave()
+        await scene.ended()
+        refused = [event["error"] for event in scene.history.events() if event["type"] == "fail"]
+        hints = sum(error.get("retry_after_ms", 0) > 0 for error in refused)
+        verdict = scene.verdict(rss_before_mb=before_kb // 1_024, rss_after_mb=after_kb // 1_024, hints=hints)
+    assert hints == len(refused)
+    assert verdict.clean
+    assert set(verdict.outcomes) == {"success", "OVERLOADED"}
+    # A fifth more is what an allocator may keep; 1,600 requests and their answers would be 40 MB.
+    assert after_kb <= before_kb * 1.2
+
+
+@pytest.mark.timeout(120)
+async def test_somebody_listens_and_does_not_read(stage: Stage) -> None:
+    """A subscriber that never reads is cut off by Redis; it costs neither answers nor memory of a replica."""
+    async with staged(stage, "deaf_subscriber", "pubsub") as scene:
+        await scene.load.wire.redis.config_set("client-output-buffer-limit", "pubsub 1mb 512kb 5")
+        await scene.fleet.start(2)
+        await scene.load.offer(scaled(100), 50, scene.asks())
+        before_kb = _memory_kb(scene)
+        with socket.create_connection((HOST, scene.redis.port)) as deaf:
+            deaf.sendall(f"AUTH {REDIS_PASSWORD}\r\nSUBSCRIBE {PREFIX}{RESPONSE}\r\n".encode())
+            await scene.load.offer(scaled(500), 50, scene.asks())
+        after_kb = _memory_kb(scene)
+        await scene.ended()
+        verdict = scene.verdict(rss_before_mb=before_kb // 1_024, rss_after_mb=after_kb // 1_024)
+    assert verdict.clean
+    assert after_kb <= before_kb * 1.2

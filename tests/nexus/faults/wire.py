@@ -1,0 +1,116 @@
+"""What an orchestrator says to Nexus, in either mode of the bus: redis-py and the contract, nothing of Nexus."""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any, Final
+
+import anyio
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from tests.nexus.e2e.harness import REQUEST, RESPONSE
+
+_PAUSE_S: Final = 0.02
+_CONNECTIONS: Final = 64
+_ENQUEUED_MS: Final = 120_000
+# KEYS: mark, stream. ARGV: how long the mark lasts, message.
+_ENQUEUE: Final = """
+if not redis.call('SET', KEYS[1], '', 'NX', 'PX', ARGV[1]) then return 0 end
+redis.call('XADD', KEYS[2], '*', 'message', ARGV[2])
+return 1
+"""
+
+
+def connect(url: str) -> Redis:
+    """A client that does everything once: what is repeated is repeated by the requester, and counted."""
+    once = Retry(NoBackoff(), 0)
+    pool = BlockingConnectionPool.from_url(
+        url, max_connections=_CONNECTIONS, timeout=None, retry=once, socket_timeout=None, socket_connect_timeout=2
+    )
+    return Redis.from_pool(pool)
+
+
+class Wire(ABC):
+    """Requests out, answers in."""
+
+    def __init__(self, redis: Redis, prefix: str) -> None:
+        self.redis = redis
+        self.prefix = prefix
+
+    @abstractmethod
+    async def send(self, request_id: str, payload: bytes) -> int:
+        """Send a request, or send it again. Returns how many heard it, or whether it was new."""
+
+    @abstractmethod
+    async def say(self, topic: str, payload: bytes) -> None:
+        """Send any message on any topic."""
+
+    @abstractmethod
+    def read(self) -> AsyncIterator[bytes | None]:
+        """Every answer, for as long as the connection lasts; None when listening has begun."""
+
+    async def answers(self) -> AsyncIterator[bytes | None]:
+        """Every answer, over one connection after another; None each time listening has begun."""
+        while True:
+            with suppress(RedisError, OSError):
+                async for payload in self.read():
+                    yield payload
+            await anyio.sleep(_PAUSE_S)
+
+
+class PubSubWire(Wire):
+    """Mode `pubsub`."""
+
+    async def send(self, request_id: str, payload: bytes) -> int:  # noqa: ARG002  # the other wire needs it
+        """Publish."""
+        return int(await self.redis.publish(self.prefix + REQUEST, payload))
+
+    async def say(self, topic: str, payload: bytes) -> None:
+        """Publish."""
+        await self.redis.publish(self.prefix + topic, payload)
+
+    async def read(self) -> AsyncIterator[bytes | None]:
+        """Subscribe to the answers of everybody."""
+        async with self.redis.pubsub() as pubsub:
+            await pubsub.psubscribe(f"{self.prefix}{RESPONSE}*")
+            while True:
+                message = await pubsub.get_message(timeout=None)
+                if message and message["type"] == "psubscribe":
+                    yield None
+                elif message:
+                    yield message["data"]
+
+
+class StreamsWire(Wire):
+    """Mode `streams`."""
+
+    def __init__(self, redis: Redis, prefix: str) -> None:
+        super().__init__(redis, prefix)
+        self._after: bytes | str = "0"
+
+    async def send(self, request_id: str, payload: bytes) -> int:
+        """Enqueue once, however often it is called."""
+        keys = [f"{self.prefix}nexus:enqueued:{request_id}", self.prefix + REQUEST]
+        # redis-py's stubs give a plain value where its asyncio client gives an awaitable.
+        reply: Any = self.redis.eval(_ENQUEUE, len(keys), *keys, str(_ENQUEUED_MS), payload)
+        return int(await reply)
+
+    async def say(self, topic: str, payload: bytes) -> None:
+        """Append."""
+        await self.redis.xadd(self.prefix + topic, {"message": payload})
+
+    async def read(self) -> AsyncIterator[bytes | None]:
+        """Read the stream of answers from where reading stopped."""
+        yield None
+        while True:
+            found: Any = await self.redis.xread({self.prefix + RESPONSE: self._after}, count=100, block=1_000)
+            for _, entries in found or ():
+                for entry, fields in entries:
+                    self._after = entry
+                    yield fields[b"message"]
+
+
+WIRES: Final = {"pubsub": PubSubWire, "streams": StreamsWire}
