@@ -25,7 +25,9 @@ _DEADLINE_MS: Final = (100, 60_000)
 _LARGEST_ANSWER: Final = 256 << 20
 # How long to wait at most when the bus is away, and at first when nobody hears.
 _PAUSE_S: Final = 0.1
-
+# What a copy of the request gets that somebody without a key has sent under its id. Where there are keys, these are
+# believed when nothing better has come.
+_OF_ANOTHER_COPY: Final = frozenset({ErrorCode.UNAUTHENTICATED, ErrorCode.ID_CONFLICT})
 
 Outcome = dict[str, Any] | RequestError
 
@@ -36,6 +38,7 @@ class _Waiting:
     def __init__(self) -> None:
         self.answered = anyio.Event()
         self.outcome: Outcome | None = None
+        self.doubtful: RequestError | None = None
 
 
 class ContextClient:
@@ -91,6 +94,10 @@ class ContextClient:
             payload = encode(message, topic=Topics.CONTEXT_BUILD_REQUEST, signing=self._signing)
             with anyio.fail_after(timeout):
                 outcome = await self._ask(message.id, payload, waiting)
+        except TimeoutError:
+            if waiting.doubtful is None:
+                raise
+            outcome = waiting.doubtful
         finally:
             del self._waiting[message.id]
         if isinstance(outcome, RequestError):
@@ -125,9 +132,13 @@ class ContextClient:
                 continue
             waiting = self._waiting.get(str(message.metadata.get("request_id")))
             outcome = _outcome(message.content)
-            if waiting and waiting.outcome is None and outcome is not None:
-                waiting.outcome = outcome
-                waiting.answered.set()
+            if waiting is None or waiting.outcome is not None or outcome is None:
+                continue
+            if self._signing and isinstance(outcome, RequestError) and outcome.code in _OF_ANOTHER_COPY:
+                waiting.doubtful = outcome
+                continue
+            waiting.outcome = outcome
+            waiting.answered.set()
 
 
 def _outcome(content: Any) -> Outcome | None:

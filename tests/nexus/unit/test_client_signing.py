@@ -9,6 +9,7 @@ import pytest
 
 from nexus.adapters.memory_bus import MemoryBus
 from nexus.client import ContextClient
+from nexus.core.errors import RequestError
 from nexus.core.models import Message, Role, Run
 from nexus.core.signing import Signing
 from nexus.core.topics import Topics
@@ -83,3 +84,37 @@ async def test_nobody_to_be_believed() -> None:
     async with answering(None, STRANGER) as (bus, _):
         with pytest.raises(TimeoutError):
             await build(bus, REQUIRED, timeout=0.1)
+
+
+@asynccontextmanager
+async def contested(*contents: dict[str, Any]) -> AsyncIterator[MemoryBus]:
+    """A bus on which every request gets these answers, all of them signed."""
+    bus = MemoryBus()
+    async with bus.subscribe(Topics.CONTEXT_BUILD_REQUEST) as requests, anyio.create_task_group() as tasks:
+
+        async def serve() -> None:
+            async for delivery in requests:
+                request = decode(delivery.payload, topic=delivery.topic, signing=LENIENT)
+                topic = f"{Topics.CONTEXT_BUILD_RESPONSE}.{request.metadata['reply_to']}"
+                for content in contents:
+                    said = answer(request.id, request.run_id, request.owner_key, content)
+                    await bus.publish(topic, encode(said, topic=topic, signing=REQUIRED))
+
+        tasks.start_soon(serve)
+        yield bus
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("code", ["UNAUTHENTICATED", "ID_CONFLICT"])
+async def test_a_copy_that_a_stranger_sent_does_not_end_the_wait(code: str) -> None:
+    """An unsigned copy under the same id is refused in public; the answer to the request itself still counts."""
+    refusal = {"status": "error", "error": {"code": code, "message": "no"}}
+    async with contested(refusal, {"status": "success", "messages": ["mine"]}) as bus:
+        assert await build(bus, REQUIRED) == "mine"
+
+
+async def test_a_refusal_counts_when_nothing_better_comes() -> None:
+    """Who really has the wrong key is told so rather than that nobody answered."""
+    async with contested({"status": "error", "error": {"code": "UNAUTHENTICATED", "message": "no"}}) as bus:
+        with pytest.raises(RequestError, match="UNAUTHENTICATED: no"):
+            await build(bus, REQUIRED, timeout=0.3)
