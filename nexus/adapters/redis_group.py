@@ -6,7 +6,8 @@ Rules of this module:
 - What is in hand is held: while this process lives, nobody takes it over, however long it takes. Whatever nobody has
   held for a lease is taken over, by whoever looks first; everybody looks twice a lease.
 - After an error of the connection entries may have been given to this consumer in a reply that was lost. They are
-  pending and not in hand, and are fetched before anything new is read.
+  pending and not known here, and are fetched before anything new is read. What is done and not yet acknowledged is
+  known: it is neither fetched nor left to others.
 - A group that has vanished (FLUSHALL) is made anew from the beginning of the stream: nothing in it may be passed over.
 - Nothing that a group has not acknowledged or not read is ever trimmed, whosever group it is.
 """
@@ -21,6 +22,7 @@ from anyio.abc import TaskStatus
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
+from nexus.adapters.redis_group_scripts import FETCH, GIVE_BACK, HOLD, SHED, TRIM
 from nexus.core.ports import Delivery, Work
 
 _log = structlog.get_logger(__name__)
@@ -35,108 +37,6 @@ _LOOK_AGAIN_S: Final = 0.05
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 # A consumer with nothing pending that has not been heard of for so long is gone.
 _GONE_MS: Final = 600_000
-
-# KEYS: stream. ARGV: group, consumer, most that may wait, most to take. What is above goes to this consumer.
-_SHED = """
-for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
-  local about = {}
-  for i = 1, #group, 2 do about[group[i]] = group[i + 1] end
-  if about['name'] == ARGV[1] then
-    local surplus = (tonumber(about['lag'] or 0) or 0) - ARGV[3]
-    if surplus < 1 then return false end
-    return redis.call('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', math.min(surplus, ARGV[4]),
-      'STREAMS', KEYS[1], '>')
-  end
-end
-return redis.error_reply('NOGROUP')
-"""
-# KEYS: stream. ARGV: group, consumer, idle_ms, cursor, count. The next cursor, and entries with their deliveries.
-_TAKE_OVER = """
-local claimed = redis.call('XAUTOCLAIM', KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], 'COUNT', ARGV[5])
-local taken = {}
-for _, entry in ipairs(claimed[2]) do
-  local pending = redis.call('XPENDING', KEYS[1], ARGV[1], entry[1], entry[1], 1)
-  taken[#taken + 1] = {entry[1], entry[2], pending[1] and pending[1][4] or 1}
-end
-return {claimed[1], taken}
-"""
-# KEYS: stream. ARGV: group, consumer, then entries. Those that are this consumer's have been heard of just now.
-_HOLD = """
-local held = 0
-for i = 3, #ARGV do
-  if redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1, ARGV[2])[1] then
-    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, ARGV[i], 'JUSTID')
-    held = held + 1
-  end
-end
-return held
-"""
-# KEYS: stream. ARGV: group, consumer, count, then entries in hand. What else is pending here, with its deliveries.
-_STRANDED = """
-local in_hand = {}
-for i = 4, #ARGV do in_hand[ARGV[i]] = true end
-local stranded = {}
-local start = '-'
-while true do
-  local pending = redis.call('XPENDING', KEYS[1], ARGV[1], start, '+', 100, ARGV[2])
-  for _, entry in ipairs(pending) do
-    if #stranded >= tonumber(ARGV[3]) then return stranded end
-    if not in_hand[entry[1]] then
-      local claimed = redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, entry[1], 'RETRYCOUNT', entry[4])
-      if claimed[1] then stranded[#stranded + 1] = {entry[1], claimed[1][2], entry[4]} end
-    end
-    start = '(' .. entry[1]
-  end
-  if #pending < 100 then return stranded end
-end
-"""
-# KEYS: stream. ARGV: group, consumer, idle_ms. What is pending here can be taken over at once, as if never handed out.
-_GIVE_BACK = """
-local given = 0
-local start = '-'
-while true do
-  local pending = redis.call('XPENDING', KEYS[1], ARGV[1], start, '+', 100, ARGV[2])
-  for _, entry in ipairs(pending) do
-    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, entry[1], 'IDLE', ARGV[3],
-      'RETRYCOUNT', math.max(entry[4] - 1, 0), 'JUSTID')
-    given = given + 1
-    start = '(' .. entry[1]
-  end
-  if #pending < 100 then break end
-end
-if given == 0 then redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2]) end
-return given
-"""
-# KEYS: stream. ARGV: group, keep_ms, gone_ms. Trims what is older than keep_ms and done with by every group; forgets
-# consumers that are gone.
-_TRIM = """
-if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
-local function moment(id)
-  local ms, number = string.match(id, '^(%d+)-(%d+)$')
-  return tonumber(ms), tonumber(number)
-end
-local time = redis.call('TIME')
-local floor = string.format('%.0f-0', time[1] * 1000 + math.floor(time[2] / 1000) - ARGV[2])
-for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
-  local about = {}
-  for i = 1, #group, 2 do about[group[i]] = group[i + 1] end
-  local needed = about['last-delivered-id']
-  if about['pending'] > 0 then needed = redis.call('XPENDING', KEYS[1], about['name'])[2] end
-  local needed_ms, needed_number = moment(needed)
-  local floor_ms, floor_number = moment(floor)
-  if needed_ms < floor_ms or (needed_ms == floor_ms and needed_number < floor_number) then floor = needed end
-  if about['name'] == ARGV[1] then
-    for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
-      local known = {}
-      for i = 1, #consumer, 2 do known[consumer[i]] = consumer[i + 1] end
-      if known['pending'] == 0 and known['idle'] > tonumber(ARGV[3]) then
-        redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], known['name'])
-      end
-    end
-  end
-end
-return redis.call('XTRIM', KEYS[1], 'MINID', floor)
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +68,8 @@ class Listener(Protocol):
         """Redis has replied."""
         ...
 
-    def reconnected(self) -> None:
-        """The connection works again."""
+    def failed(self, topic: str, error: Exception) -> None:
+        """Redis has not done what it was asked to, or has not replied."""
         ...
 
     async def deliver(self, delivery: Delivery) -> None:
@@ -192,11 +92,13 @@ class GroupReader:
         self._in_hand: dict[str, Delivery] = {}
         self._bytes_in_hand = 0
         self._surplus_in_hand = 0
-        self._to_acknowledge: list[str] = []
+        # In order; a dictionary because entries are looked for in it.
+        self._to_acknowledge: dict[str, None] = {}
+        self._look_at = 0.0
         self._freed = anyio.Event()
         self._acknowledgeable = anyio.Event()
-        self._shed, self._take_over, self._hold, self._stranded, self._give_back, self._trim = map(
-            client.register_script, (_SHED, _TAKE_OVER, _HOLD, _STRANDED, _GIVE_BACK, _TRIM)
+        self._shed, self._fetch, self._hold, self._give_back, self._trim = map(
+            client.register_script, (SHED, FETCH, HOLD, GIVE_BACK, TRIM)
         )
 
     @property
@@ -212,16 +114,15 @@ class GroupReader:
         self._surplus_in_hand -= delivery.surplus
         self._freed.set()
         if not acknowledged:
-            self._to_acknowledge.append(delivery.entry)
+            self._to_acknowledge[delivery.entry] = None
             self._acknowledgeable.set()
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Read, hold, take over and acknowledge. Waits for Redis before it has started."""
+        """Read, take over, hold and acknowledge. Waits for Redis before it has started."""
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._read_on)
             task_status.started()
             tasks.start_soon(self._hold_on)
-            tasks.start_soon(self._look_for_abandoned)
             tasks.start_soon(self._acknowledge)
 
     async def close(self) -> None:
@@ -249,31 +150,28 @@ class GroupReader:
         return 0
 
     async def _read_on(self, *, task_status: TaskStatus[None]) -> None:
-        """Read until `stop`."""
-        pause, connected, told, started = _FIRST_PAUSE, False, False, False
+        """Read until `stop`. One thing after the other, so that what one reply may bring is known before the next."""
+        pause, connected, started = _FIRST_PAUSE, False, False
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._cancel_when_stopping, tasks.cancel_scope)
             while True:
                 try:
                     if not connected:
                         await self._make_group()
-                        await self._fetch_stranded()
-                        connected, pause = True, _FIRST_PAUSE
-                        if told:
-                            told = False
-                            self._listener.reconnected()
+                        await self._take_pending(0)
+                        connected = True
                         if not started:
                             started = True
                             task_status.started()
+                    await self._look_for_abandoned()
                     await self._read()
-                    self._listener.heard()
+                    pause = _FIRST_PAUSE
                 except (RedisError, OSError) as error:
                     connected = False
                     if _is_group_gone(error):
                         _log.warning("group_vanished", topic=self.topic)
-                        continue
-                    _log.warning("bus_disconnected", reason=type(error).__name__)
-                    told = True
+                    else:
+                        self._listener.failed(self.topic, error)
                     await anyio.sleep(pause)
                     pause = min(pause * 2, _LONGEST_PAUSE)
 
@@ -288,32 +186,53 @@ class GroupReader:
             if "BUSYGROUP" not in str(error):
                 raise
 
-    async def _fetch_stranded(self) -> None:
-        arguments: list[_Argument] = [*self._names, max(self._room(), 0), *self._in_hand]
-        for entry, fields, deliveries in await self._stranded(keys=[self._key], args=arguments):
-            await self._take(delivery_of(self.topic, entry, _pairs(fields), shared=True, deliveries=deliveries))
+    async def _look_for_abandoned(self) -> None:
+        """Take over what has not been held for a lease, when it is time. Not at the same time as other replicas."""
+        if self._room() > 0 and anyio.current_time() >= self._look_at:
+            await self._take_pending(self._settings.lease_ms)
+            soon = self._settings.lease_ms / 2_000 * random.uniform(0.7, 1)  # noqa: S311  # needs no secrecy
+            self._look_at = anyio.current_time() + soon
+
+    async def _take_pending(self, idle_ms: int) -> None:
+        """Take what nobody has held for `idle_ms`; with 0, what is this consumer's without its knowing."""
+        while (room := self._room()) > 0:
+            arguments: list[_Argument] = [*self._names, room, idle_ms, *self._in_hand, *self._to_acknowledge]
+            fetched = await self._fetch(keys=[self._key], args=arguments)
+            self._listener.heard()
+            for entry, fields, deliveries in fetched:
+                if idle_ms:
+                    _log.info("work_taken_over", topic=self.topic, entry=entry.decode(), deliveries=deliveries)
+                await self._take(delivery_of(self.topic, entry, _pairs(fields), shared=True, deliveries=deliveries))
+            if len(fetched) < room:
+                return
 
     async def _read(self) -> None:
         """One read, as much as there is room for; where there is none, wait for it, or take what is too much."""
         room = self._room()
         if room > 0:
-            found = await self._client.xreadgroup(*self._names, {self._key: ">"}, count=room, block=_BLOCK_MS)
+            left_ms = int(1_000 * (self._look_at - anyio.current_time()))
+            block_ms = max(1, min(_BLOCK_MS, left_ms))
+            found = await self._client.xreadgroup(*self._names, {self._key: ">"}, count=room, block=block_ms)
+            self._listener.heard()
             for entry, fields in entries_of(found):
                 await self._take(delivery_of(self.topic, entry, fields, shared=True))
             return
         self._freed = anyio.Event()
         with anyio.move_on_after(_LOOK_AGAIN_S if self._work.sheds else _BLOCK_MS / 1_000):
             await self._freed.wait()
-        if not self._work.sheds:
-            return
+        if self._work.sheds and self._room() <= 0:
+            await self._take_surplus()
+
+    async def _take_surplus(self) -> None:
         free = _MOST_SURPLUS - self._surplus_in_hand
-        if self._room() <= 0 and free > 0:
-            arguments: list[_Argument] = [*self._names, self._work.most, free]
-            found = await self._shed(keys=[self._key], args=arguments)
-            for _, entries in found or ():
-                for entry, fields in entries:
-                    pairs = _pairs(fields)
-                    await self._take(delivery_of(self.topic, entry, pairs, shared=True, surplus=True))
+        if free < 1:
+            return
+        arguments: list[_Argument] = [*self._names, self._work.most, free]
+        found = await self._shed(keys=[self._key], args=arguments)
+        self._listener.heard()
+        for _, entries in found or ():
+            for entry, fields in entries:
+                await self._take(delivery_of(self.topic, entry, _pairs(fields), shared=True, surplus=True))
 
     def _room(self) -> int:
         """How many entries may be read now."""
@@ -322,7 +241,10 @@ class GroupReader:
         return min(self._work.most - len(self._in_hand) + self._surplus_in_hand, _READ_AT_ONCE)
 
     async def _take(self, delivery: Delivery) -> None:
-        if delivery.entry in self._in_hand:
+        if delivery.entry in self._in_hand or delivery.entry in self._to_acknowledge:
+            return
+        if self._listener.stopping.is_set():
+            # Nobody will read it here. It is not held, so another replica has it soon.
             return
         self._in_hand[delivery.entry] = delivery
         self._bytes_in_hand += len(delivery.payload)
@@ -333,36 +255,15 @@ class GroupReader:
         """Give signs of life for what is in hand."""
         while True:
             await anyio.sleep(self._settings.lease_ms / 3_000)
-            if not self._in_hand:
+            if not (self._in_hand or self._to_acknowledge):
                 continue
             try:
-                arguments: list[_Argument] = [*self._names, *self._in_hand]
+                arguments: list[_Argument] = [*self._names, *self._in_hand, *self._to_acknowledge]
                 await self._hold(keys=[self._key], args=arguments)
                 self._listener.heard()
             except (RedisError, OSError) as error:
                 if not _is_group_gone(error):
                     _log.warning("lease_not_renewed", topic=self.topic, reason=type(error).__name__)
-
-    async def _look_for_abandoned(self) -> None:
-        """Take over what has not been held for a lease. At random times, lest all replicas look at once."""
-        while not self._listener.stopping.is_set():
-            await anyio.sleep(self._settings.lease_ms / 2_000 * random.uniform(0.7, 1))  # noqa: S311  # needs no secrecy
-            try:
-                await self._take_over_abandoned()
-            except (RedisError, OSError) as error:
-                if not _is_group_gone(error):
-                    _log.debug("not_looked_for_abandoned", topic=self.topic, reason=type(error).__name__)
-
-    async def _take_over_abandoned(self) -> None:
-        cursor = b"0-0"
-        while (room := self._room()) > 0 and not self._listener.stopping.is_set():
-            arguments: list[_Argument] = [*self._names, self._settings.lease_ms, cursor, room]
-            cursor, taken = await self._take_over(keys=[self._key], args=arguments)
-            for entry, fields, deliveries in taken:
-                _log.info("work_taken_over", topic=self.topic, entry=entry.decode(), deliveries=deliveries)
-                await self._take(delivery_of(self.topic, entry, _pairs(fields), shared=True, deliveries=deliveries))
-            if cursor == b"0-0":
-                return
 
     async def _acknowledge(self) -> None:
         """Acknowledge what is done, many at once where many are."""
@@ -380,7 +281,8 @@ class GroupReader:
         while self._to_acknowledge:
             entries = list(self._to_acknowledge)
             await self._client.xack(self._key, self._settings.name, *entries)
-            del self._to_acknowledge[: len(entries)]
+            for entry in entries:
+                self._to_acknowledge.pop(entry, None)
 
 
 def delivery_of(
@@ -408,5 +310,5 @@ def _pairs(fields: list[bytes] | None) -> dict[bytes, bytes]:
 def _is_group_gone(error: Exception) -> bool:
     text = str(error)
     return isinstance(error, ResponseError) and any(
-        sign in text for sign in ("NOGROUP", "UNBLOCKED", "no such key", "No such key")
+        sign in text for sign in ("NOGROUP", "no longer exists", "no such key", "No such key")
     )

@@ -18,8 +18,9 @@ from typing import Any, Final
 
 import anyio
 import structlog
+from anyio.abc import TaskGroup
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from nexus.adapters.redis_client import translated
 from nexus.adapters.redis_group import GroupReader, GroupSettings, delivery_of
@@ -39,11 +40,14 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _BEGINNING: Final = b"0-0"
 _CLOSING_S: Final = 2.0
 _UPKEEP_EVERY_S: Final = 5.0
+_LONGEST_REASON: Final = 200
 
 # KEYS: stream, and with `once` its mark. ARGV: payload, how long the mark lasts, how long the stream lasts or 0.
+# The mark comes last: what a script has done before an error stays done.
 _PUBLISH = """
-if KEYS[2] and not redis.call('SET', KEYS[2], '', 'NX', 'PX', ARGV[2]) then return 1 end
+if KEYS[2] and redis.call('EXISTS', KEYS[2]) == 1 then return 1 end
 redis.call('XADD', KEYS[1], '*', 'message', ARGV[1])
+if KEYS[2] then redis.call('SET', KEYS[2], '', 'PX', ARGV[2]) end
 if ARGV[3] ~= '0' then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
 return 1
 """
@@ -78,7 +82,7 @@ class RedisStreamsBus:
         self._reply_keep_ms = reply_keep_ms
         self._connect_s = connect_s
         self._publish = client.register_script(_PUBLISH)
-        self._readers: dict[str, GroupReader] = {}
+        self._readers: list[GroupReader] = []
 
     async def publish(self, topic: str, payload: bytes, *, once: str = "") -> int:
         """Append to the topic's stream. Whether somebody reads it cannot be known: returns 1."""
@@ -99,15 +103,17 @@ class RedisStreamsBus:
 
     def done(self, delivery: Delivery) -> None:
         """Acknowledge the entry, with the next others."""
-        reader = self._readers.get(delivery.topic)
-        if reader and delivery.shared:
+        for reader in self._readers_of(delivery):
             reader.done(delivery)
 
     def acknowledged(self, delivery: Delivery) -> None:
         """Know that the entry has been acknowledged by somebody else (`RedisStreamsLedger`)."""
-        reader = self._readers.get(delivery.topic)
-        if reader and delivery.shared:
+        for reader in self._readers_of(delivery):
             reader.done(delivery, acknowledged=True)
+
+    def _readers_of(self, delivery: Delivery) -> list[GroupReader]:
+        """Those who may have it in hand."""
+        return [reader for reader in self._readers if delivery.shared and reader.topic == delivery.topic]
 
     @asynccontextmanager
     async def _listening(self, work: tuple[Work, ...], news: tuple[str, ...]) -> AsyncIterator["StreamSubscription"]:
@@ -115,38 +121,46 @@ class RedisStreamsBus:
         settings = replace(self._settings, consumer=f"nexus-{uuid.uuid4().hex}")
         readers = [GroupReader(self._client, self._prefix, item, settings, subscription) for item in work]
         with ungrouped(), closing(subscription):
-            async with anyio.create_task_group() as tasks:
-                try:
-                    with anyio.fail_after(self._connect_s):
-                        await subscription.find_ends()
+            try:
+                async with anyio.create_task_group() as tasks:
+                    await self._start(tasks, subscription, readers)
+                    try:
+                        yield subscription
+                    finally:
+                        tasks.cancel_scope.cancel()
+            finally:
+                # Only now is no read under way whose reply would not be given back.
+                self._readers = [reader for reader in self._readers if reader not in readers]
+                with anyio.move_on_after(_CLOSING_S, shield=True):
+                    async with anyio.create_task_group() as tasks:
                         for reader in readers:
-                            await tasks.start(reader.run)
-                except TimeoutError:
-                    raise BusUnavailableError(f"no answer from Redis within {self._connect_s:g} s") from None
-                self._readers |= {reader.topic: reader for reader in readers}
-                tasks.start_soon(subscription.hear_news)
-                if readers:
-                    subscription.backlogs = {reader.topic: 0 for reader in readers}
-                    tasks.start_soon(self._keep_up, readers, subscription)
-                try:
-                    yield subscription
-                finally:
-                    tasks.cancel_scope.cancel()
-                    with anyio.move_on_after(_CLOSING_S, shield=True):
-                        for reader in readers:
-                            await reader.close()
-                    for reader in readers:
-                        self._readers.pop(reader.topic, None)
+                            tasks.start_soon(reader.close)
+
+    async def _start(self, tasks: TaskGroup, subscription: "StreamSubscription", readers: list[GroupReader]) -> None:
+        try:
+            with anyio.fail_after(self._connect_s):
+                await subscription.find_ends()
+                for reader in readers:
+                    await tasks.start(reader.run)
+        except TimeoutError:
+            raise BusUnavailableError(f"no answer from Redis within {self._connect_s:g} s") from None
+        self._readers += readers
+        tasks.start_soon(subscription.hear_news)
+        if readers:
+            subscription.backlogs = {reader.topic: 0 for reader in readers}
+            tasks.start_soon(self._keep_up, readers, subscription)
 
     async def _keep_up(self, readers: list[GroupReader], subscription: "StreamSubscription") -> None:
         """Shorten the streams and see how much waits in them, now and then. Run in a task of its own."""
+        topics = {*subscription.news, *(reader.topic for reader in readers), Topics.CONTEXT_BUILD_RESPONSE}
         while True:
             await anyio.sleep(_UPKEEP_EVERY_S)
-            with suppress(RedisError, OSError):
-                for reader in readers:
-                    await reader.trim(reader.topic)
+            for topic in topics:
+                with suppress(RedisError, OSError):
+                    await readers[0].trim(topic)
+            for reader in readers:
+                with suppress(RedisError, OSError):
                     subscription.backlogs[reader.topic] = await reader.backlog()
-                await readers[0].trim(Topics.CONTEXT_BUILD_RESPONSE)
 
 
 class StreamSubscription:
@@ -156,11 +170,12 @@ class StreamSubscription:
         self.reconnects = 0
         self.backlogs: dict[str, int] = {}
         self.stopping = anyio.Event()
+        self.news = news
         self._client = client
         self._prefix = prefix
-        self._news = news
         self._ends: dict[str, bytes] = {}
         self._heard_at = anyio.current_time()
+        self._lost = False
         self._reading = anyio.CancelScope()
         # Work never fills its part of the buffer: no more is read than may be in hand.
         size = 2 * most_work + _BUFFERED_NEWS
@@ -174,11 +189,18 @@ class StreamSubscription:
     def heard(self) -> None:
         """Note that Redis has replied."""
         self._heard_at = anyio.current_time()
+        if self._lost:
+            self._lost = False
+            self.reconnects += 1
+            _log.info("bus_reconnected", reconnects=self.reconnects)
 
-    def reconnected(self) -> None:
-        """Count a connection that works again."""
-        self.reconnects += 1
-        _log.info("bus_reconnected", reconnects=self.reconnects)
+    def failed(self, topic: str, error: Exception) -> None:
+        """Note that Redis has refused, or has not replied. Several readers that lose it at once lose it once."""
+        if isinstance(error, ResponseError):
+            _log.error("topic_unusable", topic=topic, reason=str(error)[:_LONGEST_REASON])
+        else:
+            _log.warning("bus_disconnected", reason=type(error).__name__)
+            self._lost = True
 
     async def deliver(self, delivery: Delivery) -> None:
         """Put it where the subscriber reads."""
@@ -192,9 +214,14 @@ class StreamSubscription:
                 yield delivery
 
     async def stop(self) -> None:
-        """Take in nothing more. What a read that is cut off had been given goes to another replica."""
+        """Take in no more work, and no more news than there are. Work of a read that is cut off goes to another."""
+        if self.stopping.is_set():
+            return
         self.stopping.set()
         self._reading.cancel()
+        with anyio.move_on_after(_CLOSING_S), suppress(RedisError, OSError):
+            while self.news and await self._hear(None):
+                pass
         self._send.close()
 
     def close(self) -> None:
@@ -205,34 +232,37 @@ class StreamSubscription:
     async def find_ends(self) -> None:
         """Find the end of each stream of news, from which it is heard; waits for Redis."""
         pause = _FIRST_PAUSE
-        while len(self._ends) < len(self._news):
-            try:
-                for topic in self._news:
+        while len(self._ends) < len(self.news):
+            for topic in self.news:
+                try:
                     last: Any = await self._client.xrevrange(self._prefix + topic, count=1)
                     self._ends[topic] = last[0][0] if last else _BEGINNING
-            except (RedisError, OSError) as error:
-                _log.warning("bus_disconnected", reason=type(error).__name__)
-                await anyio.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE)
+                except (RedisError, OSError) as error:
+                    self.failed(topic, error)
+                    await anyio.sleep(pause)
+                    pause = min(pause * 2, _LONGEST_PAUSE)
+        self._lost = False
 
     async def hear_news(self) -> None:
         """Read what is appended to the streams of news, until `stop`. Run in a task of its own."""
-        failed, pause = False, _FIRST_PAUSE
+        pause = _FIRST_PAUSE
         with self._reading:
-            while self._news:
-                keys: dict[Any, Any] = {self._prefix + topic: end for topic, end in self._ends.items()}
+            while self.news:
                 try:
-                    found = await self._client.xread(keys, count=_READ_AT_ONCE, block=_BLOCK_MS)
+                    await self._hear(_BLOCK_MS)
+                    pause = _FIRST_PAUSE
                 except (RedisError, OSError) as error:
-                    _log.warning("bus_disconnected", reason=type(error).__name__)
+                    self.failed(", ".join(self.news), error)
                     await anyio.sleep(pause)
-                    failed, pause = True, min(pause * 2, _LONGEST_PAUSE)
-                    continue
-                self.heard()
-                if failed:
-                    failed, pause = False, _FIRST_PAUSE
-                    self.reconnected()
-                await self._take_news(found)
+                    pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _hear(self, block_ms: int | None) -> bool:
+        """Read the news once. Whether there were any."""
+        keys: dict[Any, Any] = {self._prefix + topic: end for topic, end in self._ends.items()}
+        found = await self._client.xread(keys, count=_READ_AT_ONCE, block=block_ms)
+        self.heard()
+        await self._take_news(found)
+        return bool(found)
 
     async def _take_news(self, found: Any) -> None:
         entries = [
@@ -242,8 +272,8 @@ class StreamSubscription:
         ]
         # Several streams are read at once: in the order in which they were written.
         for entry, topic, fields in sorted(entries, key=lambda item: _moment(item[0])):
-            self._ends[topic] = entry
             await self.deliver(delivery_of(topic, entry, fields))
+            self._ends[topic] = entry
 
 
 def _by_stream(found: Any) -> Sequence[tuple[bytes, Any]]:
