@@ -147,7 +147,7 @@ class RequestService:
             async for arrived in arrivals:
                 try:
                     if not arrived.delivery.shared:
-                        await anyio.sleep(arrived.at + _COURTESY_S - time.monotonic())
+                        await anyio.sleep(max(arrived.at + _COURTESY_S - time.monotonic(), 0))
                     await self.answerer.answer(arrived.delivery, arrived.at, refused=self._overloaded())
                 finally:
                     self._finished(arrived.delivery)
