@@ -17,6 +17,7 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.client import PubSub
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.sentinel import (
+    MasterNotFoundError,
     Sentinel,
     SentinelConnectionPool,
     SentinelManagedConnection,
@@ -29,6 +30,7 @@ from nexus.adapters.redis_urls import RedisUrl
 from nexus.core.tasks import ungrouped
 
 _LOOK_EVERY_S: Final = 1.0
+_NEWS_LASTS_S: Final = 0.1
 
 
 @asynccontextmanager
@@ -60,6 +62,12 @@ async def open_sentinel(url: RedisUrl, options: dict[str, Any], pool: dict[str, 
 class _MasterPool(BlockingConnectionPool, SentinelConnectionPool):
     """Connections to the master, whoever that is by now."""
 
+    def __init__(self, **arguments: Any) -> None:
+        self._asking = anyio.Lock()
+        self._told_at = float("-inf")
+        self._known: Any = None
+        super().__init__(**arguments)
+
     def leads_to_master(self, connection: Any) -> bool:
         """Whether the server at the other end is the master, as far as is known."""
         return self.master_address in {None, (connection.host, connection.port)}
@@ -73,9 +81,23 @@ class _MasterPool(BlockingConnectionPool, SentinelConnectionPool):
                 await self.get_master_address()
 
     async def get_master_address(self) -> Any:
-        """Ask Sentinel. Leaves connections alone: another task may have begun to use one that was idle."""
-        self.master_address = await self.sentinel_manager.discover_master(self.service_name)
-        return self.master_address
+        """Ask Sentinel, or take what somebody else is being told just now.
+
+        One at a time: redis-py loses sentinels when several ask at once. Connections are left alone, since another task
+        may have begun to use one that was idle.
+        """
+        began = anyio.current_time()
+        async with self._asking:
+            if self._told_at + _NEWS_LASTS_S < began:
+                try:
+                    self._known = await self.sentinel_manager.discover_master(self.service_name)
+                    self.master_address = self._known
+                except MasterNotFoundError:
+                    self._known = None
+                self._told_at = anyio.current_time()
+            if self._known is None:
+                raise MasterNotFoundError("no sentinel knows a master")
+            return self._known
 
     async def ensure_connection(self, connection: AbstractConnection) -> None:
         """Connect to the master, unless connected to it."""

@@ -268,6 +268,8 @@ def _binary(*, tls: bool = False) -> str:
 
 def _options(port: int) -> list[str]:
     options = {"bind": HOST, "port": str(port), "save": "", "appendonly": "no", "repl-diskless-sync-delay": "0"}
+    # A replica is told of once it has been pinged.
+    options["repl-ping-replica-period"] = "1"
     return [word for name, value in options.items() for word in (f"--{name}", value)]
 
 
