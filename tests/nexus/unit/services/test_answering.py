@@ -1,0 +1,563 @@
+"""From one request to its one effective answer (CONTRACT §1.4, §1.5): read, claim, build in time, finish."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
+from nexus.core.errors import ErrorCode
+from nexus.core.metrics import DeadLetterCause, Event, Stage
+from nexus.core.models import utc_now
+from nexus.core.ports import Acquired
+from nexus.core.signing import Signing
+from nexus.core.topics import Topics
+from nexus.core.wire import decode, encode
+from nexus.services.answering import MOST_DELIVERIES
+from tests.nexus.support.waiting import take, until
+from tests.nexus.unit.services.parts import HangingStore, request
+from tests.nexus.unit.services.serving import (
+    ANSWERS,
+    LONG_MS,
+    Serving,
+    asking,
+    code,
+    fingerprint,
+    ids,
+    passed,
+    serving,
+    shared,
+)
+
+# The same bytes whenever it is sent.
+ASKED = request()
+SIGNING = Signing({"k1": b"the first secret"}, required=True)
+
+
+class TestAnswers:
+    """Who asks is answered, where and as it was asked."""
+
+    async def test_a_success(self) -> None:
+        """With the ids of the request, and the time that it waited in the manifest; it is counted and measured."""
+        async with serving() as trial:
+            trial.service.offer(asking(ASKED))
+            (answer,) = await trial.finish()
+        assert (answer.run_id, answer.owner_key, answer.metadata) == ("run_1", "ada", {"request_id": "msg_1"})
+        assert answer.content["status"] == "success"
+        assert set(answer.content["context"]["timings_ms"]) == {"queue", "gather", "assemble", "build"}
+        assert trial.metrics.counted == {None: 1}
+        assert trial.metrics.stages == [Stage.QUEUE, Stage.FINISH, Stage.TOTAL]
+
+    async def test_on_a_topic_of_its_own(self) -> None:
+        """`reply_to` names it; the common topic hears nothing."""
+        async with serving(ANSWERS, f"{ANSWERS}.me") as trial:
+            trial.service.offer(asking(request(reply_to="me")))
+            (delivery,) = await take(trial.heard, 1)
+            assert await trial.finish() == []
+        assert delivery.topic == f"{ANSWERS}.me"
+
+    @pytest.mark.parametrize(
+        ("made", "expected"),
+        [
+            (lambda: encode(request(reply_to="a b")), "INVALID_REQUEST"),
+            (lambda: encode(request(deadline_ms=5)), "INVALID_REQUEST"),
+            (lambda: encode(request("")), "EMPTY_INPUT"),
+            (lambda: encode(request(run_metadata={"layout": "x"})), "UNKNOWN_LAYOUT"),
+            (lambda: encode(ASKED)[:-1], "INVALID_REQUEST"),
+            (lambda: encode(request("x" * 2_000)), "PAYLOAD_TOO_LARGE"),
+            (lambda: encode(ASKED.model_copy(update={"owner_key": "bob"})), "OWNER_MISMATCH"),
+        ],
+    )
+    @pytest.mark.parametrize("is_shared", [False, True])
+    async def test_an_error(self, made: Callable[[], bytes], expected: str, is_shared: bool) -> None:
+        """Whatever is wrong, the request is told under its id; it is counted, and done where it was a charge."""
+        async with serving(max_payload_bytes=2_000) as trial:
+            asked = asking(made(), entry="1-0", shared=is_shared)
+            trial.service.offer(asked)
+            (answer,) = await trial.finish()
+        assert code(answer.content) == expected
+        assert (answer.metadata, answer.run_id) == ({"request_id": "msg_1"}, "run_1")
+        assert trial.metrics.counted == {ErrorCode(expected): 1}
+        assert trial.bus.settled == ([asked] if is_shared else [])
+
+    async def test_an_unreadable_request_with_a_reply_topic(self) -> None:
+        """The answer goes where it can be heard."""
+        async with serving(f"{ANSWERS}.me") as trial:
+            content = await trial.ask(encode(request(reply_to="me")).replace(b'"HUMAN"', b'"GOD"', 1))
+        assert code(content) == "INVALID_REQUEST"
+
+    async def test_an_answer_that_nobody_hears(self) -> None:
+        """It is kept, and counted as unheard; who asks again later hears it."""
+        async with serving() as trial:
+            asked = asking(request(reply_to="me"))
+            trial.service.offer(asked)
+            await trial.service.drained()
+            assert trial.metrics.counted == {None: 1, Event.ANSWER_UNHEARD: 1}
+            trial.ledger.clock.now += 2
+            async with trial.bus.subscribe(f"{ANSWERS}.me") as late:
+                trial.service.offer(asked)
+                (delivery,) = await take(late, 1)
+                await trial.service.drained()
+            trial.ledger.clock.now += 2
+            trial.service.offer(asked)
+            await trial.service.drained()
+        assert code(decode(delivery.payload).content) == "success"
+        assert trial.metrics.counted == {None: 1, Event.ANSWER_REPEATED: 2, Event.ANSWER_UNHEARD: 2}
+
+    async def test_answers_are_signed(self) -> None:
+        """For their topic, with the keys of the service, errors like successes."""
+        async with serving(signing=SIGNING) as trial:
+            for index, text in enumerate(("hello", "")):
+                message = request(text, f"msg_{index}").model_copy(update={"timestamp": utc_now()})
+                payload = encode(message, topic=Topics.CONTEXT_BUILD_REQUEST, signing=SIGNING)
+                trial.service.offer(asking(payload))
+            heard = await take(trial.heard, 2)
+        answers = [decode(delivery.payload, topic=ANSWERS, signing=SIGNING) for delivery in heard]
+        assert Counter(code(answer.content) for answer in answers) == {"success": 1, "EMPTY_INPUT": 1}
+
+    async def test_a_stranger_does_not_take_the_id_of_another(self) -> None:
+        """An unsigned request is told so under a key of its own; the signed one of that id is answered."""
+        async with serving(signing=SIGNING) as trial:
+            message = ASKED.model_copy(update={"timestamp": utc_now()})
+            refused = await trial.ask(message)
+            content = await trial.ask(encode(message, topic=Topics.CONTEXT_BUILD_REQUEST, signing=SIGNING))
+        assert (code(refused), code(content)) == ("UNAUTHENTICATED", "success")
+
+
+class TestUnreadable:
+    """Bytes that nobody can be answered for."""
+
+    @pytest.mark.parametrize("is_shared", [False, True])
+    async def test_a_dead_letter(self, is_shared: bool) -> None:
+        """Without a body; nobody is answered, the delivery is done, and the next request is served."""
+        async with serving() as trial:
+            asked = asking(b"secret", entry="1-0", shared=is_shared, deliveries=2)
+            trial.service.offer(asked)
+            content = await trial.ask(ASKED)
+            assert await trial.finish() == []
+        (letter,) = await trial.letters.newest(9)
+        assert (letter.topic, letter.size, letter.body) == (Topics.CONTEXT_BUILD_REQUEST, 6, None)
+        assert (letter.deliveries, letter.message_id) == (2, "")
+        assert "secret" not in letter.reason
+        assert content["status"] == "success"
+        assert trial.metrics.counted == {DeadLetterCause.UNREADABLE: 1, None: 1}
+        assert trial.bus.settled == ([asked] if is_shared else [])
+
+    async def test_too_large_to_be_searched(self) -> None:
+        """What is so large that not even its id is looked for."""
+        async with serving(max_payload_bytes=100) as trial:
+            trial.service.offer(asking(encode(request("x" * 10_000))))
+            assert await trial.finish() == []
+        assert trial.metrics.counted == {DeadLetterCause.TOO_LARGE: 1}
+
+    async def test_bodies_are_kept_where_that_is_wanted(self) -> None:
+        """`bus.dead_letter_bodies`."""
+        async with serving(dead_letter_bodies=True) as trial:
+            trial.service.offer(asking(b"bytes"))
+            await trial.finish()
+        assert [letter.body for letter in await trial.letters.newest(9)] == [b"bytes"]
+
+    async def test_a_letter_that_cannot_be_kept(self) -> None:
+        """The service goes on."""
+        async with serving() as trial:
+            trial.letters.away = True
+            trial.service.offer(shared(b"secret"))
+            assert code(await trial.ask(ASKED)) == "success"
+        assert len(trial.bus.settled) == 1
+
+
+class TestOnce:
+    """One request id has one effective answer."""
+
+    async def test_asked_again_after_the_answer(self) -> None:
+        """It is never built again: nothing is said within a second, and the same bytes later."""
+        async with serving() as trial:
+            asked = asking(ASKED)
+            trial.service.offer(asked)
+            (first,) = await take(trial.heard, 1)
+            for seconds in (0.5, 0.4, 0.2, 0.5, 0.6):
+                trial.ledger.clock.now += seconds
+                trial.service.offer(asked)
+                await trial.service.drained()
+            await trial.heard.stop()
+            again = [delivery async for delivery in trial.heard]
+        assert trial.builder.begun == ["msg_1"]
+        assert again == [first, first]
+        assert trial.metrics.counted == {None: 1, Event.ANSWER_REPEATED: 2}
+
+    async def test_two_requests_of_one_id(self) -> None:
+        """The second is told so, once; the first gets its own answer, also when it asks again."""
+        async with serving() as trial:
+            trial.builder.gate = anyio.Event()
+            original, thief = asking(request("mine")), asking(request("theirs", owner="eve"))
+            trial.service.offer(original)
+            await passed()
+            for _ in range(3):
+                trial.service.offer(thief)
+                await passed()
+            trial.builder.gate.set()
+            trial.service.offer(original)
+            answers = await trial.finish()
+        assert sorted((answer.owner_key, code(answer.content)) for answer in answers) == [
+            ("ada", "success"),
+            ("eve", "ID_CONFLICT"),
+        ]
+        assert "mine" not in str(next(answer.content for answer in answers if answer.owner_key == "eve"))
+
+    async def test_a_conflict_with_an_answered_request(self) -> None:
+        """Another payload under its id never gets the kept answer, and is done with all the same."""
+        async with serving() as trial:
+            contents = [await trial.ask(request(text), entry=f"{text}-0", shared=True) for text in ("mine", "other")]
+        assert [code(content) for content in contents] == ["success", "ID_CONFLICT"]
+        assert [delivery.entry for delivery in trial.bus.settled] == ["mine-0", "other-0"]
+
+    async def test_what_another_replica_is_at_is_left_to_it(self) -> None:
+        """On a bus that keeps nothing: nothing is built or said, but its run is taken note of."""
+        async with serving() as trial:
+            await trial.claimed(ASKED)
+            trial.service.offer(asking(ASKED))
+            assert await trial.finish() == []
+        assert (trial.builder.begun, trial.builder.overheard) == ([], ["msg_1"])
+        assert trial.metrics.counted == {}
+
+    async def test_a_late_answer_is_discarded(self) -> None:
+        """Who was overtaken says nothing, counts it, and has its charge done."""
+        async with serving(lease_ms=LONG_MS) as trial:
+            trial.builder.gate = anyio.Event()
+            trial.service.offer(shared(ASKED))
+            await passed()
+            trial.ledger.clock.now += 61
+            other = await trial.claimed(ASKED)
+            await MemoryLedger.finish(trial.ledger, other, ANSWERS, encode(ASKED), LONG_MS)
+            trial.builder.gate.set()
+            answers = await trial.finish()
+        assert answers == [ASKED]
+        assert trial.metrics.counted == {Event.LATE_ANSWER_DISCARDED: 1}
+        assert len(trial.bus.settled) == 1
+
+    async def test_a_lease_that_ran_out_with_nobody_there(self) -> None:
+        """The answer counts."""
+        async with serving(lease_ms=LONG_MS) as trial:
+            trial.builder.gate = anyio.Event()
+            trial.service.offer(shared(ASKED))
+            await passed()
+            trial.ledger.clock.now += 61
+            trial.builder.gate.set()
+            answers = await trial.finish()
+        assert ids(answers) == {"msg_1": 1}
+        assert trial.metrics.counted == {None: 1}
+
+
+class TestCharge:
+    """A shared delivery is done when its request is answered, once, and not before."""
+
+    async def test_it_waits_for_the_other_replica(self) -> None:
+        """Another delivery of the request may be lost with its holder: this one stays until that one has answered."""
+        async with serving(lease_ms=200) as trial:
+            other = await trial.claimed(ASKED)
+            trial.service.offer(shared(ASKED))
+            await trial.ledger.times_asked("begin", 3)
+            assert (trial.bus.settled, trial.service.pending) == ([], 1)
+            await MemoryLedger.finish(trial.ledger, other, ANSWERS, encode(ASKED), LONG_MS)
+            answers = await trial.finish()
+        assert answers == [ASKED]
+        assert len(trial.bus.settled) == 1
+        assert trial.builder.overheard == ["msg_1"]
+
+    async def test_it_takes_over_from_the_other_replica(self) -> None:
+        """When that one is gone, this one answers."""
+        async with serving(lease_ms=200) as trial:
+            await trial.claimed(ASKED)
+            trial.service.offer(shared(ASKED))
+            await trial.ledger.times_asked("begin", 2)
+            trial.ledger.clock.now += 61
+            (answer,) = await trial.finish()
+        assert code(answer.content) == "success"
+        assert trial.metrics.counted == {None: 1, Event.LEASE_TAKEN_OVER: 1}
+        assert len(trial.bus.settled) == 1
+
+    async def test_a_conflict_waits_too(self) -> None:
+        """The same other payload, delivered to two replicas, is told once."""
+        async with serving(lease_ms=200) as trial:
+            await trial.claimed(request("mine"))
+            thief = request("theirs")
+            key = f"{thief.id}#{fingerprint(thief)[:32]}"
+            other = await MemoryLedger.begin(trial.ledger, key, fingerprint(thief), LONG_MS)
+            assert isinstance(other, Acquired)
+            trial.service.offer(shared(thief))
+            await trial.ledger.times_asked("begin", 4)
+            await MemoryLedger.finish(trial.ledger, other, ANSWERS, encode(thief), LONG_MS)
+            answers = await trial.finish()
+        assert answers == [thief]
+        assert len(trial.bus.settled) == 1
+
+    async def test_the_request_twice_on_the_bus(self) -> None:
+        """Both deliveries are done, the request is built and answered once."""
+        async with serving(lease_ms=200) as trial:
+            trial.builder.gate = anyio.Event()
+            for entry in ("1-0", "2-0"):
+                trial.service.offer(shared(ASKED, entry))
+            await trial.ledger.times_asked("begin", 3)
+            trial.builder.gate.set()
+            answers = await trial.finish()
+        assert ids(answers) == {"msg_1": 1}
+        assert trial.builder.begun == ["msg_1"]
+        assert Counter(delivery.entry for delivery in trial.bus.settled) == {"1-0": 1, "2-0": 1}
+
+    async def test_a_kept_answer_is_announced_again(self) -> None:
+        """A delivery that is handed out again after the answer: its requester may not have heard it."""
+        async with serving() as trial:
+            await trial.ask(shared(ASKED).payload)
+            trial.ledger.clock.now += 2
+            trial.service.offer(shared(ASKED, deliveries=2))
+            answers = await trial.finish()
+        assert ids(answers) == {"msg_1": 1}
+        assert trial.metrics.counted == {None: 1, Event.ANSWER_REPEATED: 1}
+        assert len(trial.bus.settled) == 1
+
+    @pytest.mark.parametrize("operation", ["begin", "finish"])
+    async def test_the_bus_is_away(self, operation: str) -> None:
+        """It goes on until the bus is back; then the request is answered once and done once."""
+        async with serving(lease_ms=200) as trial:
+            trial.ledger.failures[operation] = 1
+            trial.service.offer(shared(ASKED))
+            await trial.ledger.times_asked(operation)
+            trial.ledger.clock.now += 1
+            (answer,) = await trial.finish()
+        assert code(answer.content) == "success"
+        assert len(trial.bus.settled) == 1
+        assert trial.metrics.counted[None] == 1
+
+    @pytest.mark.parametrize("operation", ["begin", "finish"])
+    async def test_a_reply_of_the_ledger_is_lost(self, operation: str) -> None:
+        """What the ledger did is known the next time: one answer, done once."""
+        async with serving(lease_ms=200) as trial:
+            trial.ledger.lost_replies[operation] = 1
+            trial.service.offer(shared(ASKED))
+            await trial.ledger.times_asked(operation)
+            trial.ledger.clock.now += 0.5
+            answers = await trial.finish()
+        assert ids(answers) == {"msg_1": 1}
+        assert len(trial.bus.settled) == 1
+
+    async def test_an_answer_that_could_not_be_announced(self) -> None:
+        """It is not done before it is."""
+        async with serving() as trial:
+            await trial.ask(shared(ASKED).payload)
+            trial.ledger.clock.now += 2
+            trial.bus.publish_failures = 1
+            trial.service.offer(shared(ASKED))
+
+            async def failed() -> bool:
+                return not trial.bus.publish_failures
+
+            await until(failed)
+            assert trial.bus.settled == []
+            trial.ledger.clock.now += 2
+            answers = await trial.finish()
+        assert ids(answers) == {"msg_1": 1}
+        assert len(trial.bus.settled) == 1
+
+    async def test_stopping_leaves_it_to_another(self) -> None:
+        """It is not done, and the request is free at once, without an attempt being counted."""
+        async with serving(lease_ms=LONG_MS) as trial:
+            trial.builder.gate = anyio.Event()
+            trial.service.offer(shared(ASKED))
+            await passed()
+            assert trial.builder.begun == ["msg_1"]
+        assert trial.bus.settled == []
+        assert (await trial.claimed(ASKED)).attempts == 1
+
+
+class TestDeadline:
+    """An answer that comes too late is an error, and comes in time. No sender's clock is asked."""
+
+    @pytest.mark.parametrize("year", [1971, 2020, 2200])
+    @pytest.mark.parametrize("is_shared", [False, True])
+    async def test_a_sender_with_another_time(self, year: int, is_shared: bool) -> None:
+        """Its request is answered like any other."""
+        async with serving() as trial:
+            message = ASKED.model_copy(update={"timestamp": utc_now().replace(year=year, day=1)})
+            content = await trial.ask(message, shared=is_shared, sent_ms=0)
+        assert code(content) == "success"
+
+    @pytest.mark.parametrize(("waited_ms", "expected"), [(999, "success"), (1_001, "DEADLINE_EXCEEDED")])
+    async def test_it_lay_on_the_bus(self, waited_ms: int, expected: str) -> None:
+        """From when the bus took it, by the ledger's clock; this machine's may show any other year."""
+        async with serving() as trial:
+            trial.ledger.now_ms = 50_000 + waited_ms
+            # So much of it is left that a slow machine does not matter, or nothing at all.
+            allowed = 1_000 if expected != "success" else 30_000 + waited_ms
+            content = await trial.ask(request(deadline_ms=allowed), shared=True, sent_ms=50_000)
+        assert code(content) == expected
+        assert trial.metrics.counted == {None if expected == "success" else ErrorCode.DEADLINE_EXCEEDED: 1}
+        assert len(trial.builder.begun) == (expected == "success")
+        if expected == "success":
+            assert content["context"]["timings_ms"]["queue"] >= waited_ms
+
+    async def test_a_bus_whose_clock_is_behind_the_entry(self) -> None:
+        """What was sent in the future has waited since it arrived."""
+        async with serving() as trial:
+            trial.ledger.now_ms = 50_000
+            content = await trial.ask(ASKED, shared=True, sent_ms=90_000)
+        assert code(content) == "success"
+
+    async def test_a_builder_that_hangs(self) -> None:
+        """The requester is told, and the worker is free again."""
+        async with serving(max_in_flight=1) as trial:
+            trial.builder.gate = anyio.Event()
+            content = await trial.ask(request(deadline_ms=100))
+            trial.builder.gate.set()
+            after = await trial.ask(request(request_id="msg_2"))
+        assert (code(content), code(after)) == ("DEADLINE_EXCEEDED", "success")
+        assert content["error"]["message"] == "metadata.deadline_ms: the 100 ms have passed"
+        assert content["error"]["retryable"]
+
+    async def test_a_store_that_hangs(self) -> None:
+        """A degraded answer rather than none."""
+        async with serving(store=HangingStore("newest_messages", "find_identity", "insert_message")) as trial:
+            content = await trial.ask(request(deadline_ms=1_000))
+        assert content["degraded"] == ["history", "profile"]
+
+    async def test_waiting_counts(self) -> None:
+        """What waited in the queue for longer than its deadline is not built."""
+        async with serving(max_in_flight=1) as trial:
+            trial.builder.gate = anyio.Event()
+            await passed()
+            trial.service.offer(asking(request(request_id="msg_1", deadline_ms=200)))
+            await passed()
+            trial.service.offer(asking(request(request_id="msg_2", deadline_ms=100)))
+            answers = await trial.finish()
+        assert [code(answer.content) for answer in answers] == ["DEADLINE_EXCEEDED"] * 2
+        assert trial.builder.begun == ["msg_1"]
+
+
+class TestKeeping:
+    """How long an answer is kept."""
+
+    async def test_a_final_one(self) -> None:
+        """For `answer_ttl_s`, an error that will not change like a success."""
+        async with serving(answer_ttl_ms=12_345) as trial:
+            await trial.ask(ASKED)
+            await trial.ask(request("", "msg_2"))
+        assert trial.ledger.kept_ms == {"msg_1": 12_345, "msg_2": 12_345}
+
+    @pytest.mark.parametrize(("signing", "kept_ms"), [(None, 7_000 + 200), (SIGNING, 600_000)])
+    async def test_one_that_says_try_again(self, signing: Signing | None, kept_ms: int) -> None:
+        """Until no replica can still have the request, and where it is signed, as long as it may be replayed."""
+        async with serving(lease_ms=200, signing=signing) as trial:
+            message = request(deadline_ms=7_000).model_copy(update={"timestamp": utc_now()})
+            payload = encode(message, topic=Topics.CONTEXT_BUILD_REQUEST, signing=signing)
+            content = await trial.ask(payload, shared=True, surplus=True)
+        assert code(content) == "OVERLOADED"
+        assert trial.ledger.kept_ms == {"msg_1": kept_ms}
+
+
+class TestFailures:
+    """Nothing that goes wrong with one request touches the next."""
+
+    @pytest.mark.parametrize("failure", [RuntimeError("secret"), KeyError("secret"), ExceptionGroup("g", [OSError()])])
+    async def test_a_builder_that_raises(self, failure: Exception) -> None:
+        """INTERNAL without a word of the exception, a dead letter that names the request, and the next is served."""
+        async with serving() as trial:
+            trial.builder.failure = failure
+            content = await trial.ask(ASKED, shared=True)
+            trial.builder.failure = None
+            after = await trial.ask(request(request_id="msg_2"))
+        assert content["error"]["code"] == "INTERNAL"
+        assert content["error"]["retryable"]
+        assert "secret" not in str(content)
+        assert code(after) == "success"
+        (letter,) = await trial.letters.newest(9)
+        assert (letter.message_id, letter.reason) == ("msg_1", "building it failed")
+        assert trial.metrics.counted == {ErrorCode.INTERNAL: 1, DeadLetterCause.POISON: 1, None: 1}
+        assert len(trial.bus.settled) == 1
+
+    async def test_a_request_that_kills_who_builds_it(self) -> None:
+        """It is built five times; then it is told INTERNAL and becomes a dead letter. Its neighbours are untouched."""
+        async with serving(lease_ms=LONG_MS) as trial:
+            for _ in range(MOST_DELIVERIES):
+                await trial.claimed(ASKED)
+                trial.ledger.clock.now += 61
+            content = await trial.ask(ASKED, shared=True, deliveries=3)
+            after = await trial.ask(request(request_id="msg_2"))
+        assert (code(content), code(after)) == ("INTERNAL", "success")
+        assert trial.builder.begun == ["msg_2"]
+        (letter,) = await trial.letters.newest(9)
+        assert (letter.message_id, letter.reason) == ("msg_1", "taken up 5 times, and never answered")
+        counted = {ErrorCode.INTERNAL: 1, DeadLetterCause.POISON: 1, Event.LEASE_TAKEN_OVER: 1, None: 1}
+        assert trial.metrics.counted == counted
+        assert len(trial.bus.settled) == 1
+
+    @pytest.mark.parametrize(("deliveries", "expected"), [(5, "success"), (6, "INTERNAL"), (60, "INTERNAL")])
+    async def test_handed_out_too_often(self, deliveries: int, expected: str) -> None:
+        """The bus counts too: the fifth delivery is the last that is built."""
+        async with serving() as trial:
+            content = await trial.ask(ASKED, shared=True, deliveries=deliveries)
+        assert code(content) == expected
+        letters = await trial.letters.newest(9)
+        assert [letter.deliveries for letter in letters] == ([deliveries] if expected == "INTERNAL" else [])
+
+    async def test_attempts_that_were_given_back_do_not_count(self) -> None:
+        """A service that is restarted ten times while it builds is no sign of a request that kills."""
+        async with serving() as trial:
+            for _ in range(10):
+                claim = await trial.claimed(ASKED)
+                await trial.ledger.release(claim)
+            content = await trial.ask(ASKED)
+        assert code(content) == "success"
+        assert trial.metrics.counted == {None: 1}
+
+    async def test_a_bus_that_is_away(self) -> None:
+        """Where nothing is kept nobody can be told; the service goes on, and who asks again is answered."""
+        async with serving() as trial:
+            trial.letters.away = True
+            trial.ledger.failures["begin"] = 1
+            trial.service.offer(asking(ASKED))
+            trial.service.offer(asking(b"unreadable"))
+            await trial.service.drained()
+            content = await trial.ask(ASKED)
+        assert code(content) == "success"
+
+    async def test_stopping_without_a_bus(self) -> None:
+        """The lease then runs out by itself; stopping is no error."""
+        async with serving(lease_ms=LONG_MS) as trial:
+            trial.builder.gate = anyio.Event()
+            trial.service.offer(asking(ASKED))
+            await passed()
+            trial.ledger.failures["release"] = 1
+        assert trial.builder.begun == ["msg_1"]
+        assert trial.ledger.asked["release"] == 1
+
+    async def test_a_long_build_keeps_its_lease(self) -> None:
+        """Renewed until it is finished, also through an outage of the bus."""
+        async with serving(lease_ms=200) as trial:
+            trial.builder.gate = anyio.Event()
+            trial.ledger.failures["renew"] = 1
+            trial.service.offer(asking(request(deadline_ms=20_000)))
+            await trial.ledger.times_asked("renew", 2)
+            trial.builder.gate.set()
+            (answer,) = await trial.answers()
+            renewals = trial.ledger.asked["renew"]
+            await trial.finish()
+        assert code(answer.content) == "success"
+        assert trial.ledger.asked["renew"] == renewals
+
+
+async def test_another_replica_that_finds_the_answer() -> None:
+    """A replica that did not build it announces what is kept at the ledger, on the topic that is kept with it."""
+    async with serving(f"{ANSWERS}.me") as trial:
+        await _answered_elsewhere(trial)
+        trial.ledger.clock.now += 2
+        trial.service.offer(asking(ASKED))
+        (delivery,) = await take(trial.heard, 1)
+    assert (delivery.topic, delivery.payload) == (f"{ANSWERS}.me", b"the kept answer")
+
+
+async def _answered_elsewhere(trial: Serving) -> None:
+    claim = await trial.claimed(ASKED)
+    elsewhere = MemoryLedger(MemoryBus())
+    elsewhere._state = trial.ledger._state
+    elsewhere._clock = trial.ledger.clock
+    await elsewhere.finish(claim, f"{ANSWERS}.me", b"the kept answer", LONG_MS)

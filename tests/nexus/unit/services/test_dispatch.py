@@ -1,0 +1,374 @@
+"""From the bus to whoever deals with a message (CONTRACT §1.1): nothing waits, and what is done is done once."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import pytest
+
+from nexus.adapters.memory_bus import MemoryLedger
+from nexus.core.errors import StoreRejectedError
+from nexus.core.metrics import DeadLetterCause, Event
+from nexus.core.models import Message, Role, utc_now
+from nexus.core.ports import DeadLetter, Delivery, Row
+from nexus.core.signing import Signing
+from nexus.core.topics import Topics
+from nexus.core.wire import encode
+from nexus.services.answering import RequestSettings
+from nexus.services.context.builder import ContextBuilder
+from nexus.services.dispatch import NEWS, Dispatcher, work
+from nexus.services.persistence import PersistenceService
+from nexus.services.requests import RequestService
+from nexus.services.tool_catalog import ToolCatalog
+from nexus.tools.registry import ToolRegistry
+from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.metrics import RecordingMetrics
+from tests.nexus.support.waiting import PATIENCE_S, until
+from tests.nexus.unit.services.parts import definition, request
+from tests.nexus.unit.services.serving import Letters, SettlingBus, passed
+
+SIGNING = Signing({"k1": b"the first secret"}, required=True)
+
+
+class FullPersistence(PersistenceService):
+    """A persistence service that does not take the first `full` results."""
+
+    full = 0
+
+    def offer(self, topic: str, message: Message, size: int, settled: Callable[[], None] = lambda: None) -> bool:
+        """Accept a result, unless it is full."""
+        if self.full:
+            self.full -= 1
+            return False
+        return super().offer(topic, message, size, settled)
+
+
+class PickyStore(FakeStore):
+    """A store that rejects every row, when it is told to."""
+
+    rejecting = False
+
+    async def insert_message(self, row: Row) -> bool:
+        """Record a row, or never."""
+        if self.rejecting:
+            raise StoreRejectedError("never")
+        return await super().insert_message(row)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A dispatcher and whom it hands deliveries to."""
+
+    bus: SettlingBus
+    store: PickyStore
+    persistence: FullPersistence
+    registry: ToolRegistry
+    letters: Letters
+    service: RequestService
+    dispatcher: Dispatcher
+    metrics: RecordingMetrics
+    reloads: list[None]
+
+    async def dispatch(self, *deliveries: Delivery) -> None:
+        """Hand these on, one after the other, to the end."""
+        ended = anyio.Event()
+        with anyio.fail_after(PATIENCE_S):
+            await self.dispatcher.dispatch_all(_each(*deliveries), ended)
+            await ended.wait()
+
+    async def settled(self, *deliveries: Delivery) -> None:
+        """Wait until these are done, and see that nothing is done twice."""
+
+        async def all_settled() -> bool:
+            return len(self.bus.settled) >= len(deliveries)
+
+        await until(all_settled)
+        await passed()
+        assert sorted(self.bus.settled, key=deliveries.index) == [*deliveries]
+
+    async def letter(self) -> DeadLetter:
+        """The only dead letter; waits for it."""
+
+        async def buried() -> bool:
+            return await self.letters.count() > 0
+
+        await until(buried)
+        (letter,) = await self.letters.newest(9)
+        return letter
+
+
+async def _each(*deliveries: Delivery) -> AsyncIterator[Delivery]:
+    for delivery in deliveries:
+        yield delivery
+
+
+@asynccontextmanager
+async def dispatching(**settings: Any) -> AsyncIterator[Trial]:
+    """Everything at work, on a store in memory."""
+    bus, store, letters, metrics, registry = SettlingBus(), PickyStore(), Letters(), RecordingMetrics(), ToolRegistry()
+    persistence, catalog = FullPersistence(store, metrics), ToolCatalog(registry, store)
+    ledger = MemoryLedger(bus)
+    reloads: list[None] = []
+
+    async def reload() -> None:
+        reloads.append(None)
+
+    limits = RequestSettings(**settings)
+    async with persistence.running(), catalog.running():
+        builder = ContextBuilder(persistence, store, registry, ledger)
+        service = RequestService(builder, bus, ledger, letters, limits, metrics)
+        dispatcher = Dispatcher(bus, service, persistence, catalog, reload, limits)
+        async with service.running(), dispatcher.running():
+            yield Trial(bus, store, persistence, registry, letters, service, dispatcher, metrics, reloads)
+
+
+def message(role: Role = Role.AI, content: Any = "an answer", **metadata: Any) -> Message:
+    """Something of a run."""
+    return Message(
+        id="msg_1", run_id="run_1", owner_key="ada", role=role, content=content, metadata={"session_id": "s"} | metadata
+    )
+
+
+def of(topic: str, payload: Message | bytes, entry: str = "1-0", *, shared: bool = True, **about: Any) -> Delivery:
+    """A delivery of which this replica has charge."""
+    content = encode(payload) if isinstance(payload, Message) else payload
+    return Delivery(topic, content, entry, shared=shared, **about)
+
+
+def on_its_own(topic: str, payload: Message | bytes) -> Delivery:
+    """A delivery of a bus that keeps nothing."""
+    return of(topic, payload, "", shared=False)
+
+
+CHANGES: list[tuple[str, Callable[[], Message]]] = [
+    (Topics.LLM_RESULTS, message),
+    (Topics.TOOLS_RESULTS, lambda: message(Role.TOOL, "found", tool_call_id="call_1", tool_name="web_search")),
+]
+
+
+class TestTopics:
+    """Each message reaches whom it is for."""
+
+    async def test_a_request(self) -> None:
+        """It is answered."""
+        async with dispatching() as trial, trial.bus.subscribe(Topics.CONTEXT_BUILD_RESPONSE) as heard:
+            await trial.dispatch(on_its_own(Topics.CONTEXT_BUILD_REQUEST, request()))
+            await trial.service.drained()
+            await heard.stop()
+            assert len([delivery async for delivery in heard]) == 1
+        assert trial.metrics.counted[None] == 1
+
+    @pytest.mark.parametrize(("topic", "made"), CHANGES)
+    @pytest.mark.parametrize("is_shared", [False, True])
+    async def test_a_result(self, topic: str, made: Callable[[], Message], is_shared: bool) -> None:
+        """It is recorded, and done when it is: not before."""
+        async with dispatching() as trial:
+            delivery = of(topic, made()) if is_shared else on_its_own(topic, made())
+            trial.store.down = True
+            await trial.dispatch(delivery)
+            await passed()
+            assert trial.bus.settled == []
+            trial.store.down = False
+            await trial.persistence.flush()
+            await trial.settled(*([delivery] if is_shared else []))
+        assert [row["run_id"] for row in trial.store.messages] == ["run_1"]
+        assert trial.metrics.counted == {Event.ROW_RECORDED: 1}
+
+    async def test_a_result_that_is_not_recorded_by_rule(self) -> None:
+        """It is done at once."""
+        async with dispatching() as trial:
+            delivery = of(Topics.LLM_RESULTS, message(Role.SYSTEM, None))
+            await trial.dispatch(delivery)
+            await trial.persistence.flush()
+            await trial.settled(delivery)
+        assert trial.metrics.counted[DeadLetterCause.REFUSED] == 0
+
+    async def test_a_result_that_the_store_rejects(self) -> None:
+        """It is done: handing it out again would not help."""
+        async with dispatching() as trial:
+            trial.store.rejecting = True
+            delivery = of(Topics.LLM_RESULTS, message())
+            await trial.dispatch(delivery)
+            await trial.settled(delivery)
+        assert trial.metrics.counted == {Event.ROW_REJECTED: 1}
+
+    async def test_a_tool(self) -> None:
+        """It is stored and listed, and forgotten again; both are done when they are stored."""
+        async with dispatching() as trial:
+            register = of(Topics.TOOLS_REGISTER, message(Role.SYSTEM, definition()))
+            await trial.dispatch(register)
+            await until(_lists(trial, "web_search"))
+            unregister = of(Topics.TOOLS_UNREGISTER, message(Role.SYSTEM, {"name": "web_search"}), "2-0")
+            await trial.dispatch(unregister)
+            await until(_lists(trial))
+            await trial.settled(register, unregister)
+        assert trial.metrics.counted == {}
+
+    async def test_news_of_changed_settings(self) -> None:
+        """The stored settings are read again, and every other topic of news is known."""
+        async with dispatching() as trial:
+            await trial.dispatch(on_its_own(Topics.CONFIG_CHANGED, message(Role.SYSTEM, None)))
+
+            async def reloaded() -> bool:
+                return len(trial.reloads) == 1
+
+            await until(reloaded)
+        assert {*NEWS} == {Topics.TOOLS_REGISTER, Topics.TOOLS_UNREGISTER, Topics.CONFIG_CHANGED}
+
+    def test_the_work(self) -> None:
+        """Requests are shed when too many wait, for somebody waits for them; what is recorded never is."""
+        shared = {item.topic: item for item in work(7)}
+        assert shared[Topics.CONTEXT_BUILD_REQUEST].most == 7
+        assert [topic for topic, item in shared.items() if item.sheds] == [Topics.CONTEXT_BUILD_REQUEST]
+        results = {Topics.LLM_RESULTS, Topics.TOOLS_RESULTS}
+        assert {*shared} == {Topics.CONTEXT_BUILD_REQUEST, *results, Topics.TOOLS_REGISTER, Topics.TOOLS_UNREGISTER}
+
+
+def _lists(trial: Trial, *names: str) -> Callable[[], Awaitable[bool]]:
+    async def probe() -> bool:
+        return trial.registry.list_tool_names() == [*names]
+
+    return probe
+
+
+class TestFaults:
+    """What cannot be used becomes a dead letter, is counted, and is done."""
+
+    @pytest.mark.parametrize(
+        ("payload", "cause"),
+        [
+            (b"secret", DeadLetterCause.UNREADABLE),
+            (b"[1]", DeadLetterCause.UNREADABLE),
+            (encode(message())[:-1], DeadLetterCause.UNREADABLE),
+            (encode(message(content="x" * 2_000)), DeadLetterCause.TOO_LARGE),
+        ],
+    )
+    @pytest.mark.parametrize(
+        "topic",
+        [Topics.LLM_RESULTS, Topics.TOOLS_RESULTS, Topics.TOOLS_REGISTER, Topics.TOOLS_UNREGISTER],
+    )
+    async def test_no_message(self, topic: str, payload: bytes, cause: DeadLetterCause) -> None:
+        """Whatever it was meant to be; what comes after it is handled."""
+        async with dispatching(max_payload_bytes=1_500) as trial:
+            bad, good = of(topic, payload), of(Topics.LLM_RESULTS, message(), "2-0")
+            await trial.dispatch(bad, good)
+            letter = await trial.letter()
+            await trial.settled(bad, good)
+        assert (letter.topic, letter.size, letter.body) == (topic, len(payload), None)
+        assert "secret" not in letter.reason
+        assert trial.metrics.counted == {cause: 1, Event.ROW_RECORDED: 1}
+
+    async def test_a_tool_that_is_refused(self) -> None:
+        """A definition that is none."""
+        async with dispatching() as trial:
+            delivery = of(Topics.TOOLS_REGISTER, message(Role.SYSTEM, {"type": "function"}))
+            await trial.dispatch(delivery)
+            letter = await trial.letter()
+            await trial.settled(delivery)
+        assert letter.reason == "the tool was refused"
+        assert trial.metrics.counted == {DeadLetterCause.REFUSED: 1}
+
+    async def test_news_that_are_no_message(self) -> None:
+        """They are a dead letter too, and no settings are read."""
+        async with dispatching() as trial:
+            await trial.dispatch(on_its_own(Topics.CONFIG_CHANGED, b"{}["))
+            await trial.letter()
+            await trial.settled()
+        assert (trial.reloads, trial.metrics.counted) == ([], {DeadLetterCause.UNREADABLE: 1})
+
+    @pytest.mark.parametrize(("deliveries", "is_poison"), [(5, False), (6, True)])
+    async def test_handed_out_too_often(self, deliveries: int, is_poison: bool) -> None:
+        """A result that was never finished in five deliveries is not looked at any more."""
+        async with dispatching() as trial:
+            delivery = of(Topics.LLM_RESULTS, message(), deliveries=deliveries)
+            await trial.dispatch(delivery)
+            await trial.settled(delivery)
+            letters = await trial.letters.newest(9)
+        expected = [(deliveries, "handed out 5 times, and never finished")] if is_poison else []
+        assert [(letter.deliveries, letter.reason) for letter in letters] == expected
+        assert trial.metrics.counted == {DeadLetterCause.POISON if is_poison else Event.ROW_RECORDED: 1}
+
+    async def test_letters_that_cannot_be_kept(self) -> None:
+        """More than a thousand at once, or while the bus is away: they are let go, and the next message is handled."""
+        async with dispatching() as trial:
+            trial.letters.away = True
+            bad = [of(Topics.LLM_RESULTS, b"bad %d" % number, f"{number}-0") for number in range(1_100)]
+            good = of(Topics.LLM_RESULTS, message(), "9999-0")
+            await trial.dispatch(*bad, good)
+            await trial.settled(*bad, good)
+        assert trial.metrics.counted[Event.ROW_RECORDED] == 1
+
+
+class TestFull:
+    """Results for which there is no room."""
+
+    async def test_of_which_this_replica_has_charge(self) -> None:
+        """They are offered until they are taken: recorded once, done once, and no dead letter."""
+        async with dispatching() as trial:
+            trial.persistence.full = 3
+            deliveries = [
+                of(Topics.LLM_RESULTS, message().model_copy(update={"id": f"msg_{number}"}), f"{number}-0")
+                for number in range(2)
+            ]
+            await trial.dispatch(*deliveries)
+            await trial.settled(*deliveries)
+            assert await trial.letters.count() == 0
+        assert sorted(row["id"] for row in trial.store.messages) == ["msg_0", "msg_1"]
+        assert trial.metrics.counted == {Event.ROW_RECORDED: 2}
+
+    async def test_which_nobody_keeps(self) -> None:
+        """They are dead letters, for it is now or never."""
+        async with dispatching() as trial:
+            trial.persistence.full = 1
+            await trial.dispatch(on_its_own(Topics.LLM_RESULTS, message()))
+            letter = await trial.letter()
+        assert letter.reason == "too much is waiting to be recorded"
+        assert (trial.store.messages, trial.metrics.counted) == ([], {DeadLetterCause.BACKLOG: 1})
+
+    async def test_stopping_leaves_them_to_another(self) -> None:
+        """What was not taken by the end is not done."""
+        async with dispatching() as trial:
+            trial.persistence.full = 1_000
+            await trial.dispatch(of(Topics.LLM_RESULTS, message()))
+            await passed()
+        assert (trial.bus.settled, trial.store.messages) == ([], [])
+
+
+class TestSigning:
+    """Where messages are signed, each is believed for its topic and its time only."""
+
+    async def test_a_signed_result(self) -> None:
+        """It is recorded; also when it lay on the bus for long."""
+        async with dispatching(signing=SIGNING) as trial:
+            old = message().model_copy(update={"timestamp": utc_now().replace(year=2020, day=1)})
+            sent_ms = int(old.timestamp.timestamp() * 1_000)
+            payload = encode(old, topic=Topics.LLM_RESULTS, signing=SIGNING)
+            delivery = of(Topics.LLM_RESULTS, payload, sent_ms=sent_ms)
+            await trial.dispatch(delivery)
+            await trial.settled(delivery)
+        assert trial.metrics.counted == {Event.ROW_RECORDED: 1}
+
+    @pytest.mark.parametrize(
+        "payload",
+        [
+            encode(message()),
+            encode(message(), topic=Topics.TOOLS_RESULTS, signing=SIGNING),
+            encode(message(), topic=Topics.LLM_RESULTS, signing=Signing({"k1": b"another secret, 16"})),
+            encode(
+                message().model_copy(update={"timestamp": utc_now().replace(year=2020, day=1)}),
+                topic=Topics.LLM_RESULTS,
+                signing=SIGNING,
+            ),
+        ],
+        ids=["unsigned", "another topic", "another key", "stale"],
+    )
+    async def test_not_to_be_believed(self, payload: bytes) -> None:
+        """Nothing is recorded; it is a dead letter of its own cause."""
+        async with dispatching(signing=SIGNING) as trial:
+            delivery = of(Topics.LLM_RESULTS, payload)
+            await trial.dispatch(delivery)
+            await trial.letter()
+            await trial.settled(delivery)
+        assert (trial.store.messages, trial.metrics.counted) == ([], {DeadLetterCause.UNAUTHENTICATED: 1})
