@@ -188,13 +188,17 @@ class GroupReader:
 
     async def _look_for_abandoned(self) -> None:
         """Take over what has not been held for a lease, when it is time. Not at the same time as other replicas."""
-        if self._room() > 0 and anyio.current_time() >= self._look_at:
-            await self._take_pending(self._settings.lease_ms)
+        if anyio.current_time() < self._look_at:
+            return
+        if await self._take_pending(self._settings.lease_ms):
             soon = self._settings.lease_ms / 2_000 * random.uniform(0.7, 1)  # noqa: S311  # needs no secrecy
             self._look_at = anyio.current_time() + soon
 
-    async def _take_pending(self, idle_ms: int) -> None:
-        """Take what nobody has held for `idle_ms`; with 0, what is this consumer's without its knowing."""
+    async def _take_pending(self, idle_ms: int) -> bool:
+        """Take what nobody has held for `idle_ms`; with 0, what is this consumer's without its knowing.
+
+        False when there was no room for all of it.
+        """
         while (room := self._room()) > 0:
             arguments: list[_Argument] = [*self._names, room, idle_ms, *self._in_hand, *self._to_acknowledge]
             fetched = await self._fetch(keys=[self._key], args=arguments)
@@ -204,7 +208,8 @@ class GroupReader:
                     _log.info("work_taken_over", topic=self.topic, entry=entry.decode(), deliveries=deliveries)
                 await self._take(delivery_of(self.topic, entry, _pairs(fields), shared=True, deliveries=deliveries))
             if len(fetched) < room:
-                return
+                return True
+        return False
 
     async def _read(self) -> None:
         """One read, as much as there is room for; where there is none, wait for it, or take what is too much."""

@@ -43,11 +43,14 @@ _UPKEEP_EVERY_S: Final = 5.0
 _LONGEST_REASON: Final = 200
 
 # KEYS: stream, and with `once` its mark. ARGV: payload, how long the mark lasts, how long the stream lasts or 0.
-# The mark comes last: what a script has done before an error stays done.
 _PUBLISH = """
-if KEYS[2] and redis.call('EXISTS', KEYS[2]) == 1 then return 1 end
-redis.call('XADD', KEYS[1], '*', 'message', ARGV[1])
-if KEYS[2] then redis.call('SET', KEYS[2], '', 'PX', ARGV[2]) end
+if KEYS[2] and not redis.call('SET', KEYS[2], '', 'NX', 'PX', ARGV[2]) then return 1 end
+local added = redis.pcall('XADD', KEYS[1], '*', 'message', ARGV[1])
+if type(added) == 'table' then
+  -- Nothing has been enqueued: the mark must not last.
+  if KEYS[2] then redis.call('SET', KEYS[2], '', 'PX', 1) end
+  return added
+end
 if ARGV[3] ~= '0' then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
 return 1
 """

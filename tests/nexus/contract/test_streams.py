@@ -1,0 +1,498 @@
+"""What the bus on streams promises beyond the promises of every bus: work is shared out, held, and never lost."""
+
+from collections import Counter
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from nexus.adapters.redis_client import open_redis
+from nexus.adapters.redis_group_scripts import TRIM
+from nexus.adapters.redis_ledger import RedisStreamsLedger
+from nexus.adapters.redis_streams import RedisStreamsBus
+from nexus.core.errors import BusUnavailableError
+from nexus.core.ports import Acquired, Delivery, Work
+from nexus.core.topics import Topics
+from tests.nexus.support.streams import (
+    GROUP,
+    LONG_MS,
+    SHORT_MS,
+    WORK,
+    enqueue,
+    has_passed,
+    now_ms,
+    numbered,
+    oldest,
+    payloads,
+    pending,
+    pending_are,
+    read_and_die,
+    streams_bus,
+    waiting,
+)
+from tests.nexus.support.waiting import take, take_all, until
+
+
+async def with_group(client: Redis, key: str) -> None:
+    """Have the group there before anybody consumes."""
+    await client.xgroup_create(key, GROUP, id="0", mkstream=True)
+
+
+async def test_each_piece_of_work_goes_to_one(redis_url: str, channel_prefix: str) -> None:
+    """Two consumers share the work; whoever has it in hand has it alone, with its time and its entry."""
+    async with open_redis(redis_url) as client:
+        one, other = streams_bus(client, channel_prefix), streams_bus(client, channel_prefix)
+        async with one.consume([Work("a", 30)]) as of_one, other.consume([Work("a", 30)]) as of_other:
+            entries = await enqueue(client, f"{channel_prefix}a", numbered(60))
+            taken = [*await take(of_one, 30), *await take(of_other, 30)]
+    assert sorted(delivery.entry for delivery in taken) == sorted(entries)
+    assert {(delivery.shared, delivery.deliveries, delivery.surplus) for delivery in taken} == {(True, 1, False)}
+    assert [delivery.sent_ms for delivery in taken] == [int(delivery.entry.split("-")[0]) for delivery in taken]
+
+
+async def test_order_for_one_consumer(redis_url: str, channel_prefix: str) -> None:
+    """A consumer that is alone has its work in the order in which it was enqueued."""
+    async with open_redis(redis_url) as client, streams_bus(client, channel_prefix).consume(WORK) as subscription:
+        await enqueue(client, f"{channel_prefix}a", numbered(250))
+        assert payloads(await take(subscription, 250)) == numbered(250)
+
+
+async def test_work_that_was_there_before(redis_url: str, channel_prefix: str) -> None:
+    """What was enqueued while nobody was there is handed out to the first who comes."""
+    async with open_redis(redis_url) as client:
+        bus = streams_bus(client, channel_prefix)
+        for message in numbered(3):
+            assert await bus.publish("a", message) == 1
+        async with bus.consume(WORK) as subscription:
+            assert payloads(await take(subscription, 3)) == numbered(3)
+
+
+async def test_what_is_done_is_forgotten(redis_url: str, channel_prefix: str) -> None:
+    """What was reported done is pending no longer; what was not comes again, and that only."""
+    key = f"{channel_prefix}a"
+    async with open_redis(redis_url) as client:
+        bus = streams_bus(client, channel_prefix)
+        async with bus.consume(WORK) as subscription:
+            await enqueue(client, key, numbered(100))
+            deliveries = await take(subscription, 100)
+            for delivery in deliveries[::2]:
+                bus.done(delivery)
+                bus.done(delivery)
+            await pending_are(client, key, 50)
+        async with bus.consume(WORK) as subscription:
+            assert payloads(await take(subscription, 50)) == numbered(100)[1::2]
+
+
+@pytest.mark.parametrize(
+    "delivery",
+    [
+        Delivery("a", b"x", "1-1", shared=True),
+        Delivery("unknown", b"x", "1-1", shared=True),
+        Delivery("a", b"x"),
+    ],
+)
+async def test_done_with_what_is_not_in_hand(redis_url: str, channel_prefix: str, delivery: Delivery) -> None:
+    """To report something unknown changes nothing, within a context and without one."""
+    async with open_redis(redis_url) as client:
+        bus = streams_bus(client, channel_prefix)
+        bus.done(delivery)
+        async with bus.consume(WORK) as subscription:
+            await bus.publish("a", b"1")
+            (taken,) = await take(subscription, 1)
+            bus.done(delivery)
+            bus.done(taken)
+            await pending_are(client, f"{channel_prefix}a", 0)
+        bus.done(taken)
+
+
+async def test_two_subscriptions_of_one_bus(redis_url: str, channel_prefix: str) -> None:
+    """Each reports its own work done, also when another has left."""
+    key = f"{channel_prefix}a"
+    async with open_redis(redis_url) as client:
+        bus = streams_bus(client, channel_prefix)
+        async with bus.consume([Work("a", 5)]) as one:
+            async with bus.consume([Work("a", 5)]) as other:
+                await enqueue(client, key, numbered(10))
+                of_one, of_other = await take(one, 5), await take(other, 5)
+                for delivery in of_other:
+                    bus.done(delivery)
+                await pending_are(client, key, 5)
+            for delivery in of_one:
+                bus.done(delivery)
+            await pending_are(client, key, 0)
+
+
+async def test_the_work_of_the_dead_goes_to_others(redis_url: str, channel_prefix: str) -> None:
+    """After its lease, what a dead consumer had goes to another, which is told that it is the second time."""
+    key = f"{channel_prefix}a"
+    async with open_redis(redis_url) as client:
+        await with_group(client, key)
+        await enqueue(client, key, numbered(100))
+        await read_and_die(client, key, 100)
+        async with streams_bus(client, channel_prefix, lease_ms=SHORT_MS).consume(WORK) as subscription:
+            taken = await take(subscription, 100)
+    assert payloads(taken) == numbered(100)
+    assert {delivery.deliveries for delivery in taken} == {2}
+
+
+async def test_not_before_the_lease(redis_url: str, channel_prefix: str) -> None:
+    """While the lease of another lasts its work stays with it, whatever else is done."""
+    key = f"{channel_prefix}a"
+    async with open_redis(redis_url) as client:
+        await with_group(client, key)
+        await enqueue(client, key, numbered(5))
+        await read_and_die(client, key, 5)
+        bus = streams_bus(client, channel_prefix)
+        async with bus.consume(WORK) as subscription:
+            await enqueue(client, key, [b"new"])
+            assert payloads(await take(subscription, 1)) == [b"new"]
+        owners = Counter(entry["consumer"] for entry in await pending(client, key))
+        assert owners[b"dead"] == 5
+
+
+async def test_what_is_in_hand_is_held(redis_url: str, channel_prefix: str) -> None:
+    """Work that takes many leases stays with its consumer, however many others look; the dead's is found beyond it."""
+    key = f"{channel_prefix}a"
+    async with open_redis(redis_url) as client:
+        one = streams_bus(client, channel_prefix, lease_ms=SHORT_MS)
+        other = streams_bus(client, channel_prefix, lease_ms=SHORT_MS)
+        async with one.consume(WORK) as of_one:
+            await enqueue(client, key, numbered(200))
+            held = await take(of_one, 200)
+            await enqueue(client, key, [b"left"])
+            begun = await now_ms(client)
+            async with other.consume([Work("a", 3)]) as of_other:
+                await take(of_other, 0)
+                await until(has_passed(client, begun, 8 * SHORT_MS))
+                found = {entry["message_id"].decode(): entry for entry in await pending(client, key)}
+                assert {found[delivery.entry]["times_delivered"] for delivery in held} == {1}
+                assert len({found[delivery.entry]["consumer"] for delivery in held}) == 1
+                for delivery in held:
+                    one.done(delivery)
+                await pending_are(client, key, 1)
+
+
+async def test_deliveries_are_counted(redis_url: str, channel_prefix: str) -> None:
+    """Each time that work is taken over counts; what was given back does not."""
+    key = f"{channel_prefix}a"
+    counts = []
+    async with open_redis(redis_url) as client:
+        await with_group(client, key)
+        await enqueue(client, key, [b"x"])
+        await read_and_die(client, key, 1)
+        for _ in range(3):
+            async with streams_bus(client, channel_prefix, lease_ms=SHORT_MS).consume(WORK) as subscription:
+                counts += [delivery.deliveries for delivery in await take(subscription, 1)]
+        (entry,) = await pending(client, key)
+        await client.xclaim(key, GROUP, "dead as well", 0, [entry["message_id"]])
+        async with streams_bus(client, channel_prefix, lease_ms=SHORT_MS).consume(WORK) as subscription:
+            counts += [delivery.deliveries for delivery in await take(subscription, 1)]
+    assert counts == [2, 2, 2, 3]
+
+
+async def test_what_is_left_undone_is_given_back(redis_url: str, channel_prefix: str) -> None:
+    """At the end of the context another has at once what was read, delivered or neither; no lease has to run out."""
+    key = f"{channel_prefix}a"
+    async with open_redis(redis_url) as client:
+        bus, other = streams_bus(client, channel_prefix), streams_bus(client, channel_prefix)
+        async with bus.consume(WORK) as subscription:
+            await enqueue(client, key, numbered(120))
+            first = await take(subscription, 30)
+            for delivery in first[:10]:
+                bus.done(delivery)
+            await subscription.stop()
+            rest = await take_all(subscription)
+            assert payloads([*first, *rest]) == numbered(len(first) + len(rest))
+        async with other.consume(WORK) as subscription:
+            taken = await take(subscription, 110)
+    assert sorted(payloads(taken), key=int) == numbered(120)[10:]
+    assert {delivery.deliveries for delivery in taken} == {1}
+
+
+async def test_a_consumer_that_leaves_nothing_is_forgotten(redis_url: str, channel_prefix: str) -> None:
+    """Whoever has done everything leaves no trace; who has left something stays known until that is done."""
+    key = f"{channel_prefix}a"
+    async with open_redis(redis_url) as client:
+        bus = streams_bus(client, channel_prefix)
+        async with bus.consume(WORK) as subscription:
+            await enqueue(client, key, numbered(3))
+            for delivery in await take(subscription, 3):
+                bus.done(delivery)
+        assert await client.xinfo_consumers(key, GROUP) == []
+        async with bus.consume(WORK) as subscription:
+            await enqueue(client, key, numbered(3))
+            await take(subscription, 3)
+        (consumer,) = await client.xinfo_consumers(key, GROUP)
+        assert consumer["pending"] == 3
+
+
+async def test_the_gone_are_forgotten(redis_url: str, channel_prefix: str) -> None:
+    """Upkeep forgets consumers that have nothing and are gone, and never one that has something."""
+    key = f"{channel_prefix}a"
+    async with open_redis(redis_url) as client:
+        await with_group(client, key)
+        await enqueue(client, key, numbered(2))
+        await read_and_die(client, key, 2, consumer="has something")
+        for number in range(20):
+            await client.xgroup_createconsumer(key, GROUP, f"gone {number}")
+        trim = client.register_script(TRIM)
+
+        async def one_is_left() -> bool:
+            await trim(keys=[key], args=[GROUP, 0, 0])
+            return [known["name"] for known in await client.xinfo_consumers(key, GROUP)] == [b"has something"]
+
+        await until(one_is_left)
+        await trim(keys=[key], args=[GROUP, 0, 0])
+        assert len(await pending(client, key)) == 2
+
+
+async def test_trimming(redis_url: str, channel_prefix: str) -> None:
+    """What every group has done with is cut after a while; never what one has pending or not read, whosever it is."""
+    key = f"{channel_prefix}a"
+    async with open_redis(redis_url) as client:
+        bus = streams_bus(client, channel_prefix, keep_ms=0)
+        keeping = streams_bus(client, channel_prefix)
+        async with bus.consume(WORK) as subscription, keeping.consume([Work("b", 1)]):
+            await client.xgroup_create(key, "foreign", id="0")
+            await enqueue(client, key, numbered(10))
+            deliveries = await take(subscription, 10)
+            for delivery in deliveries[:5]:
+                bus.done(delivery)
+            await pending_are(client, key, 5)
+            (reader,) = bus._readers
+            await reader.trim("a")
+            assert await client.xlen(key) == 10
+            await client.xreadgroup("foreign", "dead", {key: ">"}, count=10)
+            await client.xack(key, "foreign", *(delivery.entry for delivery in deliveries[:3]))
+            await reader.trim("a")
+            assert await oldest(client, key) == deliveries[3].entry
+            await client.xgroup_destroy(key, "foreign")
+            (of_another,) = keeping._readers
+            await of_another.trim("a")
+            assert await client.xlen(key) == 7
+            await reader.trim("a")
+            assert await oldest(client, key) == deliveries[5].entry
+            for delivery in deliveries:
+                bus.done(delivery)
+            await pending_are(client, key, 0)
+            await reader.trim("a")
+            assert await client.xlen(key) == 1
+            await reader.trim("no such topic")
+
+
+async def test_more_than_all_together_may_have_waiting(redis_url: str, channel_prefix: str) -> None:
+    """Two full consumers are handed as surplus what waits beyond `most`, oldest first, each piece once."""
+    key = f"{channel_prefix}a"
+    work = [Work("a", 4, sheds=True)]
+    async with open_redis(redis_url) as client:
+        one, other = streams_bus(client, channel_prefix), streams_bus(client, channel_prefix)
+        async with one.consume(work) as of_one, other.consume(work) as of_other:
+            await enqueue(client, key, numbered(8))
+            in_hand = [*await take(of_one, 4), *await take(of_other, 4)]
+            # As many as may wait, and three more.
+            await enqueue(client, key, [b"surplus"] * 3 + [b"waits"] * 4)
+
+            async def four_wait() -> bool:
+                return await waiting(client, key) == 4
+
+            await until(four_wait)
+            shed = [
+                delivery
+                for bus, subscription in ((one, of_one), (other, of_other))
+                for delivery in await take(subscription, bus._readers[0].in_hand - 4)
+            ]
+            assert payloads(shed) == [b"surplus"] * 3
+            assert all(delivery.surplus and delivery.deliveries == 1 for delivery in shed)
+            for delivery in [*shed, *in_hand]:
+                one.done(delivery)
+                other.done(delivery)
+
+            async def none_waits() -> bool:
+                return await waiting(client, key) == 0
+
+            await until(none_waits)
+            rest = [
+                delivery
+                for bus, subscription in ((one, of_one), (other, of_other))
+                for delivery in await take(subscription, bus._readers[0].in_hand)
+            ]
+            assert payloads(rest) == [b"waits"] * 4
+            assert not any(delivery.surplus for delivery in rest)
+
+
+async def test_no_more_surplus_than_can_be_refused(redis_url: str, channel_prefix: str) -> None:
+    """Of a flood no more than 64 are in hand to be refused at once."""
+    async with open_redis(redis_url) as client:
+        bus = streams_bus(client, channel_prefix)
+        async with bus.consume([Work("a", 2, sheds=True)]) as subscription:
+            await enqueue(client, f"{channel_prefix}a", numbered(200))
+            taken = await take(subscription, 2 + 64)
+            assert Counter(delivery.surplus for delivery in taken) == {True: 64, False: 2}
+            assert await waiting(client, f"{channel_prefix}a") == 134
+            for delivery in taken[:32]:
+                bus.done(delivery)
+            await take(subscription, 30)
+            assert bus._readers[0].in_hand <= 66
+
+
+async def test_where_redis_cannot_tell_how_many_wait(redis_url: str, channel_prefix: str) -> None:
+    """With entries deleted by somebody, nothing is taken for surplus, and the rest is handed out in order."""
+    key = f"{channel_prefix}a"
+    async with open_redis(redis_url) as client:
+        bus = streams_bus(client, channel_prefix)
+        async with bus.consume([Work("a", 2, sheds=True)]) as subscription:
+            entries = await enqueue(client, key, numbered(2))
+            taken = await take(subscription, 2)
+            entries += await enqueue(client, key, numbered(20)[2:])
+            await client.xdel(key, entries[10])
+            assert await waiting(client, key) is None or await waiting(client, key) == 17
+            while len(taken) < 19:
+                bus.done(taken[-1])
+                taken += await take(subscription, 1)
+    assert [message for message in payloads(taken) if message != b"10"] == payloads(taken)
+
+
+async def test_a_group_that_somebody_made_at_the_end(redis_url: str, channel_prefix: str) -> None:
+    """Whoever made the group decided where it begins: what was there before is not work, what comes after is."""
+    key = f"{channel_prefix}a"
+    async with open_redis(redis_url) as client:
+        await enqueue(client, key, [b"before"] * 5)
+        await client.xgroup_create(key, GROUP, id="$")
+        bus = streams_bus(client, channel_prefix)
+        async with bus.consume([Work("a", 1, sheds=True)]) as subscription:
+            await enqueue(client, key, numbered(3))
+            (first,) = await take(subscription, 1)
+            assert first.payload == b"0"
+            assert await bus._readers[0].backlog() >= 0
+
+
+async def test_no_more_in_hand_than_may_be(redis_url: str, channel_prefix: str) -> None:
+    """New and abandoned work together never exceed `most`, and all of it comes in the end."""
+    key = f"{channel_prefix}a"
+    most_in_hand = 0
+    seen: set[bytes] = set()
+    async with open_redis(redis_url) as client:
+        await with_group(client, key)
+        await enqueue(client, key, numbered(200))
+        await read_and_die(client, key, 100)
+        bus = streams_bus(client, channel_prefix, lease_ms=SHORT_MS)
+        async with bus.consume([Work("a", 7)]) as subscription:
+            while len(seen) < 200:
+                (delivery,) = await take(subscription, 1)
+                most_in_hand = max(most_in_hand, bus._readers[0].in_hand)
+                assert delivery.payload not in seen
+                seen.add(delivery.payload)
+                if len(seen) > 6:
+                    bus.done(delivery)
+    assert most_in_hand == 7
+
+
+async def test_no_more_bytes_in_hand_than_may_be(redis_url: str, channel_prefix: str) -> None:
+    """Large payloads are read until there are enough bytes in hand; the rest waits, and comes."""
+    key = f"{channel_prefix}a"
+    async with open_redis(redis_url) as client:
+        bus = streams_bus(client, channel_prefix)
+        async with bus.consume(WORK) as subscription:
+            await enqueue(client, key, [bytes(1 << 20)] * 110)
+            taken = await take(subscription, 65)
+            # As much as there was room for, and one read more.
+            assert bus._readers[0].in_hand <= 64 + 32
+            for delivery in taken:
+                bus.done(delivery)
+            taken += await take(subscription, 110 - 65)
+        await client.delete(key)
+    assert len({delivery.entry for delivery in taken}) == 110
+
+
+async def test_entries_of_all_kinds(redis_url: str, channel_prefix: str) -> None:
+    """Whatever fields an entry has, it is handed out: what is not in `message` is an empty payload."""
+    key = f"{channel_prefix}a"
+    async with open_redis(redis_url) as client, streams_bus(client, channel_prefix).consume(WORK) as subscription:
+        await client.xadd(key, {b"foreign": b"x"}, id="5-1")
+        await client.xadd(key, {b"foreign": b"x", b"message": b"m", b"\xff": b"\xff"})
+        await client.xadd(key, {b"message": b""})
+        await client.xadd(key, {b"message": b"\x00\xff" * (1 << 19)})
+        taken = await take(subscription, 4)
+    assert payloads(taken) == [b"", b"m", b"", b"\x00\xff" * (1 << 19)]
+    assert (taken[0].entry, taken[0].sent_ms) == ("5-1", 5)
+
+
+async def test_a_name_is_enqueued_once(redis_url: str, channel_prefix: str) -> None:
+    """A hundred publishers with one name make one entry, and each is told that it is there; other names are others."""
+    results = []
+    async with open_redis(redis_url) as client:
+        bus = streams_bus(client, channel_prefix)
+
+        async def publish() -> None:
+            results.append(await bus.publish("a", b"x", once="name"))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(100):
+                tasks.start_soon(publish)
+        await bus.publish("a", b"y", once="another")
+        await bus.publish("a", b"z")
+        await bus.publish("a", b"z")
+        assert await client.xlen(f"{channel_prefix}a") == 4
+        assert await client.pttl(f"{channel_prefix}nexus:enqueued:name") > 0
+    assert results == [1] * 100
+
+
+async def test_a_name_that_could_not_be_enqueued(redis_url: str, channel_prefix: str) -> None:
+    """An error leaves no mark: to publish again under the same name is to publish."""
+    key = f"{channel_prefix}a"
+    async with open_redis(redis_url) as client:
+        bus = streams_bus(client, channel_prefix)
+        await client.set(key, "no stream")
+        with pytest.raises(BusUnavailableError):
+            await bus.publish("a", b"x", once="name")
+        await client.delete(key)
+
+        async def published() -> bool:
+            await bus.publish("a", b"x", once="name")
+            return await client.xlen(key) == 1
+
+        await until(published)
+
+
+async def test_answers_to_one_requester_expire(redis_url: str, channel_prefix: str) -> None:
+    """The stream of one requester's answers ends by itself, whoever appends to it; that of everybody's does not."""
+    async with open_redis(redis_url) as client:
+        bus = RedisStreamsBus(client, prefix=channel_prefix, reply_keep_ms=LONG_MS)
+        ledger = RedisStreamsLedger(
+            client, group=GROUP, reply_keep_ms=LONG_MS, acknowledged=bus.acknowledged, prefix=channel_prefix
+        )
+        own = f"{Topics.CONTEXT_BUILD_RESPONSE}.r"
+        await bus.publish(own, b"x")
+        await bus.publish(Topics.CONTEXT_BUILD_RESPONSE, b"x")
+        assert 0 < await client.pttl(f"{channel_prefix}{own}") <= LONG_MS
+        assert await client.pttl(f"{channel_prefix}{Topics.CONTEXT_BUILD_RESPONSE}") == -1
+        claim = await ledger.begin("k", "f", LONG_MS)
+        assert isinstance(claim, Acquired)
+        assert await ledger.finish(claim, f"{own}2", b"x", LONG_MS) == 1
+        assert 0 < await client.pttl(f"{channel_prefix}{own}2") <= LONG_MS
+
+
+async def test_news(redis_url: str, channel_prefix: str) -> None:
+    """Everybody hears the news, from when they came on, besides sharing the work; to the millisecond in order."""
+    async with open_redis(redis_url) as client:
+        one, other = streams_bus(client, channel_prefix), streams_bus(client, channel_prefix)
+        await enqueue(client, f"{channel_prefix}n", [b"old"])
+        async with one.consume(WORK, ["n", "m"]) as of_one, other.consume(WORK, ["n", "m"]) as of_other:
+            for number in range(30):
+                await enqueue(client, f"{channel_prefix}{'nm'[number % 2]}", [b"%d" % number])
+                await until(has_passed(client, await now_ms(client), 1))
+            for subscription in (of_one, of_other):
+                heard = await take(subscription, 30)
+                assert payloads(heard) == numbered(30)
+                assert not any(delivery.shared for delivery in heard)
+
+
+async def test_a_topic_that_is_work_and_news(redis_url: str, channel_prefix: str) -> None:
+    """Everybody hears it, and one has charge of it."""
+    async with open_redis(redis_url) as client:
+        one, other = streams_bus(client, channel_prefix), streams_bus(client, channel_prefix)
+        async with one.consume(WORK, ["a"]) as of_one, other.consume(WORK, ["a"]) as of_other:
+            await one.publish("a", b"x")
+            heard = [*await take(of_one, 1), *await take(of_other, 1)]
+            heard += await take(of_one if one._readers[0].in_hand else of_other, 1)
+    assert sorted(delivery.shared for delivery in heard) == [False, False, True]
