@@ -41,6 +41,7 @@ _BEGINNING: Final = b"0-0"
 _CLOSING_S: Final = 2.0
 _UPKEEP_EVERY_S: Final = 5.0
 _LONGEST_REASON: Final = 200
+_OWN_TALK: Final = "nexus."
 
 # KEYS: stream, and with `once` its mark. ARGV: payload, how long the mark lasts, how long the stream lasts or 0.
 _PUBLISH = """
@@ -64,7 +65,7 @@ class RedisStreamsBus:
         prefix: before every key.
         settings: of the consumer group.
         once_ms: how long a name that was given to `publish` is known.
-        reply_keep_ms: how long the stream of one requester's answers lasts after the last of them.
+        reply_keep_ms: how long the stream of one requester's answers, or of a check, lasts after the last entry.
         connect_s: how long a subscription waits for a Redis that cannot be reached; for ever without.
     """
 
@@ -90,7 +91,9 @@ class RedisStreamsBus:
     async def publish(self, topic: str, payload: bytes, *, once: str = "") -> int:
         """Append to the topic's stream. Whether somebody reads it cannot be known: returns 1."""
         keys = [self._prefix + topic, *([f"{self._prefix}nexus:enqueued:{once}"] if once else [])]
-        lasts_ms = self._reply_keep_ms if is_of_one_requester(topic) else 0
+        # No service trims these: who reads them may never come again.
+        of_one = is_of_one_requester(topic) or topic.startswith(_OWN_TALK)
+        lasts_ms = self._reply_keep_ms if of_one else 0
         with translated():
             return int(await self._publish(keys=keys, args=[payload, self._once_ms, lasts_ms]))
 

@@ -455,16 +455,18 @@ async def test_a_name_that_could_not_be_enqueued(redis_url: str, channel_prefix:
 
 
 async def test_answers_to_one_requester_expire(redis_url: str, channel_prefix: str) -> None:
-    """The stream of one requester's answers ends by itself, whoever appends to it; that of everybody's does not."""
+    """The stream of one requester's answers or of a check ends by itself; that of everybody's answers does not."""
     async with open_redis(redis_url) as client:
         bus = RedisStreamsBus(client, prefix=channel_prefix, reply_keep_ms=LONG_MS)
         ledger = RedisStreamsLedger(
             client, group=GROUP, reply_keep_ms=LONG_MS, acknowledged=bus.acknowledged, prefix=channel_prefix
         )
         own = f"{Topics.CONTEXT_BUILD_RESPONSE}.r"
-        await bus.publish(own, b"x")
-        await bus.publish(Topics.CONTEXT_BUILD_RESPONSE, b"x")
-        assert 0 < await client.pttl(f"{channel_prefix}{own}") <= LONG_MS
+        check = "nexus.doctor.1"
+        for topic in (own, check, Topics.CONTEXT_BUILD_RESPONSE):
+            await bus.publish(topic, b"x")
+        for topic in (own, check):
+            assert 0 < await client.pttl(f"{channel_prefix}{topic}") <= LONG_MS
         assert await client.pttl(f"{channel_prefix}{Topics.CONTEXT_BUILD_RESPONSE}") == -1
         claim = await ledger.begin("k", "f", LONG_MS)
         assert isinstance(claim, Acquired)

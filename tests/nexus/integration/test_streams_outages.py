@@ -1,0 +1,407 @@
+"""The bus on streams when the network breaks, Redis goes away, or somebody tampers with what it keeps."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+from structlog.testing import capture_logs
+
+from nexus.adapters.redis_client import open_redis
+from nexus.adapters.redis_ledger import RedisStreamsLedger
+from nexus.adapters.redis_streams import RedisStreamsBus, StreamSubscription
+from nexus.core.errors import BusUnavailableError
+from nexus.core.ports import Acquired, Delivery, Work
+from tests.nexus.support.proxy import Proxy, proxied
+from tests.nexus.support.redis_server import HOST, free_port, redis_server
+from tests.nexus.support.redis_topologies import cluster_servers
+from tests.nexus.support.streams import (
+    GROUP,
+    LONG_MS,
+    SHORT_MS,
+    WORK,
+    enqueue,
+    has_passed,
+    now_ms,
+    numbered,
+    payloads,
+    pending,
+    pending_are,
+    streams_bus,
+    waiting,
+)
+from tests.nexus.support.waiting import take, take_all, until
+
+Vanish = Callable[[Redis, str], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A bus behind a proxy, and a client that reaches the same Redis without it."""
+
+    proxy: Proxy
+    bus: RedisStreamsBus
+    direct: Redis
+    key: str
+
+
+@asynccontextmanager
+async def line(redis_url: str, prefix: str, *, lease_ms: int = LONG_MS) -> AsyncIterator[Line]:
+    """Open a line to Redis with a proxy in it."""
+    target = urlsplit(redis_url)
+    async with (
+        proxied(target.hostname or "", target.port or 0) as proxy,
+        open_redis(f"redis://{HOST}:{proxy.port}{target.path}") as client,
+        open_redis(redis_url) as direct,
+    ):
+        yield Line(proxy, streams_bus(client, prefix, lease_ms=lease_ms), direct, f"{prefix}a")
+
+
+async def reconnected(subscription: StreamSubscription) -> None:
+    """Wait until Redis has been heard again."""
+
+    async def has() -> bool:
+        return subscription.reconnects > 0
+
+    await until(has)
+
+
+async def all_done(bus: RedisStreamsBus, deliveries: list[Delivery]) -> None:
+    """Report all of it done."""
+    for delivery in deliveries:
+        bus.done(delivery)
+
+
+async def test_work_in_a_reply_that_was_lost(redis_url: str, channel_prefix: str) -> None:
+    """What Redis handed out in a reply that never came is fetched when the connection is back, each piece once."""
+    async with line(redis_url, channel_prefix) as wire, wire.bus.consume(WORK) as subscription:
+        await enqueue(wire.direct, wire.key, [b"known"])
+        known = await take(subscription, 1)
+        for _ in range(3):
+            wire.proxy.mute()
+            before = len(await pending(wire.direct, wire.key))
+
+            async def handed_out(before: int = before) -> bool:
+                await enqueue(wire.direct, wire.key, [b"x"])
+                return len(await pending(wire.direct, wire.key)) > before
+
+            await until(handed_out)
+            wire.proxy.reset()
+        there = await wire.direct.xlen(wire.key) - 1
+        deliveries = await take(subscription, there)
+        assert {delivery.deliveries for delivery in deliveries} == {1}
+        await all_done(wire.bus, [*known, *deliveries])
+        await pending_are(wire.direct, wire.key, 0)
+        await subscription.stop()
+        assert await take_all(subscription) == []
+    assert len({delivery.entry for delivery in deliveries}) == there
+
+
+async def test_what_was_done_while_redis_was_away(redis_url: str, channel_prefix: str) -> None:
+    """What was done in an outage is acknowledged after it, and not handed out again."""
+    async with line(redis_url, channel_prefix) as wire, wire.bus.consume(WORK) as subscription:
+        await enqueue(wire.direct, wire.key, numbered(100))
+        deliveries = await take(subscription, 100)
+        wire.proxy.refuse()
+        await all_done(wire.bus, deliveries[:60])
+        with pytest.raises(BusUnavailableError):
+            await wire.bus.publish("a", b"not enqueued")
+        await enqueue(wire.direct, wire.key, [b"new"])
+        wire.proxy.behave()
+        assert payloads(await take(subscription, 1)) == [b"new"]
+        await pending_are(wire.direct, wire.key, 41)
+        assert subscription.reconnects == 1
+
+
+async def test_acknowledgements_that_are_lost(redis_url: str, channel_prefix: str) -> None:
+    """What could not be acknowledged to the end, nor given back, goes to another after the lease."""
+    async with line(redis_url, channel_prefix, lease_ms=SHORT_MS) as wire:
+        async with wire.bus.consume(WORK) as subscription:
+            await enqueue(wire.direct, wire.key, numbered(5))
+            deliveries = await take(subscription, 5)
+            wire.proxy.refuse()
+            await all_done(wire.bus, deliveries)
+        other = streams_bus(wire.direct, channel_prefix, lease_ms=SHORT_MS)
+        async with other.consume(WORK) as subscription:
+            again = await take(subscription, 5)
+    assert payloads(again) == numbered(5)
+    assert {delivery.deliveries for delivery in again} == {2}
+
+
+async def test_a_half_open_connection(redis_url: str, channel_prefix: str) -> None:
+    """A connection that died without a word is noticed, and nothing is lost: neither work nor news."""
+    async with line(redis_url, channel_prefix) as wire, wire.bus.consume(WORK, ["n"]) as subscription:
+        wire.proxy.stall()
+        await enqueue(wire.direct, wire.key, [b"work"])
+        await enqueue(wire.direct, f"{channel_prefix}n", [b"news"])
+        heard = await take(subscription, 2)
+        await reconnected(subscription)
+    assert sorted(payloads(heard)) == [b"news", b"work"]
+
+
+async def test_silence_is_told(redis_url: str, channel_prefix: str) -> None:
+    """While Redis does not reply the silence grows, also with full hands; a reply ends it."""
+    async with line(redis_url, channel_prefix, lease_ms=SHORT_MS) as wire:
+        work = [Work("a", 1), Work("b", 1, sheds=True)]
+        async with wire.bus.consume(work) as subscription:
+            for topic in "ab":
+                await enqueue(wire.direct, f"{channel_prefix}{topic}", [b"x"])
+            await take(subscription, 2)
+            wire.proxy.refuse()
+
+            async def silent() -> bool:
+                return subscription.silent_s > 1
+
+            await until(silent)
+            wire.proxy.behave()
+
+            async def heard() -> bool:
+                return subscription.silent_s < 1
+
+            await until(heard)
+
+
+async def test_news_across_an_outage(redis_url: str, channel_prefix: str) -> None:
+    """What is published while a subscriber is away is heard when it is back, and nothing twice."""
+    async with line(redis_url, channel_prefix) as wire, wire.bus.subscribe("a", "b") as subscription:
+        await enqueue(wire.direct, wire.key, numbered(3))
+        assert payloads(await take(subscription, 3)) == numbered(3)
+        wire.proxy.refuse()
+        await enqueue(wire.direct, wire.key, numbered(200))
+        wire.proxy.behave()
+        assert payloads(await take(subscription, 200)) == numbered(200)
+        await subscription.stop()
+        assert await take_all(subscription) == []
+
+
+async def test_a_publish_whose_reply_is_lost(redis_url: str, channel_prefix: str) -> None:
+    """Sent again under the same name it is one entry."""
+    async with line(redis_url, channel_prefix) as wire:
+        await wire.bus.publish("a", b"to have a connection, and the script loaded", once="first")
+        wire.proxy.mute()
+
+        async def publish() -> None:
+            with pytest.raises(BusUnavailableError):
+                await wire.bus.publish("a", b"x", once="name")
+
+        async def enqueued() -> bool:
+            return await wire.direct.xlen(wire.key) == 2
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(publish)
+            await until(enqueued)
+            wire.proxy.reset()
+        assert await wire.bus.publish("a", b"x", once="name") == 1
+        assert await wire.direct.xlen(wire.key) == 2
+
+
+async def test_a_finish_whose_reply_is_lost(redis_url: str, channel_prefix: str) -> None:
+    """The answer is enqueued once, and the request is done with."""
+    async with line(redis_url, channel_prefix) as wire, wire.bus.consume(WORK) as subscription:
+        ledger = RedisStreamsLedger(
+            wire.bus._client,
+            group=GROUP,
+            reply_keep_ms=LONG_MS,
+            acknowledged=wire.bus.acknowledged,
+            prefix=channel_prefix,
+        )
+        await enqueue(wire.direct, wire.key, numbered(2))
+        first, second = await take(subscription, 2)
+        for delivery in (first, second):
+            claim = await ledger.begin(delivery.entry, "f", LONG_MS)
+            assert isinstance(claim, Acquired)
+            if delivery is first:
+                # Redis knows the script from now on.
+                assert await ledger.finish(claim, "answers", b"1", LONG_MS, delivery) == 1
+                continue
+            wire.proxy.mute()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ledger.finish, claim, "answers", b"2", LONG_MS, delivery)
+                await pending_are(wire.direct, wire.key, 0)
+                wire.proxy.reset()
+        assert await wire.direct.xlen(f"{channel_prefix}answers") == 2
+        assert wire.bus._readers[0].in_hand == 0
+
+
+async def destroyed(client: Redis, key: str) -> None:
+    """Remove the group."""
+    await client.xgroup_destroy(key, GROUP)
+
+
+async def deleted(client: Redis, key: str) -> None:
+    """Remove the stream."""
+    await client.delete(key)
+
+
+async def flushed(client: Redis, key: str) -> None:
+    """Remove everything."""
+    del key
+    await client.flushall()
+
+
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize("vanish", [destroyed, deleted, flushed])
+async def test_a_group_that_vanishes(vanish: Vanish, real: bool) -> None:
+    """It is made anew from the beginning: what came meanwhile is handed out, and what is in hand is not again."""
+    async with redis_server(real=real) as server, open_redis(server.url) as client:
+        bus = streams_bus(client, "")
+        async with bus.consume(WORK) as subscription:
+            await enqueue(client, "a", numbered(3))
+            in_hand = await take(subscription, 3)
+            await vanish(client, "a")
+            await enqueue(client, "a", [b"new", b"newer"])
+            assert payloads(await take(subscription, 2)) == [b"new", b"newer"]
+            await all_done(bus, in_hand)
+            await pending_are(client, "a", 2)
+
+
+@pytest.mark.parametrize("real", [False, True])
+async def test_a_redis_that_is_killed(real: bool) -> None:
+    """With an append-only file nothing that was enqueued is lost when Redis is killed, and nothing done comes again."""
+    async with redis_server(append_only=True, real=real) as server, open_redis(server.url) as client:
+        bus = streams_bus(client, "")
+        async with bus.consume(WORK, ["n"]) as subscription:
+            await enqueue(client, "a", numbered(100))
+            taken = await take(subscription, 60)
+            await all_done(bus, taken)
+            await pending_are(client, "a", 40)
+            for number in range(2):
+                await server.kill()
+                await server.start()
+                await until(partial(enqueued, client, b"later %d" % number))
+            taken += await take(subscription, 42)
+            await all_done(bus, taken)
+            async with open_redis(server.url) as unbroken:
+                await pending_are(unbroken, "a", 0)
+    assert payloads(taken) == [*numbered(100), b"later 0", b"later 1"]
+
+
+async def enqueued(client: Redis, message: bytes) -> bool:
+    """Enqueue; False when that failed, as it does on each connection that ended while nobody used it."""
+    try:
+        await enqueue(client, "a", [message])
+    except (RedisError, OSError):
+        return False
+    return True
+
+
+async def attempts(client: Redis, command: str) -> int:
+    """How often a command has been given."""
+    statistics: Any = await client.info("commandstats")
+    return int(statistics.get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+
+async def test_a_topic_that_is_no_stream() -> None:
+    """It is said clearly and tried again, not too often; other topics go on, and so does this one afterwards."""
+    async with redis_server() as server, open_redis(server.url) as client:
+        bus = streams_bus(client, "")
+        with capture_logs() as log:
+            async with bus.consume([*WORK, Work("b", 1)]) as subscription:
+                await client.delete("a")
+                await client.set("a", "no stream")
+
+                async def told() -> bool:
+                    return any(line["event"] == "topic_unusable" for line in log)
+
+                await until(told)
+                before, begun = await attempts(client, "xgroup|create"), await now_ms(client)
+                await until(has_passed(client, begun, 1_500))
+                assert await attempts(client, "xgroup|create") - before < 20
+                await enqueue(client, "b", [b"x"])
+                assert payloads(await take(subscription, 1)) == [b"x"]
+                await client.delete("a")
+                await enqueue(client, "a", [b"y"])
+                assert payloads(await take(subscription, 1)) == [b"y"]
+                assert subscription.reconnects == 0
+    reasons = {line["reason"].split()[0] for line in log if line["event"] == "topic_unusable"}
+    assert "WRONGTYPE" in reasons
+
+
+async def test_a_right_that_is_missing() -> None:
+    """Without the right to read, it is said and tried again, not too often; with it work is handed out."""
+    async with redis_server() as server, open_redis(server.url) as admin:
+        await admin.execute_command("ACL", "SETUSER", "u", "on", ">p", "~*", "+@all", "-xreadgroup")  # type: ignore[no-untyped-call]  # redis-py's is untyped
+        async with open_redis(f"redis://u:p@{HOST}:{server.port}/0") as client:
+            bus = streams_bus(client, "")
+            with capture_logs() as log:
+                async with bus.consume(WORK) as subscription:
+                    await enqueue(admin, "a", [b"x"])
+
+                    async def told() -> bool:
+                        return len([line for line in log if line["event"] == "topic_unusable"]) > 2
+
+                    await until(told)
+                    before, begun = await attempts(admin, "xgroup|create"), await now_ms(admin)
+                    await until(has_passed(admin, begun, 1_500))
+                    assert await attempts(admin, "xgroup|create") - before < 20
+                    await admin.execute_command("ACL", "SETUSER", "u", "+xreadgroup")  # type: ignore[no-untyped-call]  # as above
+                    assert payloads(await take(subscription, 1)) == [b"x"]
+    assert any("xreadgroup" in line["reason"] for line in log if line["event"] == "topic_unusable")
+
+
+async def test_a_start_without_redis() -> None:
+    """Whoever wants to consume waits for as long as was said."""
+    async with open_redis(f"redis://{HOST}:{free_port()}/0") as client:
+        with pytest.raises(BusUnavailableError, match="no answer from Redis"):
+            async with RedisStreamsBus(client, connect_s=0.2).consume(WORK, ["n"]):
+                pytest.fail("there is no Redis")
+
+
+async def test_a_lot_that_is_pending(redis_url: str, channel_prefix: str) -> None:
+    """With 10,000 pieces in the hands of others, what a script does stays short, and the abandoned ones are found."""
+    key = f"{channel_prefix}a"
+    async with open_redis(redis_url) as client:
+        await client.xgroup_create(key, GROUP, id="0", mkstream=True)
+        async with client.pipeline(transaction=False) as pipe:
+            for number in range(10_000):
+                pipe.xadd(key, {b"message": b"%d" % number})
+            await pipe.execute()
+        await client.xreadgroup(GROUP, "alive", {key: ">"}, count=9_990)
+        await client.xreadgroup(GROUP, "dead", {key: ">"}, count=10)
+        entries: list[Any] = [entry["message_id"] for entry in await pending(client, key)]
+        await client.xclaim(key, GROUP, "dead", 0, entries[-10:], idle=LONG_MS * 2, justid=True)
+        bus = streams_bus(client, channel_prefix)
+        async with bus.consume([Work("a", 1)]) as subscription:
+            for number in range(9_990, 10_000):
+                (delivery,) = await take(subscription, 1)
+                assert delivery.payload == b"%d" % number
+                bus.done(delivery)
+            await pending_are(client, key, 9_990)
+            assert await waiting(client, key) == 0
+        await client.delete(key)
+
+
+async def test_a_cluster(channel_prefix: str) -> None:
+    """With a hash tag in the prefix, everything from enqueueing to answering works on three masters."""
+    tag = f"{channel_prefix}{{t}}:"
+    async with cluster_servers() as servers, open_redis(servers.url) as client, open_redis(servers.url) as theirs:
+        one, other = streams_bus(client, tag, lease_ms=SHORT_MS), streams_bus(theirs, tag, lease_ms=SHORT_MS)
+        ledger = RedisStreamsLedger(
+            client, group=GROUP, reply_keep_ms=LONG_MS, acknowledged=one.acknowledged, prefix=tag
+        )
+        work = [*WORK, Work("b", 8)]
+        async with other.subscribe("answers", "a") as answers, one.consume(work, ["n"]) as subscription:
+            for number in range(20):
+                await other.publish("a", b"%d" % number, once=f"q{number}")
+                await other.publish("a", b"%d" % number, once=f"q{number}")
+            requests = await take(subscription, 20)
+            for delivery in requests:
+                claim = await ledger.begin(delivery.entry, "f", LONG_MS)
+                assert isinstance(claim, Acquired)
+                assert await ledger.finish(claim, "answers", delivery.payload, LONG_MS, delivery) == 1
+            heard = await take(answers, 40)
+            assert payloads([item for item in heard if item.topic == "answers"]) == numbered(20)
+            await pending_are(client, f"{tag}a", 0)
+            for reader in one._readers:
+                await reader.trim(reader.topic)
+                assert await reader.backlog() == 0
+            await other.publish("b", b"x")
+            await take(subscription, 1)
+        async with other.consume(work) as subscription:
+            assert payloads(await take(subscription, 1)) == [b"x"]
