@@ -161,7 +161,7 @@ class TestFaults:
                 "user_defaults: {prompts: {friends_profile: {text: x}}}",
                 "user_defaults.prompts.friends_profile.text: unknown; allowed: content, description, editable",
             ),
-            ("bus: {mode: kafka}", "bus.mode: Input should be 'pubsub' or 'memory'"),
+            ("bus: {mode: kafka}", "bus.mode: Input should be 'pubsub', 'streams' or 'memory'"),
             ("bus: {lease_ms: soon}", "bus.lease_ms: Input should be a valid integer"),
             ("bus: {lease_ms: 1}", "bus.lease_ms: Input should be greater than or equal to 200"),
             ("bus: {heartbeat_s: .nan}", "bus.heartbeat_s: Input should be"),
@@ -188,7 +188,7 @@ class TestFaults:
             ),
             ("NEXUS_MEMORY__SIZE", "3", "memory.size: unknown; allowed: history_context_size, truncate_chars"),
             ("NEXUS_ENVIRONMENT__X", "3", "environment: unknown; allowed: bus, context,"),
-            ("NEXUS_BUS__MODE", "kafka", "bus.mode: Input should be 'pubsub' or 'memory'"),
+            ("NEXUS_BUS__MODE", "kafka", "bus.mode: Input should be 'pubsub', 'streams' or 'memory'"),
             ("NEXUS_BUS__LEASE_MS", "", "bus.lease_ms: Input should be a valid integer"),
             ("NEXUS_BUS__URL__HOST", "x", "bus.url: Input should be a valid string"),
             ("NEXUS_TOOLS__MODULES", "[1]", "tools.modules.0: Input should be a valid string"),
@@ -241,6 +241,31 @@ class TestFaults:
     def test_no_sections(self, tmp_path: Path, text: str, kind: str) -> None:
         """YAML that is no mapping."""
         assert fault(tmp_path, text).endswith(f"holds a {kind}; sections with keys are needed")
+
+
+class TestClusters:
+    """Streams on a Redis Cluster share a slot."""
+
+    CLUSTER = "rediss+cluster://:hunter2-canary@a,b"
+
+    def test_a_hash_tag_is_needed(self, tmp_path: Path) -> None:
+        """Without one both keys are named, wherever they stand, and what would do."""
+        said = fault(tmp_path, "bus: {mode: streams, channel_prefix: 'prod:'}", NEXUS_BUS__URL=self.CLUSTER)
+        assert "bus.channel_prefix" in said
+        assert "bus.url" in said
+        assert "'{nexus}:'" in said
+        assert SECRET not in said
+
+    @pytest.mark.parametrize(("mode", "prefix"), [("streams", "prod.{nexus}:"), ("pubsub", ""), ("memory", "a:")])
+    def test_it_is_there_or_not_needed(self, mode: str, prefix: str) -> None:
+        """Other modes spread their keys over the cluster."""
+        variables = {"NEXUS_BUS__URL": self.CLUSTER, "NEXUS_BUS__MODE": mode, "NEXUS_BUS__CHANNEL_PREFIX": prefix}
+        assert load_settings(None, variables).bus.channel_prefix == prefix
+
+    @pytest.mark.parametrize("prefix", ["{}:", "{a", "a}", "{a}{b}", "{{a}}"])
+    def test_what_is_no_hash_tag(self, prefix: str) -> None:
+        """One tag, closed and not empty."""
+        assert "bus.channel_prefix" in fault(None, "", NEXUS_BUS__CHANNEL_PREFIX=prefix)
 
 
 class TestSecrets:
