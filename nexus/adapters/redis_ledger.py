@@ -27,7 +27,7 @@ _NOW = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
-# KEYS: request. ARGV: token, fingerprint, lease_ms, said_again_ms, known_ms.
+# KEYS: request. ARGV: token, fingerprint, lease_ms, said_again_ms, known_ms, waited_ms.
 _BEGIN = (
     _NOW
     + """
@@ -35,7 +35,7 @@ local known = redis.call('HMGET', KEYS[1], 'fingerprint', 'token', 'answer', 'to
   'lease_until', 'attempts')
 if known[1] and known[1] ~= ARGV[2] then return {'conflict'} end
 if known[3] then
-  if now - tonumber(known[5]) < tonumber(ARGV[4]) and known[6] ~= ARGV[1] then return {'announced'} end
+  if now - ARGV[6] - known[5] < tonumber(ARGV[4]) and known[6] ~= ARGV[1] then return {'announced'} end
   redis.call('HSET', KEYS[1], 'said_ms', now, 'said_to', ARGV[1])
   return {'answered', known[4], known[3]}
 end
@@ -114,10 +114,10 @@ class RedisLedger:
         self._release = client.register_script(_RELEASE)
         self._finish = client.register_script(_FINISH_PUBSUB)
 
-    async def begin(self, key: str, fingerprint: str, lease_ms: int) -> Claim:
+    async def begin(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0) -> Claim:
         """Ask for a request."""
         token = uuid.uuid4().hex
-        arguments = [token, fingerprint, lease_ms, _SAID_AGAIN_MS, _KNOWN_MS]
+        arguments = [token, fingerprint, lease_ms, _SAID_AGAIN_MS, _KNOWN_MS, waited_ms]
         reply = await self._run(self._begin, [self._request(key)], arguments)
         match reply:
             case [b"acquired", now_ms, attempts]:

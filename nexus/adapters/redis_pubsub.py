@@ -24,7 +24,7 @@ from nexus.adapters.redis_client import translated
 from nexus.adapters.redis_cluster import hearers
 from nexus.core.errors import BusUnavailableError
 from nexus.core.ports import Delivery, Work
-from nexus.core.tasks import ungrouped
+from nexus.core.tasks import at_once, ungrouped
 
 _log = structlog.get_logger(__name__)
 
@@ -117,6 +117,10 @@ class RedisSubscription:
         with suppress(anyio.ClosedResourceError):
             async for delivery in self._receive:
                 yield delivery
+                # Receiving lets everybody else have a turn. Under load that would be one delivery in each round, and
+                # the rest would grow old in the socket.
+                for waiting in at_once(self._receive):
+                    yield waiting
 
     async def stop(self) -> None:
         """Take in nothing more. Iterating ends after what Redis had sent until then."""

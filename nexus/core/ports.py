@@ -183,8 +183,11 @@ class RequestLedger(Protocol):
     - Errors: `BusUnavailableError`, and nothing else.
     """
 
-    async def begin(self, key: str, fingerprint: str, lease_ms: int) -> Claim:
-        """Ask for the request `key`, whose payload has this `fingerprint`."""
+    async def begin(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0) -> Claim:
+        """Ask for the request `key`, whose payload has this `fingerprint` and arrived `waited_ms` ago.
+
+        What arrived before the answer was last announced, or less than a second after, is `Announced`.
+        """
         ...
 
     async def renew(self, claim: Acquired, lease_ms: int) -> bool:

@@ -1,10 +1,13 @@
 """Small additions to structured concurrency."""
 
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from typing import Final
+from contextlib import contextmanager, suppress
+from typing import Final, TypeVar
 
 import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream
+
+_Item = TypeVar("_Item")
 
 _MOST_WAITING: Final = 1_000
 
@@ -25,6 +28,13 @@ def ungrouped() -> Iterator[None]:
         if isinstance(error, BaseExceptionGroup):
             raise
         raise error from error.__cause__
+
+
+def at_once(stream: MemoryObjectReceiveStream[_Item]) -> Iterator[_Item]:
+    """What waits in the stream now, without letting anybody else have a turn in between."""
+    with suppress(anyio.WouldBlock, anyio.EndOfStream, anyio.ClosedResourceError):
+        for _ in range(stream.statistics().current_buffer_used):
+            yield stream.receive_nowait()
 
 
 class Later:

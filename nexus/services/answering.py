@@ -8,13 +8,12 @@ Rules of this module:
 - A deadline is a duration: from when the bus took the request, where the bus says so by the clock of the ledger, else
   from its arrival here. No sender's clock is ever asked.
 - A request that was taken up so often without an answer coming of it is taken for one that kills who builds it.
-- An answer that says "try again" is kept until no replica can still have the request, and no longer. Trying again
-  means a new id.
+- An answer that says "try again" is kept as long as copies of the request may be on their way, which is well beyond any
+  deadline, and no longer: under overload they are many. Trying again means a new id.
 """
 
 import hashlib
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,7 +47,9 @@ _log = structlog.get_logger(__name__)
 MOST_DELIVERIES: Final = 5
 _RELEASE_S: Final = 1.0
 _PAUSE_S: Final = 1.0
-# For as long a signed request could be sent again by somebody who overheard it.
+# For how long copies of a request may turn up, whose longest deadline is 60 s; and those of a signed one that somebody
+# overheard and sends again.
+_ON_ITS_WAY_MS: Final = 120_000
 _REPLAYABLE_MS: Final = 600_000
 
 
@@ -97,13 +98,16 @@ class Answerer:
             await self.bury(delivery, str(error), cause)
             self._bus.done(delivery)
             return
+        asked_at = at
         while True:
             try:
-                await self._serve(ask, refused)
+                await self._serve(ask, asked_at, refused)
             except BusUnavailableError as error:
                 _log.warning("request_unanswered", request_id=ask.ids.id, reason=str(error))
                 if delivery.shared:
                     await anyio.sleep(_PAUSE_S)
+                    # What was announced last may be what has just failed.
+                    asked_at = time.monotonic()
                     continue
                 # Nobody can be told. The requester asks again, and the bus will be back.
             return
@@ -123,11 +127,11 @@ class Answerer:
         except BusUnavailableError as error:
             _log.error("dead_letter_not_kept", topic=delivery.topic, sha256=sha256, reason=str(error))
 
-    async def _serve(self, ask: Ask, refused: RequestError | None) -> None:
-        claim = await self._claim(ask)
+    async def _serve(self, ask: Ask, asked_at: float, refused: RequestError | None) -> None:
+        claim = await self._claim(ask, asked_at)
         if isinstance(claim, Conflict):
             ask = ask.as_conflict()
-            claim = await self._claim(ask)
+            claim = await self._claim(ask, asked_at)
         if isinstance(claim, Acquired):
             await self._answer(ask, claim, refused)
             return
@@ -146,10 +150,11 @@ class Answerer:
                 _log.debug("left_to_another_replica", request_id=ask.ids.id)
         self._bus.done(ask.delivery)
 
-    async def _claim(self, ask: Ask) -> Claim:
+    async def _claim(self, ask: Ask, asked_at: float) -> Claim:
         """What the ledger says; with charge of the delivery, not before it is settled who answers."""
         while True:
-            claim = await self._ledger.begin(ask.key, ask.fingerprint, self._settings.lease_ms)
+            waited_ms = int((time.monotonic() - asked_at) * 1_000)
+            claim = await self._ledger.begin(ask.key, ask.fingerprint, self._settings.lease_ms, waited_ms)
             if not (isinstance(claim, Busy) and ask.delivery.shared):
                 return claim
             await anyio.sleep(self._settings.lease_ms / 4_000)
@@ -176,7 +181,7 @@ class Answerer:
 
     async def _finish(self, ask: Ask, claim: Acquired, content: bytes, code: ErrorCode | None) -> None:
         started = time.monotonic()
-        heard = await self._ledger.finish(claim, ask.topic, content, self._keep_ms(ask, code), ask.delivery)
+        heard = await self._ledger.finish(claim, ask.topic, content, self._keep_ms(code), ask.delivery)
         ended = time.monotonic()
         if heard is None:
             self._bus.done(ask.delivery)
@@ -197,15 +202,10 @@ class Answerer:
             ms=round((ended - ask.at) * 1_000, 1),
         )
 
-    def _keep_ms(self, ask: Ask, code: ErrorCode | None) -> int:
-        """How long an answer is kept. One that may be tried again outlives every replica that still has the request."""
+    def _keep_ms(self, code: ErrorCode | None) -> int:
         if not code or not code.retryable:
             return self._settings.answer_ttl_ms
-        allowed_ms = self._settings.deadline_ms
-        if isinstance(ask.asked, Message):
-            with suppress(RequestError):
-                allowed_ms = deadline_ms(ask.asked, allowed_ms)
-        return max(allowed_ms + self._settings.lease_ms, _REPLAYABLE_MS if self._settings.signing else 0)
+        return min(self._settings.answer_ttl_ms, _REPLAYABLE_MS if self._settings.signing else _ON_ITS_WAY_MS)
 
     async def _build_leased(self, ask: Ask, message: Message, claim: Acquired) -> tuple[bytes, ErrorCode | None]:
         """As `_build`, with the lease renewed meanwhile, and given back should the service stop."""

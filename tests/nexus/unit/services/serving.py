@@ -82,10 +82,10 @@ class SettlingLedger(MemoryLedger):
         self.now_ms: int | None = None
         self.kept_ms: dict[str, int] = {}
 
-    async def begin(self, key: str, fingerprint: str, lease_ms: int) -> Claim:
+    async def begin(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0) -> Claim:
         """Ask for a request."""
         self._before("begin")
-        claim = await super().begin(key, fingerprint, lease_ms)
+        claim = await super().begin(key, fingerprint, lease_ms, waited_ms)
         self._after("begin")
         return replace(claim, now_ms=self.now_ms) if isinstance(claim, Acquired) and self.now_ms else claim
 

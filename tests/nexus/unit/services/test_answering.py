@@ -1,5 +1,6 @@
 """From one request to its one effective answer (CONTRACT §1.4, §1.5): read, claim, build in time, finish."""
 
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -359,6 +360,17 @@ class TestCharge:
         assert ids(answers) == {"msg_1": 1}
         assert len(trial.bus.settled) == 1
 
+    async def test_a_copy_from_before_the_answer_needs_no_second_one(self) -> None:
+        """Whoever asked again before the answer was announced has heard it; who asks after it hears it again."""
+        async with serving() as trial:
+            await trial.ask(shared(ASKED).payload)
+            trial.ledger.clock.now += 10
+            for waited_s in (11, 9.5, 5):
+                await trial.service.answerer.answer(shared(ASKED), time.monotonic() - waited_s)
+            repeated = await trial.finish()
+        assert ids(repeated) == {"msg_1": 1}
+        assert len(trial.bus.settled) == 4
+
     async def test_stopping_leaves_it_to_another(self) -> None:
         """It is not done, and the request is free at once, without an attempt being counted."""
         async with serving(lease_ms=LONG_MS) as trial:
@@ -443,10 +455,13 @@ class TestKeeping:
             await trial.ask(request("", "msg_2"))
         assert trial.ledger.kept_ms == {"msg_1": 12_345, "msg_2": 12_345}
 
-    @pytest.mark.parametrize(("signing", "kept_ms"), [(None, 7_000 + 200), (SIGNING, 600_000)])
-    async def test_one_that_says_try_again(self, signing: Signing | None, kept_ms: int) -> None:
-        """Until no replica can still have the request, and where it is signed, as long as it may be replayed."""
-        async with serving(lease_ms=200, signing=signing) as trial:
+    @pytest.mark.parametrize(
+        ("signing", "answer_ttl_ms", "kept_ms"),
+        [(None, 3_600_000, 120_000), (SIGNING, 3_600_000, 600_000), (None, 50_000, 50_000)],
+    )
+    async def test_one_that_says_try_again(self, signing: Signing | None, answer_ttl_ms: int, kept_ms: int) -> None:
+        """As long as a copy may be on its way or, where it is signed, replayed; never longer than the others."""
+        async with serving(lease_ms=200, answer_ttl_ms=answer_ttl_ms, signing=signing) as trial:
             message = request(deadline_ms=7_000).model_copy(update={"timestamp": utc_now()})
             payload = encode(message, topic=Topics.CONTEXT_BUILD_REQUEST, signing=signing)
             content = await trial.ask(payload, shared=True, surplus=True)
