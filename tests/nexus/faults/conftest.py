@@ -1,8 +1,10 @@
 """The stage of the fault suite, and its table at the end."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from anyio.from_thread import start_blocking_portal
@@ -11,6 +13,7 @@ from tests.nexus.faults.scene import Stage
 from tests.nexus.support.mongo_server import mongo_server, real_mongod
 
 _STAGE = pytest.StashKey[Stage]()
+_FAULTS = ("lost", "duplicated", "wrong", "late")
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +30,8 @@ def faults_mongo(request: pytest.FixtureRequest) -> Iterator[str]:
 def stage(request: pytest.FixtureRequest, faults_mongo: str, tmp_path_factory: pytest.TempPathFactory) -> Stage:
     """What all scenarios share. Histories and logs are kept below `NEXUS_FAULTS_DIR` when it is set."""
     named = os.environ.get("NEXUS_FAULTS_DIR")
-    folder = Path(named).resolve() if named else tmp_path_factory.mktemp("faults")
+    run = f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    folder = Path(named).resolve() / run if named else tmp_path_factory.mktemp("faults")
     made = request.config.stash[_STAGE] = Stage(folder, faults_mongo)
     return made
 
@@ -43,13 +47,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if stage is None:
         return
     terminalreporter.section("what held under faults")
-    heads = ("lost", "duplicated", "wrong", "late")
-    terminalreporter.line(f"| {'scenario':34} | mode    |  sent |  once | {' | '.join(heads)} | more")
+    terminalreporter.line(_row("scenario", "mode", ("sent", "once", *_FAULTS), "more"))
     for line in stage.lines:
-        found = line["verdict"]
-        counts = " | ".join(f"{len(getattr(found, head)):{len(head)}}" for head in heads)
-        more = ", ".join(f"{name} {value}" for name, value in line["more"].items())
-        terminalreporter.line(
-            f"| {line['name']:34} | {line['mode']:7} | {found.sent:5} | {found.answered_once:5} | {counts} | {more}"
+        found, dashes = line.verdict, ["-"] * (len(_FAULTS) + 2)
+        counts = (
+            [found.sent, found.answered_once, *(len(getattr(found, name)) for name in _FAULTS)] if found else dashes
         )
+        more = ", ".join(f"{name} {value}" for name, value in line.more.items())
+        terminalreporter.line(_row(line.name, line.mode, counts, more))
     terminalreporter.line(f"histories and logs: {stage.folder}")
+
+
+def _row(scenario: str, mode: str, counts: Sequence[Any], more: str) -> str:
+    return f"| {scenario:24} | {mode:7} | {' | '.join(f'{count:>10}' for count in counts)} | {more} |"

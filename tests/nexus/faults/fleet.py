@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -89,13 +89,13 @@ class Fleet:
         """Those that run."""
         return [replica for replica in self.replicas if replica.runs]
 
-    async def launch(self, variables: Mapping[str, str] | None = None, wrapper: Sequence[str] = ()) -> Replica:
+    async def launch(self, variables: Mapping[str, str] | None = None) -> Replica:
         """Start a replica and do not wait for it."""
         name = f"replica-{len(self.replicas)}"
         log = self._folder / f"{name}.log"
         with log.open("wb") as errors, (self._folder / f"{name}.out").open("wb") as output:
             process = await anyio.open_process(
-                [*wrapper, sys.executable, "-m", "nexus", "serve"],
+                [sys.executable, "-m", "nexus", "serve"],
                 env={**os.environ, **self.environment, **(variables or {})},
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,

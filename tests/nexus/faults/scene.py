@@ -44,6 +44,16 @@ def scaled(count: int) -> int:
     return max(1, round(count * _SCALE))
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What a scenario has shown."""
+
+    name: str
+    mode: str
+    verdict: Verdict | None
+    more: Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class Stage:
     """What all scenarios share.
@@ -56,7 +66,7 @@ class Stage:
 
     folder: Path
     mongo_uri: str
-    lines: list[dict[str, Any]] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
 
 
 @dataclass
@@ -105,10 +115,17 @@ class Scene:
         errors = {code: count for code, count in sorted(found.outcomes.items()) if code != "success"}
         more = {"worst_ms": found.worst_ms, "re-announced": found.reannounced, "resent": self.load.resends}
         more |= {code.lower(): count for code, count in errors.items()} | figures
-        more_text = " ".join(f"{name}={value}" for name, value in more.items())
-        print(f"{self.name} [{self.mode}] {found.line()} {more_text}")  # noqa: T201  # what `make faults` shows
-        self.stage.lines.append({"name": self.name, "mode": self.mode, "verdict": found, "more": more})
+        self._print(found, more)
         return found
+
+    def print_figures(self, **figures: Any) -> None:
+        """Print a line and keep it, where who was answered is not the question."""
+        self._print(None, figures)
+
+    def _print(self, found: Verdict | None, more: Mapping[str, Any]) -> None:
+        parts = [f"{self.name} [{self.mode}]", *([found.line()] if found else [])]
+        print(*parts, *(f"{name}={value}" for name, value in more.items()))  # noqa: T201  # what `make faults` shows
+        self.stage.lines.append(Line(self.name, self.mode, found, more))
 
 
 @asynccontextmanager
@@ -121,6 +138,7 @@ async def staged(
     lease_ms: int = 2_000,
     mongo_port: int | None = None,
     append_only: bool = False,
+    direct_mongo: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[Scene]:
     """Everything a scenario needs but replicas.
@@ -133,6 +151,7 @@ async def staged(
         lease_ms: of the service.
         mongo_port: another MongoDB than that of the stage.
         append_only: whether Redis keeps what it has when it is killed.
+        direct_mongo: without the proxy, which costs as much as a replica.
         settings: variables of the service, as `{"bus__max_in_flight": 8}`.
     """
     folder = stage.folder / f"{name}-{mode}"
@@ -149,7 +168,8 @@ async def staged(
         ):
             with _mongo_user(port, database) as credentials:
                 environment = _environment(mode, redis.url, database, lease_ms, settings or {})
-                environment["NEXUS_DATABASE__URI"] = _uri(credentials, mongo_proxy.port, database)
+                reached = port if direct_mongo else mongo_proxy.port
+                environment["NEXUS_DATABASE__URI"] = _uri(credentials, reached, database)
                 async with a_fleet(environment, folder, history) as fleet:
                     parts = (redis, redis_proxy, mongo_proxy, fleet, load, history)
                     yield Scene(name, mode, folder, stage, *parts, database, deadline_ms, lease_ms)

@@ -13,7 +13,7 @@ from tests.nexus.support.waiting import until
 
 pytestmark = pytest.mark.parametrize("mode", MODES)
 
-_RATE = 30.0
+_RATE = 20.0
 _OUTAGE_S = 4.0
 
 

@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from tests.nexus.faults import poison
+from tests.nexus.faults import sabotage
 from tests.nexus.faults.scene import MODES, PREFIX, Scene, Stage, staged
 
 
@@ -11,11 +11,10 @@ from tests.nexus.faults.scene import MODES, PREFIX, Scene, Stage, staged
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_request_that_kills_its_builder(stage: Stage, mode: str) -> None:
     """It is given up after five attempts, with an error answer and a dead letter; its neighbours are all answered."""
-    settings = {"tools__modules": f"[{poison.__name__}]"}
-    async with staged(stage, "poison", mode, deadline_ms=20_000, lease_ms=1_000, settings=settings) as scene:
+    async with staged(stage, "poison", mode, deadline_ms=20_000, lease_ms=1_000, settings=sabotage.SETTINGS) as scene:
         await scene.fleet.start(3)
         scene.fleet.kept = True
-        deadly = scene.asks(deadline_ms=60_000, say=poison.POISON)(0)
+        deadly = scene.asks(deadline_ms=60_000, say=sabotage.POISON)(0)
         over = anyio.Event()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: scene.load.offer(1_000_000, 15, scene.asks(), over=over))

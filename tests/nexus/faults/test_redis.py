@@ -27,7 +27,7 @@ async def test_redis_killed_and_restarted(stage: Stage, mode: str) -> None:
         await scene.fleet.start(2)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_restart_redis, scene, 3)
-            await scene.load.offer(scaled(480), _RATE, scene.asks())
+            await scene.load.offer(scaled(480), _RATE, scene.asks(), most=60)
         codes = await scene.ended()
         events = scene.history.events()
         ready_s = [first_success_after(events, at) for at in moments(events, "redis_answers")]
@@ -51,7 +51,7 @@ async def test_redis_forgets_everything(stage: Stage, mode: str) -> None:
         await scene.fleet.start(2)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_flush, scene, 3)
-            await scene.load.offer(scaled(360), _RATE, scene.asks())
+            await scene.load.offer(scaled(360), _RATE, scene.asks(), most=60)
         codes = await scene.ended()
         verdict = scene.verdict(ended=len(scene.fleet.ended))
     assert verdict.clean

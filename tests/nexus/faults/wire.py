@@ -1,7 +1,7 @@
 """What an orchestrator says to Nexus, in either mode of the bus: redis-py and the contract, nothing of Nexus."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -113,4 +113,4 @@ class StreamsWire(Wire):
                     yield fields[b"message"]
 
 
-WIRES: Final = {"pubsub": PubSubWire, "streams": StreamsWire}
+WIRES: Final[Mapping[str, Callable[[Redis, str], Wire]]] = {"pubsub": PubSubWire, "streams": StreamsWire}
