@@ -369,7 +369,7 @@ class TestCharge:
                 await trial.service.answerer.answer(shared(ASKED), time.monotonic() - waited_s)
             repeated = await trial.finish()
         assert ids(repeated) == {"msg_1": 1}
-        assert len(trial.bus.settled) == 4
+        assert len(trial.bus.settled) == 3
 
     async def test_stopping_leaves_it_to_another(self) -> None:
         """It is not done, and the request is free at once, without an attempt being counted."""
