@@ -27,7 +27,7 @@ from nexus.adapters.redis_group import GroupReader, GroupSettings, delivery_of
 from nexus.adapters.redis_ledger import is_of_one_requester
 from nexus.core.errors import BusUnavailableError
 from nexus.core.ports import Delivery, Work
-from nexus.core.tasks import ungrouped
+from nexus.core.tasks import at_once, ungrouped
 from nexus.core.topics import Topics
 
 _log = structlog.get_logger(__name__)
@@ -218,6 +218,9 @@ class StreamSubscription:
         with suppress(anyio.ClosedResourceError):
             async for delivery in self._receive:
                 yield delivery
+                # Receiving lets everybody else have a turn. Under load that would be one delivery in each round.
+                for waiting in at_once(self._receive):
+                    yield waiting
 
     async def stop(self) -> None:
         """Take in no more work, and no more news than there are. Work of a read that is cut off goes to another."""
