@@ -2,264 +2,441 @@
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
 
 import anyio
 import pytest
 
-from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
 from nexus.adapters.redis_client import open_redis
 from nexus.adapters.redis_ledger import RedisLedger
-from nexus.adapters.redis_pubsub import RedisPubSubBus
 from nexus.core.errors import BusUnavailableError
-from nexus.core.ports import Acquired, Answered, Bus, Busy, Claim, Conflict, RequestLedger
-from tests.nexus.support.waiting import take_all, until
+from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Conflict, Delivery, RequestLedger
+from nexus.core.topics import Topics
+from tests.nexus.contract.ledgers import (
+    GROUP,
+    REPLY_KEEP_MS,
+    Desk,
+    OpenDesk,
+    memory_desk,
+    pubsub_desk,
+    streams_desk,
+)
+from tests.nexus.support.waiting import PATIENCE_S, until
 
-LONG_MS = 60_000
-SHORT_MS = 100
+LEASE_MS = 60_000
+LONG_MS = 3_600_000
+KNOWN_MS = 600_000
+# What a slow machine may need for a few steps.
+SLACK_MS = 10_000
 TOPIC = "answers"
+REPLY_TOPIC = f"{Topics.CONTEXT_BUILD_RESPONSE}.me"
 
 
-@dataclass(frozen=True)
-class Desk:
-    """A ledger, and the bus that it announces answers on."""
-
-    ledger: RequestLedger
-    bus: Bus
-
-
-OpenDesk = Callable[[], AbstractAsyncContextManager[Desk]]
-
-
-@asynccontextmanager
-async def memory_desk() -> AsyncIterator[Desk]:
-    """The ledger within one process."""
-    bus = MemoryBus()
-    yield Desk(MemoryLedger(bus), bus)
-
-
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(params=["memory", "pubsub", "streams"])
 def open_desk(request: pytest.FixtureRequest) -> OpenDesk:
     """How to open the ledger that is tested."""
     if request.param == "memory":
         return memory_desk
     url, prefix = request.getfixturevalue("redis_url"), request.getfixturevalue("channel_prefix")
-
-    @asynccontextmanager
-    async def redis_desk() -> AsyncIterator[Desk]:
-        async with open_redis(url) as client:
-            yield Desk(RedisLedger(client, prefix=prefix), RedisPubSubBus(client, prefix=prefix))
-
-    return redis_desk
+    return partial(pubsub_desk if request.param == "pubsub" else streams_desk, url, prefix)
 
 
-async def acquire(ledger: RequestLedger, key: str = "k", lease_ms: int = LONG_MS) -> Acquired:
-    """The claim on a request that is free, or about to be."""
+@pytest.fixture
+def open_streams(redis_url: str, channel_prefix: str) -> OpenDesk:
+    """How to open the ledger on streams."""
+    return partial(streams_desk, redis_url, channel_prefix)
 
-    async def acquired() -> Acquired | None:
-        claim = await ledger.begin(key, "f", lease_ms)
-        return claim if isinstance(claim, Acquired) else None
 
-    return await until(acquired)
+async def acquire(ledger: RequestLedger, key: str = "k", lease_ms: int = LEASE_MS) -> Acquired:
+    """The claim on a request that is free."""
+    claim = await ledger.begin(key, "f", lease_ms)
+    assert isinstance(claim, Acquired)
+    return claim
 
 
 async def announced(desk: Desk, *operations: Callable[[], Awaitable[object]]) -> list[bytes]:
     """What is published on `TOPIC` while the operations are done, one after another."""
+    heard: list[bytes] = []
     async with desk.bus.subscribe(TOPIC) as subscription:
         for operation in operations:
             await operation()
-        await subscription.stop()
-        return [delivery.payload for delivery in await take_all(subscription)]
+        await desk.bus.publish(TOPIC, b"the end")
+        with anyio.fail_after(PATIENCE_S):
+            async for delivery in subscription:
+                if delivery.payload == b"the end":
+                    break
+                heard.append(delivery.payload)
+    return heard
 
 
-async def test_one_of_a_hundred_acquires(open_desk: OpenDesk) -> None:
-    """However many ask at once, one is to answer and the others know that somebody does."""
-    claims: list[Claim] = []
-    async with open_desk() as desk:
+class TestLeases:
+    """Who may answer a request."""
 
-        async def begin() -> None:
-            claims.append(await desk.ledger.begin("k", "f", LONG_MS))
-
-        async with anyio.create_task_group() as tasks:
-            for _ in range(100):
-                tasks.start_soon(begin)
-    assert Counter(type(claim) for claim in claims) == {Acquired: 1, Busy: 99}
-
-
-async def test_keys_are_separate(open_desk: OpenDesk) -> None:
-    """Another key is another request, whatever it is called."""
-    async with open_desk() as desk:
-        keys = ["", "a", "a:b", "k\r\n", "ключ", "k" * 600]
-        claims = [await desk.ledger.begin(key, "f", LONG_MS) for key in keys]
-    assert [claim.key for claim in claims if isinstance(claim, Acquired)] == keys
-    assert len({claim.token for claim in claims if isinstance(claim, Acquired)}) == len(keys)
-
-
-async def test_a_claim_tells_the_time(open_desk: OpenDesk) -> None:
-    """The ledger's clock, on this machine, is this machine's."""
-    async with open_desk() as desk:
-        before = time.time_ns() // 1_000_000
-        claim = await acquire(desk.ledger)
-        after = time.time_ns() // 1_000_000
-    assert before - 1 <= claim.now_ms <= after + 1
-
-
-async def test_a_lease_runs_out(open_desk: OpenDesk) -> None:
-    """When the one who took a request does not come back, another gets it, and the first no longer holds it."""
-    async with open_desk() as desk:
-        first = await acquire(desk.ledger, lease_ms=SHORT_MS)
-        second = await acquire(desk.ledger)
-        assert second.token != first.token
-        assert not await desk.ledger.renew(first, LONG_MS)
-        assert await desk.ledger.renew(second, LONG_MS)
-
-
-async def test_a_renewed_lease_holds(open_desk: OpenDesk) -> None:
-    """A lease renewed for long outlives what it was begun with."""
-    async with open_desk() as desk:
-        claim = await acquire(desk.ledger, lease_ms=SHORT_MS)
-        assert await desk.ledger.renew(claim, LONG_MS)
-        # Begun later and as short: when this one is over, the first would be.
-        await acquire(desk.ledger, "other", SHORT_MS)
-        await acquire(desk.ledger, "other")
-        assert await desk.ledger.begin("k", "f", LONG_MS) == Busy()
-
-
-async def test_a_lease_that_ran_out_is_not_renewed(open_desk: OpenDesk) -> None:
-    """A request that nobody holds is not the caller's any more."""
-    async with open_desk() as desk:
-        claim = await acquire(desk.ledger, lease_ms=SHORT_MS)
-
-        async def lost() -> bool:
-            return not await desk.ledger.renew(claim, 1)
-
-        await until(lost)
-        assert isinstance(await desk.ledger.begin("k", "f", LONG_MS), Acquired)
-
-
-async def test_release_gives_the_request_back(open_desk: OpenDesk) -> None:
-    """A released request is free at once; releasing again, or late, takes it from nobody."""
-    async with open_desk() as desk:
-        first = await acquire(desk.ledger)
-        await desk.ledger.release(first)
-        second = await desk.ledger.begin("k", "f", LONG_MS)
-        assert isinstance(second, Acquired)
-        await desk.ledger.release(first)
-        assert await desk.ledger.begin("k", "f", LONG_MS) == Busy()
-
-
-async def test_finish_announces_the_answer_once(open_desk: OpenDesk) -> None:
-    """An answer is published when it is kept; finishing again with the same claim says yes and does nothing."""
-    async with open_desk() as desk:
-        claim = await acquire(desk.ledger)
-        results = []
-
-        async def finish() -> None:
-            results.append(await desk.ledger.finish(claim, TOPIC, b"\xff\x00answer", LONG_MS))
-
-        assert await announced(desk, finish, finish, finish) == [b"\xff\x00answer"]
-    assert results == [True, True, True]
-
-
-async def test_an_answered_request_is_not_renewed_or_released(open_desk: OpenDesk) -> None:
-    """The answer stays as it is, whatever its author does with the claim."""
-    async with open_desk() as desk:
-        claim = await acquire(desk.ledger)
-        await desk.ledger.finish(claim, TOPIC, b"answer", LONG_MS)
-        assert not await desk.ledger.renew(claim, 1)
-        await desk.ledger.release(claim)
-        assert not isinstance(await desk.ledger.begin("k", "f", LONG_MS), Acquired)
-
-
-async def test_a_late_answer_is_discarded(open_desk: OpenDesk) -> None:
-    """Who lost the request and finishes after the one who got it publishes nothing."""
-    async with open_desk() as desk:
-        late = await acquire(desk.ledger, lease_ms=SHORT_MS)
-        claim = await acquire(desk.ledger)
-        assert await desk.ledger.finish(claim, TOPIC, b"answer", LONG_MS)
-        results = []
-
-        async def finish() -> None:
-            results.append(await desk.ledger.finish(late, TOPIC, b"late", LONG_MS))
-
-        assert await announced(desk, finish) == []
-    assert results == [False]
-
-
-async def test_the_first_answer_wins(open_desk: OpenDesk) -> None:
-    """When the one who lost the request is first nevertheless, the one who got it publishes nothing."""
-    async with open_desk() as desk:
-        slow = await acquire(desk.ledger, lease_ms=SHORT_MS)
-        claim = await acquire(desk.ledger)
-        assert await desk.ledger.finish(slow, TOPIC, b"first", LONG_MS)
-        assert not await desk.ledger.finish(claim, TOPIC, b"second", LONG_MS)
-
-
-async def test_a_lease_that_ran_out_can_be_finished(open_desk: OpenDesk) -> None:
-    """An answer that comes after its lease is good as long as nobody else has taken the request."""
-    async with open_desk() as desk:
-        claim = await acquire(desk.ledger, lease_ms=SHORT_MS)
-
-        async def lost() -> bool:
-            return not await desk.ledger.renew(claim, 1)
-
-        await until(lost)
-        assert await desk.ledger.finish(claim, TOPIC, b"answer", LONG_MS)
-
-
-async def test_a_kept_answer_is_told_again_at_most_once_a_second(open_desk: OpenDesk) -> None:
-    """Of many who ask at once for an answer that was just given, none repeats it; after a second, one does."""
-    async with open_desk() as desk:
-        claim = await acquire(desk.ledger)
-        await desk.ledger.finish(claim, TOPIC, b"answer", LONG_MS)
+    async def test_one_of_a_hundred_acquires(self, open_desk: OpenDesk) -> None:
+        """However many ask at once, one is to answer and the others know that somebody does."""
         claims: list[Claim] = []
+        async with open_desk() as desk:
 
-        async def begin() -> None:
-            claims.append(await desk.ledger.begin("k", "f", LONG_MS))
+            async def begin() -> None:
+                claims.append(await desk.ledger.begin("k", "f", LEASE_MS))
 
-        async def told() -> Answered | None:
-            claims.clear()
             async with anyio.create_task_group() as tasks:
-                for _ in range(20):
+                for _ in range(100):
                     tasks.start_soon(begin)
-            return next((claim for claim in claims if isinstance(claim, Answered)), None)
+        assert Counter(type(claim) for claim in claims) == {Acquired: 1, Busy: 99}
 
-        await begin()
-        assert claims == [Busy()]
-        assert await until(told) == Answered(TOPIC, b"answer")
-        assert Counter(type(claim) for claim in claims) == {Answered: 1, Busy: 19}
+    async def test_keys_are_separate(self, open_desk: OpenDesk) -> None:
+        """Another key is another request, whatever it is called."""
+        async with open_desk() as desk:
+            keys = ["", "a", "a:b", "k\r\n", "ключ", "k" * 600]
+            claims = [await desk.ledger.begin(key, "f", LEASE_MS) for key in keys]
+        assert [claim.key for claim in claims if isinstance(claim, Acquired)] == keys
+        assert len({claim.token for claim in claims if isinstance(claim, Acquired)}) == len(keys)
+
+    async def test_a_claim_tells_the_time(self, open_desk: OpenDesk) -> None:
+        """The ledger's clock, on this machine, is this machine's."""
+        async with open_desk() as desk:
+            before = time.time_ns() // 1_000_000
+            claim = await acquire(desk.ledger)
+            after = time.time_ns() // 1_000_000
+        assert before - 1 <= claim.now_ms <= after + 1
+
+    async def test_a_lease_runs_out(self, open_desk: OpenDesk) -> None:
+        """When the one who took a request does not come back, another gets it, and the first no longer holds it."""
+        async with open_desk() as desk:
+            first = await acquire(desk.ledger)
+            await desk.advance(LEASE_MS - SLACK_MS)
+            assert await desk.ledger.begin("k", "f", LEASE_MS) == Busy()
+            await desk.advance(SLACK_MS)
+            second = await acquire(desk.ledger)
+            assert second.token != first.token
+            assert not await desk.ledger.renew(first, LEASE_MS)
+            assert await desk.ledger.renew(second, LEASE_MS)
+
+    async def test_a_real_lease_runs_out_by_itself(self, open_desk: OpenDesk) -> None:
+        """Without anybody shifting time, where the time is real."""
+        async with open_desk() as desk:
+            await acquire(desk.ledger, lease_ms=50)
+
+            async def free() -> bool:
+                if desk.redis is None:
+                    await desk.advance(10)
+                return isinstance(await desk.ledger.begin("k", "f", LEASE_MS), Acquired)
+
+            await until(free)
+
+    async def test_a_renewed_lease_holds(self, open_desk: OpenDesk) -> None:
+        """From the renewal on, whatever it was begun with."""
+        async with open_desk() as desk:
+            claim = await acquire(desk.ledger)
+            await desk.advance(LEASE_MS - SLACK_MS)
+            assert await desk.ledger.renew(claim, LEASE_MS)
+            await desk.advance(LEASE_MS - SLACK_MS)
+            assert await desk.ledger.begin("k", "f", LEASE_MS) == Busy()
+            await desk.advance(SLACK_MS)
+            assert isinstance(await desk.ledger.begin("k", "f", LEASE_MS), Acquired)
+
+    async def test_a_lease_that_ran_out_is_renewed_while_nobody_else_has_it(self, open_desk: OpenDesk) -> None:
+        """A holder that was away for a while goes on."""
+        async with open_desk() as desk:
+            claim = await acquire(desk.ledger)
+            await desk.advance(2 * LEASE_MS)
+            assert await desk.ledger.renew(claim, LEASE_MS)
+            assert await desk.ledger.begin("k", "f", LEASE_MS) == Busy()
+
+    async def test_a_request_that_is_forgotten_is_not_renewed(self, open_desk: OpenDesk) -> None:
+        """Nobody holds what nobody knows."""
+        async with open_desk() as desk:
+            claim = await acquire(desk.ledger)
+            await desk.forget()
+            assert not await desk.ledger.renew(claim, LEASE_MS)
+            assert isinstance(await desk.ledger.begin("k", "g", LEASE_MS), Acquired)
+
+    async def test_release_gives_the_request_back(self, open_desk: OpenDesk) -> None:
+        """A released request is free at once; releasing again, or late, takes it from nobody."""
+        async with open_desk() as desk:
+            first = await acquire(desk.ledger)
+            await desk.ledger.release(first)
+            second = await acquire(desk.ledger)
+            await desk.ledger.release(first)
+            assert await desk.ledger.begin("k", "f", LEASE_MS) == Busy()
+            assert await desk.ledger.renew(second, LEASE_MS)
+            assert not await desk.ledger.renew(first, LEASE_MS)
 
 
-async def test_an_answer_expires(open_desk: OpenDesk) -> None:
-    """After the time for which its answer was kept, a request is a new one."""
-    async with open_desk() as desk:
-        claim = await acquire(desk.ledger)
-        await desk.ledger.finish(claim, TOPIC, b"answer", SHORT_MS)
-        again = await acquire(desk.ledger)
-        assert again.token != claim.token
+class TestAttempts:
+    """How often a request has been taken up without an answer coming of it."""
+
+    async def test_every_lease_counts(self, open_desk: OpenDesk) -> None:
+        """Across leases, not by those who find it busy or renew."""
+        attempts = []
+        async with open_desk() as desk:
+            for _ in range(4):
+                claim = await acquire(desk.ledger)
+                attempts.append(claim.attempts)
+                assert await desk.ledger.begin("k", "f", LEASE_MS) == Busy()
+                assert await desk.ledger.renew(claim, LEASE_MS)
+                await desk.advance(2 * LEASE_MS)
+        assert attempts == [1, 2, 3, 4]
+
+    async def test_a_release_is_no_attempt(self, open_desk: OpenDesk) -> None:
+        """Given back as often as you like; released twice, or by somebody who has lost it, it is taken back once."""
+        async with open_desk() as desk:
+            await acquire(desk.ledger)
+            await desk.advance(2 * LEASE_MS)
+            for _ in range(5):
+                claim = await acquire(desk.ledger)
+                assert claim.attempts == 2
+                await desk.ledger.release(claim)
+                await desk.ledger.release(claim)
+
+    async def test_a_first_attempt_that_is_released_leaves_nothing(self, open_desk: OpenDesk) -> None:
+        """The key is free for any payload."""
+        async with open_desk() as desk:
+            await desk.ledger.release(await acquire(desk.ledger))
+            claim = await desk.ledger.begin("k", "g", LEASE_MS)
+            assert isinstance(claim, Acquired)
+            assert claim.attempts == 1
+
+    async def test_known_for_ten_minutes_after_the_last_lease(self, open_desk: OpenDesk) -> None:
+        """Until then a request that killed its builder is remembered, and whose key it is."""
+        async with open_desk() as desk:
+            claim = await acquire(desk.ledger)
+            await desk.ledger.renew(claim, 2 * LEASE_MS)
+            await desk.advance(2 * LEASE_MS + KNOWN_MS - SLACK_MS)
+            assert await desk.ledger.begin("k", "g", LEASE_MS) == Conflict()
+            claim = await acquire(desk.ledger)
+            assert claim.attempts == 2
+            await desk.advance(LEASE_MS + KNOWN_MS - SLACK_MS)
+            assert await desk.ledger.begin("k", "g", LEASE_MS) == Conflict()
+            await desk.advance(SLACK_MS)
+            forgotten = await desk.ledger.begin("k", "g", LEASE_MS)
+            assert isinstance(forgotten, Acquired)
+            assert forgotten.attempts == 1
 
 
-async def test_another_payload_is_a_conflict(open_desk: OpenDesk) -> None:
-    """A key that belongs to another payload is refused while it is built and after it is answered."""
-    async with open_desk() as desk:
-        claim = await acquire(desk.ledger)
-        assert await desk.ledger.begin("k", "another", LONG_MS) == Conflict()
-        await desk.ledger.finish(claim, TOPIC, b"answer", LONG_MS)
-        assert await desk.ledger.begin("k", "another", LONG_MS) == Conflict()
+class TestFinish:
+    """A key has one effective answer."""
+
+    async def test_announced_once(self, open_desk: OpenDesk) -> None:
+        """An answer is published when it is kept; finishing again, since a reply was lost, does nothing."""
+        async with open_desk() as desk:
+            claim = await acquire(desk.ledger)
+            results = []
+
+            async def finish() -> None:
+                results.append(await desk.ledger.finish(claim, TOPIC, b"\xff\x00answer", LONG_MS))
+
+            assert await announced(desk, finish, finish, finish) == [b"\xff\x00answer"]
+        assert results == [1, 1, 1]
+
+    async def test_how_many_heard(self, open_desk: OpenDesk) -> None:
+        """Nobody is 0, which is no None; on streams it cannot be known."""
+        async with open_desk() as desk:
+            keeps = await desk.bus.publish(TOPIC, b"to nobody") == 1
+            assert await desk.ledger.finish(await acquire(desk.ledger, "a"), TOPIC, b"1", LONG_MS) == int(keeps)
+            async with desk.bus.subscribe(TOPIC), desk.bus.subscribe(TOPIC):
+                heard = await desk.ledger.finish(await acquire(desk.ledger, "b"), TOPIC, b"2", LONG_MS)
+            assert heard == (1 if keeps else 2)
+
+    async def test_an_answered_request_is_not_renewed_or_released(self, open_desk: OpenDesk) -> None:
+        """The answer stays as it is, whatever its author does with the claim."""
+        async with open_desk() as desk:
+            claim = await acquire(desk.ledger)
+            await desk.ledger.finish(claim, TOPIC, b"answer", LONG_MS)
+            assert not await desk.ledger.renew(claim, 1)
+            await desk.ledger.release(claim)
+            await desk.advance(2 * LEASE_MS)
+            assert await desk.ledger.begin("k", "f", LEASE_MS) == Answered(TOPIC, b"answer")
+
+    async def test_a_late_answer_is_discarded(self, open_desk: OpenDesk) -> None:
+        """Who lost the request and finishes after the one who got it publishes nothing."""
+        async with open_desk() as desk:
+            late = await acquire(desk.ledger)
+            await desk.advance(LEASE_MS)
+            claim = await acquire(desk.ledger)
+            assert await desk.ledger.finish(claim, TOPIC, b"answer", LONG_MS) is not None
+            results = []
+
+            async def finish() -> None:
+                results.append(await desk.ledger.finish(late, TOPIC, b"late", LONG_MS))
+
+            assert await announced(desk, finish) == []
+            await desk.advance(2_000)
+            assert await desk.ledger.begin("k", "f", LEASE_MS) == Answered(TOPIC, b"answer")
+        assert results == [None]
+
+    async def test_the_first_answer_wins(self, open_desk: OpenDesk) -> None:
+        """When the one who lost the request is first nevertheless, the one who got it publishes nothing."""
+        async with open_desk() as desk:
+            slow = await acquire(desk.ledger)
+            await desk.advance(LEASE_MS)
+            claim = await acquire(desk.ledger)
+
+            async def finish() -> None:
+                assert await desk.ledger.finish(slow, TOPIC, b"first", LONG_MS) is not None
+                assert await desk.ledger.finish(claim, TOPIC, b"second", LONG_MS) is None
+
+            assert await announced(desk, finish) == [b"first"]
+            assert not await desk.ledger.renew(claim, LEASE_MS)
+
+    @pytest.mark.parametrize("after_ms", [LEASE_MS, LEASE_MS + KNOWN_MS + SLACK_MS])
+    async def test_after_the_lease(self, open_desk: OpenDesk, after_ms: int) -> None:
+        """An answer is good as long as nobody else has answered, even when nobody knows of the request any more."""
+        async with open_desk() as desk:
+            claim = await acquire(desk.ledger)
+            await desk.advance(after_ms)
+            assert await desk.ledger.finish(claim, TOPIC, b"answer", LONG_MS) is not None
+
+    async def test_of_twenty_at_once_one_counts(self, open_desk: OpenDesk) -> None:
+        """However many have held the request."""
+        results: list[int | None] = []
+        async with open_desk() as desk:
+            claims = []
+            for _ in range(20):
+                claims.append(await acquire(desk.ledger))
+                await desk.advance(LEASE_MS)
+
+            async def finish_all() -> None:
+                async with anyio.create_task_group() as tasks:
+                    for number, claim in enumerate(claims):
+                        tasks.start_soon(finish, claim, b"%d" % number)
+
+            async def finish(claim: Acquired, answer: bytes) -> None:
+                results.append(await desk.ledger.finish(claim, TOPIC, answer, LONG_MS))
+
+            assert len(await announced(desk, finish_all)) == 1
+        assert results.count(None) == 19
+
+    async def test_a_kept_answer_is_told_again_at_most_once_a_second(self, open_desk: OpenDesk) -> None:
+        """Of many who ask at once for an answer that was just given, none repeats it; after a second, one does."""
+        async with open_desk() as desk:
+            claim = await acquire(desk.ledger)
+            await desk.ledger.finish(claim, TOPIC, b"answer", LONG_MS)
+            claims: list[Claim] = []
+
+            async def begin() -> None:
+                claims.append(await desk.ledger.begin("k", "f", LEASE_MS))
+
+            async def told() -> Answered | None:
+                claims.clear()
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(20):
+                        tasks.start_soon(begin)
+                return next((claim for claim in claims if isinstance(claim, Answered)), None)
+
+            # So that a slow machine has time.
+            await desk.advance(-SLACK_MS)
+            await begin()
+            assert claims == [Announced()]
+            await desk.advance(SLACK_MS + 1_000)
+            assert await told() == Answered(TOPIC, b"answer")
+            assert Counter(type(claim) for claim in claims) == {Answered: 1, Announced: 19}
+
+    @pytest.mark.parametrize(("waited_ms", "said"), [(0, True), (15_000, True), (40_000, False)])
+    async def test_what_waited_here_is_not_told_again(self, open_desk: OpenDesk, waited_ms: int, said: bool) -> None:
+        """A request that arrived before its answer was announced, or within a second after, needs no other."""
+        async with open_desk() as desk:
+            await desk.ledger.finish(await acquire(desk.ledger), TOPIC, b"answer", LONG_MS)
+            await desk.advance(30_000)
+            claim = await desk.ledger.begin("k", "f", LEASE_MS, waited_ms)
+        assert claim == (Answered(TOPIC, b"answer") if said else Announced())
+
+    async def test_an_answer_expires(self, open_desk: OpenDesk) -> None:
+        """After the time for which its answer was kept, a request is a new one, and its attempts too."""
+        async with open_desk() as desk:
+            await acquire(desk.ledger)
+            await desk.advance(LEASE_MS)
+            claim = await acquire(desk.ledger)
+            await desk.ledger.finish(claim, TOPIC, b"answer", LONG_MS)
+            await desk.advance(LONG_MS - SLACK_MS)
+            assert isinstance(await desk.ledger.begin("k", "f", LEASE_MS), Answered)
+            await desk.advance(SLACK_MS)
+            again = await acquire(desk.ledger)
+            assert (again.token != claim.token, again.attempts) == (True, 1)
+
+    async def test_another_payload_is_a_conflict(self, open_desk: OpenDesk) -> None:
+        """A key that belongs to another payload is refused while it is built and after it is answered."""
+        async with open_desk() as desk:
+            claim = await acquire(desk.ledger)
+            assert await desk.ledger.begin("k", "another", LEASE_MS) == Conflict()
+            await desk.ledger.finish(claim, TOPIC, b"answer", LONG_MS)
+            assert await desk.ledger.begin("k", "another", LEASE_MS) == Conflict()
+
+    async def test_a_lost_request_that_became_another_is_not_answered(self, open_desk: OpenDesk) -> None:
+        """Who lost a request whose key now belongs to another payload cannot answer it."""
+        async with open_desk() as desk:
+            late = await acquire(desk.ledger)
+            await desk.advance(LEASE_MS + KNOWN_MS)
+            claim = await desk.ledger.begin("k", "another", LEASE_MS)
+            assert isinstance(claim, Acquired)
+            assert await desk.ledger.finish(late, TOPIC, b"late", LONG_MS) is None
+            assert await desk.ledger.finish(claim, TOPIC, b"answer", LONG_MS) is not None
 
 
-async def test_a_lost_request_that_became_another_is_not_answered(open_desk: OpenDesk) -> None:
-    """Who lost a request whose key now belongs to another payload cannot answer it."""
-    async with open_desk() as desk:
-        late = await acquire(desk.ledger, lease_ms=SHORT_MS)
+class TestStreams:
+    """Where the bus keeps messages, an answer, its announcement and the end of its request are one step."""
 
-        async def taken() -> bool:
-            return isinstance(await desk.ledger.begin("k", "another", LONG_MS), Acquired)
+    async def test_the_entry_is_acknowledged(self, open_streams: OpenDesk) -> None:
+        """By the finish that counts, and the bus is told of it."""
+        async with open_streams() as desk:
+            delivery = await _handed_out(desk)
+            claim = await acquire(desk.ledger)
+            for _ in range(2):
+                assert await desk.ledger.finish(claim, TOPIC, b"answer", LONG_MS, delivery) == 1
+                assert await _pending(desk) == 0
+            assert await _entries(desk) == [{b"message": b"answer"}]
+            assert {*desk.acknowledged} == {delivery}
 
-        await until(taken)
-        assert not await desk.ledger.finish(late, TOPIC, b"late", LONG_MS)
+    async def test_a_late_answer_acknowledges_nothing(self, open_streams: OpenDesk) -> None:
+        """Its entry is somebody's charge until that one lets go of it."""
+        async with open_streams() as desk:
+            late = await acquire(desk.ledger)
+            await desk.advance(LEASE_MS)
+            await desk.ledger.finish(await acquire(desk.ledger), TOPIC, b"answer", LONG_MS)
+            delivery = await _handed_out(desk)
+            assert await desk.ledger.finish(late, TOPIC, b"late", LONG_MS, delivery) is None
+            assert (await _pending(desk), desk.acknowledged) == (1, [])
+            assert await desk.server.xlen(desk.prefix + TOPIC) == 1
+
+    async def test_a_group_that_vanished(self, open_streams: OpenDesk) -> None:
+        """After a FLUSHALL in the middle of a build the answer is published all the same."""
+        async with open_streams() as desk:
+            delivery = await _handed_out(desk)
+            claim = await acquire(desk.ledger)
+            await desk.server.delete(desk.prefix + delivery.topic)
+            await desk.forget()
+            assert await desk.ledger.finish(claim, TOPIC, b"answer", LONG_MS, delivery) == 1
+            assert await desk.server.xlen(desk.prefix + TOPIC) == 1
+
+    async def test_streams_of_one_requester_expire(self, open_streams: OpenDesk) -> None:
+        """A time after their last answer; the common one never does."""
+        async with open_streams() as desk:
+            for key, topic in (("a", REPLY_TOPIC), ("b", Topics.CONTEXT_BUILD_RESPONSE)):
+                await desk.ledger.finish(await acquire(desk.ledger, key), topic, b"answer", LONG_MS)
+            assert 0 < await desk.server.pttl(desk.prefix + REPLY_TOPIC) <= REPLY_KEEP_MS
+            assert await desk.server.pttl(desk.prefix + Topics.CONTEXT_BUILD_RESPONSE) == -1
+
+
+async def _handed_out(desk: Desk) -> Delivery:
+    """A request on its stream that this process has charge of."""
+    key = desk.prefix + Topics.CONTEXT_BUILD_REQUEST
+    await desk.server.xgroup_create(key, GROUP, id="0", mkstream=True)
+    entry: Any = await desk.server.xadd(key, {"message": b"request"})
+    await desk.server.xreadgroup(GROUP, "me", {key: ">"})
+    assert await _pending(desk) == 1
+    return Delivery(Topics.CONTEXT_BUILD_REQUEST, b"request", entry.decode(), shared=True)
+
+
+async def _entries(desk: Desk) -> list[dict[bytes, bytes]]:
+    found: Any = await desk.server.xrange(desk.prefix + TOPIC)
+    return [fields for _, fields in found]
+
+
+async def _pending(desk: Desk) -> int:
+    return int((await desk.server.xpending(desk.prefix + Topics.CONTEXT_BUILD_REQUEST, GROUP))["pending"])
 
 
 async def test_the_first_value_is_kept(open_desk: OpenDesk) -> None:
@@ -289,9 +466,11 @@ async def test_an_empty_value_is_a_value(open_desk: OpenDesk) -> None:
 async def test_a_kept_value_expires(open_desk: OpenDesk) -> None:
     """After its time a value is gone, and the next one is kept."""
     async with open_desk() as desk:
-        await desk.ledger.keep_first("k", b"1", SHORT_MS)
+        await desk.ledger.keep_first("k", b"1", 1)
 
         async def gone() -> bool:
+            if desk.redis is None:
+                await desk.advance(10)
             return await desk.ledger.kept("k") is None
 
         await until(gone)
