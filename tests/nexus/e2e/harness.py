@@ -6,7 +6,7 @@ import signal
 import sys
 import uuid
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -106,11 +106,14 @@ class Requester:
                 if message and message["type"] == "psubscribe":
                     task_status.started()
                 elif message:
-                    answer = json.loads(message["data"])
-                    topic = message["channel"].decode().removeprefix(self.prefix)
-                    self.answers[answer["metadata"]["request_id"]].append((topic, answer))
-                    self._heard.set()
-                    self._heard = anyio.Event()
+                    self.keep(message["channel"].decode(), message["data"])
+
+    def keep(self, key: str, data: bytes) -> None:
+        """Collect an answer."""
+        answer = json.loads(data)
+        self.answers[answer["metadata"]["request_id"]].append((key.removeprefix(self.prefix), answer))
+        self._heard.set()
+        self._heard = anyio.Event()
 
     async def publish(self, topic: str, payload: bytes | Mapping[str, Any]) -> int:
         """Publish bytes, or a message as JSON. Returns how many subscribers heard it."""
@@ -145,6 +148,52 @@ class Requester:
                 if wanted(content):
                     return content
         raise AssertionError("never as wanted")
+
+
+class StreamRequester(Requester):
+    """The same on a bus of streams, by XADD and XREAD alone."""
+
+    def __init__(self, redis: Redis, prefix: str, replies: Sequence[str]) -> None:
+        super().__init__(redis, prefix)
+        self.ends: dict[Any, Any] = {f"{prefix}{RESPONSE}{reply and f'.{reply}'}": b"0" for reply in ("", *replies)}
+
+    async def listen(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """Collect answers. Run in a task of its own."""
+        task_status.started()
+        while True:
+            found: Any = await self.redis.xread(self.ends, block=1_000)
+            for key, entries in found:
+                for entry, fields in entries:
+                    self.ends[key.decode()] = entry
+                    self.keep(key.decode(), fields[b"message"])
+
+    async def publish(self, topic: str, payload: bytes | Mapping[str, Any]) -> int:
+        """Append bytes, or a message as JSON, to the topic's stream."""
+        data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+        await self.redis.xadd(self.prefix + topic, {b"message": data})
+        return 1
+
+    async def unfinished(self, topic: str) -> int:
+        """How much of a topic's work the service has not done: what waits and what is pending."""
+        (group,) = await self.redis.xinfo_groups(self.prefix + topic)
+        return int(group["pending"]) + int(group["lag"])
+
+    async def finished(self, *topics: str) -> None:
+        """Wait until the service has done all of it."""
+        with anyio.fail_after(PATIENCE_S):
+            for topic in topics:
+                while await self.unfinished(topic):
+                    await self.redis.ping()
+
+
+@asynccontextmanager
+async def requesting_by_streams(redis_url: str, prefix: str, *replies: str) -> AsyncIterator[StreamRequester]:
+    """A requester on a bus of streams, which reads the streams of these `reply_to`s as well."""
+    async with Redis.from_url(redis_url) as redis, anyio.create_task_group() as tasks:
+        requester = StreamRequester(redis, prefix, replies)
+        await tasks.start(requester.listen)
+        yield requester
+        tasks.cancel_scope.cancel()
 
 
 @asynccontextmanager
