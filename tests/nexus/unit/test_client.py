@@ -15,7 +15,7 @@ from nexus.core.models import Message, Role, Run
 from nexus.core.topics import Topics
 from nexus.core.wire import decode, encode
 from nexus.services.context.answers import answer, error_answer
-from tests.nexus.support.waiting import PATIENCE_S, take
+from tests.nexus.support.waiting import PATIENCE_S, take, until
 
 Responder = Callable[[MemoryBus, Message, int], Awaitable[None]]
 SUCCESS: dict[str, Any] = {"status": "success", "layout": "dialogue", "messages": [{"role": "system", "content": "x"}]}
@@ -196,24 +196,101 @@ async def test_what_is_no_answer_is_ignored(content: Any) -> None:
 
 
 class AwayBus(MemoryBus):
-    """A bus that cannot be reached for some publications."""
+    """A bus that cannot be reached for some publications.
+
+    Attributes:
+        names: under which names requests were to be taken once only.
+    """
 
     def __init__(self, failures: int) -> None:
         super().__init__()
         self.failures = failures
+        self.names: list[str] = []
 
-    async def publish(self, topic: str, payload: bytes) -> int:
+    async def publish(self, topic: str, payload: bytes, *, once: str = "") -> int:
         """Fail for as long as there are failures left, then publish."""
+        if topic == Topics.CONTEXT_BUILD_REQUEST:
+            self.names.append(once)
         if self.failures:
             self.failures -= 1
             raise BusUnavailableError("away")
-        return await super().publish(topic, payload)
+        return await super().publish(topic, payload, once=once)
+
+
+class KeepingBus(AwayBus):
+    """A bus that takes a request once only, as one that keeps messages does."""
+
+    async def publish(self, topic: str, payload: bytes, *, once: str = "") -> int:
+        """Publish what has no name, or a name for the first time."""
+        if once in self.names:
+            self.names.append(once)
+            return 1
+        return await super().publish(topic, payload, once=once)
 
 
 async def test_a_bus_that_comes_back() -> None:
     """The request is sent until it went through."""
     async with answered_by(echo, AwayBus(3)) as bus, ContextClient(bus, resend_s=0.01).listening() as client:
         assert (await client.build(run("back"), timeout=PATIENCE_S))["messages"] == ["back"]
+
+
+async def test_a_request_is_sent_under_its_id() -> None:
+    """However often it is sent: a bus that keeps messages takes it once, and it is answered."""
+    asked: list[Message] = []
+    bus = KeepingBus(0)
+
+    async def respond(bus: MemoryBus, message: Message, count: int) -> None:
+        asked.append(message)
+        await until(sent_again)
+        await echo(bus, message, count)
+
+    async def sent_again() -> bool:
+        return len(bus.names) >= 3
+
+    async with answered_by(respond, bus), ContextClient(bus, resend_s=0.01).listening() as client:
+        assert (await client.build(run("once"), timeout=PATIENCE_S))["messages"] == ["once"]
+    assert {*bus.names} == {message.id for message in asked}
+    assert len(asked) == 1
+
+
+async def test_nobody_hears() -> None:
+    """Who comes late is asked all the same; how often nobody was there is counted."""
+    bus, contents = MemoryBus(), []
+    async with ContextClient(bus, resend_s=0.01).listening() as client, anyio.create_task_group() as tasks:
+
+        async def ask() -> None:
+            contents.append((await client.build(run("late"), timeout=PATIENCE_S))["messages"])
+
+        tasks.start_soon(ask)
+
+        async def unheard() -> bool:
+            return client.unheard >= 2
+
+        await until(unheard)
+        async with answered_by(echo, bus):
+            await until(_is(contents))
+    assert contents == [["late"]]
+
+
+def _is(contents: list[Any]) -> Callable[[], Awaitable[bool]]:
+    async def probe() -> bool:
+        return bool(contents)
+
+    return probe
+
+
+@pytest.mark.parametrize(("given", "expected"), [(1_500, 1_500), (0, 0), (None, None), ("soon", None), (1.5, None)])
+async def test_when_to_try_again(given: Any, expected: int | None) -> None:
+    """What an overloaded service says about it, if it is a number of milliseconds."""
+
+    async def respond(bus: MemoryBus, asked: Message, _count: int) -> None:
+        error = {"code": "OVERLOADED", "message": "too many", "retryable": True, "retry_after_ms": given}
+        await bus.publish(topic(asked), reply(asked, {"status": "error", "error": error}))
+
+    async with answered_by(respond) as bus, ContextClient(bus).listening() as client:
+        with pytest.raises(RequestError) as caught:
+            await client.build(run(), timeout=PATIENCE_S)
+    assert (caught.value.code, caught.value.retry_after_ms) == (ErrorCode.OVERLOADED, expected)
 
 
 async def test_what_the_user_raises_comes_out_as_it_is() -> None:
