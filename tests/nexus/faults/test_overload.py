@@ -8,7 +8,6 @@ from tests.nexus.e2e.harness import RESPONSE
 from tests.nexus.faults.scene import MODES, PREFIX, REDIS_PASSWORD, Scene, Stage, scaled, staged
 from tests.nexus.support.redis_server import HOST
 
-
 _UNBOUNDED = 1_000_000
 
 
