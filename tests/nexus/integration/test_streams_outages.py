@@ -1,5 +1,6 @@
 """The bus on streams when the network breaks, Redis goes away, or somebody tampers with what it keeps."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -101,6 +102,48 @@ async def test_work_in_a_reply_that_was_lost(redis_url: str, channel_prefix: str
         await subscription.stop()
         assert await take_all(subscription) == []
     assert len({delivery.entry for delivery in deliveries}) == there
+
+
+async def test_connections_that_are_cut_again_and_again(redis_url: str, channel_prefix: str) -> None:
+    """Three consumers whose connections are cut, or deaf and then cut: each piece of work once, and all of it done."""
+    seen: Counter[bytes] = Counter()
+    key = f"{channel_prefix}a"
+    over = anyio.Event()
+
+    async def consume(wire: Line) -> None:
+        async with wire.bus.consume([Work("a", 16)]) as subscription:
+            tasks.start_soon(until_over, subscription)
+            async for delivery in subscription:
+                seen[delivery.payload] += 1
+                wire.bus.done(delivery)
+                if sum(seen.values()) % 20 == 0:
+                    wire.proxy.reset(1)
+                elif sum(seen.values()) % 20 == 10:
+                    wire.proxy.mute()
+                    await wire.direct.ping()
+                    wire.proxy.reset()
+
+    async def until_over(subscription: StreamSubscription) -> None:
+        await over.wait()
+        await subscription.stop()
+
+    async with (
+        line(redis_url, channel_prefix) as one,
+        line(redis_url, channel_prefix) as two,
+        line(redis_url, channel_prefix) as three,
+        anyio.create_task_group() as tasks,
+    ):
+        for wire in (one, two, three):
+            tasks.start_soon(consume, wire)
+        await enqueue(one.direct, key, numbered(300))
+
+        async def all_seen() -> bool:
+            return len(seen) == 300
+
+        await until(all_seen)
+        await pending_are(one.direct, key, 0)
+        over.set()
+    assert seen == dict.fromkeys(numbered(300), 1)
 
 
 async def test_what_was_done_while_redis_was_away(redis_url: str, channel_prefix: str) -> None:
