@@ -19,8 +19,8 @@ demo: $(READY) ## set up when needed, then show Nexus at work on the embedded se
 	@$(BIN)/nexus demo
 
 test: $(READY) ## set up when needed, then run the tests (no network, no servers needed)
-	@echo 'Running the tests, some 2,500, on servers that come as packages (about 3 minutes on 2 cores)'
-	@$(BIN)/python -m pytest -rs
+	@echo 'Running the tests, some 3,000, on servers that come as packages (about 5 minutes on 2 cores)'
+	@$(BIN)/python -m pytest -rs -n auto
 
 check: lint types imports coverage ## all that a change must pass
 
@@ -35,7 +35,7 @@ imports: $(READY) ## which module may import which
 	@$(BIN)/lint-imports
 
 coverage: $(READY) ## the tests, with the share of lines and branches they reach, subprocesses included
-	@$(BIN)/python -m pytest --cov --cov-report=term --cov-fail-under=$(FAIL_UNDER)
+	@$(BIN)/python -m pytest -n auto --cov --cov-report=term --cov-fail-under=$(FAIL_UNDER)
 
 bench: $(READY) ## what the pure part costs, as ratios
 	@$(BIN)/python benchmarks/assembly.py

@@ -20,6 +20,7 @@ from pymongo.errors import (
     ConnectionFailure,
     DocumentTooLarge,
     NetworkTimeout,
+    NotPrimaryError,
     OperationFailure,
     PyMongoError,
     WaitQueueTimeoutError,
@@ -110,6 +111,7 @@ class Calls:
         self._places.release()
         # Looked at here, because nobody else may be there to do so.
         error = None if task.cancelled() else task.exception()
-        # One slow query says nothing about the server.
-        if isinstance(error, ConnectionFailure) and not isinstance(error, NetworkTimeout | WaitQueueTimeoutError):
+        # One slow query says nothing about the server, and one that is no longer the primary names the way to the next.
+        passing = NetworkTimeout | WaitQueueTimeoutError | NotPrimaryError
+        if isinstance(error, ConnectionFailure) and not isinstance(error, passing):
             self._silent_until = anyio.current_time() + _SILENT_S
