@@ -181,7 +181,7 @@ class Answerer:
 
     async def _finish(self, ask: Ask, claim: Acquired, content: bytes, code: ErrorCode | None) -> None:
         started = time.monotonic()
-        heard = await self._ledger.finish(claim, ask.topic, content, self._keep_ms(code), ask.delivery)
+        heard = await self._published(ask, claim, content, self._keep_ms(code))
         ended = time.monotonic()
         if heard is None:
             self._bus.done(ask.delivery)
@@ -201,6 +201,17 @@ class Answerer:
             bytes=len(content),
             ms=round((ended - ask.at) * 1_000, 1),
         )
+
+    async def _published(self, ask: Ask, claim: Acquired, content: bytes, keep_ms: int) -> int | None:
+        """What `finish` returns; with charge of the delivery, when the bus is back: an outage is no failed attempt."""
+        while True:
+            try:
+                return await self._ledger.finish(claim, ask.topic, content, keep_ms, ask.delivery)
+            except BusUnavailableError as error:
+                if not ask.delivery.shared:
+                    raise
+                _log.warning("answer_delayed", request_id=ask.ids.id, reason=str(error))
+            await anyio.sleep(_PAUSE_S)
 
     def _keep_ms(self, code: ErrorCode | None) -> int:
         if not code or not code.retryable:

@@ -330,6 +330,20 @@ class TestCharge:
         assert len(trial.bus.settled) == 1
         assert trial.metrics.counted[None] == 1
 
+    async def test_an_outage_is_no_failed_attempt(self) -> None:
+        """What was built is published when the bus is back: it is not built again, and nothing is taken for poison."""
+        async with serving(lease_ms=200) as trial:
+            trial.ledger.failures["finish"] = 6
+            trial.service.offer(shared(ASKED))
+            for times in range(1, 7):
+                await trial.ledger.times_asked("finish", times)
+                trial.ledger.clock.now += 1
+            (answer,) = await trial.finish()
+        assert code(answer.content) == "success"
+        assert trial.builder.begun == ["msg_1"]
+        assert trial.metrics.counted == {None: 1}
+        assert len(trial.bus.settled) == 1
+
     @pytest.mark.parametrize("operation", ["begin", "finish"])
     async def test_a_reply_of_the_ledger_is_lost(self, operation: str) -> None:
         """What the ledger did is known the next time: one answer, done once."""
