@@ -34,6 +34,9 @@ _READ_AT_ONCE: Final = 32
 _MOST_SURPLUS: Final = 64
 _MOST_BYTES: Final = 64 << 20
 _LOOK_AGAIN_S: Final = 0.05
+# Parts of a lease: how often there is a sign of life, after how long without one an entry is abandoned, and how often
+# such are looked for. The last two together are less than a lease, in which somebody else is at it then.
+_HELD, _ABANDONED, _LOOKED_FOR = 0.25, 0.75, 0.2
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 # A consumer with nothing pending that has not been heard of for so long is gone.
 _GONE_MS: Final = 600_000
@@ -190,8 +193,8 @@ class GroupReader:
         """Take over what has not been held for a lease, when it is time. Not at the same time as other replicas."""
         if anyio.current_time() < self._look_at:
             return
-        if await self._take_pending(self._settings.lease_ms):
-            soon = self._settings.lease_ms / 2_000 * random.uniform(0.7, 1)  # noqa: S311  # needs no secrecy
+        if await self._take_pending(int(self._settings.lease_ms * _ABANDONED)):
+            soon = self._settings.lease_ms / 1_000 * _LOOKED_FOR * random.uniform(0.7, 1)  # noqa: S311  # no secret
             self._look_at = anyio.current_time() + soon
 
     async def _take_pending(self, idle_ms: int) -> bool:
@@ -259,7 +262,7 @@ class GroupReader:
     async def _hold_on(self) -> None:
         """Give signs of life for what is in hand."""
         while True:
-            await anyio.sleep(self._settings.lease_ms / 3_000)
+            await anyio.sleep(self._settings.lease_ms / 1_000 * _HELD)
             if not (self._in_hand or self._to_acknowledge):
                 continue
             try:

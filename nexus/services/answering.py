@@ -46,6 +46,8 @@ _log = structlog.get_logger(__name__)
 # A message that was handed out more often without being finished is a dead letter (CONTRACT §1.5).
 MOST_DELIVERIES: Final = 5
 _RELEASE_S: Final = 1.0
+# Parts of a lease: what a claim is granted, how often it is renewed, and how often one that is not free is asked for.
+_GRANTED, _RENEWED, _ASKED_AGAIN = 0.9, 0.25, 0.03
 _PAUSE_S: Final = 1.0
 # For how long copies of a request may turn up, whose longest deadline is 60 s; and those of a signed one that somebody
 # overheard and sends again.
@@ -84,6 +86,8 @@ class Answerer:
         self._dead_letters = dead_letters
         self._settings = settings
         self._metrics = metrics
+        # Less than a lease, so that within one whoever takes over is at it.
+        self._lease_ms = int(settings.lease_ms * _GRANTED)
 
     async def answer(self, delivery: Delivery, at: float, *, refused: RequestError | None = None) -> None:
         """Bring about the answer to what arrived at `at`, on the monotonic clock; with `refused`, that it is not built.
@@ -154,10 +158,10 @@ class Answerer:
         """What the ledger says; with charge of the delivery, not before it is settled who answers."""
         while True:
             waited_ms = int((time.monotonic() - asked_at) * 1_000)
-            claim = await self._ledger.begin(ask.key, ask.fingerprint, self._settings.lease_ms, waited_ms)
+            claim = await self._ledger.begin(ask.key, ask.fingerprint, self._lease_ms, waited_ms)
             if not (isinstance(claim, Busy) and ask.delivery.shared):
                 return claim
-            await anyio.sleep(self._settings.lease_ms / 4_000)
+            await anyio.sleep(self._settings.lease_ms / 1_000 * _ASKED_AGAIN)
 
     async def _answer(self, ask: Ask, claim: Acquired, refused: RequestError | None) -> None:
         asked = ask.asked
@@ -261,9 +265,9 @@ class Answerer:
 
     async def _keep_lease(self, claim: Acquired) -> None:
         while True:
-            await anyio.sleep(self._settings.lease_ms / 3_000)
+            await anyio.sleep(self._settings.lease_ms / 1_000 * _RENEWED)
             try:
-                await self._ledger.renew(claim, self._settings.lease_ms)
+                await self._ledger.renew(claim, self._lease_ms)
             except BusUnavailableError as error:
                 _log.warning("lease_not_renewed", request_id=claim.key, reason=str(error))
 

@@ -38,6 +38,15 @@ async def with_group(client: Redis, key: str) -> None:
     await client.xgroup_create(key, GROUP, id="0", mkstream=True)
 
 
+async def in_hand_are(count: int, *buses: RedisStreamsBus) -> None:
+    """Wait until these buses have so many in hand, of their first topic."""
+
+    async def so_many() -> bool:
+        return sum(bus._readers[0].in_hand for bus in buses) == count
+
+    await until(so_many)
+
+
 async def test_each_piece_of_work_goes_to_one(redis_url: str, channel_prefix: str) -> None:
     """Two consumers share the work; whoever has it in hand has it alone, with its time and its entry."""
     async with open_redis(redis_url) as client:
@@ -156,13 +165,14 @@ async def test_what_is_in_hand_is_held(redis_url: str, channel_prefix: str) -> N
     async with open_redis(redis_url) as client:
         one = streams_bus(client, channel_prefix, lease_ms=SHORT_MS)
         other = streams_bus(client, channel_prefix, lease_ms=SHORT_MS)
-        async with one.consume(WORK) as of_one:
+        # No room for more, so that what is left goes to the other.
+        async with one.consume([Work("a", 200)]) as of_one:
             await enqueue(client, key, numbered(200))
             held = await take(of_one, 200)
             await enqueue(client, key, [b"left"])
             begun = await now_ms(client)
             async with other.consume([Work("a", 3)]) as of_other:
-                await take(of_other, 0)
+                assert payloads(await take(of_other, 1)) == [b"left"]
                 await until(has_passed(client, begun, 8 * SHORT_MS))
                 found = {entry["message_id"].decode(): entry for entry in await pending(client, key)}
                 assert {found[delivery.entry]["times_delivered"] for delivery in held} == {1}
@@ -291,11 +301,8 @@ async def test_more_than_all_together_may_have_waiting(redis_url: str, channel_p
             in_hand = [*await take(of_one, 4), *await take(of_other, 4)]
             # As many as may wait, and three more.
             await enqueue(client, key, [b"surplus"] * 3 + [b"waits"] * 4)
-
-            async def four_wait() -> bool:
-                return await waiting(client, key) == 4
-
-            await until(four_wait)
+            await in_hand_are(11, one, other)
+            assert await waiting(client, key) == 4
             shed = [
                 delivery
                 for bus, subscription in ((one, of_one), (other, of_other))
@@ -306,11 +313,7 @@ async def test_more_than_all_together_may_have_waiting(redis_url: str, channel_p
             for delivery in [*shed, *in_hand]:
                 one.done(delivery)
                 other.done(delivery)
-
-            async def none_waits() -> bool:
-                return await waiting(client, key) == 0
-
-            await until(none_waits)
+            await in_hand_are(4, one, other)
             rest = [
                 delivery
                 for bus, subscription in ((one, of_one), (other, of_other))
@@ -496,5 +499,6 @@ async def test_a_topic_that_is_work_and_news(redis_url: str, channel_prefix: str
         async with one.consume(WORK, ["a"]) as of_one, other.consume(WORK, ["a"]) as of_other:
             await one.publish("a", b"x")
             heard = [*await take(of_one, 1), *await take(of_other, 1)]
+            await in_hand_are(1, one, other)
             heard += await take(of_one if one._readers[0].in_hand else of_other, 1)
     assert sorted(delivery.shared for delivery in heard) == [False, False, True]
