@@ -87,14 +87,16 @@ return redis.call('PUBLISH', ARGV[6], ARGV[3])
 """
 )
 # KEYS, further: the stream of the answer, that of the request. ARGV, further: group, entry or '', how long a stream
-# that belongs to one requester lasts without a further answer, or 0.
+# that belongs to one requester lasts without a further answer, or 0. A requester whose stream is none hears nothing;
+# what was done before is not undone by Redis, so the rest is done too.
 _FINISH_STREAMS = (
     _KEEP
     + """
-redis.call('XADD', KEYS[2], '*', 'message', ARGV[3])
-if ARGV[8] ~= '0' then redis.call('PEXPIRE', KEYS[2], ARGV[8]) end
+local added = redis.pcall('XADD', KEYS[2], '*', 'message', ARGV[3])
+local heard = type(added) == 'string' and 1 or 0
+if heard == 1 and ARGV[8] ~= '0' then redis.call('PEXPIRE', KEYS[2], ARGV[8]) end
 if ARGV[7] ~= '' then redis.call('XACK', KEYS[3], ARGV[6], ARGV[7]) end
-return 1
+return heard
 """
 )
 

@@ -419,6 +419,17 @@ class TestStreams:
             assert 0 < await desk.server.pttl(desk.prefix + REPLY_TOPIC) <= REPLY_KEEP_MS
             assert await desk.server.pttl(desk.prefix + Topics.CONTEXT_BUILD_RESPONSE) == -1
 
+    async def test_a_requester_whose_stream_is_none(self, open_streams: OpenDesk) -> None:
+        """It hears nothing, by its own doing: the request is answered and done all the same."""
+        async with open_streams() as desk:
+            delivery = await _handed_out(desk)
+            await desk.server.set(desk.prefix + REPLY_TOPIC, "no stream")
+            claim = await acquire(desk.ledger)
+            assert await desk.ledger.finish(claim, REPLY_TOPIC, b"answer", LONG_MS, delivery) == 0
+            assert (await _pending(desk), desk.acknowledged) == (0, [delivery])
+            await desk.advance(2_000)
+            assert await desk.ledger.begin("k", "f", LEASE_MS) == Answered(REPLY_TOPIC, b"answer")
+
 
 async def _handed_out(desk: Desk) -> Delivery:
     """A request on its stream that this process has charge of."""
