@@ -14,7 +14,7 @@ Rules of this module:
 
 import random
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import anyio
 import structlog
@@ -22,6 +22,7 @@ from anyio.abc import TaskStatus
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
+from nexus.adapters.redis_entries import delivery_of, entries_of, pairs
 from nexus.adapters.redis_group_scripts import FETCH, GIVE_BACK, HOLD, SHED, TRIM
 from nexus.core.ports import Delivery, Work
 
@@ -209,7 +210,7 @@ class GroupReader:
             for entry, fields, deliveries in fetched:
                 if idle_ms:
                     _log.info("work_taken_over", topic=self.topic, entry=entry.decode(), deliveries=deliveries)
-                await self._take(delivery_of(self.topic, entry, _pairs(fields), shared=True, deliveries=deliveries))
+                await self._take(delivery_of(self.topic, entry, pairs(fields), shared=True, deliveries=deliveries))
             if len(fetched) < room:
                 return True
         return False
@@ -240,7 +241,7 @@ class GroupReader:
         self._listener.heard()
         for _, entries in found or ():
             for entry, fields in entries:
-                await self._take(delivery_of(self.topic, entry, _pairs(fields), shared=True, surplus=True))
+                await self._take(delivery_of(self.topic, entry, pairs(fields), shared=True, surplus=True))
 
     def _room(self) -> int:
         """How many entries may be read now."""
@@ -291,28 +292,6 @@ class GroupReader:
             await self._client.xack(self._key, self._settings.name, *entries)
             for entry in entries:
                 self._to_acknowledge.pop(entry, None)
-
-
-def delivery_of(
-    topic: str, entry: bytes, fields: Any, *, shared: bool = False, deliveries: int = 1, surplus: bool = False
-) -> Delivery:
-    """An entry of a stream as a delivery. One without a `message` is an empty payload, which nobody can read."""
-    payload = bytes((fields or {}).get(b"message", b""))
-    name = entry.decode()
-    return Delivery(topic, payload, name, int(name.partition("-")[0]), deliveries, shared, surplus)
-
-
-def entries_of(found: Any) -> list[tuple[bytes, Any]]:
-    """The entries in a reply to a read of one stream, in both of redis-py's forms."""
-    if isinstance(found, dict):
-        return [entry for listed in found.values() for batch in listed for entry in batch]
-    return [entry for _, entries in found or () for entry in entries]
-
-
-def _pairs(fields: list[bytes] | None) -> dict[bytes, bytes]:
-    """A script's reply holds names and values in one list."""
-    flat = fields or []
-    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def _is_group_gone(error: Exception) -> bool:

@@ -1,0 +1,39 @@
+"""What Redis says of the entries of a stream, as deliveries."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from nexus.core.ports import Delivery
+
+
+def delivery_of(
+    topic: str, entry: bytes, fields: Any, *, shared: bool = False, deliveries: int = 1, surplus: bool = False
+) -> Delivery:
+    """An entry of a stream as a delivery. One without a `message` is an empty payload, which nobody can read."""
+    payload = bytes((fields or {}).get(b"message", b""))
+    name = entry.decode()
+    return Delivery(topic, payload, name, int(name.partition("-")[0]), deliveries, shared, surplus)
+
+
+def entries_of(found: Any) -> list[tuple[bytes, Any]]:
+    """The entries in a reply to a read of one stream, in both of redis-py's forms."""
+    if isinstance(found, dict):
+        return [entry for listed in found.values() for batch in listed for entry in batch]
+    return [entry for _, entries in found or () for entry in entries]
+
+
+def pairs(fields: list[bytes] | None) -> dict[bytes, bytes]:
+    """A script's reply holds names and values in one list."""
+    flat = fields or []
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def by_stream(found: Any) -> Sequence[tuple[bytes, Any]]:
+    """What XREAD gives, in both of redis-py's forms."""
+    return [(key, listed[0]) for key, listed in found.items()] if isinstance(found, dict) else found or []
+
+
+def moment(entry: bytes) -> tuple[int, int]:
+    """An entry's place in time: milliseconds, and the number within them."""
+    ms, _, number = entry.partition(b"-")
+    return int(ms), int(number)
