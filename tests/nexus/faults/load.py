@@ -129,7 +129,7 @@ class Load:
     ) -> None:
         """Ask `count` times at `rate` a second; stop asking when `over` is set.
 
-        A share of `abandoned` of the requests is given up after up to half a second. At `most` so many wait at once:
+        A share of `abandoned` of the requests is given up within a tenth of a second. At `most` so many wait at once:
         where the machine is what limits, asking faster than it can answer would show nothing. Returns when each has
         been answered or given up.
         """
@@ -139,7 +139,7 @@ class Load:
         async def ask(asked: Asked) -> None:
             try:
                 if random.random() < abandoned:  # noqa: S311  # which ones does not matter
-                    await self.abandon(asked, random.uniform(0, 0.5))  # noqa: S311
+                    await self.abandon(asked, random.uniform(0, 0.1))  # noqa: S311
                 else:
                     await self.ask(asked)
             finally:

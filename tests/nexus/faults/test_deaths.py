@@ -53,7 +53,7 @@ async def test_replicas_killed_in_the_middle_of_builds(stage: Stage, mode: str) 
 @pytest.mark.timeout(120)
 async def test_replicas_replaced_one_after_another(stage: Stage, mode: str) -> None:
     """SIGTERM to one replica after another under load, five times: nothing is lost, and each exits 0."""
-    async with staged(stage, "rolling_sigterm", mode) as scene:
+    async with staged(stage, "rolling_sigterm", mode, settings=sabotage.SETTINGS) as scene:
         await scene.fleet.start(3)
         over, codes = anyio.Event(), []
         async with anyio.create_task_group() as tasks:
@@ -69,7 +69,8 @@ async def test_replicas_replaced_one_after_another(stage: Stage, mode: str) -> N
 
 
 async def _offer_until(scene: Scene, over: anyio.Event) -> None:
-    await scene.load.offer(_MANY, _RATE[scene.mode], scene.asks(), over=over, most=30)
+    make = scene.asks(say=sabotage.SLOW)
+    await scene.load.offer(_MANY, _RATE[scene.mode], make, over=over, most=30)
 
 
 @pytest.mark.timeout(120)

@@ -3,6 +3,7 @@
 import anyio
 import pytest
 
+from tests.nexus.faults import sabotage
 from tests.nexus.faults.judge import first_success_after, moments
 from tests.nexus.faults.scene import MODES, Scene, Stage, every, scaled, staged, through
 
@@ -23,11 +24,11 @@ async def _restart_redis(scene: Scene, times: int) -> None:
 @pytest.mark.timeout(120)
 async def test_redis_killed_and_restarted(stage: Stage, mode: str) -> None:
     """Redis with an append-only file, killed and started three times under load: ready again within five seconds."""
-    async with staged(stage, "redis_killed", mode, append_only=True) as scene:
+    async with staged(stage, "redis_killed", mode, append_only=True, settings=sabotage.SETTINGS) as scene:
         await scene.fleet.start(2)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_restart_redis, scene, 3)
-            await scene.load.offer(scaled(480), _RATE, scene.asks(), most=60)
+            await scene.load.offer(scaled(480), _RATE, scene.asks(say=sabotage.SLOW), most=60)
         codes = await scene.ended()
         events = scene.history.events()
         ready_s = [first_success_after(events, at) for at in moments(events, "redis_answers")]
@@ -39,7 +40,7 @@ async def test_redis_killed_and_restarted(stage: Stage, mode: str) -> None:
 
 
 async def _flush(scene: Scene, times: int) -> None:
-    async for _ in every(2.0, times):
+    async for _ in every(2.3, times):
         scene.history.happened("flushed")
         await scene.load.wire.redis.flushall()
 
@@ -47,11 +48,11 @@ async def _flush(scene: Scene, times: int) -> None:
 @pytest.mark.timeout(120)
 async def test_redis_forgets_everything(stage: Stage, mode: str) -> None:
     """FLUSHALL three times under load: no process ends, and who asks again is answered."""
-    async with staged(stage, "flushall", mode) as scene:
+    async with staged(stage, "flushall", mode, settings=sabotage.SETTINGS) as scene:
         await scene.fleet.start(2)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_flush, scene, 3)
-            await scene.load.offer(scaled(360), _RATE, scene.asks(), most=60)
+            await scene.load.offer(scaled(200), 20, scene.asks(say=sabotage.SLOW), most=30)
         codes = await scene.ended()
         verdict = scene.verdict(ended=len(scene.fleet.ended))
     assert verdict.clean
