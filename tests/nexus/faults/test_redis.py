@@ -112,9 +112,9 @@ async def test_a_slow_line_to_redis(stage: Stage, mode: str) -> None:
         await scene.fleet.start(2, through(scene.redis_proxy))
         await scene.load.offer(scaled(20), 20, scene.asks())
         scene.redis_proxy.latency_s = 0.25
-        await scene.load.offer(scaled(100), 20, scene.asks(deadline_ms=10_000))
-        scene.redis_proxy.latency_s = 0.5
         await scene.load.offer(scaled(60), 10, scene.asks(deadline_ms=10_000))
+        scene.redis_proxy.latency_s = 0.5
+        await scene.load.offer(scaled(30), 5, scene.asks(deadline_ms=10_000))
         scene.redis_proxy.behave()
         codes = await scene.ended()
         verdict = scene.verdict()
