@@ -7,32 +7,20 @@ bus.consume ─ Dispatcher ─┬─ RequestService ── ContextBuilder ──
 """
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
 
 import anyio
 import structlog
-from redis.asyncio import Redis
 
 from nexus import __version__
-from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
-from nexus.adapters.memory_dead_letters import MemoryDeadLetters
-from nexus.adapters.mongo import open_mongo
 from nexus.adapters.prometheus import PrometheusMetrics
-from nexus.adapters.redis_client import open_redis
-from nexus.adapters.redis_dead_letters import RedisDeadLetters
-from nexus.adapters.redis_group import GroupSettings
-from nexus.adapters.redis_ledger import RedisLedger, RedisStreamsLedger
-from nexus.adapters.redis_pubsub import RedisPubSubBus
-from nexus.adapters.redis_streams import RedisStreamsBus
-from nexus.client import ContextClient
-from nexus.config import BusSettings, DatabaseSettings, Settings, signing_of
+from nexus.config import BusSettings, Settings, signing_of
+from nexus.connections import Transport, open_bus, open_store
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Reading
 from nexus.core.ports import Bus, DeadLetters, RequestLedger, Store, Subscription
-from nexus.core.signing import Signing
 from nexus.core.tasks import ungrouped
 from nexus.health import Check, Health, Recent, serving
 from nexus.services.answering import RequestSettings
@@ -51,15 +39,6 @@ _PAUSE_S = 1.0
 _PAUSE_AFTER_FAULT_S = 30.0
 # A bus that has not been heard for so many heartbeats is not there.
 _SILENT_BEATS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Transport:
-    """A bus, who answers what came over it, and what could not be used."""
-
-    bus: Bus
-    ledger: RequestLedger
-    dead_letters: DeadLetters
 
 
 @dataclass(slots=True)
@@ -163,88 +142,6 @@ def _put_together(settings: Settings, transport: Transport, store: Store) -> Nex
         catalog,
         metrics,
     )
-
-
-@asynccontextmanager
-async def open_bus(settings: BusSettings) -> AsyncIterator[Transport]:
-    """The transport of `settings.mode`.
-
-    Raises:
-        ConfigError: the URL cannot be used.
-    """
-    if settings.mode == "memory":
-        memory = MemoryBus()
-        ledger = MemoryLedger(memory)
-        yield Transport(memory, ledger, MemoryDeadLetters(most=settings.dead_letter_max, forget=ledger.forget))
-        return
-    async with open_redis(settings.url.get_secret_value()) as client:
-        prefix = settings.channel_prefix
-        dead_letters = RedisDeadLetters(client, prefix=prefix, most=settings.dead_letter_max)
-        if settings.mode == "pubsub":
-            pubsub = RedisPubSubBus(client, prefix=prefix, heartbeat_s=settings.heartbeat_s)
-            yield Transport(pubsub, RedisLedger(client, prefix=prefix), dead_letters)
-            return
-        streams = _streams_bus(client, settings)
-        streams_ledger = RedisStreamsLedger(
-            client,
-            group=_GROUP,
-            reply_keep_ms=settings.stream_keep_s * 1_000,
-            acknowledged=streams.acknowledged,
-            prefix=prefix,
-        )
-        yield Transport(streams, streams_ledger, dead_letters)
-
-
-def _streams_bus(client: Redis, settings: BusSettings, connect_s: float | None = None) -> RedisStreamsBus:
-    keep_ms = settings.stream_keep_s * 1_000
-    return RedisStreamsBus(
-        client,
-        prefix=settings.channel_prefix,
-        settings=GroupSettings(_GROUP, lease_ms=settings.lease_ms, keep_ms=keep_ms),
-        once_ms=settings.answer_ttl_s * 1_000,
-        reply_keep_ms=keep_ms,
-        connect_s=connect_s,
-    )
-
-
-def open_store(settings: DatabaseSettings) -> AbstractAsyncContextManager[Store]:
-    """The document store. Connects when it is first used.
-
-    Raises:
-        ConfigError: the URI cannot be used.
-    """
-    return open_mongo(
-        settings.uri.get_secret_value(),
-        settings.name,
-        driver=settings.driver,
-        timeout_ms=settings.timeout_ms,
-        server_selection_timeout_ms=settings.server_selection_timeout_ms,
-    )
-
-
-@asynccontextmanager
-async def open_client(
-    url: str,
-    *,
-    mode: Literal["pubsub", "streams"] = "pubsub",
-    channel_prefix: str = "",
-    signing: Signing | None = None,
-    connect_s: float = 5.0,
-) -> AsyncIterator[ContextClient]:
-    """A requester on the Redis at `url`. Mode, prefix and keys are those of the service.
-
-    Raises:
-        BusUnavailableError: Redis could not be reached within `connect_s` seconds.
-        ConfigError: the URL cannot be used.
-    """
-    async with open_redis(url) as redis:
-        bus: Bus
-        if mode == "streams":
-            bus = RedisStreamsBus(redis, prefix=channel_prefix, connect_s=connect_s)
-        else:
-            bus = RedisPubSubBus(redis, prefix=channel_prefix, connect_s=connect_s)
-        async with ContextClient(bus, signing=signing).listening() as client:
-            yield client
 
 
 @asynccontextmanager
@@ -361,11 +258,3 @@ def _request_settings(settings: BusSettings) -> RequestSettings:
         dead_letter_bodies=settings.dead_letter_bodies,
         signing=signing_of(settings.signing),
     )
-
-
-@asynccontextmanager
-async def open_dead_letters(settings: BusSettings) -> AsyncIterator[RedisDeadLetters]:
-    """The dead letters of a bus on Redis, for somebody who looks at them and would rather not wait for it."""
-    async with open_redis(settings.url.get_secret_value()) as client:
-        prefix = settings.channel_prefix
-        yield RedisDeadLetters(client, prefix=prefix, most=settings.dead_letter_max, repeated_s=1.0)

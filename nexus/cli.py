@@ -16,8 +16,9 @@ from pydantic import SecretStr, ValidationError
 from rich.console import Console
 
 from nexus import __version__, dead_letters, demo, doctor
-from nexus.bootstrap import open_client, open_nexus
+from nexus.bootstrap import open_nexus
 from nexus.config import Settings, load_settings, signing_of
+from nexus.connections import open_client
 from nexus.core.errors import NexusError, RequestError
 from nexus.core.models import Message, Role, Run, new_run_id
 from nexus.core.tasks import ungrouped

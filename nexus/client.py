@@ -153,6 +153,4 @@ def _outcome(content: Any) -> Outcome | None:
     code = error.get("code")
     known = ErrorCode(code) if code in list(ErrorCode) else ErrorCode.INTERNAL
     retry_after_ms = error.get("retry_after_ms")
-    return RequestError(
-        known, str(error.get("message", "")), retry_after_ms if isinstance(retry_after_ms, int) else None
-    )
+    return RequestError(known, str(error.get("message", "")), retry_after_ms if type(retry_after_ms) is int else None)

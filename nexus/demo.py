@@ -16,9 +16,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from nexus.bootstrap import Nexus, open_client, open_nexus
+from nexus.bootstrap import Nexus, open_nexus
 from nexus.client import ContextClient
 from nexus.config import BusSettings, DatabaseSettings, Settings
+from nexus.connections import open_client
 from nexus.core.errors import NexusError
 from nexus.core.models import Message, Role, Run
 from nexus.core.topics import Topics

@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack
 import anyio
 from rich.console import Console
 
-from nexus.bootstrap import open_bus, open_store
 from nexus.config import Settings
+from nexus.connections import open_bus, open_store
 from nexus.core.errors import BusUnavailableError, ConfigError, NexusError
 from nexus.core.models import new_message_id
 from nexus.core.ports import Bus, Store

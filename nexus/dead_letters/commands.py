@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from nexus.bootstrap import open_bus, open_dead_letters
 from nexus.config import Settings, load_settings
+from nexus.connections import open_bus, open_dead_letters
 from nexus.core.errors import NexusError
 from nexus.core.ports import DeadLetter
 from nexus.dead_letters.handling import (

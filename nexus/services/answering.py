@@ -12,7 +12,6 @@ Rules of this module:
   deadline, and no longer: under overload they are many. Trying again means a new id.
 """
 
-import hashlib
 import time
 from dataclasses import dataclass
 from typing import Final
@@ -31,13 +30,12 @@ from nexus.core.ports import (
     Busy,
     Claim,
     Conflict,
-    DeadLetter,
-    DeadLetters,
     Delivery,
     RequestLedger,
 )
 from nexus.core.signing import Signing
 from nexus.services.asks import Ask, read_ask
+from nexus.services.burying import Burying
 from nexus.services.context.builder import ContextBuilder
 from nexus.services.context.request import deadline_ms
 
@@ -76,14 +74,14 @@ class Answerer:
         builder: ContextBuilder,
         bus: Bus,
         ledger: RequestLedger,
-        dead_letters: DeadLetters,
+        burying: Burying,
         settings: RequestSettings,
         metrics: Metrics,
     ) -> None:
         self._builder = builder
         self._bus = bus
         self._ledger = ledger
-        self._dead_letters = dead_letters
+        self._burying = burying
         self._settings = settings
         self._metrics = metrics
         # Less than a lease, so that within one whoever takes over is at it.
@@ -99,7 +97,7 @@ class Answerer:
         except UnreadablePayloadError as error:
             too_large = len(delivery.payload) > self._settings.max_payload_bytes
             cause = DeadLetterCause.TOO_LARGE if too_large else DeadLetterCause.UNREADABLE
-            await self.bury(delivery, str(error), cause)
+            await self._burying.bury(delivery, str(error), cause)
             self._bus.done(delivery)
             return
         asked_at = at
@@ -115,21 +113,6 @@ class Answerer:
                     continue
                 # Nobody can be told. The requester asks again, and the bus will be back.
             return
-
-    async def bury(self, delivery: Delivery, reason: str, cause: DeadLetterCause, message_id: str = "") -> None:
-        """Log a message that cannot be used, by size and hash, and keep it as a dead letter (CONTRACT §1.4, §1.6)."""
-        payload = delivery.payload
-        sha256 = hashlib.sha256(payload).hexdigest()
-        _log.warning("unusable_message", topic=delivery.topic, reason=reason, size=len(payload), sha256=sha256)
-        self._metrics.buried(cause)
-        # A larger one would be refused when it is sent again.
-        kept = self._settings.dead_letter_bodies and len(payload) <= self._settings.max_payload_bytes
-        body = payload if kept else None
-        letter = DeadLetter(delivery.topic, reason, sha256, len(payload), delivery.deliveries, message_id, body)
-        try:
-            await self._dead_letters.bury(letter)
-        except BusUnavailableError as error:
-            _log.error("dead_letter_not_kept", topic=delivery.topic, sha256=sha256, reason=str(error))
 
     async def _serve(self, ask: Ask, asked_at: float, refused: RequestError | None) -> None:
         claim = await self._claim(ask, asked_at)
@@ -173,7 +156,7 @@ class Answerer:
             asked = refused
         if attempts > MOST_DELIVERIES:
             reason = f"taken up {attempts - 1} times, and never answered"
-            await self.bury(ask.delivery, reason, DeadLetterCause.POISON, ask.ids.id)
+            await self._burying.bury(ask.delivery, reason, DeadLetterCause.POISON, ask.ids.id)
             asked = RequestError(
                 ErrorCode.INTERNAL, "the context could not be built; the dead letters name the request"
             )
@@ -244,7 +227,7 @@ class Answerer:
             wrong = error
         except Exception:  # noqa: BLE001  # the outermost handler: whatever goes wrong, the requester is told
             _log.exception("build_failed", request_id=ask.ids.id)
-            await self.bury(ask.delivery, "building it failed", DeadLetterCause.POISON, ask.ids.id)
+            await self._burying.bury(ask.delivery, "building it failed", DeadLetterCause.POISON, ask.ids.id)
             wrong = RequestError(ErrorCode.INTERNAL, "the context could not be built; the service's log says why")
         return ask.refusal(wrong), wrong.code
 

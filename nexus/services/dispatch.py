@@ -125,7 +125,9 @@ class Dispatcher:
             case Topics.LLM_RESULTS | Topics.TOOLS_RESULTS:
                 return self._record(delivery, message)
             case Topics.TOOLS_REGISTER | Topics.TOOLS_UNREGISTER:
-                accepted = self._catalog.offer(delivery.topic, message, partial(self._bus.done, delivery))
+                # In streams it is heard of twice: as news, and by one replica as a piece of work.
+                settled = partial(self._bus.done, delivery) if delivery.shared else None
+                accepted = self._catalog.offer(delivery.topic, message, settled)
                 return None if accepted else _Fault("the tool was refused", DeadLetterCause.REFUSED, message.id)
             case _:
                 self._later.do(self._reload)
@@ -152,7 +154,7 @@ class Dispatcher:
 
     def _bury(self, delivery: Delivery, fault: _Fault) -> None:
         async def bury() -> None:
-            await self._requests.answerer.bury(delivery, fault.reason, fault.cause, fault.message_id)
+            await self._requests.burying.bury(delivery, fault.reason, fault.cause, fault.message_id)
             self._bus.done(delivery)
 
         if not self._later.do(bury):

@@ -23,6 +23,7 @@ from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
 from nexus.core.ports import Bus, DeadLetters, Delivery, RequestLedger
 from nexus.services.answering import Answerer, RequestSettings
+from nexus.services.burying import Burying
 from nexus.services.context.builder import ContextBuilder
 
 _log = structlog.get_logger(__name__)
@@ -57,7 +58,9 @@ class RequestService:
     ) -> None:
         self._settings = settings or RequestSettings()
         self._metrics = metrics or NoMetrics()
-        self.answerer = Answerer(builder, bus, ledger, dead_letters, self._settings, self._metrics)
+        bodies_up_to = self._settings.max_payload_bytes if self._settings.dead_letter_bodies else None
+        self.burying = Burying(dead_letters, self._metrics, bodies_up_to)
+        self.answerer = Answerer(builder, bus, ledger, self.burying, self._settings, self._metrics)
         self._to_answer = anyio.create_memory_object_stream[_Arrived](self._settings.max_in_flight)
         self._to_refuse = anyio.create_memory_object_stream[_Arrived](_MOST_REFUSALS)
         self._pace = _Pace()
@@ -131,6 +134,7 @@ class RequestService:
         if not delivery.shared:
             self._heard_once.discard(delivery.payload)
         if not self._pending:
+            self._pace.pause()
             self._idle.set()
 
     async def _answer_all(self, arrivals: MemoryObjectReceiveStream[_Arrived]) -> None:
@@ -138,9 +142,9 @@ class RequestService:
             async for arrived in arrivals:
                 try:
                     await self.answerer.answer(arrived.delivery, arrived.at)
+                    self._pace.count(time.monotonic())
                 finally:
                     self._finished(arrived.delivery)
-                self._pace.count(time.monotonic())
 
     async def _refuse_all(self, arrivals: MemoryObjectReceiveStream[_Arrived]) -> None:
         async with arrivals:
@@ -164,21 +168,23 @@ class RequestService:
 
 
 class _Pace:
-    """How fast requests are finished at the moment, as a moving average."""
+    """How fast requests are finished while there are some, as a moving average."""
 
     _WEIGHT: Final = 0.05
-    # A pause in which nothing was asked says nothing about the pace.
-    _LONGEST_GAP_S: Final = 1.0
 
     def __init__(self) -> None:
         self._gap_s = 0.0
-        self._last = 0.0
+        self._last: float | None = None
 
     def count(self, now: float) -> None:
         """One more has been finished."""
-        gap = min(now - self._last, self._LONGEST_GAP_S)
-        self._gap_s += self._WEIGHT * (gap - self._gap_s)
+        if self._last is not None:
+            self._gap_s += self._WEIGHT * (now - self._last - self._gap_s)
         self._last = now
+
+    def pause(self) -> None:
+        """There is none left; how long until the next says nothing about the pace."""
+        self._last = None
 
     def seconds_for(self, requests: int) -> float:
         """How long so many take."""

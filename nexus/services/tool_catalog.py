@@ -32,16 +32,12 @@ _MOST_AHEAD: Final = timedelta(seconds=300)
 _Change = tuple[str, dict[str, Any] | None]
 
 
-def _nothing() -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     name: str
     definition: dict[str, Any] | None
     said_at: datetime
-    settled: Callable[[], None]
+    settled: Callable[[], None] | None
 
 
 class ToolCatalog:
@@ -51,7 +47,7 @@ class ToolCatalog:
         self._registry = registry
         self._documents = documents
         self._refresh_s = refresh_s
-        self._send, self._receive = anyio.create_memory_object_stream[_Waiting](_MOST_WAITING)
+        self._send, self._receive = anyio.create_memory_object_stream[_Waiting](2 * _MOST_WAITING)
         self._refreshing = anyio.Lock()
         registry.complete = False
 
@@ -68,13 +64,14 @@ class ToolCatalog:
                 self._send.close()
                 self._receive.close()
 
-    def offer(self, topic: str, message: Message, settled: Callable[[], None] = _nothing) -> bool:
+    def offer(self, topic: str, message: Message, settled: Callable[[], None] | None = None) -> bool:
         """Accept a message of `tools.register` (the definition) or `tools.unregister` (`{"name": …}` or the name).
 
         Args:
             topic: which of the two.
             message: what is registered.
-            settled: called when it is stored, or never will be because the store does not accept it.
+            settled: called when it is stored, or never will be because the store does not accept it. Whoever gives
+                this has charge of the message, and finds room for it.
 
         Returns:
             False when it is malformed, names a tool of this process, or too many are waiting; the log says which.
@@ -87,10 +84,17 @@ class ToolCatalog:
         if self._registry.is_local(change[0]):
             _log.warning("tool_refused", message_id=message.id, name=change[0], reason="the name is taken by a module")
             return False
+        if self._enqueue(_Waiting(*change, _said_at(message), settled)):
+            return True
+        _log.error("tool_refused", message_id=message.id, name=change[0], reason="no more changes can be taken now")
+        return False
+
+    def _enqueue(self, change: _Waiting) -> bool:
+        if change.settled is None and self._receive.statistics().current_buffer_used >= _MOST_WAITING:
+            return False
         try:
-            self._send.send_nowait(_Waiting(*change, _said_at(message), settled))
+            self._send.send_nowait(change)
         except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            _log.error("tool_refused", message_id=message.id, name=change[0], reason="no more changes can be taken now")
             return False
         return True
 
@@ -109,7 +113,8 @@ class ToolCatalog:
     async def _apply_all(self) -> None:
         async for change in self._receive:
             await self._apply(change)
-            change.settled()
+            if change.settled:
+                change.settled()
 
     async def _apply(self, change: _Waiting) -> None:
         """Make the change in the store, however long that takes: later changes wait, so that their order is kept."""

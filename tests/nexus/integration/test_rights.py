@@ -16,8 +16,9 @@ from nexus.adapters.redis_client import open_redis
 from nexus.adapters.redis_dead_letters import RedisDeadLetters
 from nexus.adapters.redis_pubsub import RedisPubSubBus
 from nexus.adapters.redis_streams import RedisStreamsBus
-from nexus.bootstrap import Nexus, open_bus, open_client, open_nexus
+from nexus.bootstrap import Nexus, open_nexus
 from nexus.config import BusSettings, DatabaseSettings, Settings
+from nexus.connections import open_bus, open_client
 from nexus.core.errors import BusUnavailableError
 from nexus.core.models import Message, Role, Run
 from nexus.core.ports import DeadLetter

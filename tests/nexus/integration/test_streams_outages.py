@@ -16,7 +16,8 @@ from structlog.testing import capture_logs
 
 from nexus.adapters.redis_client import open_redis
 from nexus.adapters.redis_ledger import RedisStreamsLedger
-from nexus.adapters.redis_streams import RedisStreamsBus, StreamSubscription
+from nexus.adapters.redis_stream_subscription import StreamSubscription
+from nexus.adapters.redis_streams import RedisStreamsBus
 from nexus.core.errors import BusUnavailableError
 from nexus.core.ports import Acquired, Delivery, Work
 from tests.nexus.support.proxy import Proxy, proxied

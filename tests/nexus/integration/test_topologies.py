@@ -17,9 +17,10 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from nexus.adapters.redis_client import open_redis
 from nexus.adapters.redis_ledger import RedisLedger
 from nexus.adapters.redis_pubsub import RedisPubSubBus, RedisSubscription
-from nexus.bootstrap import open_client, open_nexus
+from nexus.bootstrap import open_nexus
 from nexus.client import ContextClient
 from nexus.config import BusSettings, DatabaseSettings, Settings
+from nexus.connections import open_client
 from nexus.core.errors import BusUnavailableError
 from nexus.core.models import Message, Role, Run
 from nexus.core.ports import Acquired, Answered, Busy, Claim, Delivery

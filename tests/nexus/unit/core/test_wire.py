@@ -37,10 +37,10 @@ def nested(depth: int) -> bytes:
     return with_content(b"[" * (depth - 1) + b"]" * (depth - 1))
 
 
-def refused(data: bytes, **limits: int) -> EnvelopeError:
+def refused(data: bytes, *, max_bytes: int = 1 << 20) -> EnvelopeError:
     """The error that tells the sender what is wrong."""
     with pytest.raises(EnvelopeError) as caught:
-        decode(data, **limits)
+        decode(data, max_bytes=max_bytes)
     return caught.value
 
 

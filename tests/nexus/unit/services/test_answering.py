@@ -160,12 +160,17 @@ class TestUnreadable:
         assert [letter.body for letter in await trial.letters.newest(9)] == [b"bytes"]
 
     async def test_a_letter_that_cannot_be_kept(self) -> None:
-        """The service goes on."""
+        """The service goes on, and the bus keeps the message until its letter is kept."""
         async with serving() as trial:
             trial.letters.away = True
             trial.service.offer(shared(b"secret"))
-            assert code(await trial.ask(ASKED)) == "success"
+            trial.service.offer(asking(ASKED))
+            assert len(await take(trial.heard, 1)) == 1
+            assert trial.bus.settled == []
+            trial.letters.away = False
+            await trial.finish()
         assert len(trial.bus.settled) == 1
+        assert await trial.letters.count() == 1
 
 
 class TestOnce:
