@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 from anyio.abc import Process
@@ -19,6 +20,11 @@ from redis.asyncio import Redis
 PATIENCE_S = 30.0
 RESPONSE = "context.build.response"
 REQUEST = "context.build.request"
+
+
+def port_of(uri: str) -> int:
+    """The port that the URI of a MongoDB names."""
+    return urlsplit(uri).port or 27017
 
 
 class Service:
