@@ -37,6 +37,9 @@ _log = structlog.get_logger(__name__)
 _GROUP = "nexus"
 _PAUSE_S = 1.0
 _PAUSE_AFTER_FAULT_S = 30.0
+# Closing connections to servers that are gone takes so long; where the drain is short, that part of it is left.
+_CLOSING_S = 1.5
+_DRAINING = 0.7
 # A bus that has not been heard for so many heartbeats is not there.
 _SILENT_BEATS = 3
 
@@ -218,8 +221,9 @@ async def _load_later(nexus: Nexus) -> None:
 
 
 async def _drain(nexus: Nexus, subscription: Subscription, done: anyio.Event) -> None:
-    """Take in nothing more and finish what was taken in, within `system.drain_seconds`."""
-    with anyio.move_on_after(nexus.settings.system.drain_seconds, shield=True):
+    """Take in nothing more and finish what was taken in, in time to be gone within `system.drain_seconds`."""
+    seconds = nexus.settings.system.drain_seconds
+    with anyio.move_on_after(max(seconds - _CLOSING_S, seconds * _DRAINING), shield=True):
         await subscription.stop()
         await done.wait()
         await nexus.requests.drained()

@@ -44,6 +44,8 @@ _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
 _Call = Coroutine[Any, Any, _Result]
 
+# How long calls that nobody waits for may still take when the store is closed.
+_PARTING_S: Final = 0.5
 # Motor runs its calls on threads, five a core unless MOTOR_MAX_WORKERS says otherwise; pymongo has a connection pool.
 _THREADS: Final = int(os.environ.get("MOTOR_MAX_WORKERS", (os.cpu_count() or 1) * 5))
 _CONNECTIONS: Final = 100
@@ -90,7 +92,7 @@ async def open_mongo(
         yield store
     finally:
         with anyio.CancelScope(shield=True):
-            await store.calls.finish(timeout_ms / 1_000)
+            await store.calls.finish(min(timeout_ms / 1_000, _PARTING_S))
             if driver == "motor":
                 # It says goodbye to the server, and waits.
                 await anyio.to_thread.run_sync(client.close)

@@ -93,5 +93,5 @@ async def test_sigterm_while_mongodb_has_vanished(stage: Stage, mode: str) -> No
         verdict = scene.verdict(late_after_ms=0, exit_code=code, exited_after_s=round(took_s, 1))
     assert verdict.clean
     assert code == 0
-    # Beyond what is drained it may need a moment to close its connections.
-    assert took_s <= drain_s + 3
+    # The process of a busy machine takes a moment to be gone, and to be seen gone.
+    assert took_s <= drain_s + 1
