@@ -21,7 +21,12 @@ _LARGEST_PART: Final = (1 << 64) - 1
 # KEYS: mark, stream. ARGV: how long the mark lasts, most letters, then fields and values.
 _BURY = """
 if not redis.call('SET', KEYS[1], '', 'NX', 'PX', ARGV[1]) then return 0 end
-redis.call('XADD', KEYS[2], 'MAXLEN', ARGV[2], '*', unpack(ARGV, 3))
+local added = redis.pcall('XADD', KEYS[2], 'MAXLEN', ARGV[2], '*', unpack(ARGV, 3))
+if type(added) == 'table' then
+  -- Nothing has been kept: the mark must not last, or trying again would find it and pass for success.
+  redis.call('DEL', KEYS[1])
+  return added
+end
 return 1
 """
 
@@ -91,13 +96,16 @@ class RedisDeadLetters:
         letter = await self.find(letter_id)
         if letter is None:
             return False
+        tries = 0
 
-        async def remove() -> Any:
-            return await self._client.xdel(self._stream, letter.letter_id)
+        async def remove() -> bool:
+            nonlocal tries
+            tries += 1
+            # Gone at a second try, it was most likely the first that removed it, whose reply was lost.
+            return bool(await self._client.xdel(self._stream, letter.letter_id)) or tries > 1
 
-        removed = bool(await repeated(remove, for_s=self._repeated_s))
         await self.expect_again(letter)
-        return removed
+        return await repeated(remove, for_s=self._repeated_s)
 
     async def expect_again(self, letter: DeadLetter) -> None:
         """Let the same bytes become a letter of their own at once, should they come and fail again."""

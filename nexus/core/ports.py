@@ -266,7 +266,11 @@ class DeadLetters(Protocol):
         ...
 
     async def drop(self, letter_id: str) -> bool:
-        """Remove a letter. False when there is none of that id."""
+        """Remove a letter; the same bytes become a letter again from now on. False when there is none of that id."""
+        ...
+
+    async def expect_again(self, letter: DeadLetter) -> None:
+        """Let the same bytes become a letter of their own at once. For a letter that is sent again."""
         ...
 
     async def forget_answer(self, key: str) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from nexus.adapters.redis_urls import parse_redis_url
 from nexus.config import Settings, load_settings
 from nexus.connections import open_bus, open_dead_letters
 from nexus.core.errors import NexusError
@@ -116,7 +117,8 @@ def replay(  # noqa: PLR0917  # typer makes options of them
     """Send what letters hold again, on the topics and under the ids they had; what was sent is dropped.
 
     A request is then answered anew, whatever it was answered before. Needs bodies, which the service keeps with
-    bus.dead_letter_bodies only. Exit 1 when a letter was not sent; it is then kept.
+    bus.dead_letter_bodies only. Exit 1 when a letter was not sent; it is then kept. On pub/sub on a Redis Cluster
+    nobody knows whether somebody heard it: there letters are kept after they were sent, for you to drop.
     """
     settings = _settings(config)
     wanted = _wanted(settings, choice(ids or (), everything=everything, topic=topic))
@@ -125,7 +127,14 @@ def replay(  # noqa: PLR0917  # typer makes options of them
 
     async def work(report: Callable[[str, Outcome], None]) -> None:
         async with open_dead_letters(settings.bus) as letters, open_bus(settings.bus) as transport:
-            resending = Resending(letters, transport.bus, settings.bus.max_payload_bytes, keep, rehearse)
+            resending = Resending(
+                letters,
+                transport.bus,
+                settings.bus.max_payload_bytes,
+                counts=_counts(settings),
+                keep=keep,
+                rehearse=rehearse,
+            )
             await handle(resending, wanted, report)
 
     carry_out(wanted, work, each=not everything or rehearse)
@@ -161,6 +170,11 @@ def _settings(config: Path | None) -> Settings:
     if settings.bus.mode == "memory":
         raise NexusError("bus.mode is memory: its dead letters are inside the process that runs it, and end with it")
     return settings
+
+
+def _counts(settings: Settings) -> bool:
+    """Whether PUBLISH, or XADD, says that somebody has what was sent."""
+    return settings.bus.mode == "streams" or parse_redis_url(settings.bus.url.get_secret_value()).kind != "cluster"
 
 
 def _wanted(settings: Settings, chosen: Choice) -> list[str]:

@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
-from nexus.adapters.redis_dead_letters import RedisDeadLetters
 from nexus.core.errors import BusUnavailableError, NexusError
-from nexus.core.ports import Bus, DeadLetter
+from nexus.core.ports import Bus, DeadLetter, DeadLetters
 from nexus.core.tasks import ungrouped
 from nexus.core.topics import Topics
 from nexus.dead_letters.shown import printable
@@ -25,6 +24,7 @@ _ID: Final = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 _AGE: Final = re.compile(r"(?P<number>[0-9]{1,6})(?P<unit>[smhd])")
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _TOPICS: Final = frozenset(value for name, value in vars(Topics).items() if name.isupper())
+_UNCOUNTED: Final = "sent again, and kept: on a cluster pub/sub cannot tell whether anybody heard it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def choice(ids: Sequence[str], *, everything: bool, topic: str = "", older_than:
     return Choice(tuple(dict.fromkeys(map(checked_id, ids))), everything, topic, before_ms)
 
 
-async def page(letters: RedisDeadLetters, chosen: Choice, limit: int, before: str = "") -> list[DeadLetter]:
+async def page(letters: DeadLetters, chosen: Choice, limit: int, before: str = "") -> list[DeadLetter]:
     """Up to `limit` letters of the choice, newest first, without their bodies but with `b""` where there is one."""
     found: list[DeadLetter] = []
     while len(found) < limit and (some := await letters.newest(_PAGE, before=before)):
@@ -92,7 +92,7 @@ async def page(letters: RedisDeadLetters, chosen: Choice, limit: int, before: st
     return found[:limit]
 
 
-async def all_ids(letters: RedisDeadLetters, chosen: Choice) -> list[str]:
+async def all_ids(letters: DeadLetters, chosen: Choice) -> list[str]:
     """The letters that are meant, oldest first: as they came, they are sent again."""
     if not chosen.everything:
         return [*chosen.ids]
@@ -107,14 +107,17 @@ class Resending:
     Attributes:
         letters: where they are kept.
         bus: where they are sent.
+        counts: whether the bus can tell how many hear what is sent (not pub/sub on a Redis Cluster). Where it cannot,
+            letters stay.
         max_bytes: what the service takes (`bus.max_payload_bytes`).
         keep: leave the letters where they are.
         rehearse: change nothing, and say what would be done.
     """
 
-    letters: RedisDeadLetters
+    letters: DeadLetters
     bus: Bus
     max_bytes: int
+    counts: bool = True
     keep: bool = False
     rehearse: bool = False
 
@@ -141,11 +144,13 @@ class Resending:
         if letter.topic == Topics.CONTEXT_BUILD_REQUEST and letter.message_id:
             await self.letters.forget_answer(letter.message_id)
         # Who keeps the letter may mean to send it several times.
-        once = "" if self.keep else f"dead-letter:{letter.letter_id}"
+        once = "" if self.keep or not self.counts else f"dead-letter:{letter.letter_id}"
         if not await self.bus.publish(letter.topic, body, once=once):
             return Outcome(done=False, text="kept: nobody listens on its topic")
         if self.keep:
             return Outcome(done=True, text="sent again, and kept")
+        if not self.counts:
+            return Outcome(done=True, text=_UNCOUNTED)
         if not await self.letters.drop(letter.letter_id):
             return Outcome(done=True, text="sent again, but meanwhile gone: somebody else may have sent it too")
         return Outcome(done=True, text="sent again and dropped")
@@ -155,7 +160,7 @@ class Resending:
 class Dropping:
     """Drops letters. Attributes as for `Resending`."""
 
-    letters: RedisDeadLetters
+    letters: DeadLetters
     rehearse: bool = False
 
     async def one(self, letter_id: str) -> Outcome:

@@ -249,6 +249,19 @@ async def test_the_keys_of_a_letter_share_a_slot(redis_url: str, channel_prefix:
             assert len(tags) == 1
 
 
+async def test_a_letter_that_was_not_kept_is_not_taken_for_one_that_was(redis_url: str, channel_prefix: str) -> None:
+    """While the key is no stream burying fails, each time; once it is one, the same letter is kept."""
+    async with open_redis(redis_url) as client:
+        letters = RedisDeadLetters(client, prefix=channel_prefix, repeated_s=0.1)
+        await client.set(f"{channel_prefix}nexus:dead-letters", "no stream")
+        for _ in range(2):
+            with pytest.raises(BusUnavailableError):
+                await letters.bury(letter(b"x"))
+        await client.delete(f"{channel_prefix}nexus:dead-letters")
+        await letters.bury(letter(b"x"))
+        assert await everything(letters) == [letter(b"x")]
+
+
 async def test_a_redis_that_is_not_there(unused_port: int) -> None:
     """An operation that failed to the end says that the bus is unavailable."""
     async with open_redis(f"redis://127.0.0.1:{unused_port}/0") as client:

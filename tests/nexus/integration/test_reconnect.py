@@ -259,6 +259,24 @@ async def test_a_dead_letter_whose_reply_is_lost_is_one(redis_url: str, channel_
         assert await client.xlen(name) == 2
 
 
+async def test_a_letter_whose_removal_was_not_confirmed_was_dropped(redis_url: str, channel_prefix: str) -> None:
+    """The reply to the removal is lost, and the second try finds no letter: it was the first that dropped it."""
+    async with line(redis_url, channel_prefix) as wire, open_redis(redis_url) as client:
+
+        class Unheard(RedisDeadLetters):
+            async def expect_again(self, letter: DeadLetter) -> None:
+                """The last step before the removal, after which no connection brings a reply."""
+                await super().expect_again(letter)
+                wire.proxy.mute()
+
+        await wire.letters.bury(DeadLetter("a", "not JSON", "0" * 64, 1))
+        (found,) = await wire.letters.newest(1)
+        async with open_redis(f"redis://127.0.0.1:{wire.proxy.port}{urlsplit(redis_url).path}") as behind:
+            assert await Unheard(behind, prefix=channel_prefix).drop(found.letter_id)
+        assert await client.xlen(f"{channel_prefix}nexus:dead-letters") == 0
+        assert not await wire.letters.drop(found.letter_id)
+
+
 async def heard(bus: RedisPubSubBus, payload: bytes) -> bool:
     """Publish; False when that failed, as it does on each connection that ended while nobody used it."""
     try:

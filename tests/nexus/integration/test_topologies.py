@@ -1,5 +1,7 @@
 """The Redis adapters by way of Sentinel and on a cluster, while masters die and slots move."""
 
+import os
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -15,6 +17,7 @@ from redis.asyncio import Redis
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from nexus.adapters.redis_client import open_redis
+from nexus.adapters.redis_dead_letters import RedisDeadLetters
 from nexus.adapters.redis_ledger import RedisLedger
 from nexus.adapters.redis_pubsub import RedisPubSubBus, RedisSubscription
 from nexus.bootstrap import open_nexus
@@ -23,7 +26,7 @@ from nexus.config import BusSettings, DatabaseSettings, Settings
 from nexus.connections import open_client
 from nexus.core.errors import BusUnavailableError
 from nexus.core.models import Message, Role, Run
-from nexus.core.ports import Acquired, Answered, Busy, Claim, Delivery
+from nexus.core.ports import Acquired, Answered, Busy, Claim, DeadLetter, Delivery
 from tests.nexus.support.redis_server import HOST
 from tests.nexus.support.redis_topologies import Cluster, Server, cluster_servers, sentinel_servers
 from tests.nexus.support.waiting import PATIENCE_S, take, until
@@ -188,6 +191,21 @@ async def test_a_whole_service(url: str, mode: Mode, mongo_uri: str, database_na
         for owner in ("ada", "bob"):
             assert (await client.build(run_of(owner), timeout=PATIENCE_S))["degraded"] == []
         assert client.unheard == 0
+
+
+async def test_letters_that_may_be_unheard_stay(cluster: Cluster, channel_prefix: str) -> None:
+    """On pub/sub on a cluster `replay` sends letters and keeps them, and says why: nobody knows who heard them."""
+    variables = {"NEXUS_BUS__URL": cluster.url, "NEXUS_BUS__CHANNEL_PREFIX": channel_prefix}
+    async with parts(cluster.url, channel_prefix) as redis, redis.bus.subscribe("llm.results") as heard:
+        letters = RedisDeadLetters(redis.client, prefix=channel_prefix)
+        await letters.bury(DeadLetter("llm.results", "not JSON", "0" * 64, 1, body=b"x"))
+        (letter,) = await letters.newest(1)
+        command = [sys.executable, "-m", "nexus", "dead-letters", "replay", letter.letter_id]
+        done = await anyio.run_process(command, check=False, env={**os.environ, **variables})
+        assert await take(heard, 1) == [Delivery("llm.results", b"x")]
+        assert await letters.count() == 1
+    said = "sent again, and kept: on a cluster pub/sub cannot tell whether anybody heard it"
+    assert (done.returncode, done.stdout.decode()) == (0, f"{letter.letter_id}: {said}\n")
 
 
 async def test_a_service_on_a_cluster_outlives_a_master(mongo_uri: str, database_name: str) -> None:
