@@ -115,6 +115,7 @@ def request(  # noqa: PLR0917  # typer makes options of them
     except RequestError as error:
         if as_json:
             described = {"code": error.code, "message": error.message, "retryable": error.code.retryable}
+            described |= {} if error.retry_after_ms is None else {"retry_after_ms": error.retry_after_ms}
             typer.echo(json.dumps({"status": "error", "error": described}, ensure_ascii=False))
         _fail(str(error), 1)
     except TimeoutError:
