@@ -23,7 +23,8 @@ from nexus.core.metrics import Reading
 from nexus.core.ports import Bus, DeadLetters, RequestLedger, Store, Subscription
 from nexus.core.tasks import ungrouped
 from nexus.health import Check, Health, Recent, serving
-from nexus.services.answering import RequestSettings
+from nexus.services.asks import RequestSettings
+from nexus.services.burying import Burying
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.dispatch import NEWS, Dispatcher, work
 from nexus.services.persistence import PersistenceService
@@ -34,7 +35,6 @@ from nexus.tools.registry import ToolRegistry
 
 _log = structlog.get_logger(__name__)
 
-_GROUP = "nexus"
 _PAUSE_S = 1.0
 _PAUSE_AFTER_FAULT_S = 30.0
 # Closing connections to servers that are gone takes so long; where the drain is short, that part of it is left.
@@ -64,6 +64,7 @@ class Nexus:
     bus: Bus
     ledger: RequestLedger
     dead_letters: DeadLetters
+    burying: Burying
     store: Store
     registry: ToolRegistry
     persistence: PersistenceService
@@ -128,8 +129,10 @@ def _put_together(settings: Settings, transport: Transport, store: Store) -> Nex
     builder = ContextBuilder(
         persistence, store, registry, transport.ledger, _builder_settings(settings), metrics=metrics
     )
+    bodies_up_to = settings.bus.max_payload_bytes if settings.bus.dead_letter_bodies else None
+    burying = Burying(transport.dead_letters, metrics, bodies_up_to)
     requests = RequestService(
-        builder, transport.bus, transport.ledger, transport.dead_letters, _request_settings(settings.bus), metrics
+        builder, transport.bus, transport.ledger, burying, _request_settings(settings.bus), metrics
     )
     catalog = ToolCatalog(registry, store, refresh_s=settings.tools.refresh_seconds)
     return Nexus(
@@ -137,6 +140,7 @@ def _put_together(settings: Settings, transport: Transport, store: Store) -> Nex
         transport.bus,
         transport.ledger,
         transport.dead_letters,
+        burying,
         store,
         registry,
         persistence,
@@ -154,6 +158,7 @@ async def _listening(nexus: Nexus) -> AsyncIterator[None]:
         nexus.requests,
         nexus.persistence,
         nexus.catalog,
+        nexus.burying,
         partial(_reload, nexus),
         _request_settings(nexus.settings.bus),
     )
@@ -173,7 +178,7 @@ async def _listening(nexus: Nexus) -> AsyncIterator[None]:
                 yield
             finally:
                 nexus.state.draining = True
-                await _drain(nexus, subscription, ended)
+                await _drain(nexus, dispatcher, subscription, ended)
                 tasks.cancel_scope.cancel()
 
 
@@ -220,7 +225,7 @@ async def _load_later(nexus: Nexus) -> None:
         return
 
 
-async def _drain(nexus: Nexus, subscription: Subscription, done: anyio.Event) -> None:
+async def _drain(nexus: Nexus, dispatcher: Dispatcher, subscription: Subscription, done: anyio.Event) -> None:
     """Take in nothing more and finish what was taken in, in time to be gone within `system.drain_seconds`."""
     seconds = nexus.settings.system.drain_seconds
     with anyio.move_on_after(max(seconds - _CLOSING_S, seconds * _DRAINING), shield=True):
@@ -228,8 +233,16 @@ async def _drain(nexus: Nexus, subscription: Subscription, done: anyio.Event) ->
         await done.wait()
         await nexus.requests.drained()
         await nexus.persistence.flush()
-    if nexus.requests.pending or nexus.persistence.unwritten:
-        _log.error("drain_incomplete", pending=nexus.requests.pending, unwritten=nexus.persistence.unwritten)
+        await nexus.catalog.pending.none()
+        await dispatcher.pending.none()
+    left = {
+        "pending": nexus.requests.pending,
+        "unwritten": nexus.persistence.unwritten,
+        "tools": nexus.catalog.pending.count,
+        "letters": dispatcher.pending.count,
+    }
+    if any(left.values()):
+        _log.error("drain_incomplete", **left)
 
 
 async def _reload(nexus: Nexus) -> None:
@@ -259,6 +272,5 @@ def _request_settings(settings: BusSettings) -> RequestSettings:
         answer_ttl_ms=settings.answer_ttl_s * 1_000,
         max_payload_bytes=settings.max_payload_bytes,
         max_in_flight=settings.max_in_flight,
-        dead_letter_bodies=settings.dead_letter_bodies,
         signing=signing_of(settings.signing),
     )

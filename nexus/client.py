@@ -25,9 +25,10 @@ _DEADLINE_MS: Final = (100, 60_000)
 _LARGEST_ANSWER: Final = 256 << 20
 # How long to wait at most when the bus is away, and at first when nobody hears.
 _PAUSE_S: Final = 0.1
-# What a copy of the request gets that somebody without a key has sent under its id. Where there are keys, these are
-# believed when nothing better has come.
+# What a copy of the request gets that somebody without a key has sent under its id, and what one gets besides where
+# signatures are not required. Where there are keys, these are believed when nothing better has come.
 _OF_ANOTHER_COPY: Final = frozenset({ErrorCode.UNAUTHENTICATED, ErrorCode.ID_CONFLICT})
+_OF_AN_UNSIGNED_COPY: Final = frozenset({ErrorCode.INVALID_REQUEST, ErrorCode.PAYLOAD_TOO_LARGE})
 
 Outcome = dict[str, Any] | RequestError
 
@@ -122,6 +123,11 @@ class ContextClient:
                 await waiting.answered.wait()
         return waiting.outcome
 
+    def _may_be_of_a_copy(self, code: ErrorCode) -> bool:
+        if self._signing is None:
+            return False
+        return code in _OF_ANOTHER_COPY or (code in _OF_AN_UNSIGNED_COPY and not self._signing.required)
+
     async def _receive(self, subscription: Subscription) -> None:
         async for delivery in subscription:
             try:
@@ -134,7 +140,7 @@ class ContextClient:
             outcome = _outcome(message.content)
             if waiting is None or waiting.outcome is not None or outcome is None:
                 continue
-            if self._signing and isinstance(outcome, RequestError) and outcome.code in _OF_ANOTHER_COPY:
+            if isinstance(outcome, RequestError) and self._may_be_of_a_copy(outcome.code):
                 waiting.doubtful = outcome
                 continue
             waiting.outcome = outcome

@@ -22,6 +22,7 @@ _ALLOWED: Final = frozenset(
         "event",
         "exception",
         "http_port",
+        "letters",
         "level",
         "logger",
         "message_id",

@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 from nexus.adapters.redis_cluster import ClusterRedis
 from nexus.adapters.redis_sentinel import open_sentinel
 from nexus.adapters.redis_urls import Address, RedisUrl, parse_redis_url
-from nexus.core.errors import BusUnavailableError
+from nexus.core.errors import BusRefusedError, BusUnavailableError
 
 _Result = TypeVar("_Result")
 
@@ -81,6 +81,8 @@ def translated() -> Iterator[None]:
     try:
         yield
     except (RedisError, OSError) as error:
+        if "WRONGTYPE" in str(error):
+            raise BusRefusedError("a key of that name is of another type") from error
         raise BusUnavailableError(type(error).__name__) from error
 
 
@@ -88,7 +90,7 @@ async def repeated(operation: Callable[[], Awaitable[_Result]], *, for_s: float)
     """`operation`, whose repetition does no harm, tried again after errors until `for_s` seconds have passed.
 
     Raises:
-        BusUnavailableError: it failed to the end.
+        BusUnavailableError: it failed to the end, or was refused.
     """
     pause = _FIRST_PAUSE
     end = anyio.current_time() + for_s
@@ -96,6 +98,8 @@ async def repeated(operation: Callable[[], Awaitable[_Result]], *, for_s: float)
         try:
             with translated():
                 return await operation()
+        except BusRefusedError:
+            raise
         except BusUnavailableError:
             pause = min(pause * 2, _LONGEST_PAUSE)
             if anyio.current_time() + pause > end:

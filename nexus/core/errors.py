@@ -5,6 +5,7 @@
     ├── RequestError             a request that gets an error answer (code, message, retryable)
     ├── UnreadablePayloadError   bytes that are no message and name nobody who could be answered
     ├── BusUnavailableError      the bus, or the request ledger behind it, did not do what was asked
+    │   └── BusRefusedError      and never will: what is kept under a name is of another kind
     ├── StoreUnavailableError    the document store did not answer, or not in time
     └── StoreRejectedError       the document store will never accept this document
 
@@ -71,6 +72,10 @@ class UnreadablePayloadError(NexusError):
 
 class BusUnavailableError(NexusError):
     """The bus could not be reached, or did not confirm in time."""
+
+
+class BusRefusedError(BusUnavailableError):
+    """What the bus keeps under a name is not what belongs there; trying again will not help."""
 
 
 class StoreUnavailableError(NexusError):

@@ -1,6 +1,6 @@
 """Small additions to structured concurrency."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, TypeVar
 
@@ -30,17 +30,53 @@ def ungrouped() -> Iterator[None]:
         raise error from error.__cause__
 
 
-def at_once(stream: MemoryObjectReceiveStream[_Item]) -> Iterator[_Item]:
-    """What waits in the stream now, without letting anybody else have a turn in between."""
-    with suppress(anyio.WouldBlock, anyio.EndOfStream, anyio.ClosedResourceError):
-        for _ in range(stream.statistics().current_buffer_used):
-            yield stream.receive_nowait()
+async def items_of(stream: MemoryObjectReceiveStream[_Item]) -> AsyncIterator[_Item]:
+    """What comes out of the stream, until it ends or this end of it is closed."""
+    with suppress(anyio.EndOfStream, anyio.ClosedResourceError):
+        while True:
+            yield await stream.receive()
+            # Receiving lets everybody else have a turn. Under load that would be one item in each round, so what waits
+            # now is taken without.
+            for _ in range(stream.statistics().current_buffer_used):
+                try:
+                    item = stream.receive_nowait()
+                except anyio.WouldBlock:
+                    # Somebody else who reads it took it.
+                    break
+                yield item
+
+
+class Pending:
+    """How much is under way, and when it is nothing."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._none = anyio.Event()
+        self._none.set()
+
+    def begin(self) -> None:
+        """One more."""
+        if not self.count:
+            self._none = anyio.Event()
+        self.count += 1
+
+    def end(self) -> None:
+        """One less."""
+        self.count -= 1
+        if not self.count:
+            self._none.set()
+
+    async def none(self) -> None:
+        """Return when there is nothing under way."""
+        while self.count:
+            await self._none.wait()
 
 
 class Later:
     """Work that somebody who must not wait hands over, done one after the other in a task of its own."""
 
     def __init__(self) -> None:
+        self.pending = Pending()
         self._send, self._receive = anyio.create_memory_object_stream[Callable[[], Awaitable[None]]](_MOST_WAITING)
 
     def do(self, work: Callable[[], Awaitable[None]]) -> bool:
@@ -49,6 +85,7 @@ class Later:
             self._send.send_nowait(work)
         except anyio.WouldBlock:
             return False
+        self.pending.begin()
         return True
 
     async def run(self) -> None:
@@ -56,3 +93,5 @@ class Later:
         with self._send, self._receive:
             async for work in self._receive:
                 await work()
+                self.pending.end()
+                self.pending.end()

@@ -98,8 +98,8 @@ def decode(
         payload: the bytes as they came.
         max_bytes: how many there may be.
         topic: where it was heard, without prefix. Only a signature depends on it.
-        signing: the keys of the bus, where it has any. A message that is not to be believed is `UNAUTHENTICATED`. One
-            that cannot be parsed keeps its own code: nobody can tell who sent it.
+        signing: the keys of the bus, where it has any. A message that is not to be believed is `UNAUTHENTICATED`, and
+            where a signature is required also one that cannot be parsed: nobody can tell who sent it.
         sent_ms: when the bus took the message, where it says so (`Delivery.sent_ms`). A signature is judged by that
             moment, so that a message that waited on the bus is not stale.
 
@@ -107,7 +107,7 @@ def decode(
         EnvelopeError: too large, too deep, not JSON, not authentic or not a message, but the sender can be answered.
         UnreadablePayloadError: the same, and nobody can be answered. The text says what is wrong and holds no content.
     """
-    value = _parsed(payload, max_bytes)
+    value = _parsed_of_sender(payload, max_bytes, signing)
     if signing is not None and (wrong := _distrust(payload, value, topic, signing, sent_ms)):
         raise _unusable(payload, ErrorCode.UNAUTHENTICATED, f"metadata.{FIELD}: {wrong}")
     value.setdefault("id", _derived_id(payload))
@@ -115,6 +115,16 @@ def decode(
         return _MESSAGE.validate_python(value)
     except ValidationError as error:
         raise _unusable(payload, ErrorCode.INVALID_REQUEST, explain(error)) from None
+
+
+def _parsed_of_sender(payload: bytes, max_bytes: int, signing: Signing | None) -> dict[str, Any]:
+    try:
+        return _parsed(payload, max_bytes)
+    except EnvelopeError as error:
+        if signing is None or not signing.required:
+            raise
+        reason = f"metadata.{FIELD}: cannot be checked: {error.message}"
+        raise EnvelopeError(ErrorCode.UNAUTHENTICATED, reason, error.ids) from None
 
 
 def _parsed(payload: bytes, max_bytes: int) -> dict[str, Any]:

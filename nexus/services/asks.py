@@ -16,6 +16,23 @@ _KEY_CHARS = 32
 
 
 @dataclass(frozen=True, slots=True)
+class RequestSettings:
+    """What answering needs of the settings (CONTRACT §9, section `bus`). Times in milliseconds."""
+
+    deadline_ms: int = 5_000
+    lease_ms: int = 2_000
+    answer_ttl_ms: int = 3_600_000
+    max_payload_bytes: int = 1 << 20
+    max_in_flight: int = 256
+    signing: Signing | None = None
+
+    @property
+    def granted_ms(self) -> int:
+        """For how long a claim is granted: less than a lease, so that within one whoever takes over is at it."""
+        return self.lease_ms * 9 // 10
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """Something that can be answered.
 

@@ -6,7 +6,7 @@ from typing import Final
 import anyio
 import structlog
 
-from nexus.core.errors import BusUnavailableError
+from nexus.core.errors import BusRefusedError, BusUnavailableError
 from nexus.core.metrics import DeadLetterCause, Metrics
 from nexus.core.ports import DeadLetter, DeadLetters, Delivery
 
@@ -43,7 +43,7 @@ class Burying:
                 await self._dead_letters.bury(letter)
             except BusUnavailableError as error:
                 _log.error("dead_letter_not_kept", topic=delivery.topic, sha256=sha256, reason=str(error))
-                if delivery.shared:
+                if delivery.shared and not isinstance(error, BusRefusedError):
                     await anyio.sleep(_PAUSE_S)
                     continue
             return

@@ -21,10 +21,12 @@ from nexus.core.errors import ErrorCode, UnreadablePayloadError
 from nexus.core.metrics import DeadLetterCause
 from nexus.core.models import Message
 from nexus.core.ports import Bus, Delivery, Work
-from nexus.core.tasks import Later
+from nexus.core.tasks import Later, Pending
 from nexus.core.topics import Topics
 from nexus.core.wire import EnvelopeError, decode
-from nexus.services.answering import MOST_DELIVERIES, RequestSettings
+from nexus.services.answering import MOST_DELIVERIES, handed_out_too_often
+from nexus.services.asks import RequestSettings
+from nexus.services.burying import Burying
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests import RequestService
 from nexus.services.tool_catalog import ToolCatalog
@@ -60,7 +62,7 @@ class Dispatcher:
     """Hands deliveries on. Use `running()`, then `dispatch_all`.
 
     Args:
-        bus, requests, persistence, catalog: whom it hands them to.
+        bus, requests, persistence, catalog, burying: whom it hands them to.
         reload: reads the stored settings again.
         settings: limits and keys.
     """
@@ -71,6 +73,7 @@ class Dispatcher:
         requests: RequestService,
         persistence: PersistenceService,
         catalog: ToolCatalog,
+        burying: Burying,
         reload: Callable[[], Awaitable[None]],
         settings: RequestSettings,
     ) -> None:
@@ -78,9 +81,11 @@ class Dispatcher:
         self._requests = requests
         self._persistence = persistence
         self._catalog = catalog
+        self._burying = burying
         self._reload = reload
         self._settings = settings
         self._later = Later()
+        self._reload_wanted = anyio.Event()
         self._tasks = anyio.create_task_group()
 
     @asynccontextmanager
@@ -88,10 +93,16 @@ class Dispatcher:
         """Do what is to be done later, until the context ends."""
         async with self._tasks:
             self._tasks.start_soon(self._later.run)
+            self._tasks.start_soon(self._reload_when_wanted)
             try:
                 yield self
             finally:
                 self._tasks.cancel_scope.cancel()
+
+    @property
+    def pending(self) -> Pending:
+        """Dead letters that are not kept yet."""
+        return self._later.pending
 
     async def dispatch_all(self, deliveries: AsyncIterable[Delivery], ended: anyio.Event) -> None:
         """Hand on every delivery; `ended` is set when there are no more."""
@@ -107,7 +118,7 @@ class Dispatcher:
     def _dispatch(self, delivery: Delivery) -> _Fault | None:
         """Everything but requests. Says why it cannot be used, if so."""
         if delivery.deliveries > MOST_DELIVERIES:
-            return _Fault(f"handed out {delivery.deliveries - 1} times, and never finished", DeadLetterCause.POISON)
+            return _Fault(handed_out_too_often(delivery), DeadLetterCause.POISON)
         settings = self._settings
         try:
             message = decode(
@@ -130,7 +141,7 @@ class Dispatcher:
                 accepted = self._catalog.offer(delivery.topic, message, settled)
                 return None if accepted else _Fault("the tool was refused", DeadLetterCause.REFUSED, message.id)
             case _:
-                self._later.do(self._reload)
+                self._reload_wanted.set()
                 return None
 
     def _record(self, delivery: Delivery, message: Message) -> _Fault | None:
@@ -152,9 +163,16 @@ class Dispatcher:
             if self._offer(delivery, message):
                 return
 
+    async def _reload_when_wanted(self) -> None:
+        while True:
+            await self._reload_wanted.wait()
+            # However often it was asked for: what is read next is the newest.
+            self._reload_wanted = anyio.Event()
+            await self._reload()
+
     def _bury(self, delivery: Delivery, fault: _Fault) -> None:
         async def bury() -> None:
-            await self._requests.burying.bury(delivery, fault.reason, fault.cause, fault.message_id)
+            await self._burying.bury(delivery, fault.reason, fault.cause, fault.message_id)
             self._bus.done(delivery)
 
         if not self._later.do(bury):

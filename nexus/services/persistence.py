@@ -24,6 +24,7 @@ from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
 from nexus.core.models import Message
 from nexus.core.ports import MessageStore, Past, Row
+from nexus.core.tasks import Pending
 from nexus.core.topics import Topics
 from nexus.services.context.request import DEFAULT_SESSION
 from nexus.services.history import read_past
@@ -57,16 +58,14 @@ class PersistenceService:
         self._metrics = metrics or NoMetrics()
         self._send, self._receive = anyio.create_memory_object_stream[_Waiting](_MOST_WAITING)
         self._waiting_bytes = 0
-        self._unwritten = 0
-        self._idle = anyio.Event()
-        self._idle.set()
+        self._unwritten = Pending()
         self._sessions: OrderedDict[tuple[str, str], str] = OrderedDict()
-        self._metrics.read_from(Reading.UNWRITTEN_ROWS, lambda: self._unwritten)
+        self._metrics.read_from(Reading.UNWRITTEN_ROWS, lambda: self._unwritten.count)
 
     @property
     def unwritten(self) -> int:
         """Rows that were accepted and are not written yet."""
-        return self._unwritten
+        return self._unwritten.count
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
@@ -80,13 +79,13 @@ class PersistenceService:
                 tasks.cancel_scope.cancel()
                 self._send.close()
                 self._receive.close()
-                if self._unwritten:
-                    _log.error("rows_unwritten", rows=self._unwritten)
-                    self._metrics.count(Event.ROW_LOST, self._unwritten)
+                if self.unwritten:
+                    _log.error("rows_unwritten", rows=self.unwritten)
+                    self._metrics.count(Event.ROW_LOST, self.unwritten)
 
     async def flush(self) -> None:
         """Return when everything that was accepted is written."""
-        await self._idle.wait()
+        await self._unwritten.none()
 
     def remember_session(self, owner_key: str, run_id: str, session_id: str) -> None:
         """Know the session of a run, whose results may come before its input is written."""
@@ -182,9 +181,7 @@ class PersistenceService:
         except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
             return False
         self._waiting_bytes += size
-        if not self._unwritten:
-            self._idle = anyio.Event()
-        self._unwritten += 1
+        self._unwritten.begin()
         return True
 
     async def _write_all(self, waiting: MemoryObjectReceiveStream[_Waiting]) -> None:
@@ -193,9 +190,7 @@ class PersistenceService:
                 await self._write(item.row)
                 item.settled()
                 self._waiting_bytes -= item.size
-                self._unwritten -= 1
-                if not self._unwritten:
-                    self._idle.set()
+                self._unwritten.end()
 
     async def _write(self, row: Row) -> None:
         pause = _FIRST_PAUSE
@@ -207,7 +202,7 @@ class PersistenceService:
                     await self._insert_reused(row)
             except StoreUnavailableError as error:
                 if pause == _FIRST_PAUSE:
-                    _log.warning("record_delayed", message_id=row["id"], reason=str(error), unwritten=self._unwritten)
+                    _log.warning("record_delayed", message_id=row["id"], reason=str(error), unwritten=self.unwritten)
                 await anyio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311  # jitter needs no secrecy
                 pause = min(pause * 2, _LONGEST_PAUSE)
             except StoreRejectedError as error:

@@ -21,8 +21,10 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
-from nexus.core.ports import Bus, DeadLetters, Delivery, RequestLedger
-from nexus.services.answering import Answerer, RequestSettings
+from nexus.core.ports import Bus, Delivery, RequestLedger
+from nexus.core.tasks import Pending
+from nexus.services.answering import Answerer
+from nexus.services.asks import RequestSettings
 from nexus.services.burying import Burying
 from nexus.services.context.builder import ContextBuilder
 
@@ -52,31 +54,27 @@ class RequestService:
         builder: ContextBuilder,
         bus: Bus,
         ledger: RequestLedger,
-        dead_letters: DeadLetters,
+        burying: Burying,
         settings: RequestSettings | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self._settings = settings or RequestSettings()
         self._metrics = metrics or NoMetrics()
-        bodies_up_to = self._settings.max_payload_bytes if self._settings.dead_letter_bodies else None
-        self.burying = Burying(dead_letters, self._metrics, bodies_up_to)
-        self.answerer = Answerer(builder, bus, ledger, self.burying, self._settings, self._metrics)
+        self.answerer = Answerer(builder, bus, ledger, burying, self._settings, self._metrics)
         self._to_answer = anyio.create_memory_object_stream[_Arrived](self._settings.max_in_flight)
         self._to_refuse = anyio.create_memory_object_stream[_Arrived](_MOST_REFUSALS)
         self._pace = _Pace()
         self._heard_once: set[bytes] = set()
-        self._pending = 0
+        self._pending = Pending()
         self._bytes_in_hand = 0
-        self._idle = anyio.Event()
-        self._idle.set()
-        self._metrics.read_from(Reading.IN_FLIGHT, lambda: self._pending - self._waiting(0) - self._waiting(1))
+        self._metrics.read_from(Reading.IN_FLIGHT, lambda: self._pending.count - self._waiting(0) - self._waiting(1))
         self._metrics.read_from(Reading.WAITING_REQUESTS, lambda: self._waiting(0))
         self._metrics.read_from(Reading.WAITING_REFUSALS, lambda: self._waiting(1))
 
     @property
     def pending(self) -> int:
         """Requests that were accepted and are not finished yet."""
-        return self._pending
+        return self._pending.count
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
@@ -96,8 +94,7 @@ class RequestService:
 
     async def drained(self) -> None:
         """Return when everything that was accepted is finished."""
-        while self._pending:
-            await self._idle.wait()
+        await self._pending.none()
 
     def offer(self, delivery: Delivery) -> None:
         """Accept a request from the bus, or have it refused with OVERLOADED. Returns at once."""
@@ -121,21 +118,18 @@ class RequestService:
         _log.error("request_dropped", reason=reason, size=len(delivery.payload))
 
     def _accepted(self, delivery: Delivery) -> None:
-        if not self._pending:
-            self._idle = anyio.Event()
-        self._pending += 1
+        self._pending.begin()
         self._bytes_in_hand += len(delivery.payload)
         if not delivery.shared:
             self._heard_once.add(delivery.payload)
 
     def _finished(self, delivery: Delivery) -> None:
-        self._pending -= 1
+        self._pending.end()
         self._bytes_in_hand -= len(delivery.payload)
         if not delivery.shared:
             self._heard_once.discard(delivery.payload)
-        if not self._pending:
+        if not self._pending.count:
             self._pace.pause()
-            self._idle.set()
 
     async def _answer_all(self, arrivals: MemoryObjectReceiveStream[_Arrived]) -> None:
         async with arrivals:

@@ -17,6 +17,7 @@ import structlog
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import Message, utc_now
 from nexus.core.ports import DocumentStore
+from nexus.core.tasks import Pending
 from nexus.core.topics import Topics
 from nexus.tools.registry import ToolRegistry, check_definition, check_name
 
@@ -41,7 +42,11 @@ class _Waiting:
 
 
 class ToolCatalog:
-    """Keeps a registry's remote tools the same as those in the store."""
+    """Keeps a registry's remote tools the same as those in the store.
+
+    Attributes:
+        pending: changes that are not stored yet.
+    """
 
     def __init__(self, registry: ToolRegistry, documents: DocumentStore, *, refresh_s: float = 30.0) -> None:
         self._registry = registry
@@ -49,6 +54,7 @@ class ToolCatalog:
         self._refresh_s = refresh_s
         self._send, self._receive = anyio.create_memory_object_stream[_Waiting](2 * _MOST_WAITING)
         self._refreshing = anyio.Lock()
+        self.pending = Pending()
         registry.complete = False
 
     @asynccontextmanager
@@ -96,6 +102,7 @@ class ToolCatalog:
             self._send.send_nowait(change)
         except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
             return False
+        self.pending.begin()
         return True
 
     async def refresh(self) -> None:
@@ -113,6 +120,7 @@ class ToolCatalog:
     async def _apply_all(self) -> None:
         async for change in self._receive:
             await self._apply(change)
+            self.pending.end()
             if change.settled:
                 change.settled()
 

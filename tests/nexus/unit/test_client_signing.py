@@ -105,12 +105,28 @@ async def contested(*contents: dict[str, Any]) -> AsyncIterator[MemoryBus]:
         tasks.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("code", ["UNAUTHENTICATED", "ID_CONFLICT"])
-async def test_a_copy_that_a_stranger_sent_does_not_end_the_wait(code: str) -> None:
-    """An unsigned copy under the same id is refused in public; the answer to the request itself still counts."""
+@pytest.mark.parametrize(
+    ("code", "signing"),
+    [
+        ("UNAUTHENTICATED", REQUIRED),
+        ("ID_CONFLICT", REQUIRED),
+        ("INVALID_REQUEST", LENIENT),
+        ("PAYLOAD_TOO_LARGE", LENIENT),
+    ],
+)
+async def test_a_copy_that_a_stranger_sent_does_not_end_the_wait(code: str, signing: Signing) -> None:
+    """A copy under the same id is refused in public; the answer to the request itself still counts."""
     refusal = {"status": "error", "error": {"code": code, "message": "no"}}
     async with contested(refusal, {"status": "success", "messages": ["mine"]}) as bus:
-        assert await build(bus, REQUIRED) == "mine"
+        assert await build(bus, signing) == "mine"
+
+
+async def test_a_refusal_that_no_copy_can_get_counts_at_once() -> None:
+    """Where signatures are required, only who has a key is told what is wrong with a request."""
+    refusal = {"status": "error", "error": {"code": "INVALID_REQUEST", "message": "no"}}
+    async with contested(refusal, {"status": "success", "messages": ["mine"]}) as bus:
+        with pytest.raises(RequestError, match="INVALID_REQUEST: no"):
+            await build(bus, REQUIRED)
 
 
 async def test_a_refusal_counts_when_nothing_better_comes() -> None:

@@ -341,13 +341,19 @@ class TestOnTheWire:
         with pytest.raises(UnreadablePayloadError, match=r"^metadata\.signature: missing"):
             decode(b'{"content": 1}', topic=TOPIC, signing=SIGNING)
 
-    def test_what_cannot_be_parsed_keeps_its_code(self) -> None:
-        """Nobody can tell who sent it."""
+    def test_what_cannot_be_parsed(self) -> None:
+        """Nobody can tell who sent it: where signatures are required it is no more believed than an unsigned one."""
         data = encode(Message.model_validate(fresh()), topic=TOPIC, signing=SIGNING)
-        assert refused(data[:-1]).code is ErrorCode.INVALID_REQUEST
-        with pytest.raises(EnvelopeError) as caught:
+        error = refused(data[:-1])
+        assert error.code is ErrorCode.UNAUTHENTICATED
+        assert error.message.startswith("metadata.signature: cannot be checked: not JSON")
+        with pytest.raises(EnvelopeError, match=r"cannot be checked: .* at most 100 are allowed") as caught:
             decode(data, max_bytes=100, topic=TOPIC, signing=SIGNING)
-        assert caught.value.code is ErrorCode.PAYLOAD_TOO_LARGE
+        assert caught.value.code is ErrorCode.UNAUTHENTICATED
+        lenient = Signing(SIGNING.keys)
+        with pytest.raises(EnvelopeError) as caught:
+            decode(data[:-1], topic=TOPIC, signing=lenient)
+        assert caught.value.code is ErrorCode.INVALID_REQUEST
 
     def test_signed_but_wrong_in_itself(self) -> None:
         """A signature makes no message of what is none."""

@@ -11,12 +11,13 @@ import anyio
 
 from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
 from nexus.adapters.memory_dead_letters import MemoryDeadLetters
-from nexus.core.errors import BusUnavailableError
+from nexus.core.errors import BusRefusedError, BusUnavailableError
 from nexus.core.models import Message
 from nexus.core.ports import Acquired, Claim, DeadLetter, Delivery, Subscription
 from nexus.core.topics import Topics
 from nexus.core.wire import decode, encode
-from nexus.services.answering import RequestSettings
+from nexus.services.asks import RequestSettings
+from nexus.services.burying import Burying
 from nexus.services.context.builder import ContextBuilder
 from nexus.services.requests import RequestService
 from tests.nexus.support.fakes import FakeStore
@@ -68,6 +69,7 @@ class SettlingLedger(MemoryLedger):
         asked: how often each operation was asked for.
         failures: how often each operation is still to fail before it does anything.
         lost_replies: how often each operation is still to fail after it has done what it does.
+        refusing: whether what is kept under a key is of another kind.
         now_ms: what claims say about the time, if anything in particular.
         kept_ms: for how long it was to keep each answer.
     """
@@ -80,10 +82,13 @@ class SettlingLedger(MemoryLedger):
         self.failures: Counter[str] = Counter()
         self.lost_replies: Counter[str] = Counter()
         self.now_ms: int | None = None
+        self.refusing = False
         self.kept_ms: dict[str, int] = {}
 
     async def begin(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0) -> Claim:
         """Ask for a request."""
+        if self.refusing:
+            raise BusRefusedError("another kind")
         self._before("begin")
         claim = await super().begin(key, fingerprint, lease_ms, waited_ms)
         self._after("begin")
@@ -216,13 +221,16 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(*topics: str, store: FakeStore | None = None, **settings: Any) -> AsyncIterator[Serving]:
+async def serving(
+    *topics: str, store: FakeStore | None = None, bodies_up_to: int | None = None, **settings: Any
+) -> AsyncIterator[Serving]:
     """A service on a bus of its own; `topics` are listened to, by default the common one."""
     bus = SettlingBus()
     ledger, letters, metrics = SettlingLedger(bus), Letters(), RecordingMetrics()
     async with opened(store, bus=bus, ledger=ledger) as parts, bus.subscribe(*(topics or [ANSWERS])) as heard:
         builder = StrangeBuilder(parts)
-        service = RequestService(builder, bus, ledger, letters, RequestSettings(**settings), metrics)
+        burying = Burying(letters, metrics, bodies_up_to)
+        service = RequestService(builder, bus, ledger, burying, RequestSettings(**settings), metrics)
         async with service.running():
             yield Serving(parts, bus, ledger, letters, builder, service, heard, metrics)
 

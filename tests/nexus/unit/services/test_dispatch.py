@@ -16,7 +16,8 @@ from nexus.core.ports import DeadLetter, Delivery, Row
 from nexus.core.signing import Signing
 from nexus.core.topics import Topics
 from nexus.core.wire import encode
-from nexus.services.answering import RequestSettings
+from nexus.services.asks import RequestSettings
+from nexus.services.burying import Burying
 from nexus.services.context.builder import ContextBuilder
 from nexus.services.dispatch import NEWS, Dispatcher, work
 from nexus.services.persistence import PersistenceService
@@ -118,8 +119,9 @@ async def dispatching(**settings: Any) -> AsyncIterator[Trial]:
     limits = RequestSettings(**settings)
     async with persistence.running(), catalog.running():
         builder = ContextBuilder(persistence, store, registry, ledger)
-        service = RequestService(builder, bus, ledger, letters, limits, metrics)
-        dispatcher = Dispatcher(bus, service, persistence, catalog, reload, limits)
+        burying = Burying(letters, metrics, None)
+        service = RequestService(builder, bus, ledger, burying, limits, metrics)
+        dispatcher = Dispatcher(bus, service, persistence, catalog, burying, reload, limits)
         async with service.running(), dispatcher.running():
             yield Trial(bus, store, persistence, registry, letters, service, dispatcher, metrics, reloads)
 
@@ -278,15 +280,15 @@ class TestFaults:
             await trial.settled()
         assert (trial.reloads, trial.metrics.counted) == ([], {DeadLetterCause.UNREADABLE: 1})
 
-    @pytest.mark.parametrize(("deliveries", "is_poison"), [(5, False), (6, True)])
+    @pytest.mark.parametrize(("deliveries", "is_poison"), [(6, False), (100, False), (101, True)])
     async def test_handed_out_too_often(self, deliveries: int, is_poison: bool) -> None:
-        """A result that was never finished in five deliveries is not looked at any more."""
+        """A result that outlived replicas while the database was away is recorded; what nobody could read is not."""
         async with dispatching() as trial:
             delivery = of(Topics.LLM_RESULTS, message(), deliveries=deliveries)
             await trial.dispatch(delivery)
             await trial.settled(delivery)
-            letters = await trial.letters.newest(9)
-        expected = [(deliveries, "handed out 5 times, and never finished")] if is_poison else []
+            letters = await trial.letters.newest(10)
+        expected = [(deliveries, "handed out 100 times, and never read to its end")] if is_poison else []
         assert [(letter.deliveries, letter.reason) for letter in letters] == expected
         assert trial.metrics.counted == {DeadLetterCause.POISON if is_poison else Event.ROW_RECORDED: 1}
 

@@ -7,7 +7,8 @@ from nexus.core.errors import ErrorCode
 from nexus.core.metrics import Event, Reading
 from nexus.core.models import Message
 from nexus.core.ports import Conflict, Subscription
-from nexus.services.answering import RequestSettings
+from nexus.services.asks import RequestSettings
+from nexus.services.burying import Burying
 from nexus.services.requests import RequestService
 from tests.nexus.support.waiting import until
 from tests.nexus.unit.services.parts import request
@@ -54,8 +55,9 @@ class TestOneAtATime:
     async def test_two_services_on_one_bus(self) -> None:
         """200 requests that both hear are each answered once."""
         async with serving(max_in_flight=50) as trial:
+            burying = Burying(trial.letters, trial.metrics, None)
             second = RequestService(
-                trial.parts.builder, trial.bus, trial.ledger, trial.letters, RequestSettings(max_in_flight=200)
+                trial.parts.builder, trial.bus, trial.ledger, burying, RequestSettings(max_in_flight=200)
             )
             async with second.running():
                 for message in numbered(200):
@@ -107,7 +109,8 @@ class TestOverload:
         async with serving(max_in_flight=1) as trial:
             trial.builder.gate = anyio.Event()
             await passed()
-            other = RequestService(trial.parts.builder, trial.bus, trial.ledger, trial.letters)
+            burying = Burying(trial.letters, trial.metrics, None)
+            other = RequestService(trial.parts.builder, trial.bus, trial.ledger, burying)
             async with other.running():
                 for message in numbered(2):
                     trial.service.offer(asking(message))

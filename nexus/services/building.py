@@ -1,0 +1,99 @@
+"""Building the context of a request in time, for as long as its lease is held (CONTRACT §1.4, §1.5)."""
+
+import time
+from typing import Final
+
+import anyio
+import structlog
+
+from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError
+from nexus.core.metrics import DeadLetterCause, Metrics, Stage
+from nexus.core.models import Message
+from nexus.core.ports import Acquired, RequestLedger
+from nexus.services.asks import Ask, RequestSettings
+from nexus.services.burying import Burying
+from nexus.services.context.builder import ContextBuilder
+from nexus.services.context.request import deadline_ms
+
+_log = structlog.get_logger(__name__)
+
+_RELEASE_S: Final = 1.0
+# How often a lease is renewed, in leases.
+_RENEWED: Final = 0.25
+
+
+class Building:
+    """Builds what is claimed. Whatever goes wrong, there is an answer."""
+
+    def __init__(
+        self,
+        builder: ContextBuilder,
+        ledger: RequestLedger,
+        burying: Burying,
+        settings: RequestSettings,
+        metrics: Metrics,
+    ) -> None:
+        self._builder = builder
+        self._ledger = ledger
+        self._burying = burying
+        self._settings = settings
+        self._metrics = metrics
+
+    async def build(self, ask: Ask, message: Message, claim: Acquired) -> tuple[bytes, ErrorCode | None]:
+        """The encoded answer, and its code when it is an error.
+
+        The lease is renewed meanwhile, and given back should the service stop.
+        """
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._keep_lease, claim)
+            try:
+                built = await self._build(ask, message, claim)
+            except anyio.get_cancelled_exc_class():
+                await self._release(claim)
+                raise
+            tasks.cancel_scope.cancel()
+        return built
+
+    async def _build(self, ask: Ask, message: Message, claim: Acquired) -> tuple[bytes, ErrorCode | None]:
+        """The encoded answer, and its code when it is an error."""
+        try:
+            built = await self._build_in_time(ask, message, claim)
+            failed = built.content.get("error")
+            return ask.encoded(built), ErrorCode(failed["code"]) if failed else None
+        except RequestError as error:
+            wrong = error
+        except Exception:  # noqa: BLE001  # the outermost handler: whatever goes wrong, the requester is told
+            _log.exception("build_failed", request_id=ask.ids.id)
+            await self._burying.bury(ask.delivery, "building it failed", DeadLetterCause.POISON, ask.ids.id)
+            wrong = RequestError(ErrorCode.INTERNAL, "the context could not be built; the service's log says why")
+        return ask.refusal(wrong), wrong.code
+
+    async def _build_in_time(self, ask: Ask, message: Message, claim: Acquired) -> Message:
+        allowed_ms = deadline_ms(message, self._settings.deadline_ms)
+        waited_s = time.monotonic() - ask.at
+        if ask.delivery.sent_ms:
+            # Both by the clock of Redis.
+            waited_s = max(waited_s, (claim.now_ms - ask.delivery.sent_ms) / 1_000)
+        self._metrics.took(Stage.QUEUE, waited_s)
+        left_s = allowed_ms / 1_000 - waited_s
+        if left_s > 0:
+            timings_ms = {"queue": round(waited_s * 1_000, 3)}
+            with anyio.move_on_after(left_s):
+                return await self._builder.handle_build_request(message, budget_s=left_s, timings_ms=timings_ms)
+        reason = f"metadata.deadline_ms: the {allowed_ms} ms have passed"
+        raise RequestError(ErrorCode.DEADLINE_EXCEEDED, reason)
+
+    async def _keep_lease(self, claim: Acquired) -> None:
+        while True:
+            await anyio.sleep(self._settings.lease_ms / 1_000 * _RENEWED)
+            try:
+                await self._ledger.renew(claim, self._settings.granted_ms)
+            except BusUnavailableError as error:
+                _log.warning("lease_not_renewed", request_id=claim.key, reason=str(error))
+
+    async def _release(self, claim: Acquired) -> None:
+        try:
+            with anyio.move_on_after(_RELEASE_S, shield=True):
+                await self._ledger.release(claim)
+        except BusUnavailableError as error:
+            _log.warning("lease_not_released", request_id=claim.key, reason=str(error))
