@@ -7,7 +7,8 @@ A signature is `v1,<key id>,<base64>`. The base64 is HMAC-SHA256, under the secr
 
 where `message` is the whole JSON value without `metadata.signature`, its `metadata` an object, if only an empty one.
 The topic is the full one, without `bus.channel_prefix`. So nothing of a message can be changed, it cannot be moved to
-another topic, and it cannot be used again more than 300 s after its timestamp.
+another topic, and a copy is refused that comes more than 300 s after its timestamp. On a bus that keeps messages it
+comes when the bus takes it (`nexus.core.ports.Delivery.sent_ms`), however long it waits there.
 """
 
 import base64
