@@ -7,7 +7,7 @@ process. As on Redis, a subscriber that reads too slowly loses messages and hold
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
 import anyio
@@ -15,7 +15,7 @@ import structlog
 from anyio.lowlevel import checkpoint
 
 from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Conflict, Delivery, Work
-from nexus.core.tasks import at_once
+from nexus.core.tasks import items_of
 
 _log = structlog.get_logger(__name__)
 
@@ -37,14 +37,8 @@ class MemorySubscription:
         self.topics = frozenset(topics)
         self._send, self._receive = anyio.create_memory_object_stream[Delivery](_BUFFERED)
 
-    async def __aiter__(self) -> AsyncIterator[Delivery]:
-        # Closed: its context has ended.
-        with suppress(anyio.ClosedResourceError):
-            async for delivery in self._receive:
-                yield delivery
-                # Receiving lets everybody else have a turn. Under load that would be one delivery in each round.
-                for waiting in at_once(self._receive):
-                    yield waiting
+    def __aiter__(self) -> AsyncIterator[Delivery]:
+        return items_of(self._receive)
 
     async def stop(self) -> None:
         """Take in nothing more."""

@@ -4,10 +4,12 @@ Rules of this module:
 
 - A subscription listens on a connection of its own and publishes a heartbeat to itself. When it has heard nothing, not
   even itself, for three heartbeats, the connection is taken for half-open and opened anew: Redis gives no error for it.
+- It is in force once it has heard its own heartbeat: a server that takes the subscription and no PUBLISH is of no use.
 - Nothing is published twice: a failed PUBLISH raises, and the caller decides.
 - The task groups in here stay in here: what the user of a subscription raises leaves it as it is.
 """
 
+import math
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
@@ -24,7 +26,7 @@ from nexus.adapters.redis_client import translated
 from nexus.adapters.redis_cluster import hearers
 from nexus.core.errors import BusUnavailableError
 from nexus.core.ports import Delivery, Work
-from nexus.core.tasks import at_once, ungrouped
+from nexus.core.tasks import items_of, ungrouped
 
 _log = structlog.get_logger(__name__)
 
@@ -72,12 +74,13 @@ class RedisPubSubBus:
 async def _subscribed(subscription: "RedisSubscription", connect_s: float | None) -> AsyncIterator["RedisSubscription"]:
     with ungrouped(), closing(subscription):
         async with anyio.create_task_group() as tasks:
+            tasks.start_soon(subscription.beat)
             try:
                 with anyio.fail_after(connect_s):
                     await tasks.start(subscription.listen)
             except TimeoutError:
-                raise BusUnavailableError(f"no answer from Redis within {connect_s:g} s") from None
-            tasks.start_soon(subscription.beat)
+                reason = f": {subscription.failure}" if subscription.failure else ""
+                raise BusUnavailableError(f"no answer from Redis within {connect_s:g} s{reason}") from None
             try:
                 yield subscription
             finally:
@@ -85,10 +88,15 @@ async def _subscribed(subscription: "RedisSubscription", connect_s: float | None
 
 
 class RedisSubscription:
-    """Deliveries of some topics, over one connection after another."""
+    """Deliveries of some topics, over one connection after another.
+
+    Attributes:
+        failure: the kind of the last error on the way to Redis; `""` while there was none.
+    """
 
     def __init__(self, client: Redis, prefix: str, topics: tuple[str, ...], heartbeat_s: float) -> None:
         self.reconnects = 0
+        self.failure = ""
         self.backlogs: dict[str, int] = {}
         self._client = client
         self._prefix = prefix
@@ -101,26 +109,23 @@ class RedisSubscription:
         self._stopping = False
         self._listening = anyio.CancelScope()
         self._heard_at = anyio.current_time()
+        # Whether this connection has brought a heartbeat, and whether any has.
+        self._in_force = False
+        self._begun = False
+        self._pause = _FIRST_PAUSE
 
     @property
     def silent_s(self) -> float:
-        """Seconds since anything came over the connection, the heartbeat included."""
-        return anyio.current_time() - self._heard_at
+        """Seconds since anything came, the heartbeat included; infinite until a new connection has brought one."""
+        return self._quiet_s() if self._in_force else math.inf
 
     def close(self) -> None:
         """Give both ends of the buffer back."""
         self._send.close()
         self._receive.close()
 
-    async def __aiter__(self) -> AsyncIterator[Delivery]:
-        # Closed: its context has ended.
-        with suppress(anyio.ClosedResourceError):
-            async for delivery in self._receive:
-                yield delivery
-                # Receiving lets everybody else have a turn. Under load that would be one delivery in each round, and
-                # the rest would grow old in the socket.
-                for waiting in at_once(self._receive):
-                    yield waiting
+    def __aiter__(self) -> AsyncIterator[Delivery]:
+        return items_of(self._receive)
 
     async def stop(self) -> None:
         """Take in nothing more. Iterating ends after what Redis had sent until then."""
@@ -138,26 +143,20 @@ class RedisSubscription:
 
     async def listen(self, *, task_status: TaskStatus[None]) -> None:
         """Read, and connect again whenever the connection ends, until `stop`. Run in a task of its own."""
-        pause = _FIRST_PAUSE
-        connected_before = False
         with self._send, self._listening:
             while not self._stopping:
                 try:
                     async with self._client.pubsub() as pubsub:
                         await pubsub.subscribe(*self._channels)
                         await self._confirmed(pubsub)
-                        pause = _FIRST_PAUSE
-                        if connected_before:
-                            self.reconnects += 1
-                            _log.info("bus_reconnected", reconnects=self.reconnects)
-                        else:
-                            task_status.started()
-                            connected_before = True
-                        await self._read(pubsub)
+                        await self._beat_at_once()
+                        await self._read(pubsub, task_status)
                 except (RedisError, OSError, BusUnavailableError) as error:
-                    _log.warning("bus_disconnected", reason=type(error).__name__)
-                    await anyio.sleep(pause)
-                    pause = min(pause * 2, _LONGEST_PAUSE)
+                    self.failure = type(error).__name__
+                    _log.warning("bus_disconnected", reason=self.failure)
+                    self._in_force = False
+                    await anyio.sleep(self._pause)
+                    self._pause = min(self._pause * 2, _LONGEST_PAUSE)
 
     async def beat(self) -> None:
         """Publish the heartbeat. Run in a task of its own."""
@@ -169,6 +168,15 @@ class RedisSubscription:
             except (RedisError, OSError) as error:
                 _log.debug("heartbeat_not_sent", reason=type(error).__name__)
 
+    async def _beat_at_once(self) -> None:
+        try:
+            await self._client.publish(self._pulse, b"")
+        except (RedisError, OSError) as error:
+            # Later it is left to the next beat: what comes over the new connection is worth more than certainty.
+            if not self._begun:
+                raise
+            _log.debug("heartbeat_not_sent", reason=type(error).__name__)
+
     async def _confirmed(self, pubsub: PubSub) -> None:
         missing = set(self._channels)
         with anyio.fail_after(self._heartbeat_s * _SILENT_BEATS):
@@ -179,16 +187,18 @@ class RedisSubscription:
                 elif message:
                     await self._deliver(message)
 
-    async def _read(self, pubsub: PubSub) -> None:
+    async def _read(self, pubsub: PubSub, task_status: TaskStatus[None]) -> None:
         self._pubsub = pubsub
         self._heard_at = anyio.current_time()
         try:
             while pubsub.subscribed:
                 message = await pubsub.get_message(timeout=self._heartbeat_s)
                 if message is not None:
-                    await self._deliver(message)
+                    own_beat = await self._deliver(message)
                     self._heard_at = anyio.current_time()
-                elif self.silent_s > self._heartbeat_s * _SILENT_BEATS:
+                    if own_beat and not self._in_force:
+                        self._come_into_force(task_status)
+                elif self._quiet_s() > self._heartbeat_s * _SILENT_BEATS:
                     raise BusUnavailableError("silent for three heartbeats")
         finally:
             # redis-py fails with an AttributeError where one task closes what another sends on.
@@ -196,10 +206,32 @@ class RedisSubscription:
                 async with self._using_pubsub:
                     self._pubsub = None
 
-    async def _deliver(self, message: dict[str, Any]) -> None:
+    def _come_into_force(self, task_status: TaskStatus[None]) -> None:
+        self._in_force = True
+        self._pause = _FIRST_PAUSE
+        if self._begun:
+            self.reconnects += 1
+            _log.info("bus_reconnected", reconnects=self.reconnects)
+        else:
+            self._begun = True
+            task_status.started()
+
+    def _quiet_s(self) -> float:
+        return anyio.current_time() - self._heard_at
+
+    async def _deliver(self, message: dict[str, Any]) -> bool:
+        """Hand a message on. Returns whether it is the own heartbeat instead."""
         channel = _text(message["channel"])
-        if message["type"] == "message" and channel != self._pulse:
-            await self._send.send(Delivery(channel.removeprefix(self._prefix), message["data"]))
+        if message["type"] != "message" or channel == self._pulse:
+            return bool(message["type"] == "message")
+        delivery = Delivery(channel.removeprefix(self._prefix), message["data"])
+        if self._begun:
+            await self._send.send(delivery)
+        else:
+            # Nobody takes anything yet, and nothing was promised yet: what there is no room for is passed over.
+            with suppress(anyio.WouldBlock):
+                self._send.send_nowait(delivery)
+        return False
 
 
 def _text(channel: bytes | str) -> str:
