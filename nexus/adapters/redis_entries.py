@@ -1,9 +1,12 @@
-"""What Redis says of the entries of a stream, as deliveries."""
+"""What Redis says of the entries of a stream, as deliveries; and how long it may take to say it."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from nexus.core.ports import Delivery
+
+# How long a read may wait. Shorter than the time-out of the socket, which would end the read with an error.
+BLOCK_MS: Final = 1_000
 
 
 def delivery_of(

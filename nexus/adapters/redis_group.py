@@ -2,17 +2,17 @@
 
 Rules of this module:
 
-- What is read and not yet `done` is in hand. No more is read than may be in hand, so the stream is the queue.
-- What is in hand is held: while this process lives, nobody takes it over, however long it takes. Whatever nobody has
-  held for a lease is taken over, by whoever looks first; everybody looks twice a lease.
+- What is read and not yet `done` is in hand (`redis_charge`). No more is read than may be in hand, so the stream is the
+  queue.
+- Whatever nobody has held for a lease is taken over, by whoever looks first; everybody looks several times a lease.
 - After an error of the connection entries may have been given to this consumer in a reply that was lost. They are
   pending and not known here, and are fetched before anything new is read. What is done and not yet acknowledged is
   known: it is neither fetched nor left to others.
 - A group that has vanished (FLUSHALL) is made anew from the beginning of the stream: nothing in it may be passed over.
-- Nothing that a group has not acknowledged or not read is ever trimmed, whosever group it is.
 """
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -22,25 +22,26 @@ from anyio.abc import TaskStatus
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from nexus.adapters.redis_entries import delivery_of, entries_of, pairs
-from nexus.adapters.redis_group_scripts import FETCH, GIVE_BACK, HOLD, SHED, TRIM
+from nexus.adapters.redis_charge import Charge, is_group_gone
+from nexus.adapters.redis_entries import BLOCK_MS, delivery_of, entries_of, pairs
+from nexus.adapters.redis_group_scripts import FETCH, SHED
 from nexus.core.ports import Delivery, Work
 
 _log = structlog.get_logger(__name__)
 
 _Argument = bytes | str | int
 
-_BLOCK_MS: Final = 1_000
 _READ_AT_ONCE: Final = 32
 _MOST_SURPLUS: Final = 64
+# In hand, and as much again of what is to be refused.
 _MOST_BYTES: Final = 64 << 20
+# For so large the entries of a topic are taken before any has been seen.
+_LARGEST_EXPECTED: Final = 16 << 20
 _LOOK_AGAIN_S: Final = 0.05
-# Parts of a lease: how often there is a sign of life, after how long without one an entry is abandoned, and how often
-# such are looked for. The last two together are less than a lease, in which somebody else is at it then.
-_HELD, _ABANDONED, _LOOKED_FOR = 0.25, 0.75, 0.2
+# Parts of a lease: after how long without a sign of life an entry is abandoned, and how often such are looked for.
+# Together less than a lease, in which somebody else is at it then.
+_ABANDONED, _LOOKED_FOR = 0.75, 0.2
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
-# A consumer with nothing pending that has not been heard of for so long is gone.
-_GONE_MS: Final = 600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,8 @@ class Listener(Protocol):
         """Set when nothing more is to be taken in."""
         ...
 
-    def heard(self) -> None:
-        """Redis has replied."""
+    def heard(self, topic: str) -> None:
+        """The work of a topic has been read; or there are signs of life for as much of it as may be in hand."""
         ...
 
     def failed(self, topic: str, error: Exception) -> None:
@@ -93,65 +94,31 @@ class GroupReader:
         self._names = (settings.name, settings.consumer)
         self._settings = settings
         self._listener = listener
-        self._in_hand: dict[str, Delivery] = {}
-        self._bytes_in_hand = 0
-        self._surplus_in_hand = 0
-        # In order; a dictionary because entries are looked for in it.
-        self._to_acknowledge: dict[str, None] = {}
+        self._charge = Charge(client, self.topic, self._key, self._names, settings.lease_ms)
+        self._largest = _LARGEST_EXPECTED
         self._look_at = 0.0
-        self._freed = anyio.Event()
-        self._acknowledgeable = anyio.Event()
-        self._shed, self._fetch, self._hold, self._give_back, self._trim = map(
-            client.register_script, (SHED, FETCH, HOLD, GIVE_BACK, TRIM)
-        )
+        self._shed, self._fetch = client.register_script(SHED), client.register_script(FETCH)
 
     @property
     def in_hand(self) -> int:
         """How many entries are in hand."""
-        return len(self._in_hand)
+        return len(self._charge)
 
     def done(self, delivery: Delivery, *, acknowledged: bool = False) -> None:
         """Let go of an entry; it is acknowledged soon, unless it has been."""
-        if self._in_hand.pop(delivery.entry, None) is None:
-            return
-        self._bytes_in_hand -= len(delivery.payload)
-        self._surplus_in_hand -= delivery.surplus
-        self._freed.set()
-        if not acknowledged:
-            self._to_acknowledge[delivery.entry] = None
-            self._acknowledgeable.set()
+        self._charge.done(delivery, acknowledged=acknowledged)
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Read, take over, hold and acknowledge. Waits for Redis before it has started."""
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._read_on)
             task_status.started()
-            tasks.start_soon(self._hold_on)
-            tasks.start_soon(self._acknowledge)
+            tasks.start_soon(self._charge.hold_on, self._held)
+            tasks.start_soon(self._charge.acknowledge_on)
 
     async def close(self) -> None:
         """Acknowledge what is done, and give the rest back, to be taken over at once."""
-        try:
-            await self._acknowledge_all()
-            arguments: list[_Argument] = [*self._names, self._settings.lease_ms * 1_000]
-            left = await self._give_back(keys=[self._key], args=arguments)
-        except (RedisError, OSError) as error:
-            _log.warning("work_not_given_back", topic=self.topic, reason=type(error).__name__)
-            return
-        if left:
-            _log.info("work_given_back", topic=self.topic, pending=left)
-
-    async def trim(self, topic: str) -> None:
-        """Shorten the stream of a topic by what is old and done with."""
-        arguments: list[_Argument] = [self._settings.name, self._settings.keep_ms, _GONE_MS]
-        await self._trim(keys=[self._prefix + topic], args=arguments)
-
-    async def backlog(self) -> int:
-        """How many entries the group has not been given yet."""
-        for group in await self._client.xinfo_groups(self._key):
-            if group["name"].decode() == self._settings.name:
-                return int(group["lag"] or 0)
-        return 0
+        await self._charge.give_back()
 
     async def _read_on(self, *, task_status: TaskStatus[None]) -> None:
         """Read until `stop`. One thing after the other, so that what one reply may bring is known before the next."""
@@ -172,7 +139,7 @@ class GroupReader:
                     pause = _FIRST_PAUSE
                 except (RedisError, OSError) as error:
                     connected = False
-                    if _is_group_gone(error):
+                    if is_group_gone(error):
                         _log.warning("group_vanished", topic=self.topic)
                     else:
                         self._listener.failed(self.topic, error)
@@ -204,13 +171,14 @@ class GroupReader:
         False when there was no room for all of it.
         """
         while (room := self._room()) > 0:
-            arguments: list[_Argument] = [*self._names, room, idle_ms, *self._in_hand, *self._to_acknowledge]
+            arguments: list[_Argument] = [*self._names, room, idle_ms, *self._charge.entries]
             fetched = await self._fetch(keys=[self._key], args=arguments)
-            self._listener.heard()
-            for entry, fields, deliveries in fetched:
-                if idle_ms:
-                    _log.info("work_taken_over", topic=self.topic, entry=entry.decode(), deliveries=deliveries)
-                await self._take(delivery_of(self.topic, entry, pairs(fields), shared=True, deliveries=deliveries))
+            for entry, _, deliveries in fetched if idle_ms else ():
+                _log.info("work_taken_over", topic=self.topic, entry=entry.decode(), deliveries=deliveries)
+            await self._take(
+                delivery_of(self.topic, entry, pairs(fields), shared=True, deliveries=deliveries)
+                for entry, fields, deliveries in fetched
+            )
             if len(fetched) < room:
                 return True
         return False
@@ -220,82 +188,48 @@ class GroupReader:
         room = self._room()
         if room > 0:
             left_ms = int(1_000 * (self._look_at - anyio.current_time()))
-            block_ms = max(1, min(_BLOCK_MS, left_ms))
+            block_ms = max(1, min(BLOCK_MS, left_ms))
             found = await self._client.xreadgroup(*self._names, {self._key: ">"}, count=room, block=block_ms)
-            self._listener.heard()
-            for entry, fields in entries_of(found):
-                await self._take(delivery_of(self.topic, entry, fields, shared=True))
+            self._listener.heard(self.topic)
+            await self._take(delivery_of(self.topic, entry, fields, shared=True) for entry, fields in entries_of(found))
             return
-        self._freed = anyio.Event()
-        with anyio.move_on_after(_LOOK_AGAIN_S if self._work.sheds else _BLOCK_MS / 1_000):
-            await self._freed.wait()
+        await self._charge.wait_for_less(_LOOK_AGAIN_S if self._work.sheds else BLOCK_MS / 1_000)
         if self._work.sheds and self._room() <= 0:
             await self._take_surplus()
 
     async def _take_surplus(self) -> None:
-        free = _MOST_SURPLUS - self._surplus_in_hand
+        free = min(_MOST_SURPLUS - self._charge.surplus, _READ_AT_ONCE, self._room_for_bytes(2 * _MOST_BYTES))
         if free < 1:
             return
         arguments: list[_Argument] = [*self._names, self._work.most, free]
         found = await self._shed(keys=[self._key], args=arguments)
-        self._listener.heard()
-        for _, entries in found or ():
-            for entry, fields in entries:
-                await self._take(delivery_of(self.topic, entry, pairs(fields), shared=True, surplus=True))
+        await self._take(
+            delivery_of(self.topic, entry, pairs(fields), shared=True, surplus=True)
+            for _, entries in found or ()
+            for entry, fields in entries
+        )
+
+    def _held(self) -> None:
+        if self._room() <= 0:
+            # Nothing is read, and need not be.
+            self._listener.heard(self.topic)
 
     def _room(self) -> int:
         """How many entries may be read now."""
-        if self._bytes_in_hand > _MOST_BYTES:
-            return 0
-        return min(self._work.most - len(self._in_hand) + self._surplus_in_hand, _READ_AT_ONCE)
+        free = self._work.most - len(self._charge) + self._charge.surplus
+        return min(free, _READ_AT_ONCE, self._room_for_bytes(_MOST_BYTES))
 
-    async def _take(self, delivery: Delivery) -> None:
-        if delivery.entry in self._in_hand or delivery.entry in self._to_acknowledge:
-            return
-        if self._listener.stopping.is_set():
-            # Nobody will read it here. It is not held, so another replica has it soon.
-            return
-        self._in_hand[delivery.entry] = delivery
-        self._bytes_in_hand += len(delivery.payload)
-        self._surplus_in_hand += delivery.surplus
-        await self._listener.deliver(delivery)
+    def _room_for_bytes(self, most: int) -> int:
+        """How many entries as large as the largest of late there is room for; one, as long as there is any."""
+        left = most - self._charge.bytes
+        return max(left // self._largest, 1) if left >= 0 else 0
 
-    async def _hold_on(self) -> None:
-        """Give signs of life for what is in hand."""
-        while True:
-            await anyio.sleep(self._settings.lease_ms / 1_000 * _HELD)
-            if not (self._in_hand or self._to_acknowledge):
-                continue
-            try:
-                arguments: list[_Argument] = [*self._names, *self._in_hand, *self._to_acknowledge]
-                await self._hold(keys=[self._key], args=arguments)
-                self._listener.heard()
-            except (RedisError, OSError) as error:
-                if not _is_group_gone(error):
-                    _log.warning("lease_not_renewed", topic=self.topic, reason=type(error).__name__)
-
-    async def _acknowledge(self) -> None:
-        """Acknowledge what is done, many at once where many are."""
-        while True:
-            await self._acknowledgeable.wait()
-            self._acknowledgeable = anyio.Event()
-            try:
-                await self._acknowledge_all()
-            except (RedisError, OSError) as error:
-                _log.debug("not_acknowledged", topic=self.topic, reason=type(error).__name__)
-                await anyio.sleep(_LONGEST_PAUSE)
-                self._acknowledgeable.set()
-
-    async def _acknowledge_all(self) -> None:
-        while self._to_acknowledge:
-            entries = list(self._to_acknowledge)
-            await self._client.xack(self._key, self._settings.name, *entries)
-            for entry in entries:
-                self._to_acknowledge.pop(entry, None)
-
-
-def _is_group_gone(error: Exception) -> bool:
-    text = str(error)
-    return isinstance(error, ResponseError) and any(
-        sign in text for sign in ("NOGROUP", "no longer exists", "no such key", "No such key")
-    )
+    async def _take(self, read: Iterable[Delivery]) -> None:
+        """Take charge of what was read, and pass it on."""
+        deliveries = list(read)
+        if deliveries:
+            self._largest = max(self._largest // 2, *(len(delivery.payload) for delivery in deliveries), 1)
+        for delivery in deliveries:
+            # When nobody will read it here it is not held, so another replica has it soon.
+            if not self._listener.stopping.is_set() and self._charge.take(delivery):
+                await self._listener.deliver(delivery)

@@ -64,24 +64,30 @@ end
 if given == 0 then redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2]) end
 return given
 """
-# KEYS: stream. ARGV: group, keep_ms, gone_ms. Trims what is older than keep_ms and done with by every group; forgets
-# consumers that are gone.
+# KEYS: stream. ARGV: group, keep_ms, gone_ms, an entry before which all are known to be old. Trims what is older than
+# keep_ms, or known to be, and done with by every group; forgets consumers that are gone. Returns the last entry where
+# it lies in the future. The numbers of an entry may be too large to reckon with, so they are compared as text.
 TRIM: Final = """
-if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
-local function moment(id)
-  local ms, number = string.match(id, '^(%d+)-(%d+)$')
-  return tonumber(ms), tonumber(number)
+if redis.call('EXISTS', KEYS[1]) == 0 then return false end
+local function less(a, b) return #a < #b or (#a == #b and a < b) end
+local function before(a, b)
+  local a_ms, a_number = string.match(a, '^(%d+)-(%d+)$')
+  local b_ms, b_number = string.match(b, '^(%d+)-(%d+)$')
+  return less(a_ms, b_ms) or (a_ms == b_ms and less(a_number, b_number))
 end
 local time = redis.call('TIME')
-local floor = string.format('%.0f-0', time[1] * 1000 + math.floor(time[2] / 1000) - ARGV[2])
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local floor = string.format('%.0f-0', math.max(now - ARGV[2], 0))
+local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
+last = last and last[1] or '0-0'
+-- A stream that ends before that entry has been made anew.
+if before(floor, ARGV[4]) and not before(last, ARGV[4]) then floor = ARGV[4] end
 for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
   local about = {}
   for i = 1, #group, 2 do about[group[i]] = group[i + 1] end
   local needed = about['last-delivered-id']
   if about['pending'] > 0 then needed = redis.call('XPENDING', KEYS[1], about['name'])[2] end
-  local needed_ms, needed_number = moment(needed)
-  local floor_ms, floor_number = moment(floor)
-  if needed_ms < floor_ms or (needed_ms == floor_ms and needed_number < floor_number) then floor = needed end
+  if before(needed, floor) then floor = needed end
   if about['name'] == ARGV[1] then
     for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
       local known = {}
@@ -92,5 +98,6 @@ for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
     end
   end
 end
-return redis.call('XTRIM', KEYS[1], 'MINID', floor)
+redis.call('XTRIM', KEYS[1], 'MINID', floor)
+return before(string.format('%.0f-0', now + 60000), last) and last
 """

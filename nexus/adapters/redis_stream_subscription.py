@@ -1,6 +1,6 @@
 """What somebody hears of some streams: the news, read here, and the work that `redis_group` brings."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -9,20 +9,20 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from nexus.adapters.redis_entries import by_stream, delivery_of, moment
+from nexus.adapters.redis_entries import BLOCK_MS, by_stream, delivery_of, moment
 from nexus.core.ports import Delivery
-from nexus.core.tasks import at_once
+from nexus.core.tasks import items_of
 
 _log = structlog.get_logger(__name__)
 
-# Shorter than the time-out of the socket, which would end the read with an error.
-_BLOCK_MS: Final = 1_000
 _READ_AT_ONCE: Final = 64
 _BUFFERED_NEWS: Final = 1_024
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _BEGINNING: Final = b"0-0"
 _CLOSING_S: Final = 2.0
 _LONGEST_REASON: Final = 200
+# The one reader of all the news, among those of one topic each.
+_NEWS: Final = ""
 
 
 class StreamSubscription:
@@ -36,7 +36,7 @@ class StreamSubscription:
         self._client = client
         self._prefix = prefix
         self._ends: dict[str, bytes] = {}
-        self._heard_at = anyio.current_time()
+        self._heard_at: dict[str, float] = {}
         self._lost = False
         self._reading = anyio.CancelScope()
         # Work never fills its part of the buffer: no more is read than may be in hand.
@@ -45,12 +45,23 @@ class StreamSubscription:
 
     @property
     def silent_s(self) -> float:
-        """Seconds since Redis last replied to anything."""
-        return anyio.current_time() - self._heard_at
+        """For how many seconds a reply is overdue, at the reader that has been without one for longest.
 
-    def heard(self) -> None:
-        """Note that Redis has replied."""
-        self._heard_at = anyio.current_time()
+        A read may wait for one second. Once stopped nothing is read, and nothing overdue.
+        """
+        if self.stopping.is_set() or not self._heard_at:
+            return 0.0
+        return max(anyio.current_time() - min(self._heard_at.values()) - BLOCK_MS / 1_000, 0.0)
+
+    def begin(self, topics: Iterable[str]) -> None:
+        """Expect replies from now on: to the readers of these topics, and to that of the news if there are any."""
+        self.backlogs = dict.fromkeys(topics, 0)
+        readers = [*self.backlogs, *([_NEWS] if self.news else [])]
+        self._heard_at = dict.fromkeys(readers, anyio.current_time())
+
+    def heard(self, topic: str) -> None:
+        """Note that Redis has replied to the reader of this topic."""
+        self._heard_at[topic] = anyio.current_time()
         if self._lost:
             self._lost = False
             self.reconnects += 1
@@ -69,14 +80,8 @@ class StreamSubscription:
         with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
             await self._send.send(delivery)
 
-    async def __aiter__(self) -> AsyncIterator[Delivery]:
-        # Closed: its context has ended.
-        with suppress(anyio.ClosedResourceError):
-            async for delivery in self._receive:
-                yield delivery
-                # Receiving lets everybody else have a turn. Under load that would be one delivery in each round.
-                for waiting in at_once(self._receive):
-                    yield waiting
+    def __aiter__(self) -> AsyncIterator[Delivery]:
+        return items_of(self._receive)
 
     async def stop(self) -> None:
         """Take in no more work, and no more news than there are. Work of a read that is cut off goes to another."""
@@ -114,7 +119,7 @@ class StreamSubscription:
         with self._reading:
             while self.news:
                 try:
-                    await self._hear(_BLOCK_MS)
+                    await self._hear(BLOCK_MS)
                     pause = _FIRST_PAUSE
                 except (RedisError, OSError) as error:
                     self.failed(", ".join(self.news), error)
@@ -125,7 +130,7 @@ class StreamSubscription:
         """Read the news once. Whether there were any."""
         keys: dict[Any, Any] = {self._prefix + topic: end for topic, end in self._ends.items()}
         found = await self._client.xread(keys, count=_READ_AT_ONCE, block=block_ms)
-        self.heard()
+        self.heard(_NEWS)
         await self._take_news(found)
         return bool(found)
 

@@ -4,7 +4,8 @@ Rules of this module:
 
 - A topic is a stream of that name; an entry's field `message` holds the payload. Work is read through one consumer
   group by a consumer of this process's own (`redis_group`); news are read by everybody, from where the stream ended
-  when the subscription began.
+  when the subscription began (`redis_stream_subscription`).
+- Nothing that a group has not acknowledged or not read is ever trimmed, whosever group it is (`redis_upkeep`).
 - Every script touches streams and keys of one prefix. On a Redis Cluster the prefix holds a hash tag (`{nexus}:`), so
   that they share a slot.
 - Nothing waits on a read for longer than the socket's time-out allows: a connection that is open at one end only fails.
@@ -20,12 +21,13 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from nexus.adapters.redis_client import translated
 from nexus.adapters.redis_group import GroupReader, GroupSettings
 from nexus.adapters.redis_ledger import is_of_one_requester
 from nexus.adapters.redis_stream_subscription import StreamSubscription
+from nexus.adapters.redis_upkeep import Upkeep
 from nexus.core.errors import BusUnavailableError
 from nexus.core.ports import Delivery, Work
 from nexus.core.tasks import ungrouped
@@ -80,16 +82,26 @@ class RedisStreamsBus:
         self._reply_keep_ms = reply_keep_ms
         self._connect_s = connect_s
         self._publish = client.register_script(_PUBLISH)
+        self._upkeep = Upkeep(client, prefix, self._settings.name, self._settings.keep_ms)
         self._readers: list[GroupReader] = []
 
     async def publish(self, topic: str, payload: bytes, *, once: str = "") -> int:
-        """Append to the topic's stream. Whether somebody reads it cannot be known: returns 1."""
+        """Append to the topic's stream. Whether somebody reads it cannot be known: returns 1.
+
+        0 when it is for one requester only, who has something else than a stream there and so reads nothing.
+        """
         keys = [self._prefix + topic, *([f"{self._prefix}nexus:enqueued:{once}"] if once else [])]
         # No service trims these: who reads them may never come again.
         of_one = is_of_one_requester(topic) or topic.startswith(_OWN_TALK)
         lasts_ms = self._reply_keep_ms if of_one else 0
         with translated():
-            return int(await self._publish(keys=keys, args=[payload, self._once_ms, lasts_ms]))
+            try:
+                return int(await self._publish(keys=keys, args=[payload, self._once_ms, lasts_ms]))
+            except ResponseError as error:
+                if "WRONGTYPE" not in str(error) or not is_of_one_requester(topic):
+                    raise
+        _log.warning("reply_stream_unusable", topic=topic)
+        return 0
 
     def subscribe(self, *topics: str) -> AbstractAsyncContextManager[StreamSubscription]:
         """Hear everything that is appended to `topics` from now on."""
@@ -145,19 +157,19 @@ class RedisStreamsBus:
         except TimeoutError:
             raise BusUnavailableError(f"no answer from Redis within {self._connect_s:g} s") from None
         self._readers += readers
+        subscription.begin(reader.topic for reader in readers)
         tasks.start_soon(subscription.hear_news)
         if readers:
-            subscription.backlogs = {reader.topic: 0 for reader in readers}
-            tasks.start_soon(self._keep_up, readers, subscription)
+            tasks.start_soon(self._keep_up, subscription)
 
-    async def _keep_up(self, readers: list[GroupReader], subscription: StreamSubscription) -> None:
+    async def _keep_up(self, subscription: StreamSubscription) -> None:
         """Shorten the streams and see how much waits in them, now and then. Run in a task of its own."""
-        topics = {*subscription.news, *(reader.topic for reader in readers), Topics.CONTEXT_BUILD_RESPONSE}
+        topics = {*subscription.news, *subscription.backlogs, Topics.CONTEXT_BUILD_RESPONSE}
         while True:
             await anyio.sleep(_UPKEEP_EVERY_S)
             for topic in topics:
                 with suppress(RedisError, OSError):
-                    await readers[0].trim(topic)
-            for reader in readers:
+                    await self._upkeep.trim(topic)
+            for topic in subscription.backlogs:
                 with suppress(RedisError, OSError):
-                    subscription.backlogs[reader.topic] = await reader.backlog()
+                    subscription.backlogs[topic] = await self._upkeep.backlog(topic)

@@ -5,6 +5,7 @@ from collections import Counter
 import anyio
 import pytest
 from redis.asyncio import Redis
+from structlog.testing import capture_logs
 
 from nexus.adapters.redis_client import open_redis
 from nexus.adapters.redis_group_scripts import TRIM
@@ -182,6 +183,28 @@ async def test_what_is_in_hand_is_held(redis_url: str, channel_prefix: str) -> N
                 await pending_are(client, key, 1)
 
 
+async def test_a_lot_that_is_in_hand_is_held(redis_url: str, channel_prefix: str) -> None:
+    """More than one script would hold is held in several, all of it."""
+    key = f"{channel_prefix}a"
+    async with open_redis(redis_url) as client:
+        bus = streams_bus(client, channel_prefix, lease_ms=SHORT_MS)
+        async with client.pipeline(transaction=False) as pipe:
+            for message in numbered(1_200):
+                pipe.xadd(key, {b"message": message})
+            await pipe.execute()
+        async with bus.consume([Work("a", 1_200)]) as subscription:
+            await take(subscription, 1_200)
+            begun = await now_ms(client)
+            await until(has_passed(client, begun, 5 * SHORT_MS))
+
+            async def all_held() -> bool:
+                return len(await client.xpending_range(key, GROUP, "-", "+", 2_000, idle=5 * SHORT_MS)) == 0
+
+            await until(all_held)
+            counts = {entry["times_delivered"] for entry in await pending(client, key)}
+        assert counts == {1}
+
+
 async def test_deliveries_are_counted(redis_url: str, channel_prefix: str) -> None:
     """Each time that work is taken over counts; what was given back does not."""
     key = f"{channel_prefix}a"
@@ -248,11 +271,11 @@ async def test_the_gone_are_forgotten(redis_url: str, channel_prefix: str) -> No
         trim = client.register_script(TRIM)
 
         async def one_is_left() -> bool:
-            await trim(keys=[key], args=[GROUP, 0, 0])
+            await trim(keys=[key], args=[GROUP, 0, 0, "0-0"])
             return [known["name"] for known in await client.xinfo_consumers(key, GROUP)] == [b"has something"]
 
         await until(one_is_left)
-        await trim(keys=[key], args=[GROUP, 0, 0])
+        await trim(keys=[key], args=[GROUP, 0, 0, "0-0"])
         assert len(await pending(client, key)) == 2
 
 
@@ -269,25 +292,61 @@ async def test_trimming(redis_url: str, channel_prefix: str) -> None:
             for delivery in deliveries[:5]:
                 bus.done(delivery)
             await pending_are(client, key, 5)
-            (reader,) = bus._readers
-            await reader.trim("a")
+            upkeep = bus._upkeep
+            await upkeep.trim("a")
             assert await client.xlen(key) == 10
             await client.xreadgroup("foreign", "dead", {key: ">"}, count=10)
             await client.xack(key, "foreign", *(delivery.entry for delivery in deliveries[:3]))
-            await reader.trim("a")
+            await upkeep.trim("a")
             assert await oldest(client, key) == deliveries[3].entry
             await client.xgroup_destroy(key, "foreign")
-            (of_another,) = keeping._readers
+            of_another = keeping._upkeep
             await of_another.trim("a")
             assert await client.xlen(key) == 7
-            await reader.trim("a")
+            await upkeep.trim("a")
             assert await oldest(client, key) == deliveries[5].entry
             for delivery in deliveries:
                 bus.done(delivery)
             await pending_are(client, key, 0)
-            await reader.trim("a")
+            await upkeep.trim("a")
             assert await client.xlen(key) == 1
-            await reader.trim("no such topic")
+            await upkeep.trim("no such topic")
+
+
+async def test_entries_from_the_future(redis_url: str, channel_prefix: str) -> None:
+    """After an id that somebody chose all others lie in the future too: they are handed out, said once, and trimmed."""
+    key = f"{channel_prefix}a"
+    async with open_redis(redis_url) as client:
+        bus = streams_bus(client, channel_prefix, keep_ms=0)
+        careful = streams_bus(client, channel_prefix)
+        async with bus.consume(WORK) as subscription:
+            await client.xadd(key, {b"message": b"chosen"}, id="18446744073709551615-1")
+            await enqueue(client, key, numbered(5))
+            deliveries = await take(subscription, 6)
+            assert payloads(deliveries) == [b"chosen", *numbered(5)]
+            assert deliveries[-1].sent_ms == 2**64 - 1
+            for delivery in deliveries[:4]:
+                bus.done(delivery)
+            await pending_are(client, key, 2)
+            with capture_logs() as log:
+                for _ in range(3):
+                    await bus._upkeep.trim("a")
+                    # Known for a moment only, which others think too short.
+                    await careful._upkeep.trim("a")
+            assert [line["event"] for line in log] == ["entry_from_the_future"] * 2
+            # Nothing that is pending.
+            assert await oldest(client, key) == deliveries[4].entry
+            for delivery in deliveries[4:]:
+                bus.done(delivery)
+            await pending_are(client, key, 0)
+            await enqueue(client, key, [b"new"])
+            await careful._upkeep.trim("a")
+            assert await client.xlen(key) == 3
+            # A stream that was made anew ends before what is remembered.
+            await client.delete(key)
+            await enqueue(client, key, [b"x"])
+            await careful._upkeep.trim("a")
+            assert await client.xlen(key) == 1
 
 
 async def test_more_than_all_together_may_have_waiting(redis_url: str, channel_prefix: str) -> None:
@@ -366,7 +425,7 @@ async def test_a_group_that_somebody_made_at_the_end(redis_url: str, channel_pre
             await enqueue(client, key, numbered(3))
             (first,) = await take(subscription, 1)
             assert first.payload == b"0"
-            assert await bus._readers[0].backlog() >= 0
+            assert await bus._upkeep.backlog("a") >= 0
 
 
 async def test_no_more_in_hand_than_may_be(redis_url: str, channel_prefix: str) -> None:
@@ -398,13 +457,28 @@ async def test_no_more_bytes_in_hand_than_may_be(redis_url: str, channel_prefix:
         async with bus.consume(WORK) as subscription:
             await enqueue(client, key, [bytes(1 << 20)] * 110)
             taken = await take(subscription, 65)
-            # As much as there was room for, and one read more.
-            assert bus._readers[0].in_hand <= 64 + 32
+            # As much as there was room for, and one more.
+            assert bus._readers[0].in_hand == 65
             for delivery in taken:
                 bus.done(delivery)
             taken += await take(subscription, 110 - 65)
         await client.delete(key)
     assert len({delivery.entry for delivery in taken}) == 110
+
+
+async def test_large_entries_are_read_few_at_once(redis_url: str, channel_prefix: str) -> None:
+    """However large the entries are, a read brings no more than there is room for, or one; the rest comes later."""
+    key = f"{channel_prefix}a"
+    async with open_redis(redis_url) as client:
+        bus = streams_bus(client, channel_prefix)
+        await enqueue(client, key, [bytes(16 << 20)] * 8)
+        async with bus.consume(WORK) as subscription:
+            taken = await take(subscription, 5)
+            assert await waiting(client, key) == 3
+            for delivery in taken:
+                bus.done(delivery)
+            await take(subscription, 3)
+        await client.delete(key)
 
 
 async def test_entries_of_all_kinds(redis_url: str, channel_prefix: str) -> None:
@@ -453,6 +527,25 @@ async def test_a_name_that_could_not_be_enqueued(redis_url: str, channel_prefix:
         async def published() -> bool:
             await bus.publish("a", b"x", once="name")
             return await client.xlen(key) == 1
+
+        await until(published)
+
+
+async def test_a_requester_whose_stream_is_none(redis_url: str, channel_prefix: str) -> None:
+    """To publish there reaches nobody, which is no error of the bus, and says so; afterwards it is a stream again."""
+    own = f"{Topics.CONTEXT_BUILD_RESPONSE}.r"
+    async with open_redis(redis_url) as client:
+        bus = streams_bus(client, channel_prefix)
+        await client.set(f"{channel_prefix}{own}", "no stream")
+        with capture_logs() as log:
+            assert await bus.publish(own, b"x") == 0
+            assert await bus.publish(own, b"x", once="name") == 0
+        assert [(line["event"], line["topic"]) for line in log] == [("reply_stream_unusable", own)] * 2
+        await client.delete(f"{channel_prefix}{own}")
+
+        async def published() -> bool:
+            await bus.publish(own, b"x", once="name")
+            return await client.xlen(f"{channel_prefix}{own}") == 1
 
         await until(published)
 

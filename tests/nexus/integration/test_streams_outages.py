@@ -1,15 +1,18 @@
 """The bus on streams when the network breaks, Redis goes away, or somebody tampers with what it keeps."""
 
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
 import pytest
+from pydantic import SecretStr
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from structlog.testing import capture_logs
@@ -18,8 +21,12 @@ from nexus.adapters.redis_client import open_redis
 from nexus.adapters.redis_ledger import RedisStreamsLedger
 from nexus.adapters.redis_stream_subscription import StreamSubscription
 from nexus.adapters.redis_streams import RedisStreamsBus
+from nexus.bootstrap import open_nexus
+from nexus.config import BusSettings, DatabaseSettings, Settings
+from nexus.config.settings import SystemSettings
 from nexus.core.errors import BusUnavailableError
 from nexus.core.ports import Acquired, Delivery, Work
+from nexus.core.topics import Topics
 from tests.nexus.support.proxy import Proxy, proxied
 from tests.nexus.support.redis_server import HOST, free_port, redis_server
 from tests.nexus.support.redis_topologies import cluster_servers
@@ -38,7 +45,7 @@ from tests.nexus.support.streams import (
     streams_bus,
     waiting,
 )
-from tests.nexus.support.waiting import take, take_all, until
+from tests.nexus.support.waiting import PATIENCE_S, take, take_all, until
 
 Vanish = Callable[[Redis, str], Awaitable[None]]
 
@@ -199,16 +206,90 @@ async def test_silence_is_told(redis_url: str, channel_prefix: str) -> None:
             await take(subscription, 2)
             wire.proxy.refuse()
 
-            async def silent() -> bool:
-                return subscription.silent_s > 1
-
-            await until(silent)
+            await falls_silent(subscription)
             wire.proxy.behave()
+            await is_heard(subscription)
 
-            async def heard() -> bool:
-                return subscription.silent_s < 1
 
-            await until(heard)
+async def falls_silent(subscription: StreamSubscription) -> None:
+    """Wait until more than a moment's silence is told."""
+
+    async def silent() -> bool:
+        return subscription.silent_s > 1
+
+    await until(silent)
+
+
+async def is_heard(subscription: StreamSubscription) -> None:
+    """Wait until nothing is overdue."""
+
+    async def heard() -> bool:
+        return subscription.silent_s == 0
+
+    await until(heard)
+
+
+async def test_full_hands_are_no_silence(redis_url: str, channel_prefix: str) -> None:
+    """Who can take nothing more waits for nothing and is not silent, however long its lease; nor is who has stopped."""
+    async with open_redis(redis_url) as client:
+        bus = streams_bus(client, channel_prefix)
+        async with bus.consume([Work("a", 1), Work("b", 1, sheds=True)], ["n"]) as subscription:
+            for topic in "ab":
+                await enqueue(client, f"{channel_prefix}{topic}", [b"x"] * 100)
+            await take(subscription, 2 + 64)
+            await until(has_passed(client, await now_ms(client), 2_500))
+            await is_heard(subscription)
+            await subscription.stop()
+            assert subscription.silent_s == 0
+
+
+async def test_a_topic_that_is_deaf_is_silence(redis_url: str, channel_prefix: str) -> None:
+    """While one topic or the news cannot be read the silence grows, whatever is heard of others; until they can be."""
+    async with open_redis(redis_url) as client:
+        bus = streams_bus(client, channel_prefix)
+        async with bus.consume([*WORK, Work("b", 1)], ["n"]) as subscription:
+            for topic in "an":
+                await client.delete(f"{channel_prefix}{topic}")
+                await client.set(f"{channel_prefix}{topic}", "no stream")
+                await falls_silent(subscription)
+                await client.delete(f"{channel_prefix}{topic}")
+                await is_heard(subscription)
+
+
+async def test_a_service_that_cannot_read_requests(mongo_uri: str, database_name: str) -> None:
+    """It is not ready, and says that it is for its bus, although everything else on the bus is well; then it is."""
+    async with redis_server() as server, open_redis(server.url) as client:
+        settings = Settings(
+            bus=BusSettings(mode="streams", url=SecretStr(server.url), heartbeat_s=0.2),
+            database=DatabaseSettings(uri=SecretStr(mongo_uri), name=database_name),
+            system=SystemSettings(drain_seconds=0),
+        )
+        async with open_nexus(settings) as nexus:
+            url = f"http://{HOST}:{nexus.http_port}/readyz"
+            assert await until(partial(readiness, url, well=True))
+            await client.delete(Topics.CONTEXT_BUILD_REQUEST)
+            await client.set(Topics.CONTEXT_BUILD_REQUEST, "no stream")
+            checks = await until(partial(readiness, url, well=False))
+            assert checks.pop("bus").startswith("silent for more than 0.6")
+            assert set(checks.values()) == {"ok"}
+            await client.delete(Topics.CONTEXT_BUILD_REQUEST)
+            assert await until(partial(readiness, url, well=True))
+
+
+async def readiness(url: str, *, well: bool) -> dict[str, str] | None:
+    """What the service checked, where that is, or is not, all well."""
+
+    def ask() -> tuple[int, Any]:
+        connection = HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_S)
+        connection.request("GET", urlsplit(url).path)
+        answer = connection.getresponse()
+        said = answer.status, json.loads(answer.read())
+        connection.close()
+        return said
+
+    status, body = await anyio.to_thread.run_sync(ask)
+    checks: dict[str, str] = body["checks"]
+    return checks if (status == 200) == well else None
 
 
 async def test_news_across_an_outage(redis_url: str, channel_prefix: str) -> None:
@@ -384,6 +465,8 @@ async def test_a_right_that_is_missing() -> None:
                     before, begun = await attempts(admin, "xgroup|create"), await now_ms(admin)
                     await until(has_passed(admin, begun, 1_500))
                     assert await attempts(admin, "xgroup|create") - before < 20
+                    # That other commands are allowed does not make up for it.
+                    await falls_silent(subscription)
                     await admin.execute_command("ACL", "SETUSER", "u", "+xreadgroup")  # type: ignore[no-untyped-call]  # as above
                     assert payloads(await take(subscription, 1)) == [b"x"]
     assert any("xreadgroup" in line["reason"] for line in log if line["event"] == "topic_unusable")
@@ -443,8 +526,8 @@ async def test_a_cluster(channel_prefix: str) -> None:
             assert payloads([item for item in heard if item.topic == "answers"]) == numbered(20)
             await pending_are(client, f"{tag}a", 0)
             for reader in one._readers:
-                await reader.trim(reader.topic)
-                assert await reader.backlog() == 0
+                await one._upkeep.trim(reader.topic)
+                assert await one._upkeep.backlog(reader.topic) == 0
             await other.publish("b", b"x")
             await take(subscription, 1)
         async with other.consume(work) as subscription:
