@@ -182,10 +182,21 @@ class ClusterRedis(Redis):
             raise ClusterDownError("no slots are assigned")
         # Whoever is asked for a slot that nobody has says so.
         self._owners = [owner or told_by for owner in owners]
-        gone = {*self._members} - members.keys()
         self._members = [*members]
-        for address in gone:
-            await self._node(address).connection_pool.disconnect(inuse_connections=False)
+        await self._forget_all_but({*members, told_by})
+
+    async def _forget_all_but(self, known: set[Address]) -> None:
+        """Close the connections to all other nodes. Those that are in use are closed when they are let go of."""
+        kept = {*known, *self._seeds}
+        self._failed_at = {address: at for address, at in self._failed_at.items() if address in kept}
+        for address in self._nodes.keys() - known:
+            node = self._nodes[address]
+            if address not in self._seeds:
+                del self._nodes[address]
+                pool: Any = node.connection_pool
+                await pool.update_active_connections_for_reconnect()
+            # At a seed the map may be asked for again.
+            await node.connection_pool.disconnect(inuse_connections=False)
 
 
 class _Script(AsyncScript):

@@ -17,6 +17,7 @@ from redis.asyncio import Redis
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from nexus.adapters.redis_client import open_redis
+from nexus.adapters.redis_cluster import ClusterRedis
 from nexus.adapters.redis_dead_letters import RedisDeadLetters
 from nexus.adapters.redis_ledger import RedisLedger
 from nexus.adapters.redis_pubsub import RedisPubSubBus, RedisSubscription
@@ -28,7 +29,7 @@ from nexus.core.errors import BusUnavailableError
 from nexus.core.models import Message, Role, Run
 from nexus.core.ports import Acquired, Answered, Busy, Claim, DeadLetter, Delivery
 from tests.nexus.support.redis_server import HOST
-from tests.nexus.support.redis_topologies import Cluster, Server, cluster_servers, sentinel_servers
+from tests.nexus.support.redis_topologies import Cluster, Server, cluster_servers, plain_server, sentinel_servers
 from tests.nexus.support.waiting import PATIENCE_S, take, until
 
 LONG_MS = 60_000
@@ -286,6 +287,32 @@ async def test_a_slot_that_moves(cluster: Cluster, channel_prefix: str) -> None:
         for claim in (*before, *during):
             if isinstance(claim, Acquired):
                 assert await two.ledger.renew(claim, LONG_MS)
+
+
+async def test_nodes_that_are_gone_are_forgotten(cluster: Cluster) -> None:
+    """Nothing is kept of nodes that the map no longer names; what is in use there is closed when it is let go of."""
+    async with open_redis(cluster.url) as client, plain_server() as server:
+        assert isinstance(client, ClusterRedis)
+        await client.get("k")
+        known = {*client._nodes}
+        gone = (HOST, server.port)
+        node = client._node(gone)
+        client._failed(gone)
+        pool: Any = node.connection_pool
+        await node.ping()
+        in_use = await pool.get_connection()
+        await until(partial(learned, client))
+        assert known <= client._nodes.keys() <= {*client._members, *client._seeds}
+        assert gone not in client._failed_at
+        assert in_use.is_connected
+        await pool.release(in_use)
+        assert not in_use.is_connected
+
+
+async def learned(client: ClusterRedis) -> bool:
+    """Have the client read its map again; whether it has."""
+    await client.get("k")
+    return not client._stale
 
 
 async def test_nothing_is_sent_twice(cluster: Cluster, channel_prefix: str) -> None:
