@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
-from nexus.core.errors import BusUnavailableError, NexusError
+from nexus.core.errors import BusRefusedError, BusUnavailableError, NexusError
 from nexus.core.ports import Bus, DeadLetter, DeadLetters
 from nexus.core.tasks import ungrouped
 from nexus.core.topics import Topics
@@ -183,6 +183,9 @@ def in_plain_words() -> Iterator[None]:
     try:
         with ungrouped():
             yield
+    except BusRefusedError as error:
+        advice = "see what stands under <prefix>nexus:dead-letters (redis-cli TYPE)"
+        raise BusRefusedError(f"Redis does not do what was asked ({error}): {advice}") from error
     except BusUnavailableError as error:
         advice = "see that it runs, and bus.url with its user and password (NEXUS_BUS__URL)"
         raise BusUnavailableError(f"Redis does not do what was asked ({error}): {advice}") from error

@@ -352,6 +352,14 @@ def test_no_letters_to_be_had(words: tuple[str, ...]) -> None:
     assert "bus.mode is memory: its dead letters are inside the process" in memory.err
 
 
+def test_letters_that_are_none(desk: Desk) -> None:
+    """A key of that name that is no stream is said to be the reason, in one line; exit code 1."""
+    desk.redis.set(desk.stream, "no stream")
+    result = desk.run("list")
+    assert (result.code, result.out, result.err.count("\n")) == (1, "", 1)
+    assert "(a key of that name is of another type): see what stands under <prefix>nexus:dead-letters" in result.err
+
+
 def test_stale_signatures(desk: Desk) -> None:
     """Where messages are signed, it is said beforehand that an old one will be refused."""
     old = desk.plant(1, b"x")
