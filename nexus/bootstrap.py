@@ -6,6 +6,7 @@ bus.consume ─ Dispatcher ─┬─ RequestService ── ContextBuilder ──
                           └─ stored settings
 """
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ import structlog
 from nexus import __version__
 from nexus.adapters.prometheus import PrometheusMetrics
 from nexus.config import BusSettings, Settings, signing_of
-from nexus.connections import Transport, open_bus, open_store
+from nexus.connections import Transport, open_bus, open_store, try_claim
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Reading
 from nexus.core.ports import Bus, DeadLetters, RequestLedger, Store, Subscription
@@ -42,6 +43,7 @@ _CLOSING_S = 1.5
 _DRAINING = 0.7
 # A bus that has not been heard for so many heartbeats is not there.
 _SILENT_BEATS = 3
+_LEDGER_TRIED_EVERY_S = 3.0
 
 
 @dataclass(slots=True)
@@ -109,7 +111,7 @@ async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
         transport = await stack.enter_async_context(open_bus(settings.bus))
         store = await stack.enter_async_context(open_store(settings.database))
         nexus = _put_together(settings, transport, store)
-        health = Health(_checks(nexus), nexus.metrics.exposition)
+        health = Health(_checks(nexus, transport.probe), nexus.metrics.exposition)
         http_port = await stack.enter_async_context(
             serving(health, settings.system.http_host, settings.system.http_port)
         )
@@ -188,7 +190,7 @@ def _measure(nexus: Nexus, subscription: Subscription) -> None:
         nexus.metrics.backlog_from(topic, partial(subscription.backlogs.__getitem__, topic))
 
 
-def _checks(nexus: Nexus) -> dict[str, Check]:
+def _checks(nexus: Nexus, probe: RequestLedger) -> dict[str, Check]:
     """What must be well for the service to be ready (CONTRACT §10)."""
     longest_s = nexus.settings.bus.heartbeat_s * _SILENT_BEATS
 
@@ -196,16 +198,28 @@ def _checks(nexus: Nexus) -> dict[str, Check]:
         subscription = nexus.state.subscription
         if subscription is None:
             return "not connected yet"
+        if subscription.silent_s == math.inf:
+            return "not connected"
         return None if subscription.silent_s <= longest_s else f"silent for more than {longest_s:g} s"
+
+    async def ledger() -> str | None:
+        # A bus that is heard may yet take no writes, and then nothing is answered.
+        await try_claim(probe)
+        return None
 
     async def database() -> str | None:
         await nexus.store.ping()
         return None
 
-    async def draining() -> str | None:
+    async def running() -> str | None:
         return "the service is stopping" if nexus.state.draining else None
 
-    return {"bus": bus, "database": Recent(database), "draining": draining}
+    return {
+        "bus": bus,
+        "ledger": Recent(ledger, keep_s=_LEDGER_TRIED_EVERY_S),
+        "database": Recent(database),
+        "running": running,
+    }
 
 
 async def _load_later(nexus: Nexus) -> None:

@@ -18,19 +18,42 @@ from nexus.adapters.redis_pubsub import RedisPubSubBus
 from nexus.adapters.redis_streams import RedisStreamsBus
 from nexus.client import ContextClient
 from nexus.config import BusSettings, DatabaseSettings
-from nexus.core.ports import Bus, DeadLetters, RequestLedger, Store
+from nexus.core.errors import BusUnavailableError
+from nexus.core.models import new_message_id
+from nexus.core.ports import Acquired, Bus, DeadLetters, RequestLedger, Store
 from nexus.core.signing import Signing
 
 _GROUP: Final = "nexus"
+# A claim that nobody asked for: who takes it, how long it holds, and how long is tried.
+_PROBE: Final = "nexus.doctor."
+_PROBE_LEASE_MS: Final = 1_000
+_PROBE_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """A bus, who answers what came over it, and what could not be used."""
+    """A bus, who answers what came over it, and what could not be used.
+
+    Attributes:
+        probe: a ledger like `ledger`, which gives up soon.
+    """
 
     bus: Bus
     ledger: RequestLedger
     dead_letters: DeadLetters
+    probe: RequestLedger
+
+
+async def try_claim(ledger: RequestLedger) -> None:
+    """Take a claim that nobody else wants and give it back: what every answer begins with.
+
+    Raises:
+        BusUnavailableError: no request could be answered now.
+    """
+    claim = await ledger.begin(f"{_PROBE}{new_message_id()}", "", _PROBE_LEASE_MS)
+    if not isinstance(claim, Acquired):
+        raise BusUnavailableError("a claim that nobody else wants cannot be had")
+    await ledger.release(claim)
 
 
 @asynccontextmanager
@@ -43,14 +66,16 @@ async def open_bus(settings: BusSettings) -> AsyncIterator[Transport]:
     if settings.mode == "memory":
         memory = MemoryBus()
         ledger = MemoryLedger(memory)
-        yield Transport(memory, ledger, MemoryDeadLetters(most=settings.dead_letter_max, forget=ledger.forget))
+        letters = MemoryDeadLetters(most=settings.dead_letter_max, forget=ledger.forget)
+        yield Transport(memory, ledger, letters, ledger)
         return
     async with open_redis(settings.url.get_secret_value()) as client:
         prefix = settings.channel_prefix
         dead_letters = RedisDeadLetters(client, prefix=prefix, most=settings.dead_letter_max)
+        probe = RedisLedger(client, prefix=prefix, repeated_s=_PROBE_S)
         if settings.mode == "pubsub":
             pubsub = RedisPubSubBus(client, prefix=prefix, heartbeat_s=settings.heartbeat_s)
-            yield Transport(pubsub, RedisLedger(client, prefix=prefix), dead_letters)
+            yield Transport(pubsub, RedisLedger(client, prefix=prefix), dead_letters, probe)
             return
         streams = _streams_bus(client, settings)
         streams_ledger = RedisStreamsLedger(
@@ -60,7 +85,7 @@ async def open_bus(settings: BusSettings) -> AsyncIterator[Transport]:
             acknowledged=streams.acknowledged,
             prefix=prefix,
         )
-        yield Transport(streams, streams_ledger, dead_letters)
+        yield Transport(streams, streams_ledger, dead_letters, probe)
 
 
 def _streams_bus(client: Redis, settings: BusSettings, connect_s: float | None = None) -> RedisStreamsBus:

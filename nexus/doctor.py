@@ -7,34 +7,46 @@ import anyio
 from rich.console import Console
 
 from nexus.config import Settings
-from nexus.connections import open_bus, open_store
+from nexus.connections import open_bus, open_store, try_claim
 from nexus.core.errors import BusUnavailableError, ConfigError, NexusError
 from nexus.core.models import new_message_id
-from nexus.core.ports import Bus, Store
+from nexus.core.ports import Bus, RequestLedger, Store
 from nexus.tools.discovery import discover
 from nexus.tools.registry import ToolRegistry
 
 _PATIENCE_S = 5.0
+_SEE_REDIS = "see that Redis runs, and bus.url with its user and password (NEXUS_BUS__URL)"
+_SEE_MONGODB = "see that MongoDB runs, and database.uri with its user and password (NEXUS_DATABASE__URI)"
+# By the kind of the error, or by words of Redis's own where the kind says little.
+_ADVICE = {
+    "AuthenticationError": "correct user and password in bus.url (NEXUS_BUS__URL)",
+    "NoPermissionError": "give this user the rights in docs/operations.md, 'Users and rights', for your prefix",
+    "ReadOnlyError": "name the master in bus.url, or the sentinels that know it: this server is a read-only replica",
+    "OutOfMemoryError": "raise maxmemory of Redis or free memory; a lower bus.answer_ttl_s needs less of it",
+    "MasterNotFoundError": "see that the sentinels run, and the name of their service in bus.url",
+    "BusyLoadingError": "wait: Redis is loading its data",
+    "MovedError": "write redis+cluster:// in bus.url: this server is a node of a cluster",
+    "cluster support disabled": "write redis:// in bus.url: this server is no node of a cluster",
+    "'SENTINEL'": "name sentinels in a redis+sentinel:// URL, or write redis://: this server is no sentinel",
+    "MISCONF": "free disk space where Redis runs, and see its log: it cannot save its data",
+}
 
 Check = Callable[[], Awaitable[str]]
+Advice = str | Callable[[Exception], str]
 
 
 async def examine(settings: Settings, console: Console, quick: bool = False) -> bool:
     """Make the checks and print a line for each. Returns whether all is well."""
     async with AsyncExitStack() as stack:
-        bus = (await stack.enter_async_context(open_bus(settings.bus))).bus
+        transport = await stack.enter_async_context(open_bus(settings.bus))
         store = await stack.enter_async_context(open_store(settings.database))
-        bus_answers = await _make(
-            console,
-            "bus",
-            lambda: _hear(bus),
-            "see that Redis runs, and bus.url with its user and password (NEXUS_BUS__URL)",
+        bus_answers = await _make(console, "bus", lambda: _hear(transport.bus), bus_advice) and await _make(
+            console, "ledger", lambda: _claim(transport.probe), bus_advice
         )
-        advice = "see that MongoDB runs, and database.uri with its user and password (NEXUS_DATABASE__URI)"
-        store_answers = await _make(console, "database", lambda: _ping(store), advice)
+        store_answers = await _make(console, "database", lambda: _ping(store), _SEE_MONGODB)
         if quick or not store_answers:
             return bus_answers and store_answers
-        checks: list[tuple[str, Check, str]] = [
+        checks: list[tuple[str, Check, Advice]] = [
             ("indexes", lambda: _prepare(store), "see the reason; the user needs the right to make indexes"),
             ("settings", lambda: _stored(store, settings), "correct the document with scripts/database_manager.py"),
             ("tools", lambda: _tools(store, settings), "correct tools.modules"),
@@ -43,13 +55,20 @@ async def examine(settings: Settings, console: Console, quick: bool = False) -> 
     return bus_answers and all(results)
 
 
-async def _make(console: Console, name: str, check: Check, advice: str) -> bool:
+def bus_advice(error: Exception) -> str:
+    """What to do about an error of the bus."""
+    words = f"{error} {error.__cause__}"
+    return next((advice for known, advice in _ADVICE.items() if known in words), _SEE_REDIS)
+
+
+async def _make(console: Console, name: str, check: Check, advice: Advice) -> bool:
     try:
         with anyio.fail_after(_PATIENCE_S):
             finding = await check()
     except (NexusError, TimeoutError) as error:
         reason = str(error) or f"no answer within {_PATIENCE_S:g} s"
-        console.print(f"[red]wrong[/red]  {name}: {reason}. To do: {advice}.", highlight=False, soft_wrap=True)
+        to_do = advice if isinstance(advice, str) else advice(error)
+        console.print(f"[red]wrong[/red]  {name}: {reason}. To do: {to_do}.", highlight=False, soft_wrap=True)
         return False
     console.print(f"[green]ok[/green]     {name}: {finding}", highlight=False, soft_wrap=True)
     return True
@@ -65,6 +84,12 @@ async def _hear(bus: Bus) -> str:
         async for _ in subscription:
             return f"hears itself, {(anyio.current_time() - started) * 1_000:.1f} ms"
     raise BusUnavailableError("the subscription ended")
+
+
+async def _claim(ledger: RequestLedger) -> str:
+    started = anyio.current_time()
+    await try_claim(ledger)
+    return f"takes a claim and gives it back, {(anyio.current_time() - started) * 1_000:.1f} ms"
 
 
 async def _ping(store: Store) -> str:

@@ -169,13 +169,17 @@ class RedisSubscription:
                 _log.debug("heartbeat_not_sent", reason=type(error).__name__)
 
     async def _beat_at_once(self) -> None:
-        try:
-            await self._client.publish(self._pulse, b"")
-        except (RedisError, OSError) as error:
-            # Later it is left to the next beat: what comes over the new connection is worth more than certainty.
-            if not self._begun:
-                raise
-            _log.debug("heartbeat_not_sent", reason=type(error).__name__)
+        for last in (False, True):
+            try:
+                await self._client.publish(self._pulse, b"")
+            except (RedisError, OSError) as error:
+                # The first may have taken a connection that ended while nobody used it. On a second connection the
+                # rest is left to the next beat: what comes over it is worth more than certainty.
+                if last and not self._begun:
+                    raise
+                _log.debug("heartbeat_not_sent", reason=type(error).__name__)
+            else:
+                return
 
     async def _confirmed(self, pubsub: PubSub) -> None:
         missing = set(self._channels)

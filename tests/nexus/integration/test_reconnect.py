@@ -1,5 +1,6 @@
 """The Redis adapters on a network that breaks, and on a Redis that is killed and started again."""
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -120,9 +121,10 @@ async def test_a_redis_that_is_away(redis_url: str, channel_prefix: str) -> None
         await tried_again(wire.proxy)
         with pytest.raises(BusUnavailableError):
             await wire.bus.publish("a", b"lost")
-        assert subscription.reconnects == 0
+        assert (subscription.reconnects, subscription.silent_s) == (0, math.inf)
         wire.proxy.refusing = False
         await reconnected(subscription)
+        assert subscription.silent_s < math.inf
         assert await wire.bus.publish("a", b"x") == 1
         assert await take(subscription, 1) == [Delivery("a", b"x")]
 
@@ -306,6 +308,20 @@ async def test_a_redis_that_is_killed() -> None:
                 assert await take(subscription, 1) == [Delivery("b", b"%d" % number)]
             await subscription.stop()
             assert await take_all(subscription) == []
+
+
+async def test_a_redis_that_takes_no_publish() -> None:
+    """A subscription comes into force by hearing itself: without the right to publish never, and it says why."""
+    async with redis_server() as server, open_redis(server.url) as admin:
+        await admin.execute_command("ACL", "SETUSER", "deaf", "on", ">pw", "allchannels", "+@all", "-publish")  # type: ignore[no-untyped-call]  # redis-py's is untyped
+        address = server.url.replace("redis://", "redis://deaf:pw@")
+        async with open_redis(address) as client:
+            with pytest.raises(BusUnavailableError, match=r"within 0\.5 s: NoPermissionError"):
+                async with RedisPubSubBus(client, connect_s=0.5).subscribe("a"):
+                    pytest.fail("is in force")
+            await admin.execute_command("ACL", "SETUSER", "deaf", "+publish")  # type: ignore[no-untyped-call]  # redis-py's is untyped
+            async with RedisPubSubBus(client, connect_s=PATIENCE_S).subscribe("a") as subscription:
+                assert subscription.silent_s < math.inf
 
 
 async def test_the_ledger_outlives_a_restart() -> None:

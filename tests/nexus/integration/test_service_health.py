@@ -5,20 +5,24 @@ import json
 from collections.abc import Awaitable, Callable
 
 import anyio
+import pytest
 from anyio.abc import TaskStatus
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 from pymongo.uri_parser import parse_uri
 
+from nexus.adapters.redis_client import open_redis
 from nexus.bootstrap import Nexus, open_nexus
 from nexus.client import ContextClient
 from nexus.config import BusSettings, DatabaseSettings, Settings
 from nexus.config.settings import SystemSettings
 from nexus.core.models import Message, Role, Run
 from tests.nexus.support.proxy import proxied
+from tests.nexus.support.redis_server import HOST, redis_server
 from tests.nexus.support.waiting import PATIENCE_S, until
 
 SECRET = "hunter2-canary"
+CHECKS = ("bus", "ledger", "database", "running")
 
 
 def settings(uri: str, name: str, drain_seconds: float = 0) -> Settings:
@@ -77,7 +81,7 @@ async def test_a_service_that_is_well(mongo_uri: str, database_name: str) -> Non
     async with open_nexus(settings(mongo_uri, database_name)) as nexus:
         assert (await got(nexus, "/livez"))[0] == 200
         status, body = await got(nexus, "/readyz")
-        assert (status, json.loads(body)["checks"]) == (200, dict.fromkeys(("bus", "database", "draining"), "ok"))
+        assert (status, json.loads(body)["checks"]) == (200, dict.fromkeys(CHECKS, "ok"))
         await build(nexus)
         counted = await figures(nexus)
     assert counted["nexus_requests_total success"] == 1
@@ -117,6 +121,42 @@ async def test_a_store_that_says_nothing(mongo_uri: str, database_name: str) -> 
             assert [counted[f"nexus_degraded_total {part}"] for part in ("history", "profile", "tools")] == [1] * 3
             assert counted["nexus_queue_depth rows"] == 1
             leave.set()
-            assert await until(readiness(nexus, "draining", well=False)) == "the service is stopping"
+            assert await until(readiness(nexus, "running", well=False)) == "the service is stopping"
             proxy.behave()
             proxy.reset()
+
+
+@pytest.mark.parametrize(
+    ("breaking", "mending", "said"),
+    [
+        (("REPLICAOF", HOST, "1"), ("REPLICAOF", "NO", "ONE"), "ReadOnlyError"),
+        (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0"), "OutOfMemoryError"),
+    ],
+)
+async def test_a_redis_that_takes_no_writes(
+    mongo_uri: str, database_name: str, breaking: tuple[str, ...], mending: tuple[str, ...], said: str
+) -> None:
+    """It can be heard and yet nothing could be answered: not ready, with the kind of error, until writes are taken."""
+    async with redis_server() as server, open_redis(server.url) as admin:
+        well = settings(mongo_uri, database_name)
+        on_redis = well.model_copy(update={"bus": BusSettings(url=SecretStr(server.url))})
+        async with open_nexus(on_redis) as nexus:
+            assert await until(readiness(nexus, "ledger", well=True)) == "ok"
+            await admin.execute_command(*breaking)  # type: ignore[no-untyped-call]  # redis-py's is untyped
+            assert await until(readiness(nexus, "ledger", well=False)) == said
+            assert json.loads((await got(nexus, "/readyz"))[1])["checks"]["bus"] == "ok"
+            await admin.execute_command(*mending)  # type: ignore[no-untyped-call]  # redis-py's is untyped
+            assert await until(readiness(nexus, "ledger", well=True)) == "ok"
+
+
+async def test_a_redis_that_is_gone(mongo_uri: str, database_name: str) -> None:
+    """A connection that is known to be gone is not called well for as long as it might have been silent."""
+    async with redis_server() as server:
+        well = settings(mongo_uri, database_name)
+        bus = BusSettings(url=SecretStr(server.url), heartbeat_s=60)
+        async with open_nexus(well.model_copy(update={"bus": bus})) as nexus:
+            assert await until(readiness(nexus, "bus", well=True)) == "ok"
+            await server.kill()
+            assert await until(readiness(nexus, "bus", well=False)) == "not connected"
+            await server.start()
+            assert await until(readiness(nexus, "bus", well=True)) == "ok"
