@@ -83,19 +83,23 @@ class Answerer:
 
         Raises nothing but cancellation. Where the bus keeps messages, it goes on until Redis is back.
         """
-        if delivery.deliveries > MOST_DELIVERIES:
-            await self._burying.bury(delivery, handed_out_too_often(delivery), DeadLetterCause.POISON)
-            self._bus.done(delivery)
-            return
         try:
+            if delivery.deliveries > MOST_DELIVERIES:
+                await self._give_up(delivery, handed_out_too_often(delivery), DeadLetterCause.POISON)
+                return
             ask = read_ask(delivery, at, max_bytes=self._settings.max_payload_bytes, signing=self._settings.signing)
+            await self._bring_about(ask, refused)
         except UnreadablePayloadError as error:
             too_large = len(delivery.payload) > self._settings.max_payload_bytes
             cause = DeadLetterCause.TOO_LARGE if too_large else DeadLetterCause.UNREADABLE
-            await self._burying.bury(delivery, str(error), cause)
-            self._bus.done(delivery)
-            return
-        await self._bring_about(ask, refused)
+            await self._give_up(delivery, str(error), cause)
+        except Exception:  # noqa: BLE001  # the outermost handler: one message must not end the service
+            _log.exception("request_failed")
+            await self._give_up(delivery, "answering it failed", DeadLetterCause.POISON)
+
+    async def _give_up(self, delivery: Delivery, reason: str, cause: DeadLetterCause, message_id: str = "") -> None:
+        await self._burying.bury(delivery, reason, cause, message_id)
+        self._bus.done(delivery)
 
     async def _bring_about(self, ask: Ask, refused: RequestError | None) -> None:
         delivery, asked_at = ask.delivery, ask.at
@@ -103,8 +107,7 @@ class Answerer:
             try:
                 await self._serve(ask, asked_at, refused)
             except BusRefusedError as error:
-                await self._burying.bury(delivery, str(error), DeadLetterCause.OTHER, ask.ids.id)
-                self._bus.done(delivery)
+                await self._give_up(delivery, str(error), DeadLetterCause.OTHER, ask.ids.id)
             except BusUnavailableError as error:
                 _log.warning("request_unanswered", request_id=ask.ids.id, reason=str(error))
                 if delivery.shared:

@@ -161,6 +161,7 @@ class StrangeBuilder(ContextBuilder):
         self.gate = anyio.Event()
         self.gate.set()
         self.failure: BaseException | None = None
+        self.overhearing: Exception | None = None
         self.begun: list[str] = []
         self.overheard: list[str] = []
 
@@ -177,6 +178,8 @@ class StrangeBuilder(ContextBuilder):
     def overhear(self, message: Message) -> None:
         """Take note."""
         self.overheard.append(message.id)
+        if self.overhearing:
+            raise self.overhearing
         super().overhear(message)
 
 

@@ -572,6 +572,18 @@ class TestFailures:
         assert [code(answer.content) for answer in answers] == ["success"] * 3
         assert len(trial.bus.settled) == 3
 
+    async def test_a_fault_outside_of_the_build(self) -> None:
+        """It does not end the service: the message is a dead letter, and the next request is answered."""
+        async with serving() as trial:
+            trial.builder.overhearing = LookupError("a secret")
+            await trial.claimed(ASKED)
+            trial.service.offer(asking(ASKED))
+            await trial.service.drained()
+            after = await trial.ask(request(request_id="msg_2"))
+            (letter,) = await trial.letters.newest(9)
+        assert code(after) == "success"
+        assert letter.reason == "answering it failed"
+
     async def test_a_key_of_another_kind(self) -> None:
         """What the ledger will never do is given up: a dead letter, and the delivery is done."""
         async with serving() as trial:
