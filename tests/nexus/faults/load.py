@@ -1,6 +1,7 @@
 """An orchestrator under test conditions: it sends requests, sends them again, and writes down all that it sees."""
 
 import hashlib
+import itertools
 import json
 import random
 import re
@@ -64,6 +65,7 @@ class Load:
         resends: how often a request was sent again.
         unheard: how often nobody listened to a request, or it was known already.
         whole_at: when the last context came in which nothing was missing.
+        resend_s: after how long a request is sent again.
     """
 
     def __init__(self, wire: Wire, history: History, *, resend_s: float = 1.0) -> None:
@@ -72,7 +74,7 @@ class Load:
         self.resends = 0
         self.unheard = 0
         self.whole_at = 0.0
-        self._resend_s = resend_s
+        self.resend_s = resend_s
         self._asked = 0
         self._went_on = anyio.Event()
         self._waiting: dict[str, anyio.Event] = {}
@@ -103,7 +105,7 @@ class Load:
         with anyio.move_on_after(asked.patience_s):
             await self._send(asked)
             while not answered.is_set():
-                with anyio.move_on_after(self._resend_s):
+                with anyio.move_on_after(self.resend_s):
                     await answered.wait()
                     break
                 self.resends += 1
@@ -123,11 +125,11 @@ class Load:
         rate: float,
         make: Callable[[int], Asked],
         *,
-        over: anyio.Event | None = None,
+        going_on: anyio.Event | None = None,
         abandoned: float = 0.0,
         most: int = 100,
     ) -> None:
-        """Ask `count` times at `rate` a second; stop asking when `over` is set.
+        """Ask `count` times at `rate` a second, and more often until `going_on` is set.
 
         A share of `abandoned` of the requests is given up within a tenth of a second. At `most` so many wait at once:
         where the machine is what limits, asking faster than it can answer would show nothing. Returns when each has
@@ -146,12 +148,23 @@ class Load:
                 room.release()
 
         async with anyio.create_task_group() as tasks:
-            for number in range(count):
+            for number in itertools.count():
                 await anyio.sleep(max(0.0, begin + number / rate - time.monotonic()))
                 await room.acquire()
-                if over and over.is_set():
+                if number >= count and (going_on is None or going_on.is_set()):
                     return
                 tasks.start_soon(ask, make(number))
+
+    @asynccontextmanager
+    async def offered(
+        self, rate: float, make: Callable[[int], Asked], *, least: int = 0, abandoned: float = 0.0, most: int = 100
+    ) -> AsyncIterator[None]:
+        """Ask all the time, as `offer` does, until the context ends; at least so often."""
+        over = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: self.offer(least, rate, make, going_on=over, abandoned=abandoned, most=most))
+            yield
+            over.set()
 
     async def settled(self) -> None:
         """Return when everything that was announced before has been heard."""

@@ -1,8 +1,10 @@
 """Where a scenario takes place: its own Redis, a MongoDB behind a proxy, replicas, an orchestrator and a history."""
 
+import asyncio
+import json
 import os
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +15,6 @@ import anyio
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-from nexus.config.settings import BusSettings, SystemSettings
 from nexus.core.tasks import ungrouped
 from tests.nexus.faults.fleet import Fleet, a_fleet
 from tests.nexus.faults.history import History
@@ -22,6 +23,7 @@ from tests.nexus.faults.leftovers import keep_what_shows
 from tests.nexus.faults.load import CANARY, Asked, Load, an_ask, loading
 from tests.nexus.support.proxy import Proxy, proxied
 from tests.nexus.support.redis_server import HOST, RedisServer, redis_server
+from tests.nexus.support.waiting import until
 
 Database = MongoClient[dict[str, Any]]
 
@@ -30,18 +32,22 @@ PREFIX: Final = "faults:"
 REDIS_PASSWORD: Final = f"{CANARY}-redis-{uuid.uuid4().hex}"
 MONGO_PASSWORD: Final = f"{CANARY}-mongo-{uuid.uuid4().hex}"
 SIGNING_SECRET: Final = f"{CANARY}-signing-{uuid.uuid4().hex}"
+# Variables of a service that takes nothing but what is signed.
+SIGNED: Final = {"bus__signing__keys": json.dumps({"k1": SIGNING_SECRET}), "bus__signing__required": "true"}
 
 _SCALE: Final = float(os.environ.get("NEXUS_FAULTS_SCALE", "1"))
-HAS_STREAMS: Final = "streams" in str(BusSettings.model_fields["mode"].annotation)
 # The modes of the bus that carry requests between processes.
-MODES: Final = ["pubsub", "streams"] if HAS_STREAMS else ["pubsub"]
-HAS_SIGNING: Final = "signing" in BusSettings.model_fields
-HAS_HTTP: Final = "http_port" in SystemSettings.model_fields
+MODES: Final = ["pubsub", "streams"]
 
 
-def scaled(count: int) -> int:
-    """`count`, or the share of it that `NEXUS_FAULTS_SCALE` asks for."""
-    return max(1, round(count * _SCALE))
+def scaled(count: int, *, least: int = 1) -> int:
+    """`count`, or the share of it that `NEXUS_FAULTS_SCALE` asks for, but no less than what shows anything."""
+    return max(least, round(count * _SCALE))
+
+
+def lasting(seconds: float, *, least: float) -> float:
+    """The same of a length of time."""
+    return max(least, seconds * _SCALE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,19 @@ class Stage:
     folder: Path
     mongo_uri: str
     lines: list[Line] = field(default_factory=list)
+
+
+def in_both_modes(scenario: Callable[[Stage, str], Awaitable[None]]) -> Callable[[Stage], Awaitable[None]]:
+    """A scenario in which little is to be done and much to be waited for: in both modes at once, each on its own."""
+
+    async def both(stage: Stage) -> None:
+        outcomes = await asyncio.gather(*(scenario(stage, mode) for mode in MODES), return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
+
+    both.__name__, both.__doc__ = scenario.__name__, scenario.__doc__
+    return both
 
 
 @dataclass
@@ -104,14 +123,22 @@ class Scene:
         await self.load.settled()
         return codes
 
-    def judged(self, late_after_ms: float | None = None) -> Verdict:
-        """What the history says until now. A lease beyond the deadline is allowed unless something else is said."""
-        allowed_ms = self.lease_ms if late_after_ms is None else late_after_ms
-        return judge(self.history.events(), late_after_ms=allowed_ms)
+    async def whole(self) -> None:
+        """Wait until requests that are sent now get contexts in which nothing is missing."""
+        since = self.history.happened("expecting whole answers")
+
+        async def is_whole() -> bool:
+            return self.load.whole_at > since
+
+        await until(is_whole)
 
     def verdict(self, *, late_after_ms: float | None = None, **figures: Any) -> Verdict:
-        """Judge the history, print the scenario's line, and keep it for the table at the end."""
-        found = self.judged(late_after_ms)
+        """Judge the history, print the scenario's line, and keep it for the table at the end.
+
+        A lease beyond the deadline is allowed unless something else is said.
+        """
+        allowed_ms = self.lease_ms if late_after_ms is None else late_after_ms
+        found = judge(self.history.events(), late_after_ms=allowed_ms)
         errors = {code: count for code, count in sorted(found.outcomes.items()) if code != "success"}
         more = {"worst_ms": found.worst_ms, "re-announced": found.reannounced, "resent": self.load.resends}
         more |= {code.lower(): count for code, count in errors.items()} | figures
@@ -185,9 +212,8 @@ def _environment(
         "bus__lease_ms": lease_ms,
         "database__name": database,
         "system__log_format": "json",
+        "system__http_port": 0,
     }
-    if HAS_HTTP:
-        common["system__http_port"] = 0
     return {f"NEXUS_{name.upper()}": str(value) for name, value in {**common, **settings}.items()}
 
 
@@ -229,7 +255,7 @@ class _mongo_user:  # noqa: N801  # used as a function
 
 
 async def every(seconds: float, times: int) -> AsyncIterator[int]:
-    """The schedule of a fault: `times` moments, `seconds` apart, the first after as many."""
+    """The schedule of a fault: `times` moments, `seconds` apart, the first after as many seconds."""
     for number in range(times):
         await anyio.sleep(seconds)
         yield number

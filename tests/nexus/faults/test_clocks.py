@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from tests.nexus.faults.scene import MODES, Stage, scaled, staged
+from tests.nexus.faults.scene import Stage, in_both_modes, scaled, staged
 
 
 def _with_clock(skew: str) -> dict[str, str]:
@@ -19,7 +19,7 @@ def _with_clock(skew: str) -> dict[str, str]:
 
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(shutil.which("faketime") is None, reason="needs faketime (Debian's package of that name)")
-@pytest.mark.parametrize("mode", MODES)
+@in_both_modes
 async def test_replicas_ten_minutes_apart(stage: Stage, mode: str) -> None:
     """One replica is ten minutes fast, one ten minutes slow: leases and deadlines hold as if they were not."""
     async with staged(stage, "clock_skew", mode) as scene:

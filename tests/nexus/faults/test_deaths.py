@@ -6,6 +6,7 @@ import signal
 import anyio
 import pytest
 
+from tests.nexus.e2e.harness import REQUEST
 from tests.nexus.faults import sabotage
 from tests.nexus.faults.fleet import Fleet
 from tests.nexus.faults.scene import MODES, Scene, Stage, scaled, staged
@@ -15,7 +16,6 @@ pytestmark = pytest.mark.parametrize("mode", MODES)
 # A second, on a machine of two cores that also runs the servers and the orchestrator. Without groups of consumers each
 # replica reads each request, so there is less room.
 _RATE = {"pubsub": 80.0, "streams": 100.0}
-_MANY = 1_000_000
 
 
 async def _kill_one(fleet: Fleet) -> None:
@@ -36,14 +36,13 @@ async def test_replicas_killed_in_the_middle_of_builds(stage: Stage, mode: str) 
     """Three replicas, ten SIGKILLs while they build: every request is answered once, within a lease and a deadline."""
     async with staged(stage, "replicas_killed", mode, direct_mongo=True, settings=sabotage.SETTINGS) as scene:
         await scene.fleet.start(3)
-        requests = scaled(5_000)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_kill, scene, 10, requests)
-            make = scene.asks(owners=500, say=sabotage.SLOW)
-            await scene.load.offer(requests, _RATE[mode], make, most=40)
+        requests, kills = scaled(5_000), scaled(10, least=3)
+        make = scene.asks(owners=500, say=sabotage.SLOW)
+        async with scene.load.offered(_RATE[mode], make, least=requests, most=40):
+            await _kill(scene, kills, requests)
         codes = await scene.ended()
         taken_over = scene.fleet.count("request_taken_over")
-        verdict = scene.verdict(kills=10, taken_over=taken_over)
+        verdict = scene.verdict(kills=kills, taken_over=taken_over)
     assert verdict.clean
     assert verdict.worst_ms <= scene.lease_ms + scene.deadline_ms
     assert taken_over
@@ -55,22 +54,15 @@ async def test_replicas_replaced_one_after_another(stage: Stage, mode: str) -> N
     """SIGTERM to one replica after another under load, five times: nothing is lost, and each exits 0."""
     async with staged(stage, "rolling_sigterm", mode, settings=sabotage.SETTINGS) as scene:
         await scene.fleet.start(3)
-        over, codes = anyio.Event(), []
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_offer_until, scene, over)
-            for _ in range(5):
+        codes, stops = [], scaled(5, least=2)
+        async with scene.load.offered(_RATE[mode], scene.asks(say=sabotage.SLOW), most=30):
+            for _ in range(stops):
                 await scene.fleet.start()
                 codes.append(await scene.fleet.running[0].end())
-            over.set()
         codes += await scene.ended()
-        verdict = scene.verdict(exit_codes=sorted(set(codes)), stops=5)
+        verdict = scene.verdict(exit_codes=sorted(set(codes)), stops=stops)
     assert verdict.clean
     assert set(codes) == {0}
-
-
-async def _offer_until(scene: Scene, over: anyio.Event) -> None:
-    make = scene.asks(say=sabotage.SLOW)
-    await scene.load.offer(_MANY, _RATE[scene.mode], make, over=over, most=30)
 
 
 @pytest.mark.timeout(120)
@@ -81,8 +73,8 @@ async def test_a_replica_that_sleeps_through_its_lease(stage: Stage, mode: str) 
         sleeper, _ = await scene.fleet.start(2)
         await scene.load.offer(scaled(60), 60, scene.asks())
         scene.mongo_proxy.latency_s = 0.3
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(scene.load.offer, scaled(60), 60, scene.asks())
+        # Stopped in the middle of builds, whatever the scale.
+        async with scene.load.offered(60, scene.asks(), least=60):
             await anyio.sleep(0.9)
             scene.history.happened("stopped", replica=sleeper.name)
             sleeper.send(signal.SIGSTOP)
@@ -100,7 +92,7 @@ async def test_a_replica_that_sleeps_through_its_lease(stage: Stage, mode: str) 
 
 @pytest.mark.timeout(120)
 async def test_one_id_asked_a_hundred_times_at_once(stage: Stage, mode: str) -> None:
-    """The same bytes a hundred times at once to three replicas, ten times over: each is built once."""
+    """The same bytes a hundred times at once to three replicas, ten times over: all arrive, and each is built once."""
     async with staged(stage, "same_id_100_times", mode) as scene:
         await scene.fleet.start(3)
         make, ids = scene.asks(), scaled(10)
@@ -109,9 +101,13 @@ async def test_one_id_asked_a_hundred_times_at_once(stage: Stage, mode: str) -> 
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(scene.load.ask, asked)
                 for _ in range(99):
-                    tasks.start_soon(scene.load.wire.send, asked.id, asked.payload)
+                    # Not as a requester would, who enqueues once.
+                    tasks.start_soon(scene.load.wire.say, REQUEST, asked.payload)
+        await scene.load.wire.done(REQUEST)
+        arrived = await scene.load.wire.arrived(REQUEST)
         await scene.ended()
         built = scene.fleet.count("answered", outcome="success")
-        verdict = scene.verdict(built=built)
+        verdict = scene.verdict(built=built, arrived=arrived)
     assert verdict.clean
     assert verdict.answered_once == built == ids
+    assert arrived >= 100 * ids

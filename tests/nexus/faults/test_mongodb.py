@@ -1,54 +1,30 @@
 """MongoDB dies, vanishes and comes back (issue 3; CONTRACT §1.4, §10; the note on reliability, cases 5, 16 and 17)."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 
 import anyio
 import pytest
 
 from tests.nexus.faults.judge import undegraded_between
-from tests.nexus.faults.scene import MODES, Scene, Stage, staged
+from tests.nexus.faults.scene import Scene, Stage, in_both_modes, lasting, staged
 from tests.nexus.support.mongo_server import mongo_server
-from tests.nexus.support.waiting import until
-
-pytestmark = pytest.mark.parametrize("mode", MODES)
 
 _RATE = 20.0
-_OUTAGE_S = 4.0
-
-
-@asynccontextmanager
-async def _load(scene: Scene) -> AsyncIterator[None]:
-    """Requests all the time."""
-    over = anyio.Event()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(lambda: scene.load.offer(1_000_000, _RATE, scene.asks(), over=over))
-        yield
-        over.set()
-
-
-async def _until_whole(scene: Scene) -> None:
-    """Wait until requests that are sent now get contexts in which nothing is missing."""
-    since = scene.history.happened("expecting whole answers")
-
-    async def whole() -> bool:
-        return scene.load.whole_at > since
-
-    await until(whole)
 
 
 async def _outage(scene: Scene, begin: Callable[[], Awaitable[None]], end: Callable[[], Awaitable[None]]) -> list[str]:
     """Take MongoDB away for a while. Returns requests whose answers kept silent about it."""
     await begin()
     began = scene.history.happened("mongodb_gone")
-    await anyio.sleep(_OUTAGE_S)
+    await anyio.sleep(lasting(4.0, least=2.5))
     ended = scene.history.happened("mongodb_back")
     await end()
-    await _until_whole(scene)
+    await scene.whole()
     return undegraded_between(scene.history.events(), began, ended)
 
 
 @pytest.mark.timeout(120)
+@in_both_modes
 async def test_mongodb_killed_vanished_and_restarted(stage: Stage, mode: str) -> None:
     """Every request is answered before its deadline, and what was answered without MongoDB says so."""
     async with mongo_server() as mongo, staged(stage, "mongodb_gone", mode, mongo_port=mongo.port) as scene:
@@ -62,8 +38,8 @@ async def test_mongodb_killed_vanished_and_restarted(stage: Stage, mode: str) ->
             proxy.behave()
             proxy.reset()
 
-        async with _load(scene):
-            await _until_whole(scene)
+        async with scene.load.offered(_RATE, scene.asks()):
+            await scene.whole()
             silent = await _outage(scene, mongo.kill, mongo.start)
             silent += await _outage(scene, vanish, appear)
         codes = await scene.ended()
@@ -75,13 +51,14 @@ async def test_mongodb_killed_vanished_and_restarted(stage: Stage, mode: str) ->
 
 
 @pytest.mark.timeout(120)
+@in_both_modes
 async def test_sigterm_while_mongodb_has_vanished(stage: Stage, mode: str) -> None:
     """A replica that is stopped while MongoDB swallows everything exits 0 in time, and another takes over."""
     drain_s = 5
     async with staged(stage, "sigterm_without_mongodb", mode, settings={"system__drain_seconds": drain_s}) as scene:
         first, _ = await scene.fleet.start(2)
-        async with _load(scene):
-            await _until_whole(scene)
+        async with scene.load.offered(_RATE, scene.asks()):
+            await scene.whole()
             scene.mongo_proxy.vanish()
             await anyio.sleep(1)
             began = scene.history.happened("sigterm", replica=first.name)

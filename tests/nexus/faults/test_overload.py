@@ -23,9 +23,9 @@ async def test_ten_times_more_than_can_be_done(stage: Stage, mode: str) -> None:
         await scene.fleet.start(2)
         # A build takes about half a second, so two replicas with four each can do some twenty a second.
         scene.mongo_proxy.latency_s = 0.1
-        await scene.load.offer(scaled(400), 200, scene.asks(), most=_UNBOUNDED)
+        await scene.load.offer(scaled(400, least=100), 200, scene.asks(), most=_UNBOUNDED)
         before_kb = _memory_kb(scene)
-        await scene.load.offer(scaled(1_600), 200, scene.asks(), most=_UNBOUNDED)
+        await scene.load.offer(scaled(1_600, least=400), 200, scene.asks(), most=_UNBOUNDED)
         after_kb = _memory_kb(scene)
         scene.mongo_proxy.behave()
         await scene.ended()
@@ -45,11 +45,11 @@ async def test_somebody_listens_and_does_not_read(stage: Stage) -> None:
     async with staged(stage, "deaf_subscriber", "pubsub") as scene:
         await scene.load.wire.redis.config_set("client-output-buffer-limit", "pubsub 1mb 512kb 5")
         await scene.fleet.start(2)
-        await scene.load.offer(scaled(100), 50, scene.asks())
+        await scene.load.offer(scaled(100, least=50), 50, scene.asks())
         before_kb = _memory_kb(scene)
         with socket.create_connection((HOST, scene.redis.port)) as deaf:
             deaf.sendall(f"AUTH {REDIS_PASSWORD}\r\nSUBSCRIBE {PREFIX}{RESPONSE}\r\n".encode())
-            await scene.load.offer(scaled(500), 50, scene.asks())
+            await scene.load.offer(scaled(500, least=150), 50, scene.asks())
         after_kb = _memory_kb(scene)
         await scene.ended()
         verdict = scene.verdict(rss_before_mb=before_kb // 1_024, rss_after_mb=after_kb // 1_024)

@@ -9,7 +9,7 @@ from pymongo import MongoClient
 
 from tests.nexus.e2e.harness import stored_runs
 from tests.nexus.faults.load import a_mark
-from tests.nexus.faults.scene import MODES, Scene, Stage, scaled, staged, through
+from tests.nexus.faults.scene import MODES, Scene, Stage, every, scaled, staged, through
 
 _OWNERS = 50
 
@@ -35,26 +35,40 @@ async def _break_connections(scene: Scene, over: anyio.Event) -> None:
             await over.wait()
 
 
+async def _replace(scene: Scene, times: int) -> list[int]:
+    """Stop one replica after another, whatever it has in hand. Returns their exit codes."""
+    codes = []
+    async for _ in every(1.0, times):
+        await scene.fleet.start(variables=through(scene.redis_proxy))
+        codes.append(await scene.fleet.running[0].end())
+    return codes
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("mode", MODES)
 async def test_fifty_owners_and_broken_connections(stage: Stage, mode: str) -> None:
-    """Fifty owners at once, a fifth of the requests given up, connections reset at random: no text reaches another."""
-    async with staged(stage, "fifty_owners", mode) as scene:
+    """A fifth of the requests given up, connections reset, services stopped amid builds: no text reaches another."""
+    async with staged(stage, "fifty_owners", mode, settings={"system__drain_seconds": 0}) as scene:
         _plant(scene)
         await scene.fleet.start(2, through(scene.redis_proxy))
         scene.mongo_proxy.latency_s = 0.01
         over = anyio.Event()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_break_connections, scene, over)
-            await scene.load.offer(scaled(500), 30, scene.asks(owners=_OWNERS), abandoned=0.2)
+            make = scene.asks(owners=_OWNERS)
+            async with scene.load.offered(30, make, least=scaled(500), abandoned=0.2):
+                codes = await _replace(scene, scaled(6, least=3))
             over.set()
-        await scene.ended()
+        codes += await scene.ended()
         events = scene.history.events()
         answers = [event for event in events if event["type"] == "ok"]
         abandoned = sum(event.get("what") == "abandoned" for event in events)
         foreign = sum(event["owners"] != [event["owner"]] for event in answers)
         marks = sum(event["seen"] for event in answers)
-        verdict = scene.verdict(abandoned=abandoned, foreign=foreign, marks_shown=marks)
+        cancelled = sum(line["pending"] for each in scene.fleet.replicas for line in each.events("drain_incomplete"))
+        verdict = scene.verdict(abandoned=abandoned, builds_cancelled=cancelled, foreign=foreign, marks_shown=marks)
     assert verdict.clean
     assert foreign == 0
     assert marks > 3 * len(answers)
+    assert cancelled
+    assert set(codes) == {0}

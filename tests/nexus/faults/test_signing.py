@@ -11,12 +11,9 @@ from pymongo import MongoClient
 
 from tests.nexus.e2e.harness import REQUEST, a_request
 from tests.nexus.faults.load import Asked, Seal
-from tests.nexus.faults.scene import HAS_SIGNING, MODES, SIGNING_SECRET, Scene, Stage, scaled, staged
+from tests.nexus.faults.scene import SIGNED, SIGNING_SECRET, Scene, Stage, in_both_modes, scaled, staged
 from tests.nexus.faults.signatures import sealed
 
-pytestmark = pytest.mark.skipif(not HAS_SIGNING, reason="bus.signing is not there yet")
-
-_SETTINGS = {"bus__signing__keys": json.dumps({"k1": SIGNING_SECRET}), "bus__signing__required": "true"}
 _RIGHT: Seal = partial(sealed, topic=REQUEST, key="k1", secret=SIGNING_SECRET)
 
 
@@ -36,7 +33,7 @@ _WRONG: dict[str, Seal | None] = {
     "unknown_key": partial(sealed, topic=REQUEST, key="k9", secret=SIGNING_SECRET),
     "cross_topic": partial(sealed, topic="llm.results", key="k1", secret=SIGNING_SECRET),
     "tampered": _tampered,
-    "replayed": _stale,
+    "stale": _stale,
 }
 
 
@@ -50,10 +47,10 @@ async def _send_results(scene: Scene) -> None:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("mode", MODES)
+@in_both_modes
 async def test_only_what_is_signed_is_believed(stage: Stage, mode: str) -> None:
     """Unsigned, wrong key, stale and cross-topic messages: none is accepted, each request is told so; others go on."""
-    async with staged(stage, "signing_required", mode, settings=_SETTINGS) as scene:
+    async with staged(stage, "signing_required", mode, settings=SIGNED) as scene:
         await scene.fleet.start(2)
         asked: dict[str, list[Asked]] = {}
         async with anyio.create_task_group() as tasks:

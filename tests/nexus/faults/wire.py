@@ -1,6 +1,7 @@
 """What an orchestrator says to Nexus, in either mode of the bus: redis-py and the contract, nothing of Nexus."""
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -12,6 +13,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from tests.nexus.e2e.harness import REQUEST, RESPONSE
+from tests.nexus.support.waiting import until
 
 _PAUSE_S: Final = 0.02
 _CONNECTIONS: Final = 64
@@ -46,7 +48,15 @@ class Wire(ABC):
 
     @abstractmethod
     async def say(self, topic: str, payload: bytes) -> None:
-        """Send any message on any topic."""
+        """Send any message on any topic, again if it was sent before."""
+
+    @abstractmethod
+    async def arrived(self, topic: str) -> int:
+        """How many messages Redis has taken on a topic, of those that were sent here."""
+
+    @abstractmethod
+    async def done(self, topic: str) -> None:
+        """Return when the service has done all that was sent on a topic, where that can be known."""
 
     @abstractmethod
     def read(self) -> AsyncIterator[bytes | None]:
@@ -64,13 +74,27 @@ class Wire(ABC):
 class PubSubWire(Wire):
     """Mode `pubsub`."""
 
+    def __init__(self, redis: Redis, prefix: str) -> None:
+        super().__init__(redis, prefix)
+        self._said: Counter[str] = Counter()
+
     async def send(self, request_id: str, payload: bytes) -> int:  # noqa: ARG002  # the other wire needs it
         """Publish."""
-        return int(await self.redis.publish(self.prefix + REQUEST, payload))
+        heard = int(await self.redis.publish(self.prefix + REQUEST, payload))
+        self._said[REQUEST] += 1
+        return heard
 
     async def say(self, topic: str, payload: bytes) -> None:
         """Publish."""
         await self.redis.publish(self.prefix + topic, payload)
+        self._said[topic] += 1
+
+    async def arrived(self, topic: str) -> int:
+        """Those that were published without an error."""
+        return self._said[topic]
+
+    async def done(self, topic: str) -> None:
+        """Nobody knows."""
 
     async def read(self) -> AsyncIterator[bytes | None]:
         """Subscribe to the answers of everybody."""
@@ -101,6 +125,19 @@ class StreamsWire(Wire):
     async def say(self, topic: str, payload: bytes) -> None:
         """Append."""
         await self.redis.xadd(self.prefix + topic, {"message": payload})
+
+    async def arrived(self, topic: str) -> int:
+        """Entries of the stream, those that were trimmed included."""
+        return int((await self.redis.xinfo_stream(self.prefix + topic))["entries-added"])
+
+    async def done(self, topic: str) -> None:
+        """Nothing waits in the stream and nothing is pending."""
+
+        async def all_done() -> bool:
+            groups = await self.redis.xinfo_groups(self.prefix + topic)
+            return not any(group["pending"] or group["lag"] for group in groups)
+
+        await until(all_done)
 
     async def read(self) -> AsyncIterator[bytes | None]:
         """Read the stream of answers from where reading stopped."""

@@ -4,7 +4,7 @@ import random
 import socket
 import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import anyio
@@ -18,6 +18,7 @@ _RESET = struct.pack("ii", 1, 0)
 @dataclass(eq=False)
 class _Connection:
     client: SocketStream
+    upstream: int = 0
     stalled: bool = False
     muted: bool = False
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -70,7 +71,10 @@ class Proxy:
         self.latency_s, self.bytes_per_s = 0.0, 0
 
     def stall(self) -> None:
-        """From now on the connections that there are carry nothing, and neither end is told. New ones work."""
+        """From now on the connections that there are carry nothing, and neither end is told. New ones work.
+
+        When one end closes such a connection, the other is not told either.
+        """
         for connection in self._connections:
             connection.stalled = True
 
@@ -78,6 +82,10 @@ class Proxy:
         """From now on what the server says on the connections that there are is lost; what it is told reaches it."""
         for connection in self._connections:
             connection.muted = True
+
+    def upstream_ports(self) -> set[int]:
+        """From where the connections that there are reach the server."""
+        return {connection.upstream for connection in self._connections}
 
     async def serve(self, client: SocketStream) -> None:
         """Carry one connection."""
@@ -92,7 +100,9 @@ class Proxy:
                     await self._carry(connection)
                 if connection.scope.cancelled_caught:
                     raw: socket.socket = client.extra_attributes[SocketAttribute.raw_socket]()
-                    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                    # It may have been closed at the other end in the meantime.
+                    with suppress(OSError):
+                        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         finally:
             self._connections.remove(connection)
 
@@ -104,6 +114,7 @@ class Proxy:
         except OSError:
             connection.scope.cancel()
             return
+        connection.upstream = server.extra_attributes[SocketAttribute.local_port]()
         async with server, anyio.create_task_group() as tasks:
             tasks.start_soon(self._pump, connection, connection.client, server, tasks.cancel_scope)
             tasks.start_soon(self._pump, connection, server, connection.client, tasks.cancel_scope)
@@ -123,6 +134,8 @@ class Proxy:
                 await sink.send(piece)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass
+        if connection.stalled:
+            await anyio.sleep_forever()
         both.cancel()
 
 
