@@ -118,7 +118,7 @@ class Subscription(Protocol):
 
     @property
     def silent_s(self) -> float:
-        """For how long nothing has been heard from the bus, its own signs of life included."""
+        """For how long nothing has been heard from the bus, its own signs of life included, where it is most silent."""
         ...
 
     async def stop(self) -> None:

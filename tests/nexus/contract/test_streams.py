@@ -164,8 +164,8 @@ async def test_what_is_in_hand_is_held(redis_url: str, channel_prefix: str) -> N
     """Work that takes many leases stays with its consumer, however many others look; the dead's is found beyond it."""
     key = f"{channel_prefix}a"
     async with open_redis(redis_url) as client:
-        one = streams_bus(client, channel_prefix, lease_ms=SHORT_MS)
-        other = streams_bus(client, channel_prefix, lease_ms=SHORT_MS)
+        one = streams_bus(client, channel_prefix, lease_ms=CALM_MS)
+        other = streams_bus(client, channel_prefix, lease_ms=CALM_MS)
         # No room for more, so that what is left goes to the other.
         async with one.consume([Work("a", 200)]) as of_one:
             await enqueue(client, key, numbered(200))
@@ -174,7 +174,7 @@ async def test_what_is_in_hand_is_held(redis_url: str, channel_prefix: str) -> N
             begun = await now_ms(client)
             async with other.consume([Work("a", 3)]) as of_other:
                 assert payloads(await take(of_other, 1)) == [b"left"]
-                await until(has_passed(client, begun, 8 * SHORT_MS))
+                await until(has_passed(client, begun, 5 * CALM_MS))
                 found = {entry["message_id"].decode(): entry for entry in await pending(client, key)}
                 assert {found[delivery.entry]["times_delivered"] for delivery in held} == {1}
                 assert len({found[delivery.entry]["consumer"] for delivery in held}) == 1
