@@ -33,6 +33,9 @@ from tests.nexus.support.streams import (
 )
 from tests.nexus.support.waiting import take, take_all, until
 
+# A busy machine may pause for longer than a sign of life is due in a short lease.
+CALM_MS = 600
+
 
 async def with_group(client: Redis, key: str) -> None:
     """Have the group there before anybody consumes."""
