@@ -17,9 +17,10 @@ from rich.console import Console
 
 from nexus import __version__, dead_letters, demo, doctor
 from nexus.bootstrap import open_nexus
+from nexus.client import AnswerError
 from nexus.config import Settings, load_settings, signing_of
 from nexus.connections import open_client
-from nexus.core.errors import NexusError, RequestError
+from nexus.core.errors import BusUnavailableError, NexusError
 from nexus.core.models import Message, Role, Run, new_run_id
 from nexus.core.tasks import ungrouped
 from nexus.core.wire import explain
@@ -39,6 +40,8 @@ Config = Annotated[
     Path | None, typer.Option(help="Settings file. Default: what NEXUS_CONFIG names.", show_default=False)
 ]
 _DATA = Path(".nexus")
+_NOBODY = "is a service running on this bus, with this bus.mode and bus.channel_prefix? (nexus doctor)"
+_NOT_BELIEVED = "answers came, but none signed with a key known here: compare bus.signing.keys"
 
 
 def main() -> None:
@@ -112,14 +115,14 @@ def request(  # noqa: PLR0917  # typer makes options of them
         _fail(explain(error).replace("owner_key", "--owner"), 1)
     try:
         content = anyio.run(_request, settings, run, timeout)
-    except RequestError as error:
+    except AnswerError as error:
         if as_json:
-            described = {"code": error.code, "message": error.message, "retryable": error.code.retryable}
-            described |= {} if error.retry_after_ms is None else {"retry_after_ms": error.retry_after_ms}
-            typer.echo(json.dumps({"status": "error", "error": described}, ensure_ascii=False))
+            typer.echo(json.dumps(error.content, ensure_ascii=False, indent=2))
         _fail(str(error), 1)
-    except TimeoutError:
-        _fail(f"no answer within {timeout:g} s: is a service running on this bus? (nexus doctor)", 2)
+    except TimeoutError as error:
+        _fail(f"no answer within {timeout:g} s: {error}", 2)
+    except BusUnavailableError as error:
+        _fail(f"{error}: {doctor.bus_advice(error)}", 1)
     if as_json:
         typer.echo(json.dumps(content, ensure_ascii=False, indent=2))
     else:
@@ -199,7 +202,10 @@ async def _request(settings: Settings, run: Run, timeout: float) -> dict[str, An
         signing=signing_of(bus.signing),
         connect_s=timeout,
     ) as client:
-        return await client.build(run, timeout=timeout)
+        try:
+            return await client.build(run, timeout=timeout)
+        except TimeoutError:
+            raise TimeoutError(_NOT_BELIEVED if client.disbelieved else _NOBODY) from None
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -30,7 +30,22 @@ _PAUSE_S: Final = 0.1
 _OF_ANOTHER_COPY: Final = frozenset({ErrorCode.UNAUTHENTICATED, ErrorCode.ID_CONFLICT})
 _OF_AN_UNSIGNED_COPY: Final = frozenset({ErrorCode.INVALID_REQUEST, ErrorCode.PAYLOAD_TOO_LARGE})
 
-Outcome = dict[str, Any] | RequestError
+
+class AnswerError(RequestError):
+    """What Nexus answered with an error.
+
+    Attributes:
+        content: of the answer, as it came.
+    """
+
+    def __init__(
+        self, code: ErrorCode, message: str, retry_after_ms: int | None = None, *, content: dict[str, Any]
+    ) -> None:
+        super().__init__(code, message, retry_after_ms)
+        self.content = content
+
+
+Outcome = dict[str, Any] | AnswerError
 
 
 class _Waiting:
@@ -39,7 +54,7 @@ class _Waiting:
     def __init__(self) -> None:
         self.answered = anyio.Event()
         self.outcome: Outcome | None = None
-        self.doubtful: RequestError | None = None
+        self.doubtful: AnswerError | None = None
 
 
 class ContextClient:
@@ -47,10 +62,12 @@ class ContextClient:
 
     Attributes:
         unheard: how often a request was sent and nobody was there to hear it; it is soon sent again.
+        disbelieved: how many answers came that were not signed with a key known here.
     """
 
     def __init__(self, bus: Bus, *, resend_s: float = 1.0, signing: Signing | None = None) -> None:
         self.unheard = 0
+        self.disbelieved = 0
         self._bus = bus
         self._signing = signing
         self._resend_s = resend_s
@@ -78,7 +95,7 @@ class ContextClient:
             timeout: seconds until the answer is of no use any more, 0.1 to 60; Nexus is told.
 
         Raises:
-            RequestError: Nexus answered with an error; its `code` says which, and of an overloaded service
+            AnswerError: Nexus answered with an error; its `code` says which, and of an overloaded service
                 `retry_after_ms` says when trying again, with a new run of the same content, may help.
             TimeoutError: nobody answered in time.
         """
@@ -101,7 +118,7 @@ class ContextClient:
             outcome = waiting.doubtful
         finally:
             del self._waiting[message.id]
-        if isinstance(outcome, RequestError):
+        if isinstance(outcome, AnswerError):
             raise outcome
         return outcome
 
@@ -134,13 +151,16 @@ class ContextClient:
                 message = decode(
                     delivery.payload, max_bytes=_LARGEST_ANSWER, topic=delivery.topic, signing=self._signing
                 )
-            except (EnvelopeError, UnreadablePayloadError):
+            except EnvelopeError as error:
+                self.disbelieved += error.code is ErrorCode.UNAUTHENTICATED
+                continue
+            except UnreadablePayloadError:
                 continue
             waiting = self._waiting.get(str(message.metadata.get("request_id")))
             outcome = _outcome(message.content)
             if waiting is None or waiting.outcome is not None or outcome is None:
                 continue
-            if isinstance(outcome, RequestError) and self._may_be_of_a_copy(outcome.code):
+            if isinstance(outcome, AnswerError) and self._may_be_of_a_copy(outcome.code):
                 waiting.doubtful = outcome
                 continue
             waiting.outcome = outcome
@@ -159,4 +179,5 @@ def _outcome(content: Any) -> Outcome | None:
     code = error.get("code")
     known = ErrorCode(code) if code in list(ErrorCode) else ErrorCode.INTERNAL
     retry_after_ms = error.get("retry_after_ms")
-    return RequestError(known, str(error.get("message", "")), retry_after_ms if type(retry_after_ms) is int else None)
+    wait_ms = retry_after_ms if type(retry_after_ms) is int else None
+    return AnswerError(known, str(error.get("message", "")), wait_ms, content=content)

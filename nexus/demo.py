@@ -136,7 +136,8 @@ async def _until(holds: Callable[[], Awaitable[bool]], what: str) -> None:
 
 
 def show_context(console: Console, content: Mapping[str, Any]) -> None:
-    """Print the messages of an answer, each in a frame, and the manifest as a table."""
+    """Print what is missing from an answer, its messages, each in a frame, and the manifest as a table."""
+    _note(console, "Missing", content["degraded"])
     blocks = {block["index"]: block for block in content["context"]["blocks"]}
     for index, message in enumerate(content["messages"]):
         block = blocks.get(index)
@@ -154,9 +155,12 @@ def show_context(console: Console, content: Mapping[str, Any]) -> None:
     )
     if timings := context["timings_ms"]:
         console.print("Timings: " + ", ".join(f"{stage} {ms:.1f} ms" for stage, ms in timings.items()))
-    for label, items in (("Missing", content["degraded"]), ("Notes", context["notes"])):
-        if items:
-            console.print(f"{label}: {'; '.join(items)}", style="yellow", markup=False)
+    _note(console, "Notes", context["notes"])
+
+
+def _note(console: Console, label: str, items: Sequence[str]) -> None:
+    if items:
+        console.print(f"{label}: {'; '.join(items)}", style="yellow", markup=False)
 
 
 def _manifest_table(blocks: Sequence[Mapping[str, Any]]) -> Table:

@@ -30,6 +30,7 @@ class StreamSubscription:
 
     def __init__(self, client: Redis, prefix: str, news: tuple[str, ...], most_work: int) -> None:
         self.reconnects = 0
+        self.failure = ""
         self.backlogs: dict[str, int] = {}
         self.stopping = anyio.Event()
         self.news = news
@@ -69,10 +70,11 @@ class StreamSubscription:
 
     def failed(self, topic: str, error: Exception) -> None:
         """Note that Redis has refused, or has not replied. Several readers that lose it at once lose it once."""
+        self.failure = type(error).__name__
         if isinstance(error, ResponseError):
             _log.error("topic_unusable", topic=topic, reason=str(error)[:_LONGEST_REASON])
         else:
-            _log.warning("bus_disconnected", reason=type(error).__name__)
+            _log.warning("bus_disconnected", reason=self.failure)
             self._lost = True
 
     async def deliver(self, delivery: Delivery) -> None:

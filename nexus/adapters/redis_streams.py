@@ -155,7 +155,8 @@ class RedisStreamsBus:
                 for reader in readers:
                     await tasks.start(reader.run)
         except TimeoutError:
-            raise BusUnavailableError(f"no answer from Redis within {self._connect_s:g} s") from None
+            reason = f": {subscription.failure}" if subscription.failure else ""
+            raise BusUnavailableError(f"no answer from Redis within {self._connect_s:g} s{reason}") from None
         self._readers += readers
         subscription.begin(reader.topic for reader in readers)
         tasks.start_soon(subscription.hear_news)

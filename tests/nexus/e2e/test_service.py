@@ -233,7 +233,8 @@ def test_the_request_command_keeps_its_output_clean(environment: Environment) ->
     environment |= {"NEXUS_BUS__URL": "redis://127.0.0.1:1/0"}
     failed = _nexus("request", "--owner", "a", "--input", "x", "--json", "--timeout", "0.5", environment=environment)
     assert (failed.returncode, failed.stdout) == (1, "")
-    assert failed.stderr == "nexus: no answer from Redis within 0.5 s\n"
+    advice = "see that Redis runs, and bus.url with its user and password (NEXUS_BUS__URL)"
+    assert failed.stderr == f"nexus: no answer from Redis within 0.5 s: ConnectionError: {advice}\n"
 
 
 def test_the_request_command_says_that_nobody_answered(environment: Environment) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from functools import partial
+from subprocess import CompletedProcess
 from typing import Any
 
 import anyio
@@ -16,6 +17,16 @@ from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.topics import Topics
 from nexus.core.wire import decode, encode
 from nexus.services.context.answers import error_answer
+from tests.nexus.support.redis_server import redis_server
+
+
+async def asked_for(bus: dict[str, str], timeout_s: float) -> CompletedProcess[bytes]:
+    """What `nexus request --json` does with these settings of the bus."""
+    words = ["request", "--owner", "ada", "--input", "Good morning", "--json", "--timeout", str(timeout_s)]
+    variables = {f"NEXUS_BUS__{name}": value for name, value in bus.items()}
+    return await anyio.run_process(
+        [sys.executable, "-m", "nexus", *words], check=False, env={**os.environ, **variables}
+    )
 
 
 async def refuse(bus: RedisPubSubBus, error: RequestError, *, task_status: TaskStatus[None]) -> None:
@@ -45,13 +56,41 @@ async def test_an_error_in_json(
     redis_url: str, channel_prefix: str, error: RequestError, expected: dict[str, Any]
 ) -> None:
     """An error answer is given whole, with the time after which trying again may help where that is known; exit 1."""
-    words = ["request", "--owner", "ada", "--input", "Good morning", "--json", "--timeout", "30"]
-    variables = {"NEXUS_BUS__URL": redis_url, "NEXUS_BUS__CHANNEL_PREFIX": channel_prefix}
     async with open_redis(redis_url) as client, anyio.create_task_group() as tasks:
         await tasks.start(partial(refuse, RedisPubSubBus(client, prefix=channel_prefix), error))
-        done = await anyio.run_process(
-            [sys.executable, "-m", "nexus", *words], check=False, env={**os.environ, **variables}
-        )
+        done = await asked_for({"URL": redis_url, "CHANNEL_PREFIX": channel_prefix}, timeout_s=30)
         tasks.cancel_scope.cancel()
-    assert (done.returncode, json.loads(done.stdout)) == (1, {"status": "error", "error": expected})
+    content = {"status": "error", "error": expected, "messages": [], "tools": []}
+    assert (done.returncode, json.loads(done.stdout)) == (1, content)
     assert done.stderr.decode() == f"nexus: {error}\n"
+
+
+async def test_answers_that_cannot_be_believed(redis_url: str, channel_prefix: str) -> None:
+    """With a key that the service does not know the time-out says so; exit 2."""
+    error = RequestError(ErrorCode.EMPTY_INPUT, "is empty")
+    bus = {"URL": redis_url, "CHANNEL_PREFIX": channel_prefix}
+    bus |= {"SIGNING__KEYS": "{k1: not known to the service}", "SIGNING__REQUIRED": "true"}
+    async with open_redis(redis_url) as client, anyio.create_task_group() as tasks:
+        await tasks.start(partial(refuse, RedisPubSubBus(client, prefix=channel_prefix), error))
+        done = await asked_for(bus, timeout_s=2)
+        tasks.cancel_scope.cancel()
+    reason = "answers came, but none signed with a key known here: compare bus.signing.keys"
+    assert (done.returncode, done.stderr.decode()) == (2, f"nexus: no answer within 2 s: {reason}\n")
+
+
+@pytest.mark.parametrize("mode", ["pubsub", "streams"])
+async def test_nobody_answers(redis_url: str, channel_prefix: str, mode: str) -> None:
+    """The time-out says what may differ; exit 2."""
+    done = await asked_for({"URL": redis_url, "CHANNEL_PREFIX": channel_prefix, "MODE": mode}, timeout_s=0.5)
+    reason = "is a service running on this bus, with this bus.mode and bus.channel_prefix? (nexus doctor)"
+    assert (done.returncode, done.stderr.decode()) == (2, f"nexus: no answer within 0.5 s: {reason}\n")
+
+
+@pytest.mark.parametrize("mode", ["pubsub", "streams"])
+async def test_a_wrong_password(mode: str) -> None:
+    """The kind of error and what to do are named, and the password is not; exit 1."""
+    async with redis_server(password="right") as server:
+        done = await asked_for({"URL": server.url.replace("right", "canary"), "MODE": mode}, timeout_s=1)
+    advice = "AuthenticationError: correct user and password in bus.url (NEXUS_BUS__URL)"
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.decode() == f"nexus: no answer from Redis within 1 s: {advice}\n"

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from nexus.adapters.memory_bus import MemoryBus
-from nexus.client import ContextClient
+from nexus.client import AnswerError, ContextClient
 from nexus.core.errors import RequestError
 from nexus.core.models import Message, Role, Run
 from nexus.core.signing import Signing
@@ -134,3 +134,31 @@ async def test_a_refusal_counts_when_nothing_better_comes() -> None:
     async with contested({"status": "error", "error": {"code": "UNAUTHENTICATED", "message": "no"}}) as bus:
         with pytest.raises(RequestError, match="UNAUTHENTICATED: no"):
             await build(bus, REQUIRED, timeout=0.3)
+
+
+async def test_answers_that_cannot_be_believed_are_counted() -> None:
+    """So that who waits in vain learns why."""
+    run = Run(owner_key="ada")
+    async with answering(STRANGER, None) as (bus, _), ContextClient(bus, signing=REQUIRED).listening() as client:
+        with pytest.raises(TimeoutError):
+            await client.build(run, timeout=0.1)
+        assert client.disbelieved >= 2
+
+
+async def test_an_error_comes_with_all_that_was_said() -> None:
+    """Also with what this client knows nothing of."""
+    bus = MemoryBus()
+    content = {"status": "error", "error": {"code": "INTERNAL", "message": "m", "extra": 1}, "more": [2]}
+    async with bus.subscribe(Topics.CONTEXT_BUILD_REQUEST) as requests, anyio.create_task_group() as tasks:
+
+        async def serve() -> None:
+            async for delivery in requests:
+                asked = decode(delivery.payload)
+                said = answer(asked.id, asked.run_id, asked.owner_key, content)
+                await bus.publish(f"{Topics.CONTEXT_BUILD_RESPONSE}.{asked.metadata['reply_to']}", encode(said))
+
+        tasks.start_soon(serve)
+        with pytest.raises(AnswerError) as caught:
+            await build(bus, None)
+        tasks.cancel_scope.cancel()
+    assert caught.value.content == content
