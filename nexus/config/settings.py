@@ -1,11 +1,13 @@
 """Every setting, with its default and what is allowed, and how they are loaded (CONTRACT §9)."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, StringConstraints
+from pydantic_core import PydanticCustomError
 
 from nexus.config.signing import SigningSettings
 from nexus.config.sources import faults, from_environment, from_file, merge, misspelled, refuse, variable_at
@@ -17,6 +19,19 @@ _NO_HASH_TAG: Final = (
     "bus.channel_prefix: needs a hash tag where bus.url is a cluster and bus.mode is streams, so that all keys are in "
     "one slot; for instance '{nexus}:'"
 )
+
+
+_PREFIX: Final = re.compile(r"[A-Za-z0-9._:-]*(\{[A-Za-z0-9._:-]+\}[A-Za-z0-9._:-]*)?")
+_LONGEST_PREFIX: Final = 64
+_NO_PREFIX: Final = (
+    "At most 64 of A-Z a-z 0-9 . _ : - and one hash tag in braces are allowed; for instance 'prod:' or 'prod.{nexus}:'"
+)
+
+
+def _checked_prefix(prefix: str) -> str:
+    if len(prefix) > _LONGEST_PREFIX or not _PREFIX.fullmatch(prefix):
+        raise PydanticCustomError("channel_prefix", _NO_PREFIX)
+    return prefix
 
 
 class _Section(BaseModel):
@@ -38,9 +53,7 @@ class BusSettings(_Section):
 
     mode: Literal["pubsub", "streams", "memory"] = "pubsub"
     url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
-    channel_prefix: str = Field(
-        default="", max_length=64, pattern=r"^[A-Za-z0-9._:-]*(\{[A-Za-z0-9._:-]+\}[A-Za-z0-9._:-]*)?$"
-    )
+    channel_prefix: Annotated[str, AfterValidator(_checked_prefix)] = ""
     request_deadline_ms: int = Field(default=5_000, ge=100, le=60_000)
     lease_ms: int = Field(default=2_000, ge=200, le=60_000)
     answer_ttl_s: int = Field(default=3_600, ge=1, le=604_800)

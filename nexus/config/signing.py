@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, LiteralString
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 from pydantic_core import PydanticCustomError
@@ -15,29 +15,31 @@ _NO_KEY: Final = (
     "bus.signing.required: needs a key to sign with: set bus.signing.keys, for instance "
     "NEXUS_BUS__SIGNING__KEYS='{k1: a secret of 16 characters or more}', or leave it at false"
 )
-_WRONG: Final = (
-    "Every key needs an id of 1 to 64 of A-Z a-z 0-9 . _ - and as its secret a text of at least 16 characters, "
-    "in quotes where it may look like something else"
-)
+_NO_MAPPING: Final = "Secrets by their ids are needed, for instance {k1: a secret of 16 characters or more}"
 
 
 def _checked(keys: Any) -> Any:
     # As a whole, since the place of a fault would name the id, which may be a secret that was put on the wrong side.
     if keys is None:
         return {}
-    if isinstance(keys, Mapping) and all(_is_key(name, secret) for name, secret in keys.items()):
-        return keys
-    raise PydanticCustomError("signing_keys", _WRONG)
+    if not isinstance(keys, Mapping):
+        raise PydanticCustomError("signing_keys", _NO_MAPPING)
+    for name, secret in keys.items():
+        if wrong := _fault(name, secret):
+            raise PydanticCustomError("signing_keys", wrong)
+    return keys
 
 
-def _is_key(name: Any, secret: Any) -> bool:
+def _fault(name: Any, secret: Any) -> LiteralString | None:
+    """Which rule a key fails, without a word of it."""
     text = secret.get_secret_value() if isinstance(secret, SecretStr) else secret
-    return (
-        isinstance(name, str)
-        and bool(_KEY_ID.fullmatch(name))
-        and isinstance(text, str)
-        and len(text) >= _SHORTEST_SECRET
-    )
+    if not isinstance(name, str):
+        return "An id of a key is no text: put it in quotes"
+    if not _KEY_ID.fullmatch(name):
+        return "An id of a key is not of 1 to 64 of A-Z a-z 0-9 . _ -"
+    if not isinstance(text, str):
+        return "A secret is no text: put it in quotes, since what looks like a number or a date is none"
+    return None if len(text) >= _SHORTEST_SECRET else "A secret is shorter than 16 characters"
 
 
 class SigningSettings(BaseModel):

@@ -8,6 +8,7 @@ Rules of this module:
   nothing cannot keep out a probe that asks at once.
 """
 
+import errno
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -61,9 +62,7 @@ async def serving(health: Health, host: str, port: int, limits: Limits | None = 
     try:
         listeners = await anyio.create_tcp_listener(local_host=host, local_port=port, backlog=128)
     except (OSError, UnicodeError) as error:
-        reason = (getattr(error, "strerror", None) or type(error).__name__).lower()
-        where = f"cannot listen on port {port} of system.http_host {host!r}"
-        raise ConfigError(f"system.http_port: {where}: {reason}; 0 takes a free port") from error
+        raise ConfigError(_refused(host, port, error)) from error
     server = _Server(health, limits or Limits())
     async with listeners, anyio.create_task_group() as tasks:
         for listener in listeners.listeners:
@@ -74,6 +73,15 @@ async def serving(health: Health, host: str, port: int, limits: Limits | None = 
             yield taken
         finally:
             tasks.cancel_scope.cancel()
+
+
+def _refused(host: str, port: int, error: OSError | UnicodeError) -> str:
+    number = getattr(error, "errno", None)
+    reason = (getattr(error, "strerror", None) or type(error).__name__).lower()
+    if number in {errno.EADDRINUSE, errno.EACCES}:
+        hint = "; 0 takes a free port" if number == errno.EADDRINUSE else ""
+        return f"system.http_port: cannot listen on port {port} of system.http_host {host!r}: {reason}{hint}"
+    return f"system.http_host: cannot listen on {host!r}: {reason}; an address or a name of this machine is needed"
 
 
 class _Server:
