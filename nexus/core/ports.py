@@ -118,7 +118,10 @@ class Subscription(Protocol):
 
     @property
     def silent_s(self) -> float:
-        """For how long nothing has been heard from the bus, its own signs of life included, where it is most silent."""
+        """For how long nothing has been heard from the bus, its own signs of life included, where it is most silent.
+
+        Infinite where the connection is known to be gone.
+        """
         ...
 
     async def stop(self) -> None:
