@@ -35,7 +35,7 @@ imports: $(READY) ## which module may import which
 	@$(BIN)/lint-imports
 
 coverage: $(READY) ## the tests, with the share of lines and branches they reach, subprocesses included
-	@$(BIN)/python -m pytest -n auto --cov --cov-report=term --cov-fail-under=$(FAIL_UNDER)
+	@$(BIN)/python -m pytest -n auto $(SELECT) --cov --cov-report=term --cov-fail-under=$(FAIL_UNDER)
 
 bench: $(READY) ## what the pure part costs, as ratios
 	@$(BIN)/python benchmarks/assembly.py

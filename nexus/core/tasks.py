@@ -94,4 +94,3 @@ class Later:
             async for work in self._receive:
                 await work()
                 self.pending.end()
-                self.pending.end()

@@ -4,7 +4,8 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from nexus.core.tasks import items_of
+from nexus.core.tasks import Later, Pending, items_of
+from tests.nexus.support.waiting import PATIENCE_S
 
 
 async def test_items_in_order_to_the_end() -> None:
@@ -71,3 +72,29 @@ async def test_two_readers() -> None:
         taken += [number async for number in other]
         taken += [number async for number in one]
     assert taken == list(range(6))
+
+
+async def test_later_is_done_in_order_and_told_when_all_is() -> None:
+    """Pieces of work are done one after the other; `pending` counts them down to nothing, and can be waited for."""
+    later, done = Later(), list[int]()
+    for number in range(3):
+
+        async def work(number: int = number) -> None:
+            await checkpoint()
+            done.append(number)
+
+        assert later.do(work)
+    assert later.pending.count == 3
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(later.run)
+        with anyio.fail_after(PATIENCE_S):
+            await later.pending.none()
+        tasks.cancel_scope.cancel()
+    assert done == [0, 1, 2]
+    assert later.pending.count == 0
+
+
+async def test_nothing_is_pending_at_first() -> None:
+    """Who waits for nothing does not wait."""
+    with anyio.fail_after(PATIENCE_S):
+        await Pending().none()
