@@ -75,17 +75,17 @@ class Stage:
     lines: list[Line] = field(default_factory=list)
 
 
-def in_both_modes(scenario: Callable[[Stage, str], Awaitable[None]]) -> Callable[[Stage], Awaitable[None]]:
-    """A scenario in which little is to be done and much to be waited for: in both modes at once, each on its own."""
+def in_both_modes(*scenarios: Callable[[Stage, str], Awaitable[None]]) -> Callable[[Stage], Awaitable[None]]:
+    """Scenarios in which little is to be done and much to be waited for: all at once, each in a place of its own."""
 
-    async def both(stage: Stage) -> None:
-        outcomes = await asyncio.gather(*(scenario(stage, mode) for mode in MODES), return_exceptions=True)
-        for outcome in outcomes:
-            if outcome is not None:
-                raise outcome
+    async def test(stage: Stage) -> None:
+        running = (scenario(stage, mode) for scenario in scenarios for mode in MODES)
+        failed = [outcome for outcome in await asyncio.gather(*running, return_exceptions=True) if outcome is not None]
+        if failed:
+            raise failed[0] if len(failed) == 1 else BaseExceptionGroup("several scenarios", failed)
 
-    both.__name__, both.__doc__ = scenario.__name__, scenario.__doc__
-    return both
+    test.__doc__ = "\n".join(str(scenario.__doc__) for scenario in scenarios)
+    return test
 
 
 @dataclass

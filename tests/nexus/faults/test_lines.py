@@ -47,9 +47,7 @@ async def _noticed(scene: Scene, replica: Replica) -> tuple[float, float]:
     return stalled_at, noticed_s
 
 
-@pytest.mark.timeout(150)
-@in_both_modes
-async def test_a_connection_that_is_open_at_one_end_only(stage: Stage, mode: str) -> None:
+async def _connections_stall(stage: Stage, mode: str) -> None:
     """The only replica's connections stall and nobody is told, Redis neither: noticed within 15 s, for 60 s no harm."""
     async with staged(stage, "half_open", mode, deadline_ms=30_000) as scene:
         (replica,) = await scene.fleet.start(variables=through(scene.redis_proxy))
@@ -88,9 +86,7 @@ async def _build(client: ContextClient, seen: History, number: int) -> None:
     seen.happened("answered", run=run.id, shown=len(shown))
 
 
-@pytest.mark.timeout(120)
-@in_both_modes
-async def test_a_requester_whose_connections_stall(stage: Stage, mode: str) -> None:
+async def _the_requesters_connections_stall(stage: Stage, mode: str) -> None:
     """What the client listens and sends on stalls: it notices by itself within 15 s, and all it asked is answered."""
     async with staged(stage, "requester_half_open", mode) as scene, proxied(HOST, scene.redis.port) as proxy:
         await scene.fleet.start()
@@ -114,9 +110,7 @@ async def test_a_requester_whose_connections_stall(stage: Stage, mode: str) -> N
     assert worst_s <= _NOTICED_S
 
 
-@pytest.mark.timeout(120)
-@in_both_modes
-async def test_a_slow_line_to_redis(stage: Stage, mode: str) -> None:
+async def _a_slow_line(stage: Stage, mode: str) -> None:
     """Half a second of latency either way: every request is answered in time, or told that its time is over."""
     async with staged(stage, "slow_line", mode) as scene:
         await scene.fleet.start(2, through(scene.redis_proxy))
@@ -133,9 +127,7 @@ async def test_a_slow_line_to_redis(stage: Stage, mode: str) -> None:
     assert set(codes) == {0}
 
 
-@pytest.mark.timeout(180)
-@in_both_modes
-async def test_a_line_of_a_kilobyte_a_second(stage: Stage, mode: str) -> None:
+async def _a_line_of_a_kilobyte_a_second(stage: Stage, mode: str) -> None:
     """A connection carries 1 KB/s, at a smaller scale more: each request is answered in time, or told it is late."""
     async with staged(stage, "narrow_line", mode, deadline_ms=60_000) as scene:
         await scene.fleet.start(variables=through(scene.redis_proxy))
@@ -150,3 +142,9 @@ async def test_a_line_of_a_kilobyte_a_second(stage: Stage, mode: str) -> None:
     assert verdict.clean
     assert set(verdict.outcomes) <= {"success", "DEADLINE_EXCEEDED"}
     assert set(codes) == {0}
+
+
+test_connections_open_at_one_end_only = pytest.mark.timeout(150)(
+    in_both_modes(_connections_stall, _the_requesters_connections_stall)
+)
+test_slow_lines = pytest.mark.timeout(180)(in_both_modes(_a_slow_line, _a_line_of_a_kilobyte_a_second))
