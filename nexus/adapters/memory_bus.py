@@ -106,6 +106,7 @@ class _Entry:
     known_until: float
     lease_until: float = 0.0
     attempts: int = 0
+    asked_ms: int = 0
     topic: str = ""
     answer: bytes | None = None
     said_at: float = 0.0
@@ -135,6 +136,7 @@ class MemoryLedger:
     def __init__(self, bus: MemoryBus, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._bus = bus
         self._clock = clock
+        self._epoch_ms = time.time_ns() // 1_000_000 - int(clock() * 1_000)
         self._state = _State()
 
     async def begin(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0) -> Claim:
@@ -144,6 +146,7 @@ class MemoryLedger:
         entry = self._live(key, now)
         if entry is None:
             entry = self._state.requests[key] = _Entry(fingerprint, "", 0.0)
+        entry.fingerprint = entry.fingerprint or fingerprint
         if entry.fingerprint != fingerprint:
             return Conflict()
         if entry.answer is not None:
@@ -156,7 +159,9 @@ class MemoryLedger:
         entry.token = uuid.uuid4().hex
         entry.attempts += 1
         self._lease(entry, now, lease_ms)
-        return Acquired(key, fingerprint, entry.token, time.time_ns() // 1_000_000, entry.attempts)
+        now_ms = int(now * 1_000) + self._epoch_ms
+        entry.asked_ms = entry.asked_ms or now_ms - waited_ms
+        return Acquired(key, fingerprint, entry.token, now_ms, entry.attempts, entry.asked_ms)
 
     async def renew(self, claim: Acquired, lease_ms: int) -> bool:
         """Hold a request for longer."""
@@ -174,7 +179,7 @@ class MemoryLedger:
         del delivery  # nothing is kept that could be done with
         now = self._clock()
         entry = self._live(claim.key, now)
-        if entry and (entry.answer is not None or entry.fingerprint != claim.fingerprint):
+        if entry and (entry.answer is not None or entry.fingerprint not in {claim.fingerprint, ""}):
             return 1 if entry.token == claim.token and entry.fingerprint == claim.fingerprint else None
         until = now + keep_ms / 1_000
         self._state.requests[claim.key] = _Entry(
@@ -190,7 +195,8 @@ class MemoryLedger:
         entry.token = ""
         entry.attempts -= 1
         if entry.attempts < 1:
-            del self._state.requests[claim.key]
+            # Only when it was asked stays known.
+            entry.fingerprint = ""
 
     def forget(self, key: str) -> None:
         """Know nothing of a request any more."""

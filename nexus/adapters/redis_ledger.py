@@ -1,7 +1,7 @@
 """The request ledger on Redis (CONTRACT §1.5): one hash a request, changed by scripts, so that each step is atomic.
 
-A hash is `fingerprint`, `attempts`, `token` and `lease_until` while somebody is at the request, and, when it is
-finished, `topic`, `answer`, `said_ms` and `said_to`. Times are those of Redis.
+A hash is `fingerprint`, `attempts`, `asked_ms`, `token` and `lease_until` while somebody is at the request, and, when
+it is finished, `topic`, `answer`, `said_ms` and `said_to`. Times are those of Redis.
 
 Two ways of publishing an answer: on pub/sub, where a script touches the one hash; on streams, where the stream of the
 answer and that of the request are written in the same step, so that on a Redis Cluster the three share a slot.
@@ -22,6 +22,8 @@ from nexus.core.topics import Topics
 _SAID_AGAIN_MS: Final = 1_000
 # How long a request without an answer is known after its lease, so that its attempts are counted.
 _KNOWN_MS: Final = 600_000
+# How long it is known when a request was asked that was given back: longer than any deadline.
+_ASKED_KNOWN_MS: Final = 120_000
 
 _NOW = """
 local time = redis.call('TIME')
@@ -32,7 +34,7 @@ _BEGIN = (
     _NOW
     + """
 local known = redis.call('HMGET', KEYS[1], 'fingerprint', 'token', 'answer', 'topic', 'said_ms', 'said_to',
-  'lease_until', 'attempts')
+  'lease_until', 'attempts', 'asked_ms')
 if known[1] and known[1] ~= ARGV[2] then return {'conflict'} end
 if known[3] then
   if now - ARGV[6] - known[5] < tonumber(ARGV[4]) and known[6] ~= ARGV[1] then return {'announced'} end
@@ -42,10 +44,11 @@ end
 local mine = known[2] == ARGV[1]
 if known[2] and not mine and tonumber(known[7]) > now then return {'busy'} end
 local attempts = tonumber(known[8] or 0) + (mine and 0 or 1)
+local asked = tonumber(known[9]) or (now - ARGV[6])
 redis.call('HSET', KEYS[1], 'fingerprint', ARGV[2], 'token', ARGV[1], 'lease_until', now + ARGV[3],
-  'attempts', attempts)
+  'attempts', attempts, 'asked_ms', asked)
 redis.call('PEXPIRE', KEYS[1], ARGV[3] + ARGV[5])
-return {'acquired', now, attempts}
+return {'acquired', now, attempts, asked}
 """
 )
 # KEYS: request. ARGV: token, lease_ms, known_ms.
@@ -57,11 +60,16 @@ redis.call('HSET', KEYS[1], 'lease_until', now + ARGV[2])
 return redis.call('PEXPIRE', KEYS[1], ARGV[2] + ARGV[3])
 """
 )
-# KEYS: request. ARGV: token. The attempt is taken back.
+# KEYS: request. ARGV: token, asked_known_ms. The attempt is taken back; of a first one stays only when it was asked.
 _RELEASE = """
 if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] or redis.call('HEXISTS', KEYS[1], 'answer') == 1 then return 0 end
-if redis.call('HINCRBY', KEYS[1], 'attempts', -1) < 1 then return redis.call('DEL', KEYS[1]) end
-return redis.call('HDEL', KEYS[1], 'token', 'lease_until')
+if redis.call('HINCRBY', KEYS[1], 'attempts', -1) > 0 then
+  return redis.call('HDEL', KEYS[1], 'token', 'lease_until')
+end
+local asked = redis.call('HGET', KEYS[1], 'asked_ms')
+redis.call('DEL', KEYS[1])
+redis.call('HSET', KEYS[1], 'asked_ms', asked)
+return redis.call('PEXPIRE', KEYS[1], ARGV[2])
 """
 # KEYS: request. ARGV: token, fingerprint, answer, keep_ms, topic. `token` says whose answer is kept. What is appended
 # to it publishes, and returns how many heard.
@@ -122,8 +130,8 @@ class RedisLedger:
         arguments = [token, fingerprint, lease_ms, _SAID_AGAIN_MS, _KNOWN_MS, waited_ms]
         reply = await self._run(self._begin, [self._request(key)], arguments)
         match reply:
-            case [b"acquired", now_ms, attempts]:
-                return Acquired(key, fingerprint, token, int(now_ms), int(attempts))
+            case [b"acquired", now_ms, attempts, asked_ms]:
+                return Acquired(key, fingerprint, token, int(now_ms), int(attempts), int(asked_ms))
             case [b"answered", topic, answer]:
                 return Answered(topic.decode(), answer)
             case [b"announced"]:
@@ -139,7 +147,7 @@ class RedisLedger:
 
     async def release(self, claim: Acquired) -> None:
         """Give a request back."""
-        await self._run(self._release, [self._request(claim.key)], [claim.token])
+        await self._run(self._release, [self._request(claim.key)], [claim.token, _ASKED_KNOWN_MS])
 
     async def finish(
         self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None = None

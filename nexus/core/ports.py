@@ -139,6 +139,8 @@ class Acquired:
         key, fingerprint, token: what `renew`, `finish` and `release` need.
         now_ms: the time at the ledger, in milliseconds since 1970: the one clock that all replicas share.
         attempts: how often the request has been acquired without an answer coming of it, this time included.
+        asked_ms: when the first of its deliveries arrived that anybody asked the ledger about, by the same clock; 0
+            where that is not known.
     """
 
     key: str
@@ -146,6 +148,7 @@ class Acquired:
     token: str
     now_ms: int
     attempts: int = 1
+    asked_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

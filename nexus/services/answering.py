@@ -5,8 +5,8 @@ Rules of this module:
 - A request is claimed at the ledger before it is built, and finished there: answer kept, published and the delivery
   acknowledged in one step. What is already answered is announced again. What another replica is at is left to it; where
   the delivery is this replica's charge, it waits until that one has answered or is gone.
-- A deadline is a duration: from when the bus took the request, where the bus says so by the clock of the ledger, else
-  from its arrival here. No sender's clock is ever asked.
+- A deadline is a duration, by the clock of the ledger: from when the bus took the request, where it says so, else from
+  when a replica that asked the ledger heard it first. No sender's clock is ever asked.
 - A request that was taken up five times without an answer coming of it is taken for one that kills who builds it. But
   whatever a replica has in hand when it dies is taken up again together, and would die together five times. So what is
   taken up for the third time is claimed and built alone among its like: a death then counts for that one only.

@@ -70,10 +70,9 @@ class Building:
 
     async def _build_in_time(self, ask: Ask, message: Message, claim: Acquired) -> Message:
         allowed_ms = deadline_ms(message, self._settings.deadline_ms)
-        waited_s = time.monotonic() - ask.at
-        if ask.delivery.sent_ms:
-            # Both by the clock of Redis.
-            waited_s = max(waited_s, (claim.now_ms - ask.delivery.sent_ms) / 1_000)
+        # All by the clock of the ledger. A copy that is heard later, here or elsewhere, begins no new deadline.
+        since_ms = min(filter(None, (claim.asked_ms, ask.delivery.sent_ms)), default=claim.now_ms)
+        waited_s = max(time.monotonic() - ask.at, (claim.now_ms - since_ms) / 1_000)
         self._metrics.took(Stage.QUEUE, waited_s)
         left_s = allowed_ms / 1_000 - waited_s
         if left_s > 0:

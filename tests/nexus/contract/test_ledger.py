@@ -200,6 +200,20 @@ class TestAttempts:
             assert isinstance(claim, Acquired)
             assert claim.attempts == 1
 
+    async def test_since_when_it_is_asked(self, open_desk: OpenDesk) -> None:
+        """Since the first arrival, through takeovers and after it was given back, by the ledger's clock."""
+        async with open_desk() as desk:
+            first = await desk.ledger.begin("k", "f", LEASE_MS, 30)
+            assert isinstance(first, Acquired)
+            assert first.asked_ms == first.now_ms - 30
+            await desk.ledger.release(first)
+            second = await desk.ledger.begin("k", "f", LEASE_MS)
+            assert isinstance(second, Acquired)
+            await desk.advance(LEASE_MS + SLACK_MS)
+            third = await desk.ledger.begin("k", "f", LEASE_MS)
+            assert isinstance(third, Acquired)
+            assert first.asked_ms == second.asked_ms == third.asked_ms
+
     async def test_known_for_ten_minutes_after_the_last_lease(self, open_desk: OpenDesk) -> None:
         """Until then a request that killed its builder is remembered, and whose key it is."""
         async with open_desk() as desk:

@@ -273,10 +273,10 @@ class TestCharge:
     async def test_it_takes_over_from_the_other_replica(self) -> None:
         """When that one is gone, this one answers."""
         async with serving(lease_ms=200) as trial:
-            await trial.claimed(ASKED)
+            await trial.claimed(ASKED, 1_000)
             trial.service.offer(shared(ASKED))
             await trial.ledger.times_asked("begin", 2)
-            trial.ledger.clock.now += 61
+            trial.ledger.clock.now += 1.1
             (answer,) = await trial.finish()
         assert code(answer.content) == "success"
         assert trial.metrics.counted == {None: 1, Event.LEASE_TAKEN_OVER: 1}
@@ -542,16 +542,28 @@ class TestFailures:
         assert reasons == ([] if expected else ["handed out 100 times, and never read to its end"])
         assert len(trial.bus.settled) == 1
 
+    async def test_a_copy_begins_no_new_deadline(self) -> None:
+        """Who takes over, or is given the request back, has what is left of its time since somebody heard it first."""
+        async with serving() as trial:
+            claim = await trial.claimed(ASKED, 1_000)
+            await trial.ledger.release(claim)
+            trial.ledger.clock.now += 4
+            await trial.claimed(ASKED, 1_000)
+            trial.ledger.clock.now += 1.5
+            content = await trial.ask(ASKED)
+        assert code(content) == "DEADLINE_EXCEEDED"
+        assert trial.builder.begun == []
+
     async def test_suspects_are_built_one_at_a_time(self) -> None:
         """What is taken up for the third time waits for its like unclaimed, so that no death is counted for it."""
         suspects = [request(request_id=f"msg_{number}") for number in range(3)]
         async with serving(lease_ms=LONG_MS) as trial:
             for message in suspects:
-                await trial.claimed(message)
-            trial.ledger.clock.now += 61
+                await trial.claimed(message, 100)
+            trial.ledger.clock.now += 0.2
             for message in suspects:
-                await trial.claimed(message)
-            trial.ledger.clock.now += 61
+                await trial.claimed(message, 100)
+            trial.ledger.clock.now += 0.2
             trial.builder.gate = anyio.Event()
             for message in suspects:
                 trial.service.offer(shared(message, entry=f"{message.id}-0"))
