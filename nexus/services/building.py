@@ -18,6 +18,8 @@ from nexus.services.context.request import deadline_ms
 _log = structlog.get_logger(__name__)
 
 _RELEASE_S: Final = 1.0
+# What is left of a deadline to say that it cannot be kept: so long, but no more than this part of it.
+_TELLING_S, _TELLING = 0.15, 0.05
 # How often a lease is renewed, in leases.
 _RENEWED: Final = 0.25
 
@@ -74,7 +76,7 @@ class Building:
         since_ms = min(filter(None, (claim.asked_ms, ask.delivery.sent_ms)), default=claim.now_ms)
         waited_s = max(time.monotonic() - ask.at, (claim.now_ms - since_ms) / 1_000)
         self._metrics.took(Stage.QUEUE, waited_s)
-        left_s = allowed_ms / 1_000 - waited_s
+        left_s = allowed_ms / 1_000 - waited_s - min(_TELLING_S, allowed_ms / 1_000 * _TELLING)
         if left_s > 0:
             timings_ms = {"queue": round(waited_s * 1_000, 3)}
             with anyio.move_on_after(left_s):
