@@ -20,7 +20,7 @@ demo: $(READY) ## set up when needed, then show Nexus at work on the embedded se
 
 test: $(READY) ## set up when needed, then run the tests (no network, no servers needed)
 	@echo 'Running the tests, some 3,400, on servers that come as packages (about 5 minutes on 2 cores)'
-	@$(BIN)/python -m pytest -rs -n auto
+	@$(BIN)/python -m pytest -rs -n auto --dist worksteal
 
 check: lint types imports coverage ## all that a change must pass
 
@@ -35,7 +35,7 @@ imports: $(READY) ## which module may import which
 	@$(BIN)/lint-imports
 
 coverage: $(READY) ## the tests, with the share of lines and branches they reach, subprocesses included
-	@$(BIN)/python -m pytest -n auto $(SELECT) --cov --cov-report=term --cov-fail-under=$(FAIL_UNDER)
+	@$(BIN)/python -m pytest -n auto --dist worksteal $(SELECT) --cov --cov-report=term --cov-fail-under=$(FAIL_UNDER)
 
 bench: $(READY) ## what the pure part costs, as ratios
 	@$(BIN)/python benchmarks/assembly.py

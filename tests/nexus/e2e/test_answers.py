@@ -142,6 +142,7 @@ async def test_a_known_id_with_another_payload_is_refused(environment: Environme
     assert "my question" not in json.dumps(conflict)
 
 
+@pytest.mark.once
 async def test_it_is_up_after_ten_thousand_corrupt_payloads(environment: Environment, channel_prefix: str) -> None:
     """Random damage to valid requests, 10,000 times: the service goes on answering."""
     chance = random.Random(20_251_210)  # noqa: S311  # damage that can be repeated

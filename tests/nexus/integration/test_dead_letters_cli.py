@@ -22,6 +22,8 @@ from nexus.core.errors import BusUnavailableError, NexusError
 from nexus.dead_letters.handling import Outcome, choice
 from nexus.dead_letters.terminal import carry_out
 
+pytestmark = pytest.mark.once
+
 REQUEST = "context.build.request"
 # 2026-11-21 22:37:50 UTC.
 START_MS = 1_795_300_670_000

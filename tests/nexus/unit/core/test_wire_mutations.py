@@ -11,7 +11,7 @@ from nexus.core.errors import UnreadablePayloadError
 from nexus.core.wire import EnvelopeError, decode
 from tests.nexus.support.wire_oracle import SEEDS, SENT_MS, SIGNED, SIGNING, TOPIC, judge
 
-pytestmark = pytest.mark.exhaustive
+pytestmark = pytest.mark.once
 
 TOKENS: Final = [
     b"NaN",

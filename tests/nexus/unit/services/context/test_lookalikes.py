@@ -61,7 +61,7 @@ def test_characters_are_folded_one_by_one(text: str) -> None:
     assert fold(text) == "".join(map(fold, text))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.once
 def test_in_the_whole_of_unicode_nothing_else_opens_a_tag_or_ends_a_line_head() -> None:
     """Opening brackets and colons are those that are listed, and only a backslash is a backslash.
 

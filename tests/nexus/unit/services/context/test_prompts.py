@@ -355,7 +355,7 @@ class TestForgery:
 
         assert not any(line.startswith("[2025") for line in shown.splitlines())
 
-    @pytest.mark.exhaustive
+    @pytest.mark.once
     @given(
         st.lists(st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | _objects(inner)))
     )
