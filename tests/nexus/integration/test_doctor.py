@@ -43,13 +43,15 @@ async def said(url: str, mongo_uri: str, database_name: str, mode: str = "pubsub
 
 @pytest.mark.parametrize("mode", ["pubsub", "streams", "memory"])
 async def test_all_is_well(server: RedisServer, mongo_uri: str, database_name: str, mode: str) -> None:
-    """The bus is heard, and a claim taken and given back, of which nothing is left."""
+    """The bus is heard, and a claim taken and given back, of which stays for two minutes when it was asked."""
     well, lines = await said(server.url, mongo_uri, database_name, mode)
     assert well
     assert "ok     bus: hears itself" in lines
     assert "ok     ledger: takes a claim and gives it back" in lines
     async with open_redis(server.url) as client:
-        assert not await client.keys("*nexus:request:*")
+        for key in await client.keys("*nexus:request:*"):
+            assert await client.hkeys(key) == [b"asked_ms"]
+            assert 0 < await client.pttl(key) <= 120_000
 
 
 @pytest.mark.parametrize(
