@@ -162,7 +162,7 @@ async def _listening(nexus: Nexus) -> AsyncIterator[None]:
         nexus.catalog,
         nexus.burying,
         partial(_reload, nexus),
-        _request_settings(nexus.settings.bus),
+        nexus.requests.settings,
     )
     async with anyio.create_task_group() as tasks:
         try:

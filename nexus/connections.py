@@ -88,7 +88,7 @@ async def open_bus(settings: BusSettings) -> AsyncIterator[Transport]:
         yield Transport(streams, streams_ledger, dead_letters, probe)
 
 
-def _streams_bus(client: Redis, settings: BusSettings, connect_s: float | None = None) -> RedisStreamsBus:
+def _streams_bus(client: Redis, settings: BusSettings) -> RedisStreamsBus:
     keep_ms = settings.stream_keep_s * 1_000
     return RedisStreamsBus(
         client,
@@ -96,7 +96,6 @@ def _streams_bus(client: Redis, settings: BusSettings, connect_s: float | None =
         settings=GroupSettings(_GROUP, lease_ms=settings.lease_ms, keep_ms=keep_ms),
         once_ms=settings.answer_ttl_s * 1_000,
         reply_keep_ms=keep_ms,
-        connect_s=connect_s,
     )
 
 

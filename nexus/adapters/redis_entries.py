@@ -19,10 +19,8 @@ def delivery_of(
 
 
 def entries_of(found: Any) -> list[tuple[bytes, Any]]:
-    """The entries in a reply to a read of one stream, in both of redis-py's forms."""
-    if isinstance(found, dict):
-        return [entry for listed in found.values() for batch in listed for entry in batch]
-    return [entry for _, entries in found or () for entry in entries]
+    """The entries in a reply to a read of one stream."""
+    return [entry for _, entries in by_stream(found) for entry in entries]
 
 
 def pairs(fields: list[bytes] | None) -> dict[bytes, bytes]:

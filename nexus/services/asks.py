@@ -73,20 +73,28 @@ class Ask:
         return replace(self, key=_own_key(self.key, self.fingerprint), asked=error)
 
 
+def read_message(delivery: Delivery, *, max_bytes: int, signing: Signing | None) -> Message:
+    """The message in a delivery, if it may be believed where and when it was sent.
+
+    Raises:
+        EnvelopeError, UnreadablePayloadError: as `nexus.core.wire.decode`.
+    """
+    return decode(
+        delivery.payload, max_bytes=max_bytes, topic=delivery.topic, signing=signing, sent_ms=delivery.sent_ms
+    )
+
+
 def read_ask(delivery: Delivery, at: float, *, max_bytes: int, signing: Signing | None = None) -> Ask:
     """What a delivery, which arrived at `at`, asks.
 
     Raises:
         UnreadablePayloadError: nobody can be answered.
     """
-    payload = delivery.payload
-    fingerprint = hashlib.sha256(payload).hexdigest()
+    fingerprint = hashlib.sha256(delivery.payload).hexdigest()
     suffix = ""
     asked: Message | RequestError
     try:
-        asked = message = decode(
-            payload, max_bytes=max_bytes, topic=delivery.topic, signing=signing, sent_ms=delivery.sent_ms
-        )
+        asked = message = read_message(delivery, max_bytes=max_bytes, signing=signing)
         ids = EnvelopeIds(message.id, message.run_id, message.owner_key)
         key = ids.id
         suffix = reply_suffix(message)

@@ -23,9 +23,9 @@ from nexus.core.models import Message
 from nexus.core.ports import Bus, Delivery, Work
 from nexus.core.tasks import Later, Pending
 from nexus.core.topics import Topics
-from nexus.core.wire import EnvelopeError, decode
+from nexus.core.wire import EnvelopeError
 from nexus.services.answering import MOST_DELIVERIES, handed_out_too_often
-from nexus.services.asks import RequestSettings
+from nexus.services.asks import RequestSettings, read_message
 from nexus.services.burying import Burying
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests import RequestService
@@ -121,13 +121,7 @@ class Dispatcher:
             return _Fault(handed_out_too_often(delivery), DeadLetterCause.POISON)
         settings = self._settings
         try:
-            message = decode(
-                delivery.payload,
-                max_bytes=settings.max_payload_bytes,
-                topic=delivery.topic,
-                signing=settings.signing,
-                sent_ms=delivery.sent_ms,
-            )
+            message = read_message(delivery, max_bytes=settings.max_payload_bytes, signing=settings.signing)
         except EnvelopeError as error:
             return _Fault(str(error), _CAUSES.get(error.code, DeadLetterCause.UNREADABLE), error.ids.id)
         except UnreadablePayloadError as error:

@@ -47,7 +47,11 @@ class _Arrived:
 
 
 class RequestService:
-    """Answers build requests. Use `running()` to have its workers at work."""
+    """Answers build requests. Use `running()` to have its workers at work.
+
+    Attributes:
+        settings: limits and keys, by which everything that comes over the bus is read.
+    """
 
     def __init__(  # noqa: PLR0917  # one for each port
         self,
@@ -58,18 +62,18 @@ class RequestService:
         settings: RequestSettings | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        self._settings = settings or RequestSettings()
+        self.settings = settings or RequestSettings()
         self._metrics = metrics or NoMetrics()
-        self.answerer = Answerer(builder, bus, ledger, burying, self._settings, self._metrics)
-        self._to_answer = anyio.create_memory_object_stream[_Arrived](self._settings.max_in_flight)
+        self.answerer = Answerer(builder, bus, ledger, burying, self.settings, self._metrics)
+        self._to_answer = anyio.create_memory_object_stream[_Arrived](self.settings.max_in_flight)
         self._to_refuse = anyio.create_memory_object_stream[_Arrived](_MOST_REFUSALS)
         self._pace = _Pace()
         self._heard_once: set[bytes] = set()
         self._pending = Pending()
         self._bytes_in_hand = 0
-        self._metrics.read_from(Reading.IN_FLIGHT, lambda: self._pending.count - self._waiting(0) - self._waiting(1))
-        self._metrics.read_from(Reading.WAITING_REQUESTS, lambda: self._waiting(0))
-        self._metrics.read_from(Reading.WAITING_REFUSALS, lambda: self._waiting(1))
+        self._metrics.read_from(Reading.IN_FLIGHT, self._in_flight)
+        self._metrics.read_from(Reading.WAITING_REQUESTS, lambda: _waiting(self._to_answer[1]))
+        self._metrics.read_from(Reading.WAITING_REFUSALS, lambda: _waiting(self._to_refuse[1]))
 
     @property
     def pending(self) -> int:
@@ -81,7 +85,7 @@ class RequestService:
         """Answer what is offered, until the context ends; `drained` first, to finish what was accepted."""
         streams = (*self._to_answer, *self._to_refuse)
         async with anyio.create_task_group() as tasks:
-            for _ in range(self._settings.max_in_flight):
+            for _ in range(self.settings.max_in_flight):
                 tasks.start_soon(self._answer_all, self._to_answer[1].clone())
             for _ in range(_REFUSERS):
                 tasks.start_soon(self._refuse_all, self._to_refuse[1].clone())
@@ -152,13 +156,17 @@ class RequestService:
 
     def _overloaded(self) -> RequestError:
         """What a request is told for which there is no room, with the time in which what waits now may be done."""
-        ms = int(self._pace.seconds_for(self._settings.max_in_flight) * 1_000)
+        ms = int(self._pace.seconds_for(self.settings.max_in_flight) * 1_000)
         retry_after_ms = min(max(ms, _SHORTEST_RETRY_MS), _LONGEST_RETRY_MS)
         reason = f"too many requests are waiting; try again with a new id, in about {retry_after_ms} ms"
         return RequestError(ErrorCode.OVERLOADED, reason, retry_after_ms)
 
-    def _waiting(self, refusals: int) -> int:
-        return (self._to_answer, self._to_refuse)[refusals][1].statistics().current_buffer_used
+    def _in_flight(self) -> int:
+        return self._pending.count - _waiting(self._to_answer[1]) - _waiting(self._to_refuse[1])
+
+
+def _waiting(arrivals: MemoryObjectReceiveStream[_Arrived]) -> int:
+    return arrivals.statistics().current_buffer_used
 
 
 class _Pace:
