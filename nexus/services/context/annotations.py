@@ -57,11 +57,16 @@ def _read_call(call: Mapping[str, Any]) -> ToolCall:
     name, call_id = source.get("name"), call.get("id")
     arguments, raw = _read_arguments(source.get("arguments"))
     return ToolCall(
-        id=call_id if isinstance(call_id, str) else "",
+        id=as_id(call_id),
         name=name if isinstance(name, str) and name.strip() else _UNNAMED,
         arguments=arguments,
         raw_arguments=raw,
     )
+
+
+def as_id(value: Any) -> str:
+    """The id of a call as text, for some servers number their calls; `""` for none."""
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
 
 
 def _read_arguments(given: Any) -> tuple[Mapping[str, Any], str]:

@@ -11,12 +11,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
+from nexus.services.context.agents import is_internal
 from nexus.services.context.annotations import ToolCall, as_json, read_tool_calls
 from nexus.services.context.clock import parse_moment
 
-_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 # An ObjectId as text: it grows with the time of storing, which ids that other programs make up do not.
 OBJECT_ID = re.compile(r"[0-9a-f]{24}")
 _NO_ID: Final = "0" * 24
@@ -71,14 +72,15 @@ class Utterance:
 def read_rows(rows: Sequence[Any], *, current_run_id: str = "") -> tuple[list[Entry], int]:
     """The rows that can be shown, and how many had to be repaired or left out.
 
-    Rows of other roles (tools, system, commands) and of the current run are left out without being counted.
+    Rows of other roles (tools, system, commands), those internal to a sub-agent and those of the current run are left
+    out without being counted.
     """
-    ranks = _stored_order(rows)
+    ranks = stored_order(rows)
     entries, faults = [], 0
     for index, row in enumerate(rows):
         entry = _read_row(row, index, ranks[index]) if isinstance(row, Mapping) else None
         if entry is None:
-            faults += not _is_of_other_role(row)
+            faults += not _is_of_others(row)
         elif not (current_run_id and entry.run_id == current_run_id):
             entries.append(entry)
             faults += entry.repaired
@@ -94,7 +96,7 @@ def merge(entries: Iterable[Entry]) -> list[Utterance]:
             runs.setdefault(entry.run_id, []).append(entry)
         else:
             single.append(entry)
-    utterances = [_alone(entry, entry.moment or _LONG_AGO, entry.rank) for entry in single]
+    utterances = [_alone(entry, entry.moment or LONG_AGO, entry.rank) for entry in single]
     for members in runs.values():
         utterances += _utterances_of_run(members)
     return sorted(utterances, key=lambda utterance: utterance.order, reverse=True)
@@ -102,7 +104,7 @@ def merge(entries: Iterable[Entry]) -> list[Utterance]:
 
 def _utterances_of_run(members: list[Entry]) -> list[Utterance]:
     rank = min(entry.rank for entry in members)
-    moments = _assumed_moments(members)
+    moments = assumed_moments(members)
     humans = [_alone(entry, moments[entry.index], rank) for entry in members if entry.role == "human"]
     spoken = sorted(
         (entry for entry in members if entry.role == "ai"), key=lambda entry: (moments[entry.index], entry.rank)
@@ -112,14 +114,25 @@ def _utterances_of_run(members: list[Entry]) -> list[Utterance]:
     moment = max((entry.moment for entry in spoken if entry.moment is not None), default=None)
     run_id = members[0].run_id
     # Clocks differ: an answer that claims to be older than its question still comes after it.
-    asked = min((human.order[0] for human in humans), default=_LONG_AGO)
+    asked = min((human.order[0] for human in humans), default=LONG_AGO)
     order = (max(moments[spoken[-1].index], asked), rank, 1, spoken[-1].rank)
     return [*humans, Utterance(f"merged_ai_{run_id}", run_id, "ai", tuple(spoken), moment, True, order)]
 
 
-def _assumed_moments(members: list[Entry]) -> dict[int, datetime]:
+class _Timed(Protocol):
+    """A row with its time and its place; see `Entry`."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def moment(self) -> datetime | None: ...
+    @property
+    def rank(self) -> int: ...
+
+
+def assumed_moments(members: Sequence[_Timed]) -> dict[int, datetime]:
     """By index, the moment of each row of a run; without one, that of the row stored before it or the run's first."""
-    assumed = min((entry.moment for entry in members if entry.moment is not None), default=_LONG_AGO)
+    assumed = min((entry.moment for entry in members if entry.moment is not None), default=LONG_AGO)
     moments = {}
     for entry in sorted(members, key=lambda entry: entry.rank):
         assumed = entry.moment or assumed
@@ -132,7 +145,7 @@ def _alone(entry: Entry, sorted_at: datetime, rank: int) -> Utterance:
     return Utterance(entry.id, entry.run_id, entry.role, (entry,), entry.moment, False, order)
 
 
-def _stored_order(rows: Sequence[Any]) -> list[int]:
+def stored_order(rows: Sequence[Any]) -> list[int]:
     """For each row its rank in stored order, oldest lowest.
 
     By `_id` where every row has an ObjectId, which grows with time. Otherwise by place: stores answer newest first, so
@@ -149,17 +162,20 @@ def _stored_order(rows: Sequence[Any]) -> list[int]:
     return list(range(len(rows))) if oldest_first else list(range(len(rows) - 1, -1, -1))
 
 
-def _is_of_other_role(row: Any) -> bool:
-    role = row.get("role") if isinstance(row, Mapping) else None
-    return isinstance(role, str) and role.lower() in {"tool", "system", "command"}
+def _is_of_others(row: Any) -> bool:
+    """Whether the row is none of what people and Nexus said to each other."""
+    if not isinstance(row, Mapping):
+        return False
+    role = row.get("role")
+    return is_internal(row.get("metadata")) or (isinstance(role, str) and role.lower() in {"tool", "system", "command"})
 
 
 def _read_row(row: Mapping[str, Any], index: int, rank: int) -> Entry | None:
     role = row.get("role")
     lowered = role.lower() if isinstance(role, str) else ""
-    if lowered not in {"human", "ai"}:
-        return None
     metadata = row.get("metadata", {})
+    if lowered not in {"human", "ai"} or is_internal(metadata):
+        return None
     calls = read_tool_calls(metadata.get("tool_calls")) if isinstance(metadata, Mapping) else ()
     text, text_repaired = _read_text(row.get("content"))
     if text is None:

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from nexus.services.context.annotations import as_id
+
 Placement = Literal["from_end", "before_assistant", "tail"]
 PINNED_FROM_END: Final = 5
 
@@ -55,7 +57,7 @@ def identify_tool_call_blocks(messages: Sequence[Any]) -> list[ToolCallBlock]:
             ids.append(frozenset(filter(None, map(_text_id, calls))))
             declared |= dict.fromkeys(ids[block], block)
         elif _role(message) == "tool":
-            given_id = _as_id(message.get("tool_call_id"))
+            given_id = as_id(message.get("tool_call_id"))
             block = declared.get(given_id) if given_id else ending_before
             if block is not None:
                 ends[block] = index
@@ -120,9 +122,4 @@ def _role(message: Any) -> Any:
 
 
 def _text_id(call: Any) -> str:
-    return _as_id(call.get("id")) if isinstance(call, Mapping) else ""
-
-
-def _as_id(value: Any) -> str:
-    """An id as text; some servers count their calls. `""` for none."""
-    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    return as_id(call.get("id")) if isinstance(call, Mapping) else ""

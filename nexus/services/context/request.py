@@ -11,17 +11,19 @@ from pydantic import TypeAdapter, ValidationError
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import Message, Role, Run
 from nexus.core.wire import explain
+from nexus.services.context.agents import Agent, read_agent
 from nexus.services.context.clock import parse_moment, parse_offset
 from nexus.services.context.escape import canonical
 from nexus.services.context.memory import text_of_parts
+from nexus.services.context.session_state import SessionState, read_state
 
 MAX_INPUT_CHARS: Final = 32_000
 DEADLINE_MS: Final = (100, 60_000)
 HISTORY_SIZES: Final = (1, 200)
 REPLY_TO: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 DEFAULT_SESSION: Final = "default"
-LAYOUTS: Final = ("dialogue",)
-FORMATS: Final = ("openai",)
+LAYOUTS: Final = ("dialogue", "agent")
+FORMATS: Final = ("openai", "anthropic", "gemini")
 
 _RUN: Final = TypeAdapter(Run)
 _SESSION_CHARS: Final = 256
@@ -40,6 +42,8 @@ class BuildRequest:
         user_profile: the profile that came along; None when it is to be read from the store.
         timestamp_utc: the run's own time as sent, `""` when none or unreadable.
         timezone_offset: minutes west of UTC.
+        agent: whose context it is.
+        state: what came along of the session's state.
         notes: what was passed over, for the manifest.
     """
 
@@ -48,12 +52,15 @@ class BuildRequest:
     run_id: str
     session_id: str
     layout: str
+    form: str
     human: Message
     current_input: str
     later: tuple[Message, ...]
     user_profile: Mapping[str, Any] | None
     timestamp_utc: str
     timezone_offset: int
+    agent: Agent
+    state: SessionState
     notes: tuple[str, ...]
 
     @property
@@ -105,7 +112,7 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
     index = next((i for i, item in enumerate(run.history) if item.role is Role.HUMAN), None)
     if index is None:
         raise _invalid("run.history: a message of role HUMAN is needed")
-    notes: list[str] = []
+    agent, notes = read_agent(metadata)
     timestamp, offset = _read_clock(metadata, notes)
     return BuildRequest(
         request_id=message.id,
@@ -113,12 +120,15 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
         run_id=run.id,
         session_id=_read_session(metadata),
         layout=layout,
+        form=form,
         human=run.history[index],
         current_input=_read_input(run.history[index].content, index),
         later=tuple(run.history[index + 1 :]),
         user_profile=_read_profile(metadata, run.owner_key),
         timestamp_utc=timestamp,
         timezone_offset=offset,
+        agent=agent,
+        state=_read_state(metadata),
         notes=tuple(notes),
     )
 
@@ -197,6 +207,13 @@ def _read_session(metadata: Mapping[str, Any]) -> str:
     if not isinstance(session, str) or not 1 <= len(session) <= _SESSION_CHARS:
         raise _invalid(f"run.metadata.session_id: a text of 1 to {_SESSION_CHARS} characters is needed")
     return session
+
+
+def _read_state(metadata: Mapping[str, Any]) -> SessionState:
+    try:
+        return read_state(_given(metadata, "state", {}), "run.metadata.state")
+    except ValueError as error:
+        raise _invalid(str(error)) from None
 
 
 def _read_profile(metadata: Mapping[str, Any], owner_key: str) -> Mapping[str, Any] | None:

@@ -112,7 +112,11 @@ class TestReading:
         """The calls around it are read."""
         assert [call.name for call in read_tool_calls([None, flat("a", {}), 7, "x", [], nested("b", {})])] == ["a", "b"]
 
-    @pytest.mark.parametrize("call_id", [None, 7, {}])
+    def test_a_number_is_an_id(self) -> None:
+        """Some servers number their calls."""
+        assert read_tool_calls([{"id": 7, "name": "t"}])[0].id == "7"
+
+    @pytest.mark.parametrize("call_id", [None, True, 7.5, {}])
     def test_an_id_that_is_no_text_is_empty(self, call_id: Any) -> None:
         """As if none had been stored."""
         assert read_tool_calls([{"id": call_id, "name": "t"}])[0].id == ""

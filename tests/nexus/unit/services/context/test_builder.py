@@ -97,6 +97,7 @@ class TestContinuation:
             "tag": "RUN",
             "role": "assistant",
             "index": 5,
+            "messages": 2,
             "bytes": len(own.encode()),
             "sources": ["ai_1", "tool_1"],
             "truncated": 0,

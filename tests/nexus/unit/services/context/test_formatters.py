@@ -418,7 +418,7 @@ class TestMemoryBlock:
             "dropped": 1,
             "escaped": 2,
         }
-        assert rendered.block.message() == {"role": "user", "content": rendered.block.text}
+        assert rendered.block.messages == [{"role": "user", "content": rendered.block.text}]
 
     def test_an_empty_block_has_no_counts(self) -> None:
         """Nothing was at hand."""

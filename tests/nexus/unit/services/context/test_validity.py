@@ -1,6 +1,7 @@
 """The run's own later messages, as a strict provider takes them (CONTRACT §4.6, §5 validity)."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -8,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.models import Message, Role
-from nexus.services.context.continuation import provider_messages
 from nexus.services.context.escape import escape
+from nexus.services.context.transcript import said_in_run
+from nexus.services.context.validity import Admitted, admit
 
 NO_RESULT = "(no result was recorded for this call)"
 
@@ -39,14 +41,19 @@ def human(text: Any) -> Message:
     return message(Role.HUMAN, text)
 
 
+def admitted(later: Sequence[Message]) -> Admitted:
+    """The run through the gate."""
+    return admit(said_in_run(later), "run.history")
+
+
 def shown(*later: Message) -> list[dict[str, Any]]:
     """What a provider is given."""
-    return provider_messages(later, escape)[0]
+    return admitted(later).messages
 
 
 def notes(*later: Message) -> list[str]:
     """What was repaired."""
-    return provider_messages(later, escape)[1]
+    return admitted(later).repairs
 
 
 def brief(*later: Message) -> list[str]:
@@ -290,4 +297,4 @@ def test_any_run_becomes_a_valid_list(run: list[Message]) -> None:
 @given(st.lists(_MESSAGES, max_size=10))
 def test_the_same_run_gives_the_same_list(run: list[Message]) -> None:
     """Nothing but the run decides."""
-    assert provider_messages(run, escape) == provider_messages(run, escape)
+    assert admitted(run) == admitted(run)

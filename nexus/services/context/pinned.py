@@ -1,0 +1,102 @@
+"""The pinned block of the agent layout: role, TODO list, useful information, folder notes (CONTRACT §5). Pure.
+
+Rules of this module:
+
+- It is made anew for every request, and has only the parts that there is something to say of.
+- A heading, and the mark before an item, come from here alone: further lines of an item are indented, a TODO is one
+  line, and everything is escaped.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Final, TypeVar
+
+from nexus.services.context.blocks import Block
+from nexus.services.context.escape import CountingEscape, canonical
+from nexus.services.context.session_state import FolderNote, Info, SessionState, Todo, TodoStatus
+
+MOST_INFOS: Final = 100
+MOST_NOTES_A_FOLDER: Final = 5
+ROLE_HEADING: Final = "## Agent Role Definition"
+TODO_HEADING: Final = "## Current TODO List"
+INFO_HEADING: Final = "## Useful Information"
+NOTES_HEADING: Final = "## Folder Notes"
+
+_BOXES: Final = {TodoStatus.PENDING: "[ ]", TodoStatus.IN_PROGRESS: "[~]", TodoStatus.COMPLETED: "[x]"}
+_Item = TypeVar("_Item", Info, FolderNote)
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+
+
+def pinned_blocks(role: str, state: SessionState) -> list[Block]:
+    """The parts of the pinned block that are not empty, in their order; `[]` where nothing is to be pinned."""
+    return [
+        *_role_block(role),
+        *_todo_block(state.todos or ()),
+        *_info_block(state.useful_info or ()),
+        *_notes_block(state.folder_notes or ()),
+    ]
+
+
+def _role_block(role: str) -> list[Block]:
+    escape = CountingEscape()
+    text = escape(role.strip())
+    return [_block("AGENT_ROLE", ROLE_HEADING, text, escape)] if text.strip() else []
+
+
+def _todo_block(todos: Sequence[Todo]) -> list[Block]:
+    escape = CountingEscape()
+    lines = [f"- {_BOXES[todo.status]} {escape(_one_line(todo.text))} (ID: {todo.id})" for todo in todos]
+    return [_block("TODO_LIST", TODO_HEADING, "\n".join(lines), escape)] if lines else []
+
+
+def _info_block(infos: Sequence[Info]) -> list[Block]:
+    escape = CountingEscape()
+    shown = _newest(infos, MOST_INFOS)
+    if not shown:
+        return []
+    text = "\n".join(_bullet(info.text, escape) for info in shown)
+    return [_block("USEFUL_INFORMATION", INFO_HEADING, text, escape, len(infos) - len(shown))]
+
+
+def _notes_block(notes: Sequence[FolderNote]) -> list[Block]:
+    escape = CountingEscape()
+    folders = [(folder, list(group)) for folder, group in groupby(sorted(notes, key=_depth), key=_folder)]
+    shown = [(folder, _newest(of_folder, MOST_NOTES_A_FOLDER)) for folder, of_folder in folders]
+    if not shown:
+        return []
+    sections = [
+        "\n".join((escape(f"### {_one_line(folder)}"), *(_bullet(note.text, escape) for note in kept)))
+        for folder, kept in shown
+    ]
+    dropped = len(notes) - sum(len(kept) for _, kept in shown)
+    return [_block("FOLDER_NOTES", NOTES_HEADING, "\n\n".join(sections), escape, dropped)]
+
+
+def _block(tag: str, heading: str, text: str, escape: CountingEscape, dropped: int = 0) -> Block:
+    return Block(tag, "user", f"{heading}\n\n{text}", dropped=dropped, escaped=escape.marked)
+
+
+def _newest(items: Sequence[_Item], most: int) -> list[_Item]:
+    """The newest `most`, oldest first. What has no time counts as older; at equal times the later in the list is."""
+    ordered = sorted(items, key=lambda item: item.created_at or _LONG_AGO)
+    return ordered[max(len(ordered) - most, 0) :]
+
+
+def _folder(note: FolderNote) -> str:
+    return "/".join(part for part in note.folder.replace("\\", "/").split("/") if part not in {"", "."}) or "/"
+
+
+def _depth(note: FolderNote) -> tuple[int, str]:
+    """Shallow folders first, those of one depth by name."""
+    folder = _folder(note)
+    return (0 if folder == "/" else folder.count("/") + 1, folder)
+
+
+def _one_line(text: str) -> str:
+    # Canonical first: it makes line ends of other characters, too.
+    return " ".join(canonical(text).split())
+
+
+def _bullet(text: str, escape: CountingEscape) -> str:
+    return "- " + escape(text.strip()).replace("\n", "\n  ")

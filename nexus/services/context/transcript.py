@@ -1,0 +1,193 @@
+"""What was said, in order: stored rows of a session, or the later messages of a run (CONTRACT §2, §4.6, §5). Pure.
+
+Rules of this module:
+
+- One malformed row never spoils the rest: it is repaired or left out, and counted.
+- Everything is compared as moments, and nothing comes before the human input of its run: clocks differ.
+- Texts are escaped here; the arguments of calls stay exact.
+- What a provider would not accept is left to the validity gate.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal
+
+from nexus.core.models import Message, Role
+from nexus.services.context.agents import MAIN, Agent
+from nexus.services.context.annotations import ToolCall, as_id, as_json, read_tool_calls
+from nexus.services.context.clock import parse_moment
+from nexus.services.context.escape import escape_counted
+from nexus.services.context.memory import LONG_AGO, assumed_moments, stored_order, text_of_parts
+
+Speaker = Literal["user", "assistant", "tool"]
+
+_SPEAKERS: Final[Mapping[str, Speaker]] = {"human": "user", "ai": "assistant", "tool": "tool"}
+_PASSED_OVER: Final = {"system", "command"}
+# What is recorded of a tool that did not say its name.
+_UNNAMED: Final = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One message before the validity gate.
+
+    Attributes:
+        text: escaped; `""` where nothing would be seen of it.
+        escaped: places that were marked in it.
+        source: id of the message or row; `""` when it has none.
+        run_id: results answer calls of their own run.
+        calls: those that an assistant message declares.
+        call_id, tool_name: what a result says it answers; `""` when it does not say.
+    """
+
+    role: Speaker
+    text: str
+    escaped: int = 0
+    source: str = ""
+    run_id: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    call_id: str = ""
+    tool_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row that can be shown, with what its place depends on; see `memory.Entry`."""
+
+    index: int
+    said: Said
+    moment: datetime | None
+    rank: int
+
+    @property
+    def is_human(self) -> bool:
+        return self.said.role == "user"
+
+
+def said_in_run(later: Sequence[Message], agent: Agent = MAIN) -> list[Said]:
+    """The messages of a run after its input, as they came. SYSTEM and COMMAND messages are passed over."""
+    said = []
+    for message in later:
+        speaker = _SPEAKERS.get(message.role.value.lower())
+        if speaker is None or not agent.sees(message.metadata):
+            continue
+        content = message.content
+        if message.role is Role.AI:
+            answer = content if isinstance(content, Mapping) else {"content": content}
+            calls = read_tool_calls(answer.get("tool_calls") or message.metadata.get("tool_calls"))
+            item = _said(speaker, answer.get("content"), message.id, message.run_id, calls=calls)
+        elif message.role is Role.TOOL:
+            result = content if isinstance(content, Mapping) and "result" in content else {"result": content}
+            known = {**result, **{key: value for key, value in message.metadata.items() if value}}
+            item = _said(speaker, result["result"], message.id, message.run_id, answers=known)
+        else:
+            item = _said(speaker, content, message.id, message.run_id)
+        said.append(item)
+    return said
+
+
+def said_in_rows(rows: Sequence[Any], agent: Agent = MAIN, *, current_run_id: str = "") -> tuple[list[Said], int]:
+    """The rows of a session, oldest first, and how many had to be repaired or left out.
+
+    Rows of the current run, of SYSTEM and COMMAND, and those that are not for `agent` are left out without being
+    counted.
+    """
+    ranks = stored_order(rows)
+    shown, faults = [], 0
+    for index, row in enumerate(rows):
+        item, faulty = _read_row(row, agent)
+        faults += faulty
+        if item is not None and not (current_run_id and item.run_id == current_run_id):
+            shown.append(_Row(index, item, parse_moment(row.get("timestamp")), ranks[index]))
+    return [row.said for row in _in_order(shown)], faults
+
+
+def window_start(said: Sequence[Said]) -> int:
+    """Where to begin what is only the end of a session: with a human, and for many builds with the same one.
+
+    If it began with whatever the limit lets in, each build would begin one message later than the last, and no provider
+    could use again what it had read. So it begins with one of the humans in the older half: the one whose id has the
+    smallest hash, which stays the same until it is out of reach or a smaller one comes in.
+    """
+    humans = [index for index, item in enumerate(said) if item.role == "user"]
+    older = [index for index in humans if index < len(said) / 2]
+    if older:
+        return min(older, key=lambda index: hashlib.sha256(said[index].source.encode("utf-8", "replace")).digest())
+    return humans[0] if humans else 0
+
+
+def _in_order(rows: list[_Row]) -> list[_Row]:
+    runs: dict[str, list[_Row]] = {}
+    for row in rows:
+        # A row without a run is one by itself.
+        runs.setdefault(row.said.run_id or f"\n{row.index}", []).append(row)
+    places: dict[int, tuple[datetime, int, bool, int]] = {}
+    for members in runs.values():
+        moments = assumed_moments(members)
+        asked = min((moments[row.index] for row in members if row.is_human), default=LONG_AGO)
+        first = min(row.rank for row in members)
+        for row in members:
+            places[row.index] = (max(moments[row.index], asked), first, not row.is_human, row.rank)
+    return sorted(rows, key=lambda row: places[row.index])
+
+
+def _read_row(row: Any, agent: Agent) -> tuple[Said | None, bool]:
+    """What the row says, and whether something in it was not as it is stored today."""
+    if not isinstance(row, Mapping):
+        return None, True
+    role = row.get("role")
+    lowered = role.lower() if isinstance(role, str) else ""
+    speaker = _SPEAKERS.get(lowered)
+    metadata = row.get("metadata", {})
+    if speaker is None or not agent.sees(metadata):
+        return None, speaker is None and lowered not in _PASSED_OVER
+    known = metadata if isinstance(metadata, Mapping) else {}
+    row_id, run_id, content = row.get("id"), row.get("run_id"), row.get("content")
+    calls = read_tool_calls(known.get("tool_calls")) if speaker == "assistant" else ()
+    item = _said(
+        speaker,
+        content,
+        row_id if isinstance(row_id, str) else "",
+        run_id if isinstance(run_id, str) else "",
+        calls=calls,
+        answers=known if speaker == "tool" else {},
+    )
+    as_today = isinstance(metadata, Mapping) and parse_moment(row.get("timestamp")) is not None
+    # A result may be any JSON, and older rows say None where a model only made calls.
+    text_as_today = isinstance(content, str) or speaker == "tool" or (content is None and bool(calls))
+    return item, not (as_today and text_as_today)
+
+
+def _said(
+    role: Speaker,
+    content: Any,
+    source: str,
+    run_id: str,
+    *,
+    calls: tuple[ToolCall, ...] = (),
+    answers: Mapping[str, Any] | None = None,
+) -> Said:
+    text, escaped = _read_text(content)
+    answers = answers or {}
+    name = answers.get("tool_name")
+    return Said(
+        role,
+        text,
+        escaped,
+        source,
+        run_id,
+        calls,
+        call_id=as_id(answers.get("call_id")),
+        tool_name=name if isinstance(name, str) and name != _UNNAMED else "",
+    )
+
+
+def _read_text(content: Any) -> tuple[str, int]:
+    """A content as escaped text, and the places marked in it."""
+    if content is None:
+        return "", 0
+    text = content if isinstance(content, str) else text_of_parts(content)
+    text, marked = escape_counted(as_json(content) if text is None else text)
+    return (text, marked) if text.strip() else ("", 0)

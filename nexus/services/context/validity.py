@@ -1,0 +1,216 @@
+"""The validity gate: only what a strict provider accepts gets into a list (CONTRACT §5, validity). Pure.
+
+What comes out of the gate keeps these rules, whatever went in:
+
+- The results of a message's calls stand directly after it, in the order of the calls, also when they came later.
+- Every call is answered before anything else follows; a lost result becomes a tool message that says so. Every result
+  answers a call of its own run.
+- Call ids are unique in the list, ids and function names have the characters and the length that every provider
+  allows, and no message is empty.
+
+Repairs are noted with the place, never with content (CONTRACT §8). What was put out for a part of a session stays the
+same when the session goes on, unless a result comes late.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any, Final
+
+from pydantic_core import from_json
+
+from nexus.services.context.annotations import ToolCall
+from nexus.services.context.transcript import Said
+
+NO_RESULT: Final = "(no result was recorded for this call)"
+EMPTY_RESULT: Final = "(empty)"
+NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+CALL_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_REFUSED = re.compile(r"[^A-Za-z0-9_-]")
+_NAME_CHARS: Final = 64
+_ID_CHARS: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Messages in the OpenAI form.
+
+    Attributes:
+        origins: for each message what was said; None where the gate says that a result was lost.
+        repairs: what had to be changed or left out.
+    """
+
+    messages: list[dict[str, Any]]
+    origins: list[Said | None]
+    repairs: list[str]
+
+
+@dataclass(slots=True)
+class _Call:
+    """A declared call.
+
+    Attributes:
+        given_id, name: what its result may name it by.
+        id: what a provider sees.
+        place: where it was declared, for the notes.
+        order: of its declaration.
+    """
+
+    given_id: str
+    name: str
+    id: str
+    place: str
+    order: int
+    result: Said | None = None
+
+
+@dataclass(slots=True)
+class _Step:
+    """One message, and, if it declared calls, their results."""
+
+    said: Said
+    message: dict[str, Any]
+    calls: list[_Call] = field(default_factory=list)
+
+
+def admit(said: Iterable[Said], where: str, *, after: Sequence[Mapping[str, Any]] = ()) -> Admitted:
+    """What of `said` may be in a list that begins with `after`.
+
+    Args:
+        said: in order.
+        where: how the notes name it, such as `run.history`.
+        after: messages that have been admitted; the ids of their calls are not used again.
+    """
+    return _Gate(where, after).admit(said)
+
+
+class _Gate:
+    def __init__(self, where: str, after: Sequence[Mapping[str, Any]]) -> None:
+        self._where = where
+        self._steps: list[_Step] = []
+        self._repairs: list[str] = []
+        self._ids: set[str] = {call["id"] for message in after for call in message.get("tool_calls") or ()}
+        self._latest: dict[str, list[_Call]] = {}
+        self._declared: dict[tuple[str, str], list[_Call]] = {}
+
+    def admit(self, said: Iterable[Said]) -> Admitted:
+        homeless: list[tuple[int, Said]] = []
+        for item in said:
+            if item.role == "tool":
+                call = self._call_of_id(item) if item.call_id else self._call_of_name(item)
+                if call is None:
+                    homeless.append((len(self._steps), item))
+                else:
+                    call.result = item
+            elif item.calls:
+                self._declare_all(item)
+            elif item.text:
+                self._steps.append(_Step(item, {"role": item.role, "content": item.text}))
+            else:
+                self._note(f"message {item.source} is empty and was left out")
+        for came, item in homeless:
+            self._place_early(came, item)
+        shown = [pair for step in self._steps for pair in self._shown(step)]
+        return Admitted([message for message, _ in shown], [origin for _, origin in shown], self._repairs)
+
+    def _declare_all(self, item: Said) -> None:
+        calls = [self._declare(call, f"{item.source}[{index}]") for index, call in enumerate(item.calls)]
+        declared = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": source.raw_arguments}}
+            for call, source in zip(calls, item.calls, strict=True)
+        ]
+        message = {"role": "assistant", "content": item.text or None, "tool_calls": declared}
+        self._steps.append(_Step(item, message, calls))
+        self._latest[item.run_id] = calls
+        for call in calls:
+            if call.given_id:
+                self._declared.setdefault((item.run_id, call.given_id), []).append(call)
+
+    def _declare(self, source: ToolCall, place: str) -> _Call:
+        name, shown_id = (_REFUSED.sub("_", text) for text in (source.name, source.id))
+        name, shown_id = name[:_NAME_CHARS], shown_id[:_ID_CHARS]
+        if name != source.name:
+            self._note(f"the tool name of call {place} is not one that providers accept, and was changed")
+        if shown_id != source.id:
+            self._note(f"the id of call {place} is not one that providers accept, and was changed")
+        call_id, number = shown_id, len(self._ids)
+        while not call_id or call_id in self._ids:
+            call_id, number = f"call_{number}", number + 1
+        if shown_id and call_id != shown_id:
+            self._note(f"the id of call {place} was used before and is shown as {call_id}")
+        self._ids.add(call_id)
+        return _Call(source.id, name, call_id, place, len(self._steps))
+
+    def _call_of_id(self, item: Said) -> _Call | None:
+        """The open call of that id in the newest message that declared one: an id may be used again."""
+        same = self._declared.get((item.run_id, item.call_id), [])
+        newest = takewhile(lambda call: call.order == same[-1].order, reversed(same))
+        return next((call for call in reversed(list(newest)) if call.result is None), None)
+
+    def _call_of_name(self, item: Said) -> _Call | None:
+        """Of the calls declared last in the run and still open, the first of that name, else the only one."""
+        unanswered = [call for call in self._latest.get(item.run_id, ()) if call.result is None]
+        same = [call for call in unanswered if call.name == item.tool_name]
+        alone = unanswered if len(unanswered) == 1 else []
+        return next(iter(same or alone), None)
+
+    def _place_early(self, came: int, item: Said) -> None:
+        """Give a result that came before its call, by a clock that is ahead, to the call; else leave it out."""
+        same = self._declared.get((item.run_id, item.call_id), []) if item.call_id else []
+        call = next((call for call in same if call.order >= came and call.result is None), None)
+        if call is not None:
+            call.result = item
+        else:
+            self._note(f"the tool result {item.source} answers no open call and was left out")
+
+    def _shown(self, step: _Step) -> list[tuple[dict[str, Any], Said | None]]:
+        shown: list[tuple[dict[str, Any], Said | None]] = [(step.message, step.said)]
+        for call in step.calls:
+            if call.result is None:
+                self._note(f"call {call.place} has no result")
+                text = NO_RESULT
+            else:
+                text = call.result.text or EMPTY_RESULT
+            shown.append(({"role": "tool", "tool_call_id": call.id, "content": text}, call.result))
+        return shown
+
+    def _note(self, repair: str) -> None:
+        self._repairs.append(f"{self._where}: {repair}")
+
+
+def faults(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What a strict provider would refuse in a list in the OpenAI form; `[]` for a valid one.
+
+    The last look at a list before it is sent, at every list: what is assembled is valid by construction, and this is
+    how it would be known if it were not.
+    """
+    found: list[str] = []
+    known: set[str] = set()
+    awaited: list[str] = []
+    for index, message in enumerate(messages):
+        role, content = message.get("role"), message.get("content")
+        if role == "tool":
+            if not awaited or message.get("tool_call_id") != awaited.pop(0):
+                found.append(f"messages[{index}]: a result that answers no call directly before it")
+        elif awaited:
+            found.append(f"messages[{index}]: comes before every call is answered")
+            awaited = []
+        calls = message.get("tool_calls") or ()
+        if not (isinstance(content, str) and content.strip()) and not (content is None and calls):
+            found.append(f"messages[{index}]: is empty")
+        for call in calls:
+            if call["id"] in known or not CALL_ID.fullmatch(call["id"]) or not NAME.fullmatch(call["function"]["name"]):
+                found.append(f"messages[{index}]: a call without a valid id or name of its own")
+            if not _is_object(call["function"]["arguments"]):
+                found.append(f"messages[{index}]: arguments that are no JSON object")
+            known.add(call["id"])
+            awaited.append(call["id"])
+    return [*found, "the last calls are not answered"] if awaited else found
+
+
+def _is_object(arguments: str) -> bool:
+    try:
+        return isinstance(from_json(arguments), dict)
+    except ValueError:
+        return False
