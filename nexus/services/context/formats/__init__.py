@@ -1,0 +1,42 @@
+"""The message list in the form of each provider (CONTRACT §1.3, `format`). Pure.
+
+Every context is made once, in OpenAI's form, and is valid then; a format only says the same in another way. What the
+list says first it says first in every format, and the beginning of what comes out depends on the beginning of the list
+alone, so that a cache holds in every format alike.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+from nexus.services.context.formats.anthropic import to_anthropic
+from nexus.services.context.formats.converted import Converted
+from nexus.services.context.formats.gemini import to_gemini
+from nexus.services.context.formats.openai import to_openai
+
+__all__ = ["FORMATS", "Converted", "convert"]
+
+Converter = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]], int], Converted]
+
+FORMATS: Final[Mapping[str, Converter]] = MappingProxyType(
+    {"openai": to_openai, "anthropic": to_anthropic, "gemini": to_gemini}
+)
+
+
+def convert(
+    form: str, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, stable: int
+) -> Converted:
+    """A valid list and the tools that go with it, in the form `form`.
+
+    Args:
+        form: a key of `FORMATS`.
+        messages: the list in OpenAI's form, as the validity gate leaves it.
+        tools: definitions in the OpenAI function form, as the registry checks them.
+        stable: how many of the first messages the next build repeats byte for byte.
+
+    Raises:
+        ValueError: there is no such form; the text says which there are.
+    """
+    if form not in FORMATS:
+        raise ValueError(f"format: one of {', '.join(FORMATS)} is needed")
+    return FORMATS[form](messages, tools, stable)

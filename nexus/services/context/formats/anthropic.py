@@ -1,0 +1,161 @@
+"""The form of Anthropic's Messages API. Pure.
+
+What that API demands beyond its types, and how it is kept:
+
+- The first message is a user's and the roles alternate: what one side says in a row becomes one message.
+- The results of all calls of a message stand in the next one, before any text: they come first in the list that is
+  given, so they come first here.
+- No text is blank, and the last one of an assistant does not end in white space. It is cut off every assistant text, so
+  that a text stays the same when more follows.
+- `system` stands for itself; a system message further back becomes text of the user.
+- At most four blocks are marked as the end of what is to be cached; here at most two are.
+- The schema of a tool is that of an object and combines no others at its top.
+
+The sources are in docs/decisions/0013-one-list-three-formats.md.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from nexus.services.context.formats.converted import (
+    OPENING,
+    Changes,
+    Converted,
+    Place,
+    Turns,
+    calls_of,
+    counted,
+    leading_system,
+    needs_opening,
+    object_schema,
+)
+
+_COMBINING: Final = ("oneOf", "allOf", "anyOf")
+
+
+def to_anthropic(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], stable: int) -> Converted:
+    """`messages` with `system` apart, and a mark for the cache on the last block of what is stable."""
+    leading = leading_system(messages)
+    system = [_text(message["content"]) for message in messages[:leading]]
+    conversation = _Conversation()
+    if needs_opening(messages, leading):
+        conversation.open()
+    places = [conversation.add(message) for message in messages[leading:]]
+    _mark(system, conversation.turns.messages, places, min(stable, len(messages)))
+    shown = [_tool(tool) for tool in tools]
+    return Converted(
+        messages=conversation.turns.messages,
+        tools=[tool for tool, _ in shown],
+        places=[None] * leading + [(place.turn, place.first) for place in places],
+        notes=conversation.notes()
+        + counted(
+            sum(changed for _, changed in shown),
+            "tool schema combines others at its top and is shown as one",
+            "tool schemas combine others at their top and are shown as one",
+        ),
+        system=system or None,
+    )
+
+
+class _Conversation:
+    def __init__(self) -> None:
+        self.turns = Turns("content")
+        self._changes = Changes()
+        self._shortened = 0
+
+    def open(self) -> None:
+        self.turns.add("user", [_text(OPENING)])
+        self._changes.opened += 1
+
+    def add(self, message: Mapping[str, Any]) -> Place:
+        match message["role"]:
+            case "assistant":
+                return self.turns.add("assistant", self._answer(message))
+            case "tool":
+                return self.turns.add("user", [_result(message)])
+            case role:
+                self._changes.late_system += role == "system"
+                return self.turns.add("user", [_text(message["content"])])
+
+    def _answer(self, message: Mapping[str, Any]) -> list[dict[str, Any]]:
+        blocks = []
+        if message["content"] is not None:
+            text = message["content"].rstrip()
+            self._shortened += text != message["content"]
+            blocks.append(_text(text))
+        for call_id, name, arguments, whole in calls_of(message):
+            self._changes.as_text += not whole
+            blocks.append({"type": "tool_use", "id": call_id, "name": name, "input": arguments})
+        return blocks
+
+    def notes(self) -> list[str]:
+        return [
+            *self._changes.notes(),
+            *counted(
+                self._shortened,
+                "assistant text ended in white space, which was cut",
+                "assistant texts ended in white space, which was cut",
+            ),
+        ]
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _result(message: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": message["content"]}
+
+
+def _mark(system: list[dict[str, Any]], messages: list[dict[str, Any]], places: Sequence[Place], stable: int) -> None:
+    """Mark the last block of what is stable, and the last of `system` if all of that is stable.
+
+    A mark beyond what is stable would have the provider write a cache, for which it charges, that nobody reads.
+    """
+    if stable > len(system):
+        place = places[stable - len(system) - 1]
+        _mark_block(messages[place.turn]["content"][place.last])
+    if system and stable > 0:
+        _mark_block(system[min(stable, len(system)) - 1])
+
+
+def _mark_block(block: dict[str, Any]) -> None:
+    block["cache_control"] = {"type": "ephemeral"}
+
+
+def _tool(tool: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    function = tool["function"]
+    schema, changed = _plain(object_schema(function.get("parameters")))
+    description = function.get("description") or ""
+    described = {"description": description} if description.strip() else {}
+    return {"name": function["name"], **described, "input_schema": schema}, changed
+
+
+def _plain(schema: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """`schema` without the words that the API refuses at its top, and whether it had any.
+
+    The parameters that only those named are kept. What was said about which go together is lost, so the tool itself has
+    to look at that.
+    """
+    refused = [word for word in _COMBINING if word in schema]
+    if not refused:
+        return schema, False
+    plain = {key: value for key, value in schema.items() if key not in refused}
+    options = [option for word in refused for option in _list(schema[word])]
+    plain["properties"] = dict(plain["properties"])
+    for option in options:
+        named = _get(option, "properties")
+        for name, described in named.items() if isinstance(named, Mapping) else ():
+            plain["properties"].setdefault(name, described)
+    needed = [name for option in _list(schema.get("allOf")) for name in _list(_get(option, "required"))]
+    if needed:
+        plain["required"] = list(dict.fromkeys([*plain.get("required", ()), *needed]))
+    return plain, True
+
+
+def _list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _get(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, Mapping) else None

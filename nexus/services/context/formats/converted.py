@@ -1,0 +1,162 @@
+"""What a format makes of a message list, and what more than one of them needs. Pure."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pydantic_core import from_json
+
+from nexus.core.wire import is_deeper
+
+# Where a list does not begin with a user, this does: there is nothing in it to answer to.
+OPENING: Final = "(The conversation begins here.)"
+
+# An answer carries arguments six levels down, and may be 64 deep itself (CONTRACT §1.6).
+_DEEPEST: Final = 32
+# What arguments stand under that cannot be an object of their own.
+_AS_TEXT: Final = "arguments"
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A message list and tools in the form of one provider.
+
+    Attributes:
+        messages: OpenAI's and Anthropic's `messages`, Gemini's `contents`.
+        tools: the tools in the provider's form.
+        places: for each message that was given, which one of `messages` it stands in, and which block or part of that
+            is its first; None when it stands in `system`.
+        notes: what had to be changed for this provider. They hold no content (CONTRACT §8).
+        system: Anthropic's `system`, Gemini's `system_instruction`; None when there is none, and for OpenAI.
+    """
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+    places: list[tuple[int, int] | None]
+    notes: list[str]
+    system: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a message went: a turn, and its first and last block there."""
+
+    turn: int
+    first: int
+    last: int
+
+
+@dataclass(slots=True)
+class Turns:
+    """Messages being made, where what one side says in a row becomes one message of several blocks.
+
+    Attributes:
+        key: where a message has its blocks.
+        messages: what there is so far.
+    """
+
+    key: str
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    _kind: str = ""
+
+    def add(self, role: str, blocks: Sequence[dict[str, Any]], kind: str = "") -> Place:
+        """Put `blocks` at the end, into the last message if that is of the same role and kind."""
+        if self.messages and self.messages[-1]["role"] == role and self._kind == kind:
+            present: list[dict[str, Any]] = self.messages[-1][self.key]
+        else:
+            present = []
+            self.messages.append({"role": role, self.key: present})
+            self._kind = kind
+        first = len(present)
+        present.extend(blocks)
+        return Place(len(self.messages) - 1, first, len(present) - 1)
+
+
+@dataclass(slots=True)
+class Changes:
+    """How often was done what more than one format does to a list, for the notes.
+
+    Attributes:
+        opened: text of a user was put before all else.
+        late_system: a system message that others come before became text of the user.
+        as_text: arguments could not be sent as an object.
+    """
+
+    opened: int = 0
+    late_system: int = 0
+    as_text: int = 0
+
+    def notes(self) -> list[str]:
+        """What was done, in words."""
+        return [
+            *counted(self.opened, "user text was put before the first message", "user texts were put before others"),
+            *counted(
+                self.late_system,
+                "system message after the first others is shown as text of the user",
+                "system messages after the first others are shown as text of the user",
+            ),
+            *counted(
+                self.as_text,
+                "call has arguments that cannot be sent as an object",
+                "calls have arguments that cannot be sent as an object",
+            ),
+        ]
+
+
+def needs_opening(messages: Sequence[Mapping[str, Any]], leading: int) -> bool:
+    """Whether nothing of a user would stand first when the first `leading` messages, of the system, stand apart."""
+    return bool(messages) and (leading == len(messages) or messages[leading]["role"] == "assistant")
+
+
+def leading_system(messages: Sequence[Mapping[str, Any]]) -> int:
+    """How many system messages there are before any other."""
+    return next((index for index, message in enumerate(messages) if message["role"] != "system"), len(messages))
+
+
+def calls_of(message: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], bool]]:
+    """Id, name and arguments of each call of `message`, and whether the arguments could stay an object.
+
+    What cannot be sent as an object, because it is nested too deep, has a number beyond all bounds or half a surrogate
+    pair, is given as the text it was written in.
+    """
+    for call in message.get("tool_calls") or ():
+        text = call["function"]["arguments"]
+        arguments = _parsed(text)
+        whole = arguments is not None
+        yield call["id"], call["function"]["name"], arguments if arguments is not None else {_AS_TEXT: text}, whole
+
+
+def object_schema(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The schema of a tool's parameters, which says of itself that it is one of an object."""
+    return {"type": "object", "properties": {}, **(parameters or {})}
+
+
+def counted(count: int, one: str, several: str) -> list[str]:
+    """A note that says how often something was done; none if it was not."""
+    return [f"{count} {one if count == 1 else several}"] if count else []
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    try:
+        value = from_json(text, allow_inf_nan=False)
+    except ValueError:
+        return None
+    if not isinstance(value, dict) or is_deeper(value, _DEEPEST) or not _all_finite(value):
+        return None
+    return value
+
+
+def _all_finite(value: Any) -> bool:
+    level = [value]
+    while level:
+        if any(isinstance(item, float) and not math.isfinite(item) for item in level):
+            return False
+        level = [child for item in level for child in _children(item)]
+    return True
+
+
+def _children(item: Any) -> Sequence[Any]:
+    if isinstance(item, dict):
+        return list(item.values())
+    return item if isinstance(item, list) else ()

@@ -1,0 +1,123 @@
+"""The form of Gemini's `generateContent`. Pure.
+
+What that API demands beyond its types, and how it is kept:
+
+- A function call comes directly after something a user said or after function responses, so what the model says in a
+  row becomes one content.
+- The responses to all calls of a content stand in the next one, as many as there are calls, and nothing else stands
+  there: text of the user beside them becomes a content of its own.
+- A response has the name of its call. Names begin with a letter or an underscore.
+- The first call of a content has a thought signature. Ours are not known, and what stands there says so; it stands
+  there always, so that a call stays the same when more follows.
+
+The names of fields are those of the protocol buffers, which the REST API and the SDK both read. The sources are in
+docs/decisions/0013-one-list-three-formats.md.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from nexus.services.context.formats.converted import (
+    OPENING,
+    Changes,
+    Converted,
+    Turns,
+    calls_of,
+    counted,
+    leading_system,
+    needs_opening,
+    object_schema,
+)
+
+# The value that Google has for calls whose signature is not known.
+_NO_SIGNATURE: Final = "skip_thought_signature_validator"
+# Underscores before such a beginning count, so that no two names become the same and one underscore less is the name
+# again.
+_BAD_BEGINNING: Final = re.compile(r"_*[0-9-]")
+
+
+def to_gemini(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], stable: int) -> Converted:
+    """`messages` as `contents`, with `system` apart. Gemini finds the stable part by itself: `stable` says nothing."""
+    del stable
+    leading = leading_system(messages)
+    system = [{"text": message["content"]} for message in messages[:leading]]
+    conversation = _Conversation()
+    if needs_opening(messages, leading):
+        conversation.open()
+    places = [conversation.add(message) for message in messages[leading:]]
+    declarations = [_declaration(tool, conversation) for tool in tools]
+    return Converted(
+        messages=conversation.turns.messages,
+        tools=[{"function_declarations": declarations}] if declarations else [],
+        places=[None] * leading + places,
+        notes=conversation.notes(),
+        system={"parts": system} if system else None,
+    )
+
+
+class _Conversation:
+    def __init__(self) -> None:
+        self.turns = Turns("parts")
+        self._names: dict[str, str] = {}
+        self._renamed: set[str] = set()
+        self._changes = Changes()
+
+    def open(self) -> None:
+        self.turns.add("user", [{"text": OPENING}], "text")
+        self._changes.opened += 1
+
+    def add(self, message: Mapping[str, Any]) -> tuple[int, int]:
+        match message["role"]:
+            case "assistant":
+                place = self.turns.add("model", self._answer(message))
+            case "tool":
+                place = self.turns.add("user", [self._response(message)], "responses")
+            case role:
+                self._changes.late_system += role == "system"
+                place = self.turns.add("user", [{"text": message["content"]}], "text")
+        return place.turn, place.first
+
+    def _answer(self, message: Mapping[str, Any]) -> list[dict[str, Any]]:
+        parts: list[dict[str, Any]] = [] if message["content"] is None else [{"text": message["content"]}]
+        signature = {"thought_signature": _NO_SIGNATURE}
+        for call_id, name, arguments, whole in calls_of(message):
+            self._changes.as_text += not whole
+            self._names[call_id] = self.name(name)
+            call = {"name": self._names[call_id], "args": arguments, "id": call_id}
+            parts.append({"function_call": call, **signature})
+            signature = {}
+        return parts
+
+    def _response(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        call_id = message["tool_call_id"]
+        response = {"name": self._names[call_id], "id": call_id, "response": {"output": message["content"]}}
+        return {"function_response": response}
+
+    def name(self, name: str) -> str:
+        """`name`, or what stands for it where it has a beginning that Gemini refuses."""
+        if not _BAD_BEGINNING.match(name):
+            return name
+        self._renamed.add(name)
+        return f"_{name}"
+
+    def notes(self) -> list[str]:
+        return [
+            *self._changes.notes(),
+            *counted(
+                len(self._renamed),
+                "tool name begins with no letter and has one more underscore before it",
+                "tool names begin with no letter and have one more underscore before them",
+            ),
+        ]
+
+
+def _declaration(tool: Mapping[str, Any], conversation: _Conversation) -> dict[str, Any]:
+    """A tool as a declaration; one without parameters has no schema."""
+    function = tool["function"]
+    name = conversation.name(function["name"])
+    description = function.get("description") or ""
+    schema = object_schema(function.get("parameters"))
+    needs_some = any(value for key, value in schema.items() if key != "type")
+    with_schema = {"parameters_json_schema": schema} if needs_some else {}
+    return {"name": name, "description": description if description.strip() else name, **with_schema}

@@ -1,0 +1,17 @@
+"""The form of OpenAI's chat completions, which is the form that lists are made in. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nexus.services.context.formats.converted import Converted
+
+
+def to_openai(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], stable: int) -> Converted:
+    """`messages` and `tools` as they are. OpenAI finds the stable part by itself, so `stable` says nothing here."""
+    del stable
+    return Converted(
+        messages=[dict(message) for message in messages],
+        tools=[dict(tool) for tool in tools],
+        places=[(index, 0) for index in range(len(messages))],
+        notes=[],
+    )
