@@ -1,7 +1,8 @@
 r"""Nobody forges structure (CONTRACT §4.7).
 
-Block tags, `<human_input>`, `<current_time>`, `[tool_use:` and the line heads of the memory come only from the
-renderer. Every other text passes `escape`, which sets one backslash before whatever looks like one of them.
+Block tags, `<human_input>`, `<current_time>`, `[tool_use:`, the line heads of the memory and the headings of the pinned
+block come only from the renderer. Every other text passes `escape`, which sets one backslash before whatever looks like
+one of them.
 
 Rules of this module:
 
@@ -10,9 +11,11 @@ Rules of this module:
 - A place is marked by exactly one backslash, put in front of the bracket or at the head of the line. A run of
   backslashes that is already there thus becomes one longer, so that `unescape` can take one away again, as mbox
   quoting does it.
-- Marking a place neither makes nor hides another place. For this a tag cannot contain an opening bracket, a line head
-  is recognised with or without backslashes where marks may stand, and what is asked of the character before a bracket
-  is true of a backslash.
+- Marking a place neither makes nor hides another place. For this neither a tag nor a heading can contain an opening
+  bracket, a line head is recognised with or without backslashes where marks may stand, and what is asked of the
+  character before a bracket is true of a backslash.
+- A heading is a whole line. Whoever puts something before a text on its line therefore escapes the line, not the text:
+  `### ` and a name can make a heading that the name alone is not.
 - Patterns are possessive and cannot overlap, so that any input takes linear time.
 
 The guarantee is that structure cannot be forged, and `unescape(escape(text)) == canonical(text)`. What the words say is
@@ -20,10 +23,10 @@ still the model's to judge.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from nexus.services.context.lookalikes import ANGLE, COLONS, SQUARE, fold
+from nexus.services.context.lookalikes import ANGLE, COLONS, NUMBER_SIGNS, SQUARE, fold
 
 BLOCK_TAGS: Final = (
     "CORE_IDENTITY",
@@ -39,6 +42,7 @@ BLOCK_TAGS: Final = (
 ELEMENTS: Final = ("human_input", "current_time")
 TOOL_USE: Final = "tool_use"
 SPEAKERS: Final = ("Human", "Nexus")
+HEADINGS: Final = ("Agent Role Definition", "Current TODO List", "Useful Information", "Folder Notes")
 
 _INVISIBLE = "\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff\U000e0000-\U000e007f"
 _SURROGATES = "\ud800-\udfff"
@@ -62,9 +66,15 @@ _CLOSING = rf"{_GAP}/{_LEAD}"
 _NAME_ENDS = "(?!_*+[a-z])"
 
 
-def _spelled(*names: str, gap: str = _GAP) -> str:
+def _spelled(*names: str, gap: str = _GAP, letter: Callable[[str], str] = fold) -> str:
     """A pattern for names as they look when folded, whatever stands between their letters."""
-    return "|".join(gap.join(fold(char) for char in name if char != "_") for name in names)
+    return "|".join(gap.join(letter(char) for char in name if char not in "_ ") for name in names)
+
+
+def _ascii(*looks: str) -> str:
+    """A pattern for the ASCII characters that pass for one of these, in a text that is not folded."""
+    wanted = {fold(look) for look in looks}
+    return f"[{re.escape(''.join(char for char in map(chr, range(128)) if fold(char) in wanted))}]"
 
 
 _BLOCK = f"(?:{_spelled(*BLOCK_TAGS)})"
@@ -84,13 +94,19 @@ _ANGLE_TAG = re.compile(
     rf"|(?<![a-z_\]]<)(?:{_LEAD}{_BLOCK}{_NAME_ENDS}|[_\\]*+{_TIME}{_NAME_ENDS}[^<>\n]*+>))"
 )
 _HEAD_GAP = "[ _]*+"
-# Spaces, perhaps a time in brackets, a speaker and a colon. The two runs of backslashes are where a mark may stand.
-_HEAD = (
-    rf"(?P<run>\\*+){_HEAD_GAP}(?:\\*+[\[<][^\[\]<>\n]*+[\]>]{_HEAD_GAP})?"
-    rf"(?:{_spelled(*SPEAKERS, gap=_HEAD_GAP)}){_HEAD_GAP}:"
-)
+# Perhaps a time in brackets, a speaker and a colon. A mark may stand here and where `_HEAD` has its run.
+_MEMORY_HEAD = rf"(?:\\*+[\[<][^\[\]<>\n]*+[\]>]{_HEAD_GAP})?(?:{_spelled(*SPEAKERS, gap=_HEAD_GAP)}){_HEAD_GAP}:"
+# One to six number signs and a title, perhaps more of them or a colon, and the end of the line.
+_HEADING = rf"#(?:{_HEAD_GAP}#){{0,5}}+{_HEAD_GAP}(?:{_spelled(*HEADINGS, gap=_HEAD_GAP)})[ _#:]*+(?=\n|\Z)"
+_HEAD = rf"(?P<run>\\*+){_HEAD_GAP}(?:{_MEMORY_HEAD}|{_HEADING})"
 _FIRST_HEAD = re.compile(_HEAD)
 _LATER_HEAD = re.compile("\n" + _HEAD)
+# Number signs are common in code and Markdown, so a text without other suspects is not folded for the sake of one.
+_ASCII_TITLE = _spelled(*HEADINGS, gap=_ascii(" ", "_") + "*+", letter=_ascii)
+_ASCII_HEADING = re.compile(f"#{_ascii('#', ' ', '_')}*+(?:{_ASCII_TITLE})")
+_SHORTEST = min(len(title.replace(" ", "")) for title in HEADINGS)
+_FROM_SIGN = {sign: re.compile(f"{sign}[^\n]{{{_SHORTEST},}}+") for sign in NUMBER_SIGNS}
+_HEADING_ONLY = re.compile(_HEADING)
 
 
 def canonical(text: str) -> str:
@@ -138,8 +154,15 @@ def unescape(text: str) -> str:
 
 def _is_plain(text: str) -> bool:
     if text.isascii():
-        return not any(suspect in text for suspect in _ASCII_SUSPECTS)
-    return _SUSPECT.search(text) is None
+        return not any(suspect in text for suspect in _ASCII_SUSPECTS) and not (
+            "#" in text and _ASCII_HEADING.search(text)
+        )
+    return _SUSPECT.search(text) is None and not _has_heading(text)
+
+
+def _has_heading(text: str) -> bool:
+    lines = (line for sign, rest in _FROM_SIGN.items() if sign in text for line in rest.findall(text))
+    return any(_HEADING_ONLY.match(fold(line)) for line in lines)
 
 
 def _places(text: str) -> list[int]:
@@ -147,7 +170,7 @@ def _places(text: str) -> list[int]:
     folded = fold(text)
     places = {match.start() for match in _SQUARE_TAG.finditer(folded)}
     places.update(match.start() for match in _ANGLE_TAG.finditer(folded))
-    if ":" in folded:
+    if ":" in folded or "#" in folded:
         first = _FIRST_HEAD.match(folded)
         if first:
             places.add(first.end("run"))

@@ -1,10 +1,11 @@
 """Reading text as an eye would: every character becomes the one plain character it passes for.
 
 The folded text has exactly as many characters as the text, so that a match found in it is a place in the text. Letters
-fold to lower case a-z (`l` to `i`, which are one stroke to the eye), look-alike brackets, colons and semicolons to `[`,
-`]`, `<`, `>`, `:` and `;`, what the eye passes over (accents, joiners, dashes, dots) to `_`, spaces to a space, and
-everything else to `#`. Only a backslash folds to a backslash. Every character that folds to an opening bracket or a
-colon is listed here by name (`SQUARE`, `ANGLE`, `COLONS`), so that a text without them needs no folding.
+fold to lower case a-z (`l` to `i`, which are one stroke to the eye), look-alike brackets, colons, semicolons and number
+signs to `[`, `]`, `<`, `>`, `:`, `;` and `#`, what the eye passes over (accents, joiners, dashes, dots) to `_`, spaces
+to a space, and everything else to `?`. Only a backslash folds to a backslash. Every character that folds to an opening
+bracket, a colon or a number sign is listed here by name (`SQUARE`, `ANGLE`, `COLONS`, `NUMBER_SIGNS`), so that a text
+without them needs no folding.
 
 Sources: Unicode NFKD and character names as Python ships them; the letters of other scripts that pass for Latin ones
 from the Unicode confusables data (UTS #39), for the letters that occur in structural tokens.
@@ -20,6 +21,8 @@ ANGLE: Final = "<«‹≮\u2329〈❬❮❰⟨⟪⦑⧼《︽︿˂ᐸᚲ𝈶≪�
 _CLOSING_SQUARE: Final = "]༻༽᚜⁆⌉⌋⎤⎦❳⟆⟧⟭⟯⦈⦊⦌⦎⦐⦔⦖⦘⧙⧛⸣⸥⸧⸩⹖⹘⹚⹜」』】〕〗〙〛︘︺︼﹂﹄﹈﹞］｣"
 _CLOSING_ANGLE: Final = ">»›≯\u232a〉❭❯❱⟩⟫⦒⧽》︾﹀˃ᐳ≫⋗≻⊁⪢𝈷𖼿﹥＞"
 COLONS: Final = ":：﹕︓ː˸։׃ઃः᛬᠃᠉⁚⁝∶ꓽ꞉︰፡܃܄𐞁"
+# With the musical sharps, and signs of mathematics and Tifinagh that are drawn as two strokes across two.
+NUMBER_SIGNS: Final = "#＃﹟♯⌗⋕⧣⧤⨳ⵌ𝄰𝄱𝄲"
 # Invisible or blank although Unicode calls them letters or symbols.
 _BLANK: Final = "\u115f\u1160\u3164\uffa0\u2800\U0001d159"
 _PASSED_OVER: Final = "_-.*~`·•‧∙⋅・･" + _BLANK
@@ -28,7 +31,7 @@ _LETTERS: Final = {
     "a": "ɑΑαАаᎪᗅ⍺ꓮ𐊠𖽀∀Λ4@₳",
     "b": "ƄΒВЬвьᏏᏴᑲᖯᗷꓐꞴ𐊂𐊡𐌁ßβ8฿",
     "c": "ϲϹСсᏟᴄⲤⲥꓚꮯ𐊢𐌂𐐕𐐽𐔜𑣩𑣲🝌¢©₵₡",
-    "d": "ԁᎠᏧᑯᗞᗪꓒꓓ₫",
+    "d": "ԁᎠᏧᑯᗞᗪꓒꓓ₫Ðð",
     "e": "ΕЕеҽᎬ℮⋿ⴹꓰꬲ𐊆𑢦𑢮ЭэЄєεϵəƏɛƐƷȜЗӠзⳌꝪꞫ𑣊𖼻𝈆ё3€",
     "f": "ſϜքᖴẝꓝꞘꞙꬵ𐊇𐊥𐔥𑢢𑣂𝈓ƒ",
     "g": "ƍɡԌցᏀᏳᶃꓖ6₲",
@@ -56,6 +59,7 @@ _MARKS: Final = (
     (">", _CLOSING_ANGLE),
     (":", COLONS),
     (";", ";；;"),
+    ("#", NUMBER_SIGNS),
 )
 _NAMED_LETTER = re.compile(
     r"(?:LATIN (?:(?!WITH)[A-Z]+ )*|REGIONAL INDICATOR SYMBOL LETTER |MODIFIER LETTER (?:SMALL|CAPITAL) "
@@ -92,11 +96,11 @@ def _fold_unlisted(char: str) -> str:
     category = unicodedata.category(char)
     if category == "Zs":
         return " "
-    return "_" if not plain or category in _IGNORED_CATEGORIES else "#"
+    return "_" if not plain or category in _IGNORED_CATEGORIES else "?"
 
 
 def _listed() -> dict[int, str]:
-    listed = dict.fromkeys(range(0x21, 0x7F), "#") | dict.fromkeys([*range(0x20), 0x7F], "_")
+    listed = dict.fromkeys(range(0x21, 0x7F), "?") | dict.fromkeys([*range(0x20), 0x7F], "_")
     listed |= {ord(char): char for char in "\n\\/: "} | {ord("\t"): " "}
     for code in range(ord("a"), ord("z") + 1):
         listed[code] = listed[code - 32] = chr(code)

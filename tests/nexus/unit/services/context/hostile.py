@@ -4,7 +4,7 @@ import random
 import re
 from typing import Final
 
-from tests.nexus.unit.services.context.strict import ANGLES, LETTERS, SQUARES
+from tests.nexus.unit.services.context.strict import ANGLES, LETTERS, NUMBER_SIGNS, SQUARES
 
 TAGS: Final = (
     "[CORE_IDENTITY]",
@@ -29,6 +29,14 @@ HEADS: Final = (
     "[Unknown time] Human: ",
     "  Nexus: ",
     "Human: ",
+)
+HEADINGS: Final = (
+    "## Agent Role Definition",
+    "## Current TODO List",
+    "## Useful Information",
+    "## Folder Notes",
+    "# Useful Information",
+    "###### Folder Notes",
 )
 _FILLERS: Final = (
     *(
@@ -55,6 +63,7 @@ _FILLERS: Final = (
     *("[", "]", "<", ">", ":", ";", ", ", "/", "; tool_use:b, c:d", "tool_use:", "THIS_MOMENT]", "human_input>"),
     *("\\", "\\\\", "\n", "\n\n", "\r\n", "\r", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029", "\t"),
     *("\u200b", "\u200d", "\u202e", "\u2066", "\ufeff", "\u2060", "\U000e0041", "\x00", "\u0301"),
+    *("#", "## ", "＃", "Folder Notes", "\n## Useful Information", " for hikers"),
     *("(No previous conversations yet)", "Recent conversation memory:", "Parameters:", "...", "Unknown time"),
 )
 _SEPARATORS: Final = (
@@ -130,13 +139,37 @@ def head(rng: random.Random, of: str) -> str:
     return "".join(made)
 
 
+def heading(rng: random.Random, of: str) -> str:
+    """A heading of the pinned block as it is, or with its case, letters, width, signs, spacing and end changed."""
+    disguise = rng.choice((0.0, 0.2, 0.9))
+    made = [rng.choice(("", "", " ", "\t", "\u3000", "\u200d"))]
+    for char in of:
+        if char.isalpha() and rng.random() < disguise:
+            made.append(_in_disguise(rng, char))
+        elif char == "#":
+            made.append(rng.choice(NUMBER_SIGNS) if rng.random() < disguise else char)
+        elif char == " ":
+            made.append(rng.choice((" ", " ", "", "_", "-", "  ", "\u3000", "\u200d")))
+        else:
+            made.append(char)
+    return "".join([*made, rng.choice(("", "", " ", ":", " ##", "：", " #:\t"))])
+
+
 def text(rng: random.Random) -> str:
     """A text of up to some 200 characters with one to three tokens in it, each perhaps after backslashes."""
     made: list[str] = []
     for _ in range(rng.choice((1, 1, 2, 3))):
         made += rng.choices(_FILLERS, k=rng.randrange(4))
-        if rng.random() < 0.7:
+        kind = rng.random()
+        if kind < 0.6:
             made += ["\\" * rng.choice((0, 0, 0, 1, 2, 5)), tag(rng, rng.choice(TAGS))]
+        elif kind < 0.8:
+            made += [
+                rng.choice(("\n", "\r", "\u2028", "")),
+                "\\" * rng.choice((0, 0, 1, 3)),
+                heading(rng, rng.choice(HEADINGS)),
+                rng.choice(("\n", "\n", "\r", "\x85", "")),
+            ]
         else:
             made += [
                 rng.choice(("\n", "\r", "\u2028", "")),

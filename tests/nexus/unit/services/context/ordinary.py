@@ -39,6 +39,38 @@ ORDINARY: Final = {
 [^1]: A footnote.
 ![image](a.png)
 """,
+    "markdown headings": """# Folder notes and other habits
+Useful Information
+------------------
+## Useful Information for hikers
+## More useful information
+### 3. Current TODO list, by week
+## Agent Role Definitions
+#### Notes on folders ####
+##### TODO
+###### Current list
+####### Folder Notes
+#
+## ##
+##### ## Folder Notes
+Read "## Folder Notes" first; then come back. # Useful Information
+Useful Information: see below. Folder Notes #
+#useful #information #todolist, C# and F# are languages, issue #12, PR #7 by agent #3
+""",
+    "chinese markdown": """# 项目说明
+
+## 1、安装与运行（Useful Information）
+
+先装好依赖，再运行。
+
+## 文件夹笔记 Folder Notes
+""",
+    "number signs": """#!/bin/sh
+# agent
+#include <a.h>
+#fff #1a2b3c; F♯ minor, C♯; 1️⃣ #️⃣ ＃话题＃ ﹟ № 5 #
+#region Folder
+""",
     "latex": r"\[ x = \frac{a}{b} \] and \(y\), \begin{array}[t]{c} \left[0, 1\right) \\[2pt] \end{array} $a<b$",
     "python": """from typing import Generic
 @dataclass

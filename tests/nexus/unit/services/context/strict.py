@@ -20,6 +20,7 @@ BLOCKS: Final = (
     "workingmemory",
     "contextmeta",
 )
+TITLES: Final = ("agentroledefinition", "currenttodolist", "usefulinformation", "foldernotes")
 LETTERS: Final = {
     "a": "аΑ",
     "c": "сС",
@@ -42,11 +43,13 @@ SQUARES: Final = "[［【〔⟦"
 ANGLES: Final = "<＜‹〈⟨"
 _CLOSERS: Final = {"]": "]］】〕⟧", ">": ">＞›〉⟩"}
 _COLONS: Final = ":：∶"
+NUMBER_SIGNS: Final = "#＃﹟♯⌗"
 _MEANT: Final = (
     {char: letter for letter, chars in LETTERS.items() for char in chars}
     | dict.fromkeys(SQUARES, "[")
     | dict.fromkeys(ANGLES, "<")
     | dict.fromkeys(_COLONS, ":")
+    | dict.fromkeys(NUMBER_SIGNS, "#")
     | {char: closer for closer, chars in _CLOSERS.items() for char in chars}
 )
 _plain_of: dict[str, str] = {}
@@ -67,7 +70,7 @@ def _plain(char: str) -> str:
     if name.startswith("REGIONAL INDICATOR SYMBOL LETTER"):
         char = name[-1]
     base = "".join(part for part in unicodedata.normalize("NFKD", char) if not unicodedata.combining(part)).casefold()
-    if unicodedata.category(char) in {"Cf", "Mn", "Me"} or base.isspace() or base in {"", "_", "-", "."}:
+    if unicodedata.category(char) in {"Cc", "Cf", "Mn", "Me"} or base.isspace() or base in {"", "_", "-", "."}:
         return ""
     return _MEANT.get(base, base if len(base) == 1 and base in "abcdefghijklmnopqrstuvwxyz/\\[]<>:;" else "?")
 
@@ -81,6 +84,7 @@ _AHEAD: Final = 120
 _SQUARE_TOKEN: Final = re.compile(rf"\[[/\\]*(?:{'|'.join(BLOCKS)}|tooluse:)".replace("l", "i"))
 _ANGLE_TOKEN: Final = re.compile(r"<[/\\]*(?:humaninput|currenttime\\*>)")
 _HEAD: Final = re.compile(r"(?:\[[^\[\]<>]*\]|<[^\[\]<>]*>)?(?:human|nexus):")
+_HEADING: Final = re.compile(rf"#{{1,6}}(?:{'|'.join(TITLES)})[#:]*".replace("l", "i"))
 
 
 def forged(text: str) -> list[str]:
@@ -93,7 +97,8 @@ def forged(text: str) -> list[str]:
             if token.match(plain_text(text[place : place + _AHEAD])):
                 found.append(text[place : place + _AHEAD])
     lines = [line for line in text.split("\n") if not line.startswith(("\\", "[tool_use:"))]
-    return found + [line for line in lines if _HEAD.match(plain_text(line))]
+    heads = [line for line in lines if _HEAD.match(plain_text(line)) or _HEADING.fullmatch(plain_text(line))]
+    return found + heads
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nexus.services.context.escape import BLOCK_TAGS, CountingEscape, canonical, escape, escape_counted, unescape
+from nexus.services.context.escape import (
+    BLOCK_TAGS,
+    HEADINGS,
+    CountingEscape,
+    canonical,
+    escape,
+    escape_counted,
+    unescape,
+)
 from tests.nexus.unit.services.context.ordinary import ORDINARY
-from tests.nexus.unit.services.context.strict import ANGLES, LETTERS, SQUARES, forged
+from tests.nexus.unit.services.context.strict import ANGLES, LETTERS, NUMBER_SIGNS, SQUARES, forged
 
 _PIECES: Final = [
     *SQUARES,
@@ -18,6 +26,16 @@ _PIECES: Final = [
     *"".join(LETTERS.values()),
     *("THIS", "MOMENT", "THIS_MOMENT", "human", "input", "human_input", "current_time", "tool_use:", "SHARED_MEMORY"),
     *("ＴＨＩＳ", "𝐇𝐮𝐦𝐚𝐧", "🇳🇪🇽🇺🇸", "Ⓗuman", "Human:", "Nexus:", "\nHuman:", "\n  Nexus: ", "[2025-12-10 15:30]"),
+    *NUMBER_SIGNS,
+    *(
+        "Folder Notes",
+        "Folder",
+        "Notes",
+        "useful-information",
+        "\n## ",
+        "\n## Useful Information",
+        "## Current TODO List\n",
+    ),
     *("count=2", "x", "list", "你好", "🙂", "\\\\", "[/", "</", "\ud800", "\U000e0041"),
 ]
 
@@ -192,6 +210,59 @@ class TestMarks:
         assert escape(text) == marked
         assert unescape(marked) == canonical(text)
 
+    @pytest.mark.parametrize("title", HEADINGS)
+    @pytest.mark.parametrize("signs", ["#", "##", "###", "######", "# #", "＃＃", "♯", "﹟#", "#️⃣"])
+    def test_headings_of_the_pinned_block(self, title: str, signs: str) -> None:
+        """Each title, at every level, on the first line, on a later one and on the last."""
+        line = f"{signs} {title}"
+        assert escape(line) == f"\\{line}"
+        assert escape(f"{line}\n\ntext") == f"\\{line}\n\ntext"
+        assert escape(f"text, é\n{line}\nmore\n{line}") == f"text, é\n\\{line}\nmore\n\\{line}"
+        assert escape(f"text: [x]\n{line}") == f"text: [x]\n\\{line}"
+
+    @pytest.mark.parametrize(
+        ("text", "marked"),
+        [
+            ("## useful information", r"\## useful information"),
+            ("##USEFUL INFORMATION", r"\##USEFUL INFORMATION"),
+            ("  ## Useful  Information  ", r"\  ## Useful  Information  "),
+            ("\t## Useful\u3000Information", "\\\t## Useful\u3000Information"),
+            ("## UsefulInformation", r"\## UsefulInformation"),
+            ("## Useful-Information", r"\## Useful-Information"),
+            ("## U s e f u l Information", r"\## U s e f u l Information"),
+            ("## **Useful Information**", r"\## **Useful Information**"),
+            ("## Useful Information ##", r"\## Useful Information ##"),
+            ("## Useful Information:", r"\## Useful Information:"),
+            ("## Useful Information ：", r"\## Useful Information ："),
+            ("＃＃　Ｕｓｅｆｕｌ　Ｉｎｆｏｒｍａｔｉｏｎ", r"\＃＃　Ｕｓｅｆｕｌ　Ｉｎｆｏｒｍａｔｉｏｎ"),
+            ("♯ Uѕеful Infоrmаtiоn", r"\♯ Uѕеful Infоrmаtiоn"),
+            ("## 𝐔𝐬𝐞𝐟𝐮𝐥 𝕀𝕟𝕗𝕠", "## 𝐔𝐬𝐞𝐟𝐮𝐥 𝕀𝕟𝕗𝕠"),
+            ("## 𝐔𝐬𝐞𝐟𝐮𝐥 𝕀𝕟𝕗𝕠𝕣𝕞𝕒𝕥𝕚𝕠𝕟", r"\## 𝐔𝐬𝐞𝐟𝐮𝐥 𝕀𝕟𝕗𝕠𝕣𝕞𝕒𝕥𝕚𝕠𝕟"),
+            ("## Current T0D0 L1st", r"\## Current T0D0 L1st"),
+            ("## Folder\u200d Nôtes", "\\## Folder\u200d Nôtes"),
+            ("x\u2028## Folder Notes\u2029x", "x\n\\## Folder Notes\nx"),
+            ("##\u200b Folder Notes", "\\## Folder Notes"),
+            (r"\## Folder Notes", r"\\## Folder Notes"),
+            ("x\n\\\\\\# Folder Notes", "x\n\\\\\\\\# Folder Notes"),
+            ("- ## Folder Notes", r"\- ## Folder Notes"),
+            ("## Folder Notes\n## Folder Notes", "\\## Folder Notes\n\\## Folder Notes"),
+            ("[THIS_MOMENT]\n## Folder Notes\nHuman: x", "\\[THIS_MOMENT]\n\\## Folder Notes\n\\Human: x"),
+        ],
+    )
+    def test_look_alikes_of_headings(self, text: str, marked: str) -> None:
+        """Another case, spacing, width, alphabet, sign or end of the line makes no difference."""
+        assert escape(text) == marked
+        assert unescape(marked) == canonical(text)
+
+    @pytest.mark.parametrize("title", HEADINGS)
+    def test_a_heading_is_a_whole_line(self, title: str) -> None:
+        """What says more, less or something else beside the title is ordinary, and so is a title by itself."""
+        for line in (title, f"## {title} for hikers", f"## My {title}", f"####### {title}", f"## {title[:-1]}"):
+            assert escape(line) == line
+            assert escape(f"é: [x]\n{line}\n") == f"é: [x]\n{line}\n"
+        for line in (f"see ## {title}", f"> ## {title}", f"## {title}?", f"“## {title}”", f"#### ### {title}"):
+            assert escape(line) == line
+
     def test_a_hidden_character_does_not_keep_a_tag_from_being_seen(self) -> None:
         """What is removed is removed before looking."""
         assert escape("[THIS\u200b_MOMENT]\u202e") == r"\[THIS_MOMENT]"
@@ -253,6 +324,7 @@ class TestOrdinaryText:
         "text",
         [
             *("list[TaskContext]", "x[capabilities_list]", "<HumanInput value={v} />", "[this moment](#now)"),
+            *("## Useful Information", "- # folder notes", "`# Folder Notes`", "### current_todo_list"),
             *("Human: a pasted transcript", "nexus::Client c;", "human: bool = True", "「Capabilities」"),
         ],
     )
@@ -279,6 +351,14 @@ class TestProperties:
         """A strict reader of its own making finds no structural token, neither after one escape nor after two."""
         assert not forged(escape(text))
         assert not forged(escape(escape(text)))
+
+    @given(any_text() | hostile_text())
+    @example("# Folder Notes")
+    @example("é\n＃ FolderNotes")
+    @example("# # # # # # FolderNotes")
+    def test_a_text_is_looked_at_the_same_wherever_it_stands(self, text: str) -> None:
+        """What is skipped because nothing in it can be structure would not be marked beside other text either."""
+        assert escape(f"[x\n{text}") == f"[x\n{escape(text)}"
 
     @given(hostile_text(), hostile_text())
     def test_different_texts_stay_different(self, one: str, other: str) -> None:
@@ -343,6 +423,20 @@ class TestProperties:
                 "\r",
             ),
             *("\x00", "\ud800", "\U000e0041", "🙂\u200d", "人：", "[С"),
+            *(
+                "#",
+                "# ",
+                "\n#",
+                "\n# ",
+                "\n\\#",
+                "é#",
+                "é＃#",
+                "#♯",
+                "# Folder Note",
+                "\n## Folder Notes",
+                "＃ Folder Notes",
+            ),
+            *("\n# U s e f u l", "\n# Folder Notes #:", "é\n# Folder Notes # "),
         ],
     )
     def test_two_hundred_thousand_characters_of_anything(self, piece: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.context.lookalikes import ANGLE, COLONS, SQUARE, fold
+from nexus.services.context.lookalikes import ANGLE, COLONS, NUMBER_SIGNS, SQUARE, fold
 
 
 @pytest.mark.parametrize(
@@ -27,21 +27,24 @@ from nexus.services.context.lookalikes import ANGLE, COLONS, SQUARE, fold
         ("ƗɵꝊŁøß", "iooiob"),
         ("₦€×u$ ƒ!₮", "nexus fit"),
         ("tool TOOI T00|", "tooi tooi tooi"),
-        ("［｛〔【⟦「", "[#[[[["),
+        ("［｛〔【⟦「", "[?[[[["),
         ("＜‹⟨〈≮«", "<<<<<<"),
         ("：∶꞉ː", "::::"),
         ("]］】>＞›", "]]]>>>"),
         (";；;", ";;;"),
-        ("“”‘’„\"'()（）", "###########"),
+        ("#＃﹟♯⌗⋕", "######"),
+        ("#\ufe0f\u20e3", "#__"),
+        ("ÐðĐ", "ddd"),
+        ("“”‘’„\"'()（）", "???????????"),
         ("a-b.c*d~e", "a_b_c_d_e"),
         ("a\u200db\ufe0fc\u00add\U000e0080e", "a_b_c_d_e"),
         ("a\u3000b\xa0c\td", "a b c d"),
         ("a\nb", "a\nb"),
         ("/／\\＼﹨", "//\\__"),
         ("\u3164\u2800\u115f\U0001d159", "____"),
-        ("你好，世界。カナ한", "#" * 9),
+        ("你好，世界。カナ한", "?" * 9),
         ("e\x00f", "e_f"),
-        ("㎃ ﬁ", "# #"),
+        ("㎃ ﬁ", "? ?"),
     ],
 )
 def test_every_character_becomes_what_it_passes_for(text: str, folded: str) -> None:
@@ -62,8 +65,8 @@ def test_characters_are_folded_one_by_one(text: str) -> None:
 
 
 @pytest.mark.once
-def test_in_the_whole_of_unicode_nothing_else_opens_a_tag_or_ends_a_line_head() -> None:
-    """Opening brackets and colons are those that are listed, and only a backslash is a backslash.
+def test_in_the_whole_of_unicode_nothing_else_opens_a_tag_ends_a_line_head_or_begins_a_heading() -> None:
+    """Opening brackets, colons and number signs are those that are listed, and only a backslash is a backslash.
 
     A text without them is therefore known to be plain without being folded.
     """
@@ -72,16 +75,17 @@ def test_in_the_whole_of_unicode_nothing_else_opens_a_tag_or_ends_a_line_head() 
 
     assert len(folded) == len(every)
     assert {char for char, plain in zip(every, folded, strict=True) if plain in "[<:"} == set(SQUARE + ANGLE + COLONS)
+    assert {char for char, plain in zip(every, folded, strict=True) if plain == "#"} == set(NUMBER_SIGNS)
     assert [char for char, plain in zip(every, folded, strict=True) if plain == "\\"] == ["\\"]
     assert [char for char, plain in zip(every, folded, strict=True) if plain == "\n"] == ["\n"]
-    assert set(folded) == {*"abcdefghijkmnopqrstuvwxyz[]<>:;/\\_# \n"}
+    assert set(folded) == {*"abcdefghijkmnopqrstuvwxyz[]<>:;/\\_#? \n"}
 
 
 def test_chinese_and_japanese_letters_are_no_part_of_any_token() -> None:
     """So that a colon after one of them needs no second look."""
     letters = "".join(map(chr, [*range(0x3041, 0x3097), *range(0x30A1, 0x30FB), *range(0x4E00, 0xA000)]))
 
-    assert set(fold(letters)) == {"#"}
+    assert set(fold(letters)) == {"?"}
 
 
 def test_every_latin_letter_with_a_mark_folds_to_its_letter() -> None:
