@@ -36,6 +36,8 @@ from nexus.adapters.mongo_schema import (
     is_same_index,
     newest_first,
 )
+from nexus.adapters.mongo_states import COLLECTION as STATES
+from nexus.adapters.mongo_states import find_state, put_state
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
 from nexus.core.ports import Row
 
@@ -215,6 +217,20 @@ class MongoStore:
         """The definitions that are kept, by name."""
         rows = await self._database["tools"].find({}, {"_id": 0}).sort("name", ASCENDING).to_list(None)
         return [row["definition"] for row in rows if isinstance(row.get("definition"), dict)]
+
+    @_completed
+    async def find_session_state(self, owner_key: str, session_id: str) -> Row | None:
+        """The session's document and its revision."""
+        return await find_state(self._database[STATES], owner_key, session_id)
+
+    @_completed
+    async def put_session_state(
+        self, owner_key: str, session_id: str, document: Mapping[str, Any], revision: int
+    ) -> bool:
+        """Keep the document in place of the one with that revision. False when another was kept in between."""
+        if not self._prepared:
+            await self._prepare_late()
+        return await put_state(self._database[STATES], owner_key, session_id, document, revision)
 
     async def _make_indexes(self) -> None:
         # The long limit is also one for finding the server, so it is found first.

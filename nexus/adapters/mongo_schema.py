@@ -46,6 +46,9 @@ INDEXES: Final[dict[str, list[IndexModel]]] = {
     "identities": [IndexModel([("public_key", ASCENDING)], name="one_per_key", unique=True)],
     "configurations": [IndexModel([("environment", ASCENDING)], name="one_per_environment", unique=True)],
     "tools": [IndexModel([("name", ASCENDING)], name="one_per_name", unique=True)],
+    "session_states": [
+        IndexModel([("owner_key", ASCENDING), ("session_id", ASCENDING)], name="one_per_session", unique=True)
+    ],
 }
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 

@@ -400,5 +400,22 @@ class DocumentStore(Protocol):
         ...
 
 
-class Store(MessageStore, DocumentStore, Protocol):
+class SessionStateStore(Protocol):
+    """The states of sessions (CONTRACT §5), one document each. Errors as for `MessageStore`."""
+
+    async def find_session_state(self, owner_key: str, session_id: str) -> Row | None:
+        """The session's `document` and its `revision`, with `owner_key` and `session_id`; None when there is none."""
+        ...
+
+    async def put_session_state(
+        self, owner_key: str, session_id: str, document: Mapping[str, Any], revision: int
+    ) -> bool:
+        """Keep the document in place of the one with that `revision`; 0 where there is none yet. It gets the next one.
+
+        False, and no change, when another was kept in between.
+        """
+        ...
+
+
+class Store(MessageStore, DocumentStore, SessionStateStore, Protocol):
     """A whole document store, as an adapter is one."""

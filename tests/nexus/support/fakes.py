@@ -9,6 +9,7 @@ from bson.errors import BSONError
 
 from nexus.adapters.mongo_schema import CODEC
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.models import utc_now
 from nexus.core.ports import Row
 from nexus.services.context.clock import parse_moment
 
@@ -32,6 +33,7 @@ class FakeStore:
         self.identities: list[Row] = []
         self.configurations: list[Row] = []
         self.tools: dict[str, Row] = {}
+        self.session_states: list[Row] = []
         self.said_at: dict[str, datetime] = {}
         self.calls: list[str] = []
 
@@ -118,6 +120,31 @@ class FakeStore:
         """The definitions that are kept, by name."""
         self._ask("list_tools")
         return [definition for _, definition in sorted(self.tools.items())]
+
+    async def find_session_state(self, owner_key: str, session_id: str) -> Row | None:
+        """The session's document and its revision."""
+        self._ask("find_session_state")
+        found = self._state_of(owner_key, session_id)
+        return _stored({name: value for name, value in found.items() if name != "_id"}) if found else None
+
+    async def put_session_state(
+        self, owner_key: str, session_id: str, document: Mapping[str, Any], revision: int
+    ) -> bool:
+        """Keep the document in place of the one with that revision. False when another was kept in between."""
+        self._ask("put_session_state")
+        known = self._state_of(owner_key, session_id)
+        if (known["revision"] if known else 0) != revision:
+            return False
+        written = _stored({"document": dict(document), "revision": revision + 1, "updated_at": utc_now()})
+        if known:
+            known.update(written)
+        else:
+            self.plant("session_states", [{"owner_key": owner_key, "session_id": session_id, **written}])
+        return True
+
+    def _state_of(self, owner_key: str, session_id: str) -> Row | None:
+        own = [row for row in self.session_states if row.get("owner_key") == owner_key]
+        return next((row for row in own if row.get("session_id") == session_id), None)
 
     def _ask(self, operation: str) -> None:
         self.calls.append(operation)
