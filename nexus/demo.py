@@ -32,7 +32,7 @@ _PAUSE_S: Final = 0.02
 
 
 def load_sample(name: str) -> Any:
-    """A shipped sample: `conversation` or `tools`."""
+    """A shipped sample: `conversation`, `tools`, or `agent_session` (rows as they are stored)."""
     return json.loads(resources.files("nexus").joinpath("samples", f"{name}.json").read_text(encoding="utf-8"))
 
 
