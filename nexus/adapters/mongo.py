@@ -29,17 +29,20 @@ from nexus.adapters.mongo_schema import (
     INDEXES,
     NEWEST_FIRST,
     NO_TEXT_TIME,
+    NOT_INTERNAL,
     NOT_SHOWN,
+    ORIGIN,
     TEXT_TIME,
     cut,
     excerpt,
     is_same_index,
     newest_first,
+    origin_of,
 )
 from nexus.adapters.mongo_states import COLLECTION as STATES
 from nexus.adapters.mongo_states import find_state, put_state
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
-from nexus.core.ports import Row
+from nexus.core.ports import Row, RunOrigin
 
 Driver = Literal["motor", "pymongo"]
 _P = ParamSpec("_P")
@@ -156,7 +159,7 @@ class MongoStore:
         self, owner_key: str, *, limit: int, skip: int = 0, excerpt_chars: int | None = None
     ) -> list[Row]:
         """Up to `limit` rows after the newest `skip`, newest first, of any role but tools, system and commands."""
-        query = {"owner_key": {"$eq": owner_key}, "role": {"$nin": NOT_SHOWN}}
+        query = {"owner_key": {"$eq": owner_key}, "role": {"$nin": NOT_SHOWN}, **NOT_INTERNAL}
         return await self._newest(query, limit=limit, skip=skip, excerpt_chars=excerpt_chars)
 
     @_completed
@@ -180,12 +183,19 @@ class MongoStore:
         return {**row, "_id": str(row["_id"])} if row else None
 
     @_completed
-    async def session_of_run(self, owner_key: str, run_id: str) -> str | None:
-        """The session in which the run's human input was recorded."""
+    async def session_messages(
+        self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, internal: bool = False
+    ) -> list[Row]:
+        """Up to `limit` rows of a session after the newest `skip`, whole, newest first, of any role."""
+        query = {"owner_key": {"$eq": owner_key}, "session_id": {"$eq": session_id}}
+        return await self._newest(query if internal else {**query, **NOT_INTERNAL}, limit=limit, skip=skip)
+
+    @_completed
+    async def find_origin(self, owner_key: str, run_id: str) -> RunOrigin | None:
+        """Where the run's human input was recorded."""
         query = {"owner_key": {"$eq": owner_key}, "run_id": {"$eq": run_id}, "role": "HUMAN"}
-        row: Row | None = await self._messages.find_one(query, {"session_id": 1})
-        session = row.get("session_id") if row else None
-        return session if isinstance(session, str) else None
+        row: Row | None = await self._messages.find_one(query, ORIGIN)
+        return origin_of(row or {})
 
     @_completed
     async def find_identity(self, public_key: str) -> Row | None:

@@ -14,7 +14,8 @@ from typing import Any, Final
 from bson.codec_options import CodecOptions, DatetimeConversion
 from pymongo import ASCENDING, DESCENDING, IndexModel
 
-from nexus.core.ports import Row
+from nexus.core.ports import Row, RunOrigin
+from nexus.services.context.agents import AGENT_ID, INTERNAL, is_internal
 from nexus.services.context.clock import parse_moment
 
 # Dates that Python cannot hold and text that is not UTF-8 come through changed rather than spoil the rows around them.
@@ -24,8 +25,12 @@ CODEC: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
 NEWEST_FIRST: Final = [("timestamp", DESCENDING), ("_id", DESCENDING)]
 NOT_SHOWN: Final = [form for role in ("TOOL", "SYSTEM", "COMMAND") for form in (role, role.lower(), role.title())]
 HEADER: Final = dict.fromkeys(("id", "run_id", "owner_key", "session_id", "role", "timestamp"), 1)
+ORIGIN: Final = dict.fromkeys(("session_id", f"metadata.{INTERNAL}", f"metadata.{AGENT_ID}"), 1)
+NOT_INTERNAL: Final = {f"metadata.{INTERNAL}": {"$ne": True}}
 TEXT_TIME: Final = {"timestamp": {"$type": "string"}}
 NO_TEXT_TIME: Final = {"timestamp": {"$not": {"$type": "string"}}}
+# What an excerpt has of a row's metadata.
+_KEPT: Final = ("tool_calls", INTERNAL)
 
 # The role stands last in an index so that the sort is served and rows of tools are passed over without being read.
 _SORTED: Final = [*NEWEST_FIRST, ("role", ASCENDING)]
@@ -33,6 +38,7 @@ INDEXES: Final[dict[str, list[IndexModel]]] = {
     "messages": [
         IndexModel([("owner_key", ASCENDING), *_SORTED], name="newest_of_owner"),
         IndexModel([("owner_key", ASCENDING), ("run_id", ASCENDING), *_SORTED], name="newest_of_run"),
+        IndexModel([("owner_key", ASCENDING), ("session_id", ASCENDING), *NEWEST_FIRST], name="newest_of_session"),
         # Partial, because rows that others wrote without an id must not stand in each other's way.
         IndexModel(
             [("owner_key", ASCENDING), ("id", ASCENDING)],
@@ -60,6 +66,16 @@ def is_same_index(wanted: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return same_keys and all((wanted.get(option) or None) == (other.get(option) or None) for option in options)
 
 
+def origin_of(row: Row) -> RunOrigin | None:
+    """Where the run of a human's row belongs, read leniently."""
+    session, metadata = row.get("session_id"), row.get("metadata")
+    if not isinstance(session, str):
+        return None
+    agent_id = metadata.get(AGENT_ID) if isinstance(metadata, dict) else None
+    sub_agent = (agent_id if isinstance(agent_id, str) else "") if is_internal(metadata) else None
+    return RunOrigin(session, sub_agent)
+
+
 def newest_first(rows: Iterable[Row]) -> list[Row]:
     """The rows by moment, whatever form their timestamps have; those without a readable one last."""
     return sorted(rows, key=lambda row: (parse_moment(row.get("timestamp")) or _LONG_AGO, row["_id"]), reverse=True)
@@ -81,7 +97,7 @@ def excerpt(chars: int) -> dict[str, Any]:
     return {
         **HEADER,
         "content": {"$cond": [is_text, by_bytes, "$content"]},
-        "metadata": {"$cond": [is_object, {"tool_calls": "$metadata.tool_calls"}, "$metadata"]},
+        "metadata": {"$cond": [is_object, {name: f"$metadata.{name}" for name in _KEPT}, "$metadata"]},
     }
 
 
@@ -92,5 +108,5 @@ def cut(row: Row, chars: int) -> Row:
     if isinstance(content, str) and len(content) > 2 * chars:
         shown["content"] = content[:chars] + content[len(content) - chars :]
     if isinstance(metadata, dict):
-        shown["metadata"] = {"tool_calls": metadata["tool_calls"]} if "tool_calls" in metadata else {}
+        shown["metadata"] = {name: metadata[name] for name in _KEPT if name in metadata}
     return shown

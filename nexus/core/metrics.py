@@ -60,6 +60,7 @@ class Part(StrEnum):
 
     HISTORY = "history"
     PROFILE = "profile"
+    STATE = "state"
     TOOLS = "tools"
 
 

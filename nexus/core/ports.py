@@ -284,6 +284,18 @@ class DeadLetters(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class RunOrigin:
+    """Where a run belongs.
+
+    Attributes:
+        sub_agent: the id of the sub-agent whose run it is, `""` for one without; None for the main agent's.
+    """
+
+    session_id: str
+    sub_agent: str | None = None
+
+
 class MessageStore(Protocol):
     """Recorded messages (CONTRACT §2). Rows are plain dictionaries.
 
@@ -300,6 +312,8 @@ class MessageStore(Protocol):
         self, owner_key: str, *, limit: int, skip: int = 0, excerpt_chars: int | None = None
     ) -> list[Row]:
         """Up to `limit` rows after the newest `skip`, newest first, of any role but tools, system and commands.
+
+        What is internal to a sub-agent (`metadata.sub_agent_internal: true`) is left out.
 
         Args:
             owner_key: whose.
@@ -323,8 +337,22 @@ class MessageStore(Protocol):
         """The row with that `id`, without its content."""
         ...
 
-    async def session_of_run(self, owner_key: str, run_id: str) -> str | None:
-        """The session in which the run's human input was recorded."""
+    async def session_messages(
+        self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, internal: bool = False
+    ) -> list[Row]:
+        """Up to `limit` rows of a session after the newest `skip`, whole, newest first, of any role.
+
+        Args:
+            owner_key: whose.
+            session_id: of which session.
+            limit: rows at most.
+            skip: rows that are passed over, because they were read before.
+            internal: with those that are internal to a sub-agent.
+        """
+        ...
+
+    async def find_origin(self, owner_key: str, run_id: str) -> RunOrigin | None:
+        """Where the run's human input was recorded; None when it was not, or not in a session."""
         ...
 
 
@@ -343,12 +371,37 @@ class Past:
 class Conversation(Protocol):
     """What the builder needs of the persistence service."""
 
-    def remember_session(self, owner_key: str, run_id: str, session_id: str) -> None:
-        """Know the session of a run, whose results may come before its input is written."""
+    def remember_run(self, owner_key: str, run_id: str, origin: RunOrigin) -> None:
+        """Know where a run belongs, whose results may come before its input is written."""
         ...
 
-    def offer_input(self, message: Message, text: str, session_id: str) -> anyio.Event | None:
+    def offer_input(self, message: Message, text: str, origin: RunOrigin) -> anyio.Event | None:
         """Accept a run's input for recording. The event is set when it is written; None when it is refused."""
+        ...
+
+    async def get_session(
+        self,
+        owner_key: str,
+        origin: RunOrigin,
+        *,
+        messages: int,
+        current_run_id: str,
+        last_id: str | None = None,
+        continued: Message | None = None,
+    ) -> Past:
+        """The newest rows of a session, whole, without those of the current run.
+
+        Args:
+            owner_key: whose.
+            origin: which session, and for which agent.
+            messages: rows at most.
+            current_run_id: the run that asks.
+            last_id: rows stored after the one with this `_id` are left out.
+            continued: where `last_id` is not known, the human input of a run that was begun earlier, in its stead.
+
+        Raises:
+            StoreUnavailableError: the store did not answer.
+        """
         ...
 
     async def get_past(

@@ -1,15 +1,18 @@
-"""Reading enough of the past: whole runs, whatever lies between them (CONTRACT §4.3)."""
+"""Reading enough of the past: whole runs, whatever lies between them, or a session as it was (CONTRACT §4.3, §5)."""
 
 from collections.abc import Sequence
 from typing import Final
 
-from nexus.core.ports import MessageStore, Past, Row
+from nexus.core.ports import MessageStore, Past, Row, RunOrigin
 from nexus.services.context.memory import OBJECT_ID, Utterance, merge, read_rows
 
 _FIRST_PAGE: Final = 3
 _LARGEST_PAGE: Final = 500
 # A past in which this many rows hold fewer messages than are wanted is shown as far as it was read.
 _MOST_ROWS: Final = 5_000
+_SESSION_PAGE: Final = 250
+# More text than fits into the window of a model that takes a million tokens.
+_MOST_SESSION_CHARS: Final = 4 << 20
 
 
 async def read_past(
@@ -60,6 +63,52 @@ async def read_past(
     known = {row["_id"] for row in usable}
     more = [row for row in _stored_until(completed, not_after_id) if row["_id"] not in known]
     return Past(usable + more, stopped_early)
+
+
+async def read_session(
+    store: MessageStore,
+    owner_key: str,
+    origin: RunOrigin,
+    *,
+    messages: int,
+    current_run_id: str = "",
+    last_id: str | None = None,
+) -> Past:
+    """The newest rows of a session, whole; `stopped_early` when there are older ones.
+
+    Reads in pages, and stops with the page in which there is enough or more text than any model takes.
+
+    Args:
+        store: where to read.
+        owner_key: whose session.
+        origin: which session, and for which agent: the main one is not given what is internal to others.
+        messages: rows at most.
+        current_run_id: rows of this run do not count.
+        last_id: rows that were stored after the one with this `_id` are left out.
+
+    Raises:
+        StoreUnavailableError: the store did not answer.
+    """
+    rows: list[Row] = []
+    while True:
+        page = await store.session_messages(
+            owner_key,
+            origin.session_id,
+            limit=_SESSION_PAGE,
+            skip=len(rows),
+            internal=origin.sub_agent is not None,
+        )
+        rows += page
+        usable = [row for row in _stored_until(rows, last_id) if row.get("run_id") != current_run_id]
+        if len(page) < _SESSION_PAGE and len(usable) <= messages:
+            return Past(usable)
+        if len(usable) > messages or sum(map(_chars, usable)) > _MOST_SESSION_CHARS:
+            return Past(usable[:messages], stopped_early=True)
+
+
+def _chars(row: Row) -> int:
+    content = row.get("content")
+    return len(content if isinstance(content, str) else str(content))
 
 
 def _without_beginning(shown: Sequence[Utterance]) -> list[str]:

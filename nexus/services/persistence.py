@@ -23,19 +23,19 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
 from nexus.core.models import Message
-from nexus.core.ports import MessageStore, Past, Row
+from nexus.core.ports import MessageStore, Past, Row, RunOrigin
 from nexus.core.tasks import Pending
 from nexus.core.topics import Topics
 from nexus.services.context.request import DEFAULT_SESSION
-from nexus.services.history import read_past
-from nexus.services.rows import given_session, human_row, llm_row, tool_row
+from nexus.services.history import read_past, read_session
+from nexus.services.rows import human_row, llm_row, of_run, tool_row
 
 _log = structlog.get_logger(__name__)
 
 _WRITERS: Final = 8
 _MOST_WAITING: Final = 10_000
 _MOST_WAITING_BYTES: Final = 64 << 20
-_KNOWN_SESSIONS: Final = 10_000
+_KNOWN_RUNS: Final = 10_000
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 
 
@@ -59,7 +59,7 @@ class PersistenceService:
         self._send, self._receive = anyio.create_memory_object_stream[_Waiting](_MOST_WAITING)
         self._waiting_bytes = 0
         self._unwritten = Pending()
-        self._sessions: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._origins: OrderedDict[tuple[str, str], RunOrigin] = OrderedDict()
         self._metrics.read_from(Reading.UNWRITTEN_ROWS, lambda: self._unwritten.count)
 
     @property
@@ -87,12 +87,12 @@ class PersistenceService:
         """Return when everything that was accepted is written."""
         await self._unwritten.none()
 
-    def remember_session(self, owner_key: str, run_id: str, session_id: str) -> None:
-        """Know the session of a run, whose results may come before its input is written."""
-        self._sessions[owner_key, run_id] = session_id
-        self._sessions.move_to_end((owner_key, run_id))
-        if len(self._sessions) > _KNOWN_SESSIONS:
-            self._sessions.popitem(last=False)
+    def remember_run(self, owner_key: str, run_id: str, origin: RunOrigin) -> None:
+        """Know where a run belongs, whose results may come before its input is written."""
+        self._origins[owner_key, run_id] = origin
+        self._origins.move_to_end((owner_key, run_id))
+        if len(self._origins) > _KNOWN_RUNS:
+            self._origins.popitem(last=False)
 
     def offer(self, topic: str, message: Message, size: int, settled: Callable[[], None] = _nothing) -> bool:
         """Accept a result from the bus for recording.
@@ -110,18 +110,17 @@ class PersistenceService:
         if row is None:
             settled()
             return True
-        row["session_id"] = given_session(message)
         return self._enqueue(row, size, settled)
 
-    def offer_input(self, message: Message, text: str, session_id: str) -> anyio.Event | None:
+    def offer_input(self, message: Message, text: str, origin: RunOrigin) -> anyio.Event | None:
         """Accept a run's human input for recording.
 
         Returns:
             An event that is set when the row is written; None when too much is waiting already.
         """
-        self.remember_session(message.owner_key, message.run_id, session_id)
+        self.remember_run(message.owner_key, message.run_id, origin)
         written = anyio.Event()
-        accepted = self._enqueue(human_row(message, text, session_id), len(text), written.set)
+        accepted = self._enqueue(human_row(message, text, origin), len(text), written.set)
         return written if accepted else None
 
     async def get_history(self, owner_key: str, limit: int = 20) -> list[Row]:
@@ -155,16 +154,53 @@ class PersistenceService:
         Raises:
             StoreUnavailableError: the store did not answer.
         """
-        begun = await self._store.find_message(owner_key, continued.id) if continued else None
         past = await read_past(
             self._store,
             owner_key,
             messages=messages,
             excerpt_chars=excerpt_chars,
             current_run_id=current_run_id,
-            not_after_id=begun["_id"] if begun and begun.get("run_id") == current_run_id else None,
+            not_after_id=await self._begun_at(owner_key, current_run_id, continued),
         )
         return Past(self._own(owner_key, past.rows), past.stopped_early)
+
+    async def get_session(
+        self,
+        owner_key: str,
+        origin: RunOrigin,
+        *,
+        messages: int,
+        current_run_id: str,
+        last_id: str | None = None,
+        continued: Message | None = None,
+    ) -> Past:
+        """The newest rows of a session, whole, without those of the current run; see `read_session`.
+
+        Args:
+            owner_key: whose.
+            origin: which session, and for which agent.
+            messages: rows at most.
+            current_run_id: the run that asks.
+            last_id: rows stored after the one with this `_id` are left out.
+            continued: where `last_id` is not known, the human input of a run that was begun earlier, in its stead.
+
+        Raises:
+            StoreUnavailableError: the store did not answer.
+        """
+        past = await read_session(
+            self._store,
+            owner_key,
+            origin,
+            messages=messages,
+            current_run_id=current_run_id,
+            last_id=last_id or await self._begun_at(owner_key, current_run_id, continued),
+        )
+        return Past(self._own(owner_key, past.rows), past.stopped_early)
+
+    async def _begun_at(self, owner_key: str, run_id: str, continued: Message | None) -> str | None:
+        """The `_id` of the row of a run's human input."""
+        begun = await self._store.find_message(owner_key, continued.id) if continued else None
+        return begun["_id"] if begun and begun.get("run_id") == run_id else None
 
     def _own(self, owner_key: str, rows: list[Row]) -> list[Row]:
         own = [row for row in rows if row.get("owner_key") == owner_key]
@@ -196,8 +232,8 @@ class PersistenceService:
         pause = _FIRST_PAUSE
         while True:
             try:
-                if row["session_id"] is None:
-                    row["session_id"] = await self._session_of(row["owner_key"], row["run_id"])
+                if row["role"] != "HUMAN":
+                    row = of_run(row, await self._origin_of(row["owner_key"], row["run_id"]))
                 if not await self._store.insert_message(row):
                     await self._insert_reused(row)
             except StoreUnavailableError as error:
@@ -220,10 +256,10 @@ class PersistenceService:
             _log.warning("message_id_reused", message_id=row["id"], run_id=row["run_id"])
             await self._store.insert_message({**row, "id": f"{row['id']}@{row['run_id']}"})
 
-    async def _session_of(self, owner_key: str, run_id: str) -> str:
-        known = self._sessions.get((owner_key, run_id))
+    async def _origin_of(self, owner_key: str, run_id: str) -> RunOrigin:
+        known = self._origins.get((owner_key, run_id))
         if known is None:
-            known = await self._store.session_of_run(owner_key, run_id)
+            known = await self._store.find_origin(owner_key, run_id)
             if known is not None:
-                self.remember_session(owner_key, run_id, known)
-        return known or DEFAULT_SESSION
+                self.remember_run(owner_key, run_id, known)
+        return known or RunOrigin(DEFAULT_SESSION)

@@ -5,16 +5,23 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from nexus.core.models import Message, Role
-from nexus.core.ports import Row
+from nexus.core.ports import Row, RunOrigin
+from nexus.services.context.agents import AGENT_ID, internal_marks, is_internal
 
 # BSON has no larger integers.
 _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
 _SUCCESS: Final = "success"
 
 
-def human_row(message: Message, text: str, session_id: str) -> Row:
+def human_row(message: Message, text: str, origin: RunOrigin) -> Row:
     """The human input of a build request. Its `id` is that of the run's message, so that resends record it once."""
-    return _row(message, "HUMAN", text, {"source": "new_run"}, session_id)
+    return of_run(_row(message, "HUMAN", text, {"source": "new_run"}), origin)
+
+
+def of_run(row: Row, origin: RunOrigin) -> Row:
+    """The row as it is recorded of a run that belongs there; a session or an agent that the row names itself counts."""
+    marks = {} if is_internal(row["metadata"]) else internal_marks(origin.sub_agent)
+    return {**row, "session_id": row["session_id"] or origin.session_id, "metadata": row["metadata"] | marks}
 
 
 def llm_row(message: Message) -> Row | None:
@@ -32,7 +39,7 @@ def llm_row(message: Message) -> Row | None:
         calls = message.metadata.get("tool_calls", calls)
     if not calls and (text is None or text == ""):
         return None
-    metadata = {"source": "llm_result", "tool_calls": calls, "has_tool_calls": bool(calls)}
+    metadata = {"source": "llm_result", "tool_calls": calls, "has_tool_calls": bool(calls), **_given_marks(message)}
     return _row(message, "AI", "" if text is None else text, metadata)
 
 
@@ -51,6 +58,7 @@ def tool_row(message: Message) -> Row:
         "status": status,
         "execution_success": known.get("execution_success", status == _SUCCESS),
         "call_id": known.get("call_id", ""),
+        **_given_marks(message),
     }
     return _row(message, "TOOL", content["result"], metadata)
 
@@ -61,12 +69,20 @@ def given_session(message: Message) -> str | None:
     return session if isinstance(session, str) and session else None
 
 
-def _row(message: Message, role: str, content: Any, metadata: dict[str, Any], session_id: str | None = None) -> Row:
+def _given_marks(message: Message) -> dict[str, Any]:
+    """What a sender says of a message that is a sub-agent's own business."""
+    if not is_internal(message.metadata):
+        return {}
+    agent_id = message.metadata.get(AGENT_ID)
+    return internal_marks(agent_id if isinstance(agent_id, str) else "")
+
+
+def _row(message: Message, role: str, content: Any, metadata: dict[str, Any]) -> Row:
     return {
         "id": message.id,
         "run_id": message.run_id,
         "owner_key": message.owner_key,
-        "session_id": session_id,
+        "session_id": given_session(message) if role != "HUMAN" else None,
         "role": role,
         "content": _storable(content),
         "timestamp": message.timestamp,

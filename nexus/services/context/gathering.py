@@ -2,19 +2,52 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import anyio
 import structlog
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.metrics import Part
 from nexus.core.ports import Conversation, DocumentStore, Row
+from nexus.services.context.pinned import is_all_given
 from nexus.services.context.request import BuildRequest, read_history_size
+from nexus.services.context.session_state import SessionState
 
 _log = structlog.get_logger(__name__)
 
 # The profile may take this part of the time: should it want more of the past, that has to be read after it.
 _PROFILE: Final = 0.5
+
+
+class StateSource(Protocol):
+    """Where the state of a session is kept."""
+
+    async def get(self, owner_key: str, session_id: str) -> SessionState:
+        """The state; an empty one where there is none.
+
+        Raises:
+            StoreUnavailableError: the store did not answer.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class GatheredSession:
+    """What was read for one build of the agent layout.
+
+    Attributes:
+        rows: of the session, newest first.
+        cut: the session has older rows.
+        state: what is stored of the session's state; an empty one also where it was not needed.
+        degraded, notes: as for `Gathered`.
+    """
+
+    rows: Sequence[Row] = ()
+    cut: bool = False
+    state: SessionState = field(default_factory=SessionState)
+    degraded: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -87,6 +120,52 @@ async def gather(
     # Which part failed first is chance; the answer must not depend on it.
     gathered.degraded.sort()
     gathered.notes = [*request.notes, *size_notes, *gathered.notes]
+    return gathered
+
+
+async def gather_session(
+    request: BuildRequest,
+    conversation: Conversation,
+    states: StateSource,
+    *,
+    messages: int,
+    last_id: str | None,
+    seconds: float,
+) -> GatheredSession:
+    """Read what the agent layout needs, as far as it can be had within `seconds`.
+
+    Args:
+        request: whose, which session, and for which run.
+        conversation: where the history is.
+        states: where the state of the session is, unless the request brings all of it.
+        messages: rows of the session at most.
+        last_id: where the history ends for this run; None when that is not known.
+        seconds: the time for everything.
+    """
+    gathered = GatheredSession(notes=[*request.notes])
+
+    async def read_history() -> None:
+        past = await conversation.get_session(
+            request.owner_key,
+            request.origin,
+            messages=messages,
+            current_run_id=request.run_id,
+            last_id=last_id,
+            continued=request.human if request.continuation else None,
+        )
+        gathered.rows, gathered.cut = past.rows, past.stopped_early
+        if past.stopped_early:
+            gathered.notes.append("history: older messages of the session are not shown")
+
+    async def read_state() -> None:
+        gathered.state = await states.get(request.owner_key, request.session_id)
+
+    ends_at = anyio.current_time() + seconds
+    async with anyio.create_task_group() as tasks:
+        if not is_all_given(request.agent, request.state):
+            tasks.start_soon(_within, ends_at, Part.STATE, read_state, gathered.degraded)
+        tasks.start_soon(_within, ends_at, Part.HISTORY, read_history, gathered.degraded)
+    gathered.degraded.sort()
     return gathered
 
 

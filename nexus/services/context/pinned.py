@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Final, TypeVar
 
+from nexus.services.context.agents import Agent
 from nexus.services.context.blocks import Block
 from nexus.services.context.escape import CountingEscape, canonical
 from nexus.services.context.session_state import FolderNote, Info, SessionState, Todo, TodoStatus
@@ -26,6 +27,32 @@ NOTES_HEADING: Final = "## Folder Notes"
 _BOXES: Final = {TodoStatus.PENDING: "[ ]", TodoStatus.IN_PROGRESS: "[~]", TodoStatus.COMPLETED: "[x]"}
 _Item = TypeVar("_Item", Info, FolderNote)
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+
+
+def what_to_pin(agent: Agent, given: SessionState, stored: SessionState) -> tuple[str, SessionState]:
+    """The agent's role, `""` for none, and the state to be shown: what came along part by part, else what is stored."""
+
+    def role_in(state: SessionState) -> str:
+        return (state.role if agent.kind == "main" else state.sub_agent_roles.get(agent.id)) or ""
+
+    roles = (agent.role, role_in(given), role_in(stored))
+    state = SessionState(
+        todos=stored.todos if given.todos is None else given.todos,
+        useful_info=stored.useful_info if given.useful_info is None else given.useful_info,
+        folder_notes=stored.folder_notes if given.folder_notes is None else given.folder_notes,
+    )
+    return next((role for role in roles if canonical(role).strip()), ""), state
+
+
+def is_role_given(agent: Agent, given: SessionState) -> bool:
+    """Whether the role came along."""
+    return bool(what_to_pin(agent, given, SessionState())[0])
+
+
+def is_all_given(agent: Agent, given: SessionState) -> bool:
+    """Whether nothing is left to be read from what is stored."""
+    role, state = what_to_pin(agent, given, SessionState())
+    return bool(role) and None not in {state.todos, state.useful_info, state.folder_notes}
 
 
 def pinned_blocks(role: str, state: SessionState) -> list[Block]:

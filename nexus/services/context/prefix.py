@@ -2,12 +2,16 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from nexus.core.ports import Row
 from nexus.services.context.blocks import Passage, compact
+from nexus.services.context.formats import convert
 from nexus.services.context.layouts import describe_prefix
-from nexus.services.context.request import BuildRequest
+from nexus.services.context.memory import NO_ID, OBJECT_ID
+from nexus.services.context.request import DEFAULT_FORMAT, BuildRequest
 from nexus.services.context.transcript import said_in_run
 from nexus.services.context.validity import admit
 
@@ -59,6 +63,55 @@ class RunPrefix:
             "context": manifest,
             "degraded": list(self.degraded),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """What every build of a run of the agent layout goes by; its list is made anew each time.
+
+    Attributes:
+        last_id: the `_id` of the row that was stored last of those that the first build showed.
+        tools: the definitions at that time.
+    """
+
+    last_id: str
+    tools: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], tools: list[dict[str, Any]]) -> Self:
+        """The view of a run whose first build found these rows of the session."""
+        ids = (str(row["_id"]) for row in rows)
+        return cls(max(filter(OBJECT_ID.fullmatch, ids), default=NO_ID), tools)
+
+    def to_bytes(self) -> bytes:
+        """The view as it is kept."""
+        return compact([self.last_id, self.tools])
+
+    @classmethod
+    def from_bytes(cls, kept: bytes) -> Self:
+        """The view of which `kept` is the `to_bytes`."""
+        return cls(*json.loads(kept))
+
+
+def in_format(form: str, content: dict[str, Any]) -> dict[str, Any]:
+    """The content of an answer with its messages and tools in that format.
+
+    The manifest goes on counting the messages of the OpenAI form; each block says besides where it went.
+    """
+    if form == DEFAULT_FORMAT:
+        return content
+    manifest = content["context"]
+    converted = convert(form, content["messages"], content["tools"], stable=manifest["prefix"]["messages"])
+    blocks = [{**block, "place": converted.places[block["index"]]} for block in manifest["blocks"]]
+    notes = [*manifest["notes"], *(f"{form}: {note}" for note in converted.notes)]
+    return {
+        **content,
+        "format": form,
+        **({} if converted.system is None else {"system": converted.system}),
+        "messages": converted.messages,
+        "tools": converted.tools,
+        "context": {**manifest, "blocks": blocks, "notes": notes},
+    }
 
 
 def prefix_key(request: BuildRequest) -> str:

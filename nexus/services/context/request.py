@@ -10,10 +10,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import Message, Role, Run
+from nexus.core.ports import RunOrigin
 from nexus.core.wire import explain
 from nexus.services.context.agents import Agent, read_agent
 from nexus.services.context.clock import parse_moment, parse_offset
 from nexus.services.context.escape import canonical
+from nexus.services.context.formats import FORMATS
 from nexus.services.context.memory import text_of_parts
 from nexus.services.context.session_state import SessionState, read_state
 
@@ -22,8 +24,8 @@ DEADLINE_MS: Final = (100, 60_000)
 HISTORY_SIZES: Final = (1, 200)
 REPLY_TO: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 DEFAULT_SESSION: Final = "default"
+DEFAULT_FORMAT: Final = "openai"
 LAYOUTS: Final = ("dialogue", "agent")
-FORMATS: Final = ("openai", "anthropic", "gemini")
 
 _RUN: Final = TypeAdapter(Run)
 _SESSION_CHARS: Final = 256
@@ -62,6 +64,11 @@ class BuildRequest:
     agent: Agent
     state: SessionState
     notes: tuple[str, ...]
+
+    @property
+    def origin(self) -> RunOrigin:
+        """Where the run belongs."""
+        return RunOrigin(self.session_id, self.agent.sub_agent)
 
     @property
     def continuation(self) -> bool:
@@ -107,8 +114,9 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
     layout = _given(metadata, "layout", default_layout)
     if layout not in LAYOUTS:
         raise RequestError(ErrorCode.UNKNOWN_LAYOUT, _unknown("run.metadata.layout", layout, LAYOUTS))
-    if (form := _given(metadata, "format", FORMATS[0])) not in FORMATS:
-        raise _invalid(_unknown("run.metadata.format", form, FORMATS))
+    form = _given(metadata, "format", DEFAULT_FORMAT)
+    if not isinstance(form, str) or form not in FORMATS:
+        raise _invalid(_unknown("run.metadata.format", form, tuple(FORMATS)))
     index = next((i for i, item in enumerate(run.history) if item.role is Role.HUMAN), None)
     if index is None:
         raise _invalid("run.history: a message of role HUMAN is needed")

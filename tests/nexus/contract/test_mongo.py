@@ -123,7 +123,7 @@ async def fails_in_every_operation(store: MongoStore) -> None:
         lambda: store.all_messages("o", limit=5),
         lambda: store.messages_of_runs("o", ["r"], limit=5),
         lambda: store.find_message("o", "m1"),
-        lambda: store.session_of_run("o", "r"),
+        lambda: store.find_origin("o", "r"),
         lambda: store.find_identity("k"),
         lambda: store.find_configuration("e"),
         lambda: store.put_tool("t", {}, datetime(2026, 1, 1, tzinfo=UTC)),

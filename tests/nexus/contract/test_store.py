@@ -14,7 +14,7 @@ from pymongo.errors import OperationFailure
 
 from nexus.adapters.mongo import Driver, open_mongo
 from nexus.core.errors import StoreRejectedError
-from nexus.core.ports import Row, Store
+from nexus.core.ports import Row, RunOrigin, Store
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.rows import ids, moment, row
 
@@ -201,11 +201,11 @@ async def test_an_owner_is_a_text(place: Place, owner: str) -> None:
         assert await store.all_messages(owner, limit=5) == []
         assert await store.messages_of_runs(owner, ["r1"], limit=5) == []
         assert await store.find_message(owner, "m1") is None
-        assert await store.session_of_run(owner, "r1") is None
+        assert await store.find_origin(owner, "r1") is None
         await store.insert_message(row(1, owner_key=owner))
         assert [each["owner_key"] for each in await store.newest_messages(owner, limit=5)] == [owner]
         assert [each["owner_key"] for each in await store.all_messages(owner, limit=5)] == [owner]
-        assert await store.session_of_run(owner, "r1") == "s"
+        assert await store.find_origin(owner, "r1") == RunOrigin("s")
 
 
 async def test_long_contents_lose_their_middle(place: Place) -> None:
@@ -300,7 +300,10 @@ async def test_the_session_of_a_run(place: Place) -> None:
     place.plant("messages", [row(3, session_id=None), row(4, session_id=7), row(5, role="AI", session_id="x")])
     async with place.open() as store:
         await insert_all(store, [row(1, session_id="one"), row(2, run_id="r1", role="AI", session_id="other")])
-        assert [await store.session_of_run("o", f"r{number}") for number in (1, 3, 4, 5, 6)] == ["one", *[None] * 4]
+        assert [await store.find_origin("o", f"r{number}") for number in (1, 3, 4, 5, 6)] == [
+            RunOrigin("one"),
+            *[None] * 4,
+        ]
 
 
 async def test_identities_and_configurations(place: Place) -> None:

@@ -11,7 +11,7 @@ from pymongo import MongoClient
 
 from nexus.adapters.mongo import open_mongo
 from nexus.core.models import Message, Role
-from nexus.core.ports import Row
+from nexus.core.ports import Row, RunOrigin
 from nexus.core.topics import Topics
 from nexus.services.persistence import PersistenceService
 from tests.nexus.support.fakes import FakeStore
@@ -123,7 +123,7 @@ async def test_sessions(mongo_uri: str, database_name: str) -> None:
     """A result's session is the one it names, else that of its run's input, also after a restart, else `default`."""
     async with recording(mongo_uri, database_name) as service:
         asked = message("hi", role=Role.HUMAN, id="h")
-        written = service.offer_input(asked, "hi", "mine")
+        written = service.offer_input(asked, "hi", RunOrigin("mine"))
         assert written is not None
         service.offer(Topics.LLM_RESULTS, message("same process", id="m1"), 1)
         await flushed(service)
@@ -146,7 +146,7 @@ async def test_an_input(mongo_uri: str, database_name: str) -> None:
     """The input of a run is a human row, recorded once however often it is offered."""
     async with recording(mongo_uri, database_name) as service:
         for _ in range(3):
-            assert service.offer_input(message({"any": "form"}, role=Role.HUMAN), "the text", "s")
+            assert service.offer_input(message({"any": "form"}, role=Role.HUMAN), "the text", RunOrigin("s"))
         await flushed(service)
         (row,) = await service.get_history("o")
     assert (row["role"], row["content"], row["session_id"]) == ("HUMAN", "the text", "s")
@@ -224,7 +224,7 @@ async def test_what_waits_is_bounded_in_bytes() -> None:
     async with PersistenceService(store).running() as service:
         taken = [service.offer(Topics.LLM_RESULTS, message("x", id=f"m{number}"), 8 << 20) for number in range(10)]
         assert taken == [True] * 8 + [False] * 2
-        assert service.offer_input(message("x", role=Role.HUMAN), "x", "s") is None
+        assert service.offer_input(message("x", role=Role.HUMAN), "x", RunOrigin("s")) is None
         assert service.offer(Topics.LLM_RESULTS, message(None), 8 << 20)
         store.down = False
         await flushed(service)
@@ -260,7 +260,9 @@ async def test_an_id_that_two_runs_use(mongo_uri: str, database_name: str) -> No
     inputs = [("first", "r1"), ("second", "r2"), ("second", "r2")]
     async with recording(mongo_uri, database_name) as service:
         for text, run_id in inputs:
-            written = service.offer_input(message(text, id="msg_0", run_id=run_id, role=Role.HUMAN), text, "s")
+            written = service.offer_input(
+                message(text, id="msg_0", run_id=run_id, role=Role.HUMAN), text, RunOrigin("s")
+            )
             assert written is not None
             with anyio.fail_after(PATIENCE_S):
                 await written.wait()
@@ -282,7 +284,7 @@ async def test_an_id_that_two_runs_use(mongo_uri: str, database_name: str) -> No
 async def test_the_session_of_a_request_that_another_replica_answers(mongo_uri: str, database_name: str) -> None:
     """A result that is recorded before its run's input is has the session of the request that was overheard."""
     async with recording(mongo_uri, database_name) as service:
-        service.remember_session("o", "r", "work")
+        service.remember_run("o", "r", RunOrigin("work"))
         assert service.offer(Topics.LLM_RESULTS, message({"content": "early"}), 100)
         await flushed(service)
         (row,) = await service.get_history("o")

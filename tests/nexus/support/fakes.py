@@ -7,10 +7,10 @@ from typing import Any
 import bson
 from bson.errors import BSONError
 
-from nexus.adapters.mongo_schema import CODEC
+from nexus.adapters.mongo_schema import CODEC, origin_of
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import utc_now
-from nexus.core.ports import Row
+from nexus.core.ports import Row, RunOrigin
 from nexus.services.context.clock import parse_moment
 
 _LARGEST = 16 << 20
@@ -66,7 +66,8 @@ class FakeStore:
     ) -> list[Row]:
         """Up to `limit` rows after the newest `skip`, newest first, of any role but tools, system and commands."""
         self._ask("newest_messages")
-        return [_excerpt(row, excerpt_chars) for row in self._of(owner_key) if _is_shown(row)][skip : skip + limit]
+        shown = [row for row in self._of(owner_key) if _is_shown(row) and not _is_internal(row)]
+        return [_excerpt(row, excerpt_chars) for row in shown][skip : skip + limit]
 
     async def all_messages(self, owner_key: str, *, limit: int) -> list[Row]:
         """Up to `limit` rows of every role, whole, newest first."""
@@ -87,12 +88,19 @@ class FakeStore:
         found = [row for row in self._of(owner_key) if row.get("id") == message_id]
         return {name: found[0][name] for name in _HEADER if name in found[0]} if found else None
 
-    async def session_of_run(self, owner_key: str, run_id: str) -> str | None:
-        """The session in which the run's human input was recorded."""
-        self._ask("session_of_run")
+    async def session_messages(
+        self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, internal: bool = False
+    ) -> list[Row]:
+        """Up to `limit` rows of a session after the newest `skip`, whole, newest first, of any role."""
+        self._ask("session_messages")
+        of_session = [row for row in self._of(owner_key) if row.get("session_id") == session_id]
+        return [dict(row) for row in of_session if internal or not _is_internal(row)][skip : skip + limit]
+
+    async def find_origin(self, owner_key: str, run_id: str) -> RunOrigin | None:
+        """Where the run's human input was recorded."""
+        self._ask("find_origin")
         of_run = [row for row in self._of(owner_key) if row.get("run_id") == run_id and row.get("role") == "HUMAN"]
-        session = of_run[0].get("session_id") if of_run else None
-        return session if isinstance(session, str) else None
+        return origin_of(of_run[0] if of_run else {})
 
     async def find_identity(self, public_key: str) -> Row | None:
         """The identity with that public key."""
@@ -164,6 +172,11 @@ def _is_shown(row: Row) -> bool:
     return str(row.get("role")).lower() not in _HIDDEN
 
 
+def _is_internal(row: Row) -> bool:
+    metadata = row.get("metadata")
+    return isinstance(metadata, dict) and metadata.get("sub_agent_internal") is True
+
+
 def _excerpt(row: Row, chars: int | None) -> Row:
     if chars is None:
         return dict(row)
@@ -172,7 +185,9 @@ def _excerpt(row: Row, chars: int | None) -> Row:
     if isinstance(content, str) and len(content) > 2 * chars:
         shown["content"] = content[:chars] + content[-chars:]
     if isinstance(metadata, dict):
-        shown["metadata"] = {name: value for name, value in metadata.items() if name == "tool_calls"}
+        shown["metadata"] = {
+            name: value for name, value in metadata.items() if name in {"tool_calls", "sub_agent_internal"}
+        }
     return shown
 
 

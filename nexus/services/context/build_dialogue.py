@@ -1,0 +1,60 @@
+"""How a context of the dialogue layout comes about: once for a run, and kept for later builds (CONTRACT §4, §4.6)."""
+
+from nexus.core.metrics import Stage
+from nexus.services.context.build_parts import Build, BuildParts
+from nexus.services.context.gathering import Gathered, gather
+from nexus.services.context.layouts import DialogueInput, assemble_dialogue
+from nexus.services.context.prefix import RunPrefix
+
+
+async def build_dialogue(parts: BuildParts, build: Build) -> RunPrefix:
+    """The messages that every build of the run begins with. A context with parts missing is not kept."""
+    kept = await parts.kept(build.request)
+    if kept:
+        return RunPrefix.from_bytes(kept)
+    recorded = parts.record(build.request)
+    prefix = await fresh_dialogue(parts, build)
+    if not prefix.degraded:
+        prefix = RunPrefix.from_bytes(await parts.keep(build, prefix.to_bytes()))
+    await parts.written(recorded, prefix, build.deadline)
+    return prefix
+
+
+async def fresh_dialogue(parts: BuildParts, build: Build) -> RunPrefix:
+    """The five messages as of now. Nothing is recorded or kept.
+
+    Raises:
+        RequestError: HISTORY_UNAVAILABLE, as for `BuildParts.take_note`.
+    """
+    with parts.measured(Stage.GATHER, build.timings_ms):
+        gathered = await gather(
+            build.request,
+            parts.conversation,
+            parts.documents,
+            history_size=build.settings.history_size,
+            excerpt_chars=build.settings.truncate_chars,
+            seconds=build.seconds,
+        )
+        parts.take_note(gathered.degraded, build.settings)
+    with parts.measured(Stage.ASSEMBLE, build.timings_ms):
+        return _assemble(parts, build, gathered)
+
+
+def _assemble(parts: BuildParts, build: Build, gathered: Gathered) -> RunPrefix:
+    request, tools = build.request, parts.tools.get_all_tool_definitions()
+    assembled = assemble_dialogue(
+        DialogueInput(
+            tools=tools,
+            history=gathered.rows,
+            user_profile=gathered.profile,
+            current_input=request.current_input,
+            current_run_id=request.run_id,
+            timestamp_utc=request.timestamp_utc,
+            timezone_offset=request.timezone_offset,
+            history_size=gathered.history_size,
+            truncate_chars=build.settings.truncate_chars,
+            default_profile=build.settings.default_profile,
+            input_id=request.human.id,
+        )
+    )
+    return RunPrefix(assembled.messages, assembled.manifest, tools, gathered.degraded, gathered.notes)

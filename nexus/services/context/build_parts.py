@@ -1,0 +1,138 @@
+"""What the build of any layout needs of the outside: the stores, the ledger, what is measured (CONTRACT §1.4, §4.6)."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import anyio
+import structlog
+
+from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError
+from nexus.core.metrics import Event, Metrics, Part, Stage
+from nexus.core.ports import Conversation, DocumentStore, RequestLedger
+from nexus.services.context.gathering import StateSource
+from nexus.services.context.placement import PINNED_FROM_END, Placement
+from nexus.services.context.prefix import RunPrefix, prefix_key
+from nexus.services.context.request import BuildRequest
+from nexus.tools.registry import ToolRegistry
+
+_log = structlog.get_logger(__name__)
+
+# How long an answer that is otherwise ready waits for its input to be recorded.
+_RECORDING_S: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class BuilderSettings:
+    """What the builder needs of the settings (CONTRACT §9).
+
+    Attributes:
+        history_size: messages in the memory for owners without a setting of their own, 1 to 200.
+        truncate_chars: the length to which a longer message is cut.
+        default_profile: the profile text of owners without one.
+        on_history_failure: what to do when the history cannot be read.
+        keep_prefix_ms: for how long the first messages of a run are kept for its later builds.
+        history_messages: rows of a session that the agent layout shows at most.
+        placement, pinned_from_end: where the agent layout puts the pinned block.
+    """
+
+    default_layout: str = "dialogue"
+    history_size: int = 20
+    truncate_chars: int = 500
+    default_profile: str = ""
+    on_history_failure: Literal["degrade", "error"] = "degrade"
+    keep_prefix_ms: int = 3_600_000
+    history_messages: int = 1_000
+    placement: Placement = "from_end"
+    pinned_from_end: int = PINNED_FROM_END
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One build: its request, the settings that it began with, and the time it has.
+
+    Attributes:
+        seconds: for gathering what it needs.
+        deadline: when they are over, by `anyio.current_time()`.
+        timings_ms: what was measured, for the manifest.
+    """
+
+    request: BuildRequest
+    settings: BuilderSettings
+    seconds: float
+    deadline: float
+    timings_ms: dict[str, float]
+
+
+class BuildParts:
+    """The parts that builds are made with."""
+
+    def __init__(  # noqa: PLR0917  # one for each part
+        self,
+        conversation: Conversation,
+        documents: DocumentStore,
+        tools: ToolRegistry,
+        ledger: RequestLedger,
+        states: StateSource,
+        metrics: Metrics,
+    ) -> None:
+        self.conversation = conversation
+        self.documents = documents
+        self.tools = tools
+        self.states = states
+        self._ledger = ledger
+        self._metrics = metrics
+
+    def record(self, request: BuildRequest) -> anyio.Event | None:
+        """Have the input recorded; the event is set when it is, None says that it will not be."""
+        recorded = self.conversation.offer_input(request.human, request.current_input, request.origin)
+        if recorded is None:
+            self._metrics.count(Event.ROW_LOST)
+            _log.error("input_not_recorded", request_id=request.request_id, reason="too much is waiting")
+        return recorded
+
+    async def written(self, recorded: anyio.Event | None, prefix: RunPrefix, deadline: float) -> None:
+        """Wait a moment for the input to be recorded, unless the store is away."""
+        if recorded is not None and Part.HISTORY not in prefix.degraded:
+            with anyio.move_on_after(min(_RECORDING_S, deadline - anyio.current_time())):
+                await recorded.wait()
+
+    async def kept(self, request: BuildRequest) -> bytes | None:
+        """What the first build of the run has kept for this one."""
+        try:
+            return await self._ledger.kept(prefix_key(request))
+        except BusUnavailableError:
+            return None
+
+    async def keep(self, build: Build, mine: bytes) -> bytes:
+        """Keep `mine` for later builds of the run; what counts is what was kept earlier, if something was."""
+        try:
+            return await self._ledger.keep_first(prefix_key(build.request), mine, build.settings.keep_prefix_ms)
+        except BusUnavailableError:
+            return mine
+
+    def take_note(self, degraded: list[str], settings: BuilderSettings) -> None:
+        """Add the tools to what is missing, if they are, and count it.
+
+        Raises:
+            RequestError: HISTORY_UNAVAILABLE, where settings want that rather than a context without history.
+        """
+        if not self.tools.complete:
+            degraded.append(Part.TOOLS.value)
+        for part in degraded:
+            self._metrics.degraded(Part(part))
+        if Part.HISTORY in degraded and settings.on_history_failure == "error":
+            raise RequestError(ErrorCode.HISTORY_UNAVAILABLE, "the history could not be read in time")
+
+    @contextmanager
+    def measured(self, stage: Stage, timings_ms: dict[str, float]) -> Iterator[None]:
+        """Measure what is done inside, whatever becomes of it."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds = time.perf_counter() - started
+            timings_ms[stage.value] = round(seconds * 1_000, 3)
+            self._metrics.took(stage, seconds)
