@@ -1,0 +1,504 @@
+"""A tool call is never parted from its results, however broken the log is (CONTRACT §5)."""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any, Final
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from nexus.services.context.placement import (
+    ToolCallBlock,
+    calculate_reverse_position,
+    find_safe_insert_position,
+    identify_tool_call_blocks,
+    insert_messages_at_position,
+    pinned_position,
+)
+
+PINNED: Final = [{"role": "user", "content": "## Current TODO List"}, {"role": "user", "content": "## Folder Notes"}]
+
+
+def user(text: str = "u") -> dict[str, Any]:
+    """What a person said."""
+    return {"role": "user", "content": text}
+
+
+def says(text: str = "a") -> dict[str, Any]:
+    """An answer without calls."""
+    return {"role": "assistant", "content": text}
+
+
+def calls(*ids: str) -> dict[str, Any]:
+    """An assistant message that declares a call under each of these ids."""
+    functions = [{"id": each, "type": "function", "function": {"name": "f", "arguments": "{}"}} for each in ids]
+    return {"role": "assistant", "content": None, "tool_calls": functions}
+
+
+def result(call_id: Any = None) -> dict[str, Any]:
+    """A tool message that answers this id, or has none."""
+    message = {"role": "tool", "content": "r"}
+    return message if call_id is None else {**message, "tool_call_id": call_id}
+
+
+def extents(messages: Sequence[Any]) -> list[tuple[int, int]]:
+    """Where the blocks begin and end."""
+    return [(block.start_index, block.end_index) for block in identify_tool_call_blocks(messages)]
+
+
+def positions(messages: Sequence[Any]) -> list[int]:
+    """The safe position for every target from the start to the end."""
+    return [find_safe_insert_position(messages, target) for target in range(len(messages) + 1)]
+
+
+class TestIdentifyToolCallBlocks:
+    """Which messages belong together."""
+
+    def test_no_messages(self) -> None:
+        """Nothing has no blocks."""
+        assert identify_tool_call_blocks([]) == []
+
+    def test_no_block(self) -> None:
+        """A talk without tools has none either."""
+        assert identify_tool_call_blocks([user(), says(), user(), says()]) == []
+
+    def test_a_single_block(self) -> None:
+        """From the declaring message to its result, with the ids that were declared."""
+        [block] = identify_tool_call_blocks([user(), calls("1"), result("1"), says()])
+
+        assert isinstance(block, ToolCallBlock)
+        assert (block.start_index, block.end_index, set(block.tool_call_ids)) == (1, 2, {"1"})
+
+    def test_several_blocks(self) -> None:
+        """Each by itself, in order, also with nothing between them."""
+        messages = [calls("1"), result("1"), calls("2"), result("2"), user(), calls("3"), result("3")]
+
+        blocks = identify_tool_call_blocks(messages)
+
+        assert extents(messages) == [(0, 1), (2, 3), (5, 6)]
+        assert [set(block.tool_call_ids) for block in blocks] == [{"1"}, {"2"}, {"3"}]
+
+    def test_an_incomplete_block(self) -> None:
+        """A lost result leaves the block at what is there."""
+        assert extents([user(), calls("1"), user()]) == [(1, 1)]
+        assert extents([calls("1", "2"), result("2"), says()]) == [(0, 1)]
+        assert extents([calls("1", "2"), result("1"), says()]) == [(0, 1)]
+
+    def test_a_block_of_parallel_calls(self) -> None:
+        """All results of one message, in whatever order they came."""
+        [block] = identify_tool_call_blocks([calls("1", "2", "3"), result("3"), result("1"), result("2"), says()])
+
+        assert (block.start_index, block.end_index, set(block.tool_call_ids)) == (0, 3, {"1", "2", "3"})
+
+
+class TestFindSafeInsertPosition:
+    """Where something may be put at or before a target."""
+
+    MESSAGES: Final = (user(), calls("1", "2"), result("1"), result("2"), says(), user())
+
+    @pytest.mark.parametrize("target", [0, 4, 5, 6])
+    def test_a_target_outside_of_a_block_stays(self, target: int) -> None:
+        """Before it, directly after it, and further on."""
+        assert find_safe_insert_position(self.MESSAGES, target) == target
+
+    def test_a_target_at_the_start_of_a_block_stays(self) -> None:
+        """Before the declaring message is before the block."""
+        assert find_safe_insert_position(self.MESSAGES, 1) == 1
+
+    def test_a_target_in_the_middle_of_a_block_moves_before_it(self) -> None:
+        """Between a call and its first result."""
+        assert find_safe_insert_position(self.MESSAGES, 2) == 1
+
+    def test_a_target_at_the_end_of_a_block_moves_before_it(self) -> None:
+        """Before the last result is still inside."""
+        assert find_safe_insert_position(self.MESSAGES, 3) == 1
+
+    def test_no_messages(self) -> None:
+        """There is one position."""
+        assert find_safe_insert_position([], 0) == 0
+
+    @pytest.mark.parametrize("messages", [[], [user()], list(MESSAGES), [calls("1"), result("1")], [calls("1")]])
+    def test_a_target_beyond_either_end_is_that_end(self, messages: list[Any]) -> None:
+        """What is put there comes first or last."""
+        for target in (-1, -100):
+            safe = find_safe_insert_position(messages, target)
+            assert insert_messages_at_position(messages, PINNED, safe) == [*PINNED, *messages]
+        for target in (len(messages) + 1, len(messages) + 100):
+            safe = find_safe_insert_position(messages, target)
+            assert insert_messages_at_position(messages, PINNED, safe) == [*messages, *PINNED]
+
+    def test_the_end_after_an_unanswered_call_is_safe(self) -> None:
+        """Nothing that is there would be parted."""
+        assert positions([user(), calls("1")]) == [0, 1, 2]
+        assert positions([calls("1", "2"), result("2")]) == [0, 0, 2]
+
+
+class TestInsertMessagesAtPosition:
+    """Putting messages in, in one piece."""
+
+    MESSAGES: Final = (user("1"), says("2"), user("3"))
+
+    def test_at_the_start(self) -> None:
+        """Before everything."""
+        assert insert_messages_at_position(self.MESSAGES, PINNED, 0) == [*PINNED, *self.MESSAGES]
+
+    def test_in_the_middle(self) -> None:
+        """Between two."""
+        expected = [*self.MESSAGES[:1], *PINNED, *self.MESSAGES[1:]]
+        assert insert_messages_at_position(self.MESSAGES, PINNED, 1) == expected
+
+    def test_at_the_end(self) -> None:
+        """After everything."""
+        assert insert_messages_at_position(self.MESSAGES, PINNED, 3) == [*self.MESSAGES, *PINNED]
+
+    def test_nothing(self) -> None:
+        """An equal list, and a new one."""
+        messages = list(self.MESSAGES)
+
+        same = insert_messages_at_position(messages, [], 1)
+
+        assert same == messages
+        assert same is not messages
+
+    def test_into_nothing(self) -> None:
+        """What was put in is all there is, in a list of its own."""
+        made = insert_messages_at_position([], PINNED, 0)
+
+        assert made == PINNED
+        assert made is not PINNED
+
+    def test_the_position_is_clamped(self) -> None:
+        """An index beyond either end is that end, and does not count from behind."""
+        assert insert_messages_at_position(self.MESSAGES, PINNED, -1) == [*PINNED, *self.MESSAGES]
+        assert insert_messages_at_position(self.MESSAGES, PINNED, 99) == [*self.MESSAGES, *PINNED]
+
+
+class TestCalculateReversePosition:
+    """Before the Nth message from the end."""
+
+    def test_more_messages_than_that(self) -> None:
+        """As many as that come after the position; five, if nothing is said."""
+        assert calculate_reverse_position([user()] * 12) == 7
+        assert calculate_reverse_position([user()] * 12, 3) == 9
+
+    def test_exactly_as_many(self) -> None:
+        """Before the first."""
+        assert calculate_reverse_position([user()] * 5) == 0
+        assert calculate_reverse_position([user()] * 2, 2) == 0
+
+    @pytest.mark.parametrize("length", [1, 2, 3, 4])
+    def test_fewer_than_that(self, length: int) -> None:
+        """At the end, and not at the start as the seed's code had it against its own words."""
+        assert calculate_reverse_position([user()] * length) == length
+
+    def test_no_messages(self) -> None:
+        """The start is the end."""
+        assert calculate_reverse_position([]) == 0
+
+    def test_a_count_of_none(self) -> None:
+        """Nothing comes after it."""
+        assert calculate_reverse_position([user()] * 3, 0) == 3
+
+
+class TestBrokenLogs:
+    """What a strict provider would not accept, and what is stored nevertheless."""
+
+    @pytest.mark.parametrize("between", [user(), says(), {"role": "system", "content": "s"}])
+    def test_a_message_between_a_call_and_its_result(self, between: dict[str, Any]) -> None:
+        """It lies inside the block."""
+        messages = [user(), calls("1"), between, result("1"), user()]
+
+        assert extents(messages) == [(1, 3)]
+        assert positions(messages) == [0, 1, 1, 1, 4, 5]
+
+    @pytest.mark.parametrize("call_id", [None, ""])
+    def test_results_without_an_id_belong_to_the_call_before_them(self, call_id: str | None) -> None:
+        """Directly after the call, or after its other results."""
+        nameless = result(call_id)
+
+        assert extents([calls("1", "2"), nameless, nameless, says()]) == [(0, 2)]
+        assert extents([calls("1", "2"), result("1"), nameless, says()]) == [(0, 2)]
+        assert extents([calls("1", "2"), nameless, result("2"), says()]) == [(0, 2)]
+
+    def test_a_result_whose_id_is_null_has_none(self) -> None:
+        """As some logs spell it."""
+        nameless = {"role": "tool", "content": "r", "tool_call_id": None}
+
+        assert extents([calls("1"), nameless, says()]) == [(0, 1)]
+
+    def test_a_result_without_an_id_elsewhere_belongs_to_nothing(self) -> None:
+        """It is not directly after a block."""
+        assert extents([calls("1"), result("1"), user(), result()]) == [(0, 1)]
+        assert extents([result(), user(), result()]) == []
+        assert extents([calls("1"), user(), result()]) == [(0, 0)]
+
+    def test_a_result_of_a_call_that_comes_later_belongs_to_nothing(self) -> None:
+        """Nothing answers before it was asked."""
+        assert extents([result("1"), user(), calls("1"), says()]) == [(2, 2)]
+
+    def test_a_call_and_a_result_that_both_have_no_id(self) -> None:
+        """Only their places say that they belong together."""
+        bare = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
+
+        assert positions([user(), bare, result(), says()]) == [0, 1, 1, 3, 4]
+
+    def test_a_result_of_another_call_between(self) -> None:
+        """It does not end the block: the seed's code stopped there and parted the last result."""
+        messages = [calls("1", "2"), result("1"), result("9"), result("2"), user()]
+
+        assert extents(messages) == [(0, 3)]
+        assert positions(messages) == [0, 0, 0, 0, 4, 5]
+
+    def test_overlapping_blocks(self) -> None:
+        """A position before the later block would still be inside the earlier one."""
+        messages = [user(), calls("1"), calls("2"), result("1"), result("2"), user()]
+
+        assert extents(messages) == [(1, 3), (2, 4)]
+        assert positions(messages) == [0, 1, 1, 1, 1, 5, 6]
+
+    def test_a_block_inside_another(self) -> None:
+        """After the inner one is still inside the outer one."""
+        messages = [calls("1", "2"), result("1"), calls("3"), result("3"), result("2"), says()]
+
+        assert positions(messages) == [0, 0, 0, 0, 0, 5, 6]
+
+    def test_a_chain_of_overlapping_blocks(self) -> None:
+        """From the last result it goes back link by link to the first call."""
+        messages = [calls("1"), calls("2"), result("1"), calls("3"), result("2"), calls("4"), result("3"), result("4")]
+
+        assert positions(messages) == [0, 0, 0, 0, 0, 0, 0, 0, 8]
+
+    def test_an_id_that_is_used_again(self) -> None:
+        """Neither pair is parted, and nothing is put between a call and its own result."""
+        messages = [calls("1"), result("1"), user(), calls("1"), result("1"), user()]
+
+        safe = positions(messages)
+
+        assert (safe[1], safe[3], safe[6]) in {(0, 3, 6), (0, 0, 6)}
+        assert safe[4] not in {1, 4}
+        assert not any(parts(messages, position) for position in safe)
+
+    def test_an_id_that_is_declared_twice_and_answered_once(self) -> None:
+        """The result stays with the later of the two at least."""
+        assert positions([calls("1"), calls("1"), result("1"), user()])[2] in {0, 1}
+
+    def test_an_id_twice_in_one_message(self) -> None:
+        """Both results are inside."""
+        assert extents([calls("1", "1"), result("1"), result("1"), user()]) == [(0, 2)]
+
+    @pytest.mark.parametrize("none", [None, [], ()])
+    def test_no_calls_are_no_block(self, none: Any) -> None:
+        """However that is spelled; what follows is an orphan."""
+        assert extents([{"role": "assistant", "content": "a", "tool_calls": none}, result("1")]) == []
+
+    def test_calls_of_another_role_are_no_block(self) -> None:
+        """Only a model declares calls."""
+        assert extents([{**calls("1"), "role": "user"}, result("1")]) == []
+
+    def test_flat_calls(self) -> None:
+        """Both stored forms are read (CONTRACT §2)."""
+        flat = {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "name": "f", "arguments": {}}]}
+
+        assert extents([user(), flat, result("1"), user()]) == [(1, 2)]
+
+    @pytest.mark.parametrize(
+        "garbage", ["1", 7, True, {"id": "1"}, object(), [None], ["1"], [7, []], [{"id": []}], [{"id": {}}, None]]
+    )
+    def test_calls_that_are_none_break_nothing(self, garbage: Any) -> None:
+        """No error, and a block elsewhere is found all the same."""
+        messages = [{"role": "assistant", "tool_calls": garbage}, user(), calls("2"), result("2")]
+
+        assert extents(messages)[-1] == (2, 3)
+        assert positions(messages)[-2:] == [2, 4]
+
+    def test_calls_among_garbage_are_found(self) -> None:
+        """What can be read of a message counts."""
+        mixed = {"role": "assistant", "tool_calls": [None, "x", *calls("1")["tool_calls"], {"id": 5}]}
+
+        assert extents([mixed, user(), result("1")]) == [(0, 2)]
+
+    @pytest.mark.parametrize("thing", [None, "tool", 7, [], {}, object(), {"role": None}, {"role": ["tool"]}, {1: 2}])
+    def test_what_is_no_message_breaks_nothing(self, thing: Any) -> None:
+        """It stands between the others like any message."""
+        messages = [thing, calls("1"), thing, result("1"), thing]
+
+        assert extents(messages) == [(1, 3)]
+        assert positions(messages) == [0, 1, 1, 1, 4, 5]
+        assert insert_messages_at_position(messages, PINNED, 4) == [*messages[:4], *PINNED, thing]
+
+    @pytest.mark.parametrize("odd", [[], {}, ["1"], object(), 1.5, True])
+    def test_an_odd_id_of_a_result_breaks_nothing(self, odd: Any) -> None:
+        """It answers nothing that was declared under a text."""
+        assert extents([calls("1"), result("1"), user(), result(odd)]) == [(0, 1)]
+
+    @pytest.mark.timeout(60)
+    def test_a_long_chain_takes_no_more_than_its_length(self) -> None:
+        """Twenty thousand calls that all overlap, and one call whose result comes at the very end."""
+        ids = [str(number) for number in range(20_000)]
+        chain = [*map(calls, ids), *map(result, ids)]
+
+        assert find_safe_insert_position(chain, len(chain) - 1) == 0
+        late = [calls("late"), *([calls("1"), result("1")] * 20_000), result("late")]
+        assert find_safe_insert_position(late, len(late) - 3) == 0
+
+
+class TestPinnedPosition:
+    """The rules that can be chosen, over a past history."""
+
+    def test_from_the_end(self) -> None:
+        """Before the fifth from the end, before the block where that is inside one, at the end of a short history."""
+        plain = [user(), says()] * 4
+        inside = [user(), calls("1", "2", "3"), result("1"), result("2"), result("3"), says(), user(), says()]
+
+        assert pinned_position(plain, "from_end") == 3
+        assert pinned_position(inside, "from_end") == 1
+        assert pinned_position([user(), says()], "from_end") == 2
+        assert pinned_position([], "from_end") == 0
+
+    def test_before_an_assistant_message(self) -> None:
+        """Before the Nth assistant message from the end, and never inside a block."""
+        messages = [user(), says(), user(), calls("1"), says("early"), result("1"), user(), says()]
+
+        assert pinned_position(messages, "before_assistant", 1) == 7
+        assert pinned_position(messages, "before_assistant", 2) == 3
+        assert pinned_position(messages, "before_assistant", 3) == 3
+        assert pinned_position(messages, "before_assistant", 4) == 1
+
+    def test_at_the_tail(self) -> None:
+        """Directly before what comes after the history."""
+        assert pinned_position([user(), calls("1"), result("1")], "tail") == 3
+
+
+_IDS: Final = st.sampled_from(["1", "2", "3"])
+_MESSAGES: Final = st.one_of(
+    st.builds(user),
+    st.builds(says),
+    st.lists(_IDS, min_size=1, max_size=3).map(lambda ids: calls(*ids)),
+    st.one_of(_IDS, st.sampled_from([None, "", "9"])).map(result),
+    st.sampled_from([None, {}, "tool", {"role": "assistant", "tool_calls": None}, {"role": "tool"}]),
+)
+
+
+@st.composite
+def _well_formed(draw: st.DrawFn) -> list[Any]:
+    messages: list[Any] = []
+    for number in range(draw(st.integers(0, 5))):
+        ids = [f"{number}_{index}" for index in range(draw(st.integers(0, 4)))]
+        messages += [user(), *([calls(*ids), *map(result, draw(st.permutations(ids)))] if ids else []), says()]
+    return messages
+
+
+def histories() -> st.SearchStrategy[list[Any]]:
+    """Well-formed sessions, and broken ones of few ids, so that these collide."""
+    return _well_formed() | st.lists(_MESSAGES, max_size=14)
+
+
+def parts(messages: Sequence[Any], position: int) -> bool:
+    """Whether a position lies between a call and a result of it, where a result answers the last that declared its id.
+
+    Made from the contract and not from the code; takes its time.
+    """
+    return any(
+        start < position <= last
+        for start, message in enumerate(messages)
+        if _field(message, "tool_calls")
+        for last in [_last_result(messages, start)]
+    )
+
+
+def _last_result(messages: Sequence[Any], start: int) -> int:
+    ids = {call["id"] for call in messages[start]["tool_calls"]}
+    last = start
+    for place in range(start + 1, len(messages)):
+        if _field(messages[place], "role") == "assistant":
+            ids -= {call["id"] for call in _field(messages[place], "tool_calls") or []}
+        elif _field(messages[place], "role") == "tool" and _field(messages[place], "tool_call_id") in ids:
+            last = place
+    while last + 1 < len(messages) and _is_nameless(messages[last + 1]):
+        last += 1
+    return last
+
+
+def _field(message: Any, name: str) -> Any:
+    return message.get(name) if isinstance(message, Mapping) else None
+
+
+def _is_nameless(message: Any) -> bool:
+    return _field(message, "role") == "tool" and not _field(message, "tool_call_id")
+
+
+class TestProperties:
+    """What holds for every history and every target."""
+
+    @given(histories(), st.integers(-3, 18))
+    @example([calls("1"), calls("2"), result("1"), result("2")], 3)
+    @example([calls("1", "2"), result("1"), calls("1"), result("2"), result()], 4)
+    def test_a_position_never_parts_a_call_from_its_result(self, messages: list[Any], target: int) -> None:
+        """Neither by the blocks that are found nor by a reader that knows the contract alone."""
+        position = find_safe_insert_position(messages, target)
+
+        assert not parts(messages, position)
+        assert not any(start < position <= end for start, end in extents(messages))
+
+    @given(histories(), st.integers(-3, 18))
+    def test_a_position_is_the_last_safe_one_at_or_before_the_target(self, messages: list[Any], target: int) -> None:
+        """Never after it, and no further before it than a block reaches; asked again, it stays."""
+        position = find_safe_insert_position(messages, target)
+        wanted = min(max(target, 0), len(messages))
+
+        assert min(max(position, 0), len(messages)) <= wanted
+        assert all(
+            any(start < passed <= end for start, end in extents(messages))
+            for passed in range(max(position, 0) + 1, wanted + 1)
+        )
+        assert find_safe_insert_position(messages, position) == position
+
+    @given(histories())
+    def test_blocks_begin_with_a_call_and_end_with_a_result_or_with_it(self, messages: list[Any]) -> None:
+        """In the order in which they begin, each within the list."""
+        blocks = identify_tool_call_blocks(messages)
+
+        assert [block.start_index for block in blocks] == sorted({block.start_index for block in blocks})
+        for block in blocks:
+            assert _field(messages[block.start_index], "role") == "assistant"
+            assert set(block.tool_call_ids) == {call["id"] for call in messages[block.start_index]["tool_calls"]}
+            assert block.start_index == block.end_index or _field(messages[block.end_index], "role") == "tool"
+        declaring = [place for place, message in enumerate(messages) if _field(message, "tool_calls")]
+        assert [block.start_index for block in blocks] == declaring
+
+    @given(histories(), st.integers(-3, 18), st.integers(0, 8))
+    def test_arguments_are_not_changed_and_the_same_gives_the_same(
+        self, messages: list[Any], target: int, count: int
+    ) -> None:
+        """Whatever is asked of them, and also of a tuple."""
+        before, pinned = deepcopy(messages), deepcopy(PINNED)
+
+        first = [
+            identify_tool_call_blocks(messages),
+            find_safe_insert_position(messages, target),
+            insert_messages_at_position(messages, pinned, target),
+            calculate_reverse_position(messages, count),
+        ]
+
+        assert messages == before
+        assert pinned == PINNED
+        assert first == [
+            identify_tool_call_blocks(tuple(messages)),
+            find_safe_insert_position(tuple(messages), target),
+            insert_messages_at_position(tuple(messages), tuple(pinned), target),
+            calculate_reverse_position(tuple(messages), count),
+        ]
+
+    @given(histories(), st.integers(0, 8))
+    def test_pinned_messages_stand_together_and_the_others_keep_their_order(
+        self, messages: list[Any], count: int
+    ) -> None:
+        """As the layout does it: the position from the end, made safe, and all of them there."""
+        position = find_safe_insert_position(messages, calculate_reverse_position(messages, count))
+
+        made = insert_messages_at_position(messages, PINNED, position)
+
+        assert made[position : position + len(PINNED)] == PINNED
+        assert made[:position] + made[position + len(PINNED) :] == messages
+        assert position == pinned_position(messages, "from_end", count)
