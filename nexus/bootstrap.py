@@ -3,6 +3,7 @@
 bus.consume ─ Dispatcher ─┬─ RequestService ── ContextBuilder ──┬─ PersistenceService ── MongoStore
                           ├─ PersistenceService                 ├─ ToolRegistry
                           ├─ ToolCatalog                        └─ RequestLedger
+                          ├─ SessionStates
                           └─ stored settings
 """
 
@@ -30,6 +31,7 @@ from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.dispatch import NEWS, Dispatcher, work
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests import RequestService
+from nexus.services.session_states import SessionStates
 from nexus.services.tool_catalog import ToolCatalog
 from nexus.tools.discovery import discover
 from nexus.tools.registry import ToolRegistry
@@ -73,6 +75,7 @@ class Nexus:
     builder: ContextBuilder
     requests: RequestService
     catalog: ToolCatalog
+    states: SessionStates
     metrics: PrometheusMetrics
     http_port: int = 0
     state: _State = field(default_factory=_State)
@@ -119,6 +122,7 @@ async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
         await stack.enter_async_context(nexus.persistence.running())
         await stack.enter_async_context(nexus.requests.running())
         await stack.enter_async_context(nexus.catalog.running())
+        await stack.enter_async_context(nexus.states.running())
         await stack.enter_async_context(_listening(nexus))
         yield nexus
 
@@ -149,6 +153,7 @@ def _put_together(settings: Settings, transport: Transport, store: Store) -> Nex
         builder,
         requests,
         catalog,
+        SessionStates(store, metrics),
         metrics,
     )
 
@@ -160,6 +165,7 @@ async def _listening(nexus: Nexus) -> AsyncIterator[None]:
         nexus.requests,
         nexus.persistence,
         nexus.catalog,
+        nexus.states,
         nexus.burying,
         partial(_reload, nexus),
         nexus.requests.settings,
@@ -248,11 +254,13 @@ async def _drain(nexus: Nexus, dispatcher: Dispatcher, subscription: Subscriptio
         await nexus.requests.drained()
         await nexus.persistence.flush()
         await nexus.catalog.pending.none()
+        await nexus.states.pending.none()
         await dispatcher.pending.none()
     left = {
         "pending": nexus.requests.pending,
         "unwritten": nexus.persistence.unwritten,
         "tools": nexus.catalog.pending.count,
+        "states": nexus.states.pending.count,
         "letters": dispatcher.pending.count,
     }
     if any(left.values()):
@@ -276,6 +284,9 @@ def _builder_settings(settings: Settings) -> BuilderSettings:
         default_profile=defaults.prompts.friends_profile.content,
         on_history_failure=settings.context.on_history_failure,
         keep_prefix_ms=settings.bus.answer_ttl_s * 1_000,
+        history_messages=settings.layouts.agent.history_messages,
+        placement=settings.layouts.agent.placement,
+        pinned_from_end=settings.layouts.agent.pinned_from_end,
     )
 
 

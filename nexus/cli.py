@@ -91,6 +91,9 @@ def request(  # noqa: PLR0917  # typer makes options of them
     text: Annotated[str, typer.Option("--input", help="What the person says.")],
     session: Annotated[str, typer.Option(help="The session that the run belongs to.")] = "default",
     layout: Annotated[str | None, typer.Option(help="The layout; the service's default when not given.")] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", help="The form of the messages: openai, anthropic or gemini.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
     timeout: Annotated[float, typer.Option(min=0.1, max=60, help="Seconds to wait.")] = 5.0,
     config: Config = None,
@@ -103,14 +106,15 @@ def request(  # noqa: PLR0917  # typer makes options of them
     settings = load_settings(config)
     if settings.bus.mode == "memory":
         _fail("bus.mode is memory: there is no other process to ask", 1)
-    metadata = {"session_id": session} | ({"layout": layout} if layout else {})
+    given = {"session_id": session, "layout": layout, "format": form}
+    metadata = {name: value for name, value in given.items() if value}
     run_id = new_run_id()
     try:
-        "".join((owner, text, session, layout or "")).encode()
+        "".join((owner, text, session, layout or "", form or "")).encode()
         human = Message(run_id=run_id, owner_key=owner, role=Role.HUMAN, content=text)
         run = Run(id=run_id, owner_key=owner, history=[human], metadata=metadata)
     except UnicodeEncodeError:
-        _fail("--owner, --input, --session and --layout: UTF-8 text is needed", 1)
+        _fail("--owner, --input, --session, --layout and --format: UTF-8 text is needed", 1)
     except ValidationError as error:
         _fail(explain(error).replace("owner_key", "--owner"), 1)
     try:

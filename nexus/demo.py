@@ -25,6 +25,7 @@ from nexus.core.models import Message, Role, Run
 from nexus.core.topics import Topics
 from nexus.core.wire import encode
 from nexus.embedded import embedded_servers
+from nexus.services.context.pinned import PINNED_TAGS
 
 _SHOWN_LINES: Final = 40
 _PATIENCE_S: Final = 20.0
@@ -138,11 +139,14 @@ async def _until(holds: Callable[[], Awaitable[bool]], what: str) -> None:
 def show_context(console: Console, content: Mapping[str, Any]) -> None:
     """Print what is missing from an answer, its messages, each in a frame, and the manifest as a table."""
     _note(console, "Missing", content["degraded"])
-    blocks = {block["index"]: block for block in content["context"]["blocks"]}
+    if "system" in content:
+        shown = Text(_shortened(_readable(content["system"])))
+        console.print(Panel(shown, title=Text("system"), title_align="left"))
+    labels = _labels(content["context"]["blocks"])
     for index, message in enumerate(content["messages"]):
-        block = blocks.get(index)
-        title = f"{index + 1}. {message['role']}" + (f"  [{block['tag']}]  {block['bytes']} bytes" if block else "")
-        console.print(Panel(Text(_shortened(_readable(message))), title=Text(title), title_align="left"))
+        label, style = labels.get(index, ("", "none")) if "format" not in content else ("", "none")
+        title = Text(f"{index + 1}. {message['role']}{label}")
+        console.print(Panel(Text(_shortened(_readable(message))), title=title, title_align="left", border_style=style))
     console.print(_manifest_table(content["context"]["blocks"]))
     context = content["context"]
     history, prefix = context["history"], context["prefix"]
@@ -156,6 +160,19 @@ def show_context(console: Console, content: Mapping[str, Any]) -> None:
     if timings := context["timings_ms"]:
         console.print("Timings: " + ", ".join(f"{stage} {ms:.1f} ms" for stage, ms in timings.items()))
     _note(console, "Notes", context["notes"])
+
+
+def _labels(blocks: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, str]]:
+    """By its index, what stands above each message besides its role, and the style of its frame."""
+    labels = {}
+    for block in blocks:
+        pinned = block["tag"] in PINNED_TAGS
+        size = f"  [{block['tag']}]  {block['bytes']} bytes{', pinned' if pinned else ''}"
+        style = "bold green" if pinned else "none"
+        labels[block["index"]] = (size, style)
+        for index in range(block["index"] + 1, block["index"] + block.get("messages", 1)):
+            labels[index] = (f"  [{block['tag']}]", style)
+    return labels
 
 
 def _note(console: Console, label: str, items: Sequence[str]) -> None:
@@ -174,10 +191,18 @@ def _manifest_table(blocks: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _readable(message: Mapping[str, Any]) -> str:
-    calls = message.get("tool_calls")
-    text = message.get("content") or ""
-    return f"{text}\n{json.dumps(calls, ensure_ascii=False, indent=2)}".strip() if calls else text
+def _readable(message: Any) -> str:
+    """A message of the OpenAI form as text and its calls, one a line; anything else as JSON."""
+    content = message.get("content", "") if isinstance(message, Mapping) and "parts" not in message else message
+    if content is not None and not isinstance(content, str):
+        return json.dumps(content, ensure_ascii=False, indent=2)
+    lines = [content] if content else []
+    for call in message.get("tool_calls") or ():
+        function = call["function"]
+        lines.append(f"-> {function['name']}({function['arguments']})  {call['id']}")
+    if message["role"] == "tool":
+        lines.insert(0, f"<- {message['tool_call_id']}")
+    return "\n".join(lines)
 
 
 def _shortened(text: str) -> str:

@@ -1,28 +1,60 @@
-"""Assemble a context from the shipped sample conversation, by the real code and without servers, and show it."""
+"""Assemble a context from a shipped sample, by the real code and without servers, and show it."""
 
 import json
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.console import Console
 
 from nexus.demo import load_sample, show_context
-from nexus.services.context.layouts import DialogueInput, assemble_dialogue
-from nexus.services.context.request import LAYOUTS
+from nexus.services.context.agents import MAIN
+from nexus.services.context.formats import FORMATS
+from nexus.services.context.layouts import AgentInput, Assembled, DialogueInput, assemble_agent, assemble_dialogue
+from nexus.services.context.pinned import what_to_pin
+from nexus.services.context.placement import PINNED_FROM_END, Placement
+from nexus.services.context.prefix import in_format
+from nexus.services.context.request import DEFAULT_FORMAT, LAYOUTS
+from nexus.services.context.session_state import SessionState, read_state
+
+_PLACEMENTS = get_args(Placement)
 
 
-def main(
+def main(  # noqa: PLR0917  # typer makes options of them
     raw: Annotated[bool, typer.Option("--raw", help="Print the messages as JSON.")] = False,
     layout: Annotated[str, typer.Option(help=f"One of: {', '.join(LAYOUTS)}.")] = "dialogue",
-    limit: Annotated[int, typer.Option(min=0, max=200, help="Messages in the memory.")] = 20,
+    form: Annotated[str, typer.Option("--format", help=f"One of: {', '.join(FORMATS)}.")] = DEFAULT_FORMAT,
+    limit: Annotated[int, typer.Option(min=0, max=200, help="Layout dialogue: messages in the memory.")] = 20,
+    placement: Annotated[str, typer.Option(help=f"Layout agent: one of {', '.join(_PLACEMENTS)}.")] = "from_end",
+    from_end: Annotated[int, typer.Option(min=0, help="Layout agent: pinned_from_end.")] = PINNED_FROM_END,
 ) -> None:
     """Show what a model would be given for the closing question of the sample conversation."""
-    if layout not in LAYOUTS:
-        raise typer.BadParameter(f"{layout!r} is unknown; allowed: {', '.join(LAYOUTS)}", param_hint="--layout")
+    for option, value, allowed in (
+        ("--layout", layout, LAYOUTS),
+        ("--format", form, FORMATS),
+        ("--placement", placement, _PLACEMENTS),
+    ):
+        if value not in allowed:
+            raise typer.BadParameter(f"{value!r} is unknown; allowed: {', '.join(allowed)}", param_hint=option)
+    tools = sorted(load_sample("tools"), key=lambda tool: str(tool["function"]["name"]))
+    if layout == "agent":
+        assembled = _agent(next(known for known in _PLACEMENTS if known == placement), from_end)
+    else:
+        assembled = _dialogue(tools, limit)
+    context = {**assembled.manifest, "notes": assembled.repairs, "timings_ms": {}}
+    content = in_format(form, {"messages": assembled.messages, "tools": tools, "context": context, "degraded": []})
+    if raw:
+        shown = {name: content[name] for name in ("system", "messages") if name in content}
+        typer.echo(json.dumps(shown if "system" in shown else shown["messages"], ensure_ascii=False, indent=2))
+        return
+    show_context(Console(), content)
+
+
+def _dialogue(tools: Sequence[dict[str, Any]], limit: int) -> Assembled:
     sample = load_sample("conversation")
-    assembled = assemble_dialogue(
+    return assemble_dialogue(
         DialogueInput(
-            tools=sorted(load_sample("tools"), key=lambda tool: str(tool["function"]["name"])),
+            tools=tools,
             history=[row for run in sample["runs"] for row in _rows(run)],
             user_profile=sample["user_profile"],
             current_input=sample["question"]["text"],
@@ -33,11 +65,23 @@ def main(
             input_id="preview",
         )
     )
-    if raw:
-        typer.echo(json.dumps(assembled.messages, ensure_ascii=False, indent=2))
-        return
-    manifest = {**assembled.manifest, "notes": [], "timings_ms": {}}
-    show_context(Console(), {"messages": assembled.messages, "context": manifest, "degraded": []})
+
+
+def _agent(placement: Placement, from_end: int) -> Assembled:
+    sample = load_sample("agent_session")
+    role, state = what_to_pin(MAIN, read_state(sample["state"], "state"), SessionState())
+    return assemble_agent(
+        AgentInput(
+            rows=sample["rows"],
+            current_input=sample["question"]["text"],
+            role=role,
+            state=state,
+            current_run_id="run_preview",
+            placement=placement,
+            pinned_from_end=from_end,
+            input_id="preview",
+        )
+    )
 
 
 def _rows(run: dict[str, Any]) -> list[dict[str, Any]]:

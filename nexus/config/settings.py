@@ -87,10 +87,19 @@ class ContextSettings(_Section):
     on_history_failure: Literal["degrade", "error"] = "degrade"
 
 
+class AgentLayoutSettings(_Section):
+    """The layout for tool-using agents (CONTRACT §5)."""
+
+    history_messages: int = Field(default=1_000, ge=1, le=10_000)
+    placement: Literal["from_end", "before_assistant", "tail"] = "from_end"
+    pinned_from_end: int = Field(default=5, ge=0, le=1_000)
+
+
 class LayoutSettings(_Section):
     """Recipes for the message list."""
 
-    default: Literal["dialogue"] = "dialogue"
+    default: Literal["dialogue", "agent"] = "dialogue"
+    agent: AgentLayoutSettings = AgentLayoutSettings()
 
 
 class MemorySettings(_Section):

@@ -24,6 +24,8 @@ TODO_HEADING: Final = "## Current TODO List"
 INFO_HEADING: Final = "## Useful Information"
 NOTES_HEADING: Final = "## Folder Notes"
 
+PINNED_TAGS: Final = ("AGENT_ROLE", "TODO_LIST", "USEFUL_INFORMATION", "FOLDER_NOTES")
+
 _BOXES: Final = {TodoStatus.PENDING: "[ ]", TodoStatus.IN_PROGRESS: "[~]", TodoStatus.COMPLETED: "[x]"}
 _Item = TypeVar("_Item", Info, FolderNote)
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
