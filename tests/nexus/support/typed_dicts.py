@@ -9,7 +9,7 @@ converted, everything is looked at, and a dict is no model.
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, Final, Literal, Required, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, Required, Union, get_args, get_origin, get_type_hints
 
 from typing_extensions import is_typeddict
 
@@ -44,7 +44,7 @@ def _of_origin(annotation: Any) -> Check:
         return _of_items(arguments[0])
     if origin in (dict, Mapping):
         return _of_values(arguments[1])
-    if origin is Required:
+    if origin in (Required, Annotated):
         return checker(arguments[0])
     raise TypeError(f"{annotation} is of no kind that is known here")
 
