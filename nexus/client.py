@@ -7,14 +7,14 @@ signs what it asks, and an answer that is not to be believed is none.
 """
 
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, Self
 
 import anyio
 
 from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError, UnreadablePayloadError
-from nexus.core.models import Message, Role, Run
+from nexus.core.models import Message, Role, Run, new_run_id
 from nexus.core.ports import Bus, Subscription
 from nexus.core.signing import Signing
 from nexus.core.tasks import ungrouped
@@ -121,6 +121,32 @@ class ContextClient:
         if isinstance(outcome, AnswerError):
             raise outcome
         return outcome
+
+    async def send_state(self, owner_key: str, content: Mapping[str, Any], *, session_id: str = "default") -> int:
+        """Say something of a session's state (CONTRACT §5): `{"op": "set", "state": {…}}`, a `patch` or a `clear`.
+
+        There is no answer. To say the same again, after an error or where nobody heard, does no harm.
+
+        Args:
+            owner_key: whose session.
+            content: what is said of it.
+            session_id: which session.
+
+        Returns:
+            How many it was handed to, as for `Bus.publish`; 0 means nobody heard.
+
+        Raises:
+            BusUnavailableError: it may or may not have been heard.
+        """
+        message = Message(
+            run_id=new_run_id(),
+            owner_key=owner_key,
+            role=Role.COMMAND,
+            content=dict(content),
+            metadata={"session_id": session_id},
+        )
+        payload = encode(message, topic=Topics.SESSION_STATE, signing=self._signing)
+        return await self._bus.publish(Topics.SESSION_STATE, payload, once=message.id)
 
     async def _ask(self, request_id: str, payload: bytes, waiting: _Waiting) -> Outcome:
         pause = self._shortest_pause

@@ -41,6 +41,7 @@ _ALLOWED: Final = frozenset(
         "seconds",
         "sha256",
         "size",
+        "states",
         "timestamp",
         "tools",
         "topic",

@@ -30,6 +30,7 @@ _OTHER: Final = "other"
 _SUCCESS: Final = "success"
 _TOPICS: Final = frozenset(value for name, value in vars(Topics).items() if name.isupper())
 _ROWS: Final = {Event.ROW_RECORDED: "recorded", Event.ROW_REJECTED: "rejected", Event.ROW_LOST: "lost"}
+_STATES: Final = {Event.STATE_RECORDED: "recorded", Event.STATE_REFUSED: "refused", Event.STATE_LOST: "lost"}
 _EVENTS: Final = {
     Event.LEASE_TAKEN_OVER: ("nexus_leases_taken_over", "Requests acquired that another replica had not finished."),
     Event.ANSWER_UNHEARD: ("nexus_answers_unheard", "Answers published to which nobody was subscribed."),
@@ -41,6 +42,7 @@ _QUEUES: Final = {
     Reading.WAITING_REQUESTS: "requests",
     Reading.WAITING_REFUSALS: "refusals",
     Reading.UNWRITTEN_ROWS: "rows",
+    Reading.UNWRITTEN_STATES: "states",
 }
 
 
@@ -52,6 +54,10 @@ class PrometheusMetrics:
         self._events = {event: Counter(name, text, registry=registry) for event, (name, text) in _EVENTS.items()}
         rows = Counter("nexus_rows", "Rows by what became of them.", ["result"], registry=registry)
         self._events |= {event: rows.labels(result) for event, result in _ROWS.items()}
+        states = Counter(
+            "nexus_session_states", "Changes of sessions by what became of them.", ["result"], registry=registry
+        )
+        self._events |= {event: states.labels(result) for event, result in _STATES.items()}
         outcomes = (_SUCCESS, *(code.value for code in ErrorCode))
         self._outcomes = _series(registry, "nexus_requests", "Answered requests by outcome.", "outcome", outcomes)
         self._parts = _series(registry, "nexus_degraded", "Contexts built without a part.", "part", _values(Part))

@@ -23,6 +23,9 @@ class Event(StrEnum):
         ROW_RECORDED: a row was written, or was there already.
         ROW_REJECTED: the store will never accept the row.
         ROW_LOST: a run's input was not taken in since too much waited, or a row was unwritten when the service ended.
+        STATE_RECORDED: a change of a session's state was stored, or had been before.
+        STATE_REFUSED: a change of a session's state was accepted, and the state would have become too large with it.
+        STATE_LOST: a change of a session's state was not stored when the service ended.
     """
 
     LEASE_TAKEN_OVER = "lease_taken_over"
@@ -33,6 +36,9 @@ class Event(StrEnum):
     ROW_RECORDED = "row_recorded"
     ROW_REJECTED = "row_rejected"
     ROW_LOST = "row_lost"
+    STATE_RECORDED = "state_recorded"
+    STATE_REFUSED = "state_refused"
+    STATE_LOST = "state_lost"
 
 
 class Stage(StrEnum):
@@ -94,6 +100,7 @@ class Reading(StrEnum):
         WAITING_REQUESTS: requests that wait for their build.
         WAITING_REFUSALS: requests that wait to be told OVERLOADED.
         UNWRITTEN_ROWS: rows that were accepted and are not written.
+        UNWRITTEN_STATES: changes of sessions' states that were accepted and are not stored.
         BUS_RECONNECTS: how often the subscription was opened anew. Never falls.
     """
 
@@ -101,6 +108,7 @@ class Reading(StrEnum):
     WAITING_REQUESTS = "waiting_requests"
     WAITING_REFUSALS = "waiting_refusals"
     UNWRITTEN_ROWS = "unwritten_rows"
+    UNWRITTEN_STATES = "unwritten_states"
     BUS_RECONNECTS = "bus_reconnects"
 
 

@@ -3,8 +3,8 @@
 Rules of this module:
 
 - Nothing here waits for anything: what takes time is done by others, or later.
-- A piece of work is reported done when it is: a result when it is written, a tool when it is stored. Until then a bus
-  that keeps messages keeps it, so that it outlives this process.
+- A piece of work is reported done when it is: a result when it is written, a tool or a session's state when it is
+  stored. Until then a bus that keeps messages keeps it, so that it outlives this process.
 - Nobody waits for an answer to anything but a request, so what cannot be used becomes a dead letter.
 """
 
@@ -29,12 +29,14 @@ from nexus.services.asks import RequestSettings, read_message
 from nexus.services.burying import Burying
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests import RequestService
+from nexus.services.session_states import SessionStates
 from nexus.services.tool_catalog import ToolCatalog
 
 _log = structlog.get_logger(__name__)
 
 _MOST_RESULTS: Final = 256
 _MOST_TOOLS: Final = 64
+_MOST_STATES: Final = 64
 _OFFER_AGAIN_S: Final = 0.2
 
 NEWS: Final = (Topics.TOOLS_REGISTER, Topics.TOOLS_UNREGISTER, Topics.CONFIG_CHANGED)
@@ -55,6 +57,7 @@ def work(max_in_flight: int) -> tuple[Work, ...]:
         Work(Topics.TOOLS_RESULTS, _MOST_RESULTS),
         Work(Topics.TOOLS_REGISTER, _MOST_TOOLS),
         Work(Topics.TOOLS_UNREGISTER, _MOST_TOOLS),
+        Work(Topics.SESSION_STATE, _MOST_STATES),
     )
 
 
@@ -62,7 +65,7 @@ class Dispatcher:
     """Hands deliveries on. Use `running()`, then `dispatch_all`.
 
     Args:
-        bus, requests, persistence, catalog, burying: whom it hands them to.
+        bus, requests, persistence, catalog, states, burying: whom it hands them to.
         reload: reads the stored settings again.
         settings: limits and keys.
     """
@@ -73,6 +76,7 @@ class Dispatcher:
         requests: RequestService,
         persistence: PersistenceService,
         catalog: ToolCatalog,
+        states: SessionStates,
         burying: Burying,
         reload: Callable[[], Awaitable[None]],
         settings: RequestSettings,
@@ -81,6 +85,7 @@ class Dispatcher:
         self._requests = requests
         self._persistence = persistence
         self._catalog = catalog
+        self._states = states
         self._burying = burying
         self._reload = reload
         self._settings = settings
@@ -126,36 +131,48 @@ class Dispatcher:
             return _Fault(str(error), _CAUSES.get(error.code, DeadLetterCause.UNREADABLE), error.ids.id)
         except UnreadablePayloadError as error:
             return _Fault(str(error), DeadLetterCause.UNREADABLE)
+        return self._hand_on(delivery, message)
+
+    def _hand_on(self, delivery: Delivery, message: Message) -> _Fault | None:
         match delivery.topic:
             case Topics.LLM_RESULTS | Topics.TOOLS_RESULTS:
-                return self._record(delivery, message)
+                settled = partial(self._bus.done, delivery)
+                return self._take(
+                    delivery,
+                    message,
+                    partial(self._persistence.offer, delivery.topic, message, len(delivery.payload), settled),
+                )
+            case Topics.SESSION_STATE:
+                return self._keep_state(delivery, message)
             case Topics.TOOLS_REGISTER | Topics.TOOLS_UNREGISTER:
                 # In streams it is heard of twice: as news, and by one replica as a piece of work.
-                settled = partial(self._bus.done, delivery) if delivery.shared else None
-                accepted = self._catalog.offer(delivery.topic, message, settled)
+                stored = partial(self._bus.done, delivery) if delivery.shared else None
+                accepted = self._catalog.offer(delivery.topic, message, stored)
                 return None if accepted else _Fault("the tool was refused", DeadLetterCause.REFUSED, message.id)
             case _:
                 self._reload_wanted.set()
                 return None
 
-    def _record(self, delivery: Delivery, message: Message) -> _Fault | None:
-        if self._offer(delivery, message):
+    def _keep_state(self, delivery: Delivery, message: Message) -> _Fault | None:
+        def settled(reason: str | None) -> None:
+            if reason is None:
+                self._bus.done(delivery)
+            else:
+                self._bury(delivery, _Fault(reason, DeadLetterCause.REFUSED, message.id))
+
+        try:
+            return self._take(delivery, message, partial(self._states.offer, message, len(delivery.payload), settled))
+        except ValueError as error:
+            return _Fault(str(error), DeadLetterCause.REFUSED, message.id)
+
+    def _take(self, delivery: Delivery, message: Message, offer: Callable[[], bool]) -> _Fault | None:
+        if offer():
             return None
         if not delivery.shared:
             return _Fault("too much is waiting to be recorded", DeadLetterCause.BACKLOG, message.id)
         # No more than may be in hand wait like this.
-        self._tasks.start_soon(self._offer_until_taken, delivery, message)
+        self._tasks.start_soon(_offer_until_taken, offer)
         return None
-
-    def _offer(self, delivery: Delivery, message: Message) -> bool:
-        settled = partial(self._bus.done, delivery)
-        return self._persistence.offer(delivery.topic, message, len(delivery.payload), settled)
-
-    async def _offer_until_taken(self, delivery: Delivery, message: Message) -> None:
-        while True:
-            await anyio.sleep(_OFFER_AGAIN_S)
-            if self._offer(delivery, message):
-                return
 
     async def _reload_when_wanted(self) -> None:
         while True:
@@ -172,6 +189,13 @@ class Dispatcher:
         if not self._later.do(bury):
             _log.error("dead_letter_not_kept", topic=delivery.topic, reason="too many are waiting")
             self._bus.done(delivery)
+
+
+async def _offer_until_taken(offer: Callable[[], bool]) -> None:
+    while True:
+        await anyio.sleep(_OFFER_AGAIN_S)
+        if offer():
+            return
 
 
 _CAUSES: Final = {

@@ -8,26 +8,24 @@ the store, where it looks again every now and then.
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, Self
 
 import anyio
 import structlog
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.models import Message, utc_now
+from nexus.core.models import Message
 from nexus.core.ports import DocumentStore
 from nexus.core.tasks import Pending
 from nexus.core.topics import Topics
+from nexus.services.said import said_at
 from nexus.tools.registry import ToolRegistry, check_definition, check_name
 
 _log = structlog.get_logger(__name__)
 
 _MOST_WAITING: Final = 256
 _PAUSE_S: Final = 1.0
-
-# A sender whose clock is further ahead must not have the last word until then.
-_MOST_AHEAD: Final = timedelta(seconds=300)
 
 # The name of a tool, and its definition; None to forget it.
 _Change = tuple[str, dict[str, Any] | None]
@@ -90,7 +88,7 @@ class ToolCatalog:
         if self._registry.is_local(change[0]):
             _log.warning("tool_refused", message_id=message.id, name=change[0], reason="the name is taken by a module")
             return False
-        if self._enqueue(_Waiting(*change, _said_at(message), settled)):
+        if self._enqueue(_Waiting(*change, said_at(message), settled)):
             return True
         _log.error("tool_refused", message_id=message.id, name=change[0], reason="no more changes can be taken now")
         return False
@@ -148,11 +146,6 @@ class ToolCatalog:
                 await self.refresh()
             except (StoreUnavailableError, StoreRejectedError) as error:
                 _log.warning("tools_not_refreshed", reason=str(error))
-
-
-def _said_at(message: Message) -> datetime:
-    now = utc_now()
-    return now if message.timestamp > now + _MOST_AHEAD else message.timestamp
 
 
 def _registered(content: Any) -> _Change:

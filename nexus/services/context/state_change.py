@@ -9,11 +9,13 @@ Rules of this module:
 """
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from nexus.services.context.request import DEFAULT_SESSION
 from nexus.services.context.state_parts import (
     LISTS,
     MOST_SUB_AGENTS,
@@ -32,7 +34,10 @@ _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "clear": ("op", "parts"),
 }
 _REPLACES, _MERGES = "0", "1"
+# A moment in microseconds, the kind of the change, the message, and where there is one the place in a list.
+STAMP: Final = re.compile(r"[0-9]{18}[01][0-9a-f]{16}(?:[0-9]{4})?")
 _ID_CHARS: Final = 16
+_SESSION_CHARS: Final = 256
 _EPOCH: Final = datetime.min.replace(tzinfo=UTC)
 _MOST_REMOVED: Final = {name: part.most for name, part in LISTS.items()} | {"sub_agent_roles": MOST_SUB_AGENTS}
 
@@ -80,6 +85,20 @@ def read_change(content: Any, said_at: datetime, message_id: str) -> Change:
         case _:
             cleared = dict.fromkeys(_parts(content.get("parts")), False)
             return Change(_stamp(said_at, _REPLACES, message_id), cleared)
+
+
+def read_session(metadata: Mapping[str, Any]) -> str:
+    """The session that a message is about.
+
+    Raises:
+        ValueError: it names none.
+    """
+    session = metadata.get("session_id")
+    if session is None:
+        return DEFAULT_SESSION
+    if not isinstance(session, str) or not 1 <= len(session) <= _SESSION_CHARS:
+        raise ValueError(f"metadata.session_id: a text of 1 to {_SESSION_CHARS} characters is needed")
+    return session
 
 
 def _stamp(said_at: datetime, kind: str, message_id: str) -> str:

@@ -46,6 +46,9 @@ def test_every_series_of_a_closed_set_is_there_from_the_start() -> None:
         (Event.ROW_RECORDED, "nexus_rows_total", ("recorded",)),
         (Event.ROW_REJECTED, "nexus_rows_total", ("rejected",)),
         (Event.ROW_LOST, "nexus_rows_total", ("lost",)),
+        (Event.STATE_RECORDED, "nexus_session_states_total", ("recorded",)),
+        (Event.STATE_REFUSED, "nexus_session_states_total", ("refused",)),
+        (Event.STATE_LOST, "nexus_session_states_total", ("lost",)),
     ],
 )
 def test_an_event_is_counted(event: Event, name: str, labels: tuple[str, ...]) -> None:

@@ -19,9 +19,11 @@ from nexus.core.wire import encode
 from nexus.services.asks import RequestSettings
 from nexus.services.burying import Burying
 from nexus.services.context.builder import ContextBuilder
+from nexus.services.context.state_document import shown
 from nexus.services.dispatch import NEWS, Dispatcher, work
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests import RequestService
+from nexus.services.session_states import SessionStates
 from nexus.services.tool_catalog import ToolCatalog
 from nexus.tools.registry import ToolRegistry
 from tests.nexus.support.fakes import FakeStore
@@ -110,6 +112,7 @@ async def dispatching(**settings: Any) -> AsyncIterator[Trial]:
     """Everything at work, on a store in memory."""
     bus, store, letters, metrics, registry = SettlingBus(), PickyStore(), Letters(), RecordingMetrics(), ToolRegistry()
     persistence, catalog = FullPersistence(store, metrics), ToolCatalog(registry, store)
+    states = SessionStates(store, metrics)
     ledger = MemoryLedger(bus)
     reloads: list[None] = []
 
@@ -117,11 +120,11 @@ async def dispatching(**settings: Any) -> AsyncIterator[Trial]:
         reloads.append(None)
 
     limits = RequestSettings(**settings)
-    async with persistence.running(), catalog.running():
+    async with persistence.running(), catalog.running(), states.running():
         builder = ContextBuilder(persistence, store, registry, ledger)
         burying = Burying(letters, metrics, None)
         service = RequestService(builder, bus, ledger, burying, limits, metrics)
-        dispatcher = Dispatcher(bus, service, persistence, catalog, burying, reload, limits)
+        dispatcher = Dispatcher(bus, service, persistence, catalog, states, burying, reload, limits)
         async with service.running(), dispatcher.running():
             yield Trial(bus, store, persistence, registry, letters, service, dispatcher, metrics, reloads)
 
@@ -208,6 +211,17 @@ class TestTopics:
             await trial.settled(register, unregister)
         assert trial.metrics.counted == {}
 
+    async def test_a_state(self) -> None:
+        """It is kept for the session that the message names, and done when it is stored."""
+        async with dispatching() as trial:
+            delivery = of(Topics.SESSION_STATE, message(Role.COMMAND, {"op": "set", "state": {"role": "r"}}))
+            await trial.dispatch(delivery)
+            await trial.settled(delivery)
+        (row,) = trial.store.session_states
+        assert (row["owner_key"], row["session_id"]) == ("ada", "s")
+        assert shown(row["document"])[0].role == "r"
+        assert trial.metrics.counted == {Event.STATE_RECORDED: 1}
+
     async def test_news_of_changed_settings(self) -> None:
         """The stored settings are read again, and every other topic of news is known."""
         async with dispatching() as trial:
@@ -225,7 +239,8 @@ class TestTopics:
         assert shared[Topics.CONTEXT_BUILD_REQUEST].most == 7
         assert [topic for topic, item in shared.items() if item.sheds] == [Topics.CONTEXT_BUILD_REQUEST]
         results = {Topics.LLM_RESULTS, Topics.TOOLS_RESULTS}
-        assert {*shared} == {Topics.CONTEXT_BUILD_REQUEST, *results, Topics.TOOLS_REGISTER, Topics.TOOLS_UNREGISTER}
+        kept = {Topics.TOOLS_REGISTER, Topics.TOOLS_UNREGISTER, Topics.SESSION_STATE}
+        assert {*shared} == {Topics.CONTEXT_BUILD_REQUEST, *results, *kept}
 
 
 def _lists(trial: Trial, *names: str) -> Callable[[], Awaitable[bool]]:
@@ -249,7 +264,13 @@ class TestFaults:
     )
     @pytest.mark.parametrize(
         "topic",
-        [Topics.LLM_RESULTS, Topics.TOOLS_RESULTS, Topics.TOOLS_REGISTER, Topics.TOOLS_UNREGISTER],
+        [
+            Topics.LLM_RESULTS,
+            Topics.TOOLS_RESULTS,
+            Topics.TOOLS_REGISTER,
+            Topics.TOOLS_UNREGISTER,
+            Topics.SESSION_STATE,
+        ],
     )
     async def test_no_message(self, topic: str, payload: bytes, cause: DeadLetterCause) -> None:
         """Whatever it was meant to be; what comes after it is handled."""
@@ -271,6 +292,32 @@ class TestFaults:
             await trial.settled(delivery)
         assert letter.reason == "the tool was refused"
         assert trial.metrics.counted == {DeadLetterCause.REFUSED: 1}
+
+    async def test_a_state_that_is_none(self) -> None:
+        """What is wrong is said with its place, and nothing is stored."""
+        async with dispatching() as trial:
+            todos = [{"id": "a", "text": "b", "status": "done"}]
+            delivery = of(Topics.SESSION_STATE, message(Role.COMMAND, {"op": "set", "state": {"todos": todos}}))
+            await trial.dispatch(delivery)
+            letter = await trial.letter()
+            await trial.settled(delivery)
+        assert letter.reason == (
+            "content.state.todos[0].status: 'done' is unknown; allowed: pending, in_progress, completed"
+        )
+        assert trial.metrics.counted == {DeadLetterCause.REFUSED: 1}
+        assert trial.store.session_states == []
+
+    async def test_a_state_that_becomes_too_large(self) -> None:
+        """It is a message, but what is kept would be more than may be."""
+        async with dispatching(max_payload_bytes=2 << 20) as trial:
+            infos = [{"id": number, "text": "x" * 8_000} for number in range(140)]
+            content = {"op": "set", "state": {"useful_info": infos}}
+            delivery = of(Topics.SESSION_STATE, message(Role.COMMAND, content))
+            await trial.dispatch(delivery)
+            letter = await trial.letter()
+            await trial.settled(delivery)
+        assert "at most 1048576 are allowed" in letter.reason
+        assert trial.metrics.counted == {Event.STATE_REFUSED: 1, DeadLetterCause.REFUSED: 1}
 
     async def test_news_that_are_no_message(self) -> None:
         """They are a dead letter too, and no settings are read."""

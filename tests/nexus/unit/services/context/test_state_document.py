@@ -272,6 +272,7 @@ def test_any_order_and_however_often(said: list[Said], seed: int) -> None:
     rng.shuffle(shuffled)
     assert applied(*shuffled) == document
     assert applied(*said, document=document) == document
+    assert apply(None, *(change(content, second, message_id) for second, message_id, content in said)) == document
     assert said == before
     kept = bson.decode(bson.encode(json.loads(json.dumps(document))))
     assert kept == document
