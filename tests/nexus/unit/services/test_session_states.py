@@ -1,0 +1,344 @@
+"""The states of sessions that are said on the bus: kept, and read back with all that was said before (CONTRACT §5)."""
+
+import random
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import anyio
+import pytest
+from structlog.testing import capture_logs
+
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.metrics import Event
+from nexus.core.models import Message, Role
+from nexus.core.ports import Row
+from nexus.services.context.session_state import SessionState
+from nexus.services.session_states import SessionStates
+from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.metrics import RecordingMetrics
+from tests.nexus.support.waiting import until
+
+NOON = datetime(2025, 12, 10, 12, tzinfo=UTC)
+
+
+def said(content: Any, second: int = 0, *, owner: str = "ada", message_id: str = "", **metadata: Any) -> Message:
+    """A message about a session."""
+    return Message(
+        id=message_id or f"msg_{second}",
+        run_id="run_1",
+        owner_key=owner,
+        role=Role.COMMAND,
+        content=content,
+        timestamp=NOON + timedelta(seconds=second),
+        metadata=metadata,
+    )
+
+
+def role(text: str) -> dict[str, Any]:
+    """A role, set."""
+    return {"op": "set", "state": {"role": text}}
+
+
+def todo(number: int) -> dict[str, Any]:
+    """One more todo."""
+    return {"op": "patch", "state": {"todos": [{"id": number, "text": f"todo {number}"}]}}
+
+
+def offer(states: SessionStates, *messages: Message) -> None:
+    """Offer these, which are all taken."""
+    for message in messages:
+        assert states.offer(message, 100)
+
+
+class GatedStore(FakeStore):
+    """A store whose puts wait until they are let through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = anyio.Event()
+
+    async def put_session_state(self, owner_key: str, session_id: str, document: Any, revision: int) -> bool:
+        """Keep it, when the gate is open."""
+        await self.gate.wait()
+        return await super().put_session_state(owner_key, session_id, document, revision)
+
+
+class FailingOnce(FakeStore):
+    """A store whose next puts fail with these errors, and which somebody else is faster at for these times."""
+
+    def __init__(self, *errors: Exception | None) -> None:
+        super().__init__()
+        self.errors = [*errors]
+
+    async def put_session_state(self, owner_key: str, session_id: str, document: Any, revision: int) -> bool:
+        """Keep it, or fail."""
+        if self.errors:
+            error = self.errors.pop(0)
+            if error is None:
+                return False
+            raise error
+        return await super().put_session_state(owner_key, session_id, document, revision)
+
+
+async def test_kept_and_read() -> None:
+    """What is said is read, by session; without a session it is the default one."""
+    store = FakeStore()
+    states = SessionStates(store)
+    async with states.running():
+        offer(states, said(role("a")), said(role("b"), session_id="s"), said(role("c"), owner="bob", session_id="s"))
+        assert (await states.get("ada", "default")).role == "a"
+        assert (await states.get("ada", "s")).role == "b"
+        assert (await states.get("bob", "s")).role == "c"
+        assert await states.get("bob", "default") == SessionState()
+    assert states.pending.count == 0
+
+
+async def test_what_was_offered_before_is_in_the_answer() -> None:
+    """Whoever asks waits for what is not written yet of that session, and of no other."""
+    store = GatedStore()
+    states = SessionStates(store)
+    answers: list[SessionState] = []
+
+    async def ask() -> None:
+        answers.append(await states.get("ada", "s"))
+
+    async with states.running(), anyio.create_task_group() as tasks:
+        offer(states, said(role("a"), session_id="s"))
+        tasks.start_soon(ask)
+        assert await states.get("ada", "other") == SessionState()
+        await anyio.wait_all_tasks_blocked()
+        assert answers == []
+        store.gate.set()
+        await until(lambda: _given(answers))
+    assert [state.role for state in answers] == ["a"]
+
+
+async def _given(answers: list[SessionState]) -> bool:
+    return bool(answers)
+
+
+async def test_settled_when_stored() -> None:
+    """Whoever offered it is told when it is stored, and not before."""
+    store, settled = GatedStore(), list[str | None]()
+    states = SessionStates(store)
+    async with states.running():
+        assert states.offer(said(role("a")), 100, settled.append)
+        await anyio.wait_all_tasks_blocked()
+        assert (settled, states.pending.count) == ([], 1)
+        store.gate.set()
+        await states.pending.none()
+        assert settled == [None]
+
+
+async def test_many_are_stored_at_once() -> None:
+    """What comes while another is written is written together."""
+    store, metrics = GatedStore(), RecordingMetrics()
+    states = SessionStates(store, metrics)
+    async with states.running():
+        offer(states, *(said(todo(number), number) for number in range(100)))
+        store.gate.set()
+        state = await states.get("ada", "default")
+    assert [each.text for each in state.todos or ()] == [f"todo {number}" for number in range(100)]
+    assert store.calls.count("put_session_state") <= 2
+    assert metrics.counted == {Event.STATE_RECORDED: 100}
+
+
+async def test_two_replicas_hear_the_same() -> None:
+    """In another order, and some of it twice: nothing is lost, and no more is stored than was said."""
+    store = FakeStore()
+    messages = [said(todo(number % 7), number) for number in range(60)]
+    one, other = SessionStates(store), SessionStates(store)
+    rng = random.Random(7)  # noqa: S311  # no secrets here
+    async with one.running(), other.running(), anyio.create_task_group():
+        for states in (one, other):
+            heard = [*messages, *rng.sample(messages, 20)]
+            rng.shuffle(heard)
+            offer(states, *heard)
+        assert await one.get("ada", "default") == await other.get("ada", "default")
+        await one.pending.none()
+        await other.pending.none()
+        before = store.calls.count("put_session_state")
+        offer(one, *messages)
+        state = await one.get("ada", "default")
+    assert [each.id for each in state.todos or ()] == [*map(str, range(7))]
+    assert store.calls.count("put_session_state") == before
+
+
+async def test_who_comes_second_reads_again() -> None:
+    """A document that somebody else has replaced in between is not overwritten."""
+    store = FailingOnce(None, None)
+    states = SessionStates(store)
+    async with states.running():
+        offer(states, said(role("a")))
+        assert (await states.get("ada", "default")).role == "a"
+
+
+async def test_a_store_that_is_away() -> None:
+    """What was accepted waits and is tried again; who asks meanwhile is told, rather than shown what is old."""
+    store = FakeStore()
+    states = SessionStates(store)
+    async with states.running():
+        store.down = True
+        offer(states, said(role("a")))
+        with pytest.raises(StoreUnavailableError):
+            await states.get("ada", "default")
+        with pytest.raises(StoreUnavailableError):
+            await states.get("ada", "other")
+        offer(states, said(todo(1), 1))
+        store.down = False
+        await states.pending.none()
+        state = await states.get("ada", "default")
+    assert (state.role, [each.text for each in state.todos or ()]) == ("a", ["todo 1"])
+
+
+async def test_what_the_store_rejects() -> None:
+    """It is let go and whoever offered it is told why; what waited with it is stored."""
+    both, alone = StoreRejectedError("no"), StoreRejectedError("no")
+    store, metrics, settled = FailingOnce(both, alone), RecordingMetrics(), list[str | None]()
+    states = SessionStates(store, metrics)
+    async with states.running():
+        assert states.offer(said(role("a")), 100, settled.append)
+        assert states.offer(said(role("b"), 1), 100, settled.append)
+        assert (await states.get("ada", "default")).role == "b"
+    assert settled == ["no", None]
+    assert metrics.counted == {Event.STATE_REFUSED: 1, Event.STATE_RECORDED: 1}
+
+
+async def test_what_would_be_too_much() -> None:
+    """Of what waits together only what would be too much is refused, with what is allowed."""
+    store, settled = GatedStore(), list[str | None]()
+    states = SessionStates(store)
+    full = {"op": "set", "state": {"todos": [{"id": number, "text": "a"} for number in range(500)]}}
+    async with states.running():
+        for message in (said(full), said(role("a"), 1), said(todo(501), 2), said(role("b"), 3)):
+            assert states.offer(message, 100, settled.append)
+        store.gate.set()
+        state = await states.get("ada", "default")
+    assert (state.role, len(state.todos or ())) == ("b", 500)
+    assert settled == [
+        None,
+        None,
+        "content.state.todos: the session would have 501 todos, at most 500 are allowed",
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (said("x"), "content: a JSON object is needed"),
+        (said({"op": "set", "state": {"todo": []}}), "content.state: 'todo' is unknown"),
+        (said(role("a"), session_id=5), "metadata.session_id: a text of 1 to 256 characters is needed"),
+        (said(role("a"), session_id=""), "metadata.session_id: a text of 1 to 256 characters is needed"),
+        (said(role("a"), session_id={"$ne": ""}), "metadata.session_id: a text of 1 to 256 characters is needed"),
+        (said(role("a"), session_id="s" * 257), "metadata.session_id: a text of 1 to 256 characters is needed"),
+    ],
+)
+async def test_refused(message: Message, reason: str) -> None:
+    """What cannot be kept is said at once, with its place and what is allowed; nothing is asked of the store."""
+    store = FakeStore()
+    states = SessionStates(store)
+    async with states.running():
+        with pytest.raises(ValueError, match=r"\A.*\Z") as caught:
+            states.offer(message, 100)
+    assert str(caught.value).startswith(reason)
+    assert store.calls == []
+
+
+async def test_a_clock_that_is_far_ahead_has_not_the_last_word() -> None:
+    """What is said next year counts as said now, so that it can be corrected."""
+    now = datetime.now(UTC)
+    states = SessionStates(FakeStore())
+    async with states.running():
+        offer(states, said(role("ahead")).model_copy(update={"timestamp": now + timedelta(days=365)}))
+        assert (await states.get("ada", "default")).role == "ahead"
+        offer(states, said(role("right")).model_copy(update={"timestamp": now + timedelta(seconds=100)}))
+        assert (await states.get("ada", "default")).role == "right"
+
+
+async def test_too_much_is_refused() -> None:
+    """What waits is bounded in number and in bytes."""
+    states = SessionStates(GatedStore())
+    async with states.running():
+        assert [states.offer(said(role("a"), n), 1 << 20) for n in range(70)] == [True] * 64 + [False] * 6
+    states = SessionStates(GatedStore())
+    async with states.running():
+        taken = [states.offer(said(role("a"), n, session_id=f"s{n}"), 1) for n in range(10_010)]
+    assert taken == [True] * 10_000 + [False] * 10
+
+
+async def test_the_end_of_the_service() -> None:
+    """What is not stored is counted and logged, who waits is told, and nothing more is taken."""
+    metrics, outcomes = RecordingMetrics(), list[str]()
+    states = SessionStates(GatedStore(), metrics)
+
+    async def ask() -> None:
+        try:
+            await states.get("ada", "default")
+        except StoreUnavailableError as error:
+            outcomes.append(str(error))
+
+    with capture_logs() as logs:
+        async with anyio.create_task_group() as tasks, states.running():
+            offer(states, said(role("a")), said(role("b"), 1))
+            tasks.start_soon(ask)
+            await anyio.wait_all_tasks_blocked()
+    assert outcomes == ["the service is stopping"]
+    assert metrics.counted == {Event.STATE_LOST: 2}
+    assert [entry["pending"] for entry in logs if entry["event"] == "session_states_unwritten"] == [2]
+    assert not states.offer(said(role("late")), 1)
+
+
+def planted(**changed: Any) -> Row:
+    """A row that somebody else has written."""
+    return {"owner_key": "ada", "session_id": "default", "revision": 1, "document": {}} | changed
+
+
+@pytest.mark.parametrize("document", [None, [], "x", {"todos": 5}, {"todos": {"items": [5, {"id": "a"}]}}])
+async def test_a_document_that_cannot_be_read(document: Any) -> None:
+    """Nothing is shown of what cannot be read, which is logged; what is said next is kept."""
+    store = FakeStore()
+    store.plant("session_states", [planted(document=document)])
+    states = SessionStates(store)
+    async with states.running():
+        with capture_logs() as logs:
+            assert await states.get("ada", "default") == SessionState()
+        offer(states, said(todo(1)))
+        state = await states.get("ada", "default")
+    assert [each.text for each in state.todos or ()] == ["todo 1"]
+    assert [entry["event"] for entry in logs] == (["stored_state_passed_over"] if document is not None else [])
+
+
+@pytest.mark.parametrize("revision", [None, 0, -1, "1", 1.5])
+async def test_a_row_without_a_revision(revision: Any) -> None:
+    """It is shown; what is said is refused rather than tried for ever."""
+    store, settled = FakeStore(), list[str | None]()
+    store.plant("session_states", [planted(revision=revision)])
+    states = SessionStates(store)
+    async with states.running():
+        assert await states.get("ada", "default") == SessionState()
+        assert states.offer(said(role("a")), 1, settled.append)
+        await states.pending.none()
+    assert settled == ["what is stored of the session has no revision; remove it from session_states"]
+
+
+class Careless(FakeStore):
+    """A store that gives what belongs to somebody else."""
+
+    async def find_session_state(self, owner_key: str, session_id: str) -> Row | None:
+        """Another owner's state."""
+        return planted(owner_key=owner_key + "2", session_id=session_id)
+
+
+async def test_another_owners_state_is_withheld() -> None:
+    """It is not shown to anybody, and nothing is written over it."""
+    store = Careless()
+    states = SessionStates(store)
+    with capture_logs() as logs:
+        async with states.running():
+            offer(states, said(role("a")))
+            for session in ("default", "other"):
+                with pytest.raises(StoreUnavailableError):
+                    await states.get("ada", session)
+    assert "foreign_rows_withheld" in {entry["event"] for entry in logs}
+    assert store.calls == []
