@@ -43,7 +43,8 @@ class Agent:
         """
         if not is_internal(metadata):
             return True
-        return self.kind == "sub" and metadata.get(AGENT_ID) in {None, "", self.id}
+        # Not a set: what a row has there may be anything.
+        return self.kind == "sub" and metadata.get(AGENT_ID) in (None, "", self.id)
 
 
 MAIN: Final = Agent()
