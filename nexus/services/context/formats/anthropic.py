@@ -25,6 +25,7 @@ from nexus.services.context.formats.converted import (
     Turns,
     calls_of,
     counted,
+    ending,
     leading_system,
     needs_opening,
     object_schema,
@@ -47,12 +48,7 @@ def to_anthropic(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[
         messages=conversation.turns.messages,
         tools=[tool for tool, _ in shown],
         places=[None] * leading + [(place.turn, place.first) for place in places],
-        notes=conversation.notes()
-        + counted(
-            sum(changed for _, changed in shown),
-            "tool schema combines others at its top and is shown as one",
-            "tool schemas combine others at their top and are shown as one",
-        ),
+        notes=[*conversation.notes(), *ending(messages), *_tool_notes(sum(changed for _, changed in shown))],
         system=system or None,
     )
 
@@ -129,6 +125,14 @@ def _tool(tool: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     description = function.get("description") or ""
     described = {"description": description} if description.strip() else {}
     return {"name": function["name"], **described, "input_schema": schema}, changed
+
+
+def _tool_notes(changed: int) -> list[str]:
+    return counted(
+        changed,
+        "tool schema combines others at its top and is shown as one",
+        "tool schemas combine others at their top and are shown as one",
+    )
 
 
 def _plain(schema: dict[str, Any]) -> tuple[dict[str, Any], bool]:

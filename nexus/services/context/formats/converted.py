@@ -109,6 +109,12 @@ def needs_opening(messages: Sequence[Mapping[str, Any]], leading: int) -> bool:
     return bool(messages) and (leading == len(messages) or messages[leading]["role"] == "assistant")
 
 
+def ending(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A note on a list that leaves the word to nobody; nothing is added to it, for older models go on from there."""
+    last = messages[-1]["role"] if messages else ""
+    return ["the list ends with an assistant message, which newer models refuse"] if last == "assistant" else []
+
+
 def leading_system(messages: Sequence[Mapping[str, Any]]) -> int:
     """How many system messages there are before any other."""
     return next((index for index, message in enumerate(messages) if message["role"] != "system"), len(messages))

@@ -25,6 +25,7 @@ from nexus.services.context.formats.converted import (
     Turns,
     calls_of,
     counted,
+    ending,
     leading_system,
     needs_opening,
     object_schema,
@@ -51,7 +52,7 @@ def to_gemini(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str
         messages=conversation.turns.messages,
         tools=[{"function_declarations": declarations}] if declarations else [],
         places=[None] * leading + places,
-        notes=conversation.notes(),
+        notes=[*conversation.notes(), *ending(messages)],
         system={"parts": system} if system else None,
     )
 

@@ -138,7 +138,7 @@ def test_the_text_of_an_assistant_does_not_end_in_white_space(end: str) -> None:
         [text("U")],
         [text(" A2")],
     ]
-    assert found.notes == ["2 assistant texts ended in white space, which was cut"]
+    assert found.notes[0] == "2 assistant texts ended in white space, which was cut"
 
 
 @pytest.mark.parametrize("parameters", [None, {}, {"type": "object"}, {"properties": {}}])
