@@ -80,7 +80,7 @@ async def test_a_request_from_before_the_start(streams: Environment, channel_pre
 
 async def test_what_cannot_be_read(streams: Environment, channel_prefix: str) -> None:
     """Entries that are no messages, on every topic, become dead letters, are done with, and harm nothing else."""
-    topics = (REQUEST, *RESULTS, "tools.register", "tools.unregister", "config.changed")
+    topics = (REQUEST, *RESULTS, "tools.register", "tools.unregister", "session.state", "config.changed")
     url = streams["NEXUS_BUS__URL"]
     async with serving(streams) as service, requesting_by_streams(url, channel_prefix) as requester:
         for topic in topics:

@@ -320,3 +320,18 @@ async def test_the_deadline_is_told(timeout: float, deadline_ms: int) -> None:  
 async def _build_in_vain(client: ContextClient, timeout: float) -> None:  # noqa: ASYNC109  # the argument's name
     with suppress(TimeoutError):
         await client.build(run(), timeout=timeout)
+
+
+async def test_a_state_is_sent() -> None:
+    """It is a message about the session that is named, each time another one."""
+    bus = MemoryBus()
+    content = {"op": "set", "state": {"role": "r"}}
+    async with bus.subscribe(Topics.SESSION_STATE) as heard:
+        client = ContextClient(bus)
+        assert await client.send_state("ada", content, session_id="s") == 1
+        assert await client.send_state("ada", content) == 1
+        first, second = [decode(delivery.payload) for delivery in await take(heard, 2)]
+    assert (first.owner_key, first.role, first.content) == ("ada", Role.COMMAND, content)
+    assert [message.metadata for message in (first, second)] == [{"session_id": "s"}, {"session_id": "default"}]
+    assert first.id != second.id
+    assert await client.send_state("ada", content) == 0

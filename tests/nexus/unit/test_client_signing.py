@@ -15,7 +15,7 @@ from nexus.core.signing import Signing
 from nexus.core.topics import Topics
 from nexus.core.wire import decode, encode
 from nexus.services.context.answers import answer
-from tests.nexus.support.waiting import PATIENCE_S
+from tests.nexus.support.waiting import PATIENCE_S, take
 
 REQUIRED = Signing({"k1": b"the first secret"}, required=True)
 LENIENT = Signing({"k1": b"the first secret"})
@@ -162,3 +162,14 @@ async def test_an_error_comes_with_all_that_was_said() -> None:
             await build(bus, None)
         tasks.cancel_scope.cancel()
     assert caught.value.content == content
+
+
+async def test_a_state_is_signed() -> None:
+    """For its own topic, so that it is believed there and nowhere else."""
+    bus = MemoryBus()
+    async with bus.subscribe(Topics.SESSION_STATE) as heard:
+        await ContextClient(bus, signing=REQUIRED).send_state("ada", {"op": "clear"})
+        (delivery,) = await take(heard, 1)
+    assert decode(delivery.payload, topic=Topics.SESSION_STATE, signing=REQUIRED).content == {"op": "clear"}
+    with pytest.raises(RequestError, match="UNAUTHENTICATED"):
+        decode(delivery.payload, topic=Topics.LLM_RESULTS, signing=REQUIRED)

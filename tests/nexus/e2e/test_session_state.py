@@ -1,0 +1,223 @@
+"""What is said of a session on the bus: one state, whatever the order, the copies and the outages (CONTRACT §5)."""
+
+import random
+import signal
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import anyio
+import pytest
+from pymongo import MongoClient
+
+from nexus.services.context.session_state import SessionState, Todo, TodoStatus
+from nexus.services.context.state_document import shown
+from tests.nexus.e2e.harness import (
+    PATIENCE_S,
+    Requester,
+    StreamRequester,
+    port_of,
+    requesting,
+    requesting_by_streams,
+    serving,
+)
+from tests.nexus.support.proxy import proxied
+from tests.nexus.support.redis_server import HOST
+
+Environment = dict[str, str]
+Database = MongoClient[dict[str, Any]]
+
+STATE = "session.state"
+LETTERS = "nexus:dead-letters"
+REQUESTERS: dict[str, Callable[[str, str], AbstractAsyncContextManager[Requester]]] = {
+    "pubsub": requesting,
+    "streams": requesting_by_streams,
+}
+HOSTILE_OWNERS = ["ada.$where", "$ne", '{"$gt": ""}', "a\u202eda", "o" * 256]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Where the states are kept."""
+
+    uri: str
+    database: str
+
+    def state(self, owner: str = "ada", session: str = "default") -> SessionState:
+        """What is kept of a session now."""
+        with Database(self.uri) as client:
+            row = client[self.database]["session_states"].find_one({"owner_key": {"$eq": owner}, "session_id": session})
+        return shown(row["document"] if row else None)[0]
+
+    async def becomes(self, wanted: Callable[[SessionState], bool], requester: Requester, owner: str = "ada") -> None:
+        """Wait until a state is as wanted."""
+        with anyio.fail_after(PATIENCE_S):
+            while not wanted(self.state(owner)):
+                await requester.redis.ping()
+
+
+@pytest.fixture
+def kept(mongo_uri: str, database_name: str) -> Kept:
+    """The test's own database."""
+    return Kept(mongo_uri, database_name)
+
+
+@pytest.fixture(params=["pubsub", "streams"])
+def mode(request: pytest.FixtureRequest, environment: Environment) -> str:
+    """The mode of the bus, which the services of the test have."""
+    environment |= {"NEXUS_BUS__MODE": request.param, "NEXUS_BUS__LEASE_MS": "500"}
+    return str(request.param)
+
+
+def said(content: Any, second: int = 0, *, owner: str = "ada", **metadata: Any) -> dict[str, Any]:
+    """A message about a session, said so many seconds after an hour ago."""
+    at = datetime.now(UTC) - timedelta(hours=1, seconds=-second)
+    common = {"run_id": "run_1", "owner_key": owner, "role": "COMMAND", "metadata": metadata}
+    return {"id": f"msg_{uuid.uuid4().hex}", **common, "content": content, "timestamp": at.isoformat()}
+
+
+def todo(number: int, status: str = "pending") -> dict[str, Any]:
+    """A todo as a patch gives it."""
+    return {"id": f"t.{number}", "text": f"todo {number}", "status": status}
+
+
+def ends(text: str) -> Mapping[str, Any]:
+    """Something to wait for: nothing else is said of this role."""
+    return {"op": "patch", "state": {"sub_agent_roles": {"end": text}}}
+
+
+async def test_shuffled_and_doubled(mode: str, environment: Environment, channel_prefix: str, kept: Kept) -> None:
+    """Two replicas, a session's messages in any order and twice: the state is what was said last of each thing."""
+    messages = [
+        said({"op": "set", "state": {"role": "old", "todos": [todo(90)], "useful_info": ["forgotten"]}}, 0),
+        said({"op": "clear", "parts": ["useful_info"]}, 1),
+        said({"op": "set", "state": {"todos": [todo(1), todo(2)]}}, 2),
+        *(said({"op": "patch", "state": {"todos": [todo(number)]}}, number) for number in range(3, 40)),
+        *(
+            said({"op": "patch", "state": {"todos": [{"id": f"t.{number}", "status": "completed"}]}}, 40 + number)
+            for number in range(1, 40, 2)
+        ),
+        said({"op": "patch", "remove": {"todos": ["t.4", "t.90"]}}, 90),
+        said({"op": "patch", "state": {"role": "new", "useful_info": [{"id": 1, "content": "kept"}]}}, 91),
+    ]
+    doubled = [*messages, *messages]
+    random.Random(4).shuffle(doubled)  # noqa: S311  # no secrets here
+    async with (
+        serving(environment),
+        serving(environment),
+        REQUESTERS[mode](environment["NEXUS_BUS__URL"], channel_prefix) as requester,
+    ):
+        for message in [*doubled, said(ends("all"), 92)]:
+            await requester.publish(STATE, message)
+        # On pubsub whoever has stored the last one has stored all before it.
+        await kept.becomes(lambda state: bool(state.sub_agent_roles), requester)
+        if isinstance(requester, StreamRequester):
+            await requester.finished(STATE)
+    state = kept.state()
+    done = {True: TodoStatus.COMPLETED, False: TodoStatus.PENDING}
+    assert state.todos == tuple(
+        Todo(f"t.{number}", f"todo {number}", done[number % 2 == 1]) for number in range(1, 40) if number != 4
+    )
+    assert state.role == "new"
+    assert [info.text for info in state.useful_info or ()] == ["kept"]
+
+
+async def test_an_outage_of_mongodb(
+    mode: str, environment: Environment, channel_prefix: str, mongo_uri: str, kept: Kept
+) -> None:
+    """What was accepted while MongoDB was gone is stored when it is back, also by a service that is told to stop."""
+    async with proxied(HOST, port_of(mongo_uri)) as proxy:
+        environment |= {
+            "NEXUS_DATABASE__URI": f"mongodb://127.0.0.1:{proxy.port}/?directConnection=true",
+            "NEXUS_DATABASE__TIMEOUT_MS": "1500",
+        }
+        async with (
+            serving(environment) as service,
+            REQUESTERS[mode](environment["NEXUS_BUS__URL"], channel_prefix) as requester,
+        ):
+            proxy.refuse()
+            for number in range(20):
+                await requester.publish(STATE, said({"op": "patch", "state": {"todos": [todo(number)]}}, number))
+            await service.logged("session_state_delayed")
+            service.process.send_signal(signal.SIGTERM)
+            await service.logged("draining")
+            proxy.behave()
+            with anyio.fail_after(PATIENCE_S):
+                assert await service.process.wait() == 0
+    assert [each.id for each in kept.state().todos or ()] == [f"t.{number}" for number in range(20)]
+
+
+async def test_a_killed_replica_on_streams(
+    environment: Environment, channel_prefix: str, mongo_uri: str, kept: Kept
+) -> None:
+    """What a replica had accepted and not stored when it was killed is stored by another."""
+    streams = environment | {"NEXUS_BUS__MODE": "streams", "NEXUS_BUS__LEASE_MS": "500"}
+    async with proxied(HOST, port_of(mongo_uri)) as proxy:
+        cut_off = streams | {"NEXUS_DATABASE__URI": f"mongodb://127.0.0.1:{proxy.port}/?directConnection=true"}
+        async with requesting_by_streams(environment["NEXUS_BUS__URL"], channel_prefix) as requester:
+            async with serving(cut_off) as service:
+                proxy.refuse()
+                for number in range(20):
+                    await requester.publish(STATE, said({"op": "patch", "state": {"todos": [todo(number)]}}, number))
+                await service.logged("session_state_delayed")
+                await service.stop(signal.SIGKILL)
+            async with serving(streams):
+                await requester.finished(STATE)
+    assert [each.id for each in kept.state().todos or ()] == [f"t.{number}" for number in range(20)]
+
+
+async def test_what_is_refused(mode: str, environment: Environment, channel_prefix: str, kept: Kept) -> None:
+    """It becomes a dead letter that says what is wrong, and what comes after it is kept."""
+    bad: list[tuple[Any, str]] = [
+        ({"op": "set", "state": {"todos": [{**todo(1), "status": "done"}]}}, "content.state.todos[0].status: 'done'"),
+        ({"op": "set", "state": {"todos": [{**todo(1), "id": "x" * 100_000}]}}, "content.state.todos[0].id: 1 to 128"),
+        ({"op": "set", "state": {"todos": [{"id": {"$ne": ""}, "text": "a"}]}}, "content.state.todos[0].id: 1 to 128"),
+        ({"op": "set", "state": {"$where": "1"}}, "content.state: a text of 6 characters is unknown"),
+        ({"op": "patch", "state": {"role": {"a": {"b": [[[]]]}}}}, "content.state.role: a text of 1 to 32000"),
+        ("x" * 1_000, "content: a JSON object is needed"),
+        ({"op": "set", "state": {"useful_info": [str(n) + "x" * 7_900 for n in range(140)]}}, "1114"),
+    ]
+    # The largest one is beyond what a payload may be by default.
+    environment |= {"NEXUS_BUS__MAX_PAYLOAD_BYTES": str(2 << 20)}
+    async with (
+        serving(environment),
+        REQUESTERS[mode](environment["NEXUS_BUS__URL"], channel_prefix) as requester,
+    ):
+        for content, _ in bad:
+            await requester.publish(STATE, said(content))
+        await requester.publish(STATE, said({"op": "set", "state": {"role": "r"}}, session_id=["s"]))
+        await requester.publish(STATE, said({"op": "set", "state": {"role": "good"}}, 1))
+        await kept.becomes(lambda state: state.role == "good", requester)
+        with anyio.fail_after(PATIENCE_S):
+            while await requester.redis.xlen(f"{channel_prefix}{LETTERS}") < len(bad) + 1:
+                await requester.redis.ping()
+        letters: Any = await requester.redis.xrange(f"{channel_prefix}{LETTERS}")
+    reasons = [fields[b"reason"].decode() for _, fields in letters]
+    assert all(any(reason in given for given in reasons) for _, reason in bad[:-1])
+    assert any("at most 1048576 are allowed" in given for given in reasons)
+    assert "metadata.session_id: a text of 1 to 256 characters is needed" in reasons
+    assert kept.state() == SessionState(role="good")
+
+
+async def test_whatever_owners_are_called(mode: str, environment: Environment, channel_prefix: str, kept: Kept) -> None:
+    """Each has a state of its own, with the texts as they were said, but for what no text can hold."""
+    async with (
+        serving(environment),
+        REQUESTERS[mode](environment["NEXUS_BUS__URL"], channel_prefix) as requester,
+    ):
+        for owner in HOSTILE_OWNERS:
+            infos = [{"id": "a.b", "text": f"$set \ud800 \x00 of {owner}"}, {"id": ":", "text": "{}"}]
+            content = {"op": "set", "state": {"useful_info": infos, "sub_agent_roles": {"$a.b": owner}}}
+            await requester.publish(STATE, said(content, owner=owner))
+        await requester.publish(STATE, said(ends("all"), 1))
+        await kept.becomes(lambda state: bool(state.sub_agent_roles), requester)
+        for owner in HOSTILE_OWNERS:
+            await kept.becomes(lambda state: state.useful_info is not None, requester, owner)
+    for owner in HOSTILE_OWNERS:
+        state = kept.state(owner)
+        assert [info.text for info in state.useful_info or ()] == [f"$set \ufffd \ufffd of {owner}", "{}"]
+        assert state.sub_agent_roles == {"$a.b": owner}
+    assert kept.state() == SessionState(sub_agent_roles={"end": "all"})
