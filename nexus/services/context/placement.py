@@ -43,35 +43,18 @@ def identify_tool_call_blocks(messages: Sequence[Any]) -> list[ToolCallBlock]:
     A result belongs to the latest declaration of its id, whatever lies between. A tool message without an id belongs to
     the block that it directly follows.
     """
-    starts: list[int] = []
-    ends: list[int] = []
-    ids: list[frozenset[str]] = []
-    declared: dict[str, int] = {}
-    ending_before: int | None = None
-    for index, message in enumerate(messages):
-        block = None
-        if calls := declared_calls(message):
-            block = len(starts)
-            starts.append(index)
-            ends.append(index)
-            ids.append(frozenset(filter(None, map(_text_id, calls))))
-            declared |= dict.fromkeys(ids[block], block)
-        elif _role(message) == "tool":
-            given_id = as_id(message.get("tool_call_id"))
-            block = declared.get(given_id) if given_id else ending_before
-            if block is not None:
-                ends[block] = index
-        ending_before = block
-    return [ToolCallBlock(*block) for block in zip(starts, ends, ids, strict=True)]
+    return [
+        ToolCallBlock(start, end, frozenset(_ids(declared_calls(messages[start])))) for start, end in _extents(messages)
+    ]
 
 
 def find_safe_insert_position(messages: Sequence[Any], target_index: int) -> int:
     """The nearest position at or before `target_index` that is inside of no block; the target is clamped."""
     position = max(0, min(target_index, len(messages)))
     # A block that begins later cannot hold a position before its beginning, so one way back finds them all.
-    for block in reversed(identify_tool_call_blocks(messages)):
-        if block.start_index < position <= block.end_index:
-            position = block.start_index
+    for start, end in reversed(_extents(messages)):
+        if start < position <= end:
+            position = start
     return position
 
 
@@ -111,15 +94,39 @@ def pinned_position(messages: Sequence[Any], placement: Placement, count: int = 
     return find_safe_insert_position(messages, target)
 
 
-def declared_calls(message: Any) -> list[Any]:
-    """The calls that an assistant message declares; `[]` for any other message."""
+def declared_calls(message: Any) -> Sequence[Any]:
+    """The calls that an assistant message declares; none for any other message."""
     calls = message.get("tool_calls") if _role(message) == "assistant" else None
-    return list(calls) if isinstance(calls, list | tuple) else []
+    return calls if isinstance(calls, list | tuple) else ()
+
+
+def _extents(messages: Sequence[Any]) -> list[tuple[int, int]]:
+    """Start and end of each block, by its start."""
+    starts: list[int] = []
+    ends: list[int] = []
+    declared: dict[str, int] = {}
+    ending_before: int | None = None
+    for index, message in enumerate(messages):
+        role, block = _role(message), None
+        if role == "assistant" and (calls := declared_calls(message)):
+            block = len(starts)
+            starts.append(index)
+            ends.append(index)
+            for given_id in _ids(calls):
+                declared[given_id] = block
+        elif role == "tool":
+            given_id = as_id(message.get("tool_call_id"))
+            block = declared.get(given_id) if given_id else ending_before
+            if block is not None:
+                ends[block] = index
+        ending_before = block
+    return list(zip(starts, ends, strict=True))
 
 
 def _role(message: Any) -> Any:
-    return message.get("role") if isinstance(message, Mapping) else None
+    # Nearly all are dictionaries, and asking for the type is ten times as fast as asking for a mapping.
+    return message.get("role") if type(message) is dict or isinstance(message, Mapping) else None
 
 
-def _text_id(call: Any) -> str:
-    return as_id(call.get("id")) if isinstance(call, Mapping) else ""
+def _ids(calls: Sequence[Any]) -> list[str]:
+    return [given_id for call in calls if isinstance(call, Mapping) and (given_id := as_id(call.get("id")))]
