@@ -97,9 +97,11 @@ def said_in_rows(rows: Sequence[Any], agent: Agent = MAIN, *, current_run_id: st
     ranks = stored_order(rows)
     shown, faults = [], 0
     for index, row in enumerate(rows):
+        if current_run_id and isinstance(row, Mapping) and row.get("run_id") == current_run_id:
+            continue
         item, faulty = _read_row(row, agent)
         faults += faulty
-        if item is not None and not (current_run_id and item.run_id == current_run_id):
+        if item is not None:
             shown.append(_Row(index, item, parse_moment(row.get("timestamp")), ranks[index]))
     return [row.said for row in _in_order(shown)], faults
 
