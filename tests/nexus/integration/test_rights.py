@@ -97,6 +97,7 @@ async def test_a_request_is_answered(server: Server, mongo_uri: str, database_na
     ):
         for number in range(3):
             assert (await client.build(run_of(f"ada{number}"), timeout=PATIENCE_S))["degraded"] == []
+        assert await client.send_state("ada", {"op": "clear"}) == 1
         await nexus.dead_letters.bury(DeadLetter("llm.results", "not JSON", "0" * 64, 1, message_id="m", body=b"x"))
         claim: Any = await nexus.ledger.begin("k", "f", 1_000)
         assert await nexus.ledger.renew(claim, 1_000)
@@ -158,11 +159,13 @@ async def test_plain_commands_do_on_streams(server: Server, channel_prefix: str)
     """An orchestrator without the reference client asks by XADD and reads its own answers."""
     reply = f"docs:context.build.response.{channel_prefix}"
     async with open_redis(url_of(server, "orchestrator-plain")) as client:
-        for topic in ("context.build.request", "llm.results", "tools.results"):
+        for topic in ("context.build.request", "llm.results", "tools.results", "session.state"):
             await client.xadd(f"docs:{topic}", {"message": b"x"})
         assert not await client.xread({reply: "0-0"}, block=10)
         assert await client.xrevrange(reply, count=1) == []
-    await server.ask("DEL", "docs:context.build.request", "docs:llm.results", "docs:tools.results")
+    await server.ask(
+        "DEL", "docs:context.build.request", "docs:llm.results", "docs:tools.results", "docs:session.state"
+    )
 
 
 @pytest.mark.parametrize("user", ["nexus", "nexus-streams"])

@@ -3,8 +3,10 @@
 import copy
 import json
 import random
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import bson
@@ -12,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.context.session_state import SessionState, Todo, TodoStatus
-from nexus.services.context.state_change import Change, read_change
+from nexus.core.models import Message
+from nexus.services.context.session_state import SessionState, Todo, TodoStatus, read_state
+from nexus.services.context.state_change import Change, read_change, read_session
 from nexus.services.context.state_document import Document, apply, shown
 
 NOON = datetime(2025, 12, 10, 12, tzinfo=UTC)
@@ -212,6 +215,18 @@ def test_old_marks_make_room() -> None:
     late = {"op": "patch", "state": {"todos": todos("0-7", "3-7")}}
     assert listed(shown(apply(document, change(late, 9)))[0]) == []
     assert listed(shown(apply(document, change(late, 20)))[0]) == ["0-7", "3-7"]
+
+
+def test_the_example_of_the_contract() -> None:
+    """The messages that stand in docs/contract.md lead to the state that stands there, in either order."""
+    text = (Path(__file__).parents[5] / "docs" / "contract.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```json\n(.*?)\n```", text.partition("\n## Session state\n")[2], re.DOTALL)[:3]
+    *messages, state = map(json.loads, blocks)
+    for heard in (messages, messages[::-1], messages * 2):
+        read = [Message.model_validate(message) for message in heard]
+        assert {read_session(message.metadata) for message in read} == {"s1"}
+        changes = [read_change(message.content, message.timestamp, message.id) for message in read]
+        assert shown(apply(None, *changes)) == (read_state(state, "state"), [])
 
 
 IDS = st.sampled_from(["a", "b", "c.d", "..", ":"])
