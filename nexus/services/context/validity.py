@@ -51,15 +51,16 @@ class _Call:
     """A declared call.
 
     Attributes:
-        given_id, name: what its result may name it by.
-        id: what a provider sees.
+        given_id, given_name: what its result may name it by.
+        id, name: what a provider sees.
         place: where it was declared, for the notes.
         order: of its declaration.
     """
 
     given_id: str
-    name: str
+    given_name: str
     id: str
+    name: str
     place: str
     order: int
     result: Said | None = None
@@ -140,7 +141,7 @@ class _Gate:
         if shown_id and call_id != shown_id:
             self._note(f"the id of call {place} was used before and is shown as {call_id}")
         self._ids.add(call_id)
-        return _Call(source.id, name, call_id, place, len(self._steps))
+        return _Call(source.id, source.name, call_id, name, place, len(self._steps))
 
     def _call_of_id(self, item: Said) -> _Call | None:
         """The open call of that id in the newest message that declared one: an id may be used again."""
@@ -151,7 +152,7 @@ class _Gate:
     def _call_of_name(self, item: Said) -> _Call | None:
         """Of the calls declared last in the run and still open, the first of that name, else the only one."""
         unanswered = [call for call in self._latest.get(item.run_id, ()) if call.result is None]
-        same = [call for call in unanswered if call.name == item.tool_name]
+        same = [call for call in unanswered if call.given_name == item.tool_name]
         alone = unanswered if len(unanswered) == 1 else []
         return next(iter(same or alone), None)
 
@@ -211,6 +212,6 @@ def faults(messages: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _is_object(arguments: str) -> bool:
     try:
-        return isinstance(from_json(arguments), dict)
+        return isinstance(from_json(arguments, allow_inf_nan=False), dict)
     except ValueError:
         return False
