@@ -145,7 +145,7 @@ def counted(count: int, one: str, several: str) -> list[str]:
 
 def _parsed(text: str) -> dict[str, Any] | None:
     try:
-        value = from_json(text, allow_inf_nan=False)
+        value = from_json(text)
     except ValueError:
         return None
     if not isinstance(value, dict) or is_deeper(value, _DEEPEST) or not _all_finite(value):

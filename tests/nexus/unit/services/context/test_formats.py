@@ -4,6 +4,7 @@ import copy
 import json
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -197,6 +198,18 @@ def test_arguments_that_cannot_be_sent_as_an_object_are_given_as_text(form: str,
     assert FAULTS[form](converted) == []
     assert ("call", "c1", "search", json.dumps({"arguments": arguments})) in SAID[form](converted)
     assert converted.notes == ["1 call has arguments that cannot be sent as an object"]
+
+
+def test_the_contract_shows_what_comes_out() -> None:
+    """The three examples of docs/contract.md are one list in three forms."""
+    page = (Path(__file__).parents[5] / "docs" / "contract.md").read_text(encoding="utf-8")
+    shown = re.findall(r"```json\n(.*?)```", page.partition("\n## Formats\n")[2].partition("\n## ")[0], re.DOTALL)
+    given = json.loads(shown[0])
+    for form, example in zip(("openai", "anthropic", "gemini"), shown, strict=True):
+        converted = convert(form, given["messages"], given["tools"], stable=2)
+        system = {} if converted.system is None else {"system": converted.system}
+        assert json.loads(example) == {"messages": converted.messages, "tools": converted.tools, **system}
+        assert FAULTS[form](converted) == []
 
 
 def test_openai_is_the_list_itself() -> None:

@@ -1,5 +1,6 @@
 """The form of Anthropic's Messages API."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -165,7 +166,9 @@ def test_a_schema_that_combines_others_at_its_top_becomes_one() -> None:
         "allOf": [{"properties": {"c": {}}, "required": ["c", "a"]}, {"properties": None}],
         "oneOf": None,
     }
+    before = copy.deepcopy(schema)
     found = converted(user("U"), tools=(tool("act", schema),))
+    assert schema == before
     assert found.tools[0]["input_schema"] == {
         "type": "object",
         "properties": {"a": {"type": "string"}, "b": {"anyOf": [{}]}, "c": {}},
