@@ -31,7 +31,8 @@ MOST_SUB_AGENTS: Final = 50
 HERE: Final = "."
 
 _ID = re.compile(rf"[A-Za-z0-9._:-]{{1,{ID_CHARS}}}")
-_WORD = re.compile(r"[A-Za-z0-9_ -]{1,32}")
+# What may be quoted: no more than somebody takes for one of our own words.
+_WORD = re.compile(r"[A-Za-z_-]{1,16}")
 _NOT_IN_A_STATUS = re.compile(r"[ _-]")
 _DERIVED_ID_CHARS: Final = 16
 

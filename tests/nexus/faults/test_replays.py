@@ -42,7 +42,8 @@ async def _request_again(scene: Scene) -> str:
     asked = scene.asks(seal=lambda value: sealed(value, topic=REQUEST, key="k1", secret=SIGNING_SECRET))(1)
     await scene.load.ask(asked)
     before = _known(scene, asked.id)
-    for topic in ("llm.results", "tools.results", "tools.register", "tools.unregister", "config.changed"):
+    others = ("llm.results", "tools.results", "tools.register", "tools.unregister", "session.state", "config.changed")
+    for topic in others:
         await _replay(scene, topic, asked.payload)
     for number in range(_REPLAYS):
         await _replay_one(scene, asked.id, asked.payload, before + number)

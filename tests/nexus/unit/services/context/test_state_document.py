@@ -217,6 +217,19 @@ def test_old_marks_make_room() -> None:
     assert listed(shown(apply(document, change(late, 20)))[0]) == ["0-7", "3-7"]
 
 
+def test_spoken_of_again_and_again() -> None:
+    """However often an item is patched, it keeps its place, in any order; the document grows no further."""
+    said: list[Said] = [
+        (0, "a", {"op": "patch", "state": {"todos": todos("a", "b")}}),
+        *((n, f"m{n}", {"op": "patch", "state": {"todos": [{"id": "b", "text": str(n)}]}}) for n in range(1, 50)),
+        (60, "c", {"op": "patch", "state": {"todos": [{"id": "a", "status": "completed"}]}}),
+    ]
+    document = applied(*said)
+    assert applied(*reversed(said)) == document
+    assert shown(document)[0].todos == (Todo("a", "text of a", TodoStatus.COMPLETED), Todo("b", "49"))
+    assert len(json.dumps(document)) < 2_000
+
+
 def test_the_example_of_the_contract() -> None:
     """The messages that stand in docs/contract.md lead to the state that stands there, in either order."""
     text = (Path(__file__).parents[5] / "docs" / "contract.md").read_text(encoding="utf-8")
