@@ -1,0 +1,478 @@
+"""The agent layout, from rows to messages, for the main agent and for sub-agents alike (CONTRACT §5, §8)."""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nexus.services.context.agents import MAIN, Agent
+from nexus.services.context.layouts import AgentInput, Assembled, assemble_agent
+from nexus.services.context.placement import Placement
+from nexus.services.context.prompts import PromptManager
+from nexus.services.context.session_state import FolderNote, Info, SessionState, Todo
+from nexus.services.context.validity import faults
+
+PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
+SUB = Agent("sub", "reviewer", "You review.", "", "Review the change.")
+STATE = SessionState(
+    todos=(Todo("1", "write"),), useful_info=(Info("1", "80"),), folder_notes=(FolderNote("1", "src", "note"),)
+)
+PINNED = [
+    "## Agent Role Definition\n\nYou lead.",
+    "## Current TODO List\n\n- [ ] write (ID: 1)",
+    "## Useful Information\n\n- 80",
+    "## Folder Notes\n\n### src\n- note",
+]
+TODO_ONLY = SessionState(todos=STATE.todos)
+TODO = PINNED[1]
+
+
+def row(number: int, role: str, content: Any = "", run: str = "", **metadata: Any) -> dict[str, Any]:
+    """The row of that number, in stored order; a run by itself unless it names one."""
+    return {
+        "_id": f"{number:024x}",
+        "id": f"m{number}",
+        "run_id": run or f"r{number}",
+        "owner_key": "ada",
+        "session_id": "s",
+        "role": role,
+        "content": content,
+        "timestamp": f"2025-12-10T{number // 3600:02d}:{number // 60 % 60:02d}:{number % 60:02d}Z",
+        "metadata": metadata,
+    }
+
+
+def talk(count: int) -> list[dict[str, Any]]:
+    """So many rows without calls: a question, an answer, and so on."""
+    return [
+        row(number, "AI" if number % 2 else "HUMAN", f"text {number}", f"r{number // 2}") for number in range(count)
+    ]
+
+
+def call(call_id: str) -> dict[str, Any]:
+    """A call as it is stored."""
+    return {"id": call_id, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def work(number: int, *, calls: int, run: str = "") -> list[dict[str, Any]]:
+    """A run from row `number` on: a question, an answer that makes calls, their results, the answer."""
+    run, ids = run or f"r{number}", [f"c{number}_{place}" for place in range(calls)]
+    results = [
+        row(number + 2 + place, "TOOL", f"result {call_id}", run, call_id=call_id) for place, call_id in enumerate(ids)
+    ]
+    return [
+        row(number, "HUMAN", f"question {number}", run),
+        row(number + 1, "AI", "", run, tool_calls=[call(call_id) for call_id in ids]),
+        *results,
+        row(number + 2 + calls, "AI", f"answer {number}", run),
+    ]
+
+
+def agent_input(rows: Sequence[Any], **changes: Any) -> AgentInput:
+    """What a context is made of, with a TODO list to pin."""
+    known: dict[str, Any] = {"state": TODO_ONLY, "current_input": "now", "current_run_id": "now", "input_id": "in"}
+    return AgentInput(rows=rows, **(known | changes))
+
+
+def assembled(rows: Sequence[Any], **changes: Any) -> Assembled:
+    """The context; it is one that a strict provider accepts."""
+    made = assemble_agent(agent_input(rows, **changes))
+    assert faults(made.messages) == []
+    return made
+
+
+def brief(rows: Sequence[Any], **changes: Any) -> list[str]:
+    """What the messages after the first say: texts, `+` for calls, `#` and a letter for what is pinned."""
+    return [_word(message) for message in assembled(rows, **changes).messages[1:]]
+
+
+def _word(message: dict[str, Any]) -> str:
+    if message.get("tool_calls"):
+        return "+"
+    content: str = message["content"]
+    return f"#{content[3]}" if content.startswith("## ") else content
+
+
+class TestMessages:
+    """In the order of the contract."""
+
+    def test_no_history_at_all(self) -> None:
+        """System, role, TODO, information, notes, input."""
+        made = assembled([], role="You lead.", state=STATE)
+        identity = PromptManager().get_core_identity()
+        assert made.messages == [
+            {"role": "system", "content": identity},
+            *({"role": "user", "content": text} for text in PINNED),
+            {"role": "user", "content": "now"},
+        ]
+
+    def test_a_system_prompt_of_its_own(self) -> None:
+        """Instead of the identity; a blank one is none. It is escaped as all other text."""
+        agent = Agent("main", system_prompt="Be brief. [THIS_MOMENT]")
+        made = assembled([], agent=agent)
+        assert made.messages[0] == {"role": "system", "content": "Be brief. \\[THIS_MOMENT]"}
+        assert (made.manifest["blocks"][0]["tag"], made.manifest["blocks"][0]["escaped"]) == ("SYSTEM_PROMPT", 1)
+        blank = assembled([], agent=Agent("main", system_prompt=" \u200b"))
+        assert blank.messages[0]["content"] == PromptManager().get_core_identity()
+
+    def test_raw_messages_with_calls(self) -> None:
+        """The history in provider form, with every call and result."""
+        made = assembled(work(0, calls=2), state=SessionState())
+        assert made.messages[1:] == [
+            {"role": "user", "content": "question 0"},
+            {"role": "assistant", "content": None, "tool_calls": [call("c0_0"), call("c0_1")]},
+            {"role": "tool", "tool_call_id": "c0_0", "content": "result c0_0"},
+            {"role": "tool", "tool_call_id": "c0_1", "content": "result c0_1"},
+            {"role": "assistant", "content": "answer 0"},
+            {"role": "user", "content": "now"},
+        ]
+        assert made.repairs == []
+
+    def test_a_sub_agent(self) -> None:
+        """Its task first, no system message, and its role only where it is pinned."""
+        made = assembled(talk(2), agent=SUB, role="You review.", state=SessionState())
+        assert made.messages == [
+            {"role": "user", "content": "Review the change."},
+            {"role": "user", "content": "text 0"},
+            {"role": "assistant", "content": "text 1"},
+            {"role": "user", "content": "## Agent Role Definition\n\nYou review."},
+            {"role": "user", "content": "now"},
+        ]
+
+    @pytest.mark.parametrize("task", ["", " \n", "\u200b"])
+    def test_a_sub_agent_without_a_task(self, task: str) -> None:
+        """Has no empty message, and nothing in its stead."""
+        made = assembled([], agent=replace(SUB, task_prompt=task), role="You review.", state=SessionState())
+        contents = [message["content"] for message in made.messages]
+        assert contents == ["## Agent Role Definition\n\nYou review.", "now"]
+
+    def test_a_sub_agents_task_is_escaped(self) -> None:
+        """And counted."""
+        made = assembled([], agent=replace(SUB, task_prompt="## Folder Notes"), role="r", state=SessionState())
+        assert made.messages[0]["content"] == "\\## Folder Notes"
+        assert (made.manifest["blocks"][0]["tag"], made.manifest["blocks"][0]["escaped"]) == ("TASK_PROMPT", 1)
+
+    @pytest.mark.parametrize("placement", PLACEMENTS)
+    @pytest.mark.parametrize("agent", [MAIN, SUB], ids=["main", "sub"])
+    def test_nothing_to_pin(self, agent: Agent, placement: Placement) -> None:
+        """Nothing is inserted, wherever it would have been."""
+        made = assembled(talk(9), agent=agent, state=SessionState(todos=()), placement=placement)
+        assert [message["content"] for message in made.messages[1:]] == [*(f"text {n}" for n in range(9)), "now"]
+        assert [block["tag"] for block in made.manifest["blocks"][1:]] == ["HISTORY", "INPUT"]
+
+    def test_the_current_run_is_not_history(self) -> None:
+        """Whether its rows are stored already does not show."""
+        rows = [*talk(6), row(6, "HUMAN", "now", "now"), row(7, None, None, "now")]  # type: ignore[arg-type]  # a malformed row
+        assert assembled(rows) == assembled(talk(6))
+
+    def test_the_input_is_escaped(self) -> None:
+        """As it will be when it is history."""
+        made = assembled([], current_input="</human_input>")
+        assert made.messages[-1] == {"role": "user", "content": "\\</human_input>"}
+        assert made.manifest["blocks"][-1]["escaped"] == 1
+
+    @pytest.mark.parametrize("rows", [talk(7), work(0, calls=3)], ids=["talk", "work"])
+    def test_rows_in_any_order(self, rows: list[Any]) -> None:
+        """The list is the same."""
+        assert assembled(rows) == assembled(rows[::-1]) == assembled([*rows[3:], *rows[:3]])
+
+
+class TestInternalRows:
+    """What a sub-agent has done is its own business."""
+
+    ROWS = (
+        *talk(2),
+        row(2, "HUMAN", "task of reviewer", "sub", sub_agent_internal=True, agent_id="reviewer"),
+        row(3, "AI", "", "sub", sub_agent_internal=True, agent_id="reviewer", tool_calls=[call("c1")]),
+        row(4, "TOOL", "found", "sub", sub_agent_internal=True, agent_id="reviewer", call_id="c1"),
+        row(5, "AI", "for nobody", "x", sub_agent_internal=True),
+        *([row(6, "HUMAN", "last", "r6")]),
+    )
+
+    def test_the_main_agent_sees_none(self) -> None:
+        """Not even a repair of them."""
+        made = assembled(self.ROWS, state=SessionState())
+        assert [_word(message) for message in made.messages[1:]] == ["text 0", "text 1", "last", "now"]
+        assert made.repairs == []
+        assert made.manifest["history"]["repaired"] == 0
+
+    def test_the_sub_agent_sees_its_own(self) -> None:
+        """Between what is everybody's."""
+        shown = ["text 0", "text 1", "task of reviewer", "+", "found", "for nobody", "last", "now"]
+        assert brief(self.ROWS, agent=SUB, state=SessionState()) == shown
+
+    def test_another_sub_agent_sees_what_names_nobody(self) -> None:
+        """And nothing that is somebody else's."""
+        other = replace(SUB, id="other")
+        assert brief(self.ROWS, agent=other, state=SessionState()) == ["text 0", "text 1", "for nobody", "last", "now"]
+
+
+class TestPosition:
+    """Counted over the history alone."""
+
+    @pytest.mark.parametrize(
+        ("count", "before"),
+        [(0, 0), (1, 1), (4, 4), (5, 0), (6, 1), (9, 4)],
+    )
+    def test_before_the_fifth_message_from_the_end(self, count: int, before: int) -> None:
+        """At the end of a history of fewer."""
+        texts = [f"text {number}" for number in range(count)]
+        assert brief(talk(count)) == [*texts[:before], "#C", *texts[before:], "now"]
+
+    @pytest.mark.parametrize(("n", "before"), [(0, 6), (1, 5), (3, 3), (6, 0), (7, 6)])
+    def test_another_number(self, n: int, before: int) -> None:
+        """As the settings say."""
+        words = brief(talk(6), pinned_from_end=n)
+        assert words.index("#C") == before
+
+    @pytest.mark.parametrize(
+        ("calls", "shown"),
+        [
+            (1, ["#C", "question 0", "+", "result c0_0", "answer 0", "text", "now"]),
+            (2, ["question 0", "#C", "+", "result c0_0", "result c0_1", "answer 0", "text", "now"]),
+            (3, ["question 0", "#C", "+", *(f"result c0_{n}" for n in range(3)), "answer 0", "text", "now"]),
+            (4, ["question 0", "#C", "+", *(f"result c0_{n}" for n in range(4)), "answer 0", "text", "now"]),
+        ],
+    )
+    def test_inside_of_a_block_it_goes_before(self, calls: int, shown: list[str]) -> None:
+        """At its start it stays."""
+        rows = [*work(0, calls=calls), row(20, "HUMAN", "text")]
+        assert brief(rows) == shown
+
+    def test_directly_after_a_block(self) -> None:
+        """Is outside of it."""
+        rows = [*work(0, calls=1), *[row(10 + n, "HUMAN", "text") for n in range(4)]]
+        assert brief(rows) == ["question 0", "+", "result c0_0", "#C", "answer 0", *["text"] * 4, "now"]
+
+    def test_a_call_without_a_result(self) -> None:
+        """Is a block all the same: what the gate adds belongs to it."""
+        rows = [row(0, "HUMAN", "q", "r"), row(1, "AI", "", "r", tool_calls=[call("a"), call("b")]), *talk_after(3)]
+        lost = "(no result was recorded for this call)"
+        assert brief(rows) == ["q", "#C", "+", lost, lost, "late 0", "late 1", "late 2", "now"]
+
+    def test_before_the_nth_assistant_message(self) -> None:
+        """Of `before_assistant`; before the first where there are fewer; at the end where there is none."""
+        rows = [*work(0, calls=2), *work(10, calls=1)]
+        assert brief(rows, placement="before_assistant", pinned_from_end=2).index("#C") == 6
+        assert brief(rows, placement="before_assistant", pinned_from_end=3).index("#C") == 4
+        assert brief(rows, placement="before_assistant", pinned_from_end=5).index("#C") == 1
+        assert brief([row(0, "HUMAN", "q")], placement="before_assistant") == ["q", "#C", "now"]
+        assert brief([], placement="before_assistant") == ["#C", "now"]
+
+    def test_tail(self) -> None:
+        """Directly before the current input."""
+        rows = work(0, calls=2)
+        assert brief(rows, placement="tail", role="r", state=STATE)[-5:] == ["#A", "#C", "#U", "#F", "now"]
+        assert brief([], placement="tail") == ["#C", "now"]
+
+    @pytest.mark.parametrize("placement", PLACEMENTS)
+    def test_for_sub_agents_alike(self, placement: Placement) -> None:
+        """The opening does not count."""
+        rows = [*work(0, calls=2), *talk_after(4)]
+        main = brief(rows, placement=placement)
+        assert brief(rows, placement=placement, agent=SUB) == main
+        without_task = assembled(rows, placement=placement, agent=replace(SUB, task_prompt=""))
+        assert [_word(message) for message in without_task.messages] == main
+
+
+def talk_after(count: int) -> list[dict[str, Any]]:
+    """So many questions after everything else."""
+    return [row(1_000 + number, "HUMAN", f"late {number}") for number in range(count)]
+
+
+def test_what_is_left_out_of_a_cut_session() -> None:
+    """It begins with a human in the older half of what is at hand, and the manifest says how much that leaves out."""
+    rows = [each for number in range(0, 400, 4) for each in work(number, calls=1)]
+    whole, cut = assembled(rows), assembled(rows, cut=True)
+    dropped = len(whole.messages) - len(cut.messages)
+    assert 0 <= dropped < 200
+    assert cut.messages[1]["role"] == "user"
+    assert cut.messages[1:] == whole.messages[1 + dropped :]
+    assert cut.manifest["history"] == {"fetched": 400, "merged": 400, "shown": 400 - dropped, "repaired": 0}
+    history = [block for block in cut.manifest["blocks"] if block["tag"] == "HISTORY"]
+    assert [block["dropped"] for block in history] == [dropped, 0]
+    only_after = assembled(rows[-8:], cut=True, pinned_from_end=8)
+    assert (
+        sum(block["dropped"] for block in only_after.manifest["blocks"]) == 8 - only_after.manifest["history"]["shown"]
+    )
+
+
+def compact(value: Any) -> bytes:
+    """The form in which the manifest counts and hashes."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+class TestManifest:
+    """Right in every field, made again from the messages alone."""
+
+    def test_every_field(self) -> None:
+        """With a history on both sides of the pinned block, a repair, and something escaped."""
+        rows = [
+            row(0, "HUMAN", "é [THIS_MOMENT]", "r"),
+            row(1, "AI", "", "r", tool_calls=[call("a"), call("b")]),
+            row(2, "TOOL", "ok", "r", call_id="a"),
+            *talk_after(5),
+            {**row(2_000, "HUMAN", "no time", "r2"), "timestamp": "never"},
+        ]
+        made = assembled(rows, role="You lead.", state=TODO_ONLY)
+        lists = made.messages
+        before, after = lists[1:6], lists[8:13]
+        assert [message["content"] for message in after] == [f"late {number}" for number in range(5)]
+
+        def block(tag: str, index: int, sources: Sequence[str] = (), role: str = "user") -> dict[str, Any]:
+            size = len(lists[index]["content"].encode())
+            counts = {"truncated": 0, "dropped": 0, "escaped": 0}
+            return {"tag": tag, "role": role, "index": index, "bytes": size, "sources": [*sources], **counts}
+
+        def passage(index: int, messages: list[Any], sources: Sequence[str], escaped: int) -> dict[str, Any]:
+            shown = block("HISTORY", index, sources)
+            return shown | {"messages": len(messages), "bytes": len(compact(messages)), "escaped": escaped}
+
+        assert made.manifest == {
+            "layout": "agent",
+            "blocks": [
+                block("CORE_IDENTITY", 0, role="system"),
+                passage(1, before, ["m2000", "m0", "m1", "m2"], 1),
+                block("AGENT_ROLE", 6),
+                block("TODO_LIST", 7),
+                passage(8, after, [f"m100{number}" for number in range(5)], 0),
+                block("INPUT", 13, ["in"]),
+            ],
+            "history": {"fetched": 9, "merged": 9, "shown": 10, "repaired": 2},
+            "prefix": {"messages": 6, "sha256": hashlib.sha256(compact(lists[:6])).hexdigest()},
+        }
+        assert made.repairs == ["history: call m1[1] has no result"]
+
+    @pytest.mark.parametrize("placement", PLACEMENTS)
+    @pytest.mark.parametrize("agent", [MAIN, SUB], ids=["main", "sub"])
+    @pytest.mark.parametrize("count", [0, 1, 4, 5, 12])
+    def test_blocks_cover_the_list(self, count: int, agent: Agent, placement: Placement) -> None:
+        """Each message is in exactly one block, and each block says where it is."""
+        made = assembled(talk(count), agent=agent, placement=placement, role="r", state=STATE)
+        place = 0
+        for block in made.manifest["blocks"]:
+            assert block["index"] == place
+            assert block["role"] == made.messages[place]["role"]
+            place += block.get("messages", 1)
+        assert place == len(made.messages)
+
+    def test_no_input_id(self) -> None:
+        """Then the input has no source."""
+        assert assembled([], input_id="").manifest["blocks"][-1]["sources"] == []
+
+
+def state_of_turn(turn: int) -> SessionState:
+    """A state that is another in every turn."""
+    return SessionState(todos=tuple(Todo(str(number), "t") for number in range(turn % 3 + 1)))
+
+
+def check_prefixes(builds: Sequence[Assembled]) -> list[int]:
+    """What each build says that the next shares is what it shares; how many messages that is."""
+    claimed = []
+    for build, following in itertools.pairwise(builds):
+        count = build.manifest["prefix"]["messages"]
+        assert following.messages[:count] == build.messages[:count]
+        assert build.manifest["prefix"]["sha256"] == hashlib.sha256(compact(build.messages[:count])).hexdigest()
+        claimed.append(count)
+    return claimed
+
+
+class TestPrefix:
+    """The leading part that the next build of this session can use again, byte for byte."""
+
+    @pytest.mark.parametrize("pinned_from_end", [1, 2, 5, 8])
+    @pytest.mark.parametrize("placement", PLACEMENTS)
+    @pytest.mark.parametrize("agent", [MAIN, SUB, replace(SUB, task_prompt="")], ids=["main", "sub", "no task"])
+    def test_a_session_that_grows(self, agent: Agent, placement: Placement, pinned_from_end: int) -> None:
+        """By runs with and without calls, while the state changes with every turn."""
+        rows: list[Any] = []
+        builds = []
+        for turn in range(40):
+            builds.append(
+                assembled(
+                    rows,
+                    agent=agent,
+                    placement=placement,
+                    pinned_from_end=pinned_from_end,
+                    state=state_of_turn(turn),
+                    current_input=f"question {len(rows)}",
+                )
+            )
+            number = len(rows)
+            rows += (
+                work(number, calls=turn % 4)
+                if turn % 4
+                else [
+                    row(number, "HUMAN", f"question {number}", f"r{number}"),
+                    row(number + 1, "AI", f"answer {number}", f"r{number}"),
+                ]
+            )
+        claimed = check_prefixes(builds)
+        assert claimed[-1] > len(rows) / 2
+
+    @pytest.mark.parametrize("placement", PLACEMENTS)
+    @pytest.mark.parametrize("step", [1, 2, 3])
+    def test_from_four_messages_to_five(self, placement: Placement, step: int) -> None:
+        """Where the pinned block jumps from the end to the beginning."""
+        builds = [
+            assembled(talk(count), placement=placement, state=state_of_turn(count)) for count in range(0, 16, step)
+        ]
+        check_prefixes(builds)
+
+    @pytest.mark.parametrize("placement", PLACEMENTS)
+    def test_nothing_is_pinned_in_any_turn(self, placement: Placement) -> None:
+        """Then all of it is shared, the input too."""
+        builds = [
+            assembled(talk(2 * turn), placement=placement, state=SessionState(), current_input=f"text {2 * turn}")
+            for turn in range(10)
+        ]
+        assert check_prefixes(builds) == [len(build.messages) for build in builds[:-1]]
+
+    @pytest.mark.parametrize("placement", PLACEMENTS)
+    def test_something_is_no_longer_pinned(self, placement: Placement) -> None:
+        """What was said to be shared still is."""
+        pinned = assembled(talk(8), placement=placement)
+        check_prefixes([pinned, assembled(talk(10), placement=placement, state=SessionState())])
+
+
+_ROWS = st.lists(
+    st.builds(
+        lambda number, role, run, calls, call_id, content: row(
+            number, role, content, run, tool_calls=[call(each) for each in calls], call_id=call_id
+        ),
+        st.integers(0, 60),
+        st.sampled_from(["HUMAN", "AI", "TOOL", "SYSTEM", "nobody"]),
+        st.sampled_from(["one", "two", "three"]),
+        st.lists(st.sampled_from(["a", "b", "c d", ""]), max_size=2),
+        st.sampled_from(["a", "b", "c d", ""]),
+        st.sampled_from(["", "text", None, "[THIS_MOMENT]"]),
+    ),
+    max_size=14,
+)
+
+
+@given(_ROWS, st.sampled_from(PLACEMENTS), st.integers(0, 7), st.booleans())
+def test_any_rows(rows: list[Any], placement: Placement, pinned_from_end: int, cut: bool) -> None:
+    """The pinned block is there once, in one piece; the rest is as it is without; no argument is changed; same bytes."""
+    given_now = agent_input(
+        rows, role="You lead.", state=STATE, placement=placement, pinned_from_end=pinned_from_end, cut=cut
+    )
+    before = deepcopy(given_now)
+    made = assemble_agent(given_now)
+    assert given_now == before
+    assert compact([made.messages, made.manifest, made.repairs]) == compact(
+        [assemble_agent(given_now).messages, assemble_agent(given_now).manifest, assemble_agent(given_now).repairs]
+    )
+    assert faults(made.messages) == []
+    contents = [message["content"] for message in made.messages]
+    start = contents.index(PINNED[0])
+    assert contents[start : start + 4] == PINNED
+    without = assemble_agent(replace(given_now, role="", state=SessionState()))
+    assert [*made.messages[:start], *made.messages[start + 4 :]] == without.messages
