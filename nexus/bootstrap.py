@@ -1,9 +1,9 @@
 """Settings to running service: the one place where the parts are put together (DESIGN, habits).
 
 bus.consume ─ Dispatcher ─┬─ RequestService ── ContextBuilder ──┬─ PersistenceService ── MongoStore
-                          ├─ PersistenceService                 ├─ ToolRegistry
+                          ├─ PersistenceService                 ├─ SessionStates
+                          ├─ SessionStates                      ├─ ToolRegistry
                           ├─ ToolCatalog                        └─ RequestLedger
-                          ├─ SessionStates
                           └─ stored settings
 """
 
@@ -132,8 +132,9 @@ def _put_together(settings: Settings, transport: Transport, store: Store) -> Nex
     registry = ToolRegistry()
     discover(registry, settings.tools.modules)
     persistence = PersistenceService(store, metrics)
+    states = SessionStates(store, metrics)
     builder = ContextBuilder(
-        persistence, store, registry, transport.ledger, _builder_settings(settings), metrics=metrics
+        persistence, store, registry, transport.ledger, _builder_settings(settings), states=states, metrics=metrics
     )
     bodies_up_to = settings.bus.max_payload_bytes if settings.bus.dead_letter_bodies else None
     burying = Burying(transport.dead_letters, metrics, bodies_up_to)
@@ -153,7 +154,7 @@ def _put_together(settings: Settings, transport: Transport, store: Store) -> Nex
         builder,
         requests,
         catalog,
-        SessionStates(store, metrics),
+        states,
         metrics,
     )
 
