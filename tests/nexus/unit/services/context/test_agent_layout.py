@@ -460,7 +460,7 @@ _ROWS = st.lists(
 
 @given(_ROWS, st.sampled_from(PLACEMENTS), st.integers(0, 7), st.booleans())
 def test_any_rows(rows: list[Any], placement: Placement, pinned_from_end: int, cut: bool) -> None:
-    """The pinned block is there once, in one piece; the rest is as it is without; no argument is changed; same bytes."""
+    """The pinned block is there once, in one piece; the rest is as without it; no argument changes; same bytes."""
     given_now = agent_input(
         rows, role="You lead.", state=STATE, placement=placement, pinned_from_end=pinned_from_end, cut=cut
     )
