@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import Message, Role
+from nexus.core.ports import RunOrigin
+from nexus.services.context.agents import Agent
 from nexus.services.context.request import BuildRequest, deadline_ms, read_history_size, read_request, reply_suffix
+from nexus.services.context.session_state import SessionState, Todo, TodoStatus
 
 HUMAN: dict[str, Any] = {
     "id": "msg_h",
@@ -69,7 +72,16 @@ def test_the_defaults() -> None:
 
 @pytest.mark.parametrize(
     "key",
-    ["layout", "session_id", "user_profile", "client_timestamp_utc", "client_timezone_offset", "format"],
+    [
+        "layout",
+        "session_id",
+        "user_profile",
+        "client_timestamp_utc",
+        "client_timezone_offset",
+        "format",
+        "agent",
+        "state",
+    ],
 )
 def test_null_is_as_good_as_nothing(key: str) -> None:
     """A sender that writes every key gets the defaults for those without a value."""
@@ -97,11 +109,38 @@ def test_what_is_given_counts() -> None:
 @pytest.mark.parametrize(
     ("metadata", "code", "said"),
     [
-        ({"layout": "poem"}, ErrorCode.UNKNOWN_LAYOUT, "run.metadata.layout: 'poem' is unknown; allowed: dialogue"),
+        (
+            {"layout": "poem"},
+            ErrorCode.UNKNOWN_LAYOUT,
+            "run.metadata.layout: 'poem' is unknown; allowed: dialogue, agent",
+        ),
         ({"layout": ""}, ErrorCode.UNKNOWN_LAYOUT, "run.metadata.layout: '' is unknown; allowed: dialogue"),
         ({"layout": ["a"]}, ErrorCode.UNKNOWN_LAYOUT, "run.metadata.layout: a JSON list is unknown; allowed: dialogue"),
         ({"layout": 10**4_000}, ErrorCode.UNKNOWN_LAYOUT, "run.metadata.layout: a JSON int is unknown"),
-        ({"format": "xml"}, ErrorCode.INVALID_REQUEST, "run.metadata.format: 'xml' is unknown; allowed: openai"),
+        ({"format": "xml"}, ErrorCode.INVALID_REQUEST, "run.metadata.format: 'xml' is unknown; allowed: openai, anth"),
+        ({"format": "OpenAI"}, ErrorCode.INVALID_REQUEST, "run.metadata.format: 'OpenAI' is unknown; allowed: openai"),
+        ({"format": []}, ErrorCode.INVALID_REQUEST, "run.metadata.format: a JSON list is unknown; allowed: openai"),
+        ({"agent": "main"}, ErrorCode.INVALID_REQUEST, "run.metadata.agent: a JSON object is needed"),
+        ({"agent": {"kind": "x"}}, ErrorCode.INVALID_REQUEST, "run.metadata.agent.kind: 'x' is unknown; allowed: main"),
+        ({"agent": {"id": 5}}, ErrorCode.INVALID_REQUEST, "run.metadata.agent.id: a text is needed"),
+        (
+            {"state": []},
+            ErrorCode.INVALID_REQUEST,
+            "run.metadata.state: a JSON object is needed, with any of role, sub",
+        ),
+        ({"state": {"todo": []}}, ErrorCode.INVALID_REQUEST, "run.metadata.state: 'todo' is unknown; allowed: role, "),
+        ({"state": {"todos": {}}}, ErrorCode.INVALID_REQUEST, "run.metadata.state.todos: a list is needed"),
+        ({"state": {"todos": [{"id": 1}]}}, ErrorCode.INVALID_REQUEST, "run.metadata.state.todos[0].text: is needed"),
+        (
+            {"state": {"todos": [{"id": 1, "text": "a", "status": "later"}]}},
+            ErrorCode.INVALID_REQUEST,
+            "run.metadata.state.todos[0].status: 'later' is unknown; allowed: pending, in_progress, completed",
+        ),
+        (
+            {"state": {"useful_info": ["a", {"text": "b", "created_at": "soon"}]}},
+            ErrorCode.INVALID_REQUEST,
+            "run.metadata.state.useful_info[1].created_at: a time in ISO 8601 is needed",
+        ),
         ({"session_id": ""}, ErrorCode.INVALID_REQUEST, "run.metadata.session_id: a text of 1 to 256 characters"),
         ({"session_id": 5}, ErrorCode.INVALID_REQUEST, "run.metadata.session_id: a text of 1 to 256 characters"),
         ({"session_id": "x" * 257}, ErrorCode.INVALID_REQUEST, "run.metadata.session_id: a text of 1 to 256"),
@@ -322,6 +361,42 @@ class TestEnvelope:
             deadline_ms(envelope(envelope_metadata={"deadline_ms": given_ms}), 5_000)
 
 
+class TestAgent:
+    """What the agent layout is asked with."""
+
+    @pytest.mark.parametrize("layout", ["dialogue", "agent"])
+    def test_layouts(self, layout: str) -> None:
+        """Both can be asked for, and either may be the default."""
+        assert read({"layout": layout}).layout == layout
+        assert read_request(envelope(), default_layout=layout).layout == layout
+
+    @pytest.mark.parametrize("form", ["openai", "anthropic", "gemini"])
+    def test_formats(self, form: str) -> None:
+        """Of either layout."""
+        assert read({"format": form}).form == form
+        assert read({"format": form, "layout": "agent"}).form == form
+
+    def test_an_agent_and_a_state(self) -> None:
+        """Are read as values; the run then belongs to the agent in that session."""
+        agent = {"kind": "sub", "id": "reviewer", "role": "You review.", "task_prompt": "Review."}
+        state = {"role": "You lead.", "todos": [{"id": "1", "text": "a", "status": "in_progress"}]}
+        request = read({"layout": "agent", "session_id": "s1", "agent": agent, "state": state})
+        assert request.agent == Agent("sub", "reviewer", "You review.", "", "Review.")
+        assert request.state == SessionState(role="You lead.", todos=(Todo("1", "a", TodoStatus.IN_PROGRESS),))
+        assert request.origin == RunOrigin("s1", "reviewer")
+        assert request.notes == ()
+
+    def test_the_main_agents_run(self) -> None:
+        """Is nobody's in particular, whatever the agent's id is."""
+        assert read({"agent": {"kind": "main", "id": "boss"}}).origin == RunOrigin("default", None)
+        assert read({"agent": {"kind": "sub"}}).origin == RunOrigin("default", "")
+
+    def test_what_is_of_no_use_is_noted(self) -> None:
+        """In the manifest's notes."""
+        notes = read({"agent": {"task_prompt": "x"}, "client_timezone_offset": "?"}).notes
+        assert [note.split(":")[0] for note in notes] == ["run.metadata.agent.task_prompt", "client_timezone_offset"]
+
+
 class TestHistorySize:
     """How many messages an owner wants to be shown."""
 
@@ -364,7 +439,21 @@ _VALUES = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["id", "owner_key", "history", "metadata", "role", "content", "run_id", "layout", "text"]),
+            st.sampled_from(
+                [
+                    "id",
+                    "owner_key",
+                    "history",
+                    "metadata",
+                    "role",
+                    "content",
+                    "run_id",
+                    "layout",
+                    "text",
+                    "agent",
+                    "state",
+                ]
+            ),
             inner,
             max_size=6,
         )
