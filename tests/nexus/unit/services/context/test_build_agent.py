@@ -1,0 +1,480 @@
+"""How a context of the agent layout comes about: what is frozen in a run, fresh, or missing (CONTRACT §5)."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import pytest
+
+from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
+from nexus.core.errors import BusUnavailableError, StoreUnavailableError
+from nexus.core.ports import Row
+from nexus.services.context.builder import BuilderSettings, ContextBuilder
+from nexus.services.context.session_state import SessionState, Todo
+from tests.nexus.support.fakes import FakeStore
+from tests.nexus.unit.services.parts import Parts, definition, opened, past, request
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "web_search", "arguments": "{}"}}
+LATER = [
+    {"id": "ai_1", "role": "AI", "content": "Looking.", "metadata": {"tool_calls": [CALL]}},
+    {"id": "tool_1", "role": "TOOL", "content": "found", "metadata": {"call_id": "c1"}},
+]
+SUB = {"kind": "sub", "id": "reviewer", "role": "You review.", "task_prompt": "Review it."}
+ROLE = "## Agent Role Definition\n\n"
+
+
+class FakeStates:
+    """States of sessions in memory.
+
+    Attributes:
+        down: nothing can be read.
+        asked: for which sessions it was asked.
+    """
+
+    def __init__(self, **states: SessionState) -> None:
+        self.states = states
+        self.down = False
+        self.asked: list[tuple[str, str]] = []
+
+    async def get(self, owner_key: str, session_id: str) -> SessionState:
+        """The state of a session; an empty one where there is none."""
+        self.asked.append((owner_key, session_id))
+        if self.down:
+            raise StoreUnavailableError("the store is down")
+        return self.states.get(session_id, SessionState())
+
+
+class HangingStates(FakeStates):
+    """States that are never read."""
+
+    async def get(self, owner_key: str, session_id: str) -> SessionState:
+        """Never return."""
+        await anyio.sleep_forever()
+        return await super().get(owner_key, session_id)
+
+
+class AwayLedger(MemoryLedger):
+    """A ledger that keeps nothing."""
+
+    async def keep_first(self, key: str, value: bytes, keep_ms: int) -> bytes:
+        """Keep it elsewhere, where nobody finds it."""
+        await super().keep_first(f"lost {key}", value, keep_ms)
+        raise BusUnavailableError("away")
+
+    async def kept(self, key: str) -> bytes | None:
+        """Fail."""
+        raise BusUnavailableError(f"away: {key}")
+
+
+@asynccontextmanager
+async def agent_parts(
+    states: FakeStates | None = None,
+    *,
+    store: FakeStore | None = None,
+    settings: BuilderSettings | None = None,
+    away: bool = False,
+) -> AsyncIterator[Parts]:
+    """Parts with stored states; `away` is a bus that nothing is kept on."""
+    bus = MemoryBus()
+    ledger = AwayLedger(bus) if away else MemoryLedger(bus)
+    async with opened(store, bus=bus) as parts:
+        builder = ContextBuilder(
+            parts.persistence, parts.store, parts.registry, ledger, settings, states=states or FakeStates()
+        )
+        yield replace(parts, builder=builder)
+
+
+def asking(
+    text: str = "hello",
+    request_id: str = "msg_1",
+    run_id: str = "run_1",
+    *,
+    later: list[dict[str, Any]] | None = None,
+    **metadata: Any,
+) -> Any:
+    """A request for the agent layout, with this metadata of the run."""
+    return request(text, request_id, run_id, later=later, run_metadata={"layout": "agent", **metadata})
+
+
+def todo(text: str) -> SessionState:
+    """A state with one entry."""
+    return SessionState(todos=(Todo("1", text),))
+
+
+def seen(content: dict[str, Any]) -> list[str]:
+    """The texts of the messages after the first."""
+    return [message["content"] for message in content["messages"][1:]]
+
+
+def history(content: dict[str, Any]) -> list[str]:
+    """The texts of what was said before the run."""
+    blocks = [block for block in content["context"]["blocks"] if block["tag"] == "HISTORY"]
+    places = [place for block in blocks for place in range(block["index"], block["index"] + block["messages"])]
+    return [content["messages"][place]["content"] for place in places]
+
+
+def said(runs: int) -> list[str]:
+    """The texts of `past(runs)`."""
+    return [row["content"] for row in past(runs)]
+
+
+def without_timings(content: dict[str, Any]) -> bytes:
+    """The answer but for the time that it took."""
+    manifest = {key: value for key, value in content["context"].items() if key != "timings_ms"}
+    return json.dumps({**content, "context": manifest}).encode()
+
+
+class TestRun:
+    """The first build of a run, and those after it."""
+
+    async def test_a_whole_answer(self) -> None:
+        """History, what is stored of the state, the input, the tools; the manifest names everything."""
+        async with agent_parts(FakeStates(default=todo("stored"))) as parts:
+            parts.store.plant("messages", past(3))
+            parts.registry.register(definition(), print)
+            content = await parts.build(asking())
+        assert (content["status"], content["layout"], content["degraded"]) == ("success", "agent", [])
+        assert content["tools"] == [definition()]
+        item = "## Current TODO List\n\n- [ ] stored (ID: 1)"
+        assert seen(content) == ["HUMAN 0", item, "AI 0", "HUMAN 1", "AI 1", "HUMAN 2", "AI 2", "hello"]
+        tags = [block["tag"] for block in content["context"]["blocks"]]
+        assert tags == ["CORE_IDENTITY", "HISTORY", "TODO_LIST", "HISTORY", "INPUT"]
+        assert [*content["context"]] == ["layout", "blocks", "history", "prefix", "notes", "timings_ms"]
+        assert set(content["context"]["timings_ms"]) == {"gather", "assemble", "build"}
+        assert content["context"]["notes"] == []
+        assert "format" not in content
+        assert "system" not in content
+
+    async def test_the_input_is_recorded(self) -> None:
+        """Under its own id, and not shown as history in its own context."""
+        async with agent_parts() as parts:
+            first = await parts.build(asking("hi"))
+            again = await parts.build(asking("hi", "msg_2"))
+            await parts.persistence.flush()
+        (row,) = parts.store.messages
+        assert (row["id"], row["content"], row["metadata"]) == ("human_of_run_1", "hi", {"source": "new_run"})
+        assert history(first) == history(again) == []
+
+    @pytest.mark.parametrize("away", [False, True], ids=["kept", "the bus is away"])
+    async def test_the_history_is_that_of_the_first_build(self, *, away: bool) -> None:
+        """Other runs that were recorded meanwhile are left out, whatever their senders' clocks say."""
+        async with agent_parts(away=away) as parts:
+            parts.store.plant("messages", past(2))
+            first = await parts.build(asking())
+            await parts.persistence.flush()
+            parts.store.plant("messages", past(4)[4:])
+            content = await parts.build(asking(request_id="msg_2", later=LATER))
+            other = await parts.build(asking("next", "msg_3", "run_2"))
+        assert history(first) == history(content) == said(2)
+        assert history(other) == [*said(4), "hello"]
+        count = len(first["messages"])
+        assert content["messages"][:count] == first["messages"]
+        assert [message["role"] for message in content["messages"][count:]] == ["assistant", "tool"]
+        assert content["context"]["blocks"][-1]["tag"] == "RUN"
+        assert content["context"]["blocks"][-1]["sources"] == ["ai_1", "tool_1"]
+        assert content["context"]["blocks"][-1]["index"] == count
+
+    async def test_a_first_build_without_any_history(self) -> None:
+        """Has none later, either."""
+        async with agent_parts() as parts:
+            await parts.build(asking())
+            parts.store.plant("messages", past(2))
+            assert history(await parts.build(asking(request_id="msg_2", later=LATER))) == []
+
+    async def test_what_is_pinned_is_fresh(self) -> None:
+        """Stored since, or sent along."""
+        states = FakeStates(default=todo("one"))
+        async with agent_parts(states) as parts:
+            parts.store.plant("messages", past(3))
+            first = await parts.build(asking())
+            states.states["default"] = todo("two")
+            second = await parts.build(asking(request_id="msg_2", later=LATER))
+            sent = await parts.build(
+                asking(request_id="msg_3", later=LATER, state={"todos": [{"id": 1, "text": "three"}]})
+            )
+            states.states.clear()
+            none = await parts.build(asking(request_id="msg_4", later=LATER))
+        for content, text in ((first, "one"), (second, "two"), (sent, "three")):
+            assert f"## Current TODO List\n\n- [ ] {text} (ID: 1)" in seen(content)
+        assert not [text for text in seen(none) if text.startswith("##")]
+        assert history(first) == history(second) == history(sent) == history(none) == said(3)
+
+    async def test_the_tools_are_those_of_the_first_build(self) -> None:
+        """What is registered later is for the next run."""
+        async with agent_parts() as parts:
+            parts.registry.register(definition("one"), print)
+            first = await parts.build(asking())
+            parts.registry.register(definition("two"), print)
+            content = await parts.build(asking(request_id="msg_2", later=LATER))
+            other = await parts.build(asking(request_id="msg_3", run_id="run_2"))
+        assert first["tools"] == content["tools"] == [definition("one")]
+        assert other["tools"] == [definition("one"), definition("two")]
+
+    async def test_settings_hold_for_the_build_that_begins_with_them(self) -> None:
+        """Rows at most, and where the pinned block goes."""
+        settings = BuilderSettings(placement="tail", history_messages=4)
+        async with agent_parts(FakeStates(default=todo("x")), settings=settings) as parts:
+            parts.store.plant("messages", past(4))
+            content = await parts.build(asking())
+        assert seen(content)[-2:] == ["## Current TODO List\n\n- [ ] x (ID: 1)", "hello"]
+        assert content["context"]["history"]["fetched"] == 4
+        assert content["context"]["notes"] == ["history: older messages of the session are not shown"]
+
+    async def test_sessions_and_owners_do_not_mix(self) -> None:
+        """Neither rows nor states."""
+        states = FakeStates(s1=todo("of s1"))
+        async with agent_parts(states) as parts:
+            parts.store.plant("messages", past(2, owner="bob"))
+            parts.store.plant("messages", [{**row, "session_id": "s2"} for row in past(1)])
+            content = await parts.build(asking(session_id="s1"))
+        assert seen(content) == ["## Current TODO List\n\n- [ ] of s1 (ID: 1)", "hello"]
+        assert states.asked == [("ada", "s1")]
+
+
+class TestRoles:
+    """Who has one, and what happens where there is none."""
+
+    @pytest.mark.parametrize("stored", [SessionState(), SessionState(role="You lead.")], ids=["none", "another's"])
+    async def test_a_sub_agent_without_a_role(self, stored: SessionState) -> None:
+        """Is told so by name, and nothing of it is recorded; the main agent's role is not its own."""
+        async with agent_parts(FakeStates(default=stored)) as parts:
+            content = await parts.build(asking(agent={"kind": "sub", "id": "reviewer", "task_prompt": "x"}))
+            await parts.persistence.flush()
+        error = content["error"]
+        assert (content["status"], error["code"], error["retryable"]) == ("error", "MISSING_AGENT_ROLE", False)
+        assert "'reviewer'" in error["message"]
+        assert parts.store.messages == []
+
+    async def test_a_blank_role(self) -> None:
+        """Is none."""
+        async with agent_parts() as parts:
+            content = await parts.build(asking(agent={**SUB, "role": " \u200b"}))
+        assert content["error"]["code"] == "MISSING_AGENT_ROLE"
+
+    @pytest.mark.parametrize("given_in", ["agent", "state", "stored"])
+    async def test_where_a_sub_agents_role_may_stand(self, given_in: str) -> None:
+        """In the agent, in the state that came along, or in what is stored; its input is recorded as its own."""
+        bare = {"kind": "sub", "id": "reviewer", "task_prompt": "Review it."}
+        agent = SUB if given_in == "agent" else bare
+        roles = {"reviewer": "You review."}
+        state = {"sub_agent_roles": roles} if given_in == "state" else {}
+        stored = SessionState(sub_agent_roles=roles if given_in == "stored" else {})
+        async with agent_parts(FakeStates(default=stored)) as parts:
+            content = await parts.build(asking(agent=agent, state=state))
+            await parts.persistence.flush()
+        assert [message["content"] for message in content["messages"]] == [
+            "Review it.",
+            f"{ROLE}You review.",
+            "hello",
+        ]
+        (row,) = parts.store.messages
+        assert row["metadata"] == {"source": "new_run", "sub_agent_internal": True, "agent_id": "reviewer"}
+
+    async def test_the_main_agent_needs_none(self) -> None:
+        """Then none is pinned."""
+        async with agent_parts() as parts:
+            content = await parts.build(asking())
+        assert seen(content) == ["hello"]
+
+    async def test_a_sub_agent_sees_its_earlier_runs_and_nobody_else_does(self) -> None:
+        """Not the main agent, not another sub-agent, and not the memory of the dialogue layout."""
+        async with agent_parts() as parts:
+            parts.store.plant("messages", past(1))
+            await parts.build(asking("first task", agent=SUB))
+            await parts.persistence.flush()
+            again = await parts.build(asking("more", "msg_2", "run_2", agent=SUB))
+            other = await parts.build(asking("else", "msg_3", "run_3", agent={**SUB, "id": "other"}))
+            main = await parts.build(asking("main", "msg_4", "run_4"))
+            dialogue = await parts.build(request("talk", "msg_5", "run_5"))
+        assert history(again) == [*said(1), "first task"]
+        assert history(other) == history(main) == said(1)
+        memory = dialogue["messages"][2]["content"]
+        assert memory.startswith("[SHARED_MEMORY count=3]")
+        assert "main" in memory
+        assert "task" not in memory
+
+
+class TestMissing:
+    """What cannot be read is named, and never passed off as empty."""
+
+    async def test_the_store_is_down(self) -> None:
+        """History and state are missing; a later build of the run is whole."""
+        states = FakeStates(default=todo("stored"))
+        async with agent_parts(states) as parts:
+            parts.store.plant("messages", past(2))
+            parts.store.down = states.down = True
+            content = await parts.build(asking())
+            parts.store.down = states.down = False
+            whole = await parts.build(asking(request_id="msg_2", later=LATER))
+        assert content["degraded"] == ["history", "state"]
+        assert seen(content) == ["hello"]
+        assert whole["degraded"] == []
+        assert history(whole) == said(2)
+
+    async def test_everything_is_missing(self) -> None:
+        """In the order of the alphabet, whatever failed first."""
+        states = FakeStates()
+        async with agent_parts(states) as parts:
+            parts.registry.complete = False
+            parts.store.down = states.down = True
+            content = await parts.build(asking())
+        assert content["degraded"] == ["history", "state", "tools"]
+
+    async def test_only_the_state_is_missing(self) -> None:
+        """Then the history is there."""
+        states = FakeStates()
+        states.down = True
+        async with agent_parts(states) as parts:
+            parts.store.plant("messages", past(2))
+            content = await parts.build(asking())
+        assert (content["degraded"], history(content)) == (["state"], said(2))
+
+    async def test_a_state_that_hangs(self) -> None:
+        """Costs nothing but itself."""
+        async with agent_parts(HangingStates()) as parts:
+            parts.store.plant("messages", past(2))
+            content = await parts.build(asking(), budget_s=0.1)
+        assert (content["degraded"], history(content)) == (["state"], said(2))
+
+    @pytest.mark.parametrize("down", [False, True])
+    async def test_a_state_that_came_along_is_not_asked_for(self, *, down: bool) -> None:
+        """When it is all there; so it cannot be missing."""
+        states = FakeStates(default=todo("stored"))
+        states.down = down
+        state = {"role": "You lead.", "todos": [], "useful_info": ["x"], "folder_notes": []}
+        async with agent_parts(states) as parts:
+            content = await parts.build(asking(state=state))
+        assert states.asked == []
+        assert content["degraded"] == []
+        assert seen(content) == [f"{ROLE}You lead.", "## Useful Information\n\n- x", "hello"]
+
+    async def test_a_role_that_cannot_be_read(self) -> None:
+        """Is not a missing one: it is worth another try."""
+        states = FakeStates(default=SessionState(sub_agent_roles={"reviewer": "You review."}))
+        states.down = True
+        async with agent_parts(states) as parts:
+            content = await parts.build(asking(agent={**SUB, "role": None}))
+            await parts.persistence.flush()
+            assert (content["error"]["code"], content["error"]["retryable"]) == ("HISTORY_UNAVAILABLE", True)
+            assert "'reviewer'" in content["error"]["message"]
+            assert parts.store.messages == []
+            states.down = False
+            assert (await parts.build(asking(request_id="msg_2", agent={**SUB, "role": None})))["status"] == "success"
+
+    async def test_a_role_that_came_along_needs_no_store(self) -> None:
+        """The rest of the state is missing, and said to be."""
+        states = FakeStates()
+        states.down = True
+        async with agent_parts(states) as parts:
+            content = await parts.build(asking(agent=SUB))
+        assert content["degraded"] == ["state"]
+        assert f"{ROLE}You review." in seen(content)
+
+    async def test_a_history_may_be_demanded(self) -> None:
+        """`on_history_failure: error`; the state alone is no reason."""
+        states = FakeStates()
+        async with agent_parts(states, settings=BuilderSettings(on_history_failure="error")) as parts:
+            states.down = True
+            assert (await parts.build(asking()))["degraded"] == ["state"]
+            parts.store.down = True
+            content = await parts.build(asking(request_id="msg_2", run_id="run_2"))
+        assert (content["error"]["code"], content["error"]["retryable"]) == ("HISTORY_UNAVAILABLE", True)
+
+    async def test_somebody_elses_rows_are_not_shown(self) -> None:
+        """A store that answers wrongly is not believed."""
+
+        class Broken(FakeStore):
+            async def session_messages(
+                self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, internal: bool = False
+            ) -> list[Row]:
+                return await super().session_messages(
+                    f"not {owner_key}", session_id, limit=limit, skip=skip, internal=internal
+                )
+
+        async with agent_parts(store=Broken()) as parts:
+            parts.store.plant("messages", past(2, owner="not ada"))
+            content = await parts.build(asking())
+        assert history(content) == []
+
+    async def test_a_malformed_row_spoils_nothing(self) -> None:
+        """It is counted."""
+        rows: Sequence[Any] = [
+            *past(1),
+            {"owner_key": "ada", "session_id": "default"},
+            {"owner_key": "ada", "session_id": "default", "role": "AI", "metadata": 5, "content": {"a": 1}},
+        ]
+        async with agent_parts() as parts:
+            parts.store.plant("messages", rows)
+            content = await parts.build(asking())
+        assert sorted(history(content)) == ["AI 0", "HUMAN 0", '{"a":1}']
+        assert content["context"]["history"]["repaired"] == 2
+
+
+class TestFormats:
+    """The same context in the form of each provider."""
+
+    @pytest.mark.parametrize(("form", "key"), [("anthropic", "content"), ("gemini", "parts")])
+    @pytest.mark.parametrize("agent", [{}, SUB], ids=["main", "sub"])
+    async def test_every_block_says_where_it_is(self, form: str, key: str, agent: dict[str, Any]) -> None:
+        """Its place is that of its first text among the converted messages; None is in `system`."""
+        states = FakeStates(default=todo("stored"))
+        async with agent_parts(states) as parts:
+            parts.store.plant("messages", past(4))
+            plain = await parts.build(asking(agent=agent, later=LATER))
+            content = await parts.build(asking(request_id="msg_2", agent=agent, later=LATER, format=form))
+        assert content["format"] == form
+        assert ("system" in content) == (not agent)
+        for block, of_plain in zip(content["context"]["blocks"], plain["context"]["blocks"], strict=True):
+            text = plain["messages"][block["index"]]["content"]
+            if block["place"] is None:
+                assert block["tag"] == "CORE_IDENTITY"
+                system = content["system"] if form == "anthropic" else content["system"]["parts"]
+                assert system[0]["text"] == text
+            else:
+                turn, part = block["place"]
+                assert content["messages"][turn][key][part]["text"] == text
+            assert {name: value for name, value in block.items() if name != "place"} == of_plain
+        assert content["context"]["prefix"] == plain["context"]["prefix"]
+
+    async def test_openai_has_no_places(self) -> None:
+        """There a block's index is its place."""
+        async with agent_parts() as parts:
+            content = await parts.build(asking(format="openai"))
+        assert all("place" not in block for block in content["context"]["blocks"])
+        assert "system" not in content
+
+    @pytest.mark.parametrize("form", ["anthropic", "gemini"])
+    async def test_tools_in_the_form_of_the_provider(self, form: str) -> None:
+        """Also in a continuation."""
+        async with agent_parts() as parts:
+            parts.registry.register(definition(), print)
+            first = await parts.build(asking(format=form))
+            content = await parts.build(asking(request_id="msg_2", later=LATER, format=form))
+        tool = first["tools"][0]
+        assert (tool["name"] if form == "anthropic" else tool["function_declarations"][0]["name"]) == "web_search"
+        assert content["tools"] == first["tools"]
+
+    async def test_a_run_may_change_its_format(self) -> None:
+        """What is kept of a run is kept in none."""
+        async with agent_parts() as parts:
+            parts.store.plant("messages", past(2))
+            await parts.build(asking(format="gemini"))
+            parts.store.plant("messages", past(3)[4:])
+            content = await parts.build(asking(request_id="msg_2", later=LATER))
+        assert history(content) == said(2)
+
+    @pytest.mark.parametrize("layout", ["agent", "dialogue"])
+    @pytest.mark.parametrize("form", ["openai", "anthropic", "gemini"])
+    async def test_the_same_inputs_give_the_same_bytes(self, form: str, layout: str) -> None:
+        """On two services, and asked twice of one."""
+        contents = []
+        for _ in range(2):
+            async with agent_parts(FakeStates(default=todo("stored"))) as parts:
+                parts.store.plant("messages", past(5))
+                for number in range(2):
+                    message = asking(request_id=f"msg_{number}", later=LATER, format=form, layout=layout)
+                    contents.append(without_timings(await parts.build(message)))
+        assert len({*contents}) == 1
