@@ -28,7 +28,7 @@ def test_a_whole_state() -> None:
     state = read_state(
         {
             "role": "You review.",
-            "sub_agent_roles": {"code reviewer": "You look closely."},
+            "sub_agent_roles": {"code reviewer": "You look closely.", "nobody": None},
             "todos": [{"id": 1, "text": "a"}, {"id": "t.2", "content": "b", "status": "completed", "parentId": None}],
             "useful_info": [{"id": "i", "content": "c", "createdAt": "2025-12-10T13:00:00+01:00"}],
             "folder_notes": [{"id": 2.0, "path": "src", "text": "d", "created_at": "2025-12-10T12:00:00Z"}],
