@@ -20,7 +20,7 @@ def human_row(message: Message, text: str, origin: RunOrigin) -> Row:
 
 def of_run(row: Row, origin: RunOrigin) -> Row:
     """The row as it is recorded of a run that belongs there; a session or an agent that the row names itself counts."""
-    marks = {} if is_internal(row["metadata"]) else internal_marks(origin.sub_agent)
+    marks = {} if row["metadata"].get(AGENT_ID) else internal_marks(origin.sub_agent)
     return {**row, "session_id": row["session_id"] or origin.session_id, "metadata": row["metadata"] | marks}
 
 
