@@ -1,0 +1,150 @@
+"""What is recorded of a sub-agent's run is marked as its own, whoever is faster (CONTRACT §2, §5)."""
+
+from typing import Any
+
+import anyio
+import pytest
+
+from nexus.core.models import Message, Role
+from nexus.core.ports import Row, RunOrigin
+from nexus.core.topics import Topics
+from nexus.services.persistence import PersistenceService
+from nexus.services.rows import human_row, llm_row, of_run, tool_row
+from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.rows import START
+from tests.nexus.support.waiting import PATIENCE_S
+
+SUB = RunOrigin("s", "reviewer")
+MARKS = {"sub_agent_internal": True, "agent_id": "reviewer"}
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def message(message_id: str, role: Role, content: Any = "x", **metadata: Any) -> Message:
+    """A message of the run `r` of the owner `o`."""
+    return Message(
+        id=message_id, run_id="r", owner_key="o", role=role, content=content, timestamp=START, metadata=metadata
+    )
+
+
+HUMAN = message("h", Role.HUMAN)
+
+
+def marks(row: Row) -> dict[str, Any]:
+    """What the row says of whose business it is."""
+    return {name: row["metadata"][name] for name in MARKS if name in row["metadata"]}
+
+
+async def recorded(store: FakeStore, *offers: tuple[str, Message] | RunOrigin) -> dict[str, Row]:
+    """The rows, by id, after a service has been offered these results, and the input where there is an origin."""
+    async with PersistenceService(store).running() as service:
+        for offer in offers:
+            if isinstance(offer, RunOrigin):
+                assert service.offer_input(HUMAN, "x", offer) is not None
+            else:
+                assert service.offer(*offer, 1)
+        with anyio.fail_after(PATIENCE_S):
+            await service.flush()
+    return {row["id"]: row for row in store.messages}
+
+
+ANSWER = (Topics.LLM_RESULTS, message("a", Role.AI, {"content": "", "tool_calls": [CALL]}))
+RESULT = (Topics.TOOLS_RESULTS, message("t", Role.TOOL, {"result": 1, "call_id": "c1"}))
+
+
+@pytest.mark.parametrize("origin", [SUB, RunOrigin("s", "")], ids=["named", "nameless"])
+async def test_everything_of_a_sub_agents_run_is_marked(origin: RunOrigin) -> None:
+    """The input, the model's results and the tools', with the agent's id, which may be empty."""
+    rows = await recorded(FakeStore(), origin, ANSWER, RESULT)
+    assert sorted(rows) == ["a", "h", "t"]
+    assert all(marks(row) == {**MARKS, "agent_id": origin.sub_agent} for row in rows.values())
+    assert {row["session_id"] for row in rows.values()} == {"s"}
+    assert rows["a"]["metadata"]["tool_calls"] == [CALL]
+    assert rows["t"]["metadata"]["call_id"] == "c1"
+
+
+async def test_nothing_is_marked_otherwise() -> None:
+    """Of the main agent's run, and of a run that nobody knows."""
+    for offers in ((RunOrigin("s"), ANSWER, RESULT), (ANSWER, RESULT)):
+        rows = await recorded(FakeStore(), *offers)
+        assert [marks(row) for row in rows.values()] == [{}] * len(offers)
+        assert all("agent_id" not in row["metadata"] for row in rows.values())
+
+
+async def test_a_result_before_the_input_is_written() -> None:
+    """The run's origin is known from the moment its input is offered, although the store has nothing of it."""
+    store = FakeStore()
+    async with PersistenceService(store).running() as service:
+        service.remember_run("o", "r", SUB)
+        assert service.offer(*ANSWER, 1)
+        with anyio.fail_after(PATIENCE_S):
+            await service.flush()
+        assert service.offer_input(HUMAN, "x", SUB) is not None
+        with anyio.fail_after(PATIENCE_S):
+            await service.flush()
+    assert [(row["id"], marks(row)) for row in store.messages] == [("a", MARKS), ("h", MARKS)]
+
+
+@pytest.mark.parametrize("origin", [SUB, RunOrigin("s", "")], ids=["named", "nameless"])
+async def test_a_result_at_another_replica(origin: RunOrigin) -> None:
+    """Which learns from the store whose run it is, and asks it once."""
+    store = FakeStore()
+    await recorded(store, origin)
+    rows = await recorded(store, ANSWER, RESULT)
+    assert sorted(rows) == ["a", "h", "t"]
+    assert all(marks(row) == {**MARKS, "agent_id": origin.sub_agent} for row in rows.values())
+    assert store.calls.count("find_origin") <= 2
+
+
+async def test_the_same_run_id_of_another_owner() -> None:
+    """Says nothing of this one's run."""
+    store = FakeStore()
+    await recorded(store, SUB)
+    other = ANSWER[1].model_copy(update={"id": "b", "owner_key": "p"})
+    rows = await recorded(store, (Topics.LLM_RESULTS, other))
+    assert (marks(rows["b"]), rows["b"]["session_id"]) == ({}, "default")
+
+
+@pytest.mark.parametrize(
+    ("given_marks", "kept"),
+    [
+        ({"sub_agent_internal": True, "agent_id": "helper"}, {"sub_agent_internal": True, "agent_id": "helper"}),
+        ({"sub_agent_internal": True}, {"sub_agent_internal": True, "agent_id": ""}),
+        ({"sub_agent_internal": True, "agent_id": 5}, {"sub_agent_internal": True, "agent_id": ""}),
+        ({"sub_agent_internal": 1, "agent_id": None}, {"sub_agent_internal": True, "agent_id": ""}),
+        ({"sub_agent_internal": False, "agent_id": "helper"}, {}),
+        ({"agent_id": "helper"}, {}),
+    ],
+)
+async def test_a_message_that_its_sender_marks(given_marks: dict[str, Any], kept: dict[str, Any]) -> None:
+    """In the main agent's run: it is internal as the sender says, in the one form that is stored."""
+    answer = (Topics.LLM_RESULTS, message("a", Role.AI, **given_marks))
+    result = (Topics.TOOLS_RESULTS, message("t", Role.TOOL, **given_marks))
+    rows = await recorded(FakeStore(), RunOrigin("s"), answer, result)
+    assert (marks(rows["h"]), marks(rows["a"]), marks(rows["t"])) == ({}, kept, kept)
+
+
+@pytest.mark.parametrize(
+    ("given_marks", "agent_id"),
+    [
+        ({"sub_agent_internal": True, "agent_id": "helper"}, "helper"),
+        ({"sub_agent_internal": True}, "reviewer"),
+        ({"sub_agent_internal": True, "agent_id": ""}, "reviewer"),
+        ({"sub_agent_internal": False}, "reviewer"),
+    ],
+)
+async def test_a_message_that_its_sender_marks_in_a_sub_agents_run(given_marks: dict[str, Any], agent_id: str) -> None:
+    """The agent that it names counts; one that names nobody is the run's own, and no other sub-agent's to see."""
+    answer = (Topics.LLM_RESULTS, message("a", Role.AI, **given_marks))
+    rows = await recorded(FakeStore(), SUB, answer)
+    assert marks(rows["a"]) == {"sub_agent_internal": True, "agent_id": agent_id}
+
+
+def test_rows_as_values() -> None:
+    """The same without a service; the rows that go in are not changed."""
+    assert marks(human_row(HUMAN, "x", SUB)) == MARKS
+    assert marks(human_row(HUMAN, "x", RunOrigin("s"))) == {}
+    for row in (llm_row(ANSWER[1]), tool_row(RESULT[1])):
+        assert row is not None
+        assert marks(of_run(row, SUB)) == MARKS
+        assert marks(row) == {}
+        assert row["session_id"] is None
