@@ -152,6 +152,11 @@ class TestCoreIdentity:
             "- name (type, required)",
             r"\[THIS_MOMENT]",
             r"\</human_input>",
+            "`## Agent Role Definition`",
+            "`## Current TODO List`",
+            "`## Useful Information`",
+            "`## Folder Notes`",
+            "`[~]`",
         ],
     )
     def test_explains_every_mark_that_the_blocks_use(self, mark: str) -> None:
