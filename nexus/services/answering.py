@@ -55,6 +55,8 @@ _PAUSE_S: Final = 1.0
 # overheard and sends again.
 _ON_ITS_WAY_MS: Final = 120_000
 _REPLAYABLE_MS: Final = 600_000
+# An agent asks at each of its steps, and is each time answered with all of its session.
+_LARGE: Final = 256 << 10
 
 
 class Answerer:
@@ -179,7 +181,7 @@ class Answerer:
 
     async def _finish(self, ask: Ask, claim: Acquired, content: bytes, code: ErrorCode | None) -> None:
         started = time.monotonic()
-        heard = await self._published(ask, claim, content, self._keep_ms(code))
+        heard = await self._published(ask, claim, content, self._keep_ms(code, len(content)))
         ended = time.monotonic()
         if heard is None:
             self._bus.done(ask.delivery)
@@ -211,10 +213,10 @@ class Answerer:
                 _log.warning("answer_delayed", request_id=ask.ids.id, reason=str(error))
             await anyio.sleep(_PAUSE_S)
 
-    def _keep_ms(self, code: ErrorCode | None) -> int:
-        """At least as long as copies may turn up; what anybody can bring about, and so in numbers, no longer."""
+    def _keep_ms(self, code: ErrorCode | None, size: int) -> int:
+        """At least as long as copies may turn up; what fills Redis, by its size or by its number, no longer."""
         shortest_ms = _REPLAYABLE_MS if self._settings.signing else _ON_ITS_WAY_MS
-        if code and (code.retryable or code is ErrorCode.UNAUTHENTICATED):
+        if size > _LARGE or (code and (code.retryable or code is ErrorCode.UNAUTHENTICATED)):
             return shortest_ms
         return max(self._settings.answer_ttl_ms, shortest_ms)
 

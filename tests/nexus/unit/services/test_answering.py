@@ -473,6 +473,14 @@ class TestKeeping:
             await trial.ask(request("", "msg_2"))
         assert trial.ledger.kept_ms == {"msg_1": 1_234_567, "msg_2": 1_234_567}
 
+    async def test_a_large_one(self) -> None:
+        """No longer than copies may turn up: an agent's steps would fill Redis with its session."""
+        said = [{"id": f"later_{number}", "role": "HUMAN", "content": "x" * 20_000} for number in range(14)]
+        async with serving() as trial:
+            await trial.ask(request(later=said))
+            await trial.ask(request(request_id="msg_2", run_id="run_2", later=said[:1]))
+        assert trial.ledger.kept_ms == {"msg_1": 120_000, "msg_2": 3_600_000}
+
     @pytest.mark.parametrize(("signing", "kept_ms"), [(None, 120_000), (SIGNING, 600_000)])
     async def test_no_shorter_than_copies_may_turn_up(self, signing: Signing | None, kept_ms: int) -> None:
         """However short `answer_ttl_s` is, a resend or a replay finds the answer."""
