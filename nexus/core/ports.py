@@ -362,10 +362,12 @@ class Past:
 
     Attributes:
         stopped_early: reading ended at a limit although more could have been needed.
+        complete: everything of the owner that was heard before is among what was read.
     """
 
     rows: list[Row]
     stopped_early: bool = False
+    complete: bool = True
 
 
 class Conversation(Protocol):

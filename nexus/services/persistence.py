@@ -6,6 +6,7 @@ Rules of this module:
 - A row that cannot be written now waits in memory, bounded in number and bytes, and is tried again until it is written
   or the service stops. What does not fit is refused, and the caller is told. Whoever offered a row can be told when it
   is settled, so that a bus that keeps messages keeps this one until then.
+- Who reads waits a moment for what was heard before and is not written yet.
 - Every row that is read is checked against its owner once more before anybody sees it.
 """
 
@@ -27,6 +28,7 @@ from nexus.core.ports import MessageStore, Past, Row, RunOrigin
 from nexus.core.tasks import Pending
 from nexus.core.topics import Topics
 from nexus.services.context.request import DEFAULT_SESSION
+from nexus.services.heard import Heard
 from nexus.services.history import read_past, read_session
 from nexus.services.rows import human_row, llm_row, of_run, tool_row
 
@@ -36,6 +38,8 @@ _WRITERS: Final = 8
 _MOST_WAITING: Final = 10_000
 _MOST_WAITING_BYTES: Final = 64 << 20
 _KNOWN_RUNS: Final = 10_000
+# How long a reader waits for what was heard before.
+_HEARD_S: Final = 0.25
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 
 
@@ -48,6 +52,7 @@ class _Waiting:
     row: Row
     size: int
     settled: Callable[[], None]
+    written: Callable[[], None]
 
 
 class PersistenceService:
@@ -59,6 +64,7 @@ class PersistenceService:
         self._send, self._receive = anyio.create_memory_object_stream[_Waiting](_MOST_WAITING)
         self._waiting_bytes = 0
         self._unwritten = Pending()
+        self._heard = Heard()
         self._origins: OrderedDict[tuple[str, str], RunOrigin] = OrderedDict()
         self._metrics.read_from(Reading.UNWRITTEN_ROWS, lambda: self._unwritten.count)
 
@@ -154,6 +160,7 @@ class PersistenceService:
         Raises:
             StoreUnavailableError: the store did not answer.
         """
+        complete = await self._heard.written(owner_key, _HEARD_S, besides=current_run_id)
         past = await read_past(
             self._store,
             owner_key,
@@ -162,7 +169,7 @@ class PersistenceService:
             current_run_id=current_run_id,
             not_after_id=await self._begun_at(owner_key, current_run_id, continued),
         )
-        return Past(self._own(owner_key, past.rows), past.stopped_early)
+        return Past(self._own(owner_key, past.rows), past.stopped_early, complete)
 
     async def get_session(
         self,
@@ -187,6 +194,7 @@ class PersistenceService:
         Raises:
             StoreUnavailableError: the store did not answer.
         """
+        complete = await self._heard.written(owner_key, _HEARD_S, besides=current_run_id)
         past = await read_session(
             self._store,
             owner_key,
@@ -195,7 +203,7 @@ class PersistenceService:
             current_run_id=current_run_id,
             last_id=last_id or await self._begun_at(owner_key, current_run_id, continued),
         )
-        return Past(self._own(owner_key, past.rows), past.stopped_early)
+        return Past(self._own(owner_key, past.rows), past.stopped_early, complete)
 
     async def _begun_at(self, owner_key: str, run_id: str, continued: Message | None) -> str | None:
         """The `_id` of the row of a run's human input."""
@@ -212,9 +220,11 @@ class PersistenceService:
     def _enqueue(self, row: Row, size: int, settled: Callable[[], None]) -> bool:
         if self._waiting_bytes + size > _MOST_WAITING_BYTES:
             return False
+        written = self._heard.begin(row["owner_key"], row["run_id"])
         try:
-            self._send.send_nowait(_Waiting(row, size, settled))
+            self._send.send_nowait(_Waiting(row, size, settled, written))
         except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            written()
             return False
         self._waiting_bytes += size
         self._unwritten.begin()
@@ -224,6 +234,7 @@ class PersistenceService:
         async with waiting:
             async for item in waiting:
                 await self._write(item.row)
+                item.written()
                 item.settled()
                 self._waiting_bytes -= item.size
                 self._unwritten.end()

@@ -47,7 +47,7 @@ async def build_agent(parts: BuildParts, build: Build) -> RunPrefix:
         recorded = parts.record(request)
     if view is None:
         view = RunView.of(gathered.rows, parts.tools.get_all_tool_definitions())
-        if not gathered.degraded:
+        if gathered.complete and not gathered.degraded:
             view = RunView.from_bytes(await parts.keep(build, view.to_bytes()))
     notes = [*gathered.notes, *assembled.repairs]
     prefix = RunPrefix(assembled.messages, assembled.manifest, view.tools, gathered.degraded, notes)

@@ -8,13 +8,13 @@ from nexus.services.context.prefix import RunPrefix
 
 
 async def build_dialogue(parts: BuildParts, build: Build) -> RunPrefix:
-    """The messages that every build of the run begins with. A context with parts missing is not kept."""
+    """The messages that every build of the run begins with. A context with something missing is not kept."""
     kept = await parts.kept(build.request)
     if kept:
         return RunPrefix.from_bytes(kept)
     recorded = parts.record(build.request)
-    prefix = await fresh_dialogue(parts, build)
-    if not prefix.degraded:
+    prefix, complete = await _fresh(parts, build)
+    if complete and not prefix.degraded:
         prefix = RunPrefix.from_bytes(await parts.keep(build, prefix.to_bytes()))
     await parts.written(recorded, prefix, build.deadline)
     return prefix
@@ -26,6 +26,11 @@ async def fresh_dialogue(parts: BuildParts, build: Build) -> RunPrefix:
     Raises:
         RequestError: HISTORY_UNAVAILABLE, as for `BuildParts.take_note`.
     """
+    return (await _fresh(parts, build))[0]
+
+
+async def _fresh(parts: BuildParts, build: Build) -> tuple[RunPrefix, bool]:
+    """The five messages, and whether everything that was heard before is in them."""
     with parts.measured(Stage.GATHER, build.timings_ms):
         gathered = await gather(
             build.request,
@@ -37,7 +42,7 @@ async def fresh_dialogue(parts: BuildParts, build: Build) -> RunPrefix:
         )
         parts.take_note(gathered.degraded, build.settings)
     with parts.measured(Stage.ASSEMBLE, build.timings_ms):
-        return _assemble(parts, build, gathered)
+        return _assemble(parts, build, gathered), gathered.complete
 
 
 def _assemble(parts: BuildParts, build: Build, gathered: Gathered) -> RunPrefix:

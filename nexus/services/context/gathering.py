@@ -18,6 +18,7 @@ _log = structlog.get_logger(__name__)
 
 # The profile may take this part of the time: should it want more of the past, that has to be read after it.
 _PROFILE: Final = 0.5
+_INCOMPLETE: Final = "history: what was heard last is not written yet"
 
 
 class StateSource(Protocol):
@@ -40,12 +41,13 @@ class GatheredSession:
         rows: of the session, newest first.
         cut: the session has older rows.
         state: what is stored of the session's state; an empty one also where it was not needed.
-        degraded, notes: as for `Gathered`.
+        complete, degraded, notes: as for `Gathered`.
     """
 
     rows: Sequence[Row] = ()
     cut: bool = False
     state: SessionState = field(default_factory=SessionState)
+    complete: bool = True
     degraded: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -57,6 +59,7 @@ class Gathered:
     Attributes:
         profile: the owner's; None when there is none.
         rows: of the owner's history, enough for `history_size` messages.
+        complete: nothing is missing from the rows that was heard before and is not written yet.
         degraded: parts that could not be had in time, by name.
         notes: what was passed over, for the manifest.
     """
@@ -64,6 +67,7 @@ class Gathered:
     profile: Mapping[str, Any] | None
     rows: Sequence[Row] = ()
     history_size: int = 0
+    complete: bool = True
     degraded: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -103,8 +107,9 @@ async def gather(
             current_run_id=request.run_id,
             continued=request.human if request.continuation else None,
         )
-        gathered.rows = past.rows
+        gathered.rows, gathered.complete = past.rows, past.complete
         gathered.notes = ["history: reading stopped early"] if past.stopped_early else []
+        gathered.notes += [] if past.complete else [_INCOMPLETE]
 
     ends_at = anyio.current_time() + seconds
     first_size, _ = read_history_size(gathered.profile, history_size)
@@ -153,9 +158,10 @@ async def gather_session(
             last_id=last_id,
             continued=request.human if request.continuation else None,
         )
-        gathered.rows, gathered.cut = past.rows, past.stopped_early
+        gathered.rows, gathered.cut, gathered.complete = past.rows, past.stopped_early, past.complete
         if past.stopped_early:
             gathered.notes.append("history: older messages of the session are not shown")
+        gathered.notes += [] if past.complete else [_INCOMPLETE]
 
     async def read_state() -> None:
         gathered.state = await states.get(request.owner_key, request.session_id)

@@ -172,6 +172,20 @@ async def test_a_session(
     assert all(content["degraded"] == [] for content in (first, second, third, scouting, again, dialogue))
 
 
+@pytest.mark.parametrize("layout", ["agent", "dialogue"])
+async def test_an_answer_that_was_just_heard(environment: Environment, channel_prefix: str, layout: str) -> None:
+    """A run that is asked for in the same breath in which the last one was answered finds the answer."""
+    async with serving(environment), requesting(environment["NEXUS_BUS__URL"], channel_prefix) as requester:
+        session = Session(requester, "", "")
+        contents = [await session.ask("question 0", "run_0", layout=layout)]
+        for number in range(1, 21):
+            await session.say("llm.results", message("AI", {"content": f"answer {number - 1}"}, f"run_{number - 1}"))
+            contents.append(await session.ask(f"question {number}", f"run_{number}", layout=layout))
+    for number, content in enumerate(contents[1:]):
+        assert f"answer {number}" in json.dumps(content["messages"])
+        assert content["context"]["notes"] == []
+
+
 async def test_what_is_stored_is_pinned_afresh_each_time(environment: Environment, channel_prefix: str) -> None:
     """A state that was said before a request is in its context, also in a later build of the same run."""
     async with serving(environment), requesting(environment["NEXUS_BUS__URL"], channel_prefix) as requester:
