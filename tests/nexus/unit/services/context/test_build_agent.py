@@ -11,7 +11,9 @@ import pytest
 
 from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
 from nexus.core.errors import BusUnavailableError, StoreUnavailableError
+from nexus.core.models import Message, Role
 from nexus.core.ports import Row
+from nexus.core.topics import Topics
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.context.session_state import SessionState, Todo
 from tests.nexus.support.fakes import FakeStore
@@ -54,6 +56,19 @@ class HangingStates(FakeStates):
         """Never return."""
         await anyio.sleep_forever()
         return await super().get(owner_key, session_id)
+
+
+class SlowStore(FakeStore):
+    """A store that writes when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = anyio.Event()
+
+    async def insert_message(self, row: Row) -> bool:
+        """Record a row, when the gate is open."""
+        await self.gate.wait()
+        return await super().insert_message(row)
 
 
 class AwayLedger(MemoryLedger):
@@ -299,6 +314,22 @@ class TestRoles:
 
 class TestMissing:
     """What cannot be read is named, and never passed off as empty."""
+
+    @pytest.mark.parametrize("layout", ["agent", "dialogue"])
+    async def test_what_was_heard_is_not_written_yet(self, layout: str) -> None:
+        """The context says so and is not that of the run: the next build has it."""
+        store = SlowStore()
+        async with opened(store) as parts:
+            answer = Message(run_id="run_0", owner_key="ada", role=Role.AI, content={"content": "the answer"})
+            assert parts.persistence.offer(Topics.LLM_RESULTS, answer, 10)
+            first = await parts.build(request(run_metadata={"layout": layout}))
+            store.gate.set()
+            await parts.persistence.flush()
+            second = await parts.build(request(request_id="msg_2", run_metadata={"layout": layout}))
+        assert first["context"]["notes"] == ["history: what was heard last is not written yet"]
+        assert "the answer" not in json.dumps(first["messages"])
+        assert second["context"]["notes"] == []
+        assert "the answer" in json.dumps(second["messages"])
 
     async def test_the_store_is_down(self) -> None:
         """History and state are missing; a later build of the run is whole."""
