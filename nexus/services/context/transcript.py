@@ -111,13 +111,14 @@ def window_start(said: Sequence[Said]) -> int:
 
     If it began with whatever the limit lets in, each build would begin one message later than the last, and no provider
     could use again what it had read. So it begins with one of the humans in the older half: the one whose id has the
-    smallest hash, which stays the same until it is out of reach or a smaller one comes in.
+    smallest hash, which stays the same until it is out of reach or a smaller one comes in. Where one run fills that
+    half, it begins with one of the run's answers in the same way: half a run is more than none of it.
     """
-    humans = [index for index, item in enumerate(said) if item.role == "user"]
-    older = [index for index in humans if index < len(said) / 2]
-    if older:
-        return min(older, key=lambda index: hashlib.sha256(said[index].source.encode("utf-8", "replace")).digest())
-    return humans[0] if humans else 0
+    older = said[: (len(said) + 1) // 2]
+    for role in ("user", "assistant"):
+        if places := [index for index, item in enumerate(older) if item.role == role]:
+            return min(places, key=lambda index: hashlib.sha256(said[index].source.encode("utf-8", "replace")).digest())
+    return 0
 
 
 def _in_order(rows: list[_Row]) -> list[_Row]:

@@ -325,14 +325,31 @@ class TestWindowStart:
     """Where a session that is shown in part begins."""
 
     def test_it_begins_with_a_human(self) -> None:
-        """In the older half; with the first there is when they are all younger; with anything when there is none."""
+        """In the older half; with an answer when there is none in it, and with anything when there is neither."""
         session = [item for number in range(50) for item in run_of(number)]
         assert session[window_start(session)].role == "user"
         assert window_start(session) < len(session) / 2
         answers = [item for item in session if item.role == "assistant"]
-        assert window_start([*answers, *run_of(1)]) == len(answers)
-        assert window_start(answers) == 0
+        assert window_start([*answers, *run_of(1)]) < len(answers) / 2 + 2
+        results = [item for item in session if item.role == "tool"]
+        assert window_start([*results, *run_of(1)]) == 0
         assert window_start([]) == 0
+
+    def test_a_run_longer_than_the_window(self) -> None:
+        """It is not lost from sight when the next runs begin, and begins with the same answer in many builds."""
+        long_run = [Said("user", "Do it all.", source="h")]
+        for step in range(2_000):
+            long_run.append(Said("assistant", "Next.", source=f"a-{step}"))
+            long_run.append(Said("tool", "Done.", source=f"t-{step}", call_id=str(step)))
+        session = [*long_run, *(item for number in range(100) for item in run_of(number))]
+        starts = []
+        for end in range(len(long_run), len(session), 4):
+            window = session[end - 1_000 : end]
+            start = window_start(window)
+            assert start < len(window) / 2
+            starts.append(window[start].source)
+        assert {source[0] for source in starts} == {"a"}
+        assert len(set(starts)) <= 20
 
     @pytest.mark.parametrize("limit", [400, 402, 1_000])
     def test_it_stays_while_a_session_grows(self, limit: int) -> None:
