@@ -1,6 +1,7 @@
 """Reading enough of the past: whole runs, whatever lies between them, or a session as it was (CONTRACT §4.3, §5)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Final
 
 from nexus.core.ports import MessageStore, Past, Row, RunOrigin
@@ -76,7 +77,7 @@ async def read_session(
 ) -> Past:
     """The newest rows of a session, whole; `stopped_early` when there are older ones.
 
-    Reads in pages, and stops with the page in which there is enough or more text than any model takes.
+    Reads in pages, and stops with the row with which there is enough or more text than any model takes.
 
     Args:
         store: where to read.
@@ -100,15 +101,23 @@ async def read_session(
         )
         rows += page
         usable = [row for row in _stored_until(rows, last_id) if row.get("run_id") != current_run_id]
-        if len(page) < _SESSION_PAGE and len(usable) <= messages:
-            return Past(usable)
-        if len(usable) > messages or sum(map(_chars, usable)) > _MOST_SESSION_CHARS:
-            return Past(usable[:messages], stopped_early=True)
+        kept = usable[: min(messages, _rows_within(usable, _MOST_SESSION_CHARS))]
+        if len(kept) < len(usable):
+            return Past(kept, stopped_early=True)
+        if len(page) < _SESSION_PAGE:
+            return Past(kept)
+
+
+def _rows_within(rows: Sequence[Row], most_chars: int) -> int:
+    """How many of the first rows have so many characters together; at least one."""
+    fitting = sum(chars <= most_chars for chars in accumulate(map(_chars, rows)))
+    return max(fitting, 1)
 
 
 def _chars(row: Row) -> int:
-    content = row.get("content")
-    return len(content if isinstance(content, str) else str(content))
+    content, metadata = row.get("content"), row.get("metadata")
+    calls = metadata.get("tool_calls") if isinstance(metadata, Mapping) else None
+    return len(content if isinstance(content, str) else str(content)) + (len(str(calls)) if calls else 0)
 
 
 def _without_beginning(shown: Sequence[Utterance]) -> list[str]:
