@@ -26,6 +26,7 @@ from nexus.core.tasks import ungrouped
 from nexus.core.wire import explain
 from nexus.embedded import embedded_servers
 from nexus.log import configure_logging
+from nexus.terminal import NOBODY, Config, bus_advice
 
 _log = structlog.get_logger(__name__)
 
@@ -36,11 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(dead_letters.app, name="dead-letters")
-Config = Annotated[
-    Path | None, typer.Option(help="Settings file. Default: what NEXUS_CONFIG names.", show_default=False)
-]
 _DATA = Path(".nexus")
-_NOBODY = "is a service running on this bus, with this bus.mode and bus.channel_prefix? (nexus doctor)"
 _NOT_BELIEVED = "answers came, but none signed with a key known here: compare bus.signing.keys"
 
 
@@ -126,7 +123,7 @@ def request(  # noqa: PLR0917  # typer makes options of them
     except TimeoutError as error:
         _fail(f"no answer within {timeout:g} s: {error}", 2)
     except BusUnavailableError as error:
-        _fail(f"{error}: {doctor.bus_advice(error)}", 1)
+        _fail(f"{error}: {bus_advice(error)}", 1)
     if as_json:
         typer.echo(json.dumps(content, ensure_ascii=False, indent=2))
     else:
@@ -209,7 +206,7 @@ async def _request(settings: Settings, run: Run, timeout: float) -> dict[str, An
         try:
             return await client.build(run, timeout=timeout)
         except TimeoutError:
-            raise TimeoutError(_NOT_BELIEVED if client.disbelieved else _NOBODY) from None
+            raise TimeoutError(_NOT_BELIEVED if client.disbelieved else NOBODY) from None
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -16,6 +16,7 @@ from nexus.adapters.redis_group import GroupSettings
 from nexus.adapters.redis_ledger import RedisLedger, RedisStreamsLedger
 from nexus.adapters.redis_pubsub import RedisPubSubBus
 from nexus.adapters.redis_streams import RedisStreamsBus
+from nexus.adapters.redis_urls import parse_redis_url
 from nexus.client import ContextClient
 from nexus.config import BusSettings, DatabaseSettings
 from nexus.core.errors import BusUnavailableError
@@ -97,6 +98,11 @@ def _streams_bus(client: Redis, settings: BusSettings) -> RedisStreamsBus:
         once_ms=settings.answer_ttl_s * 1_000,
         reply_keep_ms=keep_ms,
     )
+
+
+def counts_hearers(settings: BusSettings) -> bool:
+    """Whether PUBLISH, or XADD, on this Redis says that somebody has what was sent."""
+    return settings.mode == "streams" or parse_redis_url(settings.url.get_secret_value()).kind != "cluster"
 
 
 def open_store(settings: DatabaseSettings) -> AbstractAsyncContextManager[Store]:

@@ -11,25 +11,11 @@ from nexus.connections import open_bus, open_store, try_claim
 from nexus.core.errors import BusUnavailableError, ConfigError, NexusError
 from nexus.core.models import new_message_id
 from nexus.core.ports import Bus, RequestLedger, Store
+from nexus.terminal import SEE_MONGODB, bus_advice
 from nexus.tools.discovery import discover
 from nexus.tools.registry import ToolRegistry
 
 _PATIENCE_S = 5.0
-_SEE_REDIS = "see that Redis runs, and bus.url with its user and password (NEXUS_BUS__URL)"
-_SEE_MONGODB = "see that MongoDB runs, and database.uri with its user and password (NEXUS_DATABASE__URI)"
-# By the kind of the error, or by words of Redis's own where the kind says little.
-_ADVICE = {
-    "AuthenticationError": "correct user and password in bus.url (NEXUS_BUS__URL)",
-    "NoPermissionError": "give this user the rights in docs/operations.md, 'Users and rights', for your prefix",
-    "ReadOnlyError": "name the master in bus.url, or the sentinels that know it: this server is a read-only replica",
-    "OutOfMemoryError": "raise maxmemory of Redis or free memory; a lower bus.answer_ttl_s needs less of it",
-    "MasterNotFoundError": "see that the sentinels run, and the name of their service in bus.url",
-    "BusyLoadingError": "wait: Redis is loading its data",
-    "MovedError": "write redis+cluster:// in bus.url: this server is a node of a cluster",
-    "cluster support disabled": "write redis:// in bus.url: this server is no node of a cluster",
-    "'SENTINEL'": "name sentinels in a redis+sentinel:// URL, or write redis://: this server is no sentinel",
-    "MISCONF": "free disk space where Redis runs, and see its log: it cannot save its data",
-}
 
 Check = Callable[[], Awaitable[str]]
 Advice = str | Callable[[Exception], str]
@@ -43,7 +29,7 @@ async def examine(settings: Settings, console: Console, quick: bool = False) -> 
         bus_answers = await _make(console, "bus", lambda: _hear(transport.bus), bus_advice) and await _make(
             console, "ledger", lambda: _claim(transport.probe), bus_advice
         )
-        store_answers = await _make(console, "database", lambda: _ping(store), _SEE_MONGODB)
+        store_answers = await _make(console, "database", lambda: _ping(store), SEE_MONGODB)
         if quick or not store_answers:
             return bus_answers and store_answers
         checks: list[tuple[str, Check, Advice]] = [
@@ -53,12 +39,6 @@ async def examine(settings: Settings, console: Console, quick: bool = False) -> 
         ]
         results = [await _make(console, *check) for check in checks]
     return bus_answers and all(results)
-
-
-def bus_advice(error: Exception) -> str:
-    """What to do about an error of the bus."""
-    words = f"{error} {error.__cause__}"
-    return next((advice for known, advice in _ADVICE.items() if known in words), _SEE_REDIS)
 
 
 async def _make(console: Console, name: str, check: Check, advice: Advice) -> bool:

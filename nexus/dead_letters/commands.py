@@ -1,6 +1,5 @@
 """The commands of `nexus dead-letters`. Errors are one line and exit code 1."""
 
-import json
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from nexus.adapters.redis_urls import parse_redis_url
 from nexus.config import Settings, load_settings
-from nexus.connections import open_bus, open_dead_letters
+from nexus.connections import counts_hearers, open_bus, open_dead_letters
 from nexus.core.errors import NexusError
 from nexus.core.ports import DeadLetter
 from nexus.dead_letters.handling import (
@@ -24,17 +22,15 @@ from nexus.dead_letters.handling import (
     handle,
     page,
 )
-from nexus.dead_letters.shown import as_json, lines, printable, table
+from nexus.dead_letters.shown import as_json, lines, table
 from nexus.dead_letters.terminal import carry_out, confirm, run, warn_of_signatures
 from nexus.log import configure_logging
+from nexus.terminal import Config, print_json, printable
 
 app = typer.Typer(
     no_args_is_help=True,
     help="Look at messages that could not be used, send them again, drop them.",
 )
-Config = Annotated[
-    Path | None, typer.Option(help="Settings file. Default: what NEXUS_CONFIG names.", show_default=False)
-]
 Topic = Annotated[str, typer.Option(help="Only letters of this topic.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Letters, as `list` names them.")]
@@ -67,7 +63,7 @@ def list_letters(
     shown, more = found[:limit], len(found) > limit
     if as_objects:
         following = shown[-1].letter_id if more else None
-        _print_json({"total": total, "letters": [as_json(letter) for letter in shown], "next_before": following})
+        print_json({"total": total, "letters": [as_json(letter) for letter in shown], "next_before": following})
         return
     for line in table(shown) if shown else []:
         typer.echo(line)
@@ -95,7 +91,7 @@ def show(
     if letter is None:
         raise NexusError(f"there is no dead letter {letter_id}; `nexus dead-letters list` shows those there are")
     if as_objects:
-        _print_json(as_json(letter, body=body))
+        print_json(as_json(letter, body=body))
         return
     for line in lines(letter, body=body):
         typer.echo(line)
@@ -131,7 +127,7 @@ def replay(  # noqa: PLR0917  # typer makes options of them
                 letters,
                 transport.bus,
                 settings.bus.max_payload_bytes,
-                counts=_counts(settings),
+                counts=counts_hearers(settings.bus),
                 keep=keep,
                 rehearse=rehearse,
             )
@@ -172,11 +168,6 @@ def _settings(config: Path | None) -> Settings:
     return settings
 
 
-def _counts(settings: Settings) -> bool:
-    """Whether PUBLISH, or XADD, says that somebody has what was sent."""
-    return settings.bus.mode == "streams" or parse_redis_url(settings.bus.url.get_secret_value()).kind != "cluster"
-
-
 def _wanted(settings: Settings, chosen: Choice) -> list[str]:
     async def read() -> list[str]:
         async with open_dead_letters(settings.bus) as letters:
@@ -197,8 +188,3 @@ def _summary_of_list(total: int, shown: Sequence[DeadLetter], topic: str, *, mor
         return summary
     options = f" --topic {shlex.quote(printable(topic))}" if topic else ""
     return f"{summary} Older ones: nexus dead-letters list{options} --before {shown[-1].letter_id}"
-
-
-def _print_json(value: object) -> None:
-    # Only ASCII: nothing that a terminal might obey.
-    typer.echo(json.dumps(value, indent=2))

@@ -16,7 +16,7 @@ from nexus.core.errors import BusRefusedError, BusUnavailableError, NexusError
 from nexus.core.ports import Bus, DeadLetter, DeadLetters
 from nexus.core.tasks import ungrouped
 from nexus.core.topics import Topics
-from nexus.dead_letters.shown import printable
+from nexus.terminal import printable
 
 # Letters come with their bodies, so few are held at a time.
 _PAGE: Final = 10

@@ -9,14 +9,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from nexus.core.ports import DeadLetter
+from nexus.terminal import printable
 
 _COLUMNS: Final = ("ID", "TIME (UTC)", "TOPIC", "DELIVERIES", "SIZE", "MESSAGE ID", "REASON")
 _NOTHING: Final = "-"
-
-
-def printable(text: str) -> str:
-    """`text` with everything that a terminal might obey, or not show, as an escape."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def when(at_ms: int) -> str:

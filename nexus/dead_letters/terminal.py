@@ -1,6 +1,5 @@
 """A command of `nexus dead-letters` at work: it asks, shows how it goes, and sums up."""
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -13,8 +12,8 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from nexus import terminal
 from nexus.config import Settings
-from nexus.core.errors import NexusError
 from nexus.core.signing import FRESH_S
 from nexus.dead_letters.handling import Outcome, in_plain_words
 
@@ -35,12 +34,9 @@ def confirm(wanted: Sequence[str], verb: str, *, asks: bool) -> None:
     """
     if not asks or not wanted:
         return
-    typer.echo(f"{verb} {_letters(len(wanted))}? [y/N] ", nl=False, err=True)
-    answer = sys.stdin.readline()
-    if not answer.endswith("\n"):
-        typer.echo(err=True)
-    if answer.strip().lower() not in {"y", "yes"}:
-        raise NexusError("nothing was done; --yes does it without asking, --dry-run says what would be done")
+    terminal.confirm(
+        f"{verb} {_letters(len(wanted))}?", "--yes does it without asking, --dry-run says what would be done"
+    )
 
 
 def warn_of_signatures(settings: Settings, wanted: Sequence[str]) -> None:

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from nexus.adapters.redis_client import open_redis
 from nexus.config import BusSettings, DatabaseSettings, Settings
-from nexus.doctor import bus_advice, examine
+from nexus.doctor import examine
+from nexus.terminal import bus_advice
 from tests.nexus.support.redis_server import HOST, RedisServer, redis_server
 
 
