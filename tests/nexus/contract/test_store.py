@@ -306,6 +306,108 @@ async def test_the_session_of_a_run(place: Place) -> None:
         ]
 
 
+INTERNAL = {"sub_agent_internal": True, "agent_id": "reviewer"}
+
+
+async def test_the_rows_of_a_session(place: Place) -> None:
+    """Newest first and whole, of every role, in pages that follow on each other; none of another session or owner."""
+    long = "x" * 100_000
+    roles = ("HUMAN", "AI", "TOOL", "SYSTEM", "COMMAND", "tool", "HUMAN")
+    rows = [row(number, role=role, content=f"{number}{long}") for number, role in enumerate(roles)]
+    others = [row(20, session_id="S"), row(21, session_id=""), row(22, owner_key="p"), row(23, session_id="s ")]
+    place.plant("messages", [*rows[::2], *others, *rows[1::2]])
+    async with place.open() as store:
+        whole = await store.session_messages("o", "s", limit=50)
+        pages = [ids(await store.session_messages("o", "s", limit=3, skip=skip)) for skip in (0, 3, 6, 9)]
+        assert ids(await store.session_messages("p", "s", limit=5)) == ["m22"]
+        assert await store.session_messages("p", "S", limit=5) == []
+    assert [{name: value for name, value in each.items() if name != "_id"} for each in whole] == rows[::-1]
+    assert all(isinstance(each["_id"], str) for each in whole)
+    assert pages == [["m6", "m5", "m4"], ["m3", "m2", "m1"], ["m0"], []]
+
+
+async def test_rows_of_a_session_at_one_time(place: Place) -> None:
+    """The later recorded is the newer, through every page."""
+    async with place.open() as store:
+        await insert_all(store, [row(number, timestamp=moment(1)) for number in range(7)])
+        pages = [ids(await store.session_messages("o", "s", limit=2, skip=skip)) for skip in (0, 2, 4, 6)]
+    assert pages == [["m6", "m5"], ["m4", "m3"], ["m2", "m1"], ["m0"]]
+
+
+async def test_internal_rows_of_a_session(place: Place) -> None:
+    """Are passed over without counting, unless they are asked for; so are they in the memory."""
+    marked = [row(number, metadata=INTERNAL) for number in range(1, 6)]
+    others = [row(6, metadata={"sub_agent_internal": False}), row(7, metadata={"sub_agent_internal": None})]
+    place.plant("messages", [row(0), *marked, *others, row(8, metadata=None)])
+    seen = ["m8", "m7", "m6", "m0"]
+    async with place.open() as store:
+        assert ids(await store.session_messages("o", "s", limit=4)) == seen
+        assert ids(await store.session_messages("o", "s", limit=9, skip=1)) == seen[1:]
+        with_internal = await store.session_messages("o", "s", limit=50, internal=True)
+        assert ids(with_internal) == [f"m{number}" for number in range(8, -1, -1)]
+        assert ids(await store.newest_messages("o", limit=9, excerpt_chars=100)) == seen
+    assert with_internal[5]["metadata"] == INTERNAL
+
+
+async def test_times_in_a_session_are_compared_as_moments(place: Place) -> None:
+    """Times stored as texts stand among the dates where they belong, through every page."""
+    texts = {1: "2024-01-01T00:01:00Z", 4: "2024-01-01T08:04:00+08:00", 6: "2024-01-01T00:06:00.000001+00:00"}
+    place.plant("messages", [row(number, timestamp=texts.get(number, moment(number))) for number in range(8)])
+    async with place.open() as store:
+        pages = [ids(await store.session_messages("o", "s", limit=3, skip=skip)) for skip in (0, 3, 6)]
+    assert pages == [["m7", "m6", "m5"], ["m4", "m3", "m2"], ["m1", "m0"]]
+
+
+@pytest.mark.parametrize("name", OWNERS)
+async def test_a_session_is_a_text(place: Place, name: str) -> None:
+    """Whatever an owner or a session is called, exactly those rows are found."""
+    strange = [row(9, id=f"x{number}", session_id=value) for number, value in enumerate((None, {"$ne": ""}, ["s"], 1))]
+    place.plant("messages", [row(1), *strange])
+    async with place.open() as store:
+        assert await store.session_messages("o", name, limit=5) == []
+        assert await store.session_messages(name, "s", limit=5) == []
+        await store.insert_message(row(2, session_id=name))
+        await store.insert_message(row(3, owner_key=name, session_id=name))
+        assert ids(await store.session_messages("o", name, limit=5)) == ["m2"]
+        assert ids(await store.session_messages(name, name, limit=5, internal=True)) == ["m3"]
+
+
+@pytest.mark.parametrize("changes", MALFORMED.values(), ids=MALFORMED.keys())
+async def test_a_malformed_row_spoils_no_session(place: Place, changes: Row) -> None:
+    """It comes through as it is, between the others."""
+    place.plant("messages", [row(1), row(2, **changes), row(3)])
+    async with place.open() as store:
+        found = await store.session_messages("o", "s", limit=5)
+    assert len(found) == 3
+    (strange,) = [each for each in found if each["id"] not in {"m1", "m3"}]
+    assert strange == {"_id": strange["_id"], **row(2, **changes)}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "sub_agent"),
+    [
+        ({}, None),
+        (None, None),
+        ("text", None),
+        ({"agent_id": "reviewer"}, None),
+        ({"sub_agent_internal": False, "agent_id": "reviewer"}, None),
+        (INTERNAL, "reviewer"),
+        ({"sub_agent_internal": True}, ""),
+        ({"sub_agent_internal": True, "agent_id": ""}, ""),
+        ({"sub_agent_internal": True, "agent_id": {"$ne": ""}}, ""),
+    ],
+    ids=str,
+)
+async def test_the_agent_of_a_run(place: Place, metadata: Any, sub_agent: str | None) -> None:
+    """A run's agent is the one its human row is marked for, whatever its other rows say."""
+    human, answer = row(1, metadata=metadata), row(2, run_id="r1", role="AI", metadata={**INTERNAL, "agent_id": "x"})
+    place.plant("messages", [answer, human, row(3, owner_key="p", run_id="r1", metadata=INTERNAL)])
+    async with place.open() as store:
+        assert await store.find_origin("o", "r1") == RunOrigin("s", sub_agent)
+        for other in ("", "r", "r1 ", "$r1", '{"$gt": ""}', "R1"):
+            assert await store.find_origin("o", other) is None
+
+
 async def test_identities_and_configurations(place: Place) -> None:
     """Each is found by its own key, without the database's `_id`; None where there is none."""
     identity = {"public_key": "k", "config_overrides": {"history_context_size": 5}, "prompt_overrides": {}}
