@@ -412,7 +412,7 @@ async def test_a_redis_that_is_killed(real: bool) -> None:
 async def later_than(client: Redis, entry: str) -> bool:
     """Whether the next entry is of a later millisecond by Redis's clock."""
     seconds, microseconds = await client.time()
-    return seconds * 1_000 + microseconds // 1_000 > int(entry.split("-")[0])
+    return seconds * 1_000 + microseconds // 1_000 > int(entry.split("-", maxsplit=1)[0])
 
 
 async def enqueued(client: Redis, message: bytes) -> bool:
