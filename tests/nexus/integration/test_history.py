@@ -9,13 +9,13 @@ from pymongo import MongoClient
 
 from nexus.adapters.mongo import MongoStore, open_mongo
 from nexus.core.models import Message, Role
-from nexus.core.ports import Past, Row
+from nexus.core.ports import Past, Row, RunOrigin
 from nexus.services.context.memory import Utterance, merge, read_rows
-from nexus.services.history import read_past
+from nexus.services.history import read_past, read_session
 from nexus.services.persistence import PersistenceService
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.proxy import proxied
-from tests.nexus.support.rows import moment, row
+from tests.nexus.support.rows import ids, moment, row
 
 CALLS = [{"id": f"c{number}", "type": "function", "function": {"name": "f", "arguments": "{}"}} for number in range(2)]
 
@@ -207,3 +207,118 @@ async def test_reading_ends_somewhere() -> None:
     assert past.stopped_early
     assert len(shown(past, 20)) == 1
     assert 5_000 <= len(past.rows) < 6_000
+
+
+SESSION = RunOrigin("s")
+INTERNAL = {"sub_agent_internal": True, "agent_id": "reviewer"}
+
+
+async def session(home: Home, origin: RunOrigin = SESSION, *, messages: int = 1_000, **options: Any) -> Past:
+    """Read the session `s` of `o`, for a run that has no rows unless a test says so."""
+    async with home.open() as store, PersistenceService(store).running() as service:
+        return await service.get_session("o", origin, messages=messages, **({"current_run_id": "now"} | options))
+
+
+def names(*numbers: int) -> list[str]:
+    """The ids of these rows."""
+    return [f"m{number}" for number in numbers]
+
+
+class TestSession:
+    """A session as it was: rows of every role, newest first."""
+
+    @pytest.mark.parametrize(
+        ("messages", "shown", "stopped"),
+        [(1_000, 600, False), (600, 600, False), (599, 599, True), (250, 250, True), (251, 251, True), (1, 1, True)],
+    )
+    async def test_six_hundred_rows(self, home: Home, messages: int, shown: int, stopped: bool) -> None:
+        """Page after page, each row once, up to the number that is wanted; it is said when there are more."""
+        roles = ("HUMAN", "AI", "TOOL")
+        home.plant([row(number, role=roles[number % 3]) for number in range(600)])
+        past = await session(home, messages=messages)
+        assert ids(past.rows) == names(*range(599, 599 - shown, -1))
+        assert past.stopped_early is stopped
+
+    @pytest.mark.parametrize("count", [0, 249, 250, 251, 500])
+    async def test_pages_that_are_just_full(self, home: Home, count: int) -> None:
+        """Nothing is missing and nothing is said to be."""
+        home.plant([row(number) for number in range(count)] + [row(1, owner_key="p"), row(2_000, session_id="t")])
+        past = await session(home)
+        assert ids(past.rows) == names(*range(count - 1, -1, -1))
+        assert not past.stopped_early
+
+    async def test_the_current_run_does_not_count(self, home: Home) -> None:
+        """However many rows it has."""
+        home.plant([row(number) for number in range(300)])
+        home.plant([row(1_000 + number, run_id="now", role="AI") for number in range(300)])
+        assert ids((await session(home, messages=300)).rows) == names(*range(299, -1, -1))
+        past = await session(home, messages=299)
+        assert (len(past.rows), past.stopped_early) == (299, True)
+
+    async def test_what_was_stored_later_is_left_out(self, home: Home) -> None:
+        """By stored order, whatever the senders' clocks say, so that a run sees the same session to its end."""
+        home.plant([row(number) for number in range(300)])
+        before = await session(home, messages=200)
+        last_id = max(each["_id"] for each in before.rows)
+        home.plant([row(1_000 + number) for number in range(300)])
+        home.plant([row(2_000 + number, timestamp=moment(number)) for number in range(100)])
+        assert await session(home, messages=200, last_id=last_id) == before
+        assert ids((await session(home, messages=2)).rows) == names(1299, 1298)
+
+    async def test_a_session_that_had_nothing(self, home: Home) -> None:
+        """Has nothing for that run later, either."""
+        home.plant([row(number) for number in range(5)])
+        assert (await session(home, last_id="0" * 24)).rows == []
+
+    async def test_without_a_last_id_the_input_says_when_it_began(self, home: Home) -> None:
+        """A row that another program stored under an `_id` of its own form is not taken for a later one."""
+        home.plant([{**row(1), "_id": "zzz"}, row(2), row(3, id="begun", run_id="now"), row(4)])
+        asked = Message(id="begun", run_id="now", owner_key="o", role=Role.HUMAN)
+        assert ids((await session(home, continued=asked)).rows) == names(2, 1)
+        assert ids((await session(home)).rows) == names(4, 2, 1)
+
+    async def test_what_is_internal(self, home: Home) -> None:
+        """Is read for sub-agents alone, and counts for nobody else."""
+        home.plant([row(number, metadata=INTERNAL if number % 2 else {}) for number in range(600)])
+        main = await session(home, messages=300)
+        assert ids(main.rows) == names(*range(598, -1, -2))
+        assert not main.stopped_early
+        for sub_agent in ("reviewer", "other", ""):
+            past = await session(home, RunOrigin("s", sub_agent), messages=600)
+            assert (len(past.rows), past.stopped_early) == (600, False)
+
+    async def test_a_mixed_session_of_texts_and_dates(self, home: Home) -> None:
+        """Through every page."""
+        rows = [row(number) for number in range(600)]
+        for each in rows[5::3]:
+            each["timestamp"] = each["timestamp"].isoformat().replace("+00:00", "Z")
+        home.plant(rows)
+        assert ids((await session(home)).rows) == names(*range(599, -1, -1))
+
+    @pytest.mark.parametrize("later", [0, 1, 100, 249, 250, 400])
+    async def test_more_text_than_any_model_takes(self, later: int) -> None:
+        """Is cut, and in the same place for every build of a run, however many rows were stored since the first."""
+        store = FakeStore()
+        store.plant("messages", [row(number, content="x" * 20_000) for number in range(600)])
+        before = await read_session(store, "o", SESSION, messages=1_000)
+        assert before.stopped_early
+        assert sum(len(each["content"]) for each in before.rows) > 4_000_000
+        store.plant("messages", [row(1_000 + number) for number in range(later)])
+        last_id = max(each["_id"] for each in before.rows)
+        assert await read_session(store, "o", SESSION, messages=1_000, last_id=last_id) == before
+
+    async def test_rows_that_come_while_it_is_read(self) -> None:
+        """Push others to the next page: none of those is shown twice, and none is missing."""
+
+        class Growing(FakeStore):
+            async def session_messages(
+                self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, internal: bool = False
+            ) -> list[Row]:
+                page = await super().session_messages(owner_key, session_id, limit=limit, skip=skip, internal=internal)
+                self.plant("messages", [row(10_000 + len(self.messages))])
+                return page
+
+        store = Growing()
+        store.plant("messages", [row(number) for number in range(600)])
+        past = await read_session(store, "o", SESSION, messages=1_000)
+        assert ids(past.rows) == names(*range(599, -1, -1))
