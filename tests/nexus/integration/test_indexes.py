@@ -11,6 +11,7 @@ from pymongo import MongoClient
 
 from nexus.adapters.mongo import open_mongo
 from nexus.core.errors import StoreRejectedError
+from tests.nexus.support.rows import row
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "database_manager.py"
 
@@ -55,3 +56,29 @@ async def test_an_index_that_stands_in_the_way_is_named(mongo_uri: str, database
     async with open_mongo(mongo_uri, database_name) as store:
         with pytest.raises(StoreRejectedError, match="collection tools: an index stands in the way of one_per_name"):
             await store.prepare()
+
+
+@pytest.mark.parametrize("internal", [False, True])
+async def test_a_session_is_read_by_its_index(mongo_uri: str, database_name: str, *, internal: bool) -> None:
+    """The server says of the very query that it went by the index, needed no sort, and read what it returned."""
+    marked = {"sub_agent_internal": True}
+    with MongoClient[dict[str, Any]](mongo_uri) as client:
+        database = client[database_name]
+        async with open_mongo(mongo_uri, database_name) as store:
+            await store.prepare()
+            rows = [
+                row(number, session_id=f"s{number % 3}", metadata=marked if number % 30 == 0 else {})
+                for number in range(900)
+            ]
+            database["messages"].insert_many(rows)
+            database.command("profile", 2)
+            found = await store.session_messages("o", "s0", limit=50, skip=20, internal=internal)
+            database.command("profile", 0)
+        told = list(database["system.profile"].find({"op": "query", "command.find": "messages"}))
+    assert len(found) == 50
+    (query,) = [each for each in told if "session_id" in each["command"]["filter"]] or [{}]
+    if "planSummary" not in query:
+        pytest.skip("this server does not tell how it read: secantusdb has no plans")
+    assert query["planSummary"] == "IXSCAN { owner_key: 1, session_id: 1, timestamp: -1, _id: -1 }"
+    assert not query.get("hasSortStage")
+    assert query["keysExamined"] <= (70 if internal else 80)
