@@ -1,5 +1,6 @@
 """The command line (CONTRACT §10). Errors are one line and an exit code, never a traceback."""
 
+import io
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ import typer
 from pydantic import SecretStr, ValidationError
 from rich.console import Console
 
-from nexus import __version__, dead_letters, demo, doctor
+from nexus import __version__, dead_letters, demo, doctor, states
 from nexus.bootstrap import open_nexus
 from nexus.client import AnswerError
 from nexus.config import Settings, load_settings, signing_of
@@ -37,12 +38,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(dead_letters.app, name="dead-letters")
+app.add_typer(states.app, name="state")
 _DATA = Path(".nexus")
 _NOT_BELIEVED = "answers came, but none signed with a key known here: compare bus.signing.keys"
 
 
 def main() -> None:
     """Run the command line."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What a terminal of another encoding has no letter for is shown as an escape.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except NexusError as error:

@@ -138,13 +138,7 @@ class ContextClient:
         Raises:
             BusUnavailableError: it may or may not have been heard.
         """
-        message = Message(
-            run_id=new_run_id(),
-            owner_key=owner_key,
-            role=Role.COMMAND,
-            content=dict(content),
-            metadata={"session_id": session_id},
-        )
+        message = state_message(owner_key, content, session_id)
         payload = encode(message, topic=Topics.SESSION_STATE, signing=self._signing)
         return await self._bus.publish(Topics.SESSION_STATE, payload, once=message.id)
 
@@ -191,6 +185,17 @@ class ContextClient:
                 continue
             waiting.outcome = outcome
             waiting.answered.set()
+
+
+def state_message(owner_key: str, content: Mapping[str, Any], session_id: str) -> Message:
+    """What says this of a session's state now."""
+    return Message(
+        run_id=new_run_id(),
+        owner_key=owner_key,
+        role=Role.COMMAND,
+        content=dict(content),
+        metadata={"session_id": session_id},
+    )
 
 
 def _outcome(content: Any) -> Outcome | None:
