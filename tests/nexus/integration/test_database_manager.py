@@ -2,16 +2,12 @@
 
 import contextlib
 import csv
-import fcntl
 import json
 import os
-import pty
 import re
 import shlex
-import struct
 import subprocess
 import sys
-import termios
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,24 +15,20 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pexpect
 import pytest
 from bson import Decimal128, ObjectId, json_util
 from bson.datetime_ms import DatetimeMS
-from pexpect import fdpexpect
 from pymongo import MongoClient
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 from rich.cells import cell_len
 
+from tests.nexus.support.terminal import Conversation, on_terminal
+
 PROGRAM = Path(__file__).parents[3] / "scripts" / "database_manager.py"
 SECRET = "hunter2"
 PROMPT = "Choice [1-9]:"
 TODAY = datetime.now(UTC).replace(microsecond=0)
-# pexpect's own spawn forks a process that has threads; this way the terminal is the child's own without a fork of ours.
-OWN_TERMINAL = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
-)
 
 Document = dict[str, Any]
 
@@ -82,50 +74,16 @@ class Manager:
             return [*pool.map(lambda command: self.run(*shlex.split(command)), commands)]
 
     @contextlib.contextmanager
-    def terminal(self, *words: str) -> Iterator["Conversation"]:
+    def terminal(self, *words: str) -> Iterator[Conversation]:
         """Run it on a terminal of its own, 80 columns wide."""
-        ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 80, 0, 0))
-        command = [sys.executable, "-c", OWN_TERMINAL, sys.executable, str(PROGRAM), *self._where(), *words]
-        process = subprocess.Popen(
-            command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, env=self._environment({})
-        )
-        os.close(theirs)
-        with contextlib.closing(fdpexpect.fdspawn(ours, encoding="utf-8", timeout=60)) as child:
-            try:
-                yield Conversation(child, process)
-            finally:
-                process.kill()
-                process.wait()
+        with on_terminal([str(PROGRAM), *self._where(), *words], self._environment({})) as conversation:
+            yield conversation
 
     def _where(self) -> list[str]:
         return ["--database", self.database]
 
     def _environment(self, more: dict[str, str]) -> dict[str, str]:
         return {**os.environ, "TERM": "xterm", "NEXUS_DATABASE__URI": self.uri, **self.environment, **more}
-
-
-@dataclass(frozen=True)
-class Conversation:
-    """What is said on a terminal."""
-
-    child: "fdpexpect.fdspawn[str]"
-    process: "subprocess.Popen[bytes]"
-
-    def expect(self, *texts: str) -> None:
-        """Wait for each text in turn."""
-        for text in texts:
-            self.child.expect_exact(text)
-
-    def answer(self, prompt: str, answer: str) -> None:
-        """Wait for a question and answer it."""
-        self.child.expect_exact(prompt)
-        self.child.send(f"{answer}\r")
-
-    def ended(self) -> int:
-        """Wait for the end of the program; returns its exit code."""
-        self.child.expect(pexpect.EOF)
-        return self.process.wait(timeout=60)
 
 
 @pytest.fixture
