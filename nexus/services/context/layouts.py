@@ -134,7 +134,8 @@ def assemble_agent(given: AgentInput) -> Assembled:
         "shown": len(past.messages),
         "repaired": faults + len(past.repairs),
     }
-    stable = len(opening) + (_stays(past, position, given) if pinned else len(past.messages) + 1)
+    # Also where nothing is pinned: the next build may have something to pin, or be able to read it.
+    stable = len(opening) + _stays(past, position, given)
     return _put_together("agent", sections, history, stable, past.repairs)
 
 
