@@ -427,13 +427,27 @@ class TestPrefix:
         check_prefixes(builds)
 
     @pytest.mark.parametrize("placement", PLACEMENTS)
-    def test_nothing_is_pinned_in_any_turn(self, placement: Placement) -> None:
-        """Then all of it is shared, the input too."""
+    @pytest.mark.parametrize("begins", [0, 1, 3, 6, 20])
+    def test_something_is_pinned_for_the_first_time(self, begins: int, placement: Placement) -> None:
+        """As when an agent writes its first TODO list: what was said to be shared before is shared then, too."""
         builds = [
-            assembled(talk(2 * turn), placement=placement, state=SessionState(), current_input=f"text {2 * turn}")
-            for turn in range(10)
+            assembled(
+                talk(2 * turn),
+                placement=placement,
+                state=TODO_ONLY if turn >= begins else SessionState(),
+                current_input=f"text {2 * turn}",
+            )
+            for turn in range(12)
         ]
-        assert check_prefixes(builds) == [len(build.messages) for build in builds[:-1]]
+        check_prefixes(builds)
+
+    @pytest.mark.parametrize("placement", PLACEMENTS)
+    @pytest.mark.parametrize("count", [1, 4, 9])
+    def test_a_history_that_could_not_be_read(self, count: int, placement: Placement) -> None:
+        """Is there in the next build, perhaps with what is pinned."""
+        missing = assembled([], placement=placement, state=SessionState())
+        for state in (SessionState(), TODO_ONLY):
+            check_prefixes([missing, assembled(talk(count), placement=placement, state=state)])
 
     @pytest.mark.parametrize("placement", PLACEMENTS)
     def test_something_is_no_longer_pinned(self, placement: Placement) -> None:
