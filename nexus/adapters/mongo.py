@@ -38,6 +38,7 @@ from nexus.adapters.mongo_schema import (
     is_same_index,
     newest_first,
     origin_of,
+    seen_by,
 )
 from nexus.adapters.mongo_states import COLLECTION as STATES
 from nexus.adapters.mongo_states import find_state, put_state
@@ -184,11 +185,11 @@ class MongoStore:
 
     @_completed
     async def session_messages(
-        self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, internal: bool = False
+        self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, sub_agent: str | None = None
     ) -> list[Row]:
         """Up to `limit` rows of a session after the newest `skip`, whole, newest first, of any role."""
-        query = {"owner_key": {"$eq": owner_key}, "session_id": {"$eq": session_id}}
-        return await self._newest(query if internal else {**query, **NOT_INTERNAL}, limit=limit, skip=skip)
+        query = {"owner_key": {"$eq": owner_key}, "session_id": {"$eq": session_id}, **seen_by(sub_agent)}
+        return await self._newest(query, limit=limit, skip=skip)
 
     @_completed
     async def find_origin(self, owner_key: str, run_id: str) -> RunOrigin | None:

@@ -66,6 +66,13 @@ def is_same_index(wanted: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return same_keys and all((wanted.get(option) or None) == (other.get(option) or None) for option in options)
 
 
+def seen_by(sub_agent: str | None) -> dict[str, Any]:
+    """The condition for the rows that this sub-agent sees, None for the main agent; see `Agent.sees`."""
+    if sub_agent is None:
+        return NOT_INTERNAL
+    return {"$or": [NOT_INTERNAL, {f"metadata.{AGENT_ID}": {"$in": [None, "", sub_agent]}}]}
+
+
 def origin_of(row: Row) -> RunOrigin | None:
     """Where the run of a human's row belongs, read leniently."""
     session, metadata = row.get("session_id"), row.get("metadata")

@@ -338,7 +338,7 @@ class MessageStore(Protocol):
         ...
 
     async def session_messages(
-        self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, internal: bool = False
+        self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, sub_agent: str | None = None
     ) -> list[Row]:
         """Up to `limit` rows of a session after the newest `skip`, whole, newest first, of any role.
 
@@ -347,7 +347,7 @@ class MessageStore(Protocol):
             session_id: of which session.
             limit: rows at most.
             skip: rows that are passed over, because they were read before.
-            internal: with those that are internal to a sub-agent.
+            sub_agent: with what is internal to the sub-agent of this id or names nobody; None for nothing internal.
         """
         ...
 

@@ -97,7 +97,7 @@ async def read_session(
             origin.session_id,
             limit=_SESSION_PAGE,
             skip=len(rows),
-            internal=origin.sub_agent is not None,
+            sub_agent=origin.sub_agent,
         )
         rows += page
         usable = [row for row in _stored_until(rows, last_id) if row.get("run_id") != current_run_id]

@@ -343,8 +343,10 @@ async def test_internal_rows_of_a_session(place: Place) -> None:
     async with place.open() as store:
         assert ids(await store.session_messages("o", "s", limit=4)) == seen
         assert ids(await store.session_messages("o", "s", limit=9, skip=1)) == seen[1:]
-        with_internal = await store.session_messages("o", "s", limit=50, internal=True)
+        with_internal = await store.session_messages("o", "s", limit=50, sub_agent="reviewer")
         assert ids(with_internal) == [f"m{number}" for number in range(8, -1, -1)]
+        for other in ("writer", ""):
+            assert ids(await store.session_messages("o", "s", limit=4, sub_agent=other)) == seen
         assert ids(await store.newest_messages("o", limit=9, excerpt_chars=100)) == seen
     assert with_internal[5]["metadata"] == INTERNAL
 
@@ -369,7 +371,7 @@ async def test_a_session_is_a_text(place: Place, name: str) -> None:
         await store.insert_message(row(2, session_id=name))
         await store.insert_message(row(3, owner_key=name, session_id=name))
         assert ids(await store.session_messages("o", name, limit=5)) == ["m2"]
-        assert ids(await store.session_messages(name, name, limit=5, internal=True)) == ["m3"]
+        assert ids(await store.session_messages(name, name, limit=5, sub_agent="x")) == ["m3"]
 
 
 @pytest.mark.parametrize("changes", MALFORMED.values(), ids=MALFORMED.keys())

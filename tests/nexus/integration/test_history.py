@@ -278,14 +278,23 @@ class TestSession:
         assert ids((await session(home)).rows) == names(4, 2, 1)
 
     async def test_what_is_internal(self, home: Home) -> None:
-        """Is read for sub-agents alone, and counts for nobody else."""
+        """Is read for that sub-agent alone, and counts for nobody else: what one did leaves others their history."""
         home.plant([row(number, metadata=INTERNAL if number % 2 else {}) for number in range(600)])
         main = await session(home, messages=300)
         assert ids(main.rows) == names(*range(598, -1, -2))
         assert not main.stopped_early
-        for sub_agent in ("reviewer", "other", ""):
-            past = await session(home, RunOrigin("s", sub_agent), messages=600)
-            assert (len(past.rows), past.stopped_early) == (600, False)
+        past = await session(home, RunOrigin("s", "reviewer"), messages=600)
+        assert (len(past.rows), past.stopped_early) == (600, False)
+        for sub_agent in ("other", ""):
+            assert (await session(home, RunOrigin("s", sub_agent), messages=300)) == main
+
+    async def test_what_is_internal_to_nobody(self, home: Home) -> None:
+        """Is every sub-agent's, and not the main agent's."""
+        nobody = [{"sub_agent_internal": True, **given} for given in ({}, {"agent_id": ""}, {"agent_id": None})]
+        home.plant([row(number, metadata=metadata) for number, metadata in enumerate([{}, *nobody])])
+        for sub_agent in ("reviewer", ""):
+            assert ids((await session(home, RunOrigin("s", sub_agent))).rows) == names(3, 2, 1, 0)
+        assert ids((await session(home)).rows) == names(0)
 
     async def test_a_mixed_session_of_texts_and_dates(self, home: Home) -> None:
         """Through every page."""
@@ -312,9 +321,11 @@ class TestSession:
 
         class Growing(FakeStore):
             async def session_messages(
-                self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, internal: bool = False
+                self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, sub_agent: str | None = None
             ) -> list[Row]:
-                page = await super().session_messages(owner_key, session_id, limit=limit, skip=skip, internal=internal)
+                page = await super().session_messages(
+                    owner_key, session_id, limit=limit, skip=skip, sub_agent=sub_agent
+                )
                 self.plant("messages", [row(10_000 + len(self.messages))])
                 return page
 

@@ -89,12 +89,12 @@ class FakeStore:
         return {name: found[0][name] for name in _HEADER if name in found[0]} if found else None
 
     async def session_messages(
-        self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, internal: bool = False
+        self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, sub_agent: str | None = None
     ) -> list[Row]:
         """Up to `limit` rows of a session after the newest `skip`, whole, newest first, of any role."""
         self._ask("session_messages")
         of_session = [row for row in self._of(owner_key) if row.get("session_id") == session_id]
-        return [dict(row) for row in of_session if internal or not _is_internal(row)][skip : skip + limit]
+        return [dict(row) for row in of_session if _is_seen_by(sub_agent, row)][skip : skip + limit]
 
     async def find_origin(self, owner_key: str, run_id: str) -> RunOrigin | None:
         """Where the run's human input was recorded."""
@@ -175,6 +175,12 @@ def _is_shown(row: Row) -> bool:
 def _is_internal(row: Row) -> bool:
     metadata = row.get("metadata")
     return isinstance(metadata, dict) and metadata.get("sub_agent_internal") is True
+
+
+def _is_seen_by(sub_agent: str | None, row: Row) -> bool:
+    if not _is_internal(row):
+        return True
+    return sub_agent is not None and row["metadata"].get("agent_id") in (None, "", sub_agent)
 
 
 def _excerpt(row: Row, chars: int | None) -> Row:

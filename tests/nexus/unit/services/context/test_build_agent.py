@@ -419,10 +419,10 @@ class TestMissing:
 
         class Broken(FakeStore):
             async def session_messages(
-                self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, internal: bool = False
+                self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, sub_agent: str | None = None
             ) -> list[Row]:
                 return await super().session_messages(
-                    f"not {owner_key}", session_id, limit=limit, skip=skip, internal=internal
+                    f"not {owner_key}", session_id, limit=limit, skip=skip, sub_agent=sub_agent
                 )
 
         async with agent_parts(store=Broken()) as parts:
