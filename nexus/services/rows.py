@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from nexus.core.models import Message, Role
 from nexus.core.ports import Row, RunOrigin
-from nexus.services.context.agents import AGENT_ID, internal_marks, is_internal
+from nexus.services.context.agents import AGENT_ID, internal_marks, named_agent
 
 # BSON has no larger integers.
 _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
@@ -71,10 +71,7 @@ def given_session(message: Message) -> str | None:
 
 def _given_marks(message: Message) -> dict[str, Any]:
     """What a sender says of a message that is a sub-agent's own business."""
-    if not is_internal(message.metadata):
-        return {}
-    agent_id = message.metadata.get(AGENT_ID)
-    return internal_marks(agent_id if isinstance(agent_id, str) else "")
+    return internal_marks(named_agent(message.metadata))
 
 
 def _row(message: Message, role: str, content: Any, metadata: dict[str, Any]) -> Row:

@@ -55,6 +55,14 @@ def is_internal(metadata: Any) -> bool:
     return isinstance(metadata, Mapping) and bool(metadata.get(INTERNAL))
 
 
+def named_agent(metadata: Any) -> str | None:
+    """The sub-agent that a message with this metadata is internal to, `""` if it names none; None if it is not."""
+    if not is_internal(metadata):
+        return None
+    agent_id = metadata.get(AGENT_ID)
+    return agent_id if isinstance(agent_id, str) else ""
+
+
 def internal_marks(sub_agent: str | None) -> dict[str, Any]:
     """The marks of what belongs to this sub-agent; none for the main agent."""
     return {} if sub_agent is None else {INTERNAL: True, AGENT_ID: sub_agent}

@@ -113,13 +113,15 @@ def _newest(items: Sequence[_Item], most: int) -> list[_Item]:
 
 
 def _folder(note: FolderNote) -> str:
-    return "/".join(part for part in note.folder.replace("\\", "/").split("/") if part not in {"", "."}) or "/"
+    path = note.folder.strip().replace("\\", "/")
+    root = "/" if path.startswith("/") else ""
+    return root + "/".join(part for part in path.split("/") if part not in {"", "."}) or "."
 
 
 def _depth(note: FolderNote) -> tuple[int, str]:
     """Shallow folders first, those of one depth by name."""
     folder = _folder(note)
-    return (0 if folder == "/" else folder.count("/") + 1, folder)
+    return (0 if folder in {".", "/"} else folder.strip("/").count("/") + 1, folder)
 
 
 def _one_line(text: str) -> str:

@@ -12,7 +12,7 @@ from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import Message, Role, Run
 from nexus.core.ports import RunOrigin
 from nexus.core.wire import explain
-from nexus.services.context.agents import Agent, read_agent
+from nexus.services.context.agents import Agent, named_agent, read_agent
 from nexus.services.context.clock import parse_moment, parse_offset
 from nexus.services.context.escape import canonical
 from nexus.services.context.formats import FORMATS
@@ -67,8 +67,9 @@ class BuildRequest:
 
     @property
     def origin(self) -> RunOrigin:
-        """Where the run belongs."""
-        return RunOrigin(self.session_id, self.agent.sub_agent)
+        """Where the run belongs: to a sub-agent also where only its input is marked as internal to one."""
+        sub_agent = self.agent.sub_agent
+        return RunOrigin(self.session_id, named_agent(self.human.metadata) if sub_agent is None else sub_agent)
 
     @property
     def continuation(self) -> bool:

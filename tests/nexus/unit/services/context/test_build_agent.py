@@ -294,6 +294,18 @@ class TestRoles:
             content = await parts.build(asking())
         assert seen(content) == ["hello"]
 
+    async def test_an_input_that_is_marked(self) -> None:
+        """As a sub-agent's own business it never reaches the main agent, whoever asks for its context."""
+        marks = {"sub_agent_internal": True, "agent_id": "reviewer"}
+        async with agent_parts() as parts:
+            marked = asking(run_id="run_0")
+            marked.content["history"][0]["metadata"] = marks
+            await parts.build(marked)
+            await parts.persistence.flush()
+            content = await parts.build(asking("and now", request_id="msg_2"))
+        assert [row["metadata"] for row in parts.store.messages[:1]] == [{"source": "new_run", **marks}]
+        assert seen(content) == ["and now"]
+
     async def test_a_sub_agent_sees_its_earlier_runs_and_nobody_else_does(self) -> None:
         """Not the main agent, not another sub-agent, and not the memory of the dialogue layout."""
         async with agent_parts() as parts:

@@ -50,7 +50,7 @@ class TestBlocks:
             "## Agent Role Definition\n\nYou lead.",
             "## Current TODO List\n\n- [ ] write (ID: 1)\n- [~] read (ID: t.2)\n- [x] plan (ID: 3)",
             "## Useful Information\n\n- The port is 80.\n- It rains.",
-            "## Folder Notes\n\n### /\n- A note.\n\n### src\n- Tests are elsewhere.",
+            "## Folder Notes\n\n### .\n- A note.\n\n### src\n- Tests are elsewhere.",
         ]
         assert {(block.dropped, block.truncated, block.escaped, block.sources) for block in blocks} == {(0, 0, 0, ())}
 
@@ -131,7 +131,7 @@ class TestFolders:
         folders = ("src/b/c", "src/b", "docs", "src/a", "src", ".", "a/b/c/d")
         (text,) = texts(folder_notes=tuple(FolderNote(folder, folder, "t") for folder in folders))
         headings = [line for line in text.split("\n") if line.startswith("### ")]
-        assert headings == ["### /", "### docs", "### src", "### src/a", "### src/b", "### src/b/c", "### a/b/c/d"]
+        assert headings == ["### .", "### docs", "### src", "### src/a", "### src/b", "### src/b/c", "### a/b/c/d"]
 
     @pytest.mark.parametrize(
         ("given_folder", "shown"),
@@ -141,8 +141,10 @@ class TestFolders:
             ("src/a/", "src/a"),
             ("./src//a", "src/a"),
             (".\\src", "src"),
-            ("", "/"),
-            ("./", "/"),
+            ("", "."),
+            ("./", "."),
+            ("/", "/"),
+            ("/src//a", "/src/a"),
             ("..", ".."),
             ("a b\nc", "a b c"),
         ],
