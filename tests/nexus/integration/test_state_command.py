@@ -1,0 +1,398 @@
+"""`nexus state` as operators use it: the program, on a Redis and a MongoDB, with a service that keeps what is said."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import anyio
+import pytest
+from anyio.to_thread import run_sync
+from hypothesis import given
+from hypothesis import strategies as st
+from pymongo import MongoClient
+from pymongo.collection import Collection
+from redis import Redis
+
+from nexus.bootstrap import Nexus, open_nexus
+from nexus.config import BusSettings, load_settings
+from nexus.core.errors import NexusError
+from nexus.services.context.session_state import SessionState, read_state
+from nexus.services.context.state_document import shown
+from nexus.states.saying import content_of
+from nexus.states.shown import as_object, lines
+from tests.nexus.support.terminal import Conversation, on_terminal
+from tests.nexus.support.waiting import until
+
+pytestmark = pytest.mark.once
+
+STATE: dict[str, Any] = {
+    "role": "You write tests.\n## Current TODO List\nfor 你好 👩‍🚀",
+    "sub_agent_roles": {"code reviewer": "You look closely.\nTwice."},
+    "todos": [
+        {"id": "t1", "text": "Read\nthe code", "status": "completed"},
+        {"id": "t2", "text": "Ask", "status": "in_progress"},
+        {"id": "t3", "text": "Write", "status": "pending"},
+    ],
+    "useful_info": [{"id": "i1", "text": "Tests are in tests/.\nAll of them.", "created_at": "2025-12-10T13:00:00Z"}],
+    "folder_notes": [
+        {"id": "1", "folder": "src/parser", "text": "Generated."},
+        {"id": "2", "folder": "docs", "text": "x"},
+    ],
+}
+SHOWN = r"""## Agent Role Definition
+
+You write tests.
+\## Current TODO List
+for 你好 👩\u200d🚀
+
+## Current TODO List
+
+- [x] Read the code (ID: t1)
+- [~] Ask (ID: t2)
+- [ ] Write (ID: t3)
+
+## Useful Information
+
+- Tests are in tests/.
+  All of them.
+
+## Folder Notes
+
+### docs
+- x
+
+### src/parser
+- Generated.
+
+Roles of sub-agents:
+
+- code reviewer: You look closely.
+  Twice.
+"""
+NASTY = "\x1b[31mred\x07\x85\u202etxt\x9b2J"
+Items = st.SearchStrategy[dict[str, Any]]
+STAMP = f"{1:018d}0{'a' * 16}"
+NOBODY = "is a service running on this bus, with this bus.mode and bus.channel_prefix? (nexus doctor)"
+
+
+@dataclass(frozen=True)
+class Desk:
+    """The command, on names of the test's own."""
+
+    environment: Mapping[str, str]
+
+    async def run(self, *words: str, stdin: str | bytes = b"", **environment: str) -> CompletedProcess[str]:
+        """Run `nexus state` with these words."""
+        done = await anyio.run_process(
+            [sys.executable, "-m", "nexus", "state", *words],
+            input=stdin.encode() if isinstance(stdin, str) else stdin,
+            check=False,
+            env={**os.environ, **self.environment, **environment},
+        )
+        return CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    async def kept(self, *words: str) -> Any:
+        """The state that is shown as JSON."""
+        done = await self.run("show", "--json", *words)
+        assert (done.returncode, done.stderr) == (0, "")
+        return json.loads(done.stdout)
+
+    async def at_keyboard(self, answer: str, *words: str) -> int:
+        """Run `nexus state clear` on a terminal and answer its question; returns the exit code."""
+
+        def talk() -> int:
+            command = ["-m", "nexus", "state", "clear", *words]
+            with on_terminal(command, {**os.environ, "TERM": "xterm", **self.environment}) as conversation:
+                return _answered(conversation, answer)
+
+        return await run_sync(talk)
+
+    def service(self, **environment: str) -> AbstractAsyncContextManager[Nexus]:
+        """A service with the same settings."""
+        return open_nexus(load_settings(None, {**self.environment, **environment}))
+
+
+def _answered(conversation: Conversation, answer: str) -> int:
+    conversation.answer("Clear todos, role of session s1 of ada? [y/N]", answer)
+    return conversation.ended()
+
+
+@pytest.fixture
+def desk(redis_url: str, mongo_uri: str, database_name: str, channel_prefix: str) -> Desk:
+    """The command and whoever serves, on the test's own names."""
+    return Desk(
+        {
+            "NEXUS_BUS__URL": redis_url,
+            "NEXUS_BUS__CHANNEL_PREFIX": channel_prefix,
+            "NEXUS_DATABASE__URI": mongo_uri,
+            "NEXUS_DATABASE__NAME": database_name,
+            "NEXUS_DATABASE__TIMEOUT_MS": "5000",
+        }
+    )
+
+
+@pytest.fixture(params=["pubsub", "streams"])
+def either(request: pytest.FixtureRequest, desk: Desk) -> Desk:
+    """The same, in both modes of the bus."""
+    return Desk({**desk.environment, "NEXUS_BUS__MODE": request.param})
+
+
+@pytest.fixture
+def states(mongo_uri: str, database_name: str) -> Iterator[Collection[dict[str, Any]]]:
+    """Where the states are kept."""
+    with MongoClient[dict[str, Any]](mongo_uri) as client:
+        yield client[database_name]["session_states"]
+
+
+async def becomes(nexus: Nexus, wanted: SessionState, owner: str = "ada", session: str = "s1") -> None:
+    """Wait until the service has stored that state."""
+
+    async def stored() -> bool:
+        row = await nexus.store.find_session_state(owner, session)
+        return shown(row["document"] if row else None)[0] == wanted
+
+    await until(stored)
+
+
+async def test_there_and_back(either: Desk, tmp_path: Path) -> None:
+    """What is sent is shown as it is pinned, and as JSON that makes the same state of another session."""
+    file = tmp_path / "state.json"
+    file.write_text(json.dumps(STATE), encoding="utf-8-sig")
+    said = "Sent: it is on the stream until a service has stored it."
+    if either.environment["NEXUS_BUS__MODE"] == "pubsub":
+        said = "Sent: 1 service heard it."
+    state = read_state(STATE, "")
+    async with either.service() as nexus:
+        sent = await either.run("send", "--owner", "ada", "--session", "s1", str(file))
+        assert (sent.returncode, sent.stdout, sent.stderr) == (0, said + "\n", "")
+        await becomes(nexus, state)
+        given = await either.run("show", "--owner", "ada", "--session", "s1", "--json")
+        again = await either.run("send", "--owner", "bob", "-", stdin=given.stdout)
+        assert (again.returncode, again.stderr) == (0, "")
+        await becomes(nexus, state, "bob", "default")
+    assert (await either.run("show", "--owner", "ada", "--session", "s1")).stdout == SHOWN
+    assert await either.kept("--owner", "bob") == json.loads(given.stdout)
+    assert given.stdout.isascii()
+
+
+async def test_a_message_on_streams_waits_for_a_service(desk: Desk) -> None:
+    """It is sent while there is none, and stored by the one that comes."""
+    streams = Desk({**desk.environment, "NEXUS_BUS__MODE": "streams"})
+    content = {"op": "patch", "state": {"todos": [{"id": 1, "text": "wait"}]}}
+    sent = await streams.run("send", "--owner", "ada", "--session", "s1", "-", stdin=json.dumps(content))
+    assert (sent.returncode, sent.stderr) == (0, "")
+    async with streams.service() as nexus:
+        await becomes(nexus, read_state(content["state"], ""))
+
+
+async def test_a_message_on_pubsub_that_nobody_hears(desk: Desk) -> None:
+    """Is said to be lost, with what may be wrong; exit 1, to send and to clear."""
+    sent = await desk.run("send", "--owner", "ada", "-", stdin="{}")
+    cleared = await desk.run("clear", "--owner", "ada", "--yes")
+    for done in (sent, cleared):
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", f"nexus: nobody heard it: {NOBODY}\n")
+
+
+async def test_signed_messages(desk: Desk) -> None:
+    """A service that believes signed messages alone takes what a command with its key sends, and nothing else."""
+    keys = {"NEXUS_BUS__SIGNING__KEYS": "{k1: a secret of 16 characters}", "NEXUS_BUS__SIGNING__REQUIRED": "true"}
+    words = ("send", "--owner", "ada", "--session", "s1", "-")
+    async with desk.service(**keys) as nexus:
+        assert (await desk.run(*words, stdin='{"role": "forged"}')).returncode == 0
+        assert (await desk.run(*words, stdin='{"useful_info": []}', **keys)).returncode == 0
+        await becomes(nexus, SessionState(useful_info=()))
+
+
+async def test_clearing_asks_on_a_terminal(desk: Desk) -> None:
+    """Only after a yes, only the parts that are named; with --yes at once."""
+    state = read_state(STATE, "")
+    words = ("--owner", "ada", "--session", "s1")
+    parts = ("--part", "todos", "--part", "role", "--part", "todos")
+    async with desk.service() as nexus:
+        await desk.run("send", *words, "-", stdin=json.dumps(STATE))
+        await becomes(nexus, state)
+        for answer in ("", "n", "yess"):
+            assert await desk.at_keyboard(answer, *words, *parts) == 1
+        for line in (b"", b"n\n", b"\xff\n"):
+            refused = await desk.run("clear", *words, stdin=line)
+            assert (refused.returncode, refused.stdout) == (1, "")
+            assert refused.stderr.startswith("Clear the whole state of session s1 of ada? [y/N] ")
+            assert refused.stderr.endswith("nexus: nothing was done; --yes does it without asking\n")
+        await becomes(nexus, state)
+        assert await desk.at_keyboard("y", *words, *parts) == 0
+        await becomes(nexus, replace(state, role=None, todos=None))
+        assert (await desk.run("clear", *words, "--yes")).stdout == "Sent: 1 service heard it.\n"
+        await becomes(nexus, SessionState())
+    assert (await desk.run("show", *words)).stdout == "Nothing is kept of session s1 of ada.\n"
+    assert await desk.kept(*words) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('{"todos": [{"id": "a", "text": "x", "status": "done"}]}', "todos[0].status: 'done' is unknown; allowed: pe"),
+        ('{"todo": []}', "'todo' is unknown; allowed: role, sub_agent_roles, todos, useful_info, folder_notes"),
+        ('{"op": "sett"}', "op: 'sett' is unknown; allowed: set, patch, clear"),
+        ('{"op": null}', "a JSON object is needed, with op: set, patch, clear"),
+        ('{"op": "patch"}', "a patch needs state or remove"),
+        ('{"op": "patch", "remove": {"todos": [[]]}}', "remove.todos[0]: 1 to 128 letters, digits"),
+        ('{"op": "set", "state": {"role": " "}}', "state.role: is blank; a text of 1 to 32000 characters is needed"),
+        ('{"op": "clear", "parts": ["x"]}', "parts[0]: 'x' is unknown; allowed: role, sub_agent_roles"),
+        ("[]", "a JSON object is needed: a state, or a message with op: set, patch, clear"),
+        ("", "not JSON: Expecting value: line 1 column 1 (char 0)"),
+        ('{"role":\n x}', "not JSON: Expecting value: line 2 column 2 (char 10)"),
+        ('{"role": 1e999}', "not JSON: a number that is not finite"),
+        ('{"role": NaN}', "not JSON: a number that is not finite"),
+        ('{"role": "\\ud800"}', "not JSON: half a surrogate pair"),
+        ('{"role": %s}' % ("9" * 5_000), "not JSON: Exceeds the limit (4300 digits)"),
+        ('{"role": %s}' % ("[" * 70 + "]" * 70), "nested deeper than 64"),
+        ('{"role": %s}' % ("[" * 400 + "]" * 400), "nested deeper than 64"),
+        ("[" * 100_000, "nested too deep"),
+        (json.dumps({"useful_info": ["x" * 7_000] * 200}, indent=9), "14008"),
+        ('{"role": "%s"}' % ("x" * (1 << 24)), "more than 16777216 bytes"),
+    ],
+    ids=lambda value: value[:40],
+)
+def test_what_is_wrong_with_a_file(tmp_path: Path, text: str, fault: str) -> None:
+    """Is said with the place and what is allowed, and nothing is sent."""
+    file = tmp_path / "x.json"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(NexusError) as caught:
+        content_of(str(file), BusSettings(), "ada", "default")
+    assert str(caught.value).startswith(f"{file}: {fault}")
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("send", "--owner", "ada", "-"), "standard input: not UTF-8 at byte 1"),
+        (("send", "--owner", "ada", "no\x1bwhere"), "no\\x1bwhere: cannot be read: No such file or directory"),
+        (("send", "--owner", "ada", "."), ".: cannot be read: Is a directory"),
+        (("send", "--owner", "", "-"), "--owner: String should have at least 1 character"),
+        (("show", "--owner", "x" * 257), "--owner: String should have at most 256 characters"),
+        (("show", "--owner", "\udcff"), "--owner and --session: UTF-8 text is needed"),
+        (("show", "--owner", "ada", "--session", ""), "--session: a text of 1 to 256 characters is needed"),
+        (("clear", "--owner", "ada", "--part", "todo"), "--part: 'todo' is unknown; allowed: role, sub_agent_roles"),
+    ],
+    ids=lambda value: ascii(value)[:40],
+)
+async def test_what_is_wrong_with_words(desk: Desk, words: tuple[str, ...], fault: str) -> None:
+    """One line and exit code 1, before anything is asked or sent."""
+    done = await desk.run(*words, stdin=b"{\xff}")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith(f"nexus: {fault}")
+
+
+async def test_servers_that_are_away(desk: Desk) -> None:
+    """Which one and what to do is said in one line; exit code 1. What is kept can be shown without a bus."""
+    no_redis = await desk.run("send", "--owner", "ada", "-", stdin="{}", NEXUS_BUS__URL="redis://127.0.0.1:1/0")
+    no_mongodb = await desk.run("show", "--owner", "ada", NEXUS_DATABASE__URI="mongodb://127.0.0.1:1")
+    no_bus = await desk.run("clear", "--owner", "ada", NEXUS_BUS__MODE="memory")
+    faults = [
+        "nexus: Redis does not do what was asked (ConnectionError): see that Redis runs, and bus.url",
+        "nexus: MongoDB does not do what was asked (ServerSelectionTimeoutError): see that MongoDB runs, and database",
+        "nexus: bus.mode is memory: there is no other process to tell",
+    ]
+    for done, fault in zip((no_redis, no_mongodb, no_bus), faults, strict=True):
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+        assert done.stderr.startswith(fault)
+    shown_without = await desk.run("show", "--owner", "ada", NEXUS_BUS__MODE="memory")
+    assert (shown_without.returncode, shown_without.stdout) == (0, "Nothing is kept of session default of ada.\n")
+
+
+async def test_a_stream_that_is_none(desk: Desk, channel_prefix: str) -> None:
+    """A key of the topic's name that is no stream is said to be the reason."""
+    with Redis.from_url(desk.environment["NEXUS_BUS__URL"]) as redis:
+        redis.set(f"{channel_prefix}session.state", "x", ex=60)
+    done = await desk.run("send", "--owner", "ada", "-", stdin="{}", NEXUS_BUS__MODE="streams")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "(a key of that name is of another type): see what stands under <prefix>session.state" in done.stderr
+
+
+async def test_what_others_have_stored(desk: Desk, states: Collection[dict[str, Any]]) -> None:
+    """What cannot be read is counted and left out, and nothing but printable characters reaches a terminal."""
+    said = [STAMP]
+    text = [f"{NASTY}\nlast", STAMP]
+    good = {"id": NASTY, "said": said, "removed": "", "fields": {"text": text, "status": ["pending", STAMP]}}
+    document = {
+        "role": {"items": [{**good, "fields": {"text": text}}]},
+        "sub_agent_roles": {"items": [{**good, "fields": {"text": text}}]},
+        "todos": {"items": [good, {"id": NASTY}, 5]},
+        "useful_info": "none",
+    }
+    owner = f"$a {NASTY}"
+    states.insert_one({"owner_key": owner, "session_id": "default", "revision": 1, "document": document})
+    for words in (("show",), ("show", "--json")):
+        done = await desk.run(*words, "--owner", owner)
+        assert done.returncode == 0
+        assert done.stderr == "nexus: 3 faults in what is kept, left out; the first: todos.items[1]: cannot be read\n"
+        assert all(char.isprintable() or char == "\n" for char in done.stdout)
+        assert "last" in done.stdout
+    nothing = await desk.run("show", "--owner", owner, "--session", NASTY)
+    assert all(char.isprintable() or char == "\n" for char in nothing.stdout)
+    assert "\\x1b[31mred" in nothing.stdout
+
+
+async def test_a_terminal_of_another_encoding(desk: Desk, states: Collection[dict[str, Any]]) -> None:
+    """What it has no letter for is shown as an escape."""
+    item = {"id": "", "said": [STAMP], "removed": "", "fields": {"text": ["Ä 你", STAMP]}}
+    document = {"role": {"items": [item]}}
+    states.insert_one({"owner_key": "ada", "session_id": "default", "revision": 1, "document": document})
+    command = [sys.executable, "-m", "nexus", "state", "show", "--owner", "ada"]
+    environment = {**os.environ, **desk.environment, "PYTHONIOENCODING": "latin-1"}
+    done = await anyio.run_process(command, check=False, env=environment)
+    assert (done.returncode, done.stdout.decode("latin-1")) == (0, "## Agent Role Definition\n\nÄ \\u4f60\n")
+
+
+def test_what_is_kept_and_not_pinned() -> None:
+    """Of what is too much for a context it is said how much more there is; parts that are empty are named."""
+    notes = [{"folder": "a", "text": f"note {number}"} for number in range(7)]
+    state = read_state({"useful_info": [f"info {n}" for n in range(120)], "folder_notes": notes, "todos": []}, "")
+    found = lines(state)
+    assert found[-1] == "Given and empty: todos"
+    assert [line for line in found if line.startswith("(")] == [
+        "(20 more, older, are kept and not pinned; --json shows them)",
+        "(2 more, older, are kept and not pinned; --json shows them)",
+    ]
+
+
+def id_of(item: Any) -> Any:
+    """What no two items of a list share."""
+    return item["id"]
+
+
+WORDS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=9).map(lambda text: f"x{text}")
+TIMES = st.none() | st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat)
+IDS = st.integers(0, 9)
+TODOS: Items = st.fixed_dictionaries(
+    {"id": IDS, "text": WORDS, "status": st.sampled_from(["pending", "completed", "inProgress"])}
+)
+INFOS: Items = st.fixed_dictionaries({"id": IDS, "text": WORDS, "created_at": TIMES})
+NOTES: Items = st.fixed_dictionaries({"id": IDS, "text": WORDS, "folder": WORDS, "created_at": TIMES})
+STATES = st.fixed_dictionaries(
+    {},
+    optional={
+        "role": WORDS,
+        "sub_agent_roles": st.dictionaries(WORDS, WORDS, max_size=3),
+        "todos": st.lists(TODOS, unique_by=id_of),
+        "useful_info": st.lists(INFOS, unique_by=id_of),
+        "folder_notes": st.lists(NOTES, unique_by=id_of),
+    },
+)
+
+
+@given(STATES)
+def test_every_state(value: dict[str, Any]) -> None:
+    """As JSON it is read as the same state, and its lines can be shown on any terminal."""
+    state = read_state(value, "")
+    assert read_state(json.loads(json.dumps(as_object(state))), "") == state
+    assert all(line.isprintable() for line in lines(state))
+    assert bool(lines(state)) == (state != SessionState())
