@@ -17,6 +17,8 @@ from nexus.services.context.validity import admit
 
 # What the next build shares when the tools may not be all there: the identity.
 _WITHOUT_TOOLS: Final = 1
+# The block of the run's own later messages; a continuation has one.
+_RUN: Final = "RUN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class RunPrefix:
         later = admit(said_in_run(request.later, request.agent), "run.history", after=self.messages)
         manifest = {**self.manifest, "notes": [*self.notes, *later.repairs]}
         if later.messages:
-            run = Passage.of("RUN", later).describe(len(self.messages))
+            run = Passage.of(_RUN, later).describe(len(self.messages))
             manifest["blocks"] = [*self.manifest["blocks"], run]
         if "tools" in self.degraded and request.layout == "dialogue":
             manifest["prefix"] = describe_prefix(self.messages, _WITHOUT_TOOLS)
@@ -101,7 +103,13 @@ def in_format(form: str, content: dict[str, Any]) -> dict[str, Any]:
     if form == DEFAULT_FORMAT:
         return content
     manifest = content["context"]
-    converted = convert(form, content["messages"], content["tools"], stable=manifest["prefix"]["messages"])
+    converted = convert(
+        form,
+        content["messages"],
+        content["tools"],
+        stable=manifest["prefix"]["messages"],
+        goes_on=any(block["tag"] == _RUN for block in manifest["blocks"]),
+    )
     blocks = [{**block, "place": converted.places[block["index"]]} for block in manifest["blocks"]]
     notes = [*manifest["notes"], *(f"{form}: {note}" for note in converted.notes)]
     return {

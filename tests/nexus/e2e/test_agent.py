@@ -249,5 +249,6 @@ async def test_every_provider_takes_what_is_answered(  # noqa: PLR0917  # fixtur
     assert content.get("format", "openai") == form
     assert content["tools"]
     assert ("system" in content) == (form != "openai")
+    assert ("cache_control" in json.dumps(content["messages"][-1])) == (form == "anthropic")
     assert len({place for place in places if place}) == len([place for place in places if place])
     assert any("no result" in note for note in content["context"]["notes"])

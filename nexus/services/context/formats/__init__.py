@@ -5,9 +5,9 @@ list says first it says first in every format, and the beginning of what comes o
 alone, so that a cache holds in every format alike.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from nexus.services.context.formats.anthropic import to_anthropic
 from nexus.services.context.formats.converted import Converted
@@ -16,7 +16,21 @@ from nexus.services.context.formats.openai import to_openai
 
 __all__ = ["FORMATS", "Converted", "convert"]
 
-Converter = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]], int], Converted]
+
+class Converter(Protocol):
+    """What makes one form of a list; the arguments are those of `convert`."""
+
+    def __call__(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        /,
+        *,
+        stable: int,
+        goes_on: bool,
+    ) -> Converted:
+        """The list and the tools in that form."""
+
 
 FORMATS: Final[Mapping[str, Converter]] = MappingProxyType(
     {"openai": to_openai, "anthropic": to_anthropic, "gemini": to_gemini}
@@ -24,7 +38,12 @@ FORMATS: Final[Mapping[str, Converter]] = MappingProxyType(
 
 
 def convert(
-    form: str, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, stable: int
+    form: str,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
+    *,
+    stable: int,
+    goes_on: bool = False,
 ) -> Converted:
     """A valid list and the tools that go with it, in the form `form`.
 
@@ -33,10 +52,11 @@ def convert(
         messages: the list in OpenAI's form, as the validity gate leaves it.
         tools: definitions in the OpenAI function form, as the registry checks them.
         stable: how many of the first messages the next build repeats byte for byte.
+        goes_on: the list ends in the middle of a run, so that the run's next call is likely to repeat all of it.
 
     Raises:
         ValueError: there is no such form; the text says which there are.
     """
     if form not in FORMATS:
         raise ValueError(f"format: one of {', '.join(FORMATS)} is needed")
-    return FORMATS[form](messages, tools, stable)
+    return FORMATS[form](messages, tools, stable=stable, goes_on=goes_on)

@@ -8,7 +8,7 @@ What that API demands beyond its types, and how it is kept:
 - No text is blank, and the last one of an assistant does not end in white space. It is cut off every assistant text, so
   that a text stays the same when more follows.
 - `system` stands for itself; a system message further back becomes text of the user.
-- At most four blocks are marked as the end of what is to be cached; here at most two are.
+- At most four blocks are marked as the end of what is to be cached; here at most three are.
 - The schema of a tool is that of an object and combines no others at its top.
 
 The sources are in docs/decisions/0013-one-list-three-formats.md.
@@ -34,15 +34,19 @@ from nexus.services.context.formats.converted import (
 _COMBINING: Final = ("oneOf", "allOf", "anyOf")
 
 
-def to_anthropic(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], stable: int) -> Converted:
-    """`messages` with `system` apart, and a mark for the cache on the last block of what is stable."""
+def to_anthropic(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, stable: int, goes_on: bool
+) -> Converted:
+    """`messages` with `system` apart, and marks for the cache where the next call may go on from."""
     leading = leading_system(messages)
     system = [_text(message["content"]) for message in messages[:leading]]
     conversation = _Conversation()
     if needs_opening(messages, leading):
         conversation.open()
     places = [conversation.add(message) for message in messages[leading:]]
-    _mark(system, conversation.turns.messages, places, min(stable, len(messages)))
+    last_blocks = [*system, *(conversation.turns.messages[place.turn]["content"][place.last] for place in places)]
+    for count in _repeated(leading, len(messages), stable, goes_on=goes_on):
+        last_blocks[count - 1]["cache_control"] = {"type": "ephemeral"}
     shown = [_tool(tool) for tool in tools]
     return Converted(
         messages=conversation.turns.messages,
@@ -103,20 +107,15 @@ def _result(message: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": message["content"]}
 
 
-def _mark(system: list[dict[str, Any]], messages: list[dict[str, Any]], places: Sequence[Place], stable: int) -> None:
-    """Mark the last block of what is stable, and the last of `system` if all of that is stable.
+def _repeated(leading: int, count: int, stable: int, *, goes_on: bool) -> set[int]:
+    """How many of the first of `count` messages later calls repeat, as far as is worth a mark.
 
-    A mark beyond what is stable would have the provider write a cache, for which it charges, that nobody reads.
+    What is stable, and so much of it as is `system`. A mark beyond would have the provider write a cache, for which it
+    charges, that nobody reads. But in the middle of a run the next call repeats the whole list, unless the state of the
+    session has changed.
     """
-    if stable > len(system):
-        place = places[stable - len(system) - 1]
-        _mark_block(messages[place.turn]["content"][place.last])
-    if system and stable > 0:
-        _mark_block(system[min(stable, len(system)) - 1])
-
-
-def _mark_block(block: dict[str, Any]) -> None:
-    block["cache_control"] = {"type": "ephemeral"}
+    ends = {min(stable, leading), min(stable, count), count if goes_on else 0}
+    return {end for end in ends if end > 0}
 
 
 def _tool(tool: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:

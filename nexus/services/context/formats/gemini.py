@@ -38,9 +38,11 @@ _NO_SIGNATURE: Final = "skip_thought_signature_validator"
 _BAD_BEGINNING: Final = re.compile(r"_*[0-9-]")
 
 
-def to_gemini(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], stable: int) -> Converted:
-    """`messages` as `contents`, with `system` apart. Gemini finds the stable part by itself: `stable` says nothing."""
-    del stable
+def to_gemini(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, stable: int, goes_on: bool
+) -> Converted:
+    """`messages` as `contents`, with `system` apart. Gemini finds by itself what it has read before."""
+    del stable, goes_on
     leading = leading_system(messages)
     system = [{"text": message["content"]} for message in messages[:leading]]
     conversation = _Conversation()

@@ -6,9 +6,11 @@ from typing import Any
 from nexus.services.context.formats.converted import Converted
 
 
-def to_openai(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], stable: int) -> Converted:
-    """`messages` and `tools` as they are. OpenAI finds the stable part by itself, so `stable` says nothing here."""
-    del stable
+def to_openai(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, stable: int, goes_on: bool
+) -> Converted:
+    """`messages` and `tools` as they are. OpenAI finds by itself what it has read before."""
+    del stable, goes_on
     return Converted(
         messages=[dict(message) for message in messages],
         tools=[dict(tool) for tool in tools],

@@ -107,8 +107,9 @@ def check_formats(messages: Chat, assembled: Assembled, where: str, *, typed: bo
     """Every provider takes it, and what was converted is as it was."""
     before = _bytes(messages)
     for form, check in CHECKS.items():
-        stable = assembled.manifest["prefix"]["messages"]
-        assert check(convert(form, messages, [], stable=stable), typed=typed) == [], f"{form}, {where}"
+        stable, goes_on = assembled.manifest["prefix"]["messages"], len(messages) > len(assembled.messages)
+        converted = convert(form, messages, [], stable=stable, goes_on=goes_on)
+        assert check(converted, typed=typed) == [], f"{form}, {where}"
     assert _bytes(messages) == before, where
 
 

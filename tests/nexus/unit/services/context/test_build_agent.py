@@ -500,6 +500,23 @@ class TestFormats:
         assert (tool["name"] if form == "anthropic" else tool["function_declarations"][0]["name"]) == "web_search"
         assert content["tools"] == first["tools"]
 
+    @pytest.mark.parametrize("layout", ["agent", "dialogue"])
+    async def test_a_continuation_is_marked_for_the_next_call(self, layout: str) -> None:
+        """By one mark more, on its last block; the first build has none there, nor has one without later messages."""
+        async with agent_parts() as parts:
+            parts.store.plant("messages", past(4))
+            first = await parts.build(asking(layout=layout, format="anthropic"))
+            empty = [{"id": "system_1", "role": "SYSTEM", "content": "not shown"}]
+            same = await parts.build(asking(request_id="msg_2", later=empty, layout=layout, format="anthropic"))
+            content = await parts.build(asking(request_id="msg_3", later=LATER, layout=layout, format="anthropic"))
+        assert same["messages"] == first["messages"]
+        assert "cache_control" not in first["messages"][-1]["content"][-1]
+        last = content["messages"][-1]["content"][-1]
+        assert (last["type"], last["cache_control"]) == ("tool_result", {"type": "ephemeral"})
+        assert json.dumps(content["messages"]).count("cache_control") == 1 + json.dumps(first["messages"]).count(
+            "cache_control"
+        )
+
     async def test_a_run_may_change_its_format(self) -> None:
         """What is kept of a run is kept in none."""
         async with agent_parts() as parts:

@@ -73,13 +73,13 @@ def _system_blocks(converted: Converted) -> list[Any]:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@given(messages=canonical_lists(), tools=tool_lists(), stable=st.integers(-1, 30))
+@given(messages=canonical_lists(), tools=tool_lists(), stable=st.integers(-1, 30), goes_on=st.booleans())
 @settings(deadline=None)
 def test_every_provider_accepts_every_valid_list(
-    form: str, messages: list[dict[str, Any]], tools: list[dict[str, Any]], stable: int
+    form: str, messages: list[dict[str, Any]], tools: list[dict[str, Any]], stable: int, *, goes_on: bool
 ) -> None:
     """By the types of its SDK and by its written rules."""
-    assert FAULTS[form](convert(form, messages, tools, stable=stable)) == []
+    assert FAULTS[form](convert(form, messages, tools, stable=stable, goes_on=goes_on)) == []
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -96,13 +96,13 @@ def test_the_same_is_said_in_the_same_order(
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@given(messages=canonical_lists(), tools=tool_lists(), stable=st.integers(-1, 30))
+@given(messages=canonical_lists(), tools=tool_lists(), stable=st.integers(-1, 30), goes_on=st.booleans())
 def test_nothing_that_is_given_is_changed_and_the_same_comes_out(
-    form: str, messages: list[dict[str, Any]], tools: list[dict[str, Any]], stable: int
+    form: str, messages: list[dict[str, Any]], tools: list[dict[str, Any]], stable: int, *, goes_on: bool
 ) -> None:
     """Converting twice gives the same bytes."""
     before = copy.deepcopy((messages, tools))
-    first, second = (convert(form, messages, tools, stable=stable) for _ in range(2))
+    first, second = (convert(form, messages, tools, stable=stable, goes_on=goes_on) for _ in range(2))
     assert (messages, tools) == before
     assert json.dumps([first.messages, first.tools, first.system]) == json.dumps(
         [second.messages, second.tools, second.system]
@@ -120,6 +120,19 @@ def test_what_comes_later_does_not_change_what_came_before(
     if all(message["role"] == "system" for message in messages[:count]):
         beginning = [block for block in beginning if block[0] == "system"] if form != "openai" else beginning
     assert whole[: len(beginning)] == beginning
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@given(messages=canonical_lists(), stable=st.integers(-1, 30))
+def test_that_a_run_goes_on_changes_marks_alone(form: str, messages: list[dict[str, Any]], stable: int) -> None:
+    """Nothing is said in another way; one of the four marks that Anthropic allows is left."""
+    ends, goes_on = (convert(form, messages, TOOLS, stable=stable, goes_on=value) for value in (False, True))
+    assert flat(ends) == flat(goes_on)
+    assert (ends.tools, ends.places, ends.notes) == (goes_on.tools, goes_on.places, goes_on.notes)
+    assert (
+        len(re.findall(r'"cache_control": \{"type": "ephemeral"\}', json.dumps([goes_on.system, goes_on.messages])))
+        <= 3
+    )
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -36,6 +36,8 @@ LAST_OF = [
     "assistant 8",
     "system 9",
 ]
+# How many of these are a list by themselves: none that ends before a result.
+ENDS = [1, 2, 3, 4, 7, 8, 9, 10]
 
 
 def text(words: str) -> dict[str, Any]:
@@ -43,19 +45,25 @@ def text(words: str) -> dict[str, Any]:
     return {"type": "text", "text": words}
 
 
-def converted(*messages: dict[str, Any], tools: tuple[dict[str, Any], ...] = (), stable: int = 0) -> Converted:
+def converted(
+    *messages: dict[str, Any], tools: tuple[dict[str, Any], ...] = (), stable: int = 0, goes_on: bool = False
+) -> Converted:
     """The messages in Anthropic's form, which its API accepts."""
-    found = convert("anthropic", messages, tools, stable=stable)
+    found = convert("anthropic", messages, tools, stable=stable, goes_on=goes_on)
     assert anthropic_faults(found) == []
     return found
 
 
+def blocks_of(found: Converted) -> list[dict[str, Any]]:
+    """All blocks in order, those of `system` first."""
+    return [*(found.system or ()), *(block for message in found.messages for block in message["content"])]
+
+
 def marked(found: Converted) -> list[str]:
     """What stands in the blocks that carry a mark."""
-    blocks = [*(found.system or ()), *(block for message in found.messages for block in message["content"])]
     return [
         block.get("text") or block.get("content") or block["id"]
-        for block in blocks
+        for block in blocks_of(found)
         if block.get("cache_control") == {"type": "ephemeral"}
     ]
 
@@ -97,12 +105,36 @@ def test_what_stands_where() -> None:
     assert found.places == [None, (0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (2, 2), (2, 3)]
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize("length", ENDS)
 @pytest.mark.parametrize("stable", range(-1, len(MARKED) + 2))
-def test_marks_stand_on_the_last_stable_block_and_on_the_system(stable: int) -> None:
-    """At most two, none where nothing is stable, and none beyond what is."""
-    count = min(stable, len(MARKED))
+def test_marks_stand_on_the_last_stable_block_on_the_system_and_on_the_end_of_a_run_that_goes_on(
+    stable: int, length: int, *, goes_on: bool
+) -> None:
+    """At most three, none on another block, and none twice where two of these are one."""
+    found = converted(*MARKED[:length], stable=stable, goes_on=goes_on)
+    count = min(stable, length)
     expected = [] if count < 1 else [LAST_OF[count - 1]] if count <= 2 else ["system 1", LAST_OF[count - 1]]
-    assert marked(converted(*MARKED, stable=stable)) == expected
+    if goes_on and LAST_OF[length - 1] not in expected:
+        expected.append(LAST_OF[length - 1])
+    assert marked(found) == expected
+
+
+@pytest.mark.parametrize(("length", "last"), [(7, "tool_result"), (8, "text"), (9, "text")])
+def test_the_last_block_of_a_run_that_goes_on_is_of_any_kind(length: int, last: str) -> None:
+    """A result as a rule: that is what a tool loop sends."""
+    found = converted(*MARKED[:length], goes_on=True).messages[-1]["content"][-1]
+    assert (found["type"], found["cache_control"]) == (last, {"type": "ephemeral"})
+
+
+def test_the_next_call_of_a_run_repeats_what_was_marked() -> None:
+    """With the same bytes but for the marks, which the provider does not count: it finds what it has written."""
+    calls = [blocks_of(converted(*MARKED[:length], stable=4, goes_on=True)) for length in (7, 8, 9)]
+    unmarked = [[{**block, "cache_control": None} for block in blocks] for blocks in calls]
+    for index, sent in enumerate(calls[:-1]):
+        assert sent[-1]["cache_control"]
+        assert unmarked[index + 1][: len(sent)] == unmarked[index]
+        assert "cache_control" not in calls[index + 1][len(sent) - 1]
 
 
 @pytest.mark.parametrize(("stable", "expected"), [(0, []), (1, ["U1"]), (2, ["U2"])])
@@ -112,11 +144,12 @@ def test_without_a_system_there_is_one_mark(stable: int, expected: list[str]) ->
 
 
 def test_only_system_messages_are_all_system() -> None:
-    """A user has to speak, so the opening does; it is not what the mark is on."""
+    """A user has to speak, so the opening does; it is not what a mark is on, for it goes when somebody speaks."""
     found = converted(system("S1"), system("S2"), stable=2)
     assert found.system == [text("S1"), text("S2") | MARK]
     assert [message["role"] for message in found.messages] == ["user"]
     assert found.places == [None, None]
+    assert converted(system("S1"), system("S2"), stable=2, goes_on=True) == found
 
 
 def test_without_a_system_message_there_is_no_system() -> None:
