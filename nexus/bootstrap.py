@@ -131,7 +131,7 @@ def _put_together(settings: Settings, transport: Transport, store: Store) -> Nex
     metrics = PrometheusMetrics(version=__version__)
     registry = ToolRegistry()
     discover(registry, settings.tools.modules)
-    persistence = PersistenceService(store, metrics)
+    persistence = PersistenceService(store, metrics, ledger=transport.ledger)
     states = SessionStates(store, metrics)
     builder = ContextBuilder(
         persistence, store, registry, transport.ledger, _builder_settings(settings), states=states, metrics=metrics

@@ -31,6 +31,7 @@ from nexus.adapters.mongo_schema import (
     NO_TEXT_TIME,
     NOT_INTERNAL,
     NOT_SHOWN,
+    OLDEST_FIRST,
     ORIGIN,
     TEXT_TIME,
     cut,
@@ -195,7 +196,7 @@ class MongoStore:
     async def find_origin(self, owner_key: str, run_id: str) -> RunOrigin | None:
         """Where the run's human input was recorded."""
         query = {"owner_key": {"$eq": owner_key}, "run_id": {"$eq": run_id}, "role": "HUMAN"}
-        row: Row | None = await self._messages.find_one(query, ORIGIN)
+        row: Row | None = await self._messages.find_one(query, ORIGIN, sort=OLDEST_FIRST)
         return origin_of(row or {})
 
     @_completed

@@ -15,7 +15,7 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from pymongo import ASCENDING, DESCENDING, IndexModel
 
 from nexus.core.ports import Row, RunOrigin
-from nexus.services.context.agents import AGENT_ID, INTERNAL, is_internal
+from nexus.services.context.agents import AGENT_ID, INTERNAL, named_agent
 from nexus.services.context.clock import parse_moment
 
 # Dates that Python cannot hold and text that is not UTF-8 come through changed rather than spoil the rows around them.
@@ -23,6 +23,7 @@ CODEC: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
     tz_aware=True, datetime_conversion=DatetimeConversion.DATETIME_AUTO, unicode_decode_error_handler="replace"
 )
 NEWEST_FIRST: Final = [("timestamp", DESCENDING), ("_id", DESCENDING)]
+OLDEST_FIRST: Final = [("timestamp", ASCENDING), ("_id", ASCENDING)]
 NOT_SHOWN: Final = [form for role in ("TOOL", "SYSTEM", "COMMAND") for form in (role, role.lower(), role.title())]
 HEADER: Final = dict.fromkeys(("id", "run_id", "owner_key", "session_id", "role", "timestamp"), 1)
 ORIGIN: Final = dict.fromkeys(("session_id", f"metadata.{INTERNAL}", f"metadata.{AGENT_ID}"), 1)
@@ -78,9 +79,7 @@ def origin_of(row: Row) -> RunOrigin | None:
     session, metadata = row.get("session_id"), row.get("metadata")
     if not isinstance(session, str):
         return None
-    agent_id = metadata.get(AGENT_ID) if isinstance(metadata, dict) else None
-    sub_agent = (agent_id if isinstance(agent_id, str) else "") if is_internal(metadata) else None
-    return RunOrigin(session, sub_agent)
+    return RunOrigin(session, named_agent(metadata))
 
 
 def newest_first(rows: Iterable[Row]) -> list[Row]:

@@ -352,7 +352,7 @@ class MessageStore(Protocol):
         ...
 
     async def find_origin(self, owner_key: str, run_id: str) -> RunOrigin | None:
-        """Where the run's human input was recorded; None when it was not, or not in a session."""
+        """Where the run's first human input was recorded; None when it was not, or not in a session."""
         ...
 
 
@@ -374,7 +374,11 @@ class Conversation(Protocol):
     """What the builder needs of the persistence service."""
 
     def remember_run(self, owner_key: str, run_id: str, origin: RunOrigin) -> None:
-        """Know where a run belongs, whose results may come before its input is written."""
+        """Know where a run belongs that was heard of, whose results may come before its input is written."""
+        ...
+
+    async def begin_run(self, owner_key: str, run_id: str, origin: RunOrigin, keep_ms: int) -> RunOrigin:
+        """Say where a run belongs that is asked for, for so long. Returns what the first has said who asked for it."""
         ...
 
     def offer_input(self, message: Message, text: str, origin: RunOrigin) -> anyio.Event | None:

@@ -11,7 +11,6 @@ Rules of this module:
 """
 
 import random
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,13 +22,13 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
-from nexus.core.models import Message
-from nexus.core.ports import MessageStore, Past, Row, RunOrigin
+from nexus.core.models import Message, utc_now
+from nexus.core.ports import MessageStore, Past, RequestLedger, Row, RunOrigin
 from nexus.core.tasks import Pending
 from nexus.core.topics import Topics
-from nexus.services.context.request import DEFAULT_SESSION
 from nexus.services.heard import Heard
 from nexus.services.history import read_past, read_session
+from nexus.services.origins import RunOrigins
 from nexus.services.rows import human_row, llm_row, of_run, tool_row
 
 _log = structlog.get_logger(__name__)
@@ -37,7 +36,6 @@ _log = structlog.get_logger(__name__)
 _WRITERS: Final = 8
 _MOST_WAITING: Final = 10_000
 _MOST_WAITING_BYTES: Final = 64 << 20
-_KNOWN_RUNS: Final = 10_000
 # How long a reader waits for what was heard before.
 _HEARD_S: Final = 0.25
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
@@ -58,14 +56,16 @@ class _Waiting:
 class PersistenceService:
     """Records results and inputs, and reads history. Use `running()` to have the background writers at work."""
 
-    def __init__(self, store: MessageStore, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self, store: MessageStore, metrics: Metrics | None = None, *, ledger: RequestLedger | None = None
+    ) -> None:
         self._store = store
         self._metrics = metrics or NoMetrics()
         self._send, self._receive = anyio.create_memory_object_stream[_Waiting](_MOST_WAITING)
         self._waiting_bytes = 0
         self._unwritten = Pending()
         self._heard = Heard()
-        self._origins: OrderedDict[tuple[str, str], RunOrigin] = OrderedDict()
+        self._origins = RunOrigins(store, ledger)
         self._metrics.read_from(Reading.UNWRITTEN_ROWS, lambda: self._unwritten.count)
 
     @property
@@ -94,11 +94,12 @@ class PersistenceService:
         await self._unwritten.none()
 
     def remember_run(self, owner_key: str, run_id: str, origin: RunOrigin) -> None:
-        """Know where a run belongs, whose results may come before its input is written."""
-        self._origins[owner_key, run_id] = origin
-        self._origins.move_to_end((owner_key, run_id))
-        if len(self._origins) > _KNOWN_RUNS:
-            self._origins.popitem(last=False)
+        """Know where a run belongs that was heard of, whose results may come before its input is written."""
+        self._origins.remember(owner_key, run_id, origin)
+
+    async def begin_run(self, owner_key: str, run_id: str, origin: RunOrigin, keep_ms: int) -> RunOrigin:
+        """Say where a run belongs that is asked for, for so long. Returns what the first has said who asked for it."""
+        return await self._origins.begin(owner_key, run_id, origin, keep_ms)
 
     def offer(self, topic: str, message: Message, size: int, settled: Callable[[], None] = _nothing) -> bool:
         """Accept a result from the bus for recording.
@@ -124,7 +125,7 @@ class PersistenceService:
         Returns:
             An event that is set when the row is written; None when too much is waiting already.
         """
-        self.remember_run(message.owner_key, message.run_id, origin)
+        self._origins.remember(message.owner_key, message.run_id, origin)
         written = anyio.Event()
         accepted = self._enqueue(human_row(message, text, origin), len(text), written.set)
         return written if accepted else None
@@ -194,7 +195,8 @@ class PersistenceService:
         Raises:
             StoreUnavailableError: the store did not answer.
         """
-        complete = await self._heard.written(owner_key, _HEARD_S, besides=current_run_id)
+        # What is stored after the last row that counts is not asked for, so nothing of that is waited for.
+        complete = last_id is not None or await self._heard.written(owner_key, _HEARD_S, besides=current_run_id)
         past = await read_session(
             self._store,
             owner_key,
@@ -220,6 +222,8 @@ class PersistenceService:
     def _enqueue(self, row: Row, size: int, settled: Callable[[], None]) -> bool:
         if self._waiting_bytes + size > _MOST_WAITING_BYTES:
             return False
+        # A clock that is ahead would have the row stand behind everything that is said until then.
+        row["timestamp"] = min(row["timestamp"], utc_now())
         written = self._heard.begin(row["owner_key"], row["run_id"])
         try:
             self._send.send_nowait(_Waiting(row, size, settled, written))
@@ -244,7 +248,7 @@ class PersistenceService:
         while True:
             try:
                 if row["role"] != "HUMAN":
-                    row = of_run(row, await self._origin_of(row["owner_key"], row["run_id"]))
+                    row = of_run(row, await self._origins.find(row["owner_key"], row["run_id"]))
                 if not await self._store.insert_message(row):
                     await self._insert_reused(row)
             except StoreUnavailableError as error:
@@ -266,11 +270,3 @@ class PersistenceService:
         if known and known.get("run_id") != row["run_id"]:
             _log.warning("message_id_reused", message_id=row["id"], run_id=row["run_id"])
             await self._store.insert_message({**row, "id": f"{row['id']}@{row['run_id']}"})
-
-    async def _origin_of(self, owner_key: str, run_id: str) -> RunOrigin:
-        known = self._origins.get((owner_key, run_id))
-        if known is None:
-            known = await self._store.find_origin(owner_key, run_id)
-            if known is not None:
-                self.remember_run(owner_key, run_id, known)
-        return known or RunOrigin(DEFAULT_SESSION)

@@ -8,6 +8,8 @@ Rules of this module:
 
 from collections.abc import Sequence
 
+import anyio
+
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.metrics import Part, Stage
 from nexus.services.context.agents import missing_role
@@ -26,14 +28,42 @@ async def build_agent(parts: BuildParts, build: Build) -> RunPrefix:
         RequestError: MISSING_AGENT_ROLE for a sub-agent without a role; HISTORY_UNAVAILABLE where its role could not be
             read, and as for `BuildParts.take_note`.
     """
-    request = build.request
-    kept = await parts.kept(request)
-    view = RunView.from_bytes(kept) if kept else None
-    needs_role = request.agent.kind == "sub" and not is_role_given(request.agent, request.state)
-    recorded = None if needs_role else parts.record(request)
+    kept = await parts.kept(build.request)
+    if not kept:
+        return await _build_first(parts, build)
+    view = RunView.from_bytes(kept)
+    gathered, assembled = await _gather(parts, build, view)
+    return _prefix(gathered, assembled, view)
+
+
+async def _build_first(parts: BuildParts, build: Build) -> RunPrefix:
+    """The first build of a run, or one of which nothing is kept."""
+    begun = None
+    if build.request.agent.kind == "main" or is_role_given(build.request.agent, build.request.state):
+        begun = await _begin(parts, build)
+    gathered, assembled = await _gather(parts, build, None)
+    notes, recorded = begun or await _begin(parts, build)
+    view = RunView.of(gathered.rows, parts.tools.get_all_tool_definitions())
+    if gathered.complete and not gathered.degraded:
+        view = RunView.from_bytes(await parts.keep(build, view.to_bytes()))
+    prefix = _prefix(gathered, assembled, view, notes)
+    await parts.written(recorded, prefix, build.deadline)
+    return prefix
+
+
+async def _begin(parts: BuildParts, build: Build) -> tuple[list[str], anyio.Event | None]:
+    return await parts.begin_run(build), parts.record(build.request)
+
+
+def _prefix(gathered: GatheredSession, assembled: Assembled, view: RunView, notes: Sequence[str] = ()) -> RunPrefix:
+    all_notes = [*notes, *gathered.notes, *assembled.repairs]
+    return RunPrefix(assembled.messages, assembled.manifest, view.tools, gathered.degraded, all_notes)
+
+
+async def _gather(parts: BuildParts, build: Build, view: RunView | None) -> tuple[GatheredSession, Assembled]:
     with parts.measured(Stage.GATHER, build.timings_ms):
         gathered = await gather_session(
-            request,
+            build.request,
             parts.conversation,
             parts.states,
             messages=build.settings.history_messages,
@@ -42,17 +72,7 @@ async def build_agent(parts: BuildParts, build: Build) -> RunPrefix:
         )
         parts.take_note(gathered.degraded, build.settings)
     with parts.measured(Stage.ASSEMBLE, build.timings_ms):
-        assembled = _assemble(build, gathered)
-    if needs_role:
-        recorded = parts.record(request)
-    if view is None:
-        view = RunView.of(gathered.rows, parts.tools.get_all_tool_definitions())
-        if gathered.complete and not gathered.degraded:
-            view = RunView.from_bytes(await parts.keep(build, view.to_bytes()))
-    notes = [*gathered.notes, *assembled.repairs]
-    prefix = RunPrefix(assembled.messages, assembled.manifest, view.tools, gathered.degraded, notes)
-    await parts.written(recorded, prefix, build.deadline)
-    return prefix
+        return gathered, _assemble(build, gathered)
 
 
 def _assemble(build: Build, gathered: GatheredSession) -> Assembled:

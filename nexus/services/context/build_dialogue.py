@@ -12,8 +12,10 @@ async def build_dialogue(parts: BuildParts, build: Build) -> RunPrefix:
     kept = await parts.kept(build.request)
     if kept:
         return RunPrefix.from_bytes(kept)
+    notes = await parts.begin_run(build)
     recorded = parts.record(build.request)
     prefix, complete = await _fresh(parts, build)
+    prefix.notes.extend(notes)
     if complete and not prefix.degraded:
         prefix = RunPrefix.from_bytes(await parts.keep(build, prefix.to_bytes()))
     await parts.written(recorded, prefix, build.deadline)

@@ -11,17 +11,20 @@ import structlog
 
 from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError
 from nexus.core.metrics import Event, Metrics, Part, Stage
-from nexus.core.ports import Conversation, DocumentStore, RequestLedger
+from nexus.core.ports import Conversation, DocumentStore, RequestLedger, RunOrigin
 from nexus.services.context.gathering import StateSource
 from nexus.services.context.placement import PINNED_FROM_END, Placement
 from nexus.services.context.prefix import RunPrefix, prefix_key
-from nexus.services.context.request import BuildRequest
+from nexus.services.context.request import DEFAULT_SESSION, BuildRequest
 from nexus.tools.registry import ToolRegistry
 
 _log = structlog.get_logger(__name__)
 
 # How long an answer that is otherwise ready waits for its input to be recorded.
 _RECORDING_S: Final = 0.25
+_OF_ANOTHER: Final = (
+    "run.metadata.agent: another agent began the run, so results that are not marked are recorded as that one's"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,19 @@ class BuildParts:
         self.states = states
         self._ledger = ledger
         self._metrics = metrics
+
+    async def begin_run(self, build: Build) -> list[str]:
+        """Have every replica know where the run belongs, in its first build. Returns notes."""
+        request = build.request
+        mine = request.origin
+        if request.layout == "dialogue" and mine == RunOrigin(DEFAULT_SESSION):
+            # What nobody knows of a run is just this.
+            self.conversation.remember_run(request.owner_key, request.run_id, mine)
+            return []
+        first = await self.conversation.begin_run(
+            request.owner_key, request.run_id, mine, build.settings.keep_prefix_ms
+        )
+        return [] if first.sub_agent == mine.sub_agent else [_OF_ANOTHER]
 
     def record(self, request: BuildRequest) -> anyio.Event | None:
         """Have the input recorded; the event is set when it is, None says that it will not be."""

@@ -9,7 +9,7 @@ import structlog
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Part
-from nexus.core.ports import Conversation, DocumentStore, Row
+from nexus.core.ports import Conversation, DocumentStore, Row, RunOrigin
 from nexus.services.context.pinned import is_all_given
 from nexus.services.context.request import BuildRequest, read_history_size
 from nexus.services.context.session_state import SessionState
@@ -152,7 +152,7 @@ async def gather_session(
     async def read_history() -> None:
         past = await conversation.get_session(
             request.owner_key,
-            request.origin,
+            RunOrigin(request.session_id, request.agent.sub_agent),
             messages=messages,
             current_run_id=request.run_id,
             last_id=last_id,

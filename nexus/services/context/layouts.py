@@ -117,7 +117,7 @@ def assemble_agent(given: AgentInput) -> Assembled:
     """The messages of CONTRACT §5 up to the current input, for the main agent and for sub-agents alike."""
     said, faults = said_in_rows(given.rows, given.agent, current_run_id=given.current_run_id)
     start = window_start(said) if given.cut else 0
-    past = admit(said[start:], "history")
+    past = admit(said[start:], "history", going_on=True)
     opening = _opening(given.agent)
     pinned = pinned_blocks(given.role, given.state)
     position = pinned_position(past.messages, given.placement, given.pinned_from_end)

@@ -12,7 +12,7 @@ from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import Message, Role, Run
 from nexus.core.ports import RunOrigin
 from nexus.core.wire import explain
-from nexus.services.context.agents import Agent, named_agent, read_agent
+from nexus.services.context.agents import MAIN, Agent, named_agent, read_agent
 from nexus.services.context.clock import parse_moment, parse_offset
 from nexus.services.context.escape import canonical
 from nexus.services.context.formats import FORMATS
@@ -121,7 +121,7 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
     index = next((i for i, item in enumerate(run.history) if item.role is Role.HUMAN), None)
     if index is None:
         raise _invalid("run.history: a message of role HUMAN is needed")
-    agent, notes = read_agent(metadata)
+    agent, state, notes = _read_agency(metadata, strictly=layout == "agent")
     timestamp, offset = _read_clock(metadata, notes)
     return BuildRequest(
         request_id=message.id,
@@ -137,7 +137,7 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
         timestamp_utc=timestamp,
         timezone_offset=offset,
         agent=agent,
-        state=_read_state(metadata),
+        state=state,
         notes=tuple(notes),
     )
 
@@ -218,11 +218,22 @@ def _read_session(metadata: Mapping[str, Any]) -> str:
     return session
 
 
-def _read_state(metadata: Mapping[str, Any]) -> SessionState:
+def _read_agency(metadata: Mapping[str, Any], *, strictly: bool) -> tuple[Agent, SessionState, list[str]]:
+    """Whose context it is, and what came along of its state; with notes where that is of no use and may be wrong."""
+    agent, state = MAIN, SessionState()
+    notes: list[str] = []
     try:
-        return read_state(_given(metadata, "state", {}), "run.metadata.state")
+        agent, notes = read_agent(metadata)
+        state = read_state(_given(metadata, "state", {}), "run.metadata.state")
+    except RequestError as error:
+        if strictly:
+            raise
+        notes = [f"{error.message}; it was passed over"]
     except ValueError as error:
-        raise _invalid(str(error)) from None
+        if strictly:
+            raise _invalid(str(error)) from None
+        notes = [*notes, f"{error}; it was passed over"]
+    return agent, state, notes
 
 
 def _read_profile(metadata: Mapping[str, Any], owner_key: str) -> Mapping[str, Any] | None:

@@ -3,8 +3,8 @@
 What comes out of the gate keeps these rules, whatever went in:
 
 - The results of a message's calls stand directly after it, in the order of the calls, also when they came later.
-- Every call is answered before anything else follows; a lost result becomes a tool message that says so. Every result
-  answers a call of its own run.
+- Every call is answered before anything else follows; a lost result becomes a tool message that says so, and so does
+  one that is still to come. Every result answers a call of its own run.
 - Call ids are unique in the list, ids and function names have the characters and the length that every provider
   allows, and no message is empty.
 
@@ -24,6 +24,7 @@ from nexus.services.context.annotations import ToolCall
 from nexus.services.context.transcript import Said
 
 NO_RESULT: Final = "(no result was recorded for this call)"
+NO_RESULT_YET: Final = "(no result has come yet)"
 EMPTY_RESULT: Final = "(empty)"
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 CALL_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
@@ -75,21 +76,26 @@ class _Step:
     calls: list[_Call] = field(default_factory=list)
 
 
-def admit(said: Iterable[Said], where: str, *, after: Sequence[Mapping[str, Any]] = ()) -> Admitted:
+def admit(
+    said: Iterable[Said], where: str, *, after: Sequence[Mapping[str, Any]] = (), going_on: bool = False
+) -> Admitted:
     """What of `said` may be in a list that begins with `after`.
 
     Args:
         said: in order.
         where: how the notes name it, such as `run.history`.
         after: messages that have been admitted; the ids of their calls are not used again.
+        going_on: the runs may still be going on, so that the last calls of each may yet be answered.
     """
-    return _Gate(where, after).admit(said)
+    return _Gate(where, after, going_on=going_on).admit(said)
 
 
 class _Gate:
-    def __init__(self, where: str, after: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, where: str, after: Sequence[Mapping[str, Any]], *, going_on: bool) -> None:
         self._where = where
+        self._going_on = going_on
         self._steps: list[_Step] = []
+        self._latest_step: dict[str, _Step] = {}
         self._repairs: list[str] = []
         self._ids: set[str] = {call["id"] for message in after for call in message.get("tool_calls") or ()}
         self._latest: dict[str, list[_Call]] = {}
@@ -107,13 +113,17 @@ class _Gate:
             elif item.calls:
                 self._declare_all(item)
             elif item.text:
-                self._steps.append(_Step(item, {"role": item.role, "content": item.text}))
+                self._add(_Step(item, {"role": item.role, "content": item.text}))
             else:
                 self._note(f"message {item.source} is empty and was left out")
         for came, item in homeless:
             self._place_early(came, item)
         shown = [pair for step in self._steps for pair in self._shown(step)]
         return Admitted([message for message, _ in shown], [origin for _, origin in shown], self._repairs)
+
+    def _add(self, step: _Step) -> None:
+        self._steps.append(step)
+        self._latest_step[step.said.run_id] = step
 
     def _declare_all(self, item: Said) -> None:
         calls = [self._declare(call, f"{item.source}[{index}]") for index, call in enumerate(item.calls)]
@@ -122,7 +132,7 @@ class _Gate:
             for call, source in zip(calls, item.calls, strict=True)
         ]
         message = {"role": "assistant", "content": item.text or None, "tool_calls": declared}
-        self._steps.append(_Step(item, message, calls))
+        self._add(_Step(item, message, calls))
         self._latest[item.run_id] = calls
         for call in calls:
             if call.given_id:
@@ -169,8 +179,9 @@ class _Gate:
         shown: list[tuple[dict[str, Any], Said | None]] = [(step.message, step.said)]
         for call in step.calls:
             if call.result is None:
-                self._note(f"call {call.place} has no result")
-                text = NO_RESULT
+                yet = self._going_on and self._latest_step[step.said.run_id] is step
+                self._note(f"call {call.place} has no result{' yet' if yet else ''}")
+                text = NO_RESULT_YET if yet else NO_RESULT
             else:
                 text = call.result.text or EMPTY_RESULT
             shown.append(({"role": "tool", "tool_call_id": call.id, "content": text}, call.result))

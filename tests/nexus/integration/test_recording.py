@@ -3,6 +3,7 @@
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import anyio
@@ -140,6 +141,21 @@ async def test_sessions(mongo_uri: str, database_name: str) -> None:
     )
     sessions = {row["id"]: row["session_id"] for row in rows}
     assert sessions == {"h": "mine", "m1": "mine", "m3": "mine", "m2": "named", "m4": "default", "m5": "mine"}
+
+
+async def test_a_clock_that_is_ahead(mongo_uri: str, database_name: str) -> None:
+    """No row is of later than when it was heard; one of earlier keeps its time."""
+    early, late = datetime(2020, 1, 1, tzinfo=UTC), datetime(2099, 1, 1, tzinfo=UTC)
+    async with recording(mongo_uri, database_name) as service:
+        for number, at in enumerate((early, late)):
+            service.offer(Topics.LLM_RESULTS, message("x", id=f"m{number}").model_copy(update={"timestamp": at}), 1)
+            human = message("x", id=f"h{number}", role=Role.HUMAN).model_copy(update={"timestamp": at})
+            assert service.offer_input(human, "x", RunOrigin("s"))
+        await flushed(service)
+        rows = {row["id"]: row["timestamp"] for row in await service.get_history("o")}
+    assert rows["m0"] == rows["h0"] == early
+    assert early < rows["m1"] <= datetime.now(UTC)
+    assert early < rows["h1"] <= datetime.now(UTC)
 
 
 async def test_an_input(mongo_uri: str, database_name: str) -> None:

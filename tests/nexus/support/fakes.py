@@ -100,7 +100,7 @@ class FakeStore:
         """Where the run's human input was recorded."""
         self._ask("find_origin")
         of_run = [row for row in self._of(owner_key) if row.get("run_id") == run_id and row.get("role") == "HUMAN"]
-        return origin_of(of_run[0] if of_run else {})
+        return origin_of(of_run[-1] if of_run else {})
 
     async def find_identity(self, public_key: str) -> Row | None:
         """The identity with that public key."""

@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 
 from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
+from nexus.core.errors import BusUnavailableError
 from nexus.core.models import Message, Role
 from nexus.core.ports import RequestLedger, Row
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
@@ -45,6 +46,19 @@ class HangingStore(FakeStore):
     async def _hang(self, operation: str) -> None:
         if operation in self.hanging:
             await anyio.sleep_forever()
+
+
+class AwayLedger(MemoryLedger):
+    """A ledger that keeps nothing."""
+
+    async def keep_first(self, key: str, value: bytes, keep_ms: int) -> bytes:
+        """Keep it elsewhere, where nobody finds it."""
+        await super().keep_first(f"lost {key}", value, keep_ms)
+        raise BusUnavailableError("away")
+
+    async def kept(self, key: str) -> bytes | None:
+        """Fail."""
+        raise BusUnavailableError(f"away: {key}")
 
 
 @dataclass(frozen=True)

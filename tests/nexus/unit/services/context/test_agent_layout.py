@@ -254,7 +254,7 @@ class TestPosition:
     def test_a_call_without_a_result(self) -> None:
         """Is a block all the same: what the gate adds belongs to it."""
         rows = [row(0, "HUMAN", "q", "r"), row(1, "AI", "", "r", tool_calls=[call("a"), call("b")]), *talk_after(3)]
-        lost = "(no result was recorded for this call)"
+        lost = "(no result has come yet)"
         assert brief(rows) == ["q", "#C", "+", lost, lost, "late 0", "late 1", "late 2", "now"]
 
     def test_before_the_nth_assistant_message(self) -> None:
@@ -348,7 +348,7 @@ class TestManifest:
             "history": {"fetched": 9, "merged": 9, "shown": 10, "repaired": 2},
             "prefix": {"messages": 6, "sha256": hashlib.sha256(compact(lists[:6])).hexdigest()},
         }
-        assert made.repairs == ["history: call m1[1] has no result"]
+        assert made.repairs == ["history: call m1[1] has no result yet"]
 
     @pytest.mark.parametrize("placement", PLACEMENTS)
     @pytest.mark.parametrize("agent", [MAIN, SUB], ids=["main", "sub"])

@@ -10,14 +10,14 @@ import anyio
 import pytest
 
 from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
-from nexus.core.errors import BusUnavailableError, StoreUnavailableError
+from nexus.core.errors import StoreUnavailableError
 from nexus.core.models import Message, Role
 from nexus.core.ports import Row
 from nexus.core.topics import Topics
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.context.session_state import SessionState, Todo
 from tests.nexus.support.fakes import FakeStore
-from tests.nexus.unit.services.parts import Parts, definition, opened, past, request
+from tests.nexus.unit.services.parts import AwayLedger, Parts, definition, opened, past, request
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "web_search", "arguments": "{}"}}
 LATER = [
@@ -69,19 +69,6 @@ class SlowStore(FakeStore):
         """Record a row, when the gate is open."""
         await self.gate.wait()
         return await super().insert_message(row)
-
-
-class AwayLedger(MemoryLedger):
-    """A ledger that keeps nothing."""
-
-    async def keep_first(self, key: str, value: bytes, keep_ms: int) -> bytes:
-        """Keep it elsewhere, where nobody finds it."""
-        await super().keep_first(f"lost {key}", value, keep_ms)
-        raise BusUnavailableError("away")
-
-    async def kept(self, key: str) -> bytes | None:
-        """Fail."""
-        raise BusUnavailableError(f"away: {key}")
 
 
 @asynccontextmanager

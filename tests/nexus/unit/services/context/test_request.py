@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import Message, Role
 from nexus.core.ports import RunOrigin
-from nexus.services.context.agents import Agent
+from nexus.services.context.agents import MAIN, Agent
 from nexus.services.context.request import BuildRequest, deadline_ms, read_history_size, read_request, reply_suffix
 from nexus.services.context.session_state import SessionState, Todo, TodoStatus
 
@@ -154,9 +154,32 @@ def test_what_is_given_counts() -> None:
 )
 def test_wrong_metadata(metadata: dict[str, Any], code: ErrorCode, said: str) -> None:
     """The place, what is wrong, and what is allowed."""
-    found, message = refused(envelope(metadata))
+    # What is about agents is read strictly in their layout only.
+    layout = {"layout": "agent"} if {"agent", "state"} & set(metadata) else {}
+    found, message = refused(envelope(metadata | layout))
     assert found is code
     assert message.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "note"),
+    [
+        ({"agent": "assistant-1"}, "run.metadata.agent: a JSON object is needed; it was passed over"),
+        (
+            {"agent": {"kind": "SUB"}},
+            "run.metadata.agent.kind: 'SUB' is unknown; allowed: main, sub; it was passed over",
+        ),
+        ({"state": "IDLE"}, "run.metadata.state: a JSON object is needed, with any of"),
+        ({"state": {"foo": 1}}, "run.metadata.state: 'foo' is unknown; allowed:"),
+    ],
+)
+def test_what_is_of_no_use_may_be_wrong(metadata: dict[str, Any], note: str) -> None:
+    """The dialogue layout knows no agents: other systems use these names for something else."""
+    read = read_request(envelope(metadata))
+    assert (read.agent, read.state) == (MAIN, SessionState())
+    assert len(read.notes) == 1
+    assert read.notes[0].startswith(note)
+    assert read.notes[0].endswith("; it was passed over")
 
 
 def test_a_long_wrong_layout_is_not_repeated_whole() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nexus.services.context.annotations import ToolCall
 from nexus.services.context.transcript import Said
-from nexus.services.context.validity import CALL_ID, NAME, NO_RESULT, Admitted, admit, faults
+from nexus.services.context.validity import CALL_ID, NAME, NO_RESULT, NO_RESULT_YET, Admitted, admit, faults
 
 
 def human(text: str = "q", run: str = "r") -> Said:
@@ -44,6 +44,29 @@ def _word(message: dict[str, Any]) -> str:
 def notes(*said: Said) -> list[str]:
     """What was repaired."""
     return admit(said, "history").repairs
+
+
+class TestGoingOn:
+    """Runs that may still be going on."""
+
+    def test_the_last_calls_of_each_run(self) -> None:
+        """May yet be answered; those that something came after are lost."""
+        said = (ai("a", "b", run="one"), ai("c", run="two"), result("a", run="one"), ai("d", run="two"))
+        admitted = admit(said, "history", going_on=True)
+        assert [_word(message) for message in admitted.messages] == [
+            "+a+b",
+            "a=ok",
+            f"b={NO_RESULT_YET}",
+            "+c",
+            f"c={NO_RESULT}",
+            "+d",
+            f"d={NO_RESULT_YET}",
+        ]
+        assert admitted.repairs == [
+            "history: call a-one[1] has no result yet",
+            "history: call a-two[0] has no result",
+            "history: call a-two[0] has no result yet",
+        ]
 
 
 class TestRuns:
