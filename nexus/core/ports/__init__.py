@@ -1,0 +1,34 @@
+"""What the services need from the outside, each with its guarantees.
+
+Adapters keep the guarantees; the tests under `tests/nexus/contract` check them on every adapter.
+"""
+
+from nexus.core.ports.bus import Bus, Delivery, Subscription, Work
+from nexus.core.ports.conversation import Conversation, Past
+from nexus.core.ports.ledger import Acquired, Announced, Answered, Busy, Claim, Conflict, RequestLedger
+from nexus.core.ports.letters import DeadLetter, DeadLetters
+from nexus.core.ports.stores import DocumentStore, MessageStore, Row, RunOrigin, SessionStateStore, Store
+
+__all__ = [
+    "Acquired",
+    "Announced",
+    "Answered",
+    "Bus",
+    "Busy",
+    "Claim",
+    "Conflict",
+    "Conversation",
+    "DeadLetter",
+    "DeadLetters",
+    "Delivery",
+    "DocumentStore",
+    "MessageStore",
+    "Past",
+    "RequestLedger",
+    "Row",
+    "RunOrigin",
+    "SessionStateStore",
+    "Store",
+    "Subscription",
+    "Work",
+]

@@ -1,0 +1,98 @@
+"""Who answers a request, and what was answered (CONTRACT §1.5)."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from nexus.core.ports.bus import Delivery
+
+
+@dataclass(frozen=True, slots=True)
+class Acquired:
+    """The request is the caller's to answer until its lease runs out.
+
+    Attributes:
+        key, fingerprint, token: what `renew`, `finish` and `release` need.
+        now_ms: the time at the ledger, in milliseconds since 1970: the one clock that all replicas share.
+        attempts: how often the request has been acquired without an answer coming of it, this time included.
+        asked_ms: when the first of its deliveries arrived that anybody asked the ledger about, by the same clock; 0
+            where that is not known.
+    """
+
+    key: str
+    fingerprint: str
+    token: str
+    now_ms: int
+    attempts: int = 1
+    asked_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Another replica is at it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """It has been answered, and this is the answer, to be announced again by the caller."""
+
+    topic: str
+    answer: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """It has been answered, and the answer was announced a moment ago: nothing is left to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """The key belongs to another payload."""
+
+
+Claim = Acquired | Busy | Answered | Announced | Conflict
+
+
+class RequestLedger(Protocol):
+    """Who answers a request, and what was answered (CONTRACT §1.5).
+
+    - Of any number of `begin`s with one key, one is `Acquired` at a time; a second only after the lease has run out,
+      was released, or the kept answer has expired.
+    - `finish` keeps the answer, publishes it and, on a bus that keeps messages, reports the delivery done, in one step.
+      The first one wins; every later one returns None and publishes nothing, so that a key has one effective answer.
+    - A key without an answer is known for ten minutes after its last lease, with its attempts.
+    - Every operation may be repeated after an error: its effect is that of doing it once.
+    - Errors: `BusUnavailableError`, and nothing else.
+    """
+
+    async def begin(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0) -> Claim:
+        """Ask for the request `key`, whose payload has this `fingerprint` and arrived `waited_ms` ago.
+
+        What arrived before the answer was last announced, or less than a second after, is `Announced`.
+        """
+        ...
+
+    async def renew(self, claim: Acquired, lease_ms: int) -> bool:
+        """Hold the request for another `lease_ms`. False when it is no longer the caller's."""
+        ...
+
+    async def finish(
+        self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None = None
+    ) -> int | None:
+        """Publish `answer` on `topic` and keep it for `keep_ms`; `delivery`, which brought the request, is done.
+
+        Returns:
+            How many heard it, as for `Bus.publish`; None when the request has an answer already.
+        """
+        ...
+
+    async def release(self, claim: Acquired) -> None:
+        """Give the request back unanswered. The attempt does not count."""
+        ...
+
+    async def keep_first(self, key: str, value: bytes, keep_ms: int) -> bytes:
+        """Keep `value` under `key` unless something is kept there; returns what is kept."""
+        ...
+
+    async def kept(self, key: str) -> bytes | None:
+        """What `keep_first` keeps under `key`; None when nothing, or no longer."""
+        ...

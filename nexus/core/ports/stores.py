@@ -1,0 +1,133 @@
+"""The document store: what is recorded, and everything else that is kept (CONTRACT §2)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOrigin:
+    """Where a run belongs.
+
+    Attributes:
+        sub_agent: the id of the sub-agent whose run it is, `""` for one without; None for the main agent's.
+    """
+
+    session_id: str
+    sub_agent: str | None = None
+
+
+class MessageStore(Protocol):
+    """Recorded messages (CONTRACT §2). Rows are plain dictionaries.
+
+    - `_id` is a text that grows with the time of storing, to the second where several replicas write.
+    - Every read names an owner and returns rows of that owner only.
+    - Errors: `StoreUnavailableError`, within the store's time limit; `StoreRejectedError` for a row it cannot keep.
+    """
+
+    async def insert_message(self, row: Row) -> bool:
+        """Record a row. False, and no change, when its owner has a row with that `id`."""
+        ...
+
+    async def newest_messages(
+        self, owner_key: str, *, limit: int, skip: int = 0, excerpt_chars: int | None = None
+    ) -> list[Row]:
+        """Up to `limit` rows after the newest `skip`, newest first, of any role but tools, system and commands.
+
+        What is internal to a sub-agent (`metadata.sub_agent_internal: true`) is left out.
+
+        Args:
+            owner_key: whose.
+            limit: rows at most.
+            skip: rows that are passed over, because they were read before.
+            excerpt_chars: leave out the middle of contents longer than twice this; of metadata, tool calls suffice.
+        """
+        ...
+
+    async def all_messages(self, owner_key: str, *, limit: int) -> list[Row]:
+        """Up to `limit` rows of every role, whole, newest first."""
+        ...
+
+    async def messages_of_runs(
+        self, owner_key: str, run_ids: Sequence[str], *, limit: int, excerpt_chars: int | None = None
+    ) -> list[Row]:
+        """Up to `limit` rows of these runs as `newest_messages` gives them, newest first."""
+        ...
+
+    async def find_message(self, owner_key: str, message_id: str) -> Row | None:
+        """The row with that `id`, without its content."""
+        ...
+
+    async def session_messages(
+        self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, sub_agent: str | None = None
+    ) -> list[Row]:
+        """Up to `limit` rows of a session after the newest `skip`, whole, newest first, of any role.
+
+        Args:
+            owner_key: whose.
+            session_id: of which session.
+            limit: rows at most.
+            skip: rows that are passed over, because they were read before.
+            sub_agent: with what is internal to the sub-agent of this id or names nobody; None for nothing internal.
+        """
+        ...
+
+    async def find_origin(self, owner_key: str, run_id: str) -> RunOrigin | None:
+        """Where the run's first human input was recorded; None when it was not, or not in a session."""
+        ...
+
+
+class DocumentStore(Protocol):
+    """Everything else that is kept: profiles, settings and tools. Errors as for `MessageStore`."""
+
+    async def prepare(self) -> None:
+        """Make the indexes that the promises rest on. May be repeated and run by many at once."""
+        ...
+
+    async def ping(self) -> None:
+        """Return when the store answers."""
+        ...
+
+    async def find_identity(self, public_key: str) -> Row | None:
+        """The identity with that public key."""
+        ...
+
+    async def find_configuration(self, environment: str) -> Row | None:
+        """The `configurations` document of the environment."""
+        ...
+
+    async def put_tool(self, name: str, definition: Mapping[str, Any] | None, said_at: datetime) -> bool:
+        """Keep the definition, or for None that there is none, unless what is kept was said later than `said_at`.
+
+        So the same messages in any order, however often, lead to the same tools. Returns whether it counts; times are
+        compared to the millisecond.
+        """
+        ...
+
+    async def list_tools(self) -> list[Row]:
+        """The definitions that are kept, by name."""
+        ...
+
+
+class SessionStateStore(Protocol):
+    """The states of sessions (CONTRACT §5), one document each. Errors as for `MessageStore`."""
+
+    async def find_session_state(self, owner_key: str, session_id: str) -> Row | None:
+        """The session's `document` and its `revision`, with `owner_key` and `session_id`; None when there is none."""
+        ...
+
+    async def put_session_state(
+        self, owner_key: str, session_id: str, document: Mapping[str, Any], revision: int
+    ) -> bool:
+        """Keep the document in place of the one with that `revision`; 0 where there is none yet. It gets the next one.
+
+        False, and no change, when another was kept in between.
+        """
+        ...
+
+
+class Store(MessageStore, DocumentStore, SessionStateStore, Protocol):
+    """A whole document store, as an adapter is one."""
