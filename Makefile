@@ -39,7 +39,7 @@ coverage: $(READY) ## the tests, with the share of lines and branches they reach
 
 bench: $(READY) ## what the pure part costs, as ratios
 	@$(BIN)/python benchmarks/assembly.py
-	@$(BIN)/python benchmarks/agent.py
+	@$(BIN)/python -m benchmarks.agent
 
 # On the real servers where there are some (NEXUS_TEST_MONGO_URI; redis-server and mongod are started as needed). Histories
 # and logs stay where NEXUS_FAULTS_DIR says; NEXUS_FAULTS_SCALE=0.2 makes the load smaller.

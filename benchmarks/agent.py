@@ -1,24 +1,24 @@
 """The agent layout: what placing and assembling cost, and what of a prompt each placement lets a provider use again.
 
-make bench. Ratios of medians of seven, taken side by side; the last table takes about a minute.
+make bench. Ratios of medians of seven, taken side by side; the table of the placements takes about a minute.
 """
 
 import gc
-import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
 from rich.console import Console
 from rich.table import Table
 
-from nexus.core.models import Message, Role
+from benchmarks.agent_marks import marking
+from benchmarks.agent_session import Turn, session, state_at
+from nexus.core.models import Message
 from nexus.services.context.layouts import AgentInput, assemble_agent
 from nexus.services.context.placement import insert_messages_at_position, pinned_position
-from nexus.services.context.session_state import Info, SessionState, Todo, TodoStatus
+from nexus.services.context.session_state import SessionState
 from nexus.services.context.transcript import said_in_run
 from nexus.services.context.validity import admit
 
@@ -35,9 +35,9 @@ Chat = dict[str, Any]
 
 
 def main() -> None:
-    """Print the three tables."""
+    """Print the tables."""
     console = Console(width=110)
-    console.print(placing(), assembling(), reusing())
+    console.print(placing(), assembling(), reusing(), marking())
 
 
 def placing() -> Table:
@@ -64,7 +64,7 @@ def assembling() -> Table:
     table = Table(title="assemble the agent layout", title_justify="left")
     for column in ("rows", "ms", "µs a row", "÷ that of 20"):
         table.add_column(column, justify="right")
-    rows = [row for turn in _session() for row in turn.rows()]
+    rows = [row for turn in session(TURNS) for row in turn.rows()]
     first = 0.0
     for count in (20, 200, 1_000, len(rows)):
         given = AgentInput(rows=rows[:count][::-1], current_input="And now?", role="You help.")
@@ -108,39 +108,12 @@ class Share:
         return 1 - self.all * (1 - CACHED_PRICE)
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One run: what is asked, and the model calls and results that follow."""
-
-    number: int
-    messages: list[Message]
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """As they are recorded."""
-        for message in self.messages:
-            calls = {"tool_calls": message.metadata["tool_calls"]} if "tool_calls" in message.metadata else {}
-            yield {
-                "id": message.id,
-                "run_id": message.run_id,
-                "role": message.role.value,
-                "content": message.content,
-                "timestamp": message.timestamp,
-                "metadata": {**calls, "call_id": message.metadata.get("call_id", "")},
-            }
-
-    def builds(self) -> Iterator[list[Message]]:
-        """The later messages of the run at each of its model calls: after the input, and after each round of tools."""
-        for index, message in enumerate(self.messages):
-            if message.role is Role.AI:
-                yield self.messages[1:index]
-
-
 def _reuse(variant: Variant) -> Share:
     totals = {"first": [0, 0], "later": [0, 0]}
     rows: list[dict[str, Any]] = []
     last: list[Chat] = []
     calls = 0
-    for turn in _session():
+    for turn in session(TURNS):
         for step, later in enumerate(turn.builds()):
             prompt = _prompt(variant, rows, turn, later, step)
             kind = totals["later" if later else "first"]
@@ -164,7 +137,7 @@ def _prompt(
         rows=rows,
         current_input=turn.messages[0].content,
         role="" if variant == "none" else "You are a careful research assistant. " * 20,
-        state=SessionState() if variant == "none" else _state(turn.number, step),
+        state=SessionState() if variant == "none" else state_at(turn.number, step),
         placement=variant if variant in {"from_end", "before_assistant", "tail"} else "tail",
     )
     assembled = assemble_agent(given)
@@ -175,58 +148,6 @@ def _prompt(
         pinned, others = messages[first : first + count], messages[:first] + messages[first + count :]
         messages = insert_messages_at_position(others, pinned, 1)
     return [*messages, *admit(said_in_run(later), "run", after=messages).messages]
-
-
-def _state(turn: int, step: int) -> SessionState:
-    """A plan of eight steps of which one is ticked off with each call, and a piece of information every fifth turn."""
-    done = (turn * 3 + step) % 8
-    todos = tuple(
-        Todo(f"t{number}", f"Step {number} of the plan that was made", _status(number, done)) for number in range(8)
-    )
-    return SessionState(
-        todos=todos, useful_info=tuple(Info(f"i{n}", "Something learned. " * 5) for n in range(turn // 5))
-    )
-
-
-def _status(number: int, done: int) -> TodoStatus:
-    if number < done:
-        return TodoStatus.COMPLETED
-    return TodoStatus.IN_PROGRESS if number == done else TodoStatus.PENDING
-
-
-def _session() -> Iterator[Turn]:
-    """Runs of a tool-using agent, the same each time.
-
-    None to four rounds of one to three parallel calls, with results of 0.2 to 3 KB.
-    """
-    chance = random.Random(1)  # noqa: S311  # nothing of it is secret
-    at = datetime(2026, 1, 5, 9, tzinfo=UTC)
-    calls_made = 0
-    for number in range(TURNS):
-        messages: list[Message] = []
-
-        def say(
-            role: Role, content: str, *, number: int = number, messages: list[Message] = messages, **metadata: Any
-        ) -> None:
-            nonlocal at
-            at += timedelta(seconds=chance.uniform(0.5, 20))
-            fields = {"id": f"m{number}_{len(messages)}", "run_id": f"run_{number}", "owner_key": "ada"}
-            messages.append(Message(**fields, role=role, content=content, timestamp=at, metadata=metadata))
-
-        say(Role.HUMAN, "Please look into the next question. " * chance.randint(1, 8))
-        for _ in range(chance.randint(0, 4)):
-            ids = [f"call_{calls_made + place}" for place in range(chance.randint(1, 3))]
-            calls_made += len(ids)
-            say(Role.AI, "", tool_calls=[_call(call_id, chance) for call_id in ids])
-            for call_id in ids:
-                say(Role.TOOL, "A line of the result. " * chance.randint(10, 140), call_id=call_id)
-        say(Role.AI, "This is what was found out. " * chance.randint(5, 40))
-        yield Turn(number, messages)
-
-
-def _call(call_id: str, chance: random.Random) -> dict[str, Any]:
-    function = {"name": "search", "arguments": f'{{"query": "something {chance.randint(0, 999)}"}}'}
-    return {"id": call_id, "type": "function", "function": function}
 
 
 def _common(one: Sequence[Chat], other: Sequence[Chat]) -> Iterator[Chat]:
