@@ -1,5 +1,6 @@
 """Reading enough of the past: whole runs, whatever lies between them, or a session as it was (CONTRACT §4.3, §5)."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Final
@@ -11,7 +12,11 @@ _FIRST_PAGE: Final = 3
 _LARGEST_PAGE: Final = 500
 # A past in which this many rows hold fewer messages than are wanted is shown as far as it was read.
 _MOST_ROWS: Final = 5_000
-_SESSION_PAGE: Final = 250
+# The store goes past all that was read before to reach a page, so few are better; but rows come whole and may be long. So
+# the pages grow, and none is for more rows than have room if they are as long as those of the page before.
+_FIRST_SESSION_PAGE: Final = 100
+_LARGEST_SESSION_PAGE: Final = 2_000
+_SMALLEST_SESSION_PAGE: Final = 25
 # More text than fits into the window of a model that takes a million tokens.
 _MOST_SESSION_CHARS: Final = 4 << 20
 
@@ -77,7 +82,8 @@ async def read_session(
 ) -> Past:
     """The newest rows of a session, whole; `stopped_early` when there are older ones.
 
-    Reads in pages, and stops with the row with which there is enough or more text than any model takes.
+    Reads in pages, and stops with the row with which there is enough or more text than any model takes. How large the
+    pages are does not show in what is returned.
 
     Args:
         store: where to read.
@@ -91,27 +97,34 @@ async def read_session(
         StoreUnavailableError: the store did not answer.
     """
     rows: list[Row] = []
+    usable: list[Row] = []
+    most_rows, fitting = _FIRST_SESSION_PAGE, messages
     while True:
+        wanted = min(messages - len(usable), fitting) + 1
+        page_size = min(most_rows, max(wanted, _SMALLEST_SESSION_PAGE))
         page = await store.session_messages(
             owner_key,
             origin.session_id,
-            limit=_SESSION_PAGE,
+            limit=page_size,
             skip=len(rows),
             sub_agent=origin.sub_agent,
         )
         rows += page
         usable = [row for row in _stored_until(rows, last_id) if row.get("run_id") != current_run_id]
-        kept = usable[: min(messages, _rows_within(usable, _MOST_SESSION_CHARS))]
+        ends = list(accumulate(map(_chars, usable)))
+        # One is shown, however long it is.
+        kept = usable[: min(messages, max(bisect_right(ends, _MOST_SESSION_CHARS), 1))]
         if len(kept) < len(usable):
             return Past(kept, stopped_early=True)
-        if len(page) < _SESSION_PAGE:
+        if len(page) < page_size:
             return Past(kept)
+        most_rows = min(most_rows * 2, _LARGEST_SESSION_PAGE)
+        fitting = _rows_of(_MOST_SESSION_CHARS - sum(ends[-1:]), page)
 
 
-def _rows_within(rows: Sequence[Row], most_chars: int) -> int:
-    """How many of the first rows have so many characters together; at least one."""
-    fitting = sum(chars <= most_chars for chars in accumulate(map(_chars, rows)))
-    return max(fitting, 1)
+def _rows_of(chars: int, page: Sequence[Row]) -> int:
+    """How many rows so many characters are, where rows are as long as those of the page."""
+    return max(chars, 0) * len(page) // max(sum(map(_chars, page)), 1)
 
 
 def _chars(row: Row) -> int:

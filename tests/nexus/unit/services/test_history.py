@@ -27,6 +27,22 @@ def a_row(number: int, content: Any = "x", **metadata: Any) -> Row:
     }
 
 
+class Counting(FakeStore):
+    """A store that knows how many rows it was asked for, page by page."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        super().__init__()
+        self.plant("messages", rows)
+        self.pages: list[int] = []
+
+    async def session_messages(
+        self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, sub_agent: str | None = None
+    ) -> list[Row]:
+        """A page of the session."""
+        self.pages.append(limit)
+        return await super().session_messages(owner_key, session_id, limit=limit, skip=skip, sub_agent=sub_agent)
+
+
 async def read(rows: list[Row], messages: int, **given: Any) -> Past:
     """What is read of a session with these rows."""
     store = FakeStore()
@@ -34,8 +50,8 @@ async def read(rows: list[Row], messages: int, **given: Any) -> Past:
     return await read_session(store, "o", RunOrigin("s"), messages=messages, **given)
 
 
-@pytest.mark.parametrize("stored", [1, 249, 250, 251, 499, 500, 501])
-@pytest.mark.parametrize("messages", [1, 250, 500, 1_000])
+@pytest.mark.parametrize("stored", [1, 25, 26, 99, 100, 101, 124, 125, 126, 299, 300, 301, 700])
+@pytest.mark.parametrize("messages", [1, 24, 25, 99, 100, 101, 300, 1_000])
 async def test_the_newest_rows(stored: int, messages: int) -> None:
     """As many as are wanted, the newest first; it is cut only where there are more, also at the end of a page."""
     past = await read([a_row(number) for number in range(stored)], messages)
@@ -71,3 +87,45 @@ async def test_the_current_run_does_not_count() -> None:
     past = await read(rows, 1_000, current_run_id="now")
     assert [row["id"] for row in past.rows] == [str(99 - place) for place in range(100)]
     assert not past.stopped_early
+
+
+@pytest.mark.parametrize(
+    ("messages", "pages"),
+    [
+        (1, [25]),
+        (99, [100]),
+        (100, [100, 25]),
+        (1_000, [100, 200, 400, 301]),
+        (10_000, [100, 200, 400, 800, 1_600, 2_000, 2_000, 2_000, 901]),
+    ],
+)
+async def test_few_pages(messages: int, pages: list[int]) -> None:
+    """Each costs the way to its first row again: they grow, but not beyond what is wanted and what tells of more."""
+    store = Counting([a_row(number) for number in range(10_100)])
+    assert len((await read_session(store, "o", RunOrigin("s"), messages=messages)).rows) == messages
+    assert store.pages == pages
+
+
+@pytest.mark.parametrize(("size", "pages"), [(MIB, [100]), (30_000, [100, 40]), (10_000, [100, 200, 120])])
+async def test_long_rows_make_small_pages(size: int, pages: list[int]) -> None:
+    """No more rows are asked for than have room, where they are as long as those before."""
+    store = Counting([a_row(number, "x" * size) for number in range(1_000)])
+    past = await read_session(store, "o", RunOrigin("s"), messages=10_000)
+    assert (len(past.rows), past.stopped_early) == (4 * MIB // size, True)
+    assert store.pages == pages
+
+
+async def test_short_rows_after_long_ones() -> None:
+    """Make the pages grow again, although long ones have left little room."""
+    store = Counting([a_row(number, "x" * (41_900 if number >= 1_900 else 1)) for number in range(2_000)])
+    past = await read_session(store, "o", RunOrigin("s"), messages=10_000)
+    assert (len(past.rows), past.stopped_early) == (2_000, False)
+    assert store.pages == [100, 25, 400, 800, 1_600]
+
+
+async def test_rows_without_text() -> None:
+    """Leave all the room there is."""
+    store = Counting([a_row(number, "") for number in range(301)])
+    past = await read_session(store, "o", RunOrigin("s"), messages=1_000)
+    assert (len(past.rows), past.stopped_early) == (301, False)
+    assert store.pages == [100, 200, 400]
