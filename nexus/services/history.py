@@ -12,8 +12,8 @@ _FIRST_PAGE: Final = 3
 _LARGEST_PAGE: Final = 500
 # A past in which this many rows hold fewer messages than are wanted is shown as far as it was read.
 _MOST_ROWS: Final = 5_000
-# The store goes past all that was read before to reach a page, so few are better; but rows come whole and may be long. So
-# the pages grow, and none is for more rows than have room if they are as long as those of the page before.
+# The store goes past all that was read before to reach a page, so few are better; but rows come whole and may be long.
+# So the pages grow, and none is for more rows than have room if they are as long as those of the page before.
 _FIRST_SESSION_PAGE: Final = 100
 _LARGEST_SESSION_PAGE: Final = 2_000
 _SMALLEST_SESSION_PAGE: Final = 25
