@@ -31,6 +31,7 @@ from nexus.adapters.mongo_schema import (
     NO_TEXT_TIME,
     NOT_INTERNAL,
     NOT_SHOWN,
+    OF_SESSION,
     OLDEST_FIRST,
     ORIGIN,
     TEXT_TIME,
@@ -58,6 +59,8 @@ _THREADS: Final = int(os.environ.get("MOTOR_MAX_WORKERS", (os.cpu_count() or 1) 
 _CONNECTIONS: Final = 100
 # What $substrCP and $strLenCP say of a text that is not UTF-8.
 _NOT_UTF8: Final = range(34450, 34474)
+# No index has the fields of the hint.
+_NO_SUCH_INDEX: Final = 2
 # The same index exists under another name, or another one under this name.
 _INDEX_CONFLICTS: Final = {85, 86}
 # A large collection takes longer to index than a request may take.
@@ -190,7 +193,9 @@ class MongoStore:
     ) -> list[Row]:
         """Up to `limit` rows of a session after the newest `skip`, whole, newest first, of any role."""
         query = {"owner_key": {"$eq": owner_key}, "session_id": {"$eq": session_id}, **seen_by(sub_agent)}
-        return await self._newest(query, limit=limit, skip=skip)
+        # Where thousands of the newest rows are not shown, no index does better than another in the server's trials. It
+        # takes the owner's then, and what it remembers of that has it hold trials again for every other session.
+        return await self._newest(query, limit=limit, skip=skip, index=OF_SESSION)
 
     @_completed
     async def find_origin(self, owner_key: str, run_id: str) -> RunOrigin | None:
@@ -277,13 +282,20 @@ class MongoStore:
             raise StoreUnavailableError(str(error)) from error
 
     async def _newest(
-        self, query: Mapping[str, Any], *, limit: int, skip: int = 0, excerpt_chars: int | None = None
+        self,
+        query: Mapping[str, Any],
+        *,
+        limit: int,
+        skip: int = 0,
+        excerpt_chars: int | None = None,
+        index: Sequence[tuple[str, int]] | None = None,
     ) -> list[Row]:
+        find = partial(self._find, excerpt_chars=excerpt_chars, index=index)
         if not await self._has_text_times():
-            return await self._find(query, limit=limit, skip=skip, excerpt_chars=excerpt_chars)
+            return await find(query, limit=limit, skip=skip)
         end = skip + limit
-        dated = await self._find({**query, **NO_TEXT_TIME}, limit=end, excerpt_chars=excerpt_chars)
-        texts = await self._find({**query, **TEXT_TIME}, limit=end, excerpt_chars=excerpt_chars)
+        dated = await find({**query, **NO_TEXT_TIME}, limit=end)
+        texts = await find({**query, **TEXT_TIME}, limit=end)
         return newest_first([*dated, *texts])[skip:end]
 
     async def _has_text_times(self) -> bool:
@@ -294,14 +306,23 @@ class MongoStore:
         return self._text_times
 
     async def _find(
-        self, query: Mapping[str, Any], *, limit: int, skip: int = 0, excerpt_chars: int | None = None
+        self,
+        query: Mapping[str, Any],
+        *,
+        limit: int,
+        skip: int = 0,
+        excerpt_chars: int | None = None,
+        index: Sequence[tuple[str, int]] | None = None,
     ) -> list[Row]:
         projection = None if excerpt_chars is None else excerpt(excerpt_chars)
-        cursor = self._messages.find(query, projection).sort(NEWEST_FIRST).skip(skip).limit(limit)
+        cursor = self._messages.find(query, projection, hint=index).sort(NEWEST_FIRST).skip(skip).limit(limit)
         try:
             # One batch holds all, so that there is no second round trip.
             rows: list[Row] = await cursor.batch_size(limit + 1).to_list(limit)
         except OperationFailure as error:
+            if index and error.code == _NO_SUCH_INDEX:
+                # Nobody has made it yet.
+                return await self._find(query, limit=limit, skip=skip, excerpt_chars=excerpt_chars)
             if excerpt_chars is None or error.code not in _NOT_UTF8:
                 raise
             whole = await self._find(query, limit=limit, skip=skip)

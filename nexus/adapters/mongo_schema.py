@@ -35,11 +35,12 @@ _KEPT: Final = ("tool_calls", INTERNAL)
 
 # The role stands last in an index so that the sort is served and rows of tools are passed over without being read.
 _SORTED: Final = [*NEWEST_FIRST, ("role", ASCENDING)]
+OF_SESSION: Final = [("owner_key", ASCENDING), ("session_id", ASCENDING), *NEWEST_FIRST]
 INDEXES: Final[dict[str, list[IndexModel]]] = {
     "messages": [
         IndexModel([("owner_key", ASCENDING), *_SORTED], name="newest_of_owner"),
         IndexModel([("owner_key", ASCENDING), ("run_id", ASCENDING), *_SORTED], name="newest_of_run"),
-        IndexModel([("owner_key", ASCENDING), ("session_id", ASCENDING), *NEWEST_FIRST], name="newest_of_session"),
+        IndexModel(OF_SESSION, name="newest_of_session"),
         # Partial, because rows that others wrote without an id must not stand in each other's way.
         IndexModel(
             [("owner_key", ASCENDING), ("id", ASCENDING)],

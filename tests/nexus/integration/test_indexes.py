@@ -4,14 +4,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pymongo import MongoClient
 
-from nexus.adapters.mongo import open_mongo
+from nexus.adapters.mongo import Driver, open_mongo
 from nexus.core.errors import StoreRejectedError
-from tests.nexus.support.rows import row
+from tests.nexus.support.rows import ids, row
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "database_manager.py"
 
@@ -82,3 +82,43 @@ async def test_a_session_is_read_by_its_index(mongo_uri: str, database_name: str
     assert query["planSummary"] == "IXSCAN { owner_key: 1, session_id: 1, timestamp: -1, _id: -1 }"
     assert not query.get("hasSortStage")
     assert query["keysExamined"] <= (80 if sub_agent is None else 70)
+
+
+async def test_a_session_whose_newest_rows_are_not_shown(mongo_uri: str, database_name: str) -> None:
+    """Is read by its index all the same, and so are others after it; the server itself would go by the owner's."""
+    marked = {"sub_agent_internal": True}
+    with MongoClient[dict[str, Any]](mongo_uri) as client:
+        database = client[database_name]
+        async with open_mongo(mongo_uri, database_name) as store:
+            await store.prepare()
+            database["messages"].insert_many([row(number, session_id=f"s{number % 2}") for number in range(200)])
+            hidden = [row(1_000 + number, session_id="s0", metadata=marked) for number in range(11_000)]
+            database["messages"].insert_many(hidden)
+            database.command("profile", 2)
+            found = [await store.session_messages("o", session, limit=50) for session in ("s0", "s0", "s1")]
+            database.command("profile", 0)
+        told = list(database["system.profile"].find({"op": "query", "command.find": "messages"}))
+    assert [len(rows) for rows in found] == [50, 50, 50]
+    queries = [each for each in told if "session_id" in each["command"]["filter"]]
+    if not all("planSummary" in query for query in queries):
+        pytest.skip("this server does not tell how it read: secantusdb has no plans")
+    assert {query["planSummary"] for query in queries} == {
+        "IXSCAN { owner_key: 1, session_id: 1, timestamp: -1, _id: -1 }"
+    }
+    assert [query["keysExamined"] for query in queries] == [11_050, 11_050, 50]
+    assert not any(query.get("replanned") or query.get("fromMultiPlanner") for query in queries)
+
+
+@pytest.mark.parametrize("driver", get_args(Driver))
+async def test_a_session_without_its_index(mongo_uri: str, database_name: str, driver: Driver) -> None:
+    """Is read before anybody has made one, and when somebody drops it."""
+    with MongoClient[dict[str, Any]](mongo_uri) as client:
+        messages = client[database_name]["messages"]
+        messages.insert_many([row(number, session_id="s") for number in range(5)])
+        async with open_mongo(mongo_uri, database_name, driver=driver) as store:
+            before = await store.session_messages("o", "s", limit=3)
+            await store.prepare()
+            assert await store.session_messages("o", "s", limit=3) == before
+            messages.drop_index("newest_of_session")
+            assert await store.session_messages("o", "s", limit=3) == before
+    assert ids(before) == ["m4", "m3", "m2"]
