@@ -195,12 +195,12 @@ class SessionStates:
                 pause = min(pause * 2, _LONGEST_PAUSE)
             except (StoreRejectedError, ValueError) as error:
                 if len(items) > 1:
-                    # Perhaps only one of them is too much. The others are stored without it.
-                    most = 1
+                    # Perhaps only one of them is too much. Halves find it in few steps, and the others are stored.
+                    most = len(items) // 2
                 else:
                     self._settle(session, items, str(error))
             else:
-                pause = _FIRST_PAUSE
+                pause, most = _FIRST_PAUSE, min(most * 2, _MOST_WAITING)
                 self._settle(session, items, None)
 
     async def _join(self, key: _Key, changes: Sequence[Change]) -> None:
