@@ -16,17 +16,16 @@ from functools import partial, wraps
 from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 
 import anyio
-import pymongo
 from bson import ObjectId
 from motor.motor_asyncio import AsyncIOMotorClient
 from pymongo import ASCENDING, AsyncMongoClient
 from pymongo.errors import ConfigurationError, DuplicateKeyError, InvalidURI, OperationFailure
 
 from nexus.adapters.mongo_calls import Calls
+from nexus.adapters.mongo_indexes import make_indexes
 from nexus.adapters.mongo_schema import (
     CODEC,
     HEADER,
-    INDEXES,
     NEWEST_FIRST,
     NO_TEXT_TIME,
     NOT_INTERNAL,
@@ -37,7 +36,6 @@ from nexus.adapters.mongo_schema import (
     TEXT_TIME,
     cut,
     excerpt,
-    is_same_index,
     newest_first,
     origin_of,
     seen_by,
@@ -61,10 +59,6 @@ _CONNECTIONS: Final = 100
 _NOT_UTF8: Final = range(34450, 34474)
 # No index has the fields of the hint.
 _NO_SUCH_INDEX: Final = 2
-# The same index exists under another name, or another one under this name.
-_INDEX_CONFLICTS: Final = {85, 86}
-# A large collection takes longer to index than a request may take.
-_INDEXING_S: Final = 300
 # Rows with text timestamps come from other writers; how long it may take until the first of them is noticed.
 _LOOKED_AGAIN_S: Final = 60
 
@@ -141,7 +135,8 @@ class MongoStore:
         Raises:
             StoreRejectedError: what is stored has twice what may be there once; says where.
         """
-        await self._make_indexes()
+        await make_indexes(self._client, self._database)
+        self._prepared = True
 
     @_completed
     async def ping(self) -> None:
@@ -249,37 +244,13 @@ class MongoStore:
             await self._prepare_late()
         return await put_state(self._database[STATES], owner_key, session_id, document, revision)
 
-    async def _make_indexes(self) -> None:
-        # The long limit is also one for finding the server, so it is found first.
-        await self._client.admin.command("ping")
-        with pymongo.timeout(_INDEXING_S):
-            for collection, indexes in INDEXES.items():
-                for index in indexes:
-                    await self._make_index(collection, index)
-        self._prepared = True
-
-    async def _make_index(self, collection: str, index: pymongo.IndexModel) -> None:
-        rows = self._database[collection]
-        try:
-            await rows.create_indexes([index])
-        except DuplicateKeyError as error:
-            fields = ", ".join((error.details or {}).get("keyPattern", ["unique fields"]))
-            text = f"collection {collection}: several documents have the same {fields}; remove all but one"
-            raise StoreRejectedError(text) from error
-        except OperationFailure as error:
-            if error.code not in _INDEX_CONFLICTS:
-                raise
-            existing = (await rows.index_information()).values()
-            if not any(is_same_index(index.document, other) for other in existing):
-                text = f"collection {collection}: an index stands in the way of {index.document['name']}; drop it"
-                raise StoreRejectedError(text) from error
-
     async def _prepare_late(self) -> None:
         try:
-            await self._make_indexes()
+            await make_indexes(self._client, self._database)
         except StoreRejectedError as error:
             # It is not the row that is wrong.
             raise StoreUnavailableError(str(error)) from error
+        self._prepared = True
 
     async def _newest(
         self,

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
-from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError
+from nexus.adapters.memory_bus import MemoryBus
+from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.ports import Row
 from nexus.services.context.builder import BuilderSettings
 from nexus.services.context.prompts import PromptManager
 from tests.nexus.support.fakes import FakeStore
-from tests.nexus.unit.services.parts import MOMENT, HangingStore, Parts, definition, opened, past, request
+from tests.nexus.unit.services.parts import MOMENT, AwayLedger, HangingStore, Parts, definition, opened, past, request
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "web_search", "arguments": "{}"}}
 LATER = [
@@ -158,19 +158,6 @@ class TestContinuation:
             content = await parts.build(request(request_id="msg_2", later=LATER))
         assert content["messages"][:5] == first["messages"]
         assert content["degraded"] == []
-
-
-class AwayLedger(MemoryLedger):
-    """A ledger that keeps nothing."""
-
-    async def keep_first(self, key: str, value: bytes, keep_ms: int) -> bytes:
-        """Keep it elsewhere, where nobody finds it."""
-        await super().keep_first(f"lost {key}", value, keep_ms)
-        raise BusUnavailableError("away")
-
-    async def kept(self, key: str) -> bytes | None:
-        """Fail."""
-        raise BusUnavailableError(f"away: {key}")
 
 
 def _without_memory(parts: Parts) -> Any:

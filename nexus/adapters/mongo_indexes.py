@@ -1,0 +1,48 @@
+"""The indexes that the promises of the store rest on, made where they are missing (CONTRACT §2)."""
+
+from typing import Any, Final
+
+import pymongo
+from pymongo.errors import DuplicateKeyError, OperationFailure
+
+from nexus.adapters.mongo_schema import INDEXES, is_same_index
+from nexus.core.errors import StoreRejectedError
+
+# The same index exists under another name, or another one under this name.
+_CONFLICTS: Final = {85, 86}
+# A large collection takes longer to index than a request may take.
+_INDEXING_S: Final = 300
+
+
+async def make_indexes(client: Any, database: Any) -> None:
+    """Make what is missing of `INDEXES`. May be repeated and run by many at once.
+
+    Args:
+        client: of motor or of pymongo's asyncio client.
+        database: of that client.
+
+    Raises:
+        StoreRejectedError: what is stored stands in the way; says where.
+    """
+    # The long limit is also one for finding the server, so it is found first.
+    await client.admin.command("ping")
+    with pymongo.timeout(_INDEXING_S):
+        for collection, indexes in INDEXES.items():
+            for index in indexes:
+                await _make_index(collection, database[collection], index)
+
+
+async def _make_index(collection: str, rows: Any, index: pymongo.IndexModel) -> None:
+    try:
+        await rows.create_indexes([index])
+    except DuplicateKeyError as error:
+        fields = ", ".join((error.details or {}).get("keyPattern", ["unique fields"]))
+        text = f"collection {collection}: several documents have the same {fields}; remove all but one"
+        raise StoreRejectedError(text) from error
+    except OperationFailure as error:
+        if error.code not in _CONFLICTS:
+            raise
+        existing = (await rows.index_information()).values()
+        if not any(is_same_index(index.document, other) for other in existing):
+            text = f"collection {collection}: an index stands in the way of {index.document['name']}; drop it"
+            raise StoreRejectedError(text) from error
