@@ -275,7 +275,11 @@ PATCH = st.fixed_dictionaries(
     },
 )
 REMOVE = st.fixed_dictionaries(
-    {}, optional={"todos": st.lists(IDS, max_size=3), "sub_agent_roles": st.lists(st.sampled_from(["a b", "$x"]))}
+    {},
+    optional={
+        "todos": st.lists(IDS, max_size=3),
+        "sub_agent_roles": st.lists(st.sampled_from(["a b", "$x"]), max_size=3),
+    },
 )
 CONTENT = st.one_of(
     st.builds(lambda state: {"op": "set", "state": state}, SET),
