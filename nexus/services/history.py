@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Final
 
-from nexus.core.ports import MessageStore, Past, Row, RunOrigin
-from nexus.services.context.memory import OBJECT_ID, Utterance, merge, read_rows
+from nexus.core.models import Message
+from nexus.core.ports import Cutoff, MessageStore, Past, Row, RunOrigin
+from nexus.services.context.cutoff import UntilStored
+from nexus.services.context.memory import Utterance, merge, read_rows
 
 _FIRST_PAGE: Final = 3
 _LARGEST_PAGE: Final = 500
@@ -27,8 +29,8 @@ async def read_past(
     *,
     messages: int,
     excerpt_chars: int,
-    current_run_id: str = "",
-    not_after_id: str | None = None,
+    asked: Message | None = None,
+    until: Cutoff | None = None,
 ) -> Past:
     """Rows enough for the newest `messages` messages after merging, with every run among them whole.
 
@@ -40,8 +42,9 @@ async def read_past(
         owner_key: whose past.
         messages: how many are wanted, at least 1.
         excerpt_chars: contents longer than twice this may come without their middle.
-        current_run_id: rows of this run do not count.
-        not_after_id: rows that were stored after the one with this `_id` are left out.
+        asked: the input of the run that asks. Rows of this run do not count, nor what was stored after the input where
+            that is found among the rows. None where no run asks.
+        until: where the past ends, where that is known.
 
     Raises:
         StoreUnavailableError: the store did not answer.
@@ -52,10 +55,11 @@ async def read_past(
     while True:
         page = await store.newest_messages(owner_key, limit=page_size, skip=len(rows), excerpt_chars=excerpt_chars)
         rows += page
-        usable = _stored_until(rows, not_after_id)
+        until = until or _up_to_input(page, asked)
+        usable = _stored(rows, until)
         if len(page) < page_size:
             return Past(usable)
-        utterances = merge(read_rows(usable, current_run_id=current_run_id)[0])
+        utterances = merge(read_rows(usable, current_run_id=asked.run_id if asked else "")[0])
         if len(utterances) >= messages:
             break
         if len(rows) >= _MOST_ROWS:
@@ -67,7 +71,7 @@ async def read_past(
         return Past(usable, stopped_early)
     completed = await store.messages_of_runs(owner_key, cut_runs, limit=_MOST_ROWS, excerpt_chars=excerpt_chars)
     known = {row["_id"] for row in usable}
-    more = [row for row in _stored_until(completed, not_after_id) if row["_id"] not in known]
+    more = [row for row in _stored(completed, until) if row["_id"] not in known]
     return Past(usable + more, stopped_early)
 
 
@@ -77,8 +81,8 @@ async def read_session(
     origin: RunOrigin,
     *,
     messages: int,
-    current_run_id: str = "",
-    last_id: str | None = None,
+    asked: Message | None = None,
+    until: Cutoff | None = None,
 ) -> Past:
     """The newest rows of a session, whole; `stopped_early` when there are older ones.
 
@@ -90,8 +94,8 @@ async def read_session(
         owner_key: whose session.
         origin: which session, and for which agent: the main one is not given what is internal to others.
         messages: rows at most.
-        current_run_id: rows of this run do not count.
-        last_id: rows that were stored after the one with this `_id` are left out.
+        asked: as for `read_past`.
+        until: as for `read_past`.
 
     Raises:
         StoreUnavailableError: the store did not answer.
@@ -110,7 +114,8 @@ async def read_session(
             sub_agent=origin.sub_agent,
         )
         rows += page
-        usable = [row for row in _stored_until(rows, last_id) if row.get("run_id") != current_run_id]
+        until = until or _up_to_input(page, asked)
+        usable = [row for row in _stored(rows, until) if asked is None or row.get("run_id") != asked.run_id]
         ends = list(accumulate(map(_chars, usable)))
         # One is shown, however long it is.
         kept = usable[: min(messages, max(bisect_right(ends, _MOST_SESSION_CHARS), 1))]
@@ -139,12 +144,15 @@ def _without_beginning(shown: Sequence[Utterance]) -> list[str]:
     return sorted({utterance.run_id for utterance in shown if utterance.merged} - begun)
 
 
-def _stored_until(rows: list[Row], last_id: str | None) -> list[Row]:
+def _up_to_input(rows: Sequence[Row], asked: Message | None) -> Cutoff | None:
+    """Up to the run's own input, if it is among the rows: the run has been asked for before."""
+    if asked is None:
+        return None
+    own = (row for row in rows if row.get("id") == asked.id and row.get("run_id") == asked.run_id)
+    return next(map(UntilStored.of, own), None)
+
+
+def _stored(rows: list[Row], until: Cutoff | None) -> list[Row]:
     # A row may come twice when others were recorded between two pages.
     distinct = {row["_id"]: row for row in rows}
-    return [row for row_id, row in distinct.items() if last_id is None or not _is_later(row_id, last_id)]
-
-
-def _is_later(row_id: str, last_id: str) -> bool:
-    """Whether the `_id`s say so. Those that another program made up say nothing, and only older rows have them."""
-    return bool(OBJECT_ID.fullmatch(row_id) and OBJECT_ID.fullmatch(last_id)) and row_id > last_id
+    return [row for row in distinct.values() if until is None or until.includes(row)]

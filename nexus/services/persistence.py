@@ -23,9 +23,10 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
 from nexus.core.models import Message, utc_now
-from nexus.core.ports import MessageStore, Past, RequestLedger, Row, RunOrigin
+from nexus.core.ports import Cutoff, MessageStore, Past, RequestLedger, Row, RunOrigin
 from nexus.core.tasks import Pending
 from nexus.core.topics import Topics
+from nexus.services.context.cutoff import UntilStored
 from nexus.services.heard import Heard
 from nexus.services.history import read_past, read_session
 from nexus.services.origins import RunOrigins
@@ -146,8 +147,8 @@ class PersistenceService:
         *,
         messages: int,
         excerpt_chars: int,
-        current_run_id: str,
-        continued: Message | None = None,
+        asked: Message,
+        continued: bool = False,
     ) -> Past:
         """Rows enough for `messages` messages of the memory; see `read_past`.
 
@@ -155,20 +156,20 @@ class PersistenceService:
             owner_key: whose.
             messages: how many messages after merging.
             excerpt_chars: contents longer than twice this may come without their middle.
-            current_run_id: the run that asks.
-            continued: the human input of a run that was begun earlier; rows stored after it are left out.
+            asked: the human input of the run that asks. What was stored after it, if it has been, is left out.
+            continued: the run was begun earlier.
 
         Raises:
             StoreUnavailableError: the store did not answer.
         """
-        complete = await self._heard.written(owner_key, _HEARD_S, besides=current_run_id)
+        complete = await self._heard.written(owner_key, _HEARD_S, besides=asked.run_id)
         past = await read_past(
             self._store,
             owner_key,
             messages=messages,
             excerpt_chars=excerpt_chars,
-            current_run_id=current_run_id,
-            not_after_id=await self._begun_at(owner_key, current_run_id, continued),
+            asked=asked,
+            until=await self._begun_at(asked) if continued else None,
         )
         return Past(self._own(owner_key, past.rows), past.stopped_early, complete)
 
@@ -178,9 +179,9 @@ class PersistenceService:
         origin: RunOrigin,
         *,
         messages: int,
-        current_run_id: str,
-        last_id: str | None = None,
-        continued: Message | None = None,
+        asked: Message,
+        until: Cutoff | None = None,
+        continued: bool = False,
     ) -> Past:
         """The newest rows of a session, whole, without those of the current run; see `read_session`.
 
@@ -188,29 +189,29 @@ class PersistenceService:
             owner_key: whose.
             origin: which session, and for which agent.
             messages: rows at most.
-            current_run_id: the run that asks.
-            last_id: rows stored after the one with this `_id` are left out.
-            continued: where `last_id` is not known, the human input of a run that was begun earlier, in its stead.
+            asked: the human input of the run that asks. What was stored after it, if it has been, is left out.
+            until: where the history ends, where that is known better.
+            continued: the run was begun earlier.
 
         Raises:
             StoreUnavailableError: the store did not answer.
         """
-        # What is stored after the last row that counts is not asked for, so nothing of that is waited for.
-        complete = last_id is not None or await self._heard.written(owner_key, _HEARD_S, besides=current_run_id)
+        # What comes after a known end is not asked for, so it is not waited for.
+        complete = until is not None or await self._heard.written(owner_key, _HEARD_S, besides=asked.run_id)
         past = await read_session(
             self._store,
             owner_key,
             origin,
             messages=messages,
-            current_run_id=current_run_id,
-            last_id=last_id or await self._begun_at(owner_key, current_run_id, continued),
+            asked=asked,
+            until=until or (await self._begun_at(asked) if continued else None),
         )
         return Past(self._own(owner_key, past.rows), past.stopped_early, complete)
 
-    async def _begun_at(self, owner_key: str, run_id: str, continued: Message | None) -> str | None:
-        """The `_id` of the row of a run's human input."""
-        begun = await self._store.find_message(owner_key, continued.id) if continued else None
-        return begun["_id"] if begun and begun.get("run_id") == run_id else None
+    async def _begun_at(self, asked: Message) -> Cutoff | None:
+        """Up to the row of a run's human input."""
+        begun = await self._store.find_message(asked.owner_key, asked.id)
+        return UntilStored.of(begun) if begun and begun.get("run_id") == asked.run_id else None
 
     def _own(self, owner_key: str, rows: list[Row]) -> list[Row]:
         own = [row for row in rows if row.get("owner_key") == owner_key]

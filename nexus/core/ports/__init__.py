@@ -4,7 +4,7 @@ Adapters keep the guarantees; the tests under `tests/nexus/contract` check them 
 """
 
 from nexus.core.ports.bus import Bus, Delivery, Subscription, Work
-from nexus.core.ports.conversation import Conversation, Past
+from nexus.core.ports.conversation import Conversation, Cutoff, Past
 from nexus.core.ports.ledger import Acquired, Announced, Answered, Busy, Claim, Conflict, RequestLedger
 from nexus.core.ports.letters import DeadLetter, DeadLetters
 from nexus.core.ports.stores import DocumentStore, MessageStore, Row, RunOrigin, SessionStateStore, Store
@@ -18,6 +18,7 @@ __all__ = [
     "Claim",
     "Conflict",
     "Conversation",
+    "Cutoff",
     "DeadLetter",
     "DeadLetters",
     "Delivery",

@@ -23,6 +23,14 @@ class Past:
     complete: bool = True
 
 
+class Cutoff(Protocol):
+    """Up to which row a history goes."""
+
+    def includes(self, row: Row) -> bool:
+        """Whether the row is part of the history."""
+        ...
+
+
 class Conversation(Protocol):
     """What the builder needs of the persistence service."""
 
@@ -44,9 +52,9 @@ class Conversation(Protocol):
         origin: RunOrigin,
         *,
         messages: int,
-        current_run_id: str,
-        last_id: str | None = None,
-        continued: Message | None = None,
+        asked: Message,
+        until: Cutoff | None = None,
+        continued: bool = False,
     ) -> Past:
         """The newest rows of a session, whole, without those of the current run.
 
@@ -54,9 +62,9 @@ class Conversation(Protocol):
             owner_key: whose.
             origin: which session, and for which agent.
             messages: rows at most.
-            current_run_id: the run that asks.
-            last_id: rows stored after the one with this `_id` are left out.
-            continued: where `last_id` is not known, the human input of a run that was begun earlier, in its stead.
+            asked: the human input of the run that asks. What was stored after it, if it has been, is left out.
+            until: where the history ends, where that is known better.
+            continued: the run was begun earlier.
 
         Raises:
             StoreUnavailableError: the store did not answer.
@@ -69,10 +77,17 @@ class Conversation(Protocol):
         *,
         messages: int,
         excerpt_chars: int,
-        current_run_id: str,
-        continued: Message | None = None,
+        asked: Message,
+        continued: bool = False,
     ) -> Past:
         """Rows enough for `messages` messages of the memory, every run among them whole.
+
+        Args:
+            owner_key: whose.
+            messages: how many messages after merging.
+            excerpt_chars: contents longer than twice this may come without their middle.
+            asked: as for `get_session`.
+            continued: as for `get_session`.
 
         Raises:
             StoreUnavailableError: the store did not answer.

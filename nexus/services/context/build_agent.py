@@ -14,6 +14,7 @@ from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.metrics import Part, Stage
 from nexus.services.context.agents import missing_role
 from nexus.services.context.build_parts import Build, BuildParts
+from nexus.services.context.cutoff import UntilShown
 from nexus.services.context.gathering import GatheredSession, gather_session
 from nexus.services.context.layouts import AgentInput, Assembled, assemble_agent
 from nexus.services.context.pinned import is_role_given, what_to_pin
@@ -43,7 +44,7 @@ async def _build_first(parts: BuildParts, build: Build) -> RunPrefix:
         begun = await _begin(parts, build)
     gathered, assembled = await _gather(parts, build, None)
     notes, recorded = begun or await _begin(parts, build)
-    view = RunView.of(gathered.rows, parts.tools.get_all_tool_definitions())
+    view = RunView(UntilShown.of(gathered.rows), gathered.cut, parts.tools.get_all_tool_definitions())
     if gathered.complete and not gathered.degraded:
         view = RunView.from_bytes(await parts.keep(build, view.to_bytes()))
     prefix = _prefix(gathered, assembled, view, notes)
@@ -67,9 +68,12 @@ async def _gather(parts: BuildParts, build: Build, view: RunView | None) -> tupl
             parts.conversation,
             parts.states,
             messages=build.settings.history_messages,
-            last_id=view.last_id if view else None,
+            until=view.until if view else None,
             seconds=build.seconds,
         )
+        if view:
+            # Those that are left out may be of the same moment as the others, and are then not read any more.
+            gathered.cut = view.cut
         parts.take_note(gathered.degraded, build.settings)
     with parts.measured(Stage.ASSEMBLE, build.timings_ms):
         return gathered, _assemble(build, gathered)

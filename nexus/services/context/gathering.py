@@ -9,7 +9,7 @@ import structlog
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Part
-from nexus.core.ports import Conversation, DocumentStore, Row, RunOrigin
+from nexus.core.ports import Conversation, Cutoff, DocumentStore, Row, RunOrigin
 from nexus.services.context.pinned import is_all_given
 from nexus.services.context.request import BuildRequest, read_history_size
 from nexus.services.context.session_state import SessionState
@@ -104,8 +104,8 @@ async def gather(
             request.owner_key,
             messages=gathered.history_size,
             excerpt_chars=excerpt_chars,
-            current_run_id=request.run_id,
-            continued=request.human if request.continuation else None,
+            asked=request.human,
+            continued=request.continuation,
         )
         gathered.rows, gathered.complete = past.rows, past.complete
         gathered.notes = ["history: reading stopped early"] if past.stopped_early else []
@@ -134,7 +134,7 @@ async def gather_session(
     states: StateSource,
     *,
     messages: int,
-    last_id: str | None,
+    until: Cutoff | None,
     seconds: float,
 ) -> GatheredSession:
     """Read what the agent layout needs, as far as it can be had within `seconds`.
@@ -144,7 +144,7 @@ async def gather_session(
         conversation: where the history is.
         states: where the state of the session is, unless the request brings all of it.
         messages: rows of the session at most.
-        last_id: where the history ends for this run; None when that is not known.
+        until: where the history ends for this run; None when that is not known.
         seconds: the time for everything.
     """
     gathered = GatheredSession(notes=[*request.notes])
@@ -154,13 +154,11 @@ async def gather_session(
             request.owner_key,
             RunOrigin(request.session_id, request.agent.sub_agent),
             messages=messages,
-            current_run_id=request.run_id,
-            last_id=last_id,
-            continued=request.human if request.continuation else None,
+            asked=request.human,
+            until=until,
+            continued=request.continuation,
         )
         gathered.rows, gathered.cut, gathered.complete = past.rows, past.stopped_early, past.complete
-        if past.stopped_early:
-            gathered.notes.append("history: older messages of the session are not shown")
         gathered.notes += [] if past.complete else [_INCOMPLETE]
 
     async def read_state() -> None:

@@ -136,7 +136,8 @@ def assemble_agent(given: AgentInput) -> Assembled:
     }
     # Also where nothing is pinned: the next build may have something to pin, or be able to read it.
     stable = len(opening) + _stays(past, position, given)
-    return _put_together("agent", sections, history, stable, past.repairs)
+    older = ["history: older messages of the session are not shown"] if given.cut else []
+    return _put_together("agent", sections, history, stable, [*older, *past.repairs])
 
 
 def _opening(agent: Agent) -> list[Block]:

@@ -20,7 +20,7 @@ from nexus.services.context.clock import parse_moment
 LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 # An ObjectId as text: it grows with the time of storing, which ids that other programs make up do not.
 OBJECT_ID = re.compile(r"[0-9a-f]{24}")
-NO_ID: Final = "0" * 24
+_NO_ID: Final = "0" * 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def stored_order(rows: Sequence[Any]) -> list[int]:
     By `_id` where every row has an ObjectId, which grows with time. Otherwise by place: stores answer newest first, so
     the last row is the oldest, unless the times at both ends say that the list runs the other way.
     """
-    ids = [row.get("_id") if isinstance(row, Mapping) else NO_ID for row in rows]
+    ids = [row.get("_id") if isinstance(row, Mapping) else _NO_ID for row in rows]
     if rows and all(isinstance(item, str) and OBJECT_ID.fullmatch(item) for item in ids):
         ranks = [0] * len(rows)
         for rank, index in enumerate(sorted(range(len(rows)), key=lambda i: (str(ids[i]), -i))):

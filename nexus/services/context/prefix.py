@@ -2,15 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from nexus.core.ports import Row
 from nexus.services.context.blocks import Passage, compact
+from nexus.services.context.cutoff import UntilShown
 from nexus.services.context.formats import convert
 from nexus.services.context.layouts import describe_prefix
-from nexus.services.context.memory import NO_ID, OBJECT_ID
 from nexus.services.context.request import DEFAULT_FORMAT, BuildRequest
 from nexus.services.context.transcript import said_in_run
 from nexus.services.context.validity import admit
@@ -72,27 +70,24 @@ class RunView:
     """What every build of a run of the agent layout goes by; its list is made anew each time.
 
     Attributes:
-        last_id: the `_id` of the row that was stored last of those that the first build showed.
+        until: up to which row the first build showed the session.
+        cut: that build left older rows out.
         tools: the definitions at that time.
     """
 
-    last_id: str
+    until: UntilShown
+    cut: bool
     tools: list[dict[str, Any]]
-
-    @classmethod
-    def of(cls, rows: Sequence[Row], tools: list[dict[str, Any]]) -> Self:
-        """The view of a run whose first build found these rows of the session."""
-        ids = (str(row["_id"]) for row in rows)
-        return cls(max(filter(OBJECT_ID.fullmatch, ids), default=NO_ID), tools)
 
     def to_bytes(self) -> bytes:
         """The view as it is kept."""
-        return compact([self.last_id, self.tools])
+        return compact([self.until.since, sorted(self.until.ids), self.cut, self.tools])
 
     @classmethod
     def from_bytes(cls, kept: bytes) -> Self:
         """The view of which `kept` is the `to_bytes`."""
-        return cls(*json.loads(kept))
+        since, ids, cut, tools = json.loads(kept)
+        return cls(UntilShown(since, frozenset(ids)), cut, tools)
 
 
 def in_format(form: str, content: dict[str, Any]) -> dict[str, Any]:

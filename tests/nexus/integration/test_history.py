@@ -10,6 +10,7 @@ from pymongo import MongoClient
 from nexus.adapters.mongo import MongoStore, open_mongo
 from nexus.core.models import Message, Role
 from nexus.core.ports import Past, Row, RunOrigin
+from nexus.services.context.cutoff import UntilShown
 from nexus.services.context.memory import Utterance, merge, read_rows
 from nexus.services.history import read_past, read_session
 from nexus.services.persistence import PersistenceService
@@ -69,6 +70,10 @@ def texts(utterance: Utterance) -> list[str]:
 def whole(number: int) -> list[list[str]]:
     """What a run of eleven rows is merged to, newest first."""
     return [[*(f"round {turn} of {number}" for turn in range(3)), f"answer {number}"], [f"question {number}"]]
+
+
+# The input of the run that asks, which is recorded only where a test says so.
+NOW = Message(id="not recorded", run_id="now", owner_key="o", role=Role.HUMAN)
 
 
 async def read(home: Home, messages: int, **options: Any) -> Past:
@@ -150,7 +155,7 @@ async def test_the_current_run_does_not_count(home: Home) -> None:
     """Rows of the run that asks are left out, however many they are, and the messages are those before it."""
     current = [row(1_000 + n, run_id="now", role="AI") for n in range(100)]
     home.plant([*(each for number in range(30) for each in run_of_eleven(number)), *current])
-    past = await read(home, 20, current_run_id="now")
+    past = await read(home, 20, asked=NOW)
     expected = [said for number in range(29, 19, -1) for said in whole(number)]
     assert [texts(each) for each in shown(past, 20, current_run_id="now")] == expected
 
@@ -163,7 +168,7 @@ async def test_a_continued_run_sees_the_past_it_began_with(home: Home) -> None:
     home.plant([*before, begun, *later])
     asked = Message(id="begun", run_id="now", owner_key="o", role=Role.HUMAN)
     async with home.open() as store, PersistenceService(store).running() as service:
-        past = await service.get_past("o", messages=20, excerpt_chars=100, current_run_id="now", continued=asked)
+        past = await service.get_past("o", messages=20, excerpt_chars=100, asked=asked, continued=True)
     expected = [said for number in range(11, 1, -1) for said in whole(number)]
     assert [texts(each) for each in shown(past, 20, current_run_id="now")] == expected
 
@@ -173,7 +178,7 @@ async def test_a_continuation_keeps_rows_whose_ids_say_nothing(home: Home) -> No
     home.plant([{**row(1), "_id": "zzz"}, {**row(2), "_id": 7}, row(3), row(4, id="begun", run_id="now"), row(5)])
     asked = Message(id="begun", run_id="now", owner_key="o", role=Role.HUMAN)
     async with home.open() as store, PersistenceService(store).running() as service:
-        past = await service.get_past("o", messages=20, excerpt_chars=100, current_run_id="now", continued=asked)
+        past = await service.get_past("o", messages=20, excerpt_chars=100, asked=asked, continued=True)
     assert [texts(each) for each in shown(past, 20, current_run_id="now")] == [["text 3"], ["text 2"], ["text 1"]]
 
 
@@ -216,7 +221,7 @@ INTERNAL = {"sub_agent_internal": True, "agent_id": "reviewer"}
 async def session(home: Home, origin: RunOrigin = SESSION, *, messages: int = 1_000, **options: Any) -> Past:
     """Read the session `s` of `o`, for a run that has no rows unless a test says so."""
     async with home.open() as store, PersistenceService(store).running() as service:
-        return await service.get_session("o", origin, messages=messages, **({"current_run_id": "now"} | options))
+        return await service.get_session("o", origin, messages=messages, **({"asked": NOW} | options))
 
 
 def names(*numbers: int) -> list[str]:
@@ -259,22 +264,23 @@ class TestSession:
         """By stored order, whatever the senders' clocks say, so that a run sees the same session to its end."""
         home.plant([row(number) for number in range(300)])
         before = await session(home, messages=200)
-        last_id = max(each["_id"] for each in before.rows)
+        until = UntilShown.of(before.rows)
         home.plant([row(1_000 + number) for number in range(300)])
         home.plant([row(2_000 + number, timestamp=moment(number)) for number in range(100)])
-        assert await session(home, messages=200, last_id=last_id) == before
+        assert (await session(home, messages=200, until=until)).rows == before.rows
         assert ids((await session(home, messages=2)).rows) == names(1299, 1298)
 
     async def test_a_session_that_had_nothing(self, home: Home) -> None:
         """Has nothing for that run later, either."""
         home.plant([row(number) for number in range(5)])
-        assert (await session(home, last_id="0" * 24)).rows == []
+        assert (await session(home, until=UntilShown.of([]))).rows == []
 
-    async def test_without_a_last_id_the_input_says_when_it_began(self, home: Home) -> None:
+    async def test_without_what_was_kept_the_input_says_when_it_began(self, home: Home) -> None:
         """A row that another program stored under an `_id` of its own form is not taken for a later one."""
         home.plant([{**row(1), "_id": "zzz"}, row(2), row(3, id="begun", run_id="now"), row(4)])
         asked = Message(id="begun", run_id="now", owner_key="o", role=Role.HUMAN)
-        assert ids((await session(home, continued=asked)).rows) == names(2, 1)
+        for continued in (True, False):
+            assert ids((await session(home, asked=asked, continued=continued)).rows) == names(2, 1)
         assert ids((await session(home)).rows) == names(4, 2, 1)
 
     async def test_what_is_internal(self, home: Home) -> None:
@@ -313,8 +319,8 @@ class TestSession:
         assert before.stopped_early
         assert sum(len(each["content"]) for each in before.rows) > 4_000_000
         store.plant("messages", [row(1_000 + number) for number in range(later)])
-        last_id = max(each["_id"] for each in before.rows)
-        assert await read_session(store, "o", SESSION, messages=1_000, last_id=last_id) == before
+        until = UntilShown.of(before.rows)
+        assert (await read_session(store, "o", SESSION, messages=1_000, until=until)).rows == before.rows
 
     async def test_rows_that_come_while_it_is_read(self) -> None:
         """Push others to the next page: none of those is shown twice, and none is missing."""

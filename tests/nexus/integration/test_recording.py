@@ -287,8 +287,8 @@ async def test_an_id_that_two_runs_use(mongo_uri: str, database_name: str) -> No
             "o",
             messages=20,
             excerpt_chars=100,
-            current_run_id="r2",
-            continued=message("second", id="msg_0", run_id="r2"),
+            asked=message("second", id="msg_0", run_id="r2"),
+            continued=True,
         )
     assert {(row["id"], row["run_id"], row["content"]) for row in rows} == {
         ("msg_0", "r1", "first"),

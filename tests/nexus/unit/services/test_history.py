@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
+from nexus.core.models import Message, Role
 from nexus.core.ports import Past, Row, RunOrigin
 from nexus.services.history import read_session
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.rows import START
 
 MIB = 1 << 20
+NOW = Message(id="not recorded", run_id="now", owner_key="o", role=Role.HUMAN)
 
 
 def a_row(number: int, content: Any = "x", **metadata: Any) -> Row:
@@ -84,7 +86,7 @@ async def test_the_current_run_does_not_count() -> None:
     """However much of it is recorded already."""
     rows = [a_row(number) for number in range(600)]
     rows[100:] = [{**row, "run_id": "now", "content": "x" * 100_000} for row in rows[100:]]
-    past = await read(rows, 1_000, current_run_id="now")
+    past = await read(rows, 1_000, asked=NOW)
     assert [row["id"] for row in past.rows] == [str(99 - place) for place in range(100)]
     assert not past.stopped_early
 

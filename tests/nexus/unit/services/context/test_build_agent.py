@@ -179,6 +179,25 @@ class TestRun:
         assert content["context"]["blocks"][-1]["sources"] == ["ai_1", "tool_1"]
         assert content["context"]["blocks"][-1]["index"] == count
 
+    @pytest.mark.parametrize("layout", ["agent", "dialogue"])
+    @pytest.mark.parametrize("later", [[], LATER], ids=["first", "continued"])
+    async def test_what_was_kept_is_gone(self, layout: str, later: list[dict[str, Any]]) -> None:
+        """The same run asked for again has what was stored before its input, whether it has gone on or not."""
+        store = FakeStore()
+        store.plant("messages", past(3))
+        given = {"layout": layout}
+        async with opened(store) as parts:
+            first = await parts.build(request(run_metadata=given))
+            await parts.persistence.flush()
+        # What another run did meanwhile is older by its senders' clocks.
+        store.plant(
+            "messages", [{**row, "id": f"late {row['id']}", "run_id": f"late {row['run_id']}"} for row in past(3)]
+        )
+        async with opened(store) as parts:
+            again = await parts.build(request(request_id="msg_2", later=later, run_metadata=given))
+        assert again["messages"][: len(first["messages"])] == first["messages"]
+        assert len(again["messages"]) == len(first["messages"]) + len(later)
+
     async def test_a_first_build_without_any_history(self) -> None:
         """Has none later, either."""
         async with agent_parts() as parts:
