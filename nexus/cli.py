@@ -96,6 +96,9 @@ def request(  # noqa: PLR0917  # typer makes options of them
     form: Annotated[
         str | None, typer.Option("--format", help="The form of the messages: openai, anthropic or gemini.")
     ] = None,
+    more: Annotated[
+        str, typer.Option("--metadata", help="More of run.metadata, as a JSON object: agent, state, ...")
+    ] = "{}",
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
     timeout: Annotated[float, typer.Option(min=0.1, max=60, help="Seconds to wait.")] = 5.0,
     config: Config = None,
@@ -109,7 +112,7 @@ def request(  # noqa: PLR0917  # typer makes options of them
     if settings.bus.mode == "memory":
         _fail("bus.mode is memory: there is no other process to ask", 1)
     given = {"session_id": session, "layout": layout, "format": form}
-    metadata = {name: value for name, value in given.items() if value}
+    metadata = _json_object("--metadata", more) | {name: value for name, value in given.items() if value}
     run_id = new_run_id()
     try:
         "".join((owner, text, session, layout or "", form or "")).encode()
@@ -212,6 +215,16 @@ async def _request(settings: Settings, run: Run, timeout: float) -> dict[str, An
             return await client.build(run, timeout=timeout)
         except TimeoutError:
             raise TimeoutError(_NOT_BELIEVED if client.disbelieved else NOBODY) from None
+
+
+def _json_object(option: str, text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        _fail(f"{option}: a JSON object is needed", 1)
+    return value
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -150,9 +150,10 @@ def show_context(console: Console, content: Mapping[str, Any]) -> None:
     console.print(_manifest_table(content["context"]["blocks"]))
     context = content["context"]
     history, prefix = context["history"], context["prefix"]
+    merged = "" if context["layout"] == "agent" else f"{history['merged']} messages after merging, "
     console.print(
-        f"History: {history['fetched']} rows read, {history['merged']} messages after merging, "
-        f"{history['shown']} shown, {history['repaired']} repaired or left out."
+        f"History: {history['fetched']} rows read, {merged}{history['shown']} messages shown, "
+        f"{history['repaired']} repaired or left out."
     )
     console.print(
         f"Prefix that the next build shares: {prefix['messages']} messages, sha256 {prefix['sha256'][:12]}..."

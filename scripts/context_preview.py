@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Final, get_args
 
 import typer
 from rich.console import Console
@@ -17,30 +17,44 @@ from nexus.services.context.prefix import in_format
 from nexus.services.context.request import DEFAULT_FORMAT, LAYOUTS
 from nexus.services.context.session_state import SessionState, read_state
 
-_PLACEMENTS = get_args(Placement)
+_PLACEMENTS: Final[tuple[Placement, ...]] = get_args(Placement)
+_LIMIT: Final = 20
 
 
 def main(  # noqa: PLR0917  # typer makes options of them
     raw: Annotated[bool, typer.Option("--raw", help="Print the messages as JSON.")] = False,
     layout: Annotated[str, typer.Option(help=f"One of: {', '.join(LAYOUTS)}.")] = "dialogue",
     form: Annotated[str, typer.Option("--format", help=f"One of: {', '.join(FORMATS)}.")] = DEFAULT_FORMAT,
-    limit: Annotated[int, typer.Option(min=0, max=200, help="Layout dialogue: messages in the memory.")] = 20,
-    placement: Annotated[str, typer.Option(help=f"Layout agent: one of {', '.join(_PLACEMENTS)}.")] = "from_end",
-    from_end: Annotated[int, typer.Option(min=0, help="Layout agent: pinned_from_end.")] = PINNED_FROM_END,
+    limit: Annotated[
+        int | None, typer.Option(min=0, max=200, help=f"Layout dialogue: messages in the memory ({_LIMIT}).")
+    ] = None,
+    placement: Annotated[
+        str | None, typer.Option(help=f"Layout agent: one of {', '.join(_PLACEMENTS)} ({_PLACEMENTS[0]}).")
+    ] = None,
+    from_end: Annotated[
+        int | None, typer.Option(min=0, help=f"Layout agent: pinned_from_end ({PINNED_FROM_END}).")
+    ] = None,
 ) -> None:
     """Show what a model would be given for the closing question of the sample conversation."""
     for option, value, allowed in (
         ("--layout", layout, LAYOUTS),
         ("--format", form, FORMATS),
-        ("--placement", placement, _PLACEMENTS),
+        ("--placement", placement, (None, *_PLACEMENTS)),
     ):
         if value not in allowed:
-            raise typer.BadParameter(f"{value!r} is unknown; allowed: {', '.join(allowed)}", param_hint=option)
+            raise typer.BadParameter(
+                f"{value!r} is unknown; allowed: {', '.join(filter(None, allowed))}", param_hint=option
+            )
+    of_others = {"--limit": limit} if layout == "agent" else {"--placement": placement, "--from-end": from_end}
+    for option, given in of_others.items():
+        if given is not None:
+            raise typer.BadParameter(f"says nothing in the layout {layout}", param_hint=option)
     tools = sorted(load_sample("tools"), key=lambda tool: str(tool["function"]["name"]))
     if layout == "agent":
-        assembled = _agent(next(known for known in _PLACEMENTS if known == placement), from_end)
+        chosen = next((known for known in _PLACEMENTS if known == placement), _PLACEMENTS[0])
+        assembled = _agent(chosen, PINNED_FROM_END if from_end is None else from_end)
     else:
-        assembled = _dialogue(tools, limit)
+        assembled = _dialogue(tools, _LIMIT if limit is None else limit)
     context = {**assembled.manifest, "notes": assembled.repairs, "timings_ms": {}}
     content = in_format(form, {"messages": assembled.messages, "tools": tools, "context": context, "degraded": []})
     if raw:

@@ -25,6 +25,9 @@ _RECORDING_S: Final = 0.25
 _OF_ANOTHER: Final = (
     "run.metadata.agent: another agent began the run, so results that are not marked are recorded as that one's"
 )
+_IN_ANOTHER: Final = (
+    "run.metadata.session_id: the run was begun in another session, so results that name none are recorded there"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,10 @@ class BuildParts:
         first = await self.conversation.begin_run(
             request.owner_key, request.run_id, mine, build.settings.keep_prefix_ms
         )
-        return [] if first.sub_agent == mine.sub_agent else [_OF_ANOTHER]
+        return [
+            *([] if first.sub_agent == mine.sub_agent else [_OF_ANOTHER]),
+            *([] if first.session_id == mine.session_id else [_IN_ANOTHER]),
+        ]
 
     def record(self, request: BuildRequest) -> anyio.Event | None:
         """Have the input recorded; the event is set when it is, None says that it will not be."""

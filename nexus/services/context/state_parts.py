@@ -179,7 +179,8 @@ class _List:
     Attributes:
         most: how many items may be given at once.
         fields: of an item, besides its id.
-        plain: what is added to an item that is a mere text; None where that is not allowed, and an id is needed.
+        plain: what is added to an item that is a mere text or does not say it; None where an item needs an id, and is
+            no mere text.
     """
 
     most: int
@@ -220,7 +221,9 @@ class _List:
             if spelling is not None:
                 fields[name] = field.read(item[spelling], f"{where}.{spelling}")
             elif field.needed and not (patch and has_id):
-                raise ValueError(f"{where}.{name}: is needed")
+                if name not in (self.plain or {}):
+                    raise ValueError(f"{where}.{name}: is needed")
+                fields[name] = (self.plain or {})[name]
         return fields if has_id else {"id": _derived_id(fields), **fields}
 
 

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -223,6 +225,23 @@ async def test_a_sub_agent_without_a_role(environment: Environment, channel_pref
     assert not refused["error"]["retryable"]
     assert [item["content"] for item in built["messages"]] == ["## Agent Role Definition\n\nYou look things up.", "Go."]
     assert texts(main) == ["## Agent Role Definition\n\nThe main one.", "Well?"]
+
+
+async def test_the_command_line(environment: Environment) -> None:
+    """`nexus request` asks for a sub-agent's context, in a provider's format."""
+    agent = {"kind": "sub", "id": "scout", "role": "You look things up.", "task_prompt": "Find the last frost."}
+    words = ["request", "--owner", "ada", "--input", "Go.", "--layout", "agent", "--format", "gemini", "--json"]
+    words += ["--metadata", json.dumps({"agent": agent, "layout": "dialogue"})]
+    async with serving(environment):
+        done = await anyio.run_process([sys.executable, "-m", "nexus", *words], env={**os.environ, **environment})
+    content = json.loads(done.stdout)
+    (message,) = content["messages"]
+    assert [part["text"] for part in message["parts"]] == [
+        "Find the last frost.",
+        "## Agent Role Definition\n\nYou look things up.",
+        "Go.",
+    ]
+    assert (content["layout"], content["format"], "system" in content) == ("agent", "gemini", False)
 
 
 @pytest.mark.parametrize(

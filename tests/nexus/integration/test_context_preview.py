@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from nexus.services.context.pinned import PINNED_TAGS
+
 SCRIPT = Path(__file__).parents[3] / "scripts" / "context_preview.py"
 
 
@@ -36,6 +40,52 @@ def test_the_limit_counts_messages_after_merging() -> None:
     """`--limit` shows the newest messages only."""
     messages = json.loads(_preview("--raw", "--limit", "3").stdout)
     assert messages[2]["content"].startswith("[SHARED_MEMORY count=3]\n")
+
+
+def test_the_agent_layout_marks_the_pinned_block() -> None:
+    """A session with parallel calls: the block stands before them, and each part of it is marked."""
+    shown = _preview("--layout", "agent")
+    assert shown.returncode == 0, shown.stderr
+    titles = [line for line in shown.stdout.split("\n") if line.startswith("╭")]
+    pinned = [place for place, line in enumerate(titles) if "pinned" in line]
+    assert [tag for place in pinned for tag in PINNED_TAGS if f"[{tag}]" in titles[place]] == list(PINNED_TAGS)
+    assert pinned == list(range(pinned[0], pinned[0] + 4))
+    raw = json.loads(_preview("--layout", "agent", "--raw").stdout)
+    following = raw[pinned[-1] + 1]
+    assert len(following["tool_calls"]) == 3
+    assert [message["role"] for message in raw[pinned[-1] + 2 :][:3]] == ["tool"] * 3
+
+
+@pytest.mark.parametrize("placement", ["from_end", "before_assistant", "tail"])
+@pytest.mark.parametrize("form", ["openai", "anthropic", "gemini"])
+def test_every_placement_in_every_format(placement: str, form: str) -> None:
+    """As JSON, the same bytes every time."""
+    options = ("--layout", "agent", "--placement", placement, "--format", form, "--raw")
+    raw = _preview(*options)
+    assert raw.returncode == 0, raw.stderr
+    assert json.loads(raw.stdout)
+    assert "## Current TODO List" in raw.stdout
+    assert _preview(*options).stdout == raw.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--placement", "tail"), "says nothing in the layout dialogue"),
+        (("--from-end", "3"), "says nothing in the layout dialogue"),
+        (("--layout", "agent", "--limit", "3"), "says nothing in the layout agent"),
+        (
+            ("--layout", "agent", "--placement", "middle"),
+            "'middle' is unknown; allowed: from_end, before_assistant, tail",
+        ),
+        (("--format", "xml"), "'xml' is unknown; allowed: openai, anthropic, gemini"),
+    ],
+)
+def test_options_that_are_wrong(options: tuple[str, ...], said: str) -> None:
+    """Are refused rather than passed over."""
+    refused = _preview(*options)
+    assert refused.returncode == 2
+    assert said in " ".join(refused.stderr.replace("│", " ").split())
 
 
 def test_an_unknown_layout_is_refused() -> None:

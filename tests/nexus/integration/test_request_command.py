@@ -78,6 +78,14 @@ async def test_answers_that_cannot_be_believed(redis_url: str, channel_prefix: s
     assert (done.returncode, done.stderr.decode()) == (2, f"nexus: no answer within 2 s: {reason}\n")
 
 
+@pytest.mark.parametrize("given", ["", "[]", "{", "null", "agent"])
+async def test_metadata_that_is_no_object(given: str) -> None:
+    """Nothing is asked; exit 1."""
+    words = ["request", "--owner", "ada", "--input", "x", "--metadata", given]
+    done = await anyio.run_process([sys.executable, "-m", "nexus", *words], check=False)
+    assert (done.returncode, done.stderr.decode()) == (1, "nexus: --metadata: a JSON object is needed\n")
+
+
 @pytest.mark.parametrize("mode", ["pubsub", "streams"])
 async def test_nobody_answers(redis_url: str, channel_prefix: str, mode: str) -> None:
     """The time-out says what may differ; exit 2."""

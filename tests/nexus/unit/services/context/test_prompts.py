@@ -152,7 +152,7 @@ class TestCoreIdentity:
             "- name (type, required)",
             r"\[THIS_MOMENT]",
             r"\</human_input>",
-            "`## Agent Role Definition`",
+            "`## Agent\nRole Definition`",
             "`## Current TODO List`",
             "`## Useful Information`",
             "`## Folder Notes`",

@@ -110,7 +110,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"useful_info": [{"id": "a"}]}, ".useful_info[0].text: is needed"),
     ({"useful_info": [{"text": "a", "createdAt": "noon"}]}, ".useful_info[0].createdAt: a time in ISO 8601 is needed"),
     ({"useful_info": ["a"] * 1_001}, ".useful_info: 1001 items, at most 1000 are allowed"),
-    ({"folder_notes": [{"text": "a"}]}, ".folder_notes[0].folder: is needed"),
+    ({"folder_notes": [{"folder": "a"}]}, ".folder_notes[0].text: is needed"),
     ({"folder_notes": [{"text": "a", "path": "a" * 1_025}]}, ".folder_notes[0].path: 1025 characters, at most 1024"),
     (
         {"sub_agent_roles": []},
@@ -145,3 +145,9 @@ def test_any_json(value: Any) -> None:
     if isinstance(outcome, str):
         assert outcome.startswith(WHERE)
         assert len(outcome) < 300
+
+
+def test_a_note_that_names_no_folder() -> None:
+    """Is one on the folder in which the agent works, be it a text or an object."""
+    state = read_state({"folder_notes": ["a", {"text": "b"}, {"text": "c", "folder": "src"}]}, "state")
+    assert [(note.folder, note.text) for note in state.folder_notes or ()] == [(".", "a"), (".", "b"), ("src", "c")]
