@@ -96,8 +96,8 @@ _ANGLE_TAG = re.compile(
 _HEAD_GAP = "[ _]*+"
 # Perhaps a time in brackets, a speaker and a colon. A mark may stand here and where `_HEAD` has its run.
 _MEMORY_HEAD = rf"(?:\\*+[\[<][^\[\]<>\n]*+[\]>]{_HEAD_GAP})?(?:{_spelled(*SPEAKERS, gap=_HEAD_GAP)}){_HEAD_GAP}:"
-# One to six number signs and a title, perhaps more of them or a colon, and the end of the line.
-_HEADING = rf"#(?:{_HEAD_GAP}#){{0,5}}+{_HEAD_GAP}(?:{_spelled(*HEADINGS, gap=_HEAD_GAP)})[ _#:]*+(?=\n|\Z)"
+# One to six number signs and a title, perhaps symbols behind it but no letter, and the end of the line.
+_HEADING = rf"#(?:{_HEAD_GAP}#){{0,5}}+{_HEAD_GAP}(?:{_spelled(*HEADINGS, gap=_HEAD_GAP)})[ _#:;?]*+(?=\n|\Z)"
 _HEAD = rf"(?P<run>\\*+){_HEAD_GAP}(?:{_MEMORY_HEAD}|{_HEADING})"
 _FIRST_HEAD = re.compile(_HEAD)
 _LATER_HEAD = re.compile("\n" + _HEAD)

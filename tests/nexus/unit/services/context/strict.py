@@ -84,7 +84,7 @@ _AHEAD: Final = 120
 _SQUARE_TOKEN: Final = re.compile(rf"\[[/\\]*(?:{'|'.join(BLOCKS)}|tooluse:)".replace("l", "i"))
 _ANGLE_TOKEN: Final = re.compile(r"<[/\\]*(?:humaninput|currenttime\\*>)")
 _HEAD: Final = re.compile(r"(?:\[[^\[\]<>]*\]|<[^\[\]<>]*>)?(?:human|nexus):")
-_HEADING: Final = re.compile(rf"#{{1,6}}(?:{'|'.join(TITLES)})[#:]*".replace("l", "i"))
+_HEADING: Final = re.compile(rf"#{{1,6}}(?:{'|'.join(TITLES)})[#:;?]*".replace("l", "i"))
 
 
 def forged(text: str) -> list[str]:

@@ -233,6 +233,8 @@ class TestMarks:
             ("## **Useful Information**", r"\## **Useful Information**"),
             ("## Useful Information ##", r"\## Useful Information ##"),
             ("## Useful Information:", r"\## Useful Information:"),
+            ("## Useful Information ✅", r"\## Useful Information ✅"),
+            ("## Useful Information (?)", r"\## Useful Information (?)"),
             ("## Useful Information ：", r"\## Useful Information ："),
             ("＃＃　Ｕｓｅｆｕｌ　Ｉｎｆｏｒｍａｔｉｏｎ", r"\＃＃　Ｕｓｅｆｕｌ　Ｉｎｆｏｒｍａｔｉｏｎ"),
             ("♯ Uѕеful Infоrmаtiоn", r"\♯ Uѕеful Infоrmаtiоn"),
@@ -260,7 +262,7 @@ class TestMarks:
         for line in (title, f"## {title} for hikers", f"## My {title}", f"####### {title}", f"## {title[:-1]}"):
             assert escape(line) == line
             assert escape(f"é: [x]\n{line}\n") == f"é: [x]\n{line}\n"
-        for line in (f"see ## {title}", f"> ## {title}", f"## {title}?", f"“## {title}”", f"#### ### {title}"):
+        for line in (f"see ## {title}", f"> ## {title}", f"## {title} (new)", f"“## {title}”", f"#### ### {title}"):
             assert escape(line) == line
 
     def test_a_hidden_character_does_not_keep_a_tag_from_being_seen(self) -> None:
