@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 from nexus.core.errors import ErrorCode, RequestError
+from nexus.services.context.refusals import invalid, unknown
 
 Kind = Literal["main", "sub"]
 
@@ -13,7 +14,6 @@ INTERNAL: Final = "sub_agent_internal"
 AGENT_ID: Final = "agent_id"
 
 _ID_CHARS: Final = 256
-_SHOWN_CHARS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +78,13 @@ def read_agent(metadata: Mapping[str, Any]) -> tuple[Agent, list[str]]:
     if given is None:
         return MAIN, []
     if not isinstance(given, Mapping):
-        raise _invalid("run.metadata.agent: a JSON object is needed")
+        raise invalid("run.metadata.agent: a JSON object is needed")
     kind = "main" if given.get("kind") is None else given["kind"]
     if kind not in get_args(Kind):
-        shown = repr(kind[:_SHOWN_CHARS]) if isinstance(kind, str) else f"a JSON {type(kind).__name__}"
-        raise _invalid(f"run.metadata.agent.kind: {shown} is unknown; allowed: {', '.join(get_args(Kind))}")
+        raise invalid(unknown("run.metadata.agent.kind", kind, get_args(Kind)))
     texts = {name: _text(given, name) for name in ("id", "role", "system_prompt", "task_prompt")}
     if len(texts["id"]) > _ID_CHARS:
-        raise _invalid(f"run.metadata.agent.id: at most {_ID_CHARS} characters are allowed")
+        raise invalid(f"run.metadata.agent.id: at most {_ID_CHARS} characters are allowed")
     agent = Agent("sub" if kind == "sub" else "main", **texts)
     useless = "task_prompt" if kind == "main" else "system_prompt"
     notes = [f"run.metadata.agent.{useless}: a {kind} agent has none, so it is not shown"] if texts[useless] else []
@@ -104,9 +103,5 @@ def _text(given: Mapping[str, Any], name: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise _invalid(f"run.metadata.agent.{name}: a text is needed")
+        raise invalid(f"run.metadata.agent.{name}: a text is needed")
     return value
-
-
-def _invalid(reason: str) -> RequestError:
-    return RequestError(ErrorCode.INVALID_REQUEST, reason)

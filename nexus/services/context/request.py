@@ -17,6 +17,7 @@ from nexus.services.context.clock import parse_moment, parse_offset
 from nexus.services.context.escape import canonical
 from nexus.services.context.formats import FORMATS
 from nexus.services.context.memory import text_of_parts
+from nexus.services.context.refusals import invalid, unknown
 from nexus.services.context.session_state import SessionState, read_state
 
 MAX_INPUT_CHARS: Final = 32_000
@@ -29,7 +30,6 @@ LAYOUTS: Final = ("dialogue", "agent")
 
 _RUN: Final = TypeAdapter(Run)
 _SESSION_CHARS: Final = 256
-_SHOWN_CHARS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def reply_suffix(message: Message) -> str:
     if reply_to is None:
         return ""
     if not isinstance(reply_to, str) or not REPLY_TO.fullmatch(reply_to):
-        raise _invalid("metadata.reply_to: 1 to 64 letters, digits, '.', '_' or '-' are allowed")
+        raise invalid("metadata.reply_to: 1 to 64 letters, digits, '.', '_' or '-' are allowed")
     return f".{reply_to}"
 
 
@@ -100,7 +100,7 @@ def deadline_ms(message: Message, default: int) -> int:
     value = _given(message.metadata, "deadline_ms", default)
     low, high = DEADLINE_MS
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise _invalid(f"metadata.deadline_ms: a number of milliseconds from {low} to {high} is allowed")
+        raise invalid(f"metadata.deadline_ms: a number of milliseconds from {low} to {high} is allowed")
     return int(value)
 
 
@@ -114,13 +114,13 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
     metadata = run.metadata
     layout = _given(metadata, "layout", default_layout)
     if layout not in LAYOUTS:
-        raise RequestError(ErrorCode.UNKNOWN_LAYOUT, _unknown("run.metadata.layout", layout, LAYOUTS))
+        raise RequestError(ErrorCode.UNKNOWN_LAYOUT, unknown("run.metadata.layout", layout, LAYOUTS))
     form = _given(metadata, "format", DEFAULT_FORMAT)
     if not isinstance(form, str) or form not in FORMATS:
-        raise _invalid(_unknown("run.metadata.format", form, tuple(FORMATS)))
+        raise invalid(unknown("run.metadata.format", form, FORMATS))
     index = next((i for i, item in enumerate(run.history) if item.role is Role.HUMAN), None)
     if index is None:
-        raise _invalid("run.history: a message of role HUMAN is needed")
+        raise invalid("run.history: a message of role HUMAN is needed")
     agent, state, notes = _read_agency(metadata, strictly=layout == "agent")
     timestamp, offset = _read_clock(metadata, notes)
     return BuildRequest(
@@ -160,18 +160,18 @@ def read_history_size(profile: Mapping[str, Any] | None, default: int) -> tuple[
 
 def _read_run(message: Message) -> Run:
     if not isinstance(message.content, dict):
-        raise _invalid("content: the run, a JSON object, is needed")
+        raise invalid("content: the run, a JSON object, is needed")
     try:
         run = _RUN.validate_python({**message.content, "history": _identified(message)})
     except ValidationError as error:
-        raise _invalid(explain(error, "run")) from None
+        raise invalid(explain(error, "run")) from None
     if run.owner_key != message.owner_key:
         raise _mismatch("run.owner_key")
     for index, item in enumerate(run.history):
         if item.owner_key != run.owner_key:
             raise _mismatch(f"run.history[{index}].owner_key")
     if "id" in message.content and run.id != message.run_id:
-        raise _invalid("run.id: is not the run_id of the envelope")
+        raise invalid("run.id: is not the run_id of the envelope")
     # What is recorded of a run is found under its id, whatever id its messages name.
     history = [item.model_copy(update={"run_id": message.run_id}) for item in run.history]
     return run.model_copy(update={"id": message.run_id, "history": history})
@@ -204,7 +204,7 @@ def _read_input(content: Any, index: int) -> str:
     if content is None or content == [] or (text is not None and not canonical(text).strip()):
         raise RequestError(ErrorCode.EMPTY_INPUT, f"{where}: is empty")
     if text is None:
-        raise _invalid(f"{where}: a text is needed")
+        raise invalid(f"{where}: a text is needed")
     if len(text) > MAX_INPUT_CHARS:
         reason = f"{where}: {len(text)} characters, at most {MAX_INPUT_CHARS} are allowed"
         raise RequestError(ErrorCode.PAYLOAD_TOO_LARGE, reason)
@@ -214,7 +214,7 @@ def _read_input(content: Any, index: int) -> str:
 def _read_session(metadata: Mapping[str, Any]) -> str:
     session = _given(metadata, "session_id", DEFAULT_SESSION)
     if not isinstance(session, str) or not 1 <= len(session) <= _SESSION_CHARS:
-        raise _invalid(f"run.metadata.session_id: a text of 1 to {_SESSION_CHARS} characters is needed")
+        raise invalid(f"run.metadata.session_id: a text of 1 to {_SESSION_CHARS} characters is needed")
     return session
 
 
@@ -231,7 +231,7 @@ def _read_agency(metadata: Mapping[str, Any], *, strictly: bool) -> tuple[Agent,
         notes = [f"{error.message}; it was passed over"]
     except ValueError as error:
         if strictly:
-            raise _invalid(str(error)) from None
+            raise invalid(str(error)) from None
         notes = [*notes, f"{error}; it was passed over"]
     return agent, state, notes
 
@@ -241,7 +241,7 @@ def _read_profile(metadata: Mapping[str, Any], owner_key: str) -> Mapping[str, A
     if profile is None:
         return None
     if not isinstance(profile, dict):
-        raise _invalid("run.metadata.user_profile: a JSON object is needed")
+        raise invalid("run.metadata.user_profile: a JSON object is needed")
     if profile.get("public_key") not in (None, "", owner_key):
         raise _mismatch("run.metadata.user_profile.public_key")
     return profile
@@ -259,17 +259,8 @@ def _read_clock(metadata: Mapping[str, Any], notes: list[str]) -> tuple[str, int
     return timestamp or "", offset or 0
 
 
-def _invalid(reason: str) -> RequestError:
-    return RequestError(ErrorCode.INVALID_REQUEST, reason)
-
-
 def _mismatch(where: str) -> RequestError:
     return RequestError(ErrorCode.OWNER_MISMATCH, f"{where}: is not the owner_key of the envelope")
-
-
-def _unknown(where: str, value: Any, allowed: tuple[str, ...]) -> str:
-    shown = repr(value[:_SHOWN_CHARS]) if isinstance(value, str) else f"a JSON {type(value).__name__}"
-    return f"{where}: {shown} is unknown; allowed: {', '.join(allowed)}"
 
 
 def _given(metadata: Mapping[str, Any], key: str, default: Any) -> Any:
