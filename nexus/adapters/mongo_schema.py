@@ -8,7 +8,6 @@ Rules of this module:
 """
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from bson.codec_options import CodecOptions, DatetimeConversion
@@ -16,7 +15,7 @@ from pymongo import ASCENDING, DESCENDING, IndexModel
 
 from nexus.core.ports import Row, RunOrigin
 from nexus.services.context.agents import AGENT_ID, INTERNAL, named_agent
-from nexus.services.context.clock import parse_moment
+from nexus.services.context.clock import LONG_AGO, parse_moment
 
 # Dates that Python cannot hold and text that is not UTF-8 come through changed rather than spoil the rows around them.
 CODEC: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
@@ -58,7 +57,6 @@ INDEXES: Final[dict[str, list[IndexModel]]] = {
         IndexModel([("owner_key", ASCENDING), ("session_id", ASCENDING)], name="one_per_session", unique=True)
     ],
 }
-_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
 def is_same_index(wanted: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -85,7 +83,7 @@ def origin_of(row: Row) -> RunOrigin | None:
 
 def newest_first(rows: Iterable[Row]) -> list[Row]:
     """The rows by moment, whatever form their timestamps have; those without a readable one last."""
-    return sorted(rows, key=lambda row: (parse_moment(row.get("timestamp")) or _LONG_AGO, row["_id"]), reverse=True)
+    return sorted(rows, key=lambda row: (parse_moment(row.get("timestamp")) or LONG_AGO, row["_id"]), reverse=True)
 
 
 def excerpt(chars: int) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from nexus.core.models import as_utc
 
+# The moment of what has no readable time.
+LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 # Offsets in use on earth end at 14 hours; anything beyond is a mistake (CONTRACT §4.5).
 _LARGEST_OFFSET: Final = 14 * 60
 

@@ -8,27 +8,22 @@ Rules of this module:
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from itertools import groupby
 from typing import Final, TypeVar
 
 from nexus.services.context.agents import Agent
 from nexus.services.context.blocks import Block
-from nexus.services.context.escape import CountingEscape, canonical
+from nexus.services.context.clock import LONG_AGO
+from nexus.services.context.escape import HEADINGS, CountingEscape, canonical
 from nexus.services.context.session_state import FolderNote, Info, SessionState, Todo, TodoStatus
 
 MOST_INFOS: Final = 100
 MOST_NOTES_A_FOLDER: Final = 5
-ROLE_HEADING: Final = "## Agent Role Definition"
-TODO_HEADING: Final = "## Current TODO List"
-INFO_HEADING: Final = "## Useful Information"
-NOTES_HEADING: Final = "## Folder Notes"
-
 PINNED_TAGS: Final = ("AGENT_ROLE", "TODO_LIST", "USEFUL_INFORMATION", "FOLDER_NOTES")
 
+# What cannot be forged and what is shown are the same words.
+_ROLE, _TODO, _INFO, _NOTES = (f"## {title}" for title in HEADINGS)
 _BOXES: Final = {TodoStatus.PENDING: "[ ]", TodoStatus.IN_PROGRESS: "[~]", TodoStatus.COMPLETED: "[x]"}
 _Item = TypeVar("_Item", Info, FolderNote)
-_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
 def what_to_pin(agent: Agent, given: SessionState, stored: SessionState) -> tuple[str, SessionState]:
@@ -70,13 +65,13 @@ def pinned_blocks(role: str, state: SessionState) -> list[Block]:
 def _role_block(role: str) -> list[Block]:
     escape = CountingEscape()
     text = escape(role.strip())
-    return [_block("AGENT_ROLE", ROLE_HEADING, text, escape)] if text.strip() else []
+    return [_block("AGENT_ROLE", _ROLE, text, escape)] if text.strip() else []
 
 
 def _todo_block(todos: Sequence[Todo]) -> list[Block]:
     escape = CountingEscape()
     lines = [f"- {_BOXES[todo.status]} {escape(_one_line(todo.text))} (ID: {todo.id})" for todo in todos]
-    return [_block("TODO_LIST", TODO_HEADING, "\n".join(lines), escape)] if lines else []
+    return [_block("TODO_LIST", _TODO, "\n".join(lines), escape)] if lines else []
 
 
 def _info_block(infos: Sequence[Info]) -> list[Block]:
@@ -85,13 +80,15 @@ def _info_block(infos: Sequence[Info]) -> list[Block]:
     if not shown:
         return []
     text = "\n".join(_bullet(info.text, escape) for info in shown)
-    return [_block("USEFUL_INFORMATION", INFO_HEADING, text, escape, len(infos) - len(shown))]
+    return [_block("USEFUL_INFORMATION", _INFO, text, escape, len(infos) - len(shown))]
 
 
 def _notes_block(notes: Sequence[FolderNote]) -> list[Block]:
     escape = CountingEscape()
-    folders = [(folder, list(group)) for folder, group in groupby(sorted(notes, key=_depth), key=_folder)]
-    shown = [(folder, _newest(of_folder, MOST_NOTES_A_FOLDER)) for folder, of_folder in folders]
+    folders: dict[str, list[FolderNote]] = {}
+    for note in notes:
+        folders.setdefault(_folder(note), []).append(note)
+    shown = [(folder, _newest(folders[folder], MOST_NOTES_A_FOLDER)) for folder in sorted(folders, key=_depth)]
     if not shown:
         return []
     sections = [
@@ -99,7 +96,7 @@ def _notes_block(notes: Sequence[FolderNote]) -> list[Block]:
         for folder, kept in shown
     ]
     dropped = len(notes) - sum(len(kept) for _, kept in shown)
-    return [_block("FOLDER_NOTES", NOTES_HEADING, "\n\n".join(sections), escape, dropped)]
+    return [_block("FOLDER_NOTES", _NOTES, "\n\n".join(sections), escape, dropped)]
 
 
 def _block(tag: str, heading: str, text: str, escape: CountingEscape, dropped: int = 0) -> Block:
@@ -108,7 +105,7 @@ def _block(tag: str, heading: str, text: str, escape: CountingEscape, dropped: i
 
 def _newest(items: Sequence[_Item], most: int) -> list[_Item]:
     """The newest `most`, oldest first. What has no time counts as older; at equal times the later in the list is."""
-    ordered = sorted(items, key=lambda item: item.created_at or _LONG_AGO)
+    ordered = sorted(items, key=lambda item: item.created_at or LONG_AGO)
     return ordered[max(len(ordered) - most, 0) :]
 
 
@@ -118,9 +115,8 @@ def _folder(note: FolderNote) -> str:
     return root + "/".join(part for part in path.split("/") if part not in {"", "."}) or "."
 
 
-def _depth(note: FolderNote) -> tuple[int, str]:
+def _depth(folder: str) -> tuple[int, str]:
     """Shallow folders first, those of one depth by name."""
-    folder = _folder(note)
     return (0 if folder in {".", "/"} else folder.strip("/").count("/") + 1, folder)
 
 

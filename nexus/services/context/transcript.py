@@ -17,9 +17,9 @@ from typing import Any, Final, Literal
 from nexus.core.models import Message, Role
 from nexus.services.context.agents import MAIN, Agent
 from nexus.services.context.annotations import ToolCall, as_id, as_json, read_tool_calls
-from nexus.services.context.clock import parse_moment
+from nexus.services.context.clock import LONG_AGO, parse_moment
 from nexus.services.context.escape import escape_counted
-from nexus.services.context.memory import LONG_AGO, assumed_moments, stored_order, text_of_parts
+from nexus.services.context.memory import assumed_moments, stored_order, text_of_parts
 
 Speaker = Literal["user", "assistant", "tool"]
 
@@ -100,9 +100,11 @@ def said_in_rows(rows: Sequence[Any], agent: Agent = MAIN, *, current_run_id: st
         if current_run_id and isinstance(row, Mapping) and row.get("run_id") == current_run_id:
             continue
         item, faulty = _read_row(row, agent)
-        faults += faulty
         if item is not None:
-            shown.append(_Row(index, item, parse_moment(row.get("timestamp")), ranks[index]))
+            moment = parse_moment(row.get("timestamp"))
+            shown.append(_Row(index, item, moment, ranks[index]))
+            faulty |= moment is None
+        faults += faulty
     return [row.said for row in _in_order(shown)], faults
 
 
@@ -137,7 +139,7 @@ def _in_order(rows: list[_Row]) -> list[_Row]:
 
 
 def _read_row(row: Any, agent: Agent) -> tuple[Said | None, bool]:
-    """What the row says, and whether something in it was not as it is stored today."""
+    """What the row says, and whether something in it but its time was not as it is stored today."""
     if not isinstance(row, Mapping):
         return None, True
     role = row.get("role")
@@ -157,10 +159,9 @@ def _read_row(row: Any, agent: Agent) -> tuple[Said | None, bool]:
         calls=calls,
         answers=known if speaker == "tool" else {},
     )
-    as_today = isinstance(metadata, Mapping) and parse_moment(row.get("timestamp")) is not None
     # A result may be any JSON, and older rows say None where a model only made calls.
     text_as_today = isinstance(content, str) or speaker == "tool" or (content is None and bool(calls))
-    return item, not (as_today and text_as_today)
+    return item, not (isinstance(metadata, Mapping) and text_as_today)
 
 
 def _said(
