@@ -8,8 +8,6 @@ Rules of this module:
 
 from collections.abc import Sequence
 
-import anyio
-
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.metrics import Part, Stage
 from nexus.services.context.agents import missing_role
@@ -41,19 +39,15 @@ async def _build_first(parts: BuildParts, build: Build) -> RunPrefix:
     """The first build of a run, or one of which nothing is kept."""
     begun = None
     if build.request.agent.kind == "main" or is_role_given(build.request.agent, build.request.state):
-        begun = await _begin(parts, build)
+        begun = await parts.begin_run(build)
     gathered, assembled = await _gather(parts, build, None)
-    notes, recorded = begun or await _begin(parts, build)
+    notes, recorded = begun or await parts.begin_run(build)
     view = RunView(UntilShown.of(gathered.rows), gathered.cut, parts.tools.get_all_tool_definitions())
     if gathered.complete and not gathered.degraded:
         view = RunView.from_bytes(await parts.keep(build, view.to_bytes()))
     prefix = _prefix(gathered, assembled, view, notes)
     await parts.written(recorded, prefix, build.deadline)
     return prefix
-
-
-async def _begin(parts: BuildParts, build: Build) -> tuple[list[str], anyio.Event | None]:
-    return await parts.begin_run(build), parts.record(build.request)
 
 
 def _prefix(gathered: GatheredSession, assembled: Assembled, view: RunView, notes: Sequence[str] = ()) -> RunPrefix:

@@ -1,6 +1,6 @@
 """How a context of the dialogue layout comes about: once for a run, and kept for later builds (CONTRACT §4, §4.6)."""
 
-from nexus.core.metrics import Stage
+from nexus.core.metrics import Part, Stage
 from nexus.services.context.build_parts import Build, BuildParts
 from nexus.services.context.gathering import Gathered, gather
 from nexus.services.context.layouts import DialogueInput, assemble_dialogue
@@ -12,8 +12,7 @@ async def build_dialogue(parts: BuildParts, build: Build) -> RunPrefix:
     kept = await parts.kept(build.request)
     if kept:
         return RunPrefix.from_bytes(kept)
-    notes = await parts.begin_run(build)
-    recorded = parts.record(build.request)
+    notes, recorded = await parts.begin_run(build)
     prefix, complete = await _fresh(parts, build)
     prefix.notes.extend(notes)
     if complete and not prefix.degraded:
@@ -61,6 +60,7 @@ def _assemble(parts: BuildParts, build: Build, gathered: Gathered) -> RunPrefix:
             history_size=gathered.history_size,
             truncate_chars=build.settings.truncate_chars,
             default_profile=build.settings.default_profile,
+            tools_complete=Part.TOOLS not in gathered.degraded,
             input_id=request.human.id,
         )
     )

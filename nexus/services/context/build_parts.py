@@ -91,13 +91,19 @@ class BuildParts:
         self._ledger = ledger
         self._metrics = metrics
 
-    async def begin_run(self, build: Build) -> list[str]:
-        """Have every replica know where the run belongs, in its first build. Returns notes."""
+    async def begin_run(self, build: Build) -> tuple[list[str], anyio.Event | None]:
+        """Have every replica know where the run belongs, and its input recorded, in its first build.
+
+        Returns:
+            Notes, and an event that is set when the input is recorded; None when it will not be.
+        """
+        return await self._say_origin(build), self._record(build.request)
+
+    async def _say_origin(self, build: Build) -> list[str]:
         request = build.request
         mine = request.origin
         if request.layout == "dialogue" and mine == RunOrigin(DEFAULT_SESSION):
             # What nobody knows of a run is just this.
-            self.conversation.remember_run(request.owner_key, request.run_id, mine)
             return []
         first = await self.conversation.begin_run(
             request.owner_key, request.run_id, mine, build.settings.keep_prefix_ms
@@ -107,8 +113,7 @@ class BuildParts:
             *([] if first.session_id == mine.session_id else [_IN_ANOTHER]),
         ]
 
-    def record(self, request: BuildRequest) -> anyio.Event | None:
-        """Have the input recorded; the event is set when it is, None says that it will not be."""
+    def _record(self, request: BuildRequest) -> anyio.Event | None:
         recorded = self.conversation.offer_input(request.human, request.current_input, request.origin)
         if recorded is None:
             self._metrics.count(Event.ROW_LOST)

@@ -16,8 +16,10 @@ from nexus.services.context.session_state import SessionState
 from nexus.services.context.transcript import said_in_rows, window_start
 from nexus.services.context.validity import Admitted, admit
 
-# Of the dialogue layout the next build of the same owner shares the identity and the tools; the memory moves on.
+# Of the dialogue layout the next build of the same owner shares the identity and the tools; the memory moves on. Where
+# the tools may not be all there, it is the identity alone.
 _DIALOGUE_PREFIX: Final = 2
+_WITHOUT_TOOLS: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class DialogueInput:
 
     Attributes:
         tools: tool definitions, in the order in which they are shown.
+        tools_complete: there are no others.
         history: stored rows, in any order.
         timestamp_utc: the run's own time; `""` for none.
         timezone_offset: minutes west of UTC.
@@ -42,6 +45,7 @@ class DialogueInput:
     history_size: int = 20
     truncate_chars: int = 500
     default_profile: str = ""
+    tools_complete: bool = True
     input_id: str = ""
 
 
@@ -110,7 +114,8 @@ def assemble_dialogue(given: DialogueInput) -> Assembled:
         "shown": memory.shown,
         "repaired": memory.repaired,
     }
-    return _put_together("dialogue", sections, history, _DIALOGUE_PREFIX, [])
+    stable = _DIALOGUE_PREFIX if given.tools_complete else _WITHOUT_TOOLS
+    return _put_together("dialogue", sections, history, stable, [])
 
 
 def assemble_agent(given: AgentInput) -> Assembled:

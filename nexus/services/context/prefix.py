@@ -8,13 +8,10 @@ from typing import Any, Final, Self
 from nexus.services.context.blocks import Passage, compact
 from nexus.services.context.cutoff import UntilShown
 from nexus.services.context.formats import convert
-from nexus.services.context.layouts import describe_prefix
 from nexus.services.context.request import DEFAULT_FORMAT, BuildRequest
 from nexus.services.context.transcript import said_in_run
 from nexus.services.context.validity import admit
 
-# What the next build shares when the tools may not be all there: the identity.
-_WITHOUT_TOOLS: Final = 1
 # The block of the run's own later messages; a continuation has one.
 _RUN: Final = "RUN"
 
@@ -53,8 +50,6 @@ class RunPrefix:
         if later.messages:
             run = Passage.of(_RUN, later).describe(len(self.messages))
             manifest["blocks"] = [*self.manifest["blocks"], run]
-        if "tools" in self.degraded and request.layout == "dialogue":
-            manifest["prefix"] = describe_prefix(self.messages, _WITHOUT_TOOLS)
         return {
             "status": "success",
             "layout": request.layout,
