@@ -1,5 +1,6 @@
 """Small additions to structured concurrency."""
 
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, TypeVar
@@ -44,6 +45,29 @@ async def items_of(stream: MemoryObjectReceiveStream[_Item]) -> AsyncIterator[_I
                     # Somebody else who reads it took it.
                     break
                 yield item
+
+
+class Pauses:
+    """The pauses between attempts, of a random length so that those who wait do not all come back at once.
+
+    Attributes:
+        begun: there has been one since the last success.
+    """
+
+    def __init__(self, first_s: float = 0.05, longest_s: float = 2.0) -> None:
+        self.begun = False
+        self._first_s = self._next_s = first_s
+        self._longest_s = longest_s
+
+    async def wait(self) -> None:
+        """Half of the time or more; twice the time the next time, up to the longest."""
+        self.begun = True
+        await anyio.sleep(self._next_s * random.uniform(0.5, 1))  # noqa: S311  # jitter needs no secrecy
+        self._next_s = min(self._next_s * 2, self._longest_s)
+
+    def end(self) -> None:
+        """An attempt succeeded: begin anew."""
+        self.begun, self._next_s = False, self._first_s
 
 
 class Pending:

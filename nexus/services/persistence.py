@@ -10,7 +10,6 @@ Rules of this module:
 - Every row that is read is checked against its owner once more before anybody sees it.
 """
 
-import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
 from nexus.core.models import Message, utc_now
 from nexus.core.ports import Cutoff, MessageStore, Past, RequestLedger, Row, RunOrigin
-from nexus.core.tasks import Pending
+from nexus.core.tasks import Pauses, Pending
 from nexus.core.topics import Topics
 from nexus.services.context.cutoff import UntilStored
 from nexus.services.heard import Heard
@@ -39,7 +38,6 @@ _MOST_WAITING: Final = 10_000
 _MOST_WAITING_BYTES: Final = 64 << 20
 # How long a reader waits for what was heard before.
 _HEARD_S: Final = 0.25
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 
 
 def _nothing() -> None:
@@ -245,7 +243,7 @@ class PersistenceService:
                 self._unwritten.end()
 
     async def _write(self, row: Row) -> None:
-        pause = _FIRST_PAUSE
+        pauses = Pauses()
         while True:
             try:
                 if row["role"] != "HUMAN":
@@ -253,10 +251,9 @@ class PersistenceService:
                 if not await self._store.insert_message(row):
                     await self._insert_reused(row)
             except StoreUnavailableError as error:
-                if pause == _FIRST_PAUSE:
+                if not pauses.begun:
                     _log.warning("record_delayed", message_id=row["id"], reason=str(error), unwritten=self.unwritten)
-                await anyio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311  # jitter needs no secrecy
-                pause = min(pause * 2, _LONGEST_PAUSE)
+                await pauses.wait()
             except StoreRejectedError as error:
                 _log.error("row_rejected", message_id=row["id"], reason=str(error))
                 self._metrics.count(Event.ROW_REJECTED)

@@ -63,7 +63,7 @@ def tool_row(message: Message) -> Row:
     return _row(message, "TOOL", content["result"], metadata)
 
 
-def given_session(message: Message) -> str | None:
+def _given_session(message: Message) -> str | None:
     """The session that a result names itself."""
     session = message.metadata.get("session_id")
     return session if isinstance(session, str) and session else None
@@ -79,7 +79,7 @@ def _row(message: Message, role: str, content: Any, metadata: dict[str, Any]) ->
         "id": message.id,
         "run_id": message.run_id,
         "owner_key": message.owner_key,
-        "session_id": given_session(message) if role != "HUMAN" else None,
+        "session_id": _given_session(message) if role != "HUMAN" else None,
         "role": role,
         "content": _storable(content),
         "timestamp": message.timestamp,

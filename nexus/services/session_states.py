@@ -10,7 +10,6 @@ Rules of this module:
 - A row that comes back is checked against its owner and its session before anybody sees it.
 """
 
-import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -26,7 +25,7 @@ from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
 from nexus.core.models import Message
 from nexus.core.ports import SessionStateStore
-from nexus.core.tasks import Pending
+from nexus.core.tasks import Pauses, Pending
 from nexus.services.context.session_state import SessionState
 from nexus.services.context.state_change import Change, read_change, read_session
 from nexus.services.context.state_document import apply, shown
@@ -37,7 +36,6 @@ _log = structlog.get_logger(__name__)
 _WORKERS: Final = 4
 _MOST_WAITING: Final = 10_000
 _MOST_WAITING_BYTES: Final = 64 << 20
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 
 # A session, and whose it is.
 _Key = tuple[str, str]
@@ -182,17 +180,16 @@ class SessionStates:
 
     async def _write(self, key: _Key, session: _Session) -> None:
         """Store all that waits of a session, and what comes while that is done."""
-        pause, most = _FIRST_PAUSE, _MOST_WAITING
+        pauses, most = Pauses(), _MOST_WAITING
         while session.waiting:
             items = list(islice(session.waiting, most))
             try:
                 await self._join(key, [item.change for item in items])
             except StoreUnavailableError as error:
-                if pause == _FIRST_PAUSE:
+                if not pauses.begun:
                     _log.warning("session_state_delayed", reason=str(error), pending=self.pending.count)
                 session.moved(0, str(error))
-                await anyio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311  # jitter needs no secrecy
-                pause = min(pause * 2, _LONGEST_PAUSE)
+                await pauses.wait()
             except (StoreRejectedError, ValueError) as error:
                 if len(items) > 1:
                     # Perhaps only one of them is too much. Halves find it in few steps, and the others are stored.
@@ -200,7 +197,8 @@ class SessionStates:
                 else:
                     self._settle(session, items, str(error))
             else:
-                pause, most = _FIRST_PAUSE, min(most * 2, _MOST_WAITING)
+                pauses.end()
+                most = min(most * 2, _MOST_WAITING)
                 self._settle(session, items, None)
 
     async def _join(self, key: _Key, changes: Sequence[Change]) -> None:
