@@ -24,10 +24,10 @@ from nexus.connections import open_client
 from nexus.core.errors import BusUnavailableError, NexusError
 from nexus.core.models import Message, Role, Run, new_run_id
 from nexus.core.tasks import ungrouped
-from nexus.core.wire import explain
+from nexus.core.wire import MAX_DEPTH, explain, is_deeper
 from nexus.embedded import embedded_servers
 from nexus.log import configure_logging
-from nexus.terminal import NOBODY, Config, bus_advice
+from nexus.terminal import NOBODY, Config, bus_advice, json_of
 
 _log = structlog.get_logger(__name__)
 
@@ -219,11 +219,13 @@ async def _request(settings: Settings, run: Run, timeout: float) -> dict[str, An
 
 def _json_object(option: str, text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
-    except ValueError:
+        value = json_of(option, os.fsencode(text))
+    except NexusError:
         value = None
     if not isinstance(value, dict):
         _fail(f"{option}: a JSON object is needed", 1)
+    if is_deeper(value, MAX_DEPTH):
+        _fail(f"{option}: nested deeper than {MAX_DEPTH}", 1)
     return value
 
 

@@ -9,10 +9,11 @@ Rules of this module:
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
+from nexus.core.canonical import canonical
 from nexus.core.errors import NexusError
 
 Config = Annotated[
@@ -40,6 +41,25 @@ _ADVICE: Final = {
 def printable(text: str) -> str:
     """`text` with everything that a terminal might obey, or not show, as an escape."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def json_of(name: str, found: bytes) -> Any:
+    """The value in JSON that somebody gave, called `name` in what is said of it.
+
+    Raises:
+        NexusError: it is none, or one that cannot be sent.
+    """
+    try:
+        value = json.loads(found.decode("utf-8-sig"))
+        # JSON has no infinities, and UTF-8 no half of a surrogate pair.
+        canonical(value)
+    except UnicodeDecodeError as error:
+        raise NexusError(f"{name}: not UTF-8 at byte {error.start}") from None
+    except RecursionError:
+        raise NexusError(f"{name}: nested too deep") from None
+    except ValueError as error:
+        raise NexusError(f"{name}: not JSON: {error}") from None
+    return value
 
 
 def print_json(value: object) -> None:

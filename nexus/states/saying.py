@@ -6,7 +6,6 @@ Rules of this module:
 - What is wrong is said of the words that were given, with the place and what is allowed.
 """
 
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,13 +17,12 @@ from pydantic_core import PydanticSerializationError
 from nexus.client import ContextClient, state_message
 from nexus.config import BusSettings, signing_of
 from nexus.connections import counts_hearers, open_bus
-from nexus.core.canonical import canonical
 from nexus.core.errors import NexusError
 from nexus.core.models import Identifier
 from nexus.core.topics import Topics
 from nexus.core.wire import MAX_DEPTH, EnvelopeError, decode, encode, explain
 from nexus.services.context.state_change import OPS, read_change, read_session
-from nexus.terminal import NOBODY, printable
+from nexus.terminal import NOBODY, json_of, printable
 
 # A file may be larger than the message: white space, and six characters for one.
 _FILE_TO_PAYLOAD: Final = 16
@@ -56,7 +54,7 @@ def content_of(path: str, settings: BusSettings, owner: str, session: str) -> Ma
         NexusError: it cannot be read, or a service would refuse it.
     """
     name = "standard input" if path == "-" else printable(path)
-    value = _value(name, _bytes_of(path, name, settings.max_payload_bytes * _FILE_TO_PAYLOAD))
+    value = json_of(name, _bytes_of(path, name, settings.max_payload_bytes * _FILE_TO_PAYLOAD))
     if not isinstance(value, dict):
         raise NexusError(f"{name}: a JSON object is needed: a state, or a message with op: {', '.join(OPS)}")
     is_message = "op" in value
@@ -120,17 +118,3 @@ def _bytes_of(path: str, name: str, most: int) -> bytes:
     if len(found) > most:
         raise NexusError(f"{name}: more than {most} bytes")
     return found
-
-
-def _value(name: str, found: bytes) -> Any:
-    try:
-        value = json.loads(found.decode("utf-8-sig"))
-        # JSON has no infinities, and UTF-8 no half of a surrogate pair.
-        canonical(value)
-    except UnicodeDecodeError as error:
-        raise NexusError(f"{name}: not UTF-8 at byte {error.start}") from None
-    except RecursionError:
-        raise NexusError(f"{name}: nested too deep") from None
-    except ValueError as error:
-        raise NexusError(f"{name}: not JSON: {error}") from None
-    return value

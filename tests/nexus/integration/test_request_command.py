@@ -78,12 +78,20 @@ async def test_answers_that_cannot_be_believed(redis_url: str, channel_prefix: s
     assert (done.returncode, done.stderr.decode()) == (2, f"nexus: no answer within 2 s: {reason}\n")
 
 
-@pytest.mark.parametrize("given", ["", "[]", "{", "null", "agent"])
+@pytest.mark.parametrize("given", ["", "[]", "{", "null", "agent", '{"a": "\\ud800"}', '{"a": NaN}', "[" * 5_000])
 async def test_metadata_that_is_no_object(given: str) -> None:
     """Nothing is asked; exit 1."""
     words = ["request", "--owner", "ada", "--input", "x", "--metadata", given]
     done = await anyio.run_process([sys.executable, "-m", "nexus", *words], check=False)
     assert (done.returncode, done.stderr.decode()) == (1, "nexus: --metadata: a JSON object is needed\n")
+
+
+async def test_metadata_that_is_nested_too_deep() -> None:
+    """No message may be as deep; exit 1."""
+    given = '{"a": ' * 200 + "1" + "}" * 200
+    words = ["request", "--owner", "ada", "--input", "x", "--metadata", given]
+    done = await anyio.run_process([sys.executable, "-m", "nexus", *words], check=False)
+    assert (done.returncode, done.stderr.decode()) == (1, "nexus: --metadata: nested deeper than 64\n")
 
 
 @pytest.mark.parametrize("mode", ["pubsub", "streams"])
