@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from nexus.config.signing import SigningSettings
 from nexus.config.sources import faults, from_environment, from_file, merge, misspelled, refuse, variable_at
+from nexus.core.turns import Level
 
 # Sections that the `configurations` document of an environment may hold (CONTRACT §9).
 STORED_SECTIONS: Final = ("memory", "layouts", "user_defaults")
@@ -32,6 +33,12 @@ def _checked_prefix(prefix: str) -> str:
     if len(prefix) > _LONGEST_PREFIX or not _PREFIX.fullmatch(prefix):
         raise PydanticCustomError("channel_prefix", _NO_PREFIX)
     return prefix
+
+
+def _checked_address(address: SecretStr) -> SecretStr:
+    if not re.fullmatch(r"(https?://\S+)?", address.get_secret_value()):
+        raise PydanticCustomError("base_url", "An address that begins with http:// or https:// is needed, or nothing")
+    return address
 
 
 class _Section(BaseModel):
@@ -98,7 +105,7 @@ class AgentLayoutSettings(_Section):
 class LayoutSettings(_Section):
     """Recipes for the message list."""
 
-    default: Literal["dialogue", "agent"] = "dialogue"
+    default: Literal["dialogue", "agent", "thinking"] = "dialogue"
     agent: AgentLayoutSettings = AgentLayoutSettings()
 
 
@@ -107,6 +114,34 @@ class MemorySettings(_Section):
 
     history_context_size: int = Field(default=20, ge=1, le=200)
     truncate_chars: int = Field(default=500, ge=20, le=20_000)
+    summary_detail_level: Level = "detailed"
+    turns_shown: int = Field(default=100, ge=1, le=1_000)
+    turn_idle_s: float = Field(default=300, ge=1, le=86_400)
+
+
+class LlmSettings(_Section):
+    """The model that writes summaries: any endpoint that speaks the OpenAI protocol (CONTRACT §6)."""
+
+    base_url: Annotated[SecretStr, AfterValidator(_checked_address)] = SecretStr("")
+    api_key: SecretStr = SecretStr("")
+    model: str = Field(default="", max_length=200)
+    timeout_s: float = Field(default=30, ge=0.1, le=600)
+    retries: int = Field(default=2, ge=0, le=10)
+    max_concurrency: int = Field(default=4, ge=1, le=64)
+    max_input_tokens: int = Field(default=24_000, ge=1_000, le=2_000_000)
+    breaker_failures: int = Field(default=5, ge=1, le=100)
+    breaker_rest_s: float = Field(default=30, ge=0.1, le=3_600)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether there is a model to ask."""
+        return bool(self.base_url.get_secret_value() and self.model)
+
+    def faults(self) -> list[str]:
+        """What is wrong with the values together, one line an item."""
+        if bool(self.base_url.get_secret_value()) == bool(self.model):
+            return []
+        return ["llm: base_url and model belong together; give both, or neither for summaries by rules alone"]
 
 
 class ToolSettings(_Section):
@@ -152,6 +187,7 @@ class _Sections(_Section):
     context: ContextSettings = ContextSettings()
     layouts: LayoutSettings = LayoutSettings()
     memory: MemorySettings = MemorySettings()
+    llm: LlmSettings = LlmSettings()
     tools: ToolSettings = ToolSettings()
     user_defaults: UserDefaults = UserDefaults()
 
@@ -199,5 +235,5 @@ def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = 
     )
     environment = variables.get("NEXUS_ENV") or "development"
     settings = Settings.model_validate({**merge(in_file, in_environment), "environment": environment})
-    refuse([*settings.bus.faults(), *settings.bus.signing.faults()])
+    refuse([*settings.bus.faults(), *settings.bus.signing.faults(), *settings.llm.faults()])
     return settings

@@ -7,9 +7,11 @@
     ├── BusUnavailableError      the bus, or the request ledger behind it, did not do what was asked
     │   └── BusRefusedError      and never will: what is kept under a name is of another kind
     ├── StoreUnavailableError    the document store did not answer, or not in time
-    └── StoreRejectedError       the document store will never accept this document
+    ├── StoreRejectedError       the document store will never accept this document
+    ├── ModelUnavailableError    the language model could not be reached, refused, or did not answer in time
+    └── PromptTooLongError       the language model says that the prompt does not fit
 
-No exception of redis, pymongo or motor passes its adapter: they are translated there.
+No exception of redis, pymongo, motor or openai passes its adapter: they are translated there.
 """
 
 from enum import StrEnum
@@ -84,3 +86,11 @@ class StoreUnavailableError(NexusError):
 
 class StoreRejectedError(NexusError):
     """The document store refused a document for what it is; trying again will not help."""
+
+
+class ModelUnavailableError(NexusError):
+    """The language model could not be reached, refused the call, or did not answer in time."""
+
+
+class PromptTooLongError(NexusError):
+    """The language model cannot take a prompt of this length."""

@@ -68,6 +68,7 @@ class Part(StrEnum):
     PROFILE = "profile"
     STATE = "state"
     TOOLS = "tools"
+    TURNS = "turns"
 
 
 class DeadLetterCause(StrEnum):

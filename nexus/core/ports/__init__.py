@@ -7,7 +7,10 @@ from nexus.core.ports.bus import Bus, Delivery, Subscription, Work
 from nexus.core.ports.conversation import Conversation, Cutoff, Past
 from nexus.core.ports.ledger import Acquired, Announced, Answered, Busy, Claim, Conflict, RequestLedger
 from nexus.core.ports.letters import DeadLetter, DeadLetters
-from nexus.core.ports.stores import DocumentStore, MessageStore, Row, RunOrigin, SessionStateStore, Store
+from nexus.core.ports.model import LanguageModel
+from nexus.core.ports.rows import Row
+from nexus.core.ports.stores import DocumentStore, MessageStore, RunOrigin, SessionStateStore, Store
+from nexus.core.ports.turns import TurnSource, TurnStore
 
 __all__ = [
     "Acquired",
@@ -23,6 +26,7 @@ __all__ = [
     "DeadLetters",
     "Delivery",
     "DocumentStore",
+    "LanguageModel",
     "MessageStore",
     "Past",
     "RequestLedger",
@@ -31,5 +35,7 @@ __all__ = [
     "SessionStateStore",
     "Store",
     "Subscription",
+    "TurnSource",
+    "TurnStore",
     "Work",
 ]

@@ -6,7 +6,8 @@ from typing import Protocol
 import anyio
 
 from nexus.core.models import Message
-from nexus.core.ports.stores import Row, RunOrigin
+from nexus.core.ports.rows import Row
+from nexus.core.ports.stores import RunOrigin
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-Row = dict[str, Any]
+from nexus.core.ports.rows import Row
+from nexus.core.ports.turns import TurnStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,14 @@ class MessageStore(Protocol):
         """
         ...
 
+    async def run_messages(self, owner_key: str, run_id: str, *, limit: int, skip: int = 0) -> list[Row]:
+        """Up to `limit` rows of a run after the newest `skip`, whole, newest first, of any role."""
+        ...
+
+    async def first_input(self, owner_key: str, session_id: str) -> Row | None:
+        """The oldest row of role HUMAN in a session that is not internal to a sub-agent, whole."""
+        ...
+
     async def find_origin(self, owner_key: str, run_id: str) -> RunOrigin | None:
         """Where the run's first human input was recorded; None when it was not, or not in a session."""
         ...
@@ -131,3 +140,8 @@ class SessionStateStore(Protocol):
 
 class Store(MessageStore, DocumentStore, SessionStateStore, Protocol):
     """A whole document store, as an adapter is one."""
+
+    @property
+    def turns(self) -> TurnStore:
+        """Where turns are kept."""
+        ...

@@ -1,0 +1,128 @@
+"""Where turns are kept, and what the builder needs of them (CONTRACT §6)."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+import anyio
+
+from nexus.core.ports.rows import Row
+from nexus.core.turns import Goal, TurnStart
+
+
+class TurnStore(Protocol):
+    """Turns, one document each: the fields of `nexus.core.turns.Turn`, and of the work that is due on it.
+
+    - A document is unique by (`owner_key`, `session_id`, `turn_number`) and by (`owner_key`, `run_id`, `session_id`).
+    - `work` says what is due (`close`, `summarise`, or None), `due_at` when. Times are kept to the millisecond.
+    - Every read but `claim` names an owner and returns documents of that owner only, without `_id`.
+    - Errors: `StoreUnavailableError`, within the store's time limit; `StoreRejectedError` for what it cannot keep.
+    """
+
+    async def insert_turns(self, turns: Sequence[Row]) -> int:
+        """Keep these, in their order, up to the first whose number or run is taken. Returns how many were kept."""
+        ...
+
+    async def latest_turn(self, owner_key: str, session_id: str) -> Row | None:
+        """The turn with the highest number."""
+        ...
+
+    async def find_turn(self, owner_key: str, session_id: str, turn_number: int) -> Row | None:
+        """The turn with that number."""
+        ...
+
+    async def turns_of_runs(self, owner_key: str, session_id: str, run_ids: Sequence[str]) -> list[Row]:
+        """The turns of these runs, in any order."""
+        ...
+
+    async def turns(  # a page of a session
+        self,
+        owner_key: str,
+        session_id: str,
+        *,
+        limit: int,
+        before: int | None = None,
+        without_runs: Sequence[str] = (),
+        whole: bool = False,
+    ) -> list[Row]:
+        """Up to `limit` turns, the highest number first.
+
+        Args:
+            owner_key: whose.
+            session_id: of which session.
+            limit: turns at most.
+            before: only those with a lower number.
+            without_runs: not the turns of these runs.
+            whole: with `messages`, `tool_calls`, `thinking_phase` and `workspace_context`, which are long.
+        """
+        ...
+
+    async def search_turns(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
+        """Up to `limit` turns with `text` in a summary or an insight, whatever the case; the highest number first.
+
+        `text` is taken literally. What is read is what `turns` gives of those that are not whole.
+        """
+        ...
+
+    async def count_turns(self, owner_key: str, session_id: str) -> int:
+        """How many turns the session has."""
+        ...
+
+    async def delete_turns(self, owner_key: str, session_id: str) -> int:
+        """Forget the session's turns. Returns how many there were."""
+        ...
+
+    async def update_turn(
+        self, owner_key: str, session_id: str, turn_number: int, changes: Mapping[str, Any], *, due_at: datetime | None
+    ) -> bool:
+        """Set these fields, if the turn is still due at `due_at`. False, and no change, when it is not."""
+        ...
+
+    async def touch_run(self, owner_key: str, run_id: str, changes: Mapping[str, Any]) -> bool:
+        """Set these fields of the run's turn, in whatever session. False when it has none."""
+        ...
+
+    async def overtake(self, owner_key: str, session_id: str, before: int, changes: Mapping[str, Any]) -> int:
+        """Set these fields of the turns with a lower number that are not over. Returns how many there were."""
+        ...
+
+    async def claim(self, work: str, now: datetime, until: datetime) -> Row | None:
+        """Of the turns on which this work is due by `now`, the one last due, whole; it is then due at `until`.
+
+        Of several that claim at once, each gets another. None when nothing is due.
+        """
+        ...
+
+    async def waiting(self, work: str) -> int:
+        """How many turns this work is due on, now or later; counted up to 10,000."""
+        ...
+
+
+class TurnSource(Protocol):
+    """What the builder needs of the turn memory."""
+
+    def begin_turn(self, start: TurnStart) -> anyio.Event | None:
+        """Have the run remembered as a turn; once, however often and by however many replicas it is asked for.
+
+        Never waits. A goal, a surrounding or rounds that come along later are taken over. The event is set when the
+        turn is kept; None when too much is waiting already.
+        """
+        ...
+
+    async def goal(self, owner_key: str, session_id: str, run_id: str) -> Goal:
+        """The goal of the run's turn, with what was offered here before; of the latest turn where the run has none.
+
+        Raises:
+            StoreUnavailableError: the store did not answer.
+        """
+        ...
+
+    async def past_turns(
+        self, owner_key: str, session_id: str, *, limit: int, before: int | None, without_runs: Sequence[str] = ()
+    ) -> list[Row]:
+        """Up to `limit` turns, not whole, the highest number first; see `TurnStore.turns`.
+
+        Raises:
+            StoreUnavailableError: the store did not answer.
+        """
+        ...

@@ -1,0 +1,199 @@
+"""A run as it is remembered (CONTRACT §6): `Turn`, its summaries in three depths, and what they are made of.
+
+What is stored and exported has these shapes. Reading one that is malformed raises pydantic's `ValidationError`.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from nexus.core.models import Identifier, Moment
+
+Level = Literal["brief", "detailed", "comprehensive"]
+LEVELS: Final[tuple[Level, ...]] = get_args(Level)
+
+# Who wrote a summary: the rules of this package, or a model.
+Source = Literal["fallback", "model"]
+
+
+class TurnStatus(StrEnum):
+    """How far a turn has come.
+
+    Attributes:
+        PENDING: it was asked for.
+        THINKING: a context of the layout `thinking` was asked for last.
+        ACTING: the model is at work: a result of a tool has come, or the run goes on.
+        EXECUTING: the model has called tools.
+        COMPLETED: its answer is known and its calls are answered, or another turn has begun, or it fell silent.
+        FAILED: it fell silent without any answer.
+    """
+
+    PENDING = "pending"
+    THINKING = "thinking"
+    ACTING = "acting"
+    EXECUTING = "executing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is expected."""
+        return self in {TurnStatus.COMPLETED, TurnStatus.FAILED}
+
+
+def _listed(value: Any) -> Any:
+    # Stored documents hold lists, and null where there is nothing.
+    return () if value is None else tuple(value) if isinstance(value, list) else value
+
+
+Texts = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Structured(_Part):
+    """A summary for programs, and the level `comprehensive`.
+
+    Attributes:
+        overview: one or two sentences.
+        actions: what was done, with tools and parameters.
+        results: what came of it, with figures.
+        decisions: what was decided, and why.
+        next_steps: what may come next.
+    """
+
+    overview: str
+    actions: Texts = ()
+    results: Texts = ()
+    decisions: Texts = ()
+    next_steps: Texts = ()
+
+
+class Summaries(_Part):
+    """A turn in three depths.
+
+    Attributes:
+        brief: two or three sentences.
+        detailed: five to eight sentences that keep names, numbers, parameters and decisions.
+        source: `fallback` for one that was made by rules, and will be made again by a model when there is one.
+    """
+
+    brief: str
+    detailed: str
+    structured: Structured
+    source: Source = "fallback"
+
+
+class ToolOutcome(_Part):
+    """A call of a tool and what came of it.
+
+    Attributes:
+        arguments: as the model gave them; text where they were no JSON object.
+        success: None where there is no result, or where it does not say.
+        result: None where there is none. A long one is shortened here, and whole in `messages`.
+    """
+
+    name: str
+    arguments: Any = None
+    success: bool | None = None
+    result: Any = None
+
+
+class ThinkingRound(_Part):
+    """One round of thought before acting.
+
+    Attributes:
+        tokens_used: as the orchestrator counted them; 0 where it did not.
+    """
+
+    round_number: int = Field(ge=1)
+    content: str
+    tokens_used: int = Field(default=0, ge=0)
+
+
+class ThinkingPhase(_Part):
+    """The rounds of thought of a turn."""
+
+    rounds: Annotated[tuple[ThinkingRound, ...], BeforeValidator(_listed)] = ()
+    tokens_used: int = Field(default=0, ge=0)
+
+
+class TokenUsage(_Part):
+    """Tokens that the orchestrator and the model reported; 0 where nobody did."""
+
+    thinking: int = Field(default=0, ge=0)
+    action: int = Field(default=0, ge=0)
+    total: int = Field(default=0, ge=0)
+
+
+class Turn(_Part):
+    """A run as it is remembered.
+
+    Attributes:
+        id: `turn_<turn_number>_<milliseconds since 1970>`.
+        turn_number: from 1 in each session, without gaps.
+        timestamp: when it began.
+        task_context: the user's goal at that time.
+        workspace_context: what the orchestrator said of the surroundings.
+        messages: ids of the recorded messages, in order.
+        insights: short statements worth keeping.
+    """
+
+    id: Identifier
+    turn_number: int = Field(ge=1)
+    owner_key: Identifier
+    session_id: Identifier
+    run_id: Identifier
+    timestamp: Moment
+    status: TurnStatus = TurnStatus.PENDING
+    task_context: str = ""
+    workspace_context: str = ""
+    messages: Texts = ()
+    thinking_phase: ThinkingPhase | None = None
+    tool_calls: Annotated[tuple[ToolOutcome, ...], BeforeValidator(_listed)] = ()
+    summaries: Summaries
+    insights: Texts = ()
+    token_usage: TokenUsage = TokenUsage()
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStart:
+    """What a turn begins with: a run that is asked for.
+
+    Attributes:
+        timestamp: of its input.
+        input, input_id: what the user said, and the id of the message.
+        task_context: the goal that came along; `""` for none.
+        thinking: a context of the layout `thinking` is asked for; `rounds` came along with it.
+    """
+
+    owner_key: str
+    session_id: str
+    run_id: str
+    timestamp: datetime
+    input: str
+    input_id: str = ""
+    task_context: str = ""
+    workspace_context: str = ""
+    thinking: bool = False
+    rounds: tuple[ThinkingRound, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """The user's goal, as a run is to know it.
+
+    Attributes:
+        text: `""` where there is none yet.
+        turn_id: the turn that says so; `""` for none.
+        turn_number: that of the run's own turn; None where it has none.
+    """
+
+    text: str = ""
+    turn_id: str = ""
+    turn_number: int | None = None
