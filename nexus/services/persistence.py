@@ -2,40 +2,29 @@
 
 Rules of this module:
 
-- Recording is idempotent by (`owner_key`, `id`): replicas and resends write a row once.
-- A row that cannot be written now waits in memory, bounded in number and bytes, and is tried again until it is written
-  or the service stops. What does not fit is refused, and the caller is told. Whoever offered a row can be told when it
-  is settled, so that a bus that keeps messages keeps this one until then.
 - Who reads waits a moment for what was heard before and is not written yet.
 - Every row that is read is checked against its owner once more before anybody sees it.
 """
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Final, Self
 
 import anyio
 import structlog
-from anyio.streams.memory import MemoryObjectReceiveStream
 
-from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
-from nexus.core.models import Message, utc_now
+from nexus.core.metrics import Metrics, NoMetrics
+from nexus.core.models import Message
 from nexus.core.ports import Cutoff, MessageStore, Past, RequestLedger, Row, RunOrigin
-from nexus.core.tasks import Pauses, Pending
 from nexus.core.topics import Topics
 from nexus.services.context.cutoff import UntilStored
-from nexus.services.heard import Heard
 from nexus.services.history import read_past, read_session
 from nexus.services.origins import RunOrigins
-from nexus.services.rows import human_row, llm_row, of_run, tool_row
+from nexus.services.recording import Recorded, Recorder
+from nexus.services.rows import human_row, llm_row, tool_row
 
 _log = structlog.get_logger(__name__)
 
-_WRITERS: Final = 8
-_MOST_WAITING: Final = 10_000
-_MOST_WAITING_BYTES: Final = 64 << 20
 # How long a reader waits for what was heard before.
 _HEARD_S: Final = 0.25
 
@@ -44,53 +33,46 @@ def _nothing() -> None:
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    row: Row
-    size: int
-    settled: Callable[[], None]
-    written: Callable[[], None]
+async def _nobody(_row: Row) -> None:
+    pass
 
 
 class PersistenceService:
-    """Records results and inputs, and reads history. Use `running()` to have the background writers at work."""
+    """Records results and inputs, and reads history. Use `running()` to have the background writers at work.
+
+    Args:
+        store: where rows are kept.
+        metrics: what is counted.
+        ledger: where replicas tell each other to which session a run belongs.
+        recorded: told of every row that was not there before.
+    """
 
     def __init__(
-        self, store: MessageStore, metrics: Metrics | None = None, *, ledger: RequestLedger | None = None
+        self,
+        store: MessageStore,
+        metrics: Metrics | None = None,
+        *,
+        ledger: RequestLedger | None = None,
+        recorded: Recorded = _nobody,
     ) -> None:
         self._store = store
-        self._metrics = metrics or NoMetrics()
-        self._send, self._receive = anyio.create_memory_object_stream[_Waiting](_MOST_WAITING)
-        self._waiting_bytes = 0
-        self._unwritten = Pending()
-        self._heard = Heard()
         self._origins = RunOrigins(store, ledger)
-        self._metrics.read_from(Reading.UNWRITTEN_ROWS, lambda: self._unwritten.count)
+        self._recorder = Recorder(store, self._origins, metrics or NoMetrics(), recorded)
 
     @property
     def unwritten(self) -> int:
         """Rows that were accepted and are not written yet."""
-        return self._unwritten.count
+        return self._recorder.unwritten
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Write what is offered, until the context ends. `flush` first, to lose nothing that can be written."""
-        async with anyio.create_task_group() as tasks:
-            for _ in range(_WRITERS):
-                tasks.start_soon(self._write_all, self._receive.clone())
-            try:
-                yield self
-            finally:
-                tasks.cancel_scope.cancel()
-                self._send.close()
-                self._receive.close()
-                if self.unwritten:
-                    _log.error("rows_unwritten", rows=self.unwritten)
-                    self._metrics.count(Event.ROW_LOST, self.unwritten)
+        async with self._recorder.running():
+            yield self
 
     async def flush(self) -> None:
         """Return when everything that was accepted is written."""
-        await self._unwritten.none()
+        await self._recorder.flush()
 
     def remember_run(self, owner_key: str, run_id: str, origin: RunOrigin) -> None:
         """Know where a run belongs that was heard of, whose results may come before its input is written."""
@@ -116,7 +98,7 @@ class PersistenceService:
         if row is None:
             settled()
             return True
-        return self._enqueue(row, size, settled)
+        return self._recorder.offer(row, size, settled)
 
     def offer_input(self, message: Message, text: str, origin: RunOrigin) -> anyio.Event | None:
         """Accept a run's human input for recording.
@@ -126,7 +108,7 @@ class PersistenceService:
         """
         self._origins.remember(message.owner_key, message.run_id, origin)
         written = anyio.Event()
-        accepted = self._enqueue(human_row(message, text, origin), len(text), written.set)
+        accepted = self._recorder.offer(human_row(message, text, origin), len(text), written.set)
         return written if accepted else None
 
     async def get_history(self, owner_key: str, limit: int = 20) -> list[Row]:
@@ -160,7 +142,7 @@ class PersistenceService:
         Raises:
             StoreUnavailableError: the store did not answer.
         """
-        complete = await self._heard.written(owner_key, _HEARD_S, besides=asked.run_id)
+        complete = await self._recorder.heard.written(owner_key, _HEARD_S, besides=asked.run_id)
         past = await read_past(
             self._store,
             owner_key,
@@ -195,7 +177,7 @@ class PersistenceService:
             StoreUnavailableError: the store did not answer.
         """
         # What comes after a known end is not asked for, so it is not waited for.
-        complete = until is not None or await self._heard.written(owner_key, _HEARD_S, besides=asked.run_id)
+        complete = until is not None or await self._recorder.heard.written(owner_key, _HEARD_S, besides=asked.run_id)
         past = await read_session(
             self._store,
             owner_key,
@@ -217,54 +199,3 @@ class PersistenceService:
             # The store broke its promise. Showing nothing of it is the only safe answer.
             _log.error("foreign_rows_withheld", rows=len(rows) - len(own))
         return own
-
-    def _enqueue(self, row: Row, size: int, settled: Callable[[], None]) -> bool:
-        if self._waiting_bytes + size > _MOST_WAITING_BYTES:
-            return False
-        # A clock that is ahead would have the row stand behind everything that is said until then.
-        row["timestamp"] = min(row["timestamp"], utc_now())
-        written = self._heard.begin(row["owner_key"], row["run_id"])
-        try:
-            self._send.send_nowait(_Waiting(row, size, settled, written))
-        except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            written()
-            return False
-        self._waiting_bytes += size
-        self._unwritten.begin()
-        return True
-
-    async def _write_all(self, waiting: MemoryObjectReceiveStream[_Waiting]) -> None:
-        async with waiting:
-            async for item in waiting:
-                await self._write(item.row)
-                item.written()
-                item.settled()
-                self._waiting_bytes -= item.size
-                self._unwritten.end()
-
-    async def _write(self, row: Row) -> None:
-        pauses = Pauses()
-        while True:
-            try:
-                if row["role"] != "HUMAN":
-                    row = of_run(row, await self._origins.find(row["owner_key"], row["run_id"]))
-                if not await self._store.insert_message(row):
-                    await self._insert_reused(row)
-            except StoreUnavailableError as error:
-                if not pauses.begun:
-                    _log.warning("record_delayed", message_id=row["id"], reason=str(error), unwritten=self.unwritten)
-                await pauses.wait()
-            except StoreRejectedError as error:
-                _log.error("row_rejected", message_id=row["id"], reason=str(error))
-                self._metrics.count(Event.ROW_REJECTED)
-                return
-            else:
-                self._metrics.count(Event.ROW_RECORDED)
-                return
-
-    async def _insert_reused(self, row: Row) -> None:
-        """Record a row whose `id` belongs to a row of another run, under an id of its own, rather than lose it."""
-        known = await self._store.find_message(row["owner_key"], row["id"])
-        if known and known.get("run_id") != row["run_id"]:
-            _log.warning("message_id_reused", message_id=row["id"], run_id=row["run_id"])
-            await self._store.insert_message({**row, "id": f"{row['id']}@{row['run_id']}"})

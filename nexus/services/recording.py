@@ -1,0 +1,158 @@
+"""Writing rows in the background, however long that takes (CONTRACT §2).
+
+Rules of this module:
+
+- Recording is idempotent by (`owner_key`, `id`): replicas and resends write a row once.
+- A row that cannot be written now waits in memory, bounded in number and bytes, and is tried again until it is written
+  or the service stops. What does not fit is refused, and the caller is told. Whoever offered a row can be told when it
+  is settled, so that a bus that keeps messages keeps this one until then.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, Self
+
+import anyio
+import structlog
+from anyio.streams.memory import MemoryObjectReceiveStream
+
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.metrics import Event, Metrics, Reading
+from nexus.core.models import utc_now
+from nexus.core.ports import MessageStore, Row
+from nexus.core.tasks import Pauses, Pending
+from nexus.services.heard import Heard
+from nexus.services.origins import RunOrigins
+from nexus.services.rows import of_run
+
+_log = structlog.get_logger(__name__)
+
+_WRITERS: Final = 8
+_MOST_WAITING: Final = 10_000
+_MOST_WAITING_BYTES: Final = 64 << 20
+
+# Told of a row that was not there before.
+Recorded = Callable[[Row], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    row: Row
+    size: int
+    settled: Callable[[], None]
+    written: Callable[[], None]
+
+
+class Recorder:
+    """Writes the rows that it is offered. Use `running()` to have the background writers at work.
+
+    Args:
+        store: where to write.
+        origins: to which session and agent a result belongs that does not say so.
+        metrics: what is counted.
+        recorded: told of every row that was not there before.
+
+    Attributes:
+        heard: rows that were accepted and are not written yet.
+    """
+
+    def __init__(self, store: MessageStore, origins: RunOrigins, metrics: Metrics, recorded: Recorded) -> None:
+        self._store = store
+        self._origins = origins
+        self._metrics = metrics
+        self._recorded = recorded
+        self._send, self._receive = anyio.create_memory_object_stream[_Waiting](_MOST_WAITING)
+        self._waiting_bytes = 0
+        self._unwritten = Pending()
+        self.heard = Heard()
+        self._metrics.read_from(Reading.UNWRITTEN_ROWS, lambda: self._unwritten.count)
+
+    @property
+    def unwritten(self) -> int:
+        """Rows that were accepted and are not written yet."""
+        return self._unwritten.count
+
+    async def flush(self) -> None:
+        """Return when everything that was accepted is written."""
+        await self._unwritten.none()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Write what is offered, until the context ends. `flush` first, to lose nothing that can be written."""
+        async with anyio.create_task_group() as tasks:
+            for _ in range(_WRITERS):
+                tasks.start_soon(self._write_all, self._receive.clone())
+            try:
+                yield self
+            finally:
+                tasks.cancel_scope.cancel()
+                self._send.close()
+                self._receive.close()
+                if self.unwritten:
+                    _log.error("rows_unwritten", rows=self.unwritten)
+                    self._metrics.count(Event.ROW_LOST, self.unwritten)
+
+    def offer(self, row: Row, size: int, settled: Callable[[], None]) -> bool:
+        """Accept a row of so many bytes; `settled` is called when it is written or never will be.
+
+        Returns:
+            False when too much is waiting already.
+        """
+        if self._waiting_bytes + size > _MOST_WAITING_BYTES:
+            return False
+        # A clock that is ahead would have the row stand behind everything that is said until then.
+        row["timestamp"] = min(row["timestamp"], utc_now())
+        written = self.heard.begin(row["owner_key"], row["run_id"])
+        try:
+            self._send.send_nowait(_Waiting(row, size, settled, written))
+        except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            written()
+            return False
+        self._waiting_bytes += size
+        self._unwritten.begin()
+        return True
+
+    async def _write_all(self, waiting: MemoryObjectReceiveStream[_Waiting]) -> None:
+        async with waiting:
+            async for item in waiting:
+                new = await self._write(item.row)
+                item.written()
+                if new:
+                    await self._recorded(new)
+                item.settled()
+                self._waiting_bytes -= item.size
+                self._unwritten.end()
+
+    async def _write(self, row: Row) -> Row | None:
+        """Write the row, however long it takes. Returns it as it was written, None where it was there or never will."""
+        pauses = Pauses()
+        while True:
+            try:
+                if row["role"] != "HUMAN":
+                    row = of_run(row, await self._origins.find(row["owner_key"], row["run_id"]))
+                new = await self._store.insert_message(row) or await self._insert_reused(row)
+            except StoreUnavailableError as error:
+                if not pauses.begun:
+                    _log.warning("record_delayed", message_id=row["id"], reason=str(error), unwritten=self.unwritten)
+                await pauses.wait()
+            except StoreRejectedError as error:
+                _log.error("row_rejected", message_id=row["id"], reason=str(error))
+                self._metrics.count(Event.ROW_REJECTED)
+                return None
+            else:
+                self._metrics.count(Event.ROW_RECORDED)
+                # After an error nobody knows which of the attempts wrote it.
+                return row if new or pauses.begun else None
+
+    async def _insert_reused(self, row: Row) -> bool:
+        """Record a row whose `id` belongs to a row of another run, under an id of its own, rather than lose it.
+
+        Returns:
+            Whether that was so and the row was not there.
+        """
+        known = await self._store.find_message(row["owner_key"], row["id"])
+        if not known or known.get("run_id") == row["run_id"]:
+            return False
+        _log.warning("message_id_reused", message_id=row["id"], run_id=row["run_id"])
+        return await self._store.insert_message({**row, "id": f"{row['id']}@{row['run_id']}"})
