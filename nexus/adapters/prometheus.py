@@ -31,6 +31,14 @@ _SUCCESS: Final = "success"
 _TOPICS: Final = frozenset(value for name, value in vars(Topics).items() if name.isupper())
 _ROWS: Final = {Event.ROW_RECORDED: "recorded", Event.ROW_REJECTED: "rejected", Event.ROW_LOST: "lost"}
 _STATES: Final = {Event.STATE_RECORDED: "recorded", Event.STATE_REFUSED: "refused", Event.STATE_LOST: "lost"}
+_TURNS: Final = {
+    Event.TURN_BEGUN: "begun",
+    Event.TURN_CLOSED: "closed",
+    Event.TURN_SUMMARISED: "summarised",
+    Event.TURN_LOST: "lost",
+    Event.SUMMARY_DELAYED: "model_away",
+    Event.SUMMARY_REFUSED: "nonsense",
+}
 _EVENTS: Final = {
     Event.LEASE_TAKEN_OVER: ("nexus_leases_taken_over", "Requests acquired that another replica had not finished."),
     Event.ANSWER_UNHEARD: ("nexus_answers_unheard", "Answers published to which nobody was subscribed."),
@@ -43,6 +51,7 @@ _QUEUES: Final = {
     Reading.WAITING_REFUSALS: "refusals",
     Reading.UNWRITTEN_ROWS: "rows",
     Reading.UNWRITTEN_STATES: "states",
+    Reading.UNWRITTEN_TURNS: "turns",
 }
 
 
@@ -58,6 +67,8 @@ class PrometheusMetrics:
             "nexus_session_states", "Changes of sessions by what became of them.", ["result"], registry=registry
         )
         self._events |= {event: states.labels(result) for event, result in _STATES.items()}
+        turns = Counter("nexus_turns", "Turns by what became of them.", ["result"], registry=registry)
+        self._events |= {event: turns.labels(result) for event, result in _TURNS.items()}
         outcomes = (_SUCCESS, *(code.value for code in ErrorCode))
         self._outcomes = _series(registry, "nexus_requests", "Answered requests by outcome.", "outcome", outcomes)
         self._parts = _series(registry, "nexus_degraded", "Contexts built without a part.", "part", _values(Part))

@@ -26,6 +26,12 @@ class Event(StrEnum):
         STATE_RECORDED: a change of a session's state was stored, or had been before.
         STATE_REFUSED: a change of a session's state was accepted, and the state would have become too large with it.
         STATE_LOST: a change of a session's state was not stored when the service ended.
+        TURN_BEGUN: a run became a turn.
+        TURN_CLOSED: a turn was seen to be over, and summarised by rules.
+        TURN_SUMMARISED: a model's summary of a turn was kept.
+        TURN_LOST: a turn was not taken in since too much waited, was refused, or was unwritten when the service ended.
+        SUMMARY_DELAYED: a model could not be asked for a summary.
+        SUMMARY_REFUSED: a model was asked for a summary, and answered with none.
     """
 
     LEASE_TAKEN_OVER = "lease_taken_over"
@@ -39,6 +45,12 @@ class Event(StrEnum):
     STATE_RECORDED = "state_recorded"
     STATE_REFUSED = "state_refused"
     STATE_LOST = "state_lost"
+    TURN_BEGUN = "turn_begun"
+    TURN_CLOSED = "turn_closed"
+    TURN_SUMMARISED = "turn_summarised"
+    TURN_LOST = "turn_lost"
+    SUMMARY_DELAYED = "summary_delayed"
+    SUMMARY_REFUSED = "summary_refused"
 
 
 class Stage(StrEnum):
@@ -102,6 +114,7 @@ class Reading(StrEnum):
         WAITING_REFUSALS: requests that wait to be told OVERLOADED.
         UNWRITTEN_ROWS: rows that were accepted and are not written.
         UNWRITTEN_STATES: changes of sessions' states that were accepted and are not stored.
+        UNWRITTEN_TURNS: turns that were begun and are not kept.
         BUS_RECONNECTS: how often the subscription was opened anew. Never falls.
     """
 
@@ -110,6 +123,7 @@ class Reading(StrEnum):
     WAITING_REFUSALS = "waiting_refusals"
     UNWRITTEN_ROWS = "unwritten_rows"
     UNWRITTEN_STATES = "unwritten_states"
+    UNWRITTEN_TURNS = "unwritten_turns"
     BUS_RECONNECTS = "bus_reconnects"
 
 
