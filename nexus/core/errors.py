@@ -8,6 +8,7 @@
     │   └── BusRefusedError      and never will: what is kept under a name is of another kind
     ├── StoreUnavailableError    the document store did not answer, or not in time
     ├── StoreRejectedError       the document store will never accept this document
+    ├── TurnNotFoundError        a session has no turn with that number
     ├── ModelUnavailableError    the language model could not be reached, refused, or did not answer in time
     └── PromptTooLongError       the language model says that the prompt does not fit
 
@@ -86,6 +87,13 @@ class StoreUnavailableError(NexusError):
 
 class StoreRejectedError(NexusError):
     """The document store refused a document for what it is; trying again will not help."""
+
+
+class TurnNotFoundError(NexusError):
+    """A session has no turn with that number."""
+
+    def __init__(self, turn_number: int) -> None:
+        super().__init__(f"Turn {turn_number} not found")
 
 
 class ModelUnavailableError(NexusError):
