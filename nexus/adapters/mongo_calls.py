@@ -12,11 +12,13 @@ a moment.
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from functools import partial, wraps
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 import anyio
 from bson.errors import BSONError
 from pymongo.errors import (
+    BulkWriteError,
     ConnectionFailure,
     DocumentTooLarge,
     NetworkTimeout,
@@ -29,7 +31,9 @@ from pymongo.errors import (
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 
+_P = ParamSpec("_P")
 _Result = TypeVar("_Result")
+_Call = Coroutine[Any, Any, _Result]
 
 
 _REFUSALS: Final = {
@@ -38,6 +42,8 @@ _REFUSALS: Final = {
 }
 # For how long calls fail at once after one that found no server.
 _SILENT_S: Final = 0.5
+# Of a document among several the server says so as of the whole command.
+_TOO_LARGE: Final = 10334
 # A write that fails with one of these fails again however often it is tried: MongoDB does not keep such a document.
 # Every other failure (a full disk, a time limit, a change of the primary) may pass.
 _UNACCEPTABLE: Final = frozenset(
@@ -56,7 +62,6 @@ _UNACCEPTABLE: Final = frozenset(
         56,  # EmptyFieldName
         57,  # DottedFieldName
         121,  # DocumentValidationFailure
-        10334,  # BSONObjectTooLarge
         17280,  # KeyTooLong
     }
 )
@@ -70,12 +75,19 @@ def translated() -> Iterator[None]:
     except (BSONError, DocumentTooLarge, OverflowError, UnicodeEncodeError) as error:
         raise StoreRejectedError(type(error).__name__) from error
     except OperationFailure as error:
-        text = _REFUSALS.get(error.code or 0, f"{type(error).__name__} {error.code}")
-        if isinstance(error, WriteError) and error.code in _UNACCEPTABLE:
+        code = _code_of(error)
+        text = _REFUSALS.get(code or 0, f"{type(error).__name__} {code}")
+        if code == _TOO_LARGE or (isinstance(error, WriteError | BulkWriteError) and code in _UNACCEPTABLE):
             raise StoreRejectedError(text) from error
         raise StoreUnavailableError(text) from error
     except PyMongoError as error:
         raise StoreUnavailableError(type(error).__name__) from error
+
+
+def _code_of(error: OperationFailure) -> int | None:
+    # Of several documents written at once, the first that failed says why.
+    faults = (error.details or {}).get("writeErrors") if isinstance(error, BulkWriteError) else None
+    return faults[0].get("code") if faults else error.code
 
 
 class Calls:
@@ -115,3 +127,23 @@ class Calls:
         passing = NetworkTimeout | WaitQueueTimeoutError | NotPrimaryError
         if isinstance(error, ConnectionFailure) and not isinstance(error, passing):
             self._silent_until = anyio.current_time() + _SILENT_S
+
+
+class _Calling(Protocol):
+    @property
+    def calls(self) -> Calls: ...
+
+
+_Caller = TypeVar("_Caller", bound=_Calling)
+
+
+def completed(
+    method: Callable[Concatenate[_Caller, _P], _Call[_Result]],
+) -> Callable[Concatenate[_Caller, _P], _Call[_Result]]:
+    """A method that runs to its end, although its caller may not wait for it, and raises what the ports promise."""
+
+    @wraps(method)
+    async def call(caller: _Caller, /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
+        return await caller.calls.run(partial(method, caller, *args, **kwargs))
+
+    return call

@@ -56,6 +56,25 @@ INDEXES: Final[dict[str, list[IndexModel]]] = {
     "session_states": [
         IndexModel([("owner_key", ASCENDING), ("session_id", ASCENDING)], name="one_per_session", unique=True)
     ],
+    "turns": [
+        IndexModel(
+            [("owner_key", ASCENDING), ("session_id", ASCENDING), ("turn_number", DESCENDING)],
+            name="one_per_number",
+            unique=True,
+        ),
+        # The run comes before the session, because what is heard of a run need not say where it belongs.
+        IndexModel(
+            [("owner_key", ASCENDING), ("run_id", ASCENDING), ("session_id", ASCENDING)],
+            name="one_per_run",
+            unique=True,
+        ),
+        # Holds no more than the turns on which something is due: no session, however long, makes claiming slower.
+        IndexModel(
+            [("work", ASCENDING), ("due_at", DESCENDING)],
+            name="work_due",
+            partialFilterExpression={"work": {"$gt": ""}},
+        ),
+    ],
 }
 
 

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import anyio
 
 from nexus.core.ports.rows import Row
 from nexus.core.turns import Goal, TurnStart
+
+# Four characters stand for some of a text in a pattern, and not every server takes one of more than a thousand.
+LONGEST_SEARCHED: Final = 250
 
 
 class TurnStore(Protocol):
@@ -60,7 +63,8 @@ class TurnStore(Protocol):
     async def search_turns(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
         """Up to `limit` turns with `text` in a summary or an insight, whatever the case; the highest number first.
 
-        `text` is taken literally. What is read is what `turns` gives of those that are not whole.
+        `text` is taken literally; one of more than `LONGEST_SEARCHED` characters is rejected. What is read is what
+        `turns` gives of those that are not whole.
         """
         ...
 

@@ -5,15 +5,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import bson
-from bson.errors import BSONError
 
-from nexus.adapters.mongo_schema import CODEC, origin_of
-from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.adapters.mongo_schema import origin_of
+from nexus.core.errors import StoreUnavailableError
 from nexus.core.models import utc_now
 from nexus.core.ports import Row, RunOrigin
 from nexus.services.context.clock import parse_moment
+from tests.nexus.support.fake_turns import FakeTurns
+from tests.nexus.support.stored import stored
 
-_LARGEST = 16 << 20
 _HIDDEN = {"tool", "system", "command"}
 _HEADER = ("_id", "id", "run_id", "owner_key", "session_id", "role", "timestamp")
 
@@ -36,11 +36,15 @@ class FakeStore:
         self.session_states: list[Row] = []
         self.said_at: dict[str, datetime] = {}
         self.calls: list[str] = []
+        self.turns = FakeTurns(self._ask)
 
     def plant(self, collection: str, documents: Sequence[Row]) -> None:
         """Store documents as somebody else would: whatever they are."""
         if collection == "tools":
             self.tools |= {document["name"]: document["definition"] for document in documents}
+            return
+        if collection == "turns":
+            self.turns.rows += map(stored, documents)
             return
         getattr(self, collection).extend({"_id": str(bson.ObjectId()), **document} for document in documents)
 
@@ -55,10 +59,10 @@ class FakeStore:
     async def insert_message(self, row: Row) -> bool:
         """Record a row. False when its owner has a row with that `id`."""
         self._ask("insert_message")
-        stored = _stored(row)
+        kept = stored(row)
         if any(known.get("id") == row["id"] for known in self._of(row["owner_key"])):
             return False
-        self.plant("messages", [stored])
+        self.plant("messages", [kept])
         return True
 
     async def newest_messages(
@@ -96,6 +100,19 @@ class FakeStore:
         of_session = [row for row in self._of(owner_key) if row.get("session_id") == session_id]
         return [dict(row) for row in of_session if _is_seen_by(sub_agent, row)][skip : skip + limit]
 
+    async def run_messages(self, owner_key: str, run_id: str, *, limit: int, skip: int = 0) -> list[Row]:
+        """Up to `limit` rows of a run after the newest `skip`, whole, newest first, of any role."""
+        self._ask("run_messages")
+        of_run = [row for row in self._of(owner_key) if row.get("run_id") == run_id]
+        return [dict(row) for row in of_run[skip : skip + limit]]
+
+    async def first_input(self, owner_key: str, session_id: str) -> Row | None:
+        """The oldest row of role HUMAN in a session that is not internal to a sub-agent, whole."""
+        self._ask("first_input")
+        of_session = [row for row in self._of(owner_key) if row.get("session_id") == session_id]
+        inputs = [row for row in of_session if row.get("role") == "HUMAN" and not _is_internal(row)]
+        return dict(inputs[-1]) if inputs else None
+
     async def find_origin(self, owner_key: str, run_id: str) -> RunOrigin | None:
         """Where the run's human input was recorded."""
         self._ask("find_origin")
@@ -121,7 +138,7 @@ class FakeStore:
         if definition is None:
             self.tools.pop(name, None)
         else:
-            self.tools[name] = _stored(dict(definition))
+            self.tools[name] = stored(dict(definition))
         return True
 
     async def list_tools(self) -> list[Row]:
@@ -133,7 +150,7 @@ class FakeStore:
         """The session's document and its revision."""
         self._ask("find_session_state")
         found = self._state_of(owner_key, session_id)
-        return _stored({name: value for name, value in found.items() if name != "_id"}) if found else None
+        return stored({name: value for name, value in found.items() if name != "_id"}) if found else None
 
     async def put_session_state(
         self, owner_key: str, session_id: str, document: Mapping[str, Any], revision: int
@@ -143,7 +160,7 @@ class FakeStore:
         known = self._state_of(owner_key, session_id)
         if (known["revision"] if known else 0) != revision:
             return False
-        written = _stored({"document": dict(document), "revision": revision + 1, "updated_at": utc_now()})
+        written = stored({"document": dict(document), "revision": revision + 1, "updated_at": utc_now()})
         if known:
             known.update(written)
         else:
@@ -200,13 +217,3 @@ def _excerpt(row: Row, chars: int | None) -> Row:
 def _first(documents: list[Row], name: str, value: str) -> Row | None:
     found = next((document for document in documents if document.get(name) == value), None)
     return {key: item for key, item in found.items() if key != "_id"} if found else None
-
-
-def _stored(document: Row) -> Row:
-    try:
-        encoded = bson.encode(document)
-    except (BSONError, OverflowError, UnicodeEncodeError) as error:
-        raise StoreRejectedError(type(error).__name__) from error
-    if len(encoded) > _LARGEST:
-        raise StoreRejectedError("too large")
-    return bson.decode(encoded, CODEC)

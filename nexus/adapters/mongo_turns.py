@@ -1,0 +1,173 @@
+"""The turns in MongoDB: one document each, numbered by a unique index, claimed for work one by one (CONTRACT §6).
+
+Rules of this module, beside those of `nexus.adapters.mongo`:
+
+- A number or a run that is taken is found out by inserting, never by looking first: between the two stands another
+  replica.
+- What is changed is set field by field in one operation, so that of two who change a turn neither undoes the other.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from pymongo import DESCENDING, ReturnDocument
+from pymongo.errors import BulkWriteError
+
+from nexus.adapters.mongo_calls import Calls, completed
+from nexus.core.errors import StoreRejectedError
+from nexus.core.ports import Row
+from nexus.core.ports.turns import LONGEST_SEARCHED
+from nexus.core.turns import Structured, TurnStatus
+
+COLLECTION: Final = "turns"
+
+_HIGHEST_FIRST: Final = [("turn_number", DESCENDING)]
+_LAST_DUE_FIRST: Final = [("due_at", DESCENDING)]
+_WHOLE: Final = {"_id": 0}
+_SHORT: Final = {**_WHOLE, **dict.fromkeys(("messages", "tool_calls", "thinking_phase", "workspace_context"), 0)}
+_OVER: Final = [status.value for status in TurnStatus if status.is_over]
+_SEARCHED: Final = (
+    "summaries.brief",
+    "summaries.detailed",
+    *(f"summaries.structured.{name}" for name in Structured.model_fields),
+    "insights",
+)
+_COUNTED: Final = 10_000
+_DUPLICATE: Final = 11000
+
+
+class MongoTurns:
+    """`nexus.core.ports.TurnStore` on a collection.
+
+    Args:
+        turns: the collection, of motor or of pymongo's asyncio client.
+        calls: through which the client is called.
+        prepared: returns once the indexes are made.
+    """
+
+    def __init__(self, turns: Any, calls: Calls, prepared: Callable[[], Awaitable[None]]) -> None:
+        self.calls = calls
+        self._turns = turns
+        self._prepared = prepared
+
+    @completed
+    async def insert_turns(self, turns: Sequence[Row]) -> int:
+        """Keep these up to the first whose number or run is taken. Returns how many were kept."""
+        if not turns:
+            return 0
+        await self._prepared()
+        try:
+            await self._turns.insert_many([dict(turn) for turn in turns])
+        except BulkWriteError as error:
+            faults = error.details.get("writeErrors") or [{}]
+            if faults[0].get("code") != _DUPLICATE:
+                raise
+            return int(error.details["nInserted"])
+        return len(turns)
+
+    @completed
+    async def latest_turn(self, owner_key: str, session_id: str) -> Row | None:
+        """The turn with the highest number."""
+        row: Row | None = await self._turns.find_one(_of(owner_key, session_id), _WHOLE, sort=_HIGHEST_FIRST)
+        return row
+
+    @completed
+    async def find_turn(self, owner_key: str, session_id: str, turn_number: int) -> Row | None:
+        """The turn with that number."""
+        query = {**_of(owner_key, session_id), "turn_number": {"$eq": turn_number}}
+        row: Row | None = await self._turns.find_one(query, _WHOLE)
+        return row
+
+    @completed
+    async def turns_of_runs(self, owner_key: str, session_id: str, run_ids: Sequence[str]) -> list[Row]:
+        """The turns of these runs, in any order."""
+        query = {**_of(owner_key, session_id), "run_id": {"$in": list(run_ids)}}
+        rows: list[Row] = await self._turns.find(query, _WHOLE).to_list(None)
+        return rows
+
+    @completed
+    async def turns(
+        self,
+        owner_key: str,
+        session_id: str,
+        *,
+        limit: int,
+        before: int | None = None,
+        without_runs: Sequence[str] = (),
+        whole: bool = False,
+    ) -> list[Row]:
+        """Up to `limit` turns, the highest number first."""
+        query: dict[str, Any] = _of(owner_key, session_id)
+        if before is not None:
+            query["turn_number"] = {"$lt": before}
+        if without_runs:
+            query["run_id"] = {"$nin": list(without_runs)}
+        return await self._find(query, _WHOLE if whole else _SHORT, limit)
+
+    @completed
+    async def search_turns(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
+        """Up to `limit` turns with `text` in a summary or an insight; the highest number first."""
+        if len(text) > LONGEST_SEARCHED:
+            raise StoreRejectedError(f"no text of more than {LONGEST_SEARCHED} characters can be searched for")
+        # A pattern ends at a NUL, so that is written as what stands for it.
+        literal = {"$regex": re.escape(text).replace("\x00", r"\x00"), "$options": "i"}
+        query = {**_of(owner_key, session_id), "$or": [{place: literal} for place in _SEARCHED]}
+        return await self._find(query, _SHORT, limit)
+
+    @completed
+    async def count_turns(self, owner_key: str, session_id: str) -> int:
+        """How many turns the session has."""
+        return int(await self._turns.count_documents(_of(owner_key, session_id)))
+
+    @completed
+    async def delete_turns(self, owner_key: str, session_id: str) -> int:
+        """Forget the session's turns. Returns how many there were."""
+        return int((await self._turns.delete_many(_of(owner_key, session_id))).deleted_count)
+
+    @completed
+    async def update_turn(
+        self, owner_key: str, session_id: str, turn_number: int, changes: Mapping[str, Any], *, due_at: datetime | None
+    ) -> bool:
+        """Set these fields, if the turn is still due at `due_at`."""
+        seen = {**_of(owner_key, session_id), "turn_number": {"$eq": turn_number}, "due_at": {"$eq": due_at}}
+        return bool((await self._turns.update_one(seen, {"$set": dict(changes)})).matched_count)
+
+    @completed
+    async def touch_run(self, owner_key: str, run_id: str, changes: Mapping[str, Any]) -> bool:
+        """Set these fields of the run's turn."""
+        query = {"owner_key": {"$eq": owner_key}, "run_id": {"$eq": run_id}}
+        return bool((await self._turns.update_one(query, {"$set": dict(changes)})).matched_count)
+
+    @completed
+    async def overtake(self, owner_key: str, session_id: str, before: int, changes: Mapping[str, Any]) -> int:
+        """Set these fields of the turns with a lower number that are not over. Returns how many there were."""
+        query = {**_of(owner_key, session_id), "turn_number": {"$lt": before}, "status": {"$nin": _OVER}}
+        return int((await self._turns.update_many(query, {"$set": dict(changes)})).matched_count)
+
+    @completed
+    async def claim(self, work: str, now: datetime, until: datetime) -> Row | None:
+        """Of the turns on which this work is due by `now`, the one last due; it is then due at `until`."""
+        row: Row | None = await self._turns.find_one_and_update(
+            {"work": {"$eq": work}, "due_at": {"$lte": now}},
+            {"$set": {"due_at": until}},
+            projection=_WHOLE,
+            sort=_LAST_DUE_FIRST,
+            return_document=ReturnDocument.AFTER,
+        )
+        return row
+
+    @completed
+    async def waiting(self, work: str) -> int:
+        """How many turns this work is due on, counted up to 10,000."""
+        return int(await self._turns.count_documents({"work": {"$eq": work}}, limit=_COUNTED))
+
+    async def _find(self, query: Mapping[str, Any], projection: Mapping[str, int], limit: int) -> list[Row]:
+        cursor = self._turns.find(query, projection).sort(_HIGHEST_FIRST).limit(limit)
+        rows: list[Row] = await cursor.batch_size(limit + 1).to_list(limit)
+        return rows
+
+
+def _of(owner_key: str, session_id: str) -> dict[str, Any]:
+    return {"owner_key": {"$eq": owner_key}, "session_id": {"$eq": session_id}}
