@@ -17,6 +17,7 @@ from nexus.adapters.mongo import Driver, MongoStore, open_mongo
 from nexus.adapters.mongo_schema import HEADER, NEWEST_FIRST, NOT_SHOWN, excerpt
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
 from nexus.core.ports import Row
+from tests.nexus.contract.test_turns import turn
 from tests.nexus.support.proxy import proxied
 from tests.nexus.support.rows import START, ids, row
 
@@ -78,6 +79,34 @@ async def test_one_message_comes_out_of_its_index(explained: Janitor, mongo_uri:
     assert stats["totalDocsExamined"] == 0
 
 
+async def test_turns_come_out_of_their_indexes(explained: Janitor, mongo_uri: str, database_name: str) -> None:
+    """A page of turns, the turn of a run and the work that is due are read without a sort, and no others but those left out."""
+    async with open_mongo(mongo_uri, database_name) as store:
+        for session in range(5):
+            mine = [turn(n, session_id=f"s{session}", run_id=f"r{session}-{n}", work=None) for n in range(1, 201)]
+            await store.turns.insert_turns(mine)
+        await store.turns.touch_run("o", "r3-7", {"work": "close"})
+        await store.turns.touch_run("o", "r4-8", {"work": "summarise"})
+    turns = explained[database_name].turns
+    of_session = {"owner_key": {"$eq": "o"}, "session_id": {"$eq": "s3"}}
+    page = {**of_session, "turn_number": {"$lt": 150}, "run_id": {"$nin": ["r3-140", "r3-141"]}}
+    of_run = {"owner_key": {"$eq": "o"}, "run_id": {"$eq": "r3-7"}}
+    of_runs = {**of_session, "run_id": {"$in": ["r3-7", "r3-8"]}}
+    due = {"work": {"$eq": "close"}, "due_at": {"$lte": START.replace(year=2100)}}
+    by_number, by_due = [("turn_number", -1)], [("due_at", -1)]
+    for cursor, index, read in (
+        (turns.find(page).sort(by_number).limit(10), "one_per_number", 12),
+        (turns.find(of_session).sort(by_number).limit(1), "one_per_number", 1),
+        (turns.find(of_run), "one_per_run", 1),
+        (turns.find(of_runs), "one_per_run", 2),
+        (turns.find(due).sort(by_due).limit(1), "work_due", 1),
+    ):
+        plan = cursor.explain()
+        assert f"'{index}'" in str(plan["queryPlanner"]["winningPlan"])
+        assert "'stage': 'SORT'" not in str(plan["queryPlanner"]["winningPlan"])
+        assert plan["executionStats"]["totalDocsExamined"] == read
+
+
 @pytest.mark.parametrize(
     "content", [b"\xff" * 4, b"\xff" * 100, b"a" * 9 + b"\xf0\x9f" + b"b" * 100, b"a" * 100 + b"\xe2"]
 )
@@ -123,11 +152,26 @@ async def fails_in_every_operation(store: MongoStore) -> None:
         lambda: store.all_messages("o", limit=5),
         lambda: store.messages_of_runs("o", ["r"], limit=5),
         lambda: store.find_message("o", "m1"),
+        lambda: store.run_messages("o", "r", limit=5),
+        lambda: store.first_input("o", "s"),
         lambda: store.find_origin("o", "r"),
         lambda: store.find_identity("k"),
         lambda: store.find_configuration("e"),
         lambda: store.put_tool("t", {}, datetime(2026, 1, 1, tzinfo=UTC)),
         store.list_tools,
+        lambda: store.turns.insert_turns([turn(1)]),
+        lambda: store.turns.latest_turn("o", "s"),
+        lambda: store.turns.find_turn("o", "s", 1),
+        lambda: store.turns.turns_of_runs("o", "s", ["r"]),
+        lambda: store.turns.turns("o", "s", limit=5),
+        lambda: store.turns.search_turns("o", "s", "x", limit=5),
+        lambda: store.turns.count_turns("o", "s"),
+        lambda: store.turns.delete_turns("o", "s"),
+        lambda: store.turns.update_turn("o", "s", 1, {"status": "x"}, due_at=START),
+        lambda: store.turns.touch_run("o", "r", {"status": "x"}),
+        lambda: store.turns.overtake("o", "s", 2, {"status": "x"}),
+        lambda: store.turns.claim("close", START, START),
+        lambda: store.turns.waiting("close"),
     ]
 
     async def fails(operation: Callable[[], Awaitable[object]]) -> None:
