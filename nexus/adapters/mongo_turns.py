@@ -26,7 +26,8 @@ COLLECTION: Final = "turns"
 _HIGHEST_FIRST: Final = [("turn_number", DESCENDING)]
 _LAST_DUE_FIRST: Final = [("due_at", DESCENDING)]
 _WHOLE: Final = {"_id": 0}
-_SHORT: Final = {**_WHOLE, **dict.fromkeys(("messages", "tool_calls", "thinking_phase", "workspace_context"), 0)}
+_HEADER: Final = {**_WHOLE, **dict.fromkeys(("messages", "tool_calls"), 0)}
+_SHORT: Final = {**_HEADER, **dict.fromkeys(("thinking_phase", "workspace_context"), 0)}
 _OVER: Final = [status.value for status in TurnStatus if status.is_over]
 _SEARCHED: Final = (
     "summaries.brief",
@@ -70,7 +71,7 @@ class MongoTurns:
     @completed
     async def latest_turn(self, owner_key: str, session_id: str) -> Row | None:
         """The turn with the highest number."""
-        row: Row | None = await self._turns.find_one(_of(owner_key, session_id), _WHOLE, sort=_HIGHEST_FIRST)
+        row: Row | None = await self._turns.find_one(_of(owner_key, session_id), _HEADER, sort=_HIGHEST_FIRST)
         return row
 
     @completed
@@ -84,7 +85,7 @@ class MongoTurns:
     async def turns_of_runs(self, owner_key: str, session_id: str, run_ids: Sequence[str]) -> list[Row]:
         """The turns of these runs, in any order."""
         query = {**_of(owner_key, session_id), "run_id": {"$in": list(run_ids)}}
-        rows: list[Row] = await self._turns.find(query, _WHOLE).to_list(None)
+        rows: list[Row] = await self._turns.find(query, _HEADER).to_list(None)
         return rows
 
     @completed

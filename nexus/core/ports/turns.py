@@ -27,7 +27,7 @@ class TurnStore(Protocol):
         ...
 
     async def latest_turn(self, owner_key: str, session_id: str) -> Row | None:
-        """The turn with the highest number."""
+        """The turn with the highest number, without `messages` and `tool_calls`, which are long."""
         ...
 
     async def find_turn(self, owner_key: str, session_id: str, turn_number: int) -> Row | None:
@@ -35,7 +35,7 @@ class TurnStore(Protocol):
         ...
 
     async def turns_of_runs(self, owner_key: str, session_id: str, run_ids: Sequence[str]) -> list[Row]:
-        """The turns of these runs, in any order."""
+        """The turns of these runs, in any order, without `messages` and `tool_calls`."""
         ...
 
     async def turns(  # a page of a session

@@ -70,9 +70,10 @@ async def test_a_turn_comes_back_as_it_was(place: Place) -> None:
         assert written == turn(1, due_at=NOW)
         kept = turn(1, due_at=milliseconds(NOW))
         assert await store.turns.find_turn("o", "s", 1) == kept
-        assert await store.turns.latest_turn("o", "s") == kept
         assert await store.turns.turns("o", "s", limit=5, whole=True) == [kept]
-        assert await store.turns.turns_of_runs("o", "s", ["r1", "r2"]) == [kept]
+        short = {name: value for name, value in kept.items() if name not in {"messages", "tool_calls"}}
+        assert await store.turns.latest_turn("o", "s") == short
+        assert await store.turns.turns_of_runs("o", "s", ["r1", "r2"]) == [short]
         assert await store.turns.find_turn("o", "s", 2) is None
 
 

@@ -11,7 +11,8 @@ from nexus.core.ports.turns import LONGEST_SEARCHED
 from nexus.core.turns import TurnStatus
 from tests.nexus.support.stored import stored
 
-_LONG: Final = frozenset({"messages", "tool_calls", "thinking_phase", "workspace_context"})
+_LISTS: Final = frozenset({"messages", "tool_calls"})
+_LONG: Final = frozenset({*_LISTS, "thinking_phase", "workspace_context"})
 _COUNTED: Final = 10_000
 
 
@@ -42,7 +43,7 @@ class FakeTurns:
     async def latest_turn(self, owner_key: str, session_id: str) -> Row | None:
         """The turn with the highest number."""
         self._ask("latest_turn")
-        return next(map(stored, self._of(owner_key, session_id)), None)
+        return next((stored(_without(_LISTS, row)) for row in self._of(owner_key, session_id)), None)
 
     async def find_turn(self, owner_key: str, session_id: str, turn_number: int) -> Row | None:
         """The turn with that number."""
@@ -54,7 +55,7 @@ class FakeTurns:
     async def turns_of_runs(self, owner_key: str, session_id: str, run_ids: Sequence[str]) -> list[Row]:
         """The turns of these runs, in any order."""
         self._ask("turns_of_runs")
-        return [stored(row) for row in self._of(owner_key, session_id) if row["run_id"] in run_ids]
+        return [stored(_without(_LISTS, row)) for row in self._of(owner_key, session_id) if row["run_id"] in run_ids]
 
     async def turns(
         self,
@@ -150,7 +151,11 @@ def _set(changes: Mapping[str, Any], rows: Sequence[Row]) -> int:
 
 
 def _short(row: Row) -> Row:
-    return {name: value for name, value in row.items() if name not in _LONG}
+    return _without(_LONG, row)
+
+
+def _without(names: frozenset[str], row: Row) -> Row:
+    return {name: value for name, value in row.items() if name not in names}
 
 
 def _searched(row: Row) -> Iterator[str]:
