@@ -1,8 +1,8 @@
 r"""Nobody forges structure (CONTRACT §4.7).
 
-Block tags, `<human_input>`, `<current_time>`, `[tool_use:`, the line heads of the memory and the headings of the pinned
-block come only from the renderer. Every other text passes `escape`, which sets one backslash before whatever looks like
-one of them.
+Block tags, `<human_input>`, `<current_time>`, `[tool_use:`, the line heads of the memory, the headings of the pinned
+block and the banners of the thinking layout come only from the renderer. Every other text passes `escape`, which sets
+one backslash before whatever looks like one of them.
 
 Rules of this module:
 
@@ -14,8 +14,8 @@ Rules of this module:
 - Marking a place neither makes nor hides another place. For this neither a tag nor a heading can contain an opening
   bracket, a line head is recognised with or without backslashes where marks may stand, and what is asked of the
   character before a bracket is true of a backslash.
-- A heading is a whole line. Whoever puts something before a text on its line therefore escapes the line, not the text:
-  `### ` and a name can make a heading that the name alone is not.
+- A heading is a whole line, and so is a banner. Whoever puts something before a text on its line therefore escapes the
+  line, not the text: `### ` and a name can make a heading that the name alone is not.
 - Patterns are possessive and cannot overlap, so that any input takes linear time.
 
 The guarantee is that structure cannot be forged, and `unescape(escape(text)) == canonical(text)`. What the words say is
@@ -26,7 +26,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from nexus.services.context.lookalikes import ANGLE, COLONS, NUMBER_SIGNS, SQUARE, fold
+from nexus.services.context.lookalikes import ANGLE, COLONS, EQUALS_SIGNS, NUMBER_SIGNS, SQUARE, fold
 
 BLOCK_TAGS: Final = (
     "CORE_IDENTITY",
@@ -43,6 +43,13 @@ ELEMENTS: Final = ("human_input", "current_time")
 TOOL_USE: Final = "tool_use"
 SPEAKERS: Final = ("Human", "Nexus")
 HEADINGS: Final = ("Agent Role Definition", "Current TODO List", "Useful Information", "Folder Notes")
+BANNERS: Final = (
+    "TASK CONTEXT",
+    "WORKSPACE CONTEXT",
+    "ACCUMULATED MEMORY SUMMARIES",
+    "CURRENT INPUT",
+    "PREVIOUS THINKING ROUNDS",
+)
 
 _INVISIBLE = "\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff\U000e0000-\U000e007f"
 _SURROGATES = "\ud800-\udfff"
@@ -96,17 +103,39 @@ _ANGLE_TAG = re.compile(
 _HEAD_GAP = "[ _]*+"
 # Perhaps a time in brackets, a speaker and a colon. A mark may stand here and where `_HEAD` has its run.
 _MEMORY_HEAD = rf"(?:\\*+[\[<][^\[\]<>\n]*+[\]>]{_HEAD_GAP})?(?:{_spelled(*SPEAKERS, gap=_HEAD_GAP)}){_HEAD_GAP}:"
-# One to six number signs and a title, perhaps symbols behind it but no letter, and the end of the line.
-_HEADING = rf"#(?:{_HEAD_GAP}#){{0,5}}+{_HEAD_GAP}(?:{_spelled(*HEADINGS, gap=_HEAD_GAP)})[ _#:;?]*+(?=\n|\Z)"
-_HEAD = rf"(?P<run>\\*+){_HEAD_GAP}(?:{_MEMORY_HEAD}|{_HEADING})"
+# What may stand behind a title or a bar: symbols, but no letter, to the end of the line.
+_END = r"[ _#=:;?]*+(?=\n|\Z)"
+# One to six number signs and a title.
+_HEADING = rf"#(?:{_HEAD_GAP}#){{0,5}}+{_HEAD_GAP}(?:{_spelled(*HEADINGS, gap=_HEAD_GAP)}){_END}"
+# A title between two bars of two or more equals signs.
+_BAR = rf"=(?:{_HEAD_GAP}=)++"
+_BANNER = rf"{_BAR}{_HEAD_GAP}(?:{_spelled(*BANNERS, gap=_HEAD_GAP)})[ _#:;?]*+{_BAR}{_END}"
+_HEAD = rf"(?P<run>\\*+){_HEAD_GAP}(?:{_MEMORY_HEAD}|{_HEADING}|{_BANNER})"
 _FIRST_HEAD = re.compile(_HEAD)
 _LATER_HEAD = re.compile("\n" + _HEAD)
-# Number signs are common in code and Markdown, so a text without other suspects is not folded for the sake of one.
-_ASCII_TITLE = _spelled(*HEADINGS, gap=_ascii(" ", "_") + "*+", letter=_ascii)
-_ASCII_HEADING = re.compile(f"#{_ascii('#', ' ', '_')}*+(?:{_ASCII_TITLE})")
-_SHORTEST = min(len(title.replace(" ", "")) for title in HEADINGS)
-_FROM_SIGN = {sign: re.compile(f"{sign}[^\n]{{{_SHORTEST},}}+") for sign in NUMBER_SIGNS}
+# Number signs and equals signs are common in code and Markdown, so a text without other suspects is not folded for the
+# sake of one. That a title follows them, or in other text than ASCII could, is enough to look more closely.
+_ASCII_GAP = _ascii(" ", "_") + "*+"
+_ASCII_TITLES = {
+    sign: f"{sign}{_ascii(sign, ' ', '_')}*+(?:{_spelled(*titles, gap=_ASCII_GAP, letter=_ascii)})"
+    for sign, titles in (("#", HEADINGS), ("=", BANNERS))
+}
+_ASCII_HEAD = rf"\\*+{_ASCII_GAP}(?:{'|'.join(_ASCII_TITLES.values())})"
+_FIRST_ASCII_HEAD = re.compile(_ASCII_HEAD)
+_LATER_ASCII_HEAD = re.compile("\n" + _ASCII_HEAD)
+
+
+def _shortest(titles: Sequence[str]) -> int:
+    return min(len(title.replace(" ", "")) for title in titles)
+
+
+_FROM_SIGN = {sign: re.compile(f"{sign}[^\n]{{{_shortest(HEADINGS)},}}+") for sign in NUMBER_SIGNS}
 _HEADING_ONLY = re.compile(_HEADING)
+_BETWEEN = f"[^\n{EQUALS_SIGNS}]"
+_MAYBE_BANNER = re.compile(
+    f"[{EQUALS_SIGNS}]{_BETWEEN}*+[{EQUALS_SIGNS}]{_BETWEEN}{{{_shortest(BANNERS)},}}+"
+    f"[{EQUALS_SIGNS}]{_BETWEEN}*+[{EQUALS_SIGNS}]"
+)
 
 
 def canonical(text: str) -> str:
@@ -154,10 +183,14 @@ def unescape(text: str) -> str:
 
 def _is_plain(text: str) -> bool:
     if text.isascii():
-        return not any(suspect in text for suspect in _ASCII_SUSPECTS) and not (
-            "#" in text and _ASCII_HEADING.search(text)
-        )
-    return _SUSPECT.search(text) is None and not _has_heading(text)
+        return not any(suspect in text for suspect in _ASCII_SUSPECTS) and not _has_ascii_title(text)
+    return not (_SUSPECT.search(text) or _has_heading(text) or _MAYBE_BANNER.search(text))
+
+
+def _has_ascii_title(text: str) -> bool:
+    if "#" not in text and "=" not in text:
+        return False
+    return bool(_FIRST_ASCII_HEAD.match(text) or _LATER_ASCII_HEAD.search(text))
 
 
 def _has_heading(text: str) -> bool:
@@ -170,7 +203,7 @@ def _places(text: str) -> list[int]:
     folded = fold(text)
     places = {match.start() for match in _SQUARE_TAG.finditer(folded)}
     places.update(match.start() for match in _ANGLE_TAG.finditer(folded))
-    if ":" in folded or "#" in folded:
+    if any(sign in folded for sign in ":#="):
         first = _FIRST_HEAD.match(folded)
         if first:
             places.add(first.end("run"))

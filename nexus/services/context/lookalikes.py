@@ -1,11 +1,11 @@
 """Reading text as an eye would: every character becomes the one plain character it passes for.
 
 The folded text has exactly as many characters as the text, so that a match found in it is a place in the text. Letters
-fold to lower case a-z (`l` to `i`, which are one stroke to the eye), look-alike brackets, colons, semicolons and number
-signs to `[`, `]`, `<`, `>`, `:`, `;` and `#`, what the eye passes over (accents, joiners, dashes, dots) to `_`, spaces
-to a space, and everything else to `?`. Only a backslash folds to a backslash. Every character that folds to an opening
-bracket, a colon or a number sign is listed here by name (`SQUARE`, `ANGLE`, `COLONS`, `NUMBER_SIGNS`), so that a text
-without them needs no folding.
+fold to lower case a-z (`l` to `i`, which are one stroke to the eye), look-alike brackets, colons, semicolons, number
+signs and equals signs to `[`, `]`, `<`, `>`, `:`, `;`, `#` and `=`, what the eye passes over (accents, joiners, dashes,
+dots) to `_`, spaces to a space, and everything else to `?`. Only a backslash folds to a backslash. Every character that
+folds to an opening bracket, a colon, a number sign or an equals sign is listed here by name (`SQUARE`, `ANGLE`,
+`COLONS`, `NUMBER_SIGNS`, `EQUALS_SIGNS`), so that a text without them needs no folding.
 
 Sources: Unicode NFKD and character names as Python ships them; the letters of other scripts that pass for Latin ones
 from the Unicode confusables data (UTS #39), for the letters that occur in structural tokens.
@@ -23,6 +23,8 @@ _CLOSING_ANGLE: Final = ">»›≯\u232a〉❭❯❱⟩⟫⦒⧽》︾﹀˃ᐳ�
 COLONS: Final = ":：﹕︓ː˸։׃ઃः᛬᠃᠉⁚⁝∶ꓽ꞉︰፡܃܄𐞁"
 # With the musical sharps, and signs of mathematics and Tifinagh that are drawn as two strokes across two.
 NUMBER_SIGNS: Final = "#＃﹟♯⌗⋕⧣⧤⨳ⵌ𝄰𝄱𝄲"
+# With whatever is drawn as two or more level strokes: signs of mathematics, hyphens, frames, hexagrams.
+EQUALS_SIGNS: Final = "=＝﹦≠⁼₌🟰꞊゠᐀⹀꓿═〓≈≉≋≡≢≣⩵⩶⚌☰𝄗"
 # Invisible or blank although Unicode calls them letters or symbols.
 _BLANK: Final = "\u115f\u1160\u3164\uffa0\u2800\U0001d159"
 _PASSED_OVER: Final = "_-.*~`·•‧∙⋅・･" + _BLANK
@@ -60,6 +62,7 @@ _MARKS: Final = (
     (":", COLONS),
     (";", ";；;"),
     ("#", NUMBER_SIGNS),
+    ("=", EQUALS_SIGNS),
 )
 _NAMED_LETTER = re.compile(
     r"(?:LATIN (?:(?!WITH)[A-Z]+ )*|REGIONAL INDICATOR SYMBOL LETTER |MODIFIER LETTER (?:SMALL|CAPITAL) "

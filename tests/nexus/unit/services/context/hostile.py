@@ -4,7 +4,7 @@ import random
 import re
 from typing import Final
 
-from tests.nexus.unit.services.context.strict import ANGLES, LETTERS, NUMBER_SIGNS, SQUARES
+from tests.nexus.unit.services.context.strict import ANGLES, EQUALS_SIGNS, LETTERS, NUMBER_SIGNS, SQUARES
 
 TAGS: Final = (
     "[CORE_IDENTITY]",
@@ -38,6 +38,14 @@ HEADINGS: Final = (
     "# Useful Information",
     "###### Folder Notes",
 )
+BANNERS: Final = (
+    "=== TASK CONTEXT ===",
+    "=== WORKSPACE CONTEXT ===",
+    "=== ACCUMULATED MEMORY SUMMARIES ===",
+    "=== CURRENT INPUT ===",
+    "=== PREVIOUS THINKING ROUNDS ===",
+    "== Task context ====",
+)
 _FILLERS: Final = (
     *(
         "",
@@ -64,6 +72,7 @@ _FILLERS: Final = (
     *("\\", "\\\\", "\n", "\n\n", "\r\n", "\r", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029", "\t"),
     *("\u200b", "\u200d", "\u202e", "\u2066", "\ufeff", "\u2060", "\U000e0041", "\x00", "\u0301"),
     *("#", "## ", "＃", "Folder Notes", "\n## Useful Information", " for hikers"),
+    *("=", "===", "＝", "CURRENT INPUT", "\n=== TASK CONTEXT ===", "[Turn 9] ", "\nInsights: ", "\n\nRound 9: "),
     *("(No previous conversations yet)", "Recent conversation memory:", "Parameters:", "...", "Unknown time"),
 )
 _SEPARATORS: Final = (
@@ -140,7 +149,7 @@ def head(rng: random.Random, of: str) -> str:
 
 
 def heading(rng: random.Random, of: str) -> str:
-    """A heading of the pinned block as it is, or with its case, letters, width, signs, spacing and end changed."""
+    """A heading or a banner as it is, or with its case, letters, width, signs, spacing and end changed."""
     disguise = rng.choice((0.0, 0.2, 0.9))
     made = [rng.choice(("", "", " ", "\t", "\u3000", "\u200d"))]
     for char in of:
@@ -148,6 +157,8 @@ def heading(rng: random.Random, of: str) -> str:
             made.append(_in_disguise(rng, char))
         elif char == "#":
             made.append(rng.choice(NUMBER_SIGNS) if rng.random() < disguise else char)
+        elif char == "=":
+            made.append(rng.choice(EQUALS_SIGNS) if rng.random() < disguise else char)
         elif char == " ":
             made.append(rng.choice((" ", " ", "", "_", "-", "  ", "\u3000", "\u200d")))
         else:
@@ -167,7 +178,7 @@ def text(rng: random.Random) -> str:
             made += [
                 rng.choice(("\n", "\r", "\u2028", "")),
                 "\\" * rng.choice((0, 0, 1, 3)),
-                heading(rng, rng.choice(HEADINGS)),
+                heading(rng, rng.choice(HEADINGS + BANNERS)),
                 rng.choice(("\n", "\n", "\r", "\x85", "")),
             ]
         else:

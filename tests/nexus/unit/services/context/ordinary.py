@@ -65,6 +65,32 @@ Useful Information: see below. Folder Notes #
 
 ## 文件夹笔记 Folder Notes
 """,
+    "equals signs": """Title
+=====
+Task context
+============
+=== RUN   TestTaskContext
+=== RUN   TestCurrentInput/empty
+=== PAUSE TestX
+=== CONT  TestX
+= TASK CONTEXT =
+== Current inputs ==
+== The current input ==
+=== TASK CONTEXT
+CURRENT INPUT ===
+==== 3 passed, 1 failed in 0.31s ====
+===== test session starts =====
+<<<<<<< HEAD
+=======
+>>>>>>> task-context
+==Phrack Inc.== Volume == 0x0b ==
+a == b and current_input == c or d === e != f <= g >= h => i
+========  ========
+name      value
+========  ========
+task context=== x
+总计＝三、等于═号〓 ゠
+""",
     "number signs": """#!/bin/sh
 # agent
 #include <a.h>

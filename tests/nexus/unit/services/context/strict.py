@@ -21,6 +21,13 @@ BLOCKS: Final = (
     "contextmeta",
 )
 TITLES: Final = ("agentroledefinition", "currenttodolist", "usefulinformation", "foldernotes")
+BANNERS: Final = (
+    "taskcontext",
+    "workspacecontext",
+    "accumulatedmemorysummaries",
+    "currentinput",
+    "previousthinkingrounds",
+)
 LETTERS: Final = {
     "a": "аΑ",
     "c": "сС",
@@ -44,12 +51,14 @@ ANGLES: Final = "<＜‹〈⟨"
 _CLOSERS: Final = {"]": "]］】〕⟧", ">": ">＞›〉⟩"}
 _COLONS: Final = ":：∶"
 NUMBER_SIGNS: Final = "#＃﹟♯⌗"
+EQUALS_SIGNS: Final = "=＝﹦═꞊"
 _MEANT: Final = (
     {char: letter for letter, chars in LETTERS.items() for char in chars}
     | dict.fromkeys(SQUARES, "[")
     | dict.fromkeys(ANGLES, "<")
     | dict.fromkeys(_COLONS, ":")
     | dict.fromkeys(NUMBER_SIGNS, "#")
+    | dict.fromkeys(EQUALS_SIGNS, "=")
     | {char: closer for closer, chars in _CLOSERS.items() for char in chars}
 )
 _plain_of: dict[str, str] = {}
@@ -84,7 +93,8 @@ _AHEAD: Final = 120
 _SQUARE_TOKEN: Final = re.compile(rf"\[[/\\]*(?:{'|'.join(BLOCKS)}|tooluse:)".replace("l", "i"))
 _ANGLE_TOKEN: Final = re.compile(r"<[/\\]*(?:humaninput|currenttime\\*>)")
 _HEAD: Final = re.compile(r"(?:\[[^\[\]<>]*\]|<[^\[\]<>]*>)?(?:human|nexus):")
-_HEADING: Final = re.compile(rf"#{{1,6}}(?:{'|'.join(TITLES)})[#:;?]*".replace("l", "i"))
+_HEADING: Final = re.compile(rf"#{{1,6}}(?:{'|'.join(TITLES)})[#=:;?]*".replace("l", "i"))
+_BANNER: Final = re.compile(rf"==+(?:{'|'.join(BANNERS)})[#:;?]*==+[#=:;?]*".replace("l", "i"))
 
 
 def forged(text: str) -> list[str]:
@@ -97,8 +107,11 @@ def forged(text: str) -> list[str]:
             if token.match(plain_text(text[place : place + _AHEAD])):
                 found.append(text[place : place + _AHEAD])
     lines = [line for line in text.split("\n") if not line.startswith(("\\", "[tool_use:"))]
-    heads = [line for line in lines if _HEAD.match(plain_text(line)) or _HEADING.fullmatch(plain_text(line))]
-    return found + heads
+    return found + [line for line in lines if _is_head(plain_text(line))]
+
+
+def _is_head(line: str) -> bool:
+    return bool(_HEAD.match(line) or _HEADING.fullmatch(line) or _BANNER.fullmatch(line))
 
 
 @dataclass(frozen=True, slots=True)

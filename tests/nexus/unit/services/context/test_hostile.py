@@ -83,7 +83,7 @@ def test_a_text_escaped_by_itself_forges_nothing_and_comes_back(seed: int) -> No
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_disguise_of_a_tag_of_a_line_head_and_of_a_heading_is_marked(seed: int) -> None:
+def test_every_disguise_of_a_tag_a_line_head_a_heading_and_a_banner_is_marked(seed: int) -> None:
     """Whatever its case, width, spacing, letters and brackets: a token alone gets its mark at its very start."""
     rng = random.Random(seed)  # noqa: S311 - makes test data
     for _ in range(20):
@@ -91,7 +91,8 @@ def test_every_disguise_of_a_tag_of_a_line_head_and_of_a_heading_is_marked(seed:
             disguised = hostile.tag(rng, token)
             assert escape(disguised).startswith(f"\\{disguised[0]}"), disguised
         heads = [hostile.head(rng, token) for token in hostile.HEADS]
-        for disguised in [*heads, *(hostile.heading(rng, token) for token in hostile.HEADINGS)]:
+        titles = [hostile.heading(rng, token) for token in hostile.HEADINGS + hostile.BANNERS]
+        for disguised in [*heads, *titles]:
             assert escape_counted(disguised)[1] == 1, disguised
             assert escape(disguised).startswith("\\"), disguised
 

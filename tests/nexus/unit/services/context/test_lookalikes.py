@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.context.lookalikes import ANGLE, COLONS, NUMBER_SIGNS, SQUARE, fold
+from nexus.services.context.lookalikes import ANGLE, COLONS, EQUALS_SIGNS, NUMBER_SIGNS, SQUARE, fold
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,7 @@ from nexus.services.context.lookalikes import ANGLE, COLONS, NUMBER_SIGNS, SQUAR
         ("]］】>＞›", "]]]>>>"),
         (";；;", ";;;"),
         ("#＃﹟♯⌗⋕", "######"),
+        ("=＝﹦⁼꞊═≡≠", "========"),
         ("#\ufe0f\u20e3", "#__"),
         ("ÐðĐ", "ddd"),
         ("“”‘’„\"'()（）", "???????????"),
@@ -66,7 +67,7 @@ def test_characters_are_folded_one_by_one(text: str) -> None:
 
 @pytest.mark.once
 def test_in_the_whole_of_unicode_nothing_else_opens_a_tag_ends_a_line_head_or_begins_a_heading() -> None:
-    """Opening brackets, colons and number signs are those that are listed, and only a backslash is a backslash.
+    """Opening brackets, colons, number and equals signs are those that are listed; only a backslash is a backslash.
 
     A text without them is therefore known to be plain without being folded.
     """
@@ -76,9 +77,10 @@ def test_in_the_whole_of_unicode_nothing_else_opens_a_tag_ends_a_line_head_or_be
     assert len(folded) == len(every)
     assert {char for char, plain in zip(every, folded, strict=True) if plain in "[<:"} == set(SQUARE + ANGLE + COLONS)
     assert {char for char, plain in zip(every, folded, strict=True) if plain == "#"} == set(NUMBER_SIGNS)
+    assert {char for char, plain in zip(every, folded, strict=True) if plain == "="} == set(EQUALS_SIGNS)
     assert [char for char, plain in zip(every, folded, strict=True) if plain == "\\"] == ["\\"]
     assert [char for char, plain in zip(every, folded, strict=True) if plain == "\n"] == ["\n"]
-    assert set(folded) == {*"abcdefghijkmnopqrstuvwxyz[]<>:;/\\_#? \n"}
+    assert set(folded) == {*"abcdefghijkmnopqrstuvwxyz[]<>:;/\\_#=? \n"}
 
 
 def test_chinese_and_japanese_letters_are_no_part_of_any_token() -> None:
