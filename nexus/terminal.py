@@ -8,13 +8,22 @@ Rules of this module:
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from pydantic import TypeAdapter, ValidationError
+from rich.console import Console
+from rich.progress import Progress
 
-from nexus.core.canonical import canonical
-from nexus.core.errors import NexusError
+from nexus.core.canonical import parsed
+from nexus.core.errors import NexusError, StoreRejectedError, StoreUnavailableError
+from nexus.core.models import Identifier
+from nexus.core.tasks import ungrouped
+from nexus.core.wire import explain
+from nexus.services.context.state_change import read_session
 
 Config = Annotated[
     Path | None, typer.Option(help="Settings file. Default: what NEXUS_CONFIG names.", show_default=False)
@@ -22,6 +31,7 @@ Config = Annotated[
 
 SEE_MONGODB: Final = "see that MongoDB runs, and database.uri with its user and password (NEXUS_DATABASE__URI)"
 NOBODY: Final = "is a service running on this bus, with this bus.mode and bus.channel_prefix? (nexus doctor)"
+_OWNER: Final[TypeAdapter[str]] = TypeAdapter(Identifier)
 _SEE_REDIS: Final = "see that Redis runs, and bus.url with its user and password (NEXUS_BUS__URL)"
 # By the kind of the error, or by words of Redis's own where the kind says little.
 _ADVICE: Final = {
@@ -50,16 +60,32 @@ def json_of(name: str, found: bytes) -> Any:
         NexusError: it is none, or one that cannot be sent.
     """
     try:
-        value = json.loads(found.decode("utf-8-sig"))
-        # JSON has no infinities, and UTF-8 no half of a surrogate pair.
-        canonical(value)
-    except UnicodeDecodeError as error:
-        raise NexusError(f"{name}: not UTF-8 at byte {error.start}") from None
-    except RecursionError:
-        raise NexusError(f"{name}: nested too deep") from None
+        return parsed(found)
     except ValueError as error:
-        raise NexusError(f"{name}: not JSON: {error}") from None
-    return value
+        raise NexusError(f"{name}: {error}") from None
+
+
+def check_names(owner: str, session: str) -> None:
+    """See that there may be such an owner and such a session.
+
+    Raises:
+        NexusError: there may not.
+    """
+    try:
+        (owner + session).encode()
+        _OWNER.validate_python(owner)
+        read_session({"session_id": session})
+    except UnicodeEncodeError:
+        raise NexusError("--owner and --session: UTF-8 text is needed") from None
+    except ValidationError as error:
+        raise NexusError(explain(error, "--owner")) from None
+    except ValueError as error:
+        raise NexusError(str(error).replace("metadata.session_id", "--session")) from None
+
+
+def session_named(owner: str, session: str) -> str:
+    """What a session is called in what is said of it."""
+    return f"session {printable(session)} of {printable(owner)}"
 
 
 def print_json(value: object) -> None:
@@ -81,6 +107,25 @@ def confirm(question: str, otherwise: str) -> None:
         typer.echo(err=True)
     if answer.strip().lower() not in {b"y", b"yes"}:
         raise NexusError(f"nothing was done; {otherwise}")
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error, if that is a terminal; what is given is called with how much more is done."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.advance(task, done)
+
+
+@contextmanager
+def mongodb_in_words() -> Iterator[None]:
+    """An error of the store, as somebody at a terminal needs to read it."""
+    try:
+        with ungrouped():
+            yield
+    except (StoreUnavailableError, StoreRejectedError) as error:
+        raise NexusError(f"MongoDB does not do what was asked ({error}): {SEE_MONGODB}") from error
 
 
 def bus_advice(error: Exception) -> str:

@@ -5,6 +5,7 @@ ECMAScript writes them. It leaves open what becomes of an integer that a double 
 digits, so that no two integers are spelled alike (docs/decisions/0009-what-is-signed.md).
 """
 
+import json
 import math
 from collections.abc import Callable
 from json.encoder import encode_basestring
@@ -19,6 +20,24 @@ _PLAIN_BELOW: Final = 1e16
 
 # The default is plain Python; json replaces it by its C version where there is one.
 _quoted: Final[Callable[[str], str]] = encode_basestring
+
+
+def parsed(found: bytes) -> Any:
+    """The JSON value in these bytes, if it has a canonical form.
+
+    Raises:
+        ValueError: it is none, or has none; says where.
+    """
+    try:
+        value = json.loads(found.decode("utf-8-sig"))
+        canonical(value)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 at byte {error.start}") from None
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    return value
 
 
 def canonical(value: Any) -> bytes:

@@ -2,15 +2,12 @@
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
 import anyio
 import typer
-from rich.console import Console
-from rich.progress import Progress
 
 from nexus import terminal
 from nexus.config import Settings
@@ -55,11 +52,11 @@ def carry_out(
     """Do the work, show how it goes, sum it up also when it breaks off, and exit 1 when a letter was not done."""
     outcomes: Counter[Outcome] = Counter()
     try:
-        with _progress(len(wanted)) as advance:
+        with terminal.progress("Dead letters", len(wanted)) as advance:
 
             def report(letter_id: str, outcome: Outcome) -> None:
                 outcomes[outcome] += 1
-                advance()
+                advance(1)
                 if not outcome.done:
                     typer.echo(f"nexus: {letter_id}: {outcome.text}", err=True)
                 elif each or len(wanted) == 1:
@@ -74,14 +71,6 @@ def carry_out(
             typer.echo("There are no such dead letters.")
     if not all(outcome.done for outcome in outcomes):
         raise typer.Exit(1)
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[], None]]:
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("Dead letters", total=total)
-        yield lambda: progress.advance(task)
 
 
 def _letters(count: int) -> str:

@@ -11,21 +11,23 @@ import typer
 
 from nexus.config import DatabaseSettings, Settings, load_settings
 from nexus.connections import open_store
-from nexus.core.errors import (
-    BusRefusedError,
-    BusUnavailableError,
-    NexusError,
-    StoreRejectedError,
-    StoreUnavailableError,
-)
-from nexus.core.tasks import ungrouped
+from nexus.core.errors import BusRefusedError, BusUnavailableError, NexusError, StoreUnavailableError
 from nexus.log import configure_logging
 from nexus.services.context.session_state import SessionState
 from nexus.services.context.state_document import shown
 from nexus.services.context.state_parts import PARTS
-from nexus.states.saying import check, check_names, content_of, send
+from nexus.states.saying import check, content_of, send
 from nexus.states.shown import as_object, lines
-from nexus.terminal import SEE_MONGODB, Config, bus_advice, confirm, print_json, printable
+from nexus.terminal import (
+    Config,
+    bus_advice,
+    check_names,
+    confirm,
+    mongodb_in_words,
+    print_json,
+    printable,
+    session_named,
+)
 
 _Result = TypeVar("_Result")
 
@@ -60,7 +62,7 @@ def show(
     if as_json:
         print_json(as_object(state))
         return
-    for line in lines(state) or [f"Nothing is kept of {_named(owner, session)}."]:
+    for line in lines(state) or [f"Nothing is kept of {session_named(owner, session)}."]:
         typer.echo(line)
 
 
@@ -109,7 +111,7 @@ def clear(
         raise NexusError(re.sub(r"content\.parts\[\d+\]", "--part", str(error))) from None
     if not yes:
         wanted = ", ".join(parts) or "the whole state"
-        confirm(f"Clear {wanted} of {_named(owner, session)}?", "--yes does it without asking")
+        confirm(f"Clear {wanted} of {session_named(owner, session)}?", "--yes does it without asking")
     _send(content, settings, owner, session)
 
 
@@ -137,16 +139,10 @@ def _send(content: Mapping[str, Any], settings: Settings, owner: str, session: s
 def _run(work: Callable[[], Awaitable[_Result]]) -> _Result:
     """What `work` returns. Errors of the servers come in words for somebody at a terminal."""
     try:
-        with ungrouped():
+        with mongodb_in_words():
             return anyio.run(work)
     except BusRefusedError as error:
         advice = "see what stands under <prefix>session.state (redis-cli TYPE)"
         raise BusRefusedError(f"Redis does not do what was asked ({error}): {advice}") from error
     except BusUnavailableError as error:
         raise BusUnavailableError(f"Redis does not do what was asked ({error}): {bus_advice(error)}") from error
-    except (StoreUnavailableError, StoreRejectedError) as error:
-        raise NexusError(f"MongoDB does not do what was asked ({error}): {SEE_MONGODB}") from error
-
-
-def _named(owner: str, session: str) -> str:
-    return f"session {printable(session)} of {printable(owner)}"

@@ -11,40 +11,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from nexus.client import ContextClient, state_message
 from nexus.config import BusSettings, signing_of
 from nexus.connections import counts_hearers, open_bus
 from nexus.core.errors import NexusError
-from nexus.core.models import Identifier
 from nexus.core.topics import Topics
-from nexus.core.wire import MAX_DEPTH, EnvelopeError, decode, encode, explain
-from nexus.services.context.state_change import OPS, read_change, read_session
+from nexus.core.wire import MAX_DEPTH, EnvelopeError, decode, encode
+from nexus.services.context.state_change import OPS, read_change
 from nexus.terminal import NOBODY, json_of, printable
 
 # A file may be larger than the message: white space, and six characters for one.
 _FILE_TO_PAYLOAD: Final = 16
-_OWNER: Final[TypeAdapter[str]] = TypeAdapter(Identifier)
-
-
-def check_names(owner: str, session: str) -> None:
-    """See that there may be such an owner and such a session.
-
-    Raises:
-        NexusError: there may not.
-    """
-    try:
-        (owner + session).encode()
-        _OWNER.validate_python(owner)
-        read_session({"session_id": session})
-    except UnicodeEncodeError:
-        raise NexusError("--owner and --session: UTF-8 text is needed") from None
-    except ValidationError as error:
-        raise NexusError(explain(error, "--owner")) from None
-    except ValueError as error:
-        raise NexusError(str(error).replace("metadata.session_id", "--session")) from None
 
 
 def content_of(path: str, settings: BusSettings, owner: str, session: str) -> Mapping[str, Any]:

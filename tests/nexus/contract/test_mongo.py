@@ -80,7 +80,7 @@ async def test_one_message_comes_out_of_its_index(explained: Janitor, mongo_uri:
 
 
 async def test_turns_come_out_of_their_indexes(explained: Janitor, mongo_uri: str, database_name: str) -> None:
-    """A page of turns, the turn of a run and the work that is due are read without a sort, and no others but those left out."""
+    """A page of turns, the turn of a run and what is due are read without a sort, and no others but those left out."""
     async with open_mongo(mongo_uri, database_name) as store:
         for session in range(5):
             mine = [turn(n, session_id=f"s{session}", run_id=f"r{session}-{n}", work=None) for n in range(1, 201)]

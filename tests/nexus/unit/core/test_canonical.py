@@ -2,13 +2,14 @@
 
 import json
 import math
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.core.canonical import canonical
+from nexus.core.canonical import canonical, parsed
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=10)
 JSON = st.recursive(
@@ -123,3 +124,26 @@ def test_the_spelling_does_not_matter(value: Any, in_ascii: bool) -> None:
     """White space, escapes and the order of keys are gone."""
     spelled = json.dumps(value, ensure_ascii=in_ascii, indent=2)
     assert canonical(json.loads(spelled, object_pairs_hook=lambda pairs: dict(reversed(pairs)))) == canonical(value)
+
+
+@given(JSON, st.booleans())
+def test_bytes_are_read(value: Any, in_ascii: bool) -> None:
+    """However they are spelled, and with a byte order mark, the value is the one that was written."""
+    assert parsed(json.dumps(value, ensure_ascii=in_ascii).encode("utf-8-sig")) == value
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (b"", "not JSON: Expecting value: line 1 column 1 (char 0)"),
+        (b"{\xff}", "not UTF-8 at byte 1"),
+        (b"[" * 100_000, "nested too deep"),
+        (b'{"a": 1e999}', "not JSON: a number that is not finite"),
+        (b"NaN", "not JSON: a number that is not finite"),
+        (b'"\\ud800"', "not JSON: half a surrogate pair"),
+    ],
+)
+def test_bytes_that_are_no_value(found: bytes, reason: str) -> None:
+    """It is said what is wrong with them, and where."""
+    with pytest.raises(ValueError, match=f"^{re.escape(reason)}$"):
+        parsed(found)
