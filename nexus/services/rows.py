@@ -11,6 +11,11 @@ from nexus.services.context.agents import AGENT_ID, internal_marks, named_agent
 # BSON has no larger integers.
 _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
 _SUCCESS: Final = "success"
+# What a model's result may say of itself in its metadata.
+USAGE: Final = "usage"
+PHASE: Final = "phase"
+THINKING: Final = "thinking"
+_TOKENS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 def human_row(message: Message, text: str, origin: RunOrigin) -> Row:
@@ -40,7 +45,7 @@ def llm_row(message: Message) -> Row | None:
     if not calls and (text is None or text == ""):
         return None
     metadata = {"source": "llm_result", "tool_calls": calls, "has_tool_calls": bool(calls), **_given_marks(message)}
-    return _row(message, "AI", "" if text is None else text, metadata)
+    return _row(message, "AI", "" if text is None else text, metadata | _given_cost(content, message.metadata))
 
 
 def tool_row(message: Message) -> Row:
@@ -72,6 +77,22 @@ def _given_session(message: Message) -> str | None:
 def _given_marks(message: Message) -> dict[str, Any]:
     """What a sender says of a message that is a sub-agent's own business."""
     return internal_marks(named_agent(message.metadata))
+
+
+def _given_cost(content: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model's result says of the tokens it took and of the phase they belong to, as far as it is in order."""
+    cost: dict[str, Any] = {}
+    usage = content.get("usage") or metadata.get("usage")
+    if isinstance(usage, Mapping):
+        counts = {key: usage[key] for key in _TOKENS if _is_count(usage.get(key))}
+        cost |= {USAGE: counts} if counts else {}
+    if metadata.get(PHASE) == THINKING:
+        cost[PHASE] = THINKING
+    return cost
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _INT_MAX
 
 
 def _row(message: Message, role: str, content: Any, metadata: dict[str, Any]) -> Row:
