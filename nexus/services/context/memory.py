@@ -139,6 +139,26 @@ def assumed_moments(members: Sequence[_Timed]) -> dict[int, datetime]:
     return moments
 
 
+class _Spoken(_Timed, Protocol):
+    @property
+    def is_human(self) -> bool: ...
+
+
+# By when it was said, then run by run, the human first, then as it was stored.
+Place = tuple[datetime, int, bool, int]
+
+
+def places_in_run(members: Sequence[_Spoken]) -> dict[int, Place]:
+    """By index, the sort key of each row of a run, for rows of every role; ascending is oldest first.
+
+    Clocks differ: nothing comes before the first that a human said.
+    """
+    moments = assumed_moments(members)
+    asked = min((moments[row.index] for row in members if row.is_human), default=LONG_AGO)
+    first = min((row.rank for row in members), default=0)
+    return {row.index: (max(moments[row.index], asked), first, not row.is_human, row.rank) for row in members}
+
+
 def _alone(entry: Entry, sorted_at: datetime, rank: int) -> Utterance:
     order = (sorted_at, rank, int(entry.role == "ai"), entry.rank)
     return Utterance(entry.id, entry.run_id, entry.role, (entry,), entry.moment, False, order)
@@ -203,8 +223,15 @@ def _read_text(content: Any) -> tuple[str | None, bool]:
         return content, False
     if content is None:
         return None, True
+    return as_text(content), True
+
+
+def as_text(content: Any) -> str:
+    """A content as text: `""` for None, and as JSON what is neither a text nor a list of texts."""
+    if content is None or isinstance(content, str):
+        return content or ""
     text = text_of_parts(content)
-    return (as_json(content) if text is None else text), True
+    return as_json(content) if text is None else text
 
 
 def text_of_parts(content: Any) -> str | None:

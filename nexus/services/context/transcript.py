@@ -16,14 +16,15 @@ from typing import Any, Final, Literal
 
 from nexus.core.models import Message, Role
 from nexus.services.context.agents import MAIN, Agent
-from nexus.services.context.annotations import ToolCall, as_id, as_json, read_tool_calls
-from nexus.services.context.clock import LONG_AGO, parse_moment
+from nexus.services.context.annotations import ToolCall, as_id, read_tool_calls
+from nexus.services.context.clock import parse_moment
 from nexus.services.context.escape import escape_counted
-from nexus.services.context.memory import assumed_moments, stored_order, text_of_parts
+from nexus.services.context.memory import as_text, places_in_run, stored_order
 
 Speaker = Literal["user", "assistant", "tool"]
 
-_SPEAKERS: Final[Mapping[str, Speaker]] = {"human": "user", "ai": "assistant", "tool": "tool"}
+# By the role of a message or row, in lower case.
+SPEAKERS: Final[Mapping[str, Speaker]] = {"human": "user", "ai": "assistant", "tool": "tool"}
 _PASSED_OVER: Final = {"system", "command"}
 # What is recorded of a tool that did not say its name.
 _UNNAMED: Final = "unknown"
@@ -70,7 +71,7 @@ def said_in_run(later: Sequence[Message], agent: Agent = MAIN) -> list[Said]:
     """The messages of a run after its input, as they came. SYSTEM and COMMAND messages are passed over."""
     said = []
     for message in later:
-        speaker = _SPEAKERS.get(message.role.value.lower())
+        speaker = SPEAKERS.get(message.role.value.lower())
         if speaker is None or not agent.sees(message.metadata):
             continue
         content = message.content
@@ -128,13 +129,7 @@ def _in_order(rows: list[_Row]) -> list[_Row]:
     for row in rows:
         # A row without a run is one by itself.
         runs.setdefault(row.said.run_id or f"\n{row.index}", []).append(row)
-    places: dict[int, tuple[datetime, int, bool, int]] = {}
-    for members in runs.values():
-        moments = assumed_moments(members)
-        asked = min((moments[row.index] for row in members if row.is_human), default=LONG_AGO)
-        first = min(row.rank for row in members)
-        for row in members:
-            places[row.index] = (max(moments[row.index], asked), first, not row.is_human, row.rank)
+    places = {index: place for members in runs.values() for index, place in places_in_run(members).items()}
     return sorted(rows, key=lambda row: places[row.index])
 
 
@@ -144,7 +139,7 @@ def _read_row(row: Any, agent: Agent) -> tuple[Said | None, bool]:
         return None, True
     role = row.get("role")
     lowered = role.lower() if isinstance(role, str) else ""
-    speaker = _SPEAKERS.get(lowered)
+    speaker = SPEAKERS.get(lowered)
     metadata = row.get("metadata", {})
     if speaker is None or not agent.sees(metadata):
         return None, speaker is None and lowered not in _PASSED_OVER
@@ -175,7 +170,6 @@ def _said(
 ) -> Said:
     text, escaped = _read_text(content)
     answers = answers or {}
-    name = answers.get("tool_name")
     return Said(
         role,
         text,
@@ -184,14 +178,17 @@ def _said(
         run_id,
         calls,
         call_id=as_id(answers.get("call_id")),
-        tool_name=name if isinstance(name, str) and name != _UNNAMED else "",
+        tool_name=named_tool(answers),
     )
+
+
+def named_tool(answers: Mapping[str, Any]) -> str:
+    """The tool that gave a result with this metadata; `""` where it does not say."""
+    name = answers.get("tool_name")
+    return name if isinstance(name, str) and name != _UNNAMED else ""
 
 
 def _read_text(content: Any) -> tuple[str, int]:
     """A content as escaped text, and the places marked in it."""
-    if content is None:
-        return "", 0
-    text = content if isinstance(content, str) else text_of_parts(content)
-    text, marked = escape_counted(as_json(content) if text is None else text)
+    text, marked = escape_counted(as_text(content))
     return (text, marked) if text.strip() else ("", 0)
