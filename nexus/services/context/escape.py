@@ -151,6 +151,12 @@ def canonical(text: str) -> str:
     return _NOT_TEXT.sub("\ufffd", _REMOVED.sub("", _TO_NEWLINE.sub("\n", text)))
 
 
+def one_line(text: str) -> str:
+    """`text` in canonical form and on one line, with one space for whatever white space there is."""
+    # Canonical first: it makes line ends of other characters, too.
+    return " ".join(canonical(text).split())
+
+
 def escape(text: str) -> str:
     """`text` in canonical form, with one backslash before everything that looks like structure.
 

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from nexus.services.context.agents import Agent
 from nexus.services.context.blocks import Block
 from nexus.services.context.clock import LONG_AGO
-from nexus.services.context.escape import HEADINGS, CountingEscape, canonical
+from nexus.services.context.escape import HEADINGS, CountingEscape, canonical, one_line
 from nexus.services.context.session_state import FolderNote, Info, SessionState, Todo, TodoStatus
 
 MOST_INFOS: Final = 100
@@ -70,7 +70,7 @@ def _role_block(role: str) -> list[Block]:
 
 def _todo_block(todos: Sequence[Todo]) -> list[Block]:
     escape = CountingEscape()
-    lines = [f"- {_BOXES[todo.status]} {escape(_one_line(todo.text))} (ID: {todo.id})" for todo in todos]
+    lines = [f"- {_BOXES[todo.status]} {escape(one_line(todo.text))} (ID: {todo.id})" for todo in todos]
     return [_block("TODO_LIST", _TODO, "\n".join(lines), escape)] if lines else []
 
 
@@ -92,7 +92,7 @@ def _notes_block(notes: Sequence[FolderNote]) -> list[Block]:
     if not shown:
         return []
     sections = [
-        "\n".join((escape(f"### {_one_line(folder)}"), *(_bullet(note.text, escape) for note in kept)))
+        "\n".join((escape(f"### {one_line(folder)}"), *(_bullet(note.text, escape) for note in kept)))
         for folder, kept in shown
     ]
     dropped = len(notes) - sum(len(kept) for _, kept in shown)
@@ -118,11 +118,6 @@ def _folder(note: FolderNote) -> str:
 def _depth(folder: str) -> tuple[int, str]:
     """Shallow folders first, those of one depth by name."""
     return (0 if folder in {".", "/"} else folder.strip("/").count("/") + 1, folder)
-
-
-def _one_line(text: str) -> str:
-    # Canonical first: it makes line ends of other characters, too.
-    return " ".join(canonical(text).split())
 
 
 def _bullet(text: str, escape: CountingEscape) -> str:

@@ -1,22 +1,39 @@
 """What is remembered of a session besides its rows, as blocks: the goal, and the turns (CONTRACT §6). Pure.
 
-[TASK_CONTEXT]
-User's Goal: find reviews on SGLT2 inhibitors
+    [TASK_CONTEXT]
+    User's Goal: find reviews on SGLT2 inhibitors
 
-[TURN_MEMORY level=brief count=2]
-[Turn 1] Searched PubMed: 156 articles.
-Insights: reviews are recent; most are in English
+    [TURN_MEMORY level=brief count=2]
+    [Turn 1] Searched PubMed: 156 articles.
+    Insights: reviews are recent; most are in English
 
-[Turn 2] Of these, 15 are systematic reviews.
+    [Turn 2] Of these, 15 are systematic reviews.
+
+Rules of this module:
+
+- A turn is one line, or two with its insights: what somebody wrote is put on one line, so that no other line can begin
+  a turn. The goal may have several: nothing stands behind it in its block.
+- At the level `comprehensive` the line is the JSON of a `Structured`, whose texts are escaped one by one before. JSON
+  writes no control character as a letter then, for there is none left, so what is no tag does not become one.
 """
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+from pydantic import ValidationError
 
 from nexus.core.ports import Row
-from nexus.core.turns import Level
+from nexus.core.turns import Level, Structured, Turn
 from nexus.services.context.blocks import Block
+from nexus.services.context.escape import CountingEscape, canonical, escape, one_line
+
+GOAL: Final = "User's Goal: "
+
+_LISTS: Final = [name for name in Structured.model_fields if name != "overview"]
+_CONTROLS: Final = re.compile(r"[\x00-\x1f]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +56,7 @@ class Remembered:
 
     Attributes:
         goal: as it was given; `""` for none.
-        goal_source: id of the turn that it was read from; `""` where the request gave it.
+        goal_source: id of the turn that it was read from, or of the message that brought it; `""` where nobody knows.
         turns: the lowest number first.
         dropped: older turns that are not shown.
     """
@@ -52,24 +69,113 @@ class Remembered:
 
     def to_json(self) -> list[Any]:
         """As it is kept for later builds of the run."""
-        raise NotImplementedError
+        turns = [[turn.number, turn.id, turn.text, list(turn.insights)] for turn in self.turns]
+        return [self.goal, self.goal_source, self.level, turns, self.dropped]
 
     @classmethod
     def from_json(cls, kept: list[Any]) -> "Remembered":
         """That of which `kept` is the `to_json`."""
-        raise NotImplementedError
+        goal, source, level, turns, dropped = kept
+        read = tuple(RememberedTurn(number, turn_id, text, tuple(said)) for number, turn_id, text, said in turns)
+        return cls(goal, source, level, read, dropped)
 
 
 def read_turns(rows: Sequence[Row], level: Level) -> tuple[tuple[RememberedTurn, ...], int]:
-    """Stored turns at that level, the lowest number first, and how many were malformed and left out."""
-    raise NotImplementedError
+    """Stored turns at that level, the lowest number first, and how many were malformed and left out.
+
+    Of a turn that says nothing at the level the summary of another is taken.
+    """
+    turns: dict[int, RememberedTurn] = {}
+    for row in rows:
+        turn = _read_turn(row, level)
+        if turn is not None:
+            turns.setdefault(turn.number, turn)
+    return tuple(turns[number] for number in sorted(turns)), len(rows) - len(turns)
+
+
+def accumulated(rows: Sequence[Row], level: Level) -> str:
+    """Stored turns at that level as a context shows them; `""` where there are none."""
+    return turns_text(read_turns(rows, level)[0], level, escape)
 
 
 def task_block(remembered: Remembered) -> list[Block]:
     """`[TASK_CONTEXT]`, if there is a goal."""
-    raise NotImplementedError
+    counting = CountingEscape()
+    goal = goal_text(remembered, counting)
+    if not goal:
+        return []
+    return [Block("TASK_CONTEXT", "user", f"[TASK_CONTEXT]\n{goal}", goal_sources(remembered), escaped=counting.marked)]
 
 
 def turns_block(remembered: Remembered) -> list[Block]:
     """`[TURN_MEMORY]`, if there is a turn to show."""
-    raise NotImplementedError
+    if not remembered.turns:
+        return []
+    counting = CountingEscape()
+    text = turns_text(remembered.turns, remembered.level, counting)
+    head = f"[TURN_MEMORY level={remembered.level} count={len(remembered.turns)}]"
+    sources = tuple(turn.id for turn in remembered.turns)
+    return [
+        Block("TURN_MEMORY", "user", f"{head}\n{text}", sources, dropped=remembered.dropped, escaped=counting.marked)
+    ]
+
+
+def goal_text(remembered: Remembered, escape: Callable[[str], str]) -> str:
+    """The goal as it is shown; `""` for none."""
+    goal = canonical(remembered.goal).strip()
+    return f"{GOAL}{escape(goal)}" if goal else ""
+
+
+def goal_sources(remembered: Remembered) -> tuple[str, ...]:
+    """Where the goal is from, for the manifest."""
+    return (remembered.goal_source,) if remembered.goal_source else ()
+
+
+def turns_text(turns: Sequence[RememberedTurn], level: Level, escape: Callable[[str], str]) -> str:
+    """The turns as they are shown, with a blank line between two; `escape` may be one that counts."""
+    return "\n\n".join(_turn_text(turn, level, escape) for turn in turns)
+
+
+def _turn_text(turn: RememberedTurn, level: Level, escape: Callable[[str], str]) -> str:
+    said = _as_json(turn.text, escape) if level == "comprehensive" else escape(one_line(turn.text))
+    insights = "; ".join(filter(None, map(one_line, turn.insights)))
+    return f"[Turn {turn.number}] {said}" + (f"\nInsights: {escape(insights)}" if insights else "")
+
+
+def _as_json(text: str, escape: Callable[[str], str]) -> str:
+    escaped = {
+        name: _plain(value, escape) if isinstance(value, str) else [_plain(item, escape) for item in value]
+        for name, value in json.loads(text).items()
+    }
+    return json.dumps(escaped, ensure_ascii=False, separators=(",", ":"))
+
+
+def _plain(text: str, escape: Callable[[str], str]) -> str:
+    return escape(one_line(_CONTROLS.sub(" ", canonical(text))))
+
+
+def _read_turn(row: Row, level: Level) -> RememberedTurn | None:
+    try:
+        turn = Turn.model_validate(row)
+    except ValidationError:
+        return None
+    text = _text(turn, level)
+    return RememberedTurn(turn.turn_number, turn.id, text, turn.insights) if text else None
+
+
+def _text(turn: Turn, level: Level) -> str:
+    brief, detailed, structured = turn.summaries.brief, turn.summaries.detailed, turn.summaries.structured
+    overview = structured.overview
+    match level:
+        case "brief":
+            return _first(brief, detailed, overview)
+        case "detailed":
+            return _first(detailed, brief, overview)
+        case "comprehensive":
+            lists = {name: list(filter(one_line, getattr(structured, name))) for name in _LISTS}
+            said = {"overview": _first(overview, detailed, brief), **lists}
+            return json.dumps(said, ensure_ascii=False) if any(said.values()) else ""
+
+
+def _first(*texts: str) -> str:
+    return next((text for text in texts if one_line(text)), "")
