@@ -10,16 +10,34 @@ Rules of this module:
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.codec_options import CodecOptions, DatetimeConversion, TypeDecoder, TypeRegistry
+from bson.dbref import DBRef
 from pymongo import ASCENDING, DESCENDING, IndexModel
 
 from nexus.core.ports import Row, RunOrigin
 from nexus.services.context.agents import AGENT_ID, INTERNAL, named_agent
 from nexus.services.context.clock import LONG_AGO, parse_moment
 
+
+class _NoReferences(TypeDecoder):
+    """An object with `$ref` and `$id` comes back as the object that it was: somebody's JSON schema, say."""
+
+    @property
+    def bson_type(self) -> type[DBRef]:
+        """What pymongo makes of such an object."""
+        return DBRef
+
+    def transform_bson(self, value: DBRef) -> dict[str, Any]:
+        """The object."""
+        return dict(value.as_doc())
+
+
 # Dates that Python cannot hold and text that is not UTF-8 come through changed rather than spoil the rows around them.
 CODEC: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
-    tz_aware=True, datetime_conversion=DatetimeConversion.DATETIME_AUTO, unicode_decode_error_handler="replace"
+    tz_aware=True,
+    datetime_conversion=DatetimeConversion.DATETIME_AUTO,
+    unicode_decode_error_handler="replace",
+    type_registry=TypeRegistry([_NoReferences()]),
 )
 NEWEST_FIRST: Final = [("timestamp", DESCENDING), ("_id", DESCENDING)]
 OLDEST_FIRST: Final = [("timestamp", ASCENDING), ("_id", ASCENDING)]

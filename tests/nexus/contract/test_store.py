@@ -106,11 +106,20 @@ async def insert_all(store: Store, rows: Sequence[Row]) -> None:
 async def test_a_row_comes_back_as_it_was(place: Place) -> None:
     """What is recorded is found again, with an `_id` that is a text; times in UTC, to the millisecond."""
     written = row(1, content="a\x00б😀", metadata={"tool_calls": [{"id": "c", "$x.y": 2**63 - 1}], "n": None})
+    written["metadata"]["schema"] = {"$ref": "#/a", "$id": {"$ref": "b", "$id": None, "$db": "", "": 1}}
     async with place.open() as store:
         await store.insert_message(written)
         (found,) = await store.all_messages("o", limit=5)
     assert isinstance(found.pop("_id"), str)
     assert found == written
+
+
+async def test_a_tool_comes_back_as_it_was(place: Place) -> None:
+    """Whatever its schema has for names."""
+    definition = {"function": {"parameters": {"$ref": "#/a", "$id": "x", "$defs": {"a.b": [{"$ref": "c", "$id": 1}]}}}}
+    async with place.open() as store:
+        await store.put_tool("t", definition, moment(1))
+        assert await store.list_tools() == [definition]
 
 
 async def test_inserting_does_not_change_the_row(place: Place) -> None:

@@ -32,7 +32,14 @@ def turn(number: int, **changes: Any) -> Row:
         "workspace_context": "the surroundings",
         "messages": ["m1"],
         "thinking_phase": None,
-        "tool_calls": [{"name": "t", "arguments": {"$x.y": [{}, ""]}, "success": True, "result": "a\x00б😀"}],
+        "tool_calls": [
+            {
+                "name": "t",
+                "arguments": {"$x.y": [{"$ref": "#/a", "$id": 1}, {"": ""}]},
+                "success": True,
+                "result": "a\x00б😀",
+            }
+        ],
         "summaries": {"brief": f"brief {number}", "detailed": "d", "structured": structured, "source": "fallback"},
         "insights": [],
         "token_usage": {"thinking": 0, "action": 0, "total": 0},
