@@ -19,7 +19,7 @@ from nexus.adapters.mongo_calls import Calls, completed
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
 from nexus.core.ports.turns import LONGEST_SEARCHED
-from nexus.core.turns import Structured, TurnStatus
+from nexus.core.turns import CLOSE, Structured, TurnStatus
 
 COLLECTION: Final = "turns"
 
@@ -129,17 +129,25 @@ class MongoTurns:
 
     @completed
     async def update_turn(
-        self, owner_key: str, session_id: str, turn_number: int, changes: Mapping[str, Any], *, due_at: datetime | None
+        self, owner_key: str, session_id: str, turn_number: int, changes: Mapping[str, Any], *, seen: Mapping[str, Any]
     ) -> bool:
-        """Set these fields, if the turn is still due at `due_at`."""
-        seen = {**_of(owner_key, session_id), "turn_number": {"$eq": turn_number}, "due_at": {"$eq": due_at}}
-        return bool((await self._turns.update_one(seen, {"$set": dict(changes)})).matched_count)
+        """Set these fields, if those in `seen` still have these values."""
+        unchanged = {name: {"$eq": value} for name, value in seen.items()}
+        query = {**_of(owner_key, session_id), "turn_number": {"$eq": turn_number}, **unchanged}
+        return bool((await self._turns.update_one(query, {"$set": dict(changes)})).matched_count)
 
     @completed
-    async def touch_run(self, owner_key: str, run_id: str, changes: Mapping[str, Any]) -> bool:
-        """Set these fields of the run's turn."""
+    async def touch_run(
+        self, owner_key: str, run_id: str, changes: Mapping[str, Any], *, unless_due: Mapping[str, Any] | None = None
+    ) -> bool:
+        """Set these fields of the run's turn, and `unless_due` where `close` is not due on it."""
         query = {"owner_key": {"$eq": owner_key}, "run_id": {"$eq": run_id}}
-        return bool((await self._turns.update_one(query, {"$set": dict(changes)})).matched_count)
+        if unless_due:
+            due = {**query, "work": CLOSE}
+            if (await self._turns.update_one(due, {"$set": dict(changes)})).matched_count:
+                return True
+        every = {**changes, **(unless_due or {})}
+        return bool((await self._turns.update_one(query, {"$set": every})).matched_count)
 
     @completed
     async def overtake(self, owner_key: str, session_id: str, before: int, changes: Mapping[str, Any]) -> int:

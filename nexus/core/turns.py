@@ -15,6 +15,10 @@ from nexus.core.models import Identifier, Moment
 Level = Literal["brief", "detailed", "comprehensive"]
 LEVELS: Final[tuple[Level, ...]] = get_args(Level)
 
+# What may be due on a turn: to see whether it is over, and to have a model summarise it.
+CLOSE: Final = "close"
+SUMMARISE: Final = "summarise"
+
 # Who wrote a summary: the rules of this package, or a model.
 Source = Literal["fallback", "model"]
 

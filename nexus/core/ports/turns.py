@@ -77,13 +77,19 @@ class TurnStore(Protocol):
         ...
 
     async def update_turn(
-        self, owner_key: str, session_id: str, turn_number: int, changes: Mapping[str, Any], *, due_at: datetime | None
+        self, owner_key: str, session_id: str, turn_number: int, changes: Mapping[str, Any], *, seen: Mapping[str, Any]
     ) -> bool:
-        """Set these fields, if the turn is still due at `due_at`. False, and no change, when it is not."""
+        """Set these fields, if those in `seen` still have these values. False, and no change, when they have not."""
         ...
 
-    async def touch_run(self, owner_key: str, run_id: str, changes: Mapping[str, Any]) -> bool:
-        """Set these fields of the run's turn, in whatever session. False when it has none."""
+    async def touch_run(
+        self, owner_key: str, run_id: str, changes: Mapping[str, Any], *, unless_due: Mapping[str, Any] | None = None
+    ) -> bool:
+        """Set these fields of the run's turn, in whatever session, and `unless_due` where `close` is not due on it.
+
+        Returns:
+            False when it has none.
+        """
         ...
 
     async def overtake(self, owner_key: str, session_id: str, before: int, changes: Mapping[str, Any]) -> int:

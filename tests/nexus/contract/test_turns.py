@@ -183,15 +183,15 @@ async def test_a_turn_is_changed_while_it_is_due(place: Place) -> None:
     async with place.open() as store:
         turns = store.turns
         await turns.insert_turns([turn(1, due_at=NOW), turn(2, due_at=None)])
-        assert not await turns.update_turn("o", "s", 1, {"status": "x"}, due_at=later)
-        assert not await turns.update_turn("o", "s", 1, {"status": "x"}, due_at=None)
-        assert not await turns.update_turn("o", "s", 3, {"status": "x"}, due_at=NOW)
-        assert not await turns.update_turn("p", "s", 1, {"status": "x"}, due_at=NOW)
-        assert not await turns.update_turn("o", "t", 1, {"status": "x"}, due_at=NOW)
+        assert not await turns.update_turn("o", "s", 1, {"status": "x"}, seen={"due_at": later})
+        assert not await turns.update_turn("o", "s", 1, {"status": "x"}, seen={"due_at": None})
+        assert not await turns.update_turn("o", "s", 3, {"status": "x"}, seen={"due_at": NOW})
+        assert not await turns.update_turn("p", "s", 1, {"status": "x"}, seen={"due_at": NOW})
+        assert not await turns.update_turn("o", "t", 1, {"status": "x"}, seen={"due_at": NOW})
         changes = {"status": "completed", "tool_calls": [{"arguments": {"$set": {"a.b": ""}}}], "due_at": later}
-        assert await turns.update_turn("o", "s", 1, changes, due_at=NOW)
-        assert not await turns.update_turn("o", "s", 1, {"status": "x"}, due_at=NOW)
-        assert await turns.update_turn("o", "s", 2, {"work": None}, due_at=None)
+        assert await turns.update_turn("o", "s", 1, changes, seen={"due_at": NOW})
+        assert not await turns.update_turn("o", "s", 1, {"status": "x"}, seen={"due_at": NOW})
+        assert await turns.update_turn("o", "s", 2, {"work": None}, seen={"due_at": None})
         assert await turns.find_turn("o", "s", 1) == turn(1, **{**changes, "due_at": milliseconds(later)})
         assert await turns.find_turn("o", "s", 2) == turn(2, due_at=None, work=None)
 
@@ -208,6 +208,21 @@ async def test_a_run_is_touched(place: Place) -> None:
         assert found == {1: "acting", 3: "pending"}
         (other,) = await turns.turns("p", "s", limit=5)
         assert other["status"] == "pending"
+
+
+async def test_a_touch_makes_a_turn_due_that_is_not(place: Place) -> None:
+    """Where somebody is to look whether it is over, that stays as it is."""
+    due = turn(1)["due_at"]
+    async with place.open() as store:
+        turns = store.turns
+        await turns.insert_turns([turn(1), turn(2, work=None, due_at=None), turn(3, work="summarise")])
+        for number in (1, 2, 3):
+            again = {"work": "close", "due_at": NOW}
+            assert await turns.touch_run("o", f"r{number}", {"status": "acting"}, unless_due=again)
+        assert not await turns.touch_run("o", "r4", {"status": "acting"}, unless_due={"work": "close"})
+        found = (await turns.turns("o", "s", limit=5))[::-1]
+    assert [(row["status"], row["work"]) for row in found] == [("acting", "close")] * 3
+    assert [row["due_at"] for row in found] == [due, milliseconds(NOW), milliseconds(NOW)]
 
 
 async def test_turns_are_overtaken(place: Place) -> None:
@@ -291,7 +306,7 @@ async def test_what_cannot_be_kept(place: Place, bad: Any) -> None:
         with pytest.raises(StoreRejectedError):
             await turns.insert_turns([turn(2), turn(3, task_context=bad)])
         with pytest.raises(StoreRejectedError):
-            await turns.update_turn("o", "s", 1, {"task_context": bad}, due_at=turn(1)["due_at"])
+            await turns.update_turn("o", "s", 1, {"task_context": bad}, seen={"due_at": turn(1)["due_at"]})
         with pytest.raises(StoreRejectedError):
             await turns.touch_run("o", "r1", {"task_context": "x" * (9 << 20)})
         found = await turns.find_turn("o", "s", 1)

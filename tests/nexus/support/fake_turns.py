@@ -8,7 +8,7 @@ from typing import Any, Final
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
 from nexus.core.ports.turns import LONGEST_SEARCHED
-from nexus.core.turns import TurnStatus
+from nexus.core.turns import CLOSE, TurnStatus
 from tests.nexus.support.stored import stored
 
 _LISTS: Final = frozenset({"messages", "tool_calls"})
@@ -99,21 +99,22 @@ class FakeTurns:
         return len(gone)
 
     async def update_turn(
-        self, owner_key: str, session_id: str, turn_number: int, changes: Mapping[str, Any], *, due_at: datetime | None
+        self, owner_key: str, session_id: str, turn_number: int, changes: Mapping[str, Any], *, seen: Mapping[str, Any]
     ) -> bool:
-        """Set these fields, if the turn is still due at `due_at`."""
+        """Set these fields, if those in `seen` still have these values."""
         self._ask("update_turn")
-        seen = stored({"due_at": due_at})["due_at"]
+        wanted = stored({**seen, "turn_number": turn_number}).items()
         of_session = self._of(owner_key, session_id)
-        return bool(
-            _set(changes, [row for row in of_session if (row["turn_number"], row.get("due_at")) == (turn_number, seen)])
-        )
+        return bool(_set(changes, [row for row in of_session if all(row.get(name) == value for name, value in wanted)]))
 
-    async def touch_run(self, owner_key: str, run_id: str, changes: Mapping[str, Any]) -> bool:
-        """Set these fields of the run's turn."""
+    async def touch_run(
+        self, owner_key: str, run_id: str, changes: Mapping[str, Any], *, unless_due: Mapping[str, Any] | None = None
+    ) -> bool:
+        """Set these fields of the run's turn, and `unless_due` where `close` is not due on it."""
         self._ask("touch_run")
-        of_run = [row for row in self.rows if (row.get("owner_key"), row.get("run_id")) == (owner_key, run_id)]
-        return bool(_set(changes, of_run[:1]))
+        of_run = [row for row in self.rows if (row.get("owner_key"), row.get("run_id")) == (owner_key, run_id)][:1]
+        is_due = any(row.get("work") == CLOSE for row in of_run)
+        return bool(_set({**changes, **({} if is_due else unless_due or {})}, of_run))
 
     async def overtake(self, owner_key: str, session_id: str, before: int, changes: Mapping[str, Any]) -> int:
         """Set these fields of the turns with a lower number that are not over. Returns how many there were."""

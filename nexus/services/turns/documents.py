@@ -1,0 +1,249 @@
+"""Turns as the documents that are stored of them: how one begins, is heard of, and is closed. Pure.
+
+Besides the fields of `nexus.core.turns.Turn`, a document says what is due on it:
+
+| field | meaning |
+|---|---|
+| `work`, `due_at` | `close` (see whether it is over), `summarise` (by a model), or None; and from when on |
+| `heard_at` | when something of its run was last recorded |
+| `rows` | how many rows its summaries stand for |
+| `attempts` | how often a model answered with nonsense |
+| `overtaken` | a later turn of the session began before this one was over |
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from nexus.core.ports import Row
+from nexus.core.turns import (
+    CLOSE,
+    SUMMARISE,
+    Summaries,
+    ThinkingPhase,
+    ThinkingRound,
+    ToolOutcome,
+    Turn,
+    TurnStart,
+    TurnStatus,
+)
+from nexus.services.context.annotations import as_json
+from nexus.services.turns.facts import Said, TurnFacts
+from nexus.services.turns.fallback import summarise_by_rules
+
+# How soon somebody looks at a turn that may have gone on without anybody hearing of it.
+LOOKED_AFTER: Final = timedelta(seconds=30)
+# How soon is looked again for a result that is recorded after the answer, at first.
+_RESULT_AFTER: Final = timedelta(seconds=1)
+# What is on its way of a run when the next one begins.
+_OVERTAKEN_AFTER: Final = timedelta(seconds=2)
+# Arguments and results in a document; the rows have them whole.
+_MOST_CHARS: Final = 4_000
+_MOST_CHARS_A_TURN: Final = 1 << 20
+_FEWEST_CHARS: Final = 40
+
+
+def begun(start: TurnStart, latest: Row | None, goal: str, now: datetime) -> Row:
+    """The document of a turn that follows `latest`, which says so from the start what is known of it."""
+    number = 1 + (latest["turn_number"] if latest else 0)
+    milliseconds = int(start.timestamp.timestamp() * 1_000)
+    asked = Said(start.input_id, "user", start.input)
+    facts = TurnFacts(goal, start.workspace_context, start.rounds, (asked,))
+    turn = Turn(
+        id=f"turn_{number}_{milliseconds}",
+        turn_number=number,
+        owner_key=start.owner_key,
+        session_id=start.session_id,
+        run_id=start.run_id,
+        timestamp=start.timestamp,
+        status=TurnStatus.THINKING if start.thinking else TurnStatus.PENDING,
+        task_context=goal,
+        workspace_context=start.workspace_context,
+        messages=(start.input_id,) if start.input_id else (),
+        thinking_phase=_phase(start.rounds),
+        summaries=summarise_by_rules(facts),
+    )
+    return {
+        **turn.model_dump(mode="python"),
+        "status": turn.status.value,
+        "work": CLOSE,
+        "due_at": now + LOOKED_AFTER,
+        "heard_at": now,
+        "rows": 0,
+        "attempts": 0,
+        "overtaken": False,
+    }
+
+
+def taken_over(start: TurnStart, kept: Row) -> dict[str, Any]:
+    """What a later request of the run changes in its turn: a goal or surroundings that came along, further rounds."""
+    changes: dict[str, Any] = {}
+    if start.task_context and start.task_context != kept.get("task_context"):
+        changes["task_context"] = start.task_context
+    if start.workspace_context and not kept.get("workspace_context"):
+        changes["workspace_context"] = start.workspace_context
+    phase = _phase(start.rounds)
+    if phase and len(phase.rounds) > _rounds_in(kept):
+        changes["thinking_phase"] = phase.model_dump()
+    if start.thinking and is_going_on(kept):
+        changes["status"] = TurnStatus.THINKING.value
+    return changes
+
+
+def overtaken(now: datetime) -> dict[str, Any]:
+    """What is changed in turns that are not over when another begins: they count as completed, until more is heard."""
+    return {"status": TurnStatus.COMPLETED.value, "overtaken": True, "work": CLOSE, "due_at": now + _OVERTAKEN_AFTER}
+
+
+def heard(row: Row, now: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is changed in a turn when this row of its run, a model's or a tool's, is recorded.
+
+    Returns:
+        What is changed in any case, and what only where nobody is to look whether it is over.
+    """
+    metadata = row["metadata"]
+    if row["role"] == "TOOL":
+        status = TurnStatus.ACTING
+    elif metadata.get("phase") == "thinking":
+        status = TurnStatus.THINKING
+    elif metadata.get("has_tool_calls"):
+        status = TurnStatus.EXECUTING
+    else:
+        # This may be all.
+        return {"status": TurnStatus.ACTING.value, "heard_at": now, "work": CLOSE, "due_at": now}, {}
+    changes = {"status": status.value, "overtaken": False, "heard_at": now}
+    return changes, {"work": CLOSE, "due_at": now + _RESULT_AFTER}
+
+
+def looked_at(document: Row, facts: TurnFacts, rows: int, now: datetime, idle: timedelta) -> dict[str, Any]:
+    """What is changed in a turn when somebody has looked whether it is over.
+
+    Args:
+        document: the turn.
+        facts: those of its rows.
+        rows: how many there are.
+        now: the time.
+        idle: after so long a silence a turn is over without an answer.
+    """
+    silence = now - document["heard_at"]
+    if facts.finished or silence >= idle:
+        return _closed(document, facts, rows, now)
+    if document.get("overtaken") and silence >= _OVERTAKEN_AFTER:
+        # There may be more to come, and then it is closed again: a model is only asked when that is unlikely.
+        return _closed(document, facts, rows, document["heard_at"] + idle)
+    # Where the answer is known, a result of a tool is missing, which may be written any moment, or never.
+    pause = max(silence, _RESULT_AFTER) if facts.answer else LOOKED_AFTER
+    return {"due_at": now + min(pause, LOOKED_AFTER, idle - silence)}
+
+
+def to_milliseconds(moment: datetime) -> datetime:
+    """The moment as a store keeps it."""
+    return moment.replace(microsecond=moment.microsecond // 1_000 * 1_000)
+
+
+def goal_of(document: Row | None) -> str:
+    """The goal that a turn carries; `""` for none, or none that can be read."""
+    return _text(document.get("task_context")) if document else ""
+
+
+def is_going_on(document: Row) -> bool:
+    """Whether more of the turn is expected."""
+    return document.get("status") not in {status.value for status in TurnStatus if status.is_over}
+
+
+def facts_of(document: Row) -> dict[str, Any]:
+    """What `read_facts` takes from the document."""
+    rounds = _phase_of(document)
+    return {
+        "goal": goal_of(document),
+        "workspace": _text(document.get("workspace_context")),
+        "rounds": rounds.rounds if rounds else (),
+    }
+
+
+def summarised(summaries: Summaries, insights: Sequence[str]) -> dict[str, Any]:
+    """What is changed when a model has summarised the turn."""
+    return {"summaries": summaries.model_dump(), "insights": list(insights), "work": None, "due_at": None}
+
+
+def read_turn(document: Row) -> Turn | None:
+    """The stored turn; None where the document is malformed."""
+    try:
+        return Turn.model_validate(document)
+    except ValidationError:
+        return None
+
+
+def _closed(document: Row, facts: TurnFacts, rows: int, summarise_at: datetime) -> dict[str, Any]:
+    phase = _phase_of(document)
+    thought = facts.usage.thinking or (phase.tokens_used if phase else 0)
+    changes = {
+        "status": (TurnStatus.COMPLETED if _is_answered(document, facts) else TurnStatus.FAILED).value,
+        "messages": list(facts.messages),
+        "tool_calls": [outcome.model_dump() for outcome in _shortened(facts.outcomes)],
+        "token_usage": {"thinking": thought, "action": facts.usage.action, "total": thought + facts.usage.action},
+        "rows": rows,
+    }
+    if document.get("rows") == rows and _is_of_model(document):
+        # Somebody looked again, and nothing has come.
+        return {**changes, "work": None, "due_at": None}
+    return {
+        **changes,
+        "summaries": summarise_by_rules(facts).model_dump(),
+        "insights": [],
+        "work": SUMMARISE,
+        "due_at": summarise_at,
+        "attempts": 0,
+    }
+
+
+def _is_answered(document: Row, facts: TurnFacts) -> bool:
+    said = any(item.speaker == "assistant" and item.text for item in facts.said)
+    return facts.finished or said or bool(document.get("overtaken"))
+
+
+def _is_of_model(document: Row) -> bool:
+    summaries = document.get("summaries")
+    return isinstance(summaries, Mapping) and summaries.get("source") == "model"
+
+
+def _shortened(outcomes: Sequence[ToolOutcome]) -> list[ToolOutcome]:
+    """The outcomes, with long arguments and results shortened so that a document can hold them all."""
+    most = max(min(_MOST_CHARS, _MOST_CHARS_A_TURN // (2 * max(len(outcomes), 1))), _FEWEST_CHARS)
+    return [
+        outcome.model_copy(
+            update={"arguments": _shorten(outcome.arguments, most), "result": _shorten(outcome.result, most)}
+        )
+        for outcome in outcomes
+    ]
+
+
+def _shorten(value: Any, most: int) -> Any:
+    """The value, or both ends of its text and how much is between them."""
+    text = value if isinstance(value, str) else as_json(value)
+    if len(text) <= most:
+        return value
+    half = most // 2
+    return f"{text[:half]} … ({len(text) - 2 * half} characters more) … {text[-half:]}"
+
+
+def _phase(rounds: Sequence[ThinkingRound]) -> ThinkingPhase | None:
+    return ThinkingPhase(rounds=tuple(rounds), tokens_used=sum(item.tokens_used for item in rounds)) if rounds else None
+
+
+def _phase_of(document: Row) -> ThinkingPhase | None:
+    try:
+        return ThinkingPhase.model_validate(document.get("thinking_phase"))
+    except ValidationError:
+        return None
+
+
+def _rounds_in(document: Row) -> int:
+    phase = _phase_of(document)
+    return len(phase.rounds) if phase else 0
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,270 @@
+"""The background work on turns: closing those that are over, and having a model summarise them (CONTRACT §6).
+
+Rules of this module:
+
+- What is due stands in the store. A replica claims a piece of it for a short time and holds on to it while it works, so
+  that what one left undone, because it was stopped or killed, is done by another or by itself when it is back.
+- What was heard of a turn meanwhile makes it due again: a result is only kept if the turn is still as it was claimed.
+- Nothing here holds up an answer: a turn that is over gets a summary by rules at once, and keeps it until a model has
+  made a better one.
+- A model that is away is asked again when it has rested; one that answers with nonsense is asked less and less often,
+  and in the end no more.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final, Self
+
+import anyio
+import structlog
+
+from nexus.core.errors import ModelUnavailableError, StoreUnavailableError
+from nexus.core.metrics import Event, Metrics, NoMetrics
+from nexus.core.models import utc_now
+from nexus.core.ports import LanguageModel, MessageStore, Row, TurnStore
+from nexus.core.turns import CLOSE, SUMMARISE
+from nexus.services.turns.documents import facts_of, looked_at, summarised, to_milliseconds
+from nexus.services.turns.facts import TurnFacts, read_facts
+from nexus.services.turns.summariser import NonsenseError, Summariser
+
+_log = structlog.get_logger(__name__)
+
+_CLOSING_AT_ONCE: Final = 4
+_ROWS_AT_ONCE: Final = 200
+# How often a claim is renewed in the time that it holds.
+_RENEWALS: Final = 3
+# How often is looked for what is due, where nobody says so.
+_LOOKED_S: Final = 1.0
+# How long giving back what was claimed may hold up the end of a service.
+_PARTING_S: Final = 0.5
+_AFTER_FAULT: Final = timedelta(hours=1)
+_MOST_ATTEMPTS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class WorkSettings:
+    """What the work needs of the settings.
+
+    Attributes:
+        idle_s: after so long a silence a turn is over although its answer is not known.
+        summaries_at_once: turns that are with the model at once.
+        again_s: how soon a model is asked again that gave no summary; after nonsense twice as long with each attempt.
+        lease_s: for how long a claim holds that is not renewed.
+    """
+
+    idle_s: float = 300.0
+    summaries_at_once: int = 4
+    again_s: float = 30.0
+    lease_s: float = 15.0
+
+
+class _Claimed:
+    """A turn in hand. What is written of it counts only while it is, and it is until something is written."""
+
+    def __init__(self, store: TurnStore, document: Row, until: datetime, lease: timedelta) -> None:
+        self.document = document
+        self._store = store
+        self._lease = lease
+        self._until: datetime | None = until
+        # What is written names the end of the claim, which renewing moves.
+        self._writing = anyio.Lock()
+
+    async def keep_hold(self) -> None:
+        """Renew the claim, until it is lost or something is written."""
+        while self._until:
+            await anyio.sleep(self._lease.total_seconds() / _RENEWALS)
+            async with self._writing:
+                if self._until:
+                    until = to_milliseconds(utc_now()) + self._lease
+                    with suppress(StoreUnavailableError):
+                        self._until = until if await self._set({"due_at": until}) else None
+
+    async def finish(self, changes: dict[str, Any]) -> bool:
+        """Write what came of it. False, and nothing is written, when it is not in hand any more."""
+        async with self._writing:
+            written = self._until is not None and await self._set(changes)
+            self._until = None
+            return written
+
+    def let_go(self) -> None:
+        """Leave it to whoever claims it when the claim has run out."""
+        self._until = None
+
+    async def give_back(self) -> None:
+        """Have somebody else do it, if nothing was written."""
+        if self._until:
+            await self.finish({"due_at": utc_now()})
+
+    async def _set(self, changes: dict[str, Any]) -> bool:
+        turn = self.document
+        place = turn["owner_key"], turn["session_id"], turn["turn_number"]
+        seen = {"due_at": self._until, "heard_at": turn["heard_at"]}
+        return await self._store.update_turn(*place, changes, seen=seen)
+
+
+class _Bell:
+    """Says that there may be something to do."""
+
+    def __init__(self) -> None:
+        self._rung = anyio.Event()
+
+    def ring(self) -> None:
+        self._rung.set()
+
+    async def heard(self, seconds: float) -> None:
+        """Return when it has been rung since this last returned, or after so long."""
+        with anyio.move_on_after(seconds):
+            await self._rung.wait()
+        self._rung = anyio.Event()
+
+
+_Do = Callable[[_Claimed], Awaitable[None]]
+
+
+class TurnWork:
+    """Closes and summarises turns. Use `running()` to have it done.
+
+    Args:
+        store: where turns are kept.
+        messages: where the rows of their runs are.
+        model: who summarises; None where summaries by rules have to do.
+        summariser: how it is asked; needed with a model.
+        settings: may be replaced at any time.
+        metrics: what is counted.
+    """
+
+    def __init__(
+        self,
+        store: TurnStore,
+        messages: MessageStore,
+        model: LanguageModel | None = None,
+        *,
+        max_input_tokens: int = 24_000,
+        settings: WorkSettings | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._store = store
+        self._messages = messages
+        self._model = model
+        self._summariser = Summariser(model, max_input_tokens=max_input_tokens) if model else None
+        self._metrics = metrics or NoMetrics()
+        self._to_close, self._to_summarise = _Bell(), _Bell()
+        self.settings = settings or WorkSettings()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Do what is due, until the context ends; what is in hand then is given back."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._work_off, CLOSE, self._close, self._to_close, _CLOSING_AT_ONCE)
+            if self._summariser:
+                at_once = self.settings.summaries_at_once
+                summarise = partial(self._summarise, self._summariser)
+                tasks.start_soon(self._work_off, SUMMARISE, summarise, self._to_summarise, at_once)
+            try:
+                yield self
+            finally:
+                tasks.cancel_scope.cancel()
+
+    def wake(self) -> None:
+        """There may be a turn to close."""
+        self._to_close.ring()
+
+    async def _work_off(self, work: str, do: _Do, bell: _Bell, at_once: int) -> None:
+        """Do this work whenever some is due, so much at once."""
+        places = anyio.Semaphore(at_once)
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await places.acquire()
+                claimed = await self._claim(work)
+                if claimed:
+                    tasks.start_soon(self._hold, claimed, do, places)
+                else:
+                    places.release()
+                    await bell.heard(_LOOKED_S)
+
+    async def _claim(self, work: str) -> _Claimed | None:
+        if work == SUMMARISE and self._model and self._model.resting_s:
+            return None
+        # To the millisecond, as it will be kept: what is written later is compared with it.
+        now = to_milliseconds(utc_now())
+        lease = timedelta(milliseconds=round(self.settings.lease_s * 1_000))
+        try:
+            document = await self._store.claim(work, now, now + lease)
+        except StoreUnavailableError:
+            # It is looked for again before long, and others say that the store is away.
+            return None
+        return _Claimed(self._store, document, now + lease, lease) if document else None
+
+    async def _hold(self, claimed: _Claimed, do: _Do, places: anyio.Semaphore) -> None:
+        """Do the work while holding on to the turn; whatever becomes of it, somebody will look again."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(claimed.keep_hold)
+                await self._try(claimed, do)
+                tasks.cancel_scope.cancel()
+        finally:
+            with anyio.move_on_after(_PARTING_S, shield=True), suppress(StoreUnavailableError):
+                await claimed.give_back()
+            places.release()
+
+    async def _try(self, claimed: _Claimed, do: _Do) -> None:
+        run_id = claimed.document["run_id"]
+        try:
+            await do(claimed)
+        except StoreUnavailableError as error:
+            # The claim runs out, and then it is tried again.
+            _log.warning("turn_work_delayed", run_id=run_id, reason=str(error))
+            claimed.let_go()
+        except Exception as error:  # noqa: BLE001  # one turn must not stop the work on all others
+            _log.exception("turn_work_failed", run_id=run_id, reason=type(error).__name__)
+            with suppress(StoreUnavailableError):
+                await claimed.finish({"due_at": utc_now() + _AFTER_FAULT})
+
+    async def _close(self, claimed: _Claimed) -> None:
+        """See whether the turn is over, and write what it was."""
+        document = claimed.document
+        facts, rows = await self._facts(document)
+        changes = looked_at(document, facts, rows, utc_now(), timedelta(seconds=self.settings.idle_s))
+        if await claimed.finish(changes) and changes.get("work") == SUMMARISE:
+            self._metrics.count(Event.TURN_CLOSED)
+            self._to_summarise.ring()
+
+    async def _summarise(self, summariser: Summariser, claimed: _Claimed) -> None:
+        """Have the model write the summary, and keep it."""
+        document = claimed.document
+        facts, _ = await self._facts(document)
+        try:
+            made = await summariser.summarise(facts)
+        except ModelUnavailableError:
+            # Whoever asks it says so.
+            self._metrics.count(Event.SUMMARY_DELAYED)
+            await claimed.finish({"due_at": utc_now() + timedelta(seconds=self.settings.again_s)})
+        except NonsenseError as error:
+            self._metrics.count(Event.SUMMARY_REFUSED)
+            await claimed.finish(self._again(document, str(error)))
+        else:
+            if await claimed.finish(summarised(made.summaries, made.insights)):
+                self._metrics.count(Event.TURN_SUMMARISED)
+
+    def _again(self, document: Row, reason: str) -> dict[str, Any]:
+        """What is changed in a turn that the model had nothing sensible to say of."""
+        attempts = document["attempts"] + 1
+        _log.warning("summary_refused", run_id=document["run_id"], reason=reason, attempts=attempts)
+        if attempts >= _MOST_ATTEMPTS:
+            return {"attempts": attempts, "work": None, "due_at": None}
+        pause = timedelta(seconds=self.settings.again_s * 2 ** (attempts - 1))
+        return {"attempts": attempts, "due_at": utc_now() + pause}
+
+    async def _facts(self, document: Row) -> tuple[TurnFacts, int]:
+        """The facts of a turn, and of how many rows they are."""
+        rows: list[Row] = []
+        while True:
+            page = await self._messages.run_messages(
+                document["owner_key"], document["run_id"], limit=_ROWS_AT_ONCE, skip=len(rows)
+            )
+            rows += page
+            if len(page) < _ROWS_AT_ONCE:
+                return read_facts(rows, **facts_of(document)), len(rows)

@@ -1,0 +1,176 @@
+"""Turns of sessions: numbered without gaps, each with its goal, read back (CONTRACT §6)."""
+
+import random
+from collections import Counter
+
+import anyio
+import pytest
+
+from nexus.core.errors import StoreUnavailableError, TurnNotFoundError
+from nexus.core.metrics import Event
+from nexus.core.turns import LEVELS, Goal, ThinkingRound, TurnStatus
+from nexus.services.turn_memory import TurnMemory
+from nexus.services.turns.work import TurnWork
+from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.metrics import RecordingMetrics
+from tests.nexus.unit.services.turns_at_work import PATIENCE_S, a_start, human, remembering
+
+RUNS = 200
+
+
+async def test_every_turn_knows_the_goal() -> None:
+    """The first input is it, until another is given; each session has its own."""
+    async with remembering() as memory:
+        await memory.begin("a", "Find reviews")
+        await memory.begin("b", "And now?")
+        await memory.begin("c", "Go on", task_context="Write a summary")
+        await memory.begin("d", "Thanks")
+        await memory.begin("e", "Something else", session="other")
+        goals = [document["task_context"] for document in await memory.documents()]
+        others = [document["task_context"] for document in await memory.documents("other")]
+    assert goals == ["Find reviews", "Find reviews", "Write a summary", "Write a summary"]
+    assert others == ["Something else"]
+
+
+async def test_a_session_from_before_there_were_turns() -> None:
+    """Its goal is its first recorded input."""
+    store = FakeStore()
+    await store.insert_message(human("old", "The very first"))
+    async with remembering(store) as memory:
+        await memory.begin("a", "The next")
+        (document,) = await memory.documents()
+    assert (document["turn_number"], document["task_context"]) == (1, "The very first")
+
+
+async def test_what_a_turn_begins_with() -> None:
+    """Its id says number and time, and it has a summary from the start, made by rules."""
+    async with remembering() as memory:
+        start = a_start("a", "How are the beans?", workspace_context="the garden")
+        turn = await memory.turns.start_turn(start)
+    assert turn.id == f"turn_1_{int(start.timestamp.timestamp() * 1_000)}"
+    assert (turn.turn_number, turn.run_id, turn.owner_key, turn.session_id) == (1, "a", "o", "s")
+    assert (turn.status, turn.workspace_context, turn.messages) == (TurnStatus.PENDING, "the garden", ("msg_of_a",))
+    assert (turn.tool_calls, turn.insights, turn.token_usage.total) == ((), (), 0)
+    assert turn.summaries.source == "fallback"
+    assert "How are the beans?" in turn.summaries.detailed
+
+
+async def test_a_run_is_one_turn() -> None:
+    """However often it is asked for; what comes along later is taken over."""
+    rounds = (ThinkingRound(round_number=1, content="hm", tokens_used=7),)
+    async with remembering() as memory:
+        await memory.begin("a", "Find reviews")
+        await memory.begin("a", "Find reviews", task_context="A better goal", workspace_context="the library")
+        await memory.begin("a", "Find reviews", thinking=True, rounds=rounds)
+        await memory.begin("a", "Find reviews", workspace_context="elsewhere")
+        (document,) = await memory.documents()
+        assert await memory.turns.goal("o", "s", "a") == Goal("A better goal", document["id"], 1)
+    assert (document["task_context"], document["workspace_context"]) == ("A better goal", "the library")
+    assert document["thinking_phase"]["tokens_used"] == 7
+    assert [item["content"] for item in document["thinking_phase"]["rounds"]] == ["hm"]
+    assert document["status"] == "thinking"
+
+
+async def test_a_turn_that_begins_completes_one_that_is_not_over() -> None:
+    """At once; of another session it completes none."""
+    async with remembering() as memory:
+        await memory.begin("a")
+        await memory.begin("elsewhere", session="other")
+        await memory.turns.start_turn(a_start("b"))
+        first, second = await memory.documents()
+        (other,) = await memory.documents("other")
+    assert (first["status"], second["status"], other["status"]) == ("completed", "pending", "pending")
+
+
+async def test_the_goal_of_a_run_without_a_turn() -> None:
+    """It is that of the latest turn, or none."""
+    async with remembering() as memory:
+        assert await memory.turns.goal("o", "s", "sub") == Goal()
+        await memory.begin("a", "Find reviews")
+        (document,) = await memory.documents()
+        assert await memory.turns.goal("o", "s", "sub") == Goal("Find reviews", document["id"], None)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_many_runs_at_once_on_two_replicas(seed: int) -> None:
+    """Numbers from 1 without a gap, each once, each run once, although both are asked for some of them."""
+    store = FakeStore()
+    runs = [f"run_{number}" for number in range(RUNS)]
+    order = random.Random(seed)  # noqa: S311  # the same each time is what is wanted
+    async with remembering(store) as one, remembering(store) as two:
+        async with anyio.create_task_group() as tasks:
+            for run_id in order.sample(runs, len(runs)):
+                replicas = [one, two] if order.random() < 0.2 else [order.choice([one, two])]
+                for replica in replicas:
+                    tasks.start_soon(replica.begin, run_id)
+        documents = await one.documents()
+    assert [document["turn_number"] for document in documents] == [*range(1, RUNS + 1)]
+    assert sorted(document["run_id"] for document in documents) == sorted(runs)
+    assert Counter(document["task_context"] for document in documents) == {"How are the beans?": RUNS}
+
+
+async def test_a_store_that_is_away() -> None:
+    """A turn waits for it, the goal cannot be told meanwhile, and nothing is lost."""
+    async with remembering() as memory:
+        memory.store.down = True
+        kept = memory.turns.begin_turn(a_start("a"))
+        assert kept is not None
+        with pytest.raises(StoreUnavailableError):
+            await memory.turns.goal("o", "s", "a")
+        memory.store.down = False
+        with anyio.fail_after(PATIENCE_S):
+            await kept.wait()
+        assert len(await memory.documents()) == 1
+
+
+async def test_a_service_that_ends_says_what_it_has_not_kept() -> None:
+    """It is counted as lost."""
+    store, metrics = FakeStore(), RecordingMetrics()
+    store.down = True
+    async with TurnMemory(store.turns, store, TurnWork(store.turns, store), metrics).running() as turns:
+        assert turns.begin_turn(a_start("a"))
+        assert turns.pending.count == 1
+    assert metrics.counted[Event.TURN_LOST] == 1
+    assert turns.begin_turn(a_start("b")) is None
+
+
+async def test_what_cannot_be_kept_does_not_hold_up_the_others() -> None:
+    """A goal that no document can hold costs its own turn alone."""
+    async with remembering() as memory:
+        await memory.begin("a", "x" * 10)
+        await memory.begin("bad", "y", workspace_context="z" * (17 << 20))
+        await memory.begin("c", "z")
+        numbers = {document["run_id"]: document["turn_number"] for document in await memory.documents()}
+    assert numbers == {"a": 1, "c": 2}
+
+
+async def test_reading_back() -> None:
+    """By number, by words, as text at every level; a turn that is not there is named."""
+    async with remembering() as memory:
+        turns = memory.turns
+        assert await turns.get_accumulated_summaries("o", "s") == ""
+        await memory.begin("a", "Count the beans")
+        await memory.begin("b", "Count the peas")
+        second = await turns.get_turn_by_number("o", "s", 2)
+        assert second.run_id == "b"
+        assert await turns.get_user_facing_summary("o", "s", 2) == second.summaries.detailed
+        assert [turn.turn_number for turn in await turns.search("o", "s", "PEAS")] == [2]
+        assert await turns.search("o", "s", "carrots") == []
+        for level in LEVELS:
+            text = await turns.get_accumulated_summaries("o", "s", level)
+            assert text.index("[Turn 1] ") < text.index("[Turn 2] ")
+        for number in (0, 3, -1):
+            with pytest.raises(TurnNotFoundError, match=f"^Turn {number} not found$"):
+                await turns.get_turn_by_number("o", "s", number)
+
+
+@pytest.mark.parametrize("names", [("{'$gt': ''}", "$where"), ("日本\n", "👩‍👩‍👧"), (".", "s.t")])
+async def test_owners_and_sessions_are_texts(names: tuple[str, str]) -> None:
+    """Whatever they are called, each has turns of its own."""
+    owner, session = names
+    async with remembering() as memory:
+        await memory.begin("a", "mine", owner=owner, session=session)
+        await memory.begin("a", "yours")
+        mine = await memory.documents(session, owner)
+        yours = await memory.documents()
+    assert [document["task_context"] for document in (*mine, *yours)] == ["mine", "yours"]

@@ -1,0 +1,305 @@
+"""The background work on turns: closed when they are over, summarised by a model, by nobody twice (CONTRACT §6)."""
+
+import json
+from collections import Counter
+from datetime import datetime
+from typing import Any
+
+import anyio
+import pytest
+
+from nexus.core.errors import ModelUnavailableError
+from nexus.core.models import utc_now
+from nexus.core.ports import Row
+from nexus.core.turns import CLOSE, SUMMARISE
+from nexus.services.turns.work import TurnWork, WorkSettings
+from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.waiting import until
+from tests.nexus.unit.services.turns_at_work import (
+    GOOD,
+    Memory,
+    ScriptedModel,
+    answer,
+    calls,
+    human,
+    remembering,
+    result,
+)
+
+
+async def a_run(memory: Memory, run_id: str = "a") -> None:
+    """A run with two calls, from its input to its answer."""
+    await memory.store.insert_message(human(run_id))
+    await memory.begin(run_id)
+    for row in (calls(run_id, "1", "2"), result(run_id, "2", "dry"), result(run_id, "1"), answer(run_id)):
+        await memory.record(row)
+
+
+def is_over(document: Row) -> bool:
+    """Whether the turn was closed."""
+    return document["work"] in {SUMMARISE, None}
+
+
+def is_summarised(document: Row) -> bool:
+    """Whether a model has done so."""
+    return bool(document["summaries"]["source"] == "model")
+
+
+async def test_a_turn_without_a_model() -> None:
+    """It is closed when its answer is known, with everything that it was, and summarised by rules."""
+    async with remembering() as memory:
+        await a_run(memory)
+        document = await memory.until(is_over)
+    assert (document["status"], document["rows"]) == ("completed", 5)
+    assert document["messages"] == ["msg_of_a", "calls_a_1_2", "result_a_2", "result_a_1", "answer_a"]
+    assert [(call["name"], call["success"], call["result"]) for call in document["tool_calls"]] == [
+        ("look", True, "156 beans are wet"),
+        ("look", True, "dry"),
+    ]
+    assert document["summaries"]["source"] == "fallback"
+    assert "156 beans" in document["summaries"]["detailed"]
+    assert (document["work"], document["attempts"]) == (SUMMARISE, 0)
+
+
+async def test_a_turn_with_a_model() -> None:
+    """The model is asked once, after the last result, and what it says is kept."""
+    model = ScriptedModel()
+    async with remembering(model=model) as memory:
+        await a_run(memory)
+        document = await memory.until(is_summarised)
+    assert document["summaries"] == {
+        **{name: GOOD[name] for name in ("brief", "detailed", "structured")},
+        "source": "model",
+    }
+    assert (document["insights"], document["work"], document["due_at"]) == (GOOD["insights"], None, None)
+    (asked,) = model.asked
+    assert "156 beans are wet" in asked
+    assert "They are wet." in asked
+
+
+async def test_a_model_that_was_not_there_yet() -> None:
+    """Turns that were summarised by rules are summarised by a model as soon as there is one."""
+    store = FakeStore()
+    async with remembering(store) as memory:
+        for run_id in ("a", "b"):
+            await a_run(memory, run_id)
+        for number in (1, 2):
+            await memory.until(is_over, number)
+    model = ScriptedModel()
+    async with remembering(store, model) as memory:
+        for number in (1, 2):
+            await memory.until(is_summarised, number)
+    assert len(model.asked) == 2
+
+
+async def test_a_result_that_comes_after_the_answer() -> None:
+    """The turn is not over before it, whatever order they are recorded in."""
+    async with remembering() as memory:
+        await memory.begin("a")
+        await memory.record(calls("a", "1"))
+        await memory.record(answer("a"))
+        await memory.until(lambda document: document["due_at"] > document["heard_at"])
+        (document,) = await memory.documents()
+        assert not is_over(document)
+        await memory.record(result("a", "1"))
+        document = await memory.until(is_over)
+    assert document["tool_calls"][0]["result"] == "156 beans are wet"
+
+
+async def test_a_turn_that_goes_on_after_its_summary() -> None:
+    """It is closed again, and summarised again with what has come."""
+    model = ScriptedModel()
+    async with remembering(model=model) as memory:
+        await a_run(memory)
+        await memory.until(is_summarised)
+        await memory.record(answer("a", "And 7 are dry.", id="later"))
+        document = await memory.until(lambda document: is_summarised(document) and document["rows"] == 6)
+    assert [("7 are dry" in asked) for asked in model.asked] == [False, True]
+    assert document["messages"][-1] == "later"
+
+
+@pytest.mark.parametrize(
+    ("rows", "status"), [([], "failed"), ([calls("a", "1")], "failed"), ([calls("a", "1", text="Let me")], "completed")]
+)
+async def test_a_turn_that_falls_silent(rows: list[Row], status: str) -> None:
+    """After a while it is over all the same."""
+    async with remembering(idle_s=0.05) as memory:
+        await memory.begin("a")
+        for row in rows:
+            await memory.store.insert_message(row)
+        await memory.store.turns.touch_run("o", "a", {"due_at": utc_now()})
+        memory.turns.work.wake()
+        document = await memory.until(is_over)
+    assert document["status"] == status
+    assert len(document["tool_calls"]) == len([row for row in rows if row["metadata"]["has_tool_calls"]])
+
+
+async def test_a_turn_that_is_overtaken() -> None:
+    """It is closed soon; a model is only asked when it has been silent for long, or its answer has come after all."""
+    model = ScriptedModel()
+    async with remembering(model=model) as memory:
+        await memory.begin("a")
+        await memory.begin("b")
+        document = await memory.until(is_over)
+        assert document["status"] == "completed"
+        assert document["due_at"] > document["heard_at"]
+        assert not model.asked
+        await memory.record(answer("a"))
+        await memory.until(is_summarised)
+    assert len(model.asked) == 1
+
+
+async def test_a_killed_replica() -> None:
+    """What it had claimed is done by another when the claim has run out."""
+    store, model = FakeStore(), ScriptedModel()
+    async with remembering(store) as memory:
+        await a_run(memory)
+        await memory.until(is_over)
+    now = utc_now()
+    claimed = await store.turns.claim(SUMMARISE, now, utc_now())
+    assert claimed is not None
+    async with remembering(store, model) as memory:
+        await memory.until(is_summarised)
+    assert len(model.asked) == 1
+
+
+async def test_a_stopped_replica() -> None:
+    """What it had in hand is given back at once."""
+    store, stuck = FakeStore(), ScriptedModel()
+    stuck.hang = True
+    async with remembering(store, stuck) as memory:
+        await a_run(memory)
+        await until(stuck.was_asked)
+    (document,) = await memory.documents()
+    assert document["due_at"] <= utc_now()
+    model = ScriptedModel()
+    async with remembering(store, model) as memory:
+        await memory.until(is_summarised)
+
+
+async def test_a_claim_is_held_for_as_long_as_the_work_takes() -> None:
+    """A model that takes longer than a claim lasts is asked once."""
+    store, slow = FakeStore(), ScriptedModel()
+    slow.hang = True
+    async with remembering(store, slow, lease_s=0.15) as memory, remembering(store, slow, lease_s=0.15):
+        await a_run(memory)
+        await memory.until(lambda document: document["work"] == SUMMARISE)
+        dates: set[datetime] = set()
+        with anyio.fail_after(20):
+            while len(dates) < 10:
+                dates.add((await memory.documents())[0]["due_at"])
+                await anyio.sleep(0.01)
+        assert len(slow.asked) == 1
+
+
+async def test_two_replicas_summarise_each_turn_once() -> None:
+    """Many turns at once, and no turn twice."""
+    store, model = FakeStore(), ScriptedModel()
+    async with remembering(store, model) as one, remembering(store, model) as two:
+        async with anyio.create_task_group() as tasks:
+            for number in range(40):
+                tasks.start_soon(a_run, (one, two)[number % 2], f"run_{number}")
+        for number in range(1, 41):
+            await one.until(is_summarised, number)
+    assert len(model.asked) == 40
+    assert set(Counter(model.asked).values()) <= {1, 40}
+
+
+def away() -> str:
+    """A model that cannot be reached."""
+    raise ModelUnavailableError("away")
+
+
+async def test_a_model_that_is_away() -> None:
+    """The summary by rules stays, and the model is asked again."""
+    model = ScriptedModel(away)
+    async with remembering(model=model) as memory:
+        await a_run(memory)
+        document = await memory.until(lambda document: document["work"] == SUMMARISE and bool(model.asked))
+        assert document["summaries"]["source"] == "fallback"
+        document = await memory.until(lambda document: document["due_at"] > document["heard_at"])
+        assert document["attempts"] == 0
+        await memory.store.turns.touch_run("o", "a", {"due_at": utc_now()})
+        await memory.until(is_summarised)
+
+
+@pytest.mark.parametrize("nonsense", ["", "I would rather not.", '{"brief": ', json.dumps({**GOOD, "detailed": " "})])
+async def test_a_model_that_talks_nonsense(nonsense: str) -> None:
+    """It is asked again later, less and less often; the summary by rules stays until it makes sense."""
+    model = ScriptedModel(*[nonsense] * 4)
+    async with remembering(model=model) as memory:
+        await a_run(memory)
+        first = await memory.until(lambda document: document["attempts"] == 1)
+        assert first["summaries"]["source"] == "fallback"
+        await memory.store.turns.touch_run("o", "a", {"due_at": utc_now()})
+        second = await memory.until(lambda document: document["attempts"] == 2)
+        await memory.store.turns.touch_run("o", "a", {"due_at": utc_now()})
+        document = await memory.until(is_summarised)
+    assert second["due_at"] - second["heard_at"] > first["due_at"] - first["heard_at"]
+    assert "Summary generation failed" not in json.dumps([first["summaries"], document["summaries"]])
+
+
+async def test_a_model_that_never_makes_sense() -> None:
+    """In the end it is not asked any more."""
+    model = ScriptedModel(*["nonsense"] * 100)
+    async with remembering(model=model) as memory:
+        await a_run(memory)
+        await memory.until(lambda document: document["attempts"] == 1)
+        await memory.store.turns.touch_run("o", "a", {"due_at": utc_now(), "attempts": 9})
+        document = await memory.until(lambda document: document["attempts"] == 10)
+    assert (document["work"], document["due_at"]) == (None, None)
+    assert document["summaries"]["source"] == "fallback"
+
+
+async def test_a_model_that_rests() -> None:
+    """No turn is taken in hand meanwhile."""
+    model = ScriptedModel()
+    model.resting_s = 5.0
+    async with remembering(model=model) as memory:
+        await a_run(memory)
+        document = await memory.until(is_over)
+        assert not model.asked
+        assert document["due_at"] <= utc_now()
+        model.resting_s = 0.0
+        await memory.until(is_summarised)
+
+
+async def test_a_store_that_goes_away_meanwhile() -> None:
+    """The work waits, and goes on when it is back."""
+    async with remembering(model=ScriptedModel(), lease_s=0.1) as memory:
+        await memory.begin("a")
+        memory.store.down = True
+        await memory.turns.heard(answer("a"))
+        memory.store.down = False
+        await memory.record(answer("a"))
+        await memory.until(is_summarised)
+
+
+@pytest.mark.parametrize("bad", [{"heard_at": "yesterday"}, {"task_context": 7}, {"thinking_phase": 1}])
+async def test_a_malformed_document(bad: dict[str, Any]) -> None:
+    """It does not stop the work on the others."""
+    async with remembering(model=ScriptedModel()) as memory:
+        await memory.begin("a")
+        await memory.store.turns.touch_run("o", "a", {**bad, "work": CLOSE, "due_at": utc_now()})
+        await memory.store.insert_message(human("b"))
+        await memory.begin("b")
+        await memory.record(answer("b"))
+        await memory.until(is_summarised, 2)
+
+
+async def test_rows_of_sub_agents_are_their_own_business() -> None:
+    """They do not touch the turn of the run that they stand in."""
+    async with remembering() as memory:
+        await memory.begin("a")
+        before = await memory.documents()
+        row = answer("a")
+        await memory.record({**row, "metadata": {**row["metadata"], "sub_agent_internal": True, "agent_id": "scout"}})
+        assert await memory.documents() == before
+
+
+def test_settings_have_defaults() -> None:
+    """Those of config.example.yml."""
+    store = FakeStore()
+    assert TurnWork(store.turns, store).settings == WorkSettings(
+        idle_s=300, summaries_at_once=4, again_s=30, lease_s=15
+    )
