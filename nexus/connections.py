@@ -18,10 +18,10 @@ from nexus.adapters.redis_pubsub import RedisPubSubBus
 from nexus.adapters.redis_streams import RedisStreamsBus
 from nexus.adapters.redis_urls import parse_redis_url
 from nexus.client import ContextClient
-from nexus.config import BusSettings, DatabaseSettings
+from nexus.config import BusSettings, DatabaseSettings, LlmSettings
 from nexus.core.errors import BusUnavailableError
 from nexus.core.models import new_message_id
-from nexus.core.ports import Acquired, Bus, DeadLetters, RequestLedger, Store
+from nexus.core.ports import Acquired, Bus, DeadLetters, LanguageModel, RequestLedger, Store
 from nexus.core.signing import Signing
 
 _GROUP: Final = "nexus"
@@ -118,6 +118,30 @@ def open_store(settings: DatabaseSettings) -> AbstractAsyncContextManager[Store]
         timeout_ms=settings.timeout_ms,
         server_selection_timeout_ms=settings.server_selection_timeout_ms,
     )
+
+
+@asynccontextmanager
+async def open_model(settings: LlmSettings) -> AsyncIterator[LanguageModel | None]:
+    """The model that writes summaries, which is reached when it is first asked; None where none is configured.
+
+    Raises:
+        ConfigError: the address or the key cannot be used.
+    """
+    if not settings.enabled:
+        yield None
+        return
+    from nexus.adapters.llm import ModelLimits, open_llm  # noqa: PLC0415  # takes 0.4 s, and many have no model
+
+    limits = ModelLimits(
+        timeout_s=settings.timeout_s,
+        retries=settings.retries,
+        max_concurrency=settings.max_concurrency,
+        breaker_failures=settings.breaker_failures,
+        breaker_rest_s=settings.breaker_rest_s,
+    )
+    base_url, api_key = settings.base_url.get_secret_value(), settings.api_key.get_secret_value()
+    async with open_llm(base_url, api_key, settings.model, limits) as model:
+        yield model
 
 
 @asynccontextmanager
