@@ -2,13 +2,15 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from typing import Final
 
 import anyio
 from rich.console import Console
+from rich.markup import escape
 
-from nexus.config import Settings
-from nexus.connections import open_bus, open_store, try_claim
-from nexus.core.errors import BusUnavailableError, ConfigError, NexusError
+from nexus.config import LlmSettings, Settings
+from nexus.connections import open_bus, open_model, open_store, try_claim
+from nexus.core.errors import BusUnavailableError, ConfigError, ModelUnavailableError, NexusError
 from nexus.core.models import new_message_id
 from nexus.core.ports import Bus, RequestLedger, Store
 from nexus.terminal import SEE_MONGODB, bus_advice
@@ -16,6 +18,30 @@ from nexus.tools.discovery import discover
 from nexus.tools.registry import ToolRegistry
 
 _PATIENCE_S = 5.0
+# What the model is asked: something that it can do only if it follows a schema.
+_QUESTION: Final = 'Answer with the JSON object {"ok": true} and nothing else.'
+_OK_SCHEMA: Final = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}},
+    "required": ["ok"],
+    "additionalProperties": False,
+}
+_NO_JSON: Final = "answers, but not with the JSON that it was asked for"
+# By how the reason begins.
+_MODEL_ADVICE: Final = {
+    "401": "correct llm.api_key (NEXUS_LLM__API_KEY)",
+    "403": "correct llm.api_key (NEXUS_LLM__API_KEY), or give its account the right to use llm.model",
+    "404": "correct llm.model, and llm.base_url, which usually ends in /v1",
+    "405": "correct llm.base_url, which usually ends in /v1",
+    "429": "look at the limits and the credit of your account at the endpoint",
+    "3": "correct llm.base_url: the endpoint is elsewhere, and redirections are not followed",
+    "5": "look at the log of the endpoint",
+    "no answer": "raise llm.timeout_s, or look at the endpoint: it may be loading the model",
+    "the certificate": "name the authority that signed it in the variable SSL_CERT_FILE, or correct llm.base_url",
+    "the answer is no": "correct llm.base_url, which usually ends in /v1",
+    _NO_JSON: "choose another llm.model, one that follows a JSON schema",
+}
+_SEE_MODEL: Final = "see that the endpoint runs, and llm.base_url and llm.model (NEXUS_LLM__BASE_URL, NEXUS_LLM__MODEL)"
 
 Check = Callable[[], Awaitable[str]]
 Advice = str | Callable[[Exception], str]
@@ -30,27 +56,30 @@ async def examine(settings: Settings, console: Console, quick: bool = False) -> 
             console, "ledger", lambda: _claim(transport.probe), bus_advice
         )
         store_answers = await _make(console, "database", lambda: _ping(store), SEE_MONGODB)
-        if quick or not store_answers:
+        if quick:
             return bus_answers and store_answers
         checks: list[tuple[str, Check, Advice]] = [
             ("indexes", lambda: _prepare(store), "see the reason; the user needs the right to make indexes"),
             ("settings", lambda: _stored(store, settings), "correct the document with scripts/database_manager.py"),
             ("tools", lambda: _tools(store, settings), "correct tools.modules"),
         ]
-        results = [await _make(console, *check) for check in checks]
-    return bus_answers and all(results)
+        results = [await _make(console, *check) for check in checks if store_answers]
+        # A call has a time limit of its own.
+        patience_s = settings.llm.timeout_s + _PATIENCE_S
+        results.append(await _make(console, "model", lambda: _ask(settings.llm), _model_advice, patience_s=patience_s))
+    return bus_answers and store_answers and all(results)
 
 
-async def _make(console: Console, name: str, check: Check, advice: Advice) -> bool:
+async def _make(console: Console, name: str, check: Check, advice: Advice, *, patience_s: float = _PATIENCE_S) -> bool:
     try:
-        with anyio.fail_after(_PATIENCE_S):
+        with anyio.fail_after(patience_s):
             finding = await check()
     except (NexusError, TimeoutError) as error:
-        reason = str(error) or f"no answer within {_PATIENCE_S:g} s"
+        reason = str(error) or f"no answer within {patience_s:g} s"
         to_do = advice if isinstance(advice, str) else advice(error)
         console.print(f"[red]wrong[/red]  {name}: {reason}. To do: {to_do}.", highlight=False, soft_wrap=True)
         return False
-    console.print(f"[green]ok[/green]     {name}: {finding}", highlight=False, soft_wrap=True)
+    console.print(f"[green]ok[/green]     {name}: {escape(finding)}", highlight=False, soft_wrap=True)
     return True
 
 
@@ -98,3 +127,20 @@ async def _tools(store: Store, settings: Settings) -> str:
     if faults:
         raise ConfigError(f"{len(faults)} stored definitions cannot be used: {faults[0]}")
     return f"{len(registry.list_tool_names())} known"
+
+
+async def _ask(settings: LlmSettings) -> str:
+    # What passes by itself need not be waited for: the doctor can be asked again.
+    async with open_model(settings.model_copy(update={"retries": 0})) as model:
+        if model is None:
+            return "not configured: summaries are made by rules"
+        started = anyio.current_time()
+        text = await model.complete(_QUESTION, "Is all well? Answer with JSON.", schema=_OK_SCHEMA, schema_name="ok")
+        # Some put a fence around it, or their thoughts before it, which a summary may have too.
+        if '"ok"' not in text:
+            raise ModelUnavailableError(_NO_JSON)
+        return f"{model.name} answers, {(anyio.current_time() - started) * 1_000:.0f} ms"
+
+
+def _model_advice(error: Exception) -> str:
+    return next((advice for known, advice in _MODEL_ADVICE.items() if str(error).startswith(known)), _SEE_MODEL)

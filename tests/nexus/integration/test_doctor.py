@@ -1,7 +1,7 @@
-"""`nexus doctor` on a Redis that is there and of no use."""
+"""`nexus doctor` on a Redis, and on a model, that is there and of no use."""
 
 import io
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import pytest
 from pydantic import SecretStr
@@ -9,10 +9,12 @@ from redis.asyncio import Redis
 from rich.console import Console
 
 from nexus.adapters.redis_client import open_redis
-from nexus.config import BusSettings, DatabaseSettings, Settings
+from nexus.config import BusSettings, DatabaseSettings, LlmSettings, Settings
 from nexus.doctor import examine
 from nexus.terminal import bus_advice
-from tests.nexus.support.redis_server import HOST, RedisServer, redis_server
+from tests.nexus.support.model_behaviours import Behaviour, body, good, knowing, saying, silent, status, wrapped
+from tests.nexus.support.model_server import model_server
+from tests.nexus.support.redis_server import HOST, RedisServer, free_port, redis_server
 
 
 @pytest.fixture
@@ -102,3 +104,91 @@ def test_other_errors() -> None:
     """A service that no sentinel knows, and what has no advice of its own."""
     assert "the name of their service" in bus_advice(Exception("MasterNotFoundError"))
     assert bus_advice(TimeoutError()).startswith("see that Redis runs")
+
+
+async def said_of_model(
+    mongo_uri: str, name: str, llm: Mapping[str, object], *, quick: bool = False
+) -> tuple[bool, str]:
+    """Whether all was well, and the lines; with these settings of the model, and no Redis."""
+    settings = Settings(
+        bus=BusSettings(mode="memory"),
+        database=DatabaseSettings(uri=SecretStr(mongo_uri), name=name),
+        llm=LlmSettings.model_validate(llm),
+    )
+    lines = io.StringIO()
+    well = await examine(settings, Console(file=lines, width=500), quick=quick)
+    return well, lines.getvalue()
+
+
+@pytest.mark.parametrize("behaviour", [good(), knowing("text"), wrapped("<think>Hm.</think>```json\n", "```")])
+async def test_a_model_that_answers(mongo_uri: str, database_name: str, behaviour: Behaviour) -> None:
+    """It is called by its name, and asked one short question."""
+    async with model_server(behaviour) as server:
+        well, lines = await said_of_model(mongo_uri, database_name, {"base_url": server.base_url, "model": "a[b/c]"})
+    assert well
+    assert "ok     model: a[b/c] answers, " in lines
+    assert {len(call.user) < 100 for call in server.asked} == {True}
+
+
+async def test_no_model(mongo_uri: str, database_name: str) -> None:
+    """That is well, too."""
+    well, lines = await said_of_model(mongo_uri, database_name, {})
+    assert well
+    assert "ok     model: not configured: summaries are made by rules" in lines
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "line"),
+    [
+        (
+            status(401, {"code": "invalid_api_key"}),
+            "401 invalid_api_key. To do: correct llm.api_key (NEXUS_LLM__API_KEY).",
+        ),
+        (status(403), "403 Forbidden. To do: correct llm.api_key"),
+        (status(404, {"code": "model_not_found"}), "404 model_not_found. To do: correct llm.model, and llm.base_url"),
+        (status(429), "429 Too Many Requests. To do: look at the limits and the credit"),
+        (status(302, location="/"), "302 Found. To do: correct llm.base_url: the endpoint is elsewhere"),
+        (status(503), "503 Service Unavailable. To do: look at the log of the endpoint"),
+        (
+            body(b"<html>", "text/html"),
+            "the answer is no chat completion. To do: correct llm.base_url, which usually ends",
+        ),
+        (silent(), "no answer within 0.2 s. To do: raise llm.timeout_s"),
+        (saying("Yes!"), "answers, but not with the JSON that it was asked for. To do: choose another llm.model"),
+    ],
+)
+async def test_a_model_of_no_use(mongo_uri: str, database_name: str, behaviour: Behaviour, line: str) -> None:
+    """What is wrong has its own advice, and is asked once."""
+    async with model_server(behaviour) as server:
+        llm = {"base_url": server.base_url, "model": "m", "timeout_s": 0.2, "api_key": "canary"}
+        well, lines = await said_of_model(mongo_uri, database_name, llm)
+    assert not well
+    assert f"wrong  model: {line}" in lines
+    assert "canary" not in lines
+    assert len(server.asked) == 1
+
+
+async def test_a_model_that_is_away(database_name: str) -> None:
+    """It is asked also where the database is away, and not at all in a hurry."""
+    place = f"{HOST}:{free_port()}"
+    nowhere, model = f"mongodb://{place}", {"base_url": f"http://{place}", "model": "m"}
+    well, lines = await said_of_model(nowhere, database_name, model)
+    assert not well
+    assert "wrong  database: " in lines
+    assert "indexes" not in lines
+    assert "wrong  model: no connection (ConnectError). To do: see that the endpoint runs" in lines
+    _, lines = await said_of_model(nowhere, database_name, model, quick=True)
+    assert "model" not in lines
+
+
+@pytest.mark.parametrize(
+    "llm", [{"base_url": "http://u:canary@:1", "model": "m"}, {"base_url": "http://h:0", "model": "m"}]
+)
+async def test_an_address_of_a_model_that_cannot_be_used(
+    mongo_uri: str, database_name: str, llm: dict[str, str]
+) -> None:
+    """It is one line like the others, and does not repeat it."""
+    well, lines = await said_of_model(mongo_uri, database_name, llm)
+    assert not well
+    assert "wrong  model: llm.base_url: names no host and port" in lines
+    assert "canary" not in lines

@@ -1,4 +1,4 @@
-"""What a model server may do with a call: answer as a good model would, talk nonsense, refuse, or say nothing at all."""
+"""What a model server may do with a call: answer as a good model would, talk nonsense, refuse, or say nothing."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping

@@ -153,10 +153,10 @@ class TestFaults:
         [
             (
                 "buss: {url: x}",
-                "buss: unknown; allowed: bus, context, database, layouts, memory, system, tools, user_defaults",
+                "buss: unknown; allowed: bus, context, database, layouts, llm, memory, system, tools, user_defaults",
             ),
             ("environment: x", "environment: unknown; allowed: bus, context, database,"),
-            ("memory: {size: 3}", "memory.size: unknown; allowed: history_context_size, truncate_chars"),
+            ("memory: {size: 3}", "memory.size: unknown; allowed: history_context_size, summary_detail_level, "),
             (
                 "user_defaults: {prompts: {friends_profile: {text: x}}}",
                 "user_defaults.prompts.friends_profile.text: unknown; allowed: content, description, editable",
@@ -184,9 +184,9 @@ class TestFaults:
             (
                 "NEXUS_BUSS__URL",
                 "x",
-                "buss: unknown; allowed: bus, context, database, layouts, memory, system, tools, user_defaults",
+                "buss: unknown; allowed: bus, context, database, layouts, llm, memory, system, tools, user_defaults",
             ),
-            ("NEXUS_MEMORY__SIZE", "3", "memory.size: unknown; allowed: history_context_size, truncate_chars"),
+            ("NEXUS_MEMORY__SIZE", "3", "memory.size: unknown; allowed: history_context_size, summary_detail_level, "),
             ("NEXUS_ENVIRONMENT__X", "3", "environment: unknown; allowed: bus, context,"),
             ("NEXUS_BUS__MODE", "kafka", "bus.mode: Input should be 'pubsub', 'streams' or 'memory'"),
             ("NEXUS_BUS__LEASE_MS", "", "bus.lease_ms: Input should be a valid integer"),
@@ -270,13 +270,40 @@ class TestClusters:
         assert said.endswith("'prod.{nexus}:'")
 
 
+class TestModels:
+    """A model is there or it is not."""
+
+    def test_by_variables(self) -> None:
+        """As a container is given them; an empty one is none."""
+        empty = dict.fromkeys(("NEXUS_LLM__BASE_URL", "NEXUS_LLM__API_KEY", "NEXUS_LLM__MODEL"), "")
+        assert not load_settings(None, empty).llm.enabled
+        given = {"NEXUS_LLM__BASE_URL": "https://h/v1", "NEXUS_LLM__MODEL": "a/b:c", "NEXUS_LLM__API_KEY": "123"}
+        llm = load_settings(None, given).llm
+        assert (llm.enabled, llm.base_url.get_secret_value(), llm.model) == (True, "https://h/v1", "a/b:c")
+        assert llm.api_key.get_secret_value() == "123"
+
+    @pytest.mark.parametrize("given", [{"NEXUS_LLM__BASE_URL": "http://h"}, {"NEXUS_LLM__MODEL": "m"}])
+    def test_half_a_model(self, given: dict[str, str]) -> None:
+        """Whoever gives a part of it means the whole."""
+        assert "llm: base_url and model belong together" in fault(None, "", **given)
+
+    @pytest.mark.parametrize("address", ["h:80/v1", "ftp://hunter2-canary", "http://", "http://hunter2-canary x"])
+    def test_what_is_no_address(self, address: str) -> None:
+        """It is said what is one."""
+        said = fault(None, "", NEXUS_LLM__BASE_URL=address, NEXUS_LLM__MODEL="m")
+        assert "llm.base_url: An address that begins with http:// or https:// is needed" in said
+        assert SECRET not in said
+
+
 class TestSecrets:
     """Addresses with passwords show nowhere."""
 
     def test_not_in_a_repr(self) -> None:
         """Neither the repr nor the text nor a dump in JSON holds them."""
         url = f"redis://:{SECRET}@h"
-        settings = load_settings(None, {"NEXUS_BUS__URL": url, "NEXUS_DATABASE__URI": f"mongodb://u:{SECRET}@h"})
+        named = {"NEXUS_BUS__URL": url, "NEXUS_DATABASE__URI": f"mongodb://u:{SECRET}@h"}
+        named |= {"NEXUS_LLM__BASE_URL": f"http://u:{SECRET}@h", "NEXUS_LLM__API_KEY": SECRET, "NEXUS_LLM__MODEL": "m"}
+        settings = load_settings(None, named)
         assert SECRET not in repr(settings) + str(settings) + settings.model_dump_json() + repr(settings.model_dump())
         assert settings.bus.url.get_secret_value() == url
 
