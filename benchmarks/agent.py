@@ -21,6 +21,7 @@ from nexus.services.context.placement import insert_messages_at_position, pinned
 from nexus.services.context.session_state import SessionState
 from nexus.services.context.transcript import said_in_run
 from nexus.services.context.validity import admit
+from nexus.services.context.window import Window
 
 REPEATS: Final = 7
 TURNS: Final = 200
@@ -67,11 +68,14 @@ def assembling() -> Table:
     rows = [row for turn in session(TURNS) for row in turn.rows()]
     first = 0.0
     for count in (20, 200, 1_000, len(rows)):
-        given = AgentInput(rows=rows[:count][::-1], current_input="And now?", role="You help.")
-        cost = statistics.median(_milliseconds(assemble_agent, given) for _ in range(REPEATS)) / count * 1e3
+        cost = statistics.median(_milliseconds(_assemble, rows[:count][::-1]) for _ in range(REPEATS)) / count * 1e3
         first = first or cost
         table.add_row(f"{count:,}", f"{cost * count / 1e3:.2f}", f"{cost:.1f}", f"{cost / first:.2f}")
     return table
+
+
+def _assemble(rows: Sequence[dict[str, Any]]) -> None:
+    assemble_agent(AgentInput(window=Window.of(rows), current_input="And now?", role="You help."))
 
 
 def reusing() -> Table:
@@ -134,7 +138,7 @@ def _prompt(
     variant: Variant, rows: Sequence[dict[str, Any]], turn: Turn, later: Sequence[Message], step: int
 ) -> list[Chat]:
     given = AgentInput(
-        rows=rows,
+        window=Window.of(rows),
         current_input=turn.messages[0].content,
         role="" if variant == "none" else "You are a careful research assistant. " * 20,
         state=SessionState() if variant == "none" else state_at(turn.number, step),

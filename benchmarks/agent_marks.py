@@ -14,6 +14,7 @@ from nexus.services.context.layouts import AgentInput, assemble_agent
 from nexus.services.context.placement import Placement
 from nexus.services.context.transcript import said_in_run
 from nexus.services.context.validity import admit
+from nexus.services.context.window import Window
 
 ROUNDS: Final = 40
 EARLIER_RUNS: Final = 20
@@ -55,7 +56,7 @@ def _calls(
     for step, later in enumerate(run.builds()):
         assembled = assemble_agent(
             AgentInput(
-                rows=rows,
+                window=Window.of(rows),
                 current_input=run.messages[0].content,
                 role="You are a careful research assistant. " * 20,
                 state=state_at(EARLIER_RUNS, step // every),

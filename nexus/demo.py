@@ -33,7 +33,7 @@ _PAUSE_S: Final = 0.02
 
 
 def load_sample(name: str) -> Any:
-    """A shipped sample: `conversation`, `tools`, or `agent_session` (rows as they are stored)."""
+    """A shipped sample: `conversation`, `tools`, `agent_session` (rows as they are stored), or `turns` of it."""
     return json.loads(resources.files("nexus").joinpath("samples", f"{name}.json").read_text(encoding="utf-8"))
 
 
@@ -150,11 +150,12 @@ def show_context(console: Console, content: Mapping[str, Any]) -> None:
     console.print(_manifest_table(content["context"]["blocks"]))
     context = content["context"]
     history, prefix = context["history"], context["prefix"]
-    merged = "" if context["layout"] == "agent" else f"{history['merged']} messages after merging, "
-    console.print(
-        f"History: {history['fetched']} rows read, {merged}{history['shown']} messages shown, "
-        f"{history['repaired']} repaired or left out."
-    )
+    merged = f"{history['merged']} messages after merging, " if context["layout"] == "dialogue" else ""
+    if context["layout"] != "thinking":
+        console.print(
+            f"History: {history['fetched']} rows read, {merged}{history['shown']} messages shown, "
+            f"{history['repaired']} repaired or left out."
+        )
     console.print(
         f"Prefix that the next build shares: {prefix['messages']} messages, sha256 {prefix['sha256'][:12]}..."
     )
@@ -165,12 +166,14 @@ def show_context(console: Console, content: Mapping[str, Any]) -> None:
 
 def _labels(blocks: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, str]]:
     """By its index, what stands above each message besides its role, and the style of its frame."""
-    labels = {}
+    labels: dict[int, tuple[str, str]] = {}
     for block in blocks:
         pinned = block["tag"] in PINNED_TAGS
         size = f"  [{block['tag']}]  {block['bytes']} bytes{', pinned' if pinned else ''}"
         style = "bold green" if pinned else "none"
-        labels[block["index"]] = (size, style)
+        # Several blocks may be one message.
+        before, _ = labels.get(block["index"], ("", style))
+        labels[block["index"]] = (before + size, style)
         for index in range(block["index"] + 1, block["index"] + block.get("messages", 1)):
             labels[index] = (f"  [{block['tag']}]", style)
     return labels

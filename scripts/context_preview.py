@@ -1,24 +1,43 @@
 """Assemble a context from a shipped sample, by the real code and without servers, and show it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Final, get_args
 
 import typer
 from rich.console import Console
 
+from nexus.core.turns import LEVELS, Level, ThinkingRound
 from nexus.demo import load_sample, show_context
 from nexus.services.context.agents import MAIN
+from nexus.services.context.assembled import Assembled
 from nexus.services.context.formats import FORMATS
-from nexus.services.context.layouts import AgentInput, Assembled, DialogueInput, assemble_agent, assemble_dialogue
+from nexus.services.context.layouts import (
+    AgentInput,
+    DialogueInput,
+    ThinkingInput,
+    assemble_agent,
+    assemble_dialogue,
+    assemble_thinking,
+)
 from nexus.services.context.pinned import what_to_pin
 from nexus.services.context.placement import PINNED_FROM_END, Placement
 from nexus.services.context.prefix import in_format
+from nexus.services.context.remembered import Remembered, read_turns
 from nexus.services.context.request import DEFAULT_FORMAT, LAYOUTS
 from nexus.services.context.session_state import SessionState, read_state
+from nexus.services.context.window import Window
 
 _PLACEMENTS: Final[tuple[Placement, ...]] = get_args(Placement)
 _LIMIT: Final = 20
+_LEVEL: Final[Level] = "detailed"
+# In which layouts an option says something.
+_OPTIONS: Final = {
+    "--limit": {"dialogue"},
+    "--placement": {"agent"},
+    "--from-end": {"agent"},
+    "--level": {"agent", "thinking"},
+}
 
 
 def main(  # noqa: PLR0917  # typer makes options of them
@@ -34,25 +53,32 @@ def main(  # noqa: PLR0917  # typer makes options of them
     from_end: Annotated[
         int | None, typer.Option(min=0, help=f"Layout agent: pinned_from_end ({PINNED_FROM_END}).")
     ] = None,
+    level: Annotated[
+        str | None, typer.Option(help=f"Layouts agent and thinking: one of {', '.join(LEVELS)} ({_LEVEL}).")
+    ] = None,
 ) -> None:
     """Show what a model would be given for the closing question of the sample conversation."""
     for option, value, allowed in (
         ("--layout", layout, LAYOUTS),
         ("--format", form, FORMATS),
         ("--placement", placement, (None, *_PLACEMENTS)),
+        ("--level", level, (None, *LEVELS)),
     ):
         if value not in allowed:
             raise typer.BadParameter(
                 f"{value!r} is unknown; allowed: {', '.join(filter(None, allowed))}", param_hint=option
             )
-    of_others = {"--limit": limit} if layout == "agent" else {"--placement": placement, "--from-end": from_end}
-    for option, given in of_others.items():
-        if given is not None:
+    options = {"--limit": limit, "--placement": placement, "--from-end": from_end, "--level": level}
+    for option, given in options.items():
+        if given is not None and layout not in _OPTIONS[option]:
             raise typer.BadParameter(f"says nothing in the layout {layout}", param_hint=option)
     tools = sorted(load_sample("tools"), key=lambda tool: str(tool["function"]["name"]))
+    detail = next((known for known in LEVELS if known == level), _LEVEL)
     if layout == "agent":
         chosen = next((known for known in _PLACEMENTS if known == placement), _PLACEMENTS[0])
-        assembled = _agent(chosen, PINNED_FROM_END if from_end is None else from_end)
+        assembled = _agent(chosen, PINNED_FROM_END if from_end is None else from_end, detail)
+    elif layout == "thinking":
+        assembled = _thinking(detail)
     else:
         assembled = _dialogue(tools, _LIMIT if limit is None else limit)
     context = {**assembled.manifest, "notes": assembled.repairs, "timings_ms": {}}
@@ -81,21 +107,42 @@ def _dialogue(tools: Sequence[dict[str, Any]], limit: int) -> Assembled:
     )
 
 
-def _agent(placement: Placement, from_end: int) -> Assembled:
+def _agent(placement: Placement, from_end: int, level: Level) -> Assembled:
     sample = load_sample("agent_session")
     role, state = what_to_pin(MAIN, read_state(sample["state"], "state"), SessionState())
+    window = Window.of(sample["rows"])
     return assemble_agent(
         AgentInput(
-            rows=sample["rows"],
+            window=window,
+            remembered=_remembered(level, window.runs),
             current_input=sample["question"]["text"],
             role=role,
             state=state,
-            current_run_id="run_preview",
             placement=placement,
             pinned_from_end=from_end,
             input_id="preview",
         )
     )
+
+
+def _thinking(level: Level) -> Assembled:
+    sample = load_sample("turns")
+    return assemble_thinking(
+        ThinkingInput(
+            current_input=load_sample("agent_session")["question"]["text"],
+            remembered=_remembered(level),
+            workspace=sample["workspace_context"],
+            rounds=[ThinkingRound(**item) for item in sample["thinking_rounds"]],
+            input_id="preview",
+        )
+    )
+
+
+def _remembered(level: Level, shown: Collection[str] = ()) -> Remembered:
+    """The goal, and the turns of other runs than those that are shown."""
+    sample = load_sample("turns")
+    turns, _ = read_turns([turn for turn in sample["turns"] if turn["run_id"] not in shown], level)
+    return Remembered(sample["task_context"], sample["turns"][-1]["id"], level, turns)
 
 
 def _rows(run: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,4 +1,8 @@
-"""The named parts of a message list, with what the manifest says of them (CONTRACT §8). Pure."""
+"""The named parts of a message list, with what the manifest says of them (CONTRACT §8). Pure.
+
+A section is one part or several, and one message or several: what the manifest says of each part names the message in
+which it begins.
+"""
 
 import json
 from collections.abc import Sequence
@@ -10,15 +14,15 @@ from nexus.services.context.validity import Admitted
 
 
 class Section(Protocol):
-    """A named part: a message that was rendered, or messages as they were said."""
+    """Parts that belong together: a message that was rendered, or messages as they were said."""
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The part as messages of the list."""
+        """The section as messages of the list."""
         ...
 
-    def describe(self, index: int) -> dict[str, Any]:
-        """The part's entry in the manifest; `index` is the place of its first message in the list."""
+    def describe(self, index: int) -> list[dict[str, Any]]:
+        """The entries of its parts in the manifest; `index` is the place of its first message in the list."""
         ...
 
 
@@ -49,18 +53,37 @@ class Block:
         """The block as the one message that it is."""
         return [{"role": self.role, "content": self.text}]
 
-    def describe(self, index: int) -> dict[str, Any]:
+    def describe(self, index: int) -> list[dict[str, Any]]:
         """The block's entry in the manifest; `index` is its place in the message list."""
-        return {
-            "tag": self.tag,
-            "role": self.role,
-            "index": index,
-            "bytes": len(self.text.encode()),
-            "sources": list(self.sources),
-            "truncated": self.truncated,
-            "dropped": self.dropped,
-            "escaped": self.escaped,
-        }
+        return [
+            {
+                "tag": self.tag,
+                "role": self.role,
+                "index": index,
+                "bytes": len(self.text.encode()),
+                "sources": list(self.sources),
+                "truncated": self.truncated,
+                "dropped": self.dropped,
+                "escaped": self.escaped,
+            }
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Blocks of one role that are one message, with a blank line between two."""
+
+    blocks: Sequence[Block]
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The one message; none without blocks."""
+        text = "\n\n".join(block.text for block in self.blocks)
+        return [{"role": block.role, "content": text} for block in self.blocks[:1]]
+
+    def describe(self, index: int) -> list[dict[str, Any]]:
+        """The entries of the blocks, all of them at the place of the message."""
+        return [entry for block in self.blocks for entry in block.describe(index)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +105,22 @@ class Passage:
         """The admitted messages from `start` to `end`."""
         return cls(tag, admitted.messages[start:end], admitted.origins[start:end], dropped)
 
-    def describe(self, index: int) -> dict[str, Any]:
+    def describe(self, index: int) -> list[dict[str, Any]]:
         """The passage's entry in the manifest. `bytes` are those of its compact JSON."""
         said = [origin for origin in self.origins if origin is not None]
-        return {
-            "tag": self.tag,
-            "role": self.messages[0]["role"],
-            "index": index,
-            "messages": len(self.messages),
-            "bytes": len(compact(self.messages)),
-            "sources": [origin.source for origin in said if origin.source],
-            "truncated": 0,
-            "dropped": self.dropped,
-            "escaped": sum(origin.escaped for origin in said),
-        }
+        return [
+            {
+                "tag": self.tag,
+                "role": self.messages[0]["role"],
+                "index": index,
+                "messages": len(self.messages),
+                "bytes": len(compact(self.messages)),
+                "sources": [origin.source for origin in said if origin.source],
+                "truncated": 0,
+                "dropped": self.dropped,
+                "escaped": sum(origin.escaped for origin in said),
+            }
+        ]
 
 
 def compact(value: Any) -> bytes:

@@ -2,22 +2,29 @@
 
 Rules of this module:
 
-- What is pinned is made anew for every build. The history is that of the run's first build, and so are the tools.
+- What is pinned is made anew for every build. The history is that of the run's first build, and so are the tools and
+  what is remembered of earlier turns.
 - A sub-agent that has no role has asked nothing: nothing of it is recorded.
 """
 
 from collections.abc import Sequence
 
+import anyio
+
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.metrics import Part, Stage
 from nexus.services.context.agents import missing_role
+from nexus.services.context.assembled import Assembled
 from nexus.services.context.build_parts import Build, BuildParts
 from nexus.services.context.cutoff import UntilShown
 from nexus.services.context.gathering import GatheredSession, gather_session
-from nexus.services.context.layouts import AgentInput, Assembled, assemble_agent
+from nexus.services.context.layouts import AgentInput, assemble_agent
 from nexus.services.context.pinned import is_role_given, what_to_pin
 from nexus.services.context.prefix import RunPrefix, RunView
+from nexus.services.context.recall import Known, needs_goal, recall
+from nexus.services.context.remembered import Remembered
 from nexus.services.context.request import BuildRequest
+from nexus.services.context.window import Window
 
 
 async def build_agent(parts: BuildParts, build: Build) -> RunPrefix:
@@ -31,7 +38,8 @@ async def build_agent(parts: BuildParts, build: Build) -> RunPrefix:
     if not kept:
         return await _build_first(parts, build)
     view = RunView.from_bytes(kept)
-    gathered, assembled = await _gather(parts, build, view)
+    parts.go_on(build, view.remembered.goal)
+    gathered, _, assembled = await _gather(parts, build, view)
     return _prefix(gathered, assembled, view)
 
 
@@ -40,13 +48,14 @@ async def _build_first(parts: BuildParts, build: Build) -> RunPrefix:
     begun = None
     if build.request.agent.kind == "main" or is_role_given(build.request.agent, build.request.state):
         begun = await parts.begin_run(build)
-    gathered, assembled = await _gather(parts, build, None)
-    notes, recorded = begun or await parts.begin_run(build)
-    view = RunView(UntilShown.of(gathered.rows), gathered.cut, parts.tools.get_all_tool_definitions())
+    gathered, remembered, assembled = await _gather(parts, build, None)
+    begun = begun or await parts.begin_run(build)
+    tools = parts.tools.get_all_tool_definitions()
+    view = RunView(UntilShown.of(gathered.rows), gathered.cut, tools, remembered)
     if gathered.complete and not gathered.degraded:
         view = RunView.from_bytes(await parts.keep(build, view.to_bytes()))
-    prefix = _prefix(gathered, assembled, view, notes)
-    await parts.written(recorded, prefix, build.deadline)
+    prefix = _prefix(gathered, assembled, view, begun.notes)
+    await parts.written(begun, prefix, build.deadline)
     return prefix
 
 
@@ -55,38 +64,49 @@ def _prefix(gathered: GatheredSession, assembled: Assembled, view: RunView, note
     return RunPrefix(assembled.messages, assembled.manifest, view.tools, gathered.degraded, all_notes)
 
 
-async def _gather(parts: BuildParts, build: Build, view: RunView | None) -> tuple[GatheredSession, Assembled]:
+async def _gather(
+    parts: BuildParts, build: Build, view: RunView | None
+) -> tuple[GatheredSession, Remembered, Assembled]:
+    request, kept = build.request, view.remembered if view else None
+    deadline = anyio.current_time() + build.seconds
     with parts.measured(Stage.GATHER, build.timings_ms):
         gathered = await gather_session(
-            build.request,
+            request,
             parts.conversation,
             parts.states,
+            parts.turns if needs_goal(request, kept) else None,
             messages=build.settings.history_messages,
             until=view.until if view else None,
-            seconds=build.seconds,
+            deadline=deadline,
         )
         if view:
             # Those that are left out may be of the same moment as the others, and are then not read any more.
             gathered.cut = view.cut
+        # Which turns are read depends on what is shown of the session.
+        window = Window.of(gathered.rows, request.agent, cut=gathered.cut, current_run_id=request.run_id)
+        known = Known.beside(window, gathered.goal, kept, missing=Part.HISTORY in gathered.degraded)
+        remembered = await recall(
+            parts.turns, build, known, deadline=deadline, degraded=gathered.degraded, notes=gathered.notes
+        )
         parts.take_note(gathered.degraded, build.settings)
     with parts.measured(Stage.ASSEMBLE, build.timings_ms):
-        return gathered, _assemble(build, gathered)
+        return gathered, remembered, _assemble(build, gathered, window, remembered)
 
 
-def _assemble(build: Build, gathered: GatheredSession) -> Assembled:
+def _assemble(build: Build, gathered: GatheredSession, window: Window, remembered: Remembered) -> Assembled:
     request, settings = build.request, build.settings
     role, state = what_to_pin(request.agent, request.state, gathered.state)
     if request.agent.kind == "sub" and not role:
         raise _without_role(request, gathered.degraded)
     return assemble_agent(
         AgentInput(
-            rows=gathered.rows,
-            cut=gathered.cut,
+            window=window,
+            remembered=remembered,
+            whole=not {Part.HISTORY, Part.TURNS} & {*gathered.degraded},
             current_input=request.current_input,
             agent=request.agent,
             role=role,
             state=state,
-            current_run_id=request.run_id,
             placement=settings.placement,
             pinned_from_end=settings.pinned_from_end,
             input_id=request.human.id,

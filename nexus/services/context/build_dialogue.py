@@ -11,13 +11,14 @@ async def build_dialogue(parts: BuildParts, build: Build) -> RunPrefix:
     """The messages that every build of the run begins with. A context with something missing is not kept."""
     kept = await parts.kept(build.request)
     if kept:
+        parts.go_on(build)
         return RunPrefix.from_bytes(kept)
-    notes, recorded = await parts.begin_run(build)
+    begun = await parts.begin_run(build)
     prefix, complete = await _fresh(parts, build)
-    prefix.notes.extend(notes)
+    prefix.notes.extend(begun.notes)
     if complete and not prefix.degraded:
         prefix = RunPrefix.from_bytes(await parts.keep(build, prefix.to_bytes()))
-    await parts.written(recorded, prefix, build.deadline)
+    await parts.written(begun, prefix, build.deadline)
     return prefix
 
 

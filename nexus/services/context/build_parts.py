@@ -11,7 +11,8 @@ import structlog
 
 from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError
 from nexus.core.metrics import Event, Metrics, Part, Stage
-from nexus.core.ports import Conversation, DocumentStore, RequestLedger, RunOrigin
+from nexus.core.ports import Conversation, DocumentStore, RequestLedger, RunOrigin, TurnSource
+from nexus.core.turns import Level, TurnStart
 from nexus.services.context.gathering import StateSource
 from nexus.services.context.placement import PINNED_FROM_END, Placement
 from nexus.services.context.prefix import RunPrefix, prefix_key
@@ -20,7 +21,7 @@ from nexus.tools.registry import ToolRegistry
 
 _log = structlog.get_logger(__name__)
 
-# How long an answer that is otherwise ready waits for its input to be recorded.
+# How long an answer that is otherwise ready waits for its input to be recorded, and for its turn.
 _RECORDING_S: Final = 0.25
 _OF_ANOTHER: Final = (
     "run.metadata.agent: another agent began the run, so results that are not marked are recorded as that one's"
@@ -42,6 +43,8 @@ class BuilderSettings:
         keep_prefix_ms: for how long the first messages of a run are kept for its later builds.
         history_messages: rows of a session that the agent layout shows at most.
         placement, pinned_from_end: where the agent layout puts the pinned block.
+        summary_detail_level: how much is shown of each earlier turn.
+        turns_shown: earlier turns that are shown at most.
     """
 
     default_layout: str = "dialogue"
@@ -53,6 +56,8 @@ class BuilderSettings:
     history_messages: int = 1_000
     placement: Placement = "from_end"
     pinned_from_end: int = PINNED_FROM_END
+    summary_detail_level: Level = "detailed"
+    turns_shown: int = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,19 @@ class Build:
     timings_ms: dict[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A run as its first build has begun it.
+
+    Attributes:
+        notes: for the manifest.
+        kept: each is set when something of the run is stored: its input, its turn. What will not be is not there.
+    """
+
+    notes: list[str]
+    kept: tuple[anyio.Event, ...]
+
+
 class BuildParts:
     """The parts that builds are made with."""
 
@@ -82,22 +100,34 @@ class BuildParts:
         tools: ToolRegistry,
         ledger: RequestLedger,
         states: StateSource,
+        turns: TurnSource,
         metrics: Metrics,
     ) -> None:
         self.conversation = conversation
         self.documents = documents
         self.tools = tools
         self.states = states
+        self.turns = turns
         self._ledger = ledger
         self._metrics = metrics
 
-    async def begin_run(self, build: Build) -> tuple[list[str], anyio.Event | None]:
-        """Have every replica know where the run belongs, and its input recorded, in its first build.
+    async def begin_run(self, build: Build) -> Begun:
+        """Have every replica know where the run belongs, its input recorded, and it remembered, in its first build."""
+        notes = await self._say_origin(build)
+        kept = (self._record(build.request), self._begin_turn(build.request))
+        return Begun(notes, tuple(event for event in kept if event is not None))
 
-        Returns:
-            Notes, and an event that is set when the input is recorded; None when it will not be.
+    def go_on(self, build: Build, goal: str = "") -> None:
+        """Have the run's turn take over what a later build brings; nobody waits for that.
+
+        Args:
+            build: the later build.
+            goal: the one that the run began with; `""` where nobody knows.
         """
-        return await self._say_origin(build), self._record(build.request)
+        brought = build.request.turn
+        thought = build.request.layout == "thinking" and brought.thinking_rounds
+        if thought or brought.task_context not in {"", goal}:
+            self._begin_turn(build.request)
 
     async def _say_origin(self, build: Build) -> list[str]:
         request = build.request
@@ -120,11 +150,35 @@ class BuildParts:
             _log.error("input_not_recorded", request_id=request.request_id, reason="too much is waiting")
         return recorded
 
-    async def written(self, recorded: anyio.Event | None, prefix: RunPrefix, deadline: float) -> None:
-        """Wait a moment for the input to be recorded, unless the store is away."""
-        if recorded is not None and Part.HISTORY not in prefix.degraded:
+    def _begin_turn(self, request: BuildRequest) -> anyio.Event | None:
+        if request.origin.sub_agent is not None:
+            # What a sub-agent does is part of the turn of the run that sent it.
+            return None
+        kept = self.turns.begin_turn(
+            TurnStart(
+                owner_key=request.owner_key,
+                session_id=request.session_id,
+                run_id=request.run_id,
+                timestamp=request.human.timestamp,
+                input=request.current_input,
+                input_id=request.human.id,
+                task_context=request.turn.task_context,
+                workspace_context=request.turn.workspace_context,
+                thinking=request.layout == "thinking",
+                rounds=request.turn.thinking_rounds,
+            )
+        )
+        if kept is None:
+            self._metrics.count(Event.TURN_LOST)
+            _log.error("turn_not_recorded", request_id=request.request_id, reason="too much is waiting")
+        return kept
+
+    async def written(self, begun: Begun, prefix: RunPrefix, deadline: float) -> None:
+        """Wait a moment for the run's input and turn to be stored, unless the store is away."""
+        if not {Part.HISTORY, Part.TURNS} & {*prefix.degraded}:
             with anyio.move_on_after(min(_RECORDING_S, deadline - anyio.current_time())):
-                await recorded.wait()
+                for event in begun.kept:
+                    await event.wait()
 
     async def kept(self, request: BuildRequest) -> bytes | None:
         """What the first build of the run has kept for this one."""
@@ -141,13 +195,15 @@ class BuildParts:
             return mine
 
     def take_note(self, degraded: list[str], settings: BuilderSettings) -> None:
-        """Add the tools to what is missing, if they are, and count it.
+        """Add the tools to what is missing, if they are, put it in order, and count it.
 
         Raises:
             RequestError: HISTORY_UNAVAILABLE, where settings want that rather than a context without history.
         """
         if not self.tools.complete:
             degraded.append(Part.TOOLS.value)
+        # Which part failed first is chance; the answer must not depend on it.
+        degraded.sort()
         for part in degraded:
             self._metrics.degraded(Part(part))
         if Part.HISTORY in degraded and settings.on_history_failure == "error":

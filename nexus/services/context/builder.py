@@ -4,8 +4,9 @@ Rules of this module:
 
 - Everything that is read is read at once, under one deadline. What cannot be had in time is missing from the context,
   which says so in `degraded`; the history may be demanded instead (`on_history_failure`).
-- The first build of a run records its input. It keeps what later builds begin with: in the dialogue layout its first
-  messages, in the agent layout where the history ended, so that what is pinned can be new each time.
+- The first build of a run records its input and has it remembered as a turn. It keeps what later builds begin with: in
+  the dialogue layout its first messages, in the others where the history ended and what was remembered, so that what is
+  pinned or thought can be new each time.
 - Of a context with parts missing nothing is kept: a later build of the run may be whole again.
 """
 
@@ -18,11 +19,13 @@ import structlog
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.metrics import Metrics, NoMetrics, Stage
 from nexus.core.models import Message, Role, new_run_id
-from nexus.core.ports import Conversation, DocumentStore, RequestLedger
+from nexus.core.ports import Conversation, DocumentStore, RequestLedger, Row, TurnSource
+from nexus.core.turns import Goal, TurnStart
 from nexus.services.context.answers import answer, error_answer
 from nexus.services.context.build_agent import build_agent
 from nexus.services.context.build_dialogue import build_dialogue, fresh_dialogue
 from nexus.services.context.build_parts import Build, BuilderSettings, BuildParts
+from nexus.services.context.build_thinking import build_thinking
 from nexus.services.context.gathering import StateSource
 from nexus.services.context.prefix import RunPrefix, in_format
 from nexus.services.context.request import BuildRequest, read_request
@@ -55,9 +58,18 @@ class ContextBuilder:
         settings: BuilderSettings | None = None,
         *,
         states: StateSource | None = None,
+        turns: TurnSource | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        self._parts = BuildParts(conversation, documents, tools, ledger, states or _NoStates(), metrics or NoMetrics())
+        self._parts = BuildParts(
+            conversation,
+            documents,
+            tools,
+            ledger,
+            states or _NoStates(),
+            turns or _NoTurns(),
+            metrics or NoMetrics(),
+        )
         self.settings = settings or BuilderSettings()
 
     async def handle_build_request(
@@ -133,9 +145,23 @@ class ContextBuilder:
 _LAYOUTS: Final[Mapping[str, Callable[[BuildParts, Build], Awaitable[RunPrefix]]]] = {
     "dialogue": build_dialogue,
     "agent": build_agent,
+    "thinking": build_thinking,
 }
 
 
 class _NoStates:
     async def get(self, owner_key: str, session_id: str) -> SessionState:  # noqa: ARG002  # there is none for anybody
         return SessionState()
+
+
+class _NoTurns:
+    def begin_turn(self, _start: TurnStart) -> anyio.Event:
+        nothing_to_wait_for = anyio.Event()
+        nothing_to_wait_for.set()
+        return nothing_to_wait_for
+
+    async def goal(self, *_run: str) -> Goal:
+        return Goal()
+
+    async def past_turns(self, *_session: str, **_page: Any) -> list[Row]:
+        return []

@@ -9,7 +9,8 @@ import structlog
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Part
-from nexus.core.ports import Conversation, Cutoff, DocumentStore, Row, RunOrigin
+from nexus.core.ports import Conversation, Cutoff, DocumentStore, Row, RunOrigin, TurnSource
+from nexus.core.turns import Goal
 from nexus.services.context.pinned import is_all_given
 from nexus.services.context.request import BuildRequest, read_history_size
 from nexus.services.context.session_state import SessionState
@@ -41,12 +42,14 @@ class GatheredSession:
         rows: of the session, newest first.
         cut: the session has older rows.
         state: what is stored of the session's state; an empty one also where it was not needed.
+        goal: what is stored of it; None where it was not read.
         complete, degraded, notes: as for `Gathered`.
     """
 
     rows: Sequence[Row] = ()
     cut: bool = False
     state: SessionState = field(default_factory=SessionState)
+    goal: Goal | None = None
     complete: bool = True
     degraded: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -116,14 +119,12 @@ async def gather(
     gathered.history_size = first_size
     async with anyio.create_task_group() as tasks:
         if request.user_profile is None:
-            tasks.start_soon(_within, ends_at - seconds * _PROFILE, "profile", read_profile, gathered.degraded)
-        tasks.start_soon(_within, ends_at, "history", read_history, gathered.degraded)
+            tasks.start_soon(within, ends_at - seconds * _PROFILE, "profile", read_profile, gathered.degraded)
+        tasks.start_soon(within, ends_at, "history", read_history, gathered.degraded)
     gathered.history_size, size_notes = read_history_size(gathered.profile, history_size)
     if gathered.history_size > first_size and "history" not in gathered.degraded:
         # The profile, which was read meanwhile, wants more of the past than was asked for.
-        await _within(ends_at, "history", read_history, gathered.degraded)
-    # Which part failed first is chance; the answer must not depend on it.
-    gathered.degraded.sort()
+        await within(ends_at, "history", read_history, gathered.degraded)
     gathered.notes = [*request.notes, *size_notes, *gathered.notes]
     return gathered
 
@@ -132,20 +133,22 @@ async def gather_session(
     request: BuildRequest,
     conversation: Conversation,
     states: StateSource,
+    turns: TurnSource | None,
     *,
     messages: int,
     until: Cutoff | None,
-    seconds: float,
+    deadline: float,
 ) -> GatheredSession:
-    """Read what the agent layout needs, as far as it can be had within `seconds`.
+    """Read what the agent layout needs, as far as it can be had until the deadline.
 
     Args:
         request: whose, which session, and for which run.
         conversation: where the history is.
         states: where the state of the session is, unless the request brings all of it.
+        turns: where the goal is; None when it is not needed.
         messages: rows of the session at most.
         until: where the history ends for this run; None when that is not known.
-        seconds: the time for everything.
+        deadline: for everything, by `anyio.current_time()`.
     """
     gathered = GatheredSession(notes=[*request.notes])
 
@@ -164,20 +167,37 @@ async def gather_session(
     async def read_state() -> None:
         gathered.state = await states.get(request.owner_key, request.session_id)
 
-    ends_at = anyio.current_time() + seconds
     async with anyio.create_task_group() as tasks:
         if not is_all_given(request.agent, request.state):
-            tasks.start_soon(_within, ends_at, Part.STATE, read_state, gathered.degraded)
-        tasks.start_soon(_within, ends_at, Part.HISTORY, read_history, gathered.degraded)
-    gathered.degraded.sort()
+            tasks.start_soon(within, deadline, Part.STATE, read_state, gathered.degraded)
+        if turns:
+            tasks.start_soon(_gather_goal, request, turns, deadline, gathered)
+        tasks.start_soon(within, deadline, Part.HISTORY, read_history, gathered.degraded)
     return gathered
 
 
-async def _within(deadline: float, part: str, read: Callable[[], Awaitable[None]], degraded: list[str]) -> None:
-    """Read a part until the deadline; a part that cannot be had is named in `degraded`."""
+async def gather_goal(request: BuildRequest, turns: TurnSource, *, deadline: float, degraded: list[str]) -> Goal | None:
+    """The goal that is stored for the run; None where it cannot be had until the deadline, and `degraded` says so."""
+    found: list[Goal] = []
+
+    async def read_goal() -> None:
+        found.append(await turns.goal(request.owner_key, request.session_id, request.run_id))
+
+    await within(deadline, Part.TURNS, read_goal, degraded)
+    return next(iter(found), None)
+
+
+async def _gather_goal(request: BuildRequest, turns: TurnSource, deadline: float, gathered: GatheredSession) -> None:
+    gathered.goal = await gather_goal(request, turns, deadline=deadline, degraded=gathered.degraded)
+
+
+async def within(deadline: float, part: str, read: Callable[[], Awaitable[None]], degraded: list[str]) -> bool:
+    """Read a part until the deadline; whether that was done. A part that cannot be had is named in `degraded`."""
     try:
         with anyio.fail_after(max(deadline - anyio.current_time(), 0)):
             await read()
     except (StoreUnavailableError, StoreRejectedError, TimeoutError) as error:
         _log.warning("degraded", part=part, reason=str(error) or "not in time")
         degraded.append(part)
+        return False
+    return True

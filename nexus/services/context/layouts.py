@@ -1,25 +1,38 @@
-"""The layouts: recipes for the message list (CONTRACT §4, §5). Pure: the same inputs give the same bytes."""
+"""The layouts: recipes for the message list (CONTRACT §4, §5, §6). Pure: the same inputs give the same bytes."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from nexus.core.turns import ThinkingRound
 from nexus.services.context.agents import MAIN, Agent
-from nexus.services.context.blocks import Block, Passage, Section, compact
+from nexus.services.context.assembled import Assembled, put_together, sources
+from nexus.services.context.blocks import Block, Joined, Passage, Section
 from nexus.services.context.escape import CountingEscape
 from nexus.services.context.formatters import FriendsInfoFormatter, MemoryFormatter, MomentFormatter
 from nexus.services.context.pinned import pinned_blocks
 from nexus.services.context.placement import PINNED_FROM_END, Placement, pinned_position
 from nexus.services.context.prompts import PromptManager
+from nexus.services.context.remembered import NOTHING, Remembered, task_block, turns_block
 from nexus.services.context.session_state import SessionState
-from nexus.services.context.transcript import said_in_rows, window_start
+from nexus.services.context.thinking import (
+    THINKING_INSTRUCTION,
+    input_part,
+    rounds_part,
+    task_part,
+    turns_part,
+    workspace_part,
+)
 from nexus.services.context.validity import Admitted, admit
+from nexus.services.context.window import Window, count_others
 
 # Of the dialogue layout the next build of the same owner shares the identity and the tools; the memory moves on. Where
 # the tools may not be all there, it is the identity alone.
 _DIALOGUE_PREFIX: Final = 2
 _WITHOUT_TOOLS: Final = 1
+# Of the thinking layout it shares the instruction.
+_THINKING_PREFIX: Final = 1
+_NO_ROWS: Final = {"fetched": 0, "merged": 0, "shown": 0, "repaired": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,37 +67,43 @@ class AgentInput:
     """Everything that a context of the agent layout is made of.
 
     Attributes:
-        rows: of the session, in any order, without the current run's or with them.
-        cut: there are older rows than these.
+        window: what of the session is shown.
+        remembered: the goal, and the turns of which the input is not shown.
+        whole: whether all of the session and of what is remembered of it could be read.
         role: what is pinned as the agent's role; `""` for none.
         state: what else is pinned.
         pinned_from_end: before which message from the end of the history, or before which assistant message.
         input_id: id of the message that the input came in.
     """
 
-    rows: Sequence[Any]
+    window: Window
     current_input: str
     agent: Agent = MAIN
+    remembered: Remembered = NOTHING
+    whole: bool = True
     role: str = ""
     state: SessionState = field(default_factory=SessionState)
-    cut: bool = False
-    current_run_id: str = ""
     placement: Placement = "from_end"
     pinned_from_end: int = PINNED_FROM_END
     input_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Assembled:
-    """A message list and the manifest of how it came to be (CONTRACT §8), without notes and timings.
+class ThinkingInput:
+    """Everything that a context of the thinking layout is made of.
 
     Attributes:
-        repairs: what had to be changed or left out, for the notes.
+        remembered: the goal, and all earlier turns.
+        workspace: what was said of the surroundings; `""` for nothing.
+        rounds: of thought in this run, in their order.
+        input_id: id of the message that the input came in.
     """
 
-    messages: list[dict[str, Any]]
-    manifest: dict[str, Any]
-    repairs: list[str]
+    current_input: str
+    remembered: Remembered = NOTHING
+    workspace: str = ""
+    rounds: Sequence[ThinkingRound] = ()
+    input_id: str = ""
 
 
 def assemble_dialogue(given: DialogueInput) -> Assembled:
@@ -105,44 +124,59 @@ def assemble_dialogue(given: DialogueInput) -> Assembled:
         memory.block,
         FriendsInfoFormatter.render(given.user_profile, given.default_profile),
         MomentFormatter.render(
-            given.current_input, given.timestamp_utc, given.timezone_offset, sources=_sources(given.input_id)
+            given.current_input, given.timestamp_utc, given.timezone_offset, sources=sources(given.input_id)
         ),
     ]
     history = {
-        "fetched": _of_other_runs(given.history, given.current_run_id),
+        "fetched": count_others(given.history, given.current_run_id),
         "merged": memory.merged,
         "shown": memory.shown,
         "repaired": memory.repaired,
     }
     stable = _DIALOGUE_PREFIX if given.tools_complete else _WITHOUT_TOOLS
-    return _put_together("dialogue", sections, history, stable, [])
+    return put_together("dialogue", sections, history, stable, [])
 
 
 def assemble_agent(given: AgentInput) -> Assembled:
     """The messages of CONTRACT §5 up to the current input, for the main agent and for sub-agents alike."""
-    said, faults = said_in_rows(given.rows, given.agent, current_run_id=given.current_run_id)
-    start = window_start(said) if given.cut else 0
-    past = admit(said[start:], "history", going_on=True)
-    opening = _opening(given.agent)
+    window = given.window
+    past = admit(window.said, "history", going_on=True)
+    opening = [*_opening(given.agent), *task_block(given.remembered)]
+    turns = turns_block(given.remembered)
     pinned = pinned_blocks(given.role, given.state)
     position = pinned_position(past.messages, given.placement, given.pinned_from_end)
     escape = CountingEscape()
-    current = Block("INPUT", "user", escape(given.current_input), _sources(given.input_id), escaped=escape.marked)
+    current = Block("INPUT", "user", escape(given.current_input), sources(given.input_id), escaped=escape.marked)
     sections = [
         *opening,
-        *_history(past, position if pinned else len(past.messages), pinned, dropped=start),
+        *turns,
+        *_history(past, position if pinned else len(past.messages), pinned, dropped=window.left_out),
         current,
     ]
     history = {
-        "fetched": _of_other_runs(given.rows, given.current_run_id),
-        "merged": len(said),
+        "fetched": window.fetched,
+        "merged": window.left_out + len(window.said),
         "shown": len(past.messages),
-        "repaired": faults + len(past.repairs),
+        "repaired": window.faults + len(past.repairs),
     }
+    # The goal stays. What is shown of turns changes no sooner than the window does, or when it can be read.
     # Also where nothing is pinned: the next build may have something to pin, or be able to read it.
-    stable = len(opening) + _stays(past, position, given)
-    older = ["history: older messages of the session are not shown"] if given.cut else []
-    return _put_together("agent", sections, history, stable, [*older, *past.repairs])
+    stable = len(opening) + (len(turns) + _stays(past, position, given) if given.whole else 0)
+    older = ["history: older messages of the session are not shown"] if window.cut else []
+    return put_together("agent", sections, history, stable, [*older, *past.repairs])
+
+
+def assemble_thinking(given: ThinkingInput) -> Assembled:
+    """The two messages of CONTRACT §6: what to do, and what there is to think about."""
+    parts = [
+        *task_part(given.remembered),
+        *workspace_part(given.workspace),
+        *turns_part(given.remembered),
+        *input_part(given.current_input, given.remembered, sources(given.input_id)),
+        *rounds_part(given.rounds),
+    ]
+    sections: list[Section] = [Block("THINKING_INSTRUCTION", "system", THINKING_INSTRUCTION), Joined(parts)]
+    return put_together("thinking", sections, _NO_ROWS, _THINKING_PREFIX, [])
 
 
 def _opening(agent: Agent) -> list[Block]:
@@ -172,38 +206,3 @@ def _stays(past: Admitted, position: int, given: AgentInput) -> int:
     """
     short = given.placement == "from_end" and len(past.messages) < given.pinned_from_end
     return 0 if short else position
-
-
-def _put_together(
-    layout: str, sections: Sequence[Section], history: Mapping[str, int], stable: int, repairs: list[str]
-) -> Assembled:
-    messages: list[dict[str, Any]] = []
-    described = []
-    for section in sections:
-        described.append(section.describe(len(messages)))
-        messages += section.messages
-    manifest = {
-        "layout": layout,
-        "blocks": described,
-        "history": dict(history),
-        "prefix": describe_prefix(messages, stable),
-    }
-    return Assembled(messages, manifest, repairs)
-
-
-def _sources(input_id: str) -> tuple[str, ...]:
-    return (input_id,) if input_id else ()
-
-
-def _of_other_runs(rows: Sequence[Any], run_id: str) -> int:
-    # Whether the run's own input is among the rows already depends on who was faster, and shall not show.
-    return sum(not _is_of_run(row, run_id) for row in rows)
-
-
-def _is_of_run(row: Any, run_id: str) -> bool:
-    return bool(run_id) and isinstance(row, Mapping) and row.get("run_id") == run_id
-
-
-def describe_prefix(messages: Sequence[Mapping[str, Any]], count: int) -> dict[str, Any]:
-    """The leading `count` messages and the SHA-256 of their compact JSON in UTF-8 (CONTRACT §8)."""
-    return {"messages": count, "sha256": hashlib.sha256(compact(messages[:count])).hexdigest()}

@@ -8,6 +8,7 @@ from typing import Any, Final, Self
 from nexus.services.context.blocks import Passage, compact
 from nexus.services.context.cutoff import UntilShown
 from nexus.services.context.formats import convert
+from nexus.services.context.remembered import Remembered
 from nexus.services.context.request import DEFAULT_FORMAT, BuildRequest
 from nexus.services.context.transcript import said_in_run
 from nexus.services.context.validity import admit
@@ -49,7 +50,7 @@ class RunPrefix:
         manifest = {**self.manifest, "notes": [*self.notes, *later.repairs]}
         if later.messages:
             run = Passage.of(_RUN, later).describe(len(self.messages))
-            manifest["blocks"] = [*self.manifest["blocks"], run]
+            manifest["blocks"] = [*self.manifest["blocks"], *run]
         return {
             "status": "success",
             "layout": request.layout,
@@ -68,21 +69,45 @@ class RunView:
         until: up to which row the first build showed the session.
         cut: that build left older rows out.
         tools: the definitions at that time.
+        remembered: what that build showed of the goal and of earlier turns.
     """
 
     until: UntilShown
     cut: bool
     tools: list[dict[str, Any]]
+    remembered: Remembered
 
     def to_bytes(self) -> bytes:
         """The view as it is kept."""
-        return compact([self.until.since, sorted(self.until.ids), self.cut, self.tools])
+        return compact([self.until.since, sorted(self.until.ids), self.cut, self.tools, self.remembered.to_json()])
 
     @classmethod
     def from_bytes(cls, kept: bytes) -> Self:
         """The view of which `kept` is the `to_bytes`."""
-        since, ids, cut, tools = json.loads(kept)
-        return cls(UntilShown(since, frozenset(ids)), cut, tools)
+        since, ids, cut, tools, remembered = json.loads(kept)
+        return cls(UntilShown(since, frozenset(ids)), cut, tools, Remembered.from_json(remembered))
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingView:
+    """What every build of a run of the thinking layout goes by.
+
+    Attributes:
+        tools, remembered: as for `RunView`.
+    """
+
+    tools: list[dict[str, Any]]
+    remembered: Remembered
+
+    def to_bytes(self) -> bytes:
+        """The view as it is kept."""
+        return compact([self.tools, self.remembered.to_json()])
+
+    @classmethod
+    def from_bytes(cls, kept: bytes) -> Self:
+        """The view of which `kept` is the `to_bytes`."""
+        tools, remembered = json.loads(kept)
+        return cls(tools, Remembered.from_json(remembered))
 
 
 def in_format(form: str, content: dict[str, Any]) -> dict[str, Any]:

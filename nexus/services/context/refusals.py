@@ -13,6 +13,11 @@ def invalid(reason: str) -> RequestError:
     return RequestError(ErrorCode.INVALID_REQUEST, reason)
 
 
+def mismatch(where: str) -> RequestError:
+    """OWNER_MISMATCH for this place."""
+    return RequestError(ErrorCode.OWNER_MISMATCH, f"{where}: is not the owner_key of the envelope")
+
+
 def unknown(where: str, value: Any, allowed: Iterable[str]) -> str:
     """The reason that a value is none of those allowed."""
     shown = repr(value[:_SHOWN_CHARS]) if isinstance(value, str) else f"a JSON {type(value).__name__}"

@@ -80,6 +80,9 @@ class Remembered:
         return cls(goal, source, level, read, dropped)
 
 
+NOTHING: Final = Remembered()
+
+
 def read_turns(rows: Sequence[Row], level: Level) -> tuple[tuple[RememberedTurn, ...], int]:
     """Stored turns at that level, the lowest number first, and how many were malformed and left out.
 

@@ -1,23 +1,21 @@
 """What a build request asks for (CONTRACT §1.3): read once, checked, and passed on as a value. Pure."""
 
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydantic import TypeAdapter, ValidationError
-
 from nexus.core.errors import ErrorCode, RequestError
-from nexus.core.models import Message, Role, Run
+from nexus.core.models import Message, Role
 from nexus.core.ports import RunOrigin
-from nexus.core.wire import explain
 from nexus.services.context.agents import MAIN, Agent, named_agent, read_agent
 from nexus.services.context.clock import parse_moment, parse_offset
 from nexus.services.context.escape import canonical
 from nexus.services.context.formats import FORMATS
 from nexus.services.context.memory import text_of_parts
-from nexus.services.context.refusals import invalid, unknown
+from nexus.services.context.refusals import invalid, mismatch, unknown
+from nexus.services.context.request_run import read_run
+from nexus.services.context.request_turn import TurnMetadata, read_turn_metadata
 from nexus.services.context.session_state import SessionState, read_state
 
 MAX_INPUT_CHARS: Final = 32_000
@@ -26,9 +24,8 @@ HISTORY_SIZES: Final = (1, 200)
 REPLY_TO: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 DEFAULT_SESSION: Final = "default"
 DEFAULT_FORMAT: Final = "openai"
-LAYOUTS: Final = ("dialogue", "agent")
+LAYOUTS: Final = ("dialogue", "agent", "thinking")
 
-_RUN: Final = TypeAdapter(Run)
 _SESSION_CHARS: Final = 256
 
 
@@ -46,6 +43,7 @@ class BuildRequest:
         timezone_offset: minutes west of UTC.
         agent: whose context it is.
         state: what came along of the session's state.
+        turn: what came along for the run's turn.
         notes: what was passed over, for the manifest.
     """
 
@@ -63,6 +61,7 @@ class BuildRequest:
     timezone_offset: int
     agent: Agent
     state: SessionState
+    turn: TurnMetadata
     notes: tuple[str, ...]
 
     @property
@@ -110,7 +109,7 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
     Raises:
         RequestError: with the code of CONTRACT §1.4 that fits, naming the place.
     """
-    run = _read_run(message)
+    run = read_run(message)
     metadata = run.metadata
     layout = _given(metadata, "layout", default_layout)
     if layout not in LAYOUTS:
@@ -122,6 +121,8 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
     if index is None:
         raise invalid("run.history: a message of role HUMAN is needed")
     agent, state, notes = _read_agency(metadata, strictly=layout == "agent")
+    turn, turn_notes = read_turn_metadata(metadata, layout)
+    notes += turn_notes
     timestamp, offset = _read_clock(metadata, notes)
     return BuildRequest(
         request_id=message.id,
@@ -138,6 +139,7 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
         timezone_offset=offset,
         agent=agent,
         state=state,
+        turn=turn,
         notes=tuple(notes),
     )
 
@@ -156,45 +158,6 @@ def read_history_size(profile: Mapping[str, Any] | None, default: int) -> tuple[
         return default, [f"{where}: a whole number from {low} to {high} is allowed, {default} is used"]
     size = int(min(max(wanted, low), high))
     return size, [] if size == wanted else [f"{where}: {low} to {high} are allowed, {size} is used"]
-
-
-def _read_run(message: Message) -> Run:
-    if not isinstance(message.content, dict):
-        raise invalid("content: the run, a JSON object, is needed")
-    try:
-        run = _RUN.validate_python({**message.content, "history": _identified(message)})
-    except ValidationError as error:
-        raise invalid(explain(error, "run")) from None
-    if run.owner_key != message.owner_key:
-        raise _mismatch("run.owner_key")
-    for index, item in enumerate(run.history):
-        if item.owner_key != run.owner_key:
-            raise _mismatch(f"run.history[{index}].owner_key")
-    if "id" in message.content and run.id != message.run_id:
-        raise invalid("run.id: is not the run_id of the envelope")
-    # What is recorded of a run is found under its id, whatever id its messages name.
-    history = [item.model_copy(update={"run_id": message.run_id}) for item in run.history]
-    return run.model_copy(update={"id": message.run_id, "history": history})
-
-
-def _identified(message: Message) -> Any:
-    """The run's history, with an id and a time for every message that has none.
-
-    They are made from the request, so that they are the same each time and the message is recorded once.
-    """
-    history = message.content.get("history", [])
-    if not isinstance(history, list):
-        return history
-    return [
-        {"id": _derived_id(message.run_id, index), "timestamp": message.timestamp} | item
-        if isinstance(item, dict)
-        else item
-        for index, item in enumerate(history)
-    ]
-
-
-def _derived_id(run_id: str, index: int) -> str:
-    return f"msg_{hashlib.sha256(f'{run_id}/{index}'.encode()).hexdigest()[:32]}"
 
 
 def _read_input(content: Any, index: int) -> str:
@@ -243,7 +206,7 @@ def _read_profile(metadata: Mapping[str, Any], owner_key: str) -> Mapping[str, A
     if not isinstance(profile, dict):
         raise invalid("run.metadata.user_profile: a JSON object is needed")
     if profile.get("public_key") not in (None, "", owner_key):
-        raise _mismatch("run.metadata.user_profile.public_key")
+        raise mismatch("run.metadata.user_profile.public_key")
     return profile
 
 
@@ -257,10 +220,6 @@ def _read_clock(metadata: Mapping[str, Any], notes: list[str]) -> tuple[str, int
     if offset is None:
         notes.append("client_timezone_offset: unreadable or beyond 14 hours, counted as 0")
     return timestamp or "", offset or 0
-
-
-def _mismatch(where: str) -> RequestError:
-    return RequestError(ErrorCode.OWNER_MISMATCH, f"{where}: is not the owner_key of the envelope")
 
 
 def _given(metadata: Mapping[str, Any], key: str, default: Any) -> Any:

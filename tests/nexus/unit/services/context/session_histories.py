@@ -10,6 +10,7 @@ from nexus.services.context.agents import Agent
 from nexus.services.context.layouts import AgentInput
 from nexus.services.context.placement import Placement
 from nexus.services.context.session_state import FolderNote, Info, SessionState, Todo, TodoStatus
+from nexus.services.context.window import Window
 
 Row = dict[str, Any]
 
@@ -83,7 +84,7 @@ class Sessions:
         agent = Agent("sub", "scout", task_prompt=chance.choice(("Do it.", ""))) if kind == "sub" else Agent()
         rows = history.rows if chance.random() < 0.5 else history.rows[::-1]
         return AgentInput(
-            rows=rows,
+            window=Window.of(rows, agent),
             current_input="the current input",
             agent=agent,
             role=chance.choice(("", "PIN role", "PIN role\n## Folder Notes")),

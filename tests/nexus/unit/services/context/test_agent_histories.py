@@ -8,8 +8,9 @@ import pytest
 
 from nexus.core.models import Message
 from nexus.services.context.agents import Agent
+from nexus.services.context.assembled import Assembled
 from nexus.services.context.formats import convert
-from nexus.services.context.layouts import AgentInput, Assembled, assemble_agent
+from nexus.services.context.layouts import AgentInput, assemble_agent
 from nexus.services.context.transcript import said_in_run
 from nexus.services.context.validity import NO_RESULT, admit, faults
 from tests.nexus.support.providers import anthropic_faults, gemini_faults, openai_faults

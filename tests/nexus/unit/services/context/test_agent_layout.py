@@ -13,11 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.services.context.agents import MAIN, Agent
-from nexus.services.context.layouts import AgentInput, Assembled, assemble_agent
+from nexus.services.context.assembled import Assembled
+from nexus.services.context.layouts import AgentInput, assemble_agent
 from nexus.services.context.placement import Placement
 from nexus.services.context.prompts import PromptManager
 from nexus.services.context.session_state import FolderNote, Info, SessionState, Todo
 from nexus.services.context.validity import faults
+from nexus.services.context.window import Window
 
 PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
 SUB = Agent("sub", "reviewer", "You review.", "", "Review the change.")
@@ -77,8 +79,9 @@ def work(number: int, *, calls: int, run: str = "") -> list[dict[str, Any]]:
 
 def agent_input(rows: Sequence[Any], **changes: Any) -> AgentInput:
     """What a context is made of, with a TODO list to pin."""
-    known: dict[str, Any] = {"state": TODO_ONLY, "current_input": "now", "current_run_id": "now", "input_id": "in"}
-    return AgentInput(rows=rows, **(known | changes))
+    known: dict[str, Any] = {"state": TODO_ONLY, "current_input": "now", "input_id": "in"}
+    agent, cut = changes.get("agent", MAIN), changes.pop("cut", False)
+    return AgentInput(window=Window.of(rows, agent, cut=cut, current_run_id="now"), **(known | changes))
 
 
 def assembled(rows: Sequence[Any], **changes: Any) -> Assembled:

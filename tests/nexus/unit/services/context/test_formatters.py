@@ -408,7 +408,7 @@ class TestMemoryBlock:
         )
 
         assert (rendered.merged, rendered.shown, rendered.repaired) == (5, 4, 2)
-        assert rendered.block.describe(2) == {
+        assert rendered.block.describe(2)[0] == {
             "tag": "SHARED_MEMORY",
             "role": "user",
             "index": 2,
@@ -578,4 +578,4 @@ class TestThisMoment:
 
     def test_a_lone_surrogate_can_be_sent(self) -> None:
         """The block is text that UTF-8 can carry, whatever the input."""
-        assert MomentFormatter.render("a\ud800").describe(0)["bytes"] == len(this_moment("a\ufffd").encode())
+        assert MomentFormatter.render("a\ud800").describe(0)[0]["bytes"] == len(this_moment("a\ufffd").encode())

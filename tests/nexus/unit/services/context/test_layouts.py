@@ -7,7 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.context.layouts import DialogueInput, assemble_dialogue, describe_prefix
+from nexus.services.context.assembled import put_together
+from nexus.services.context.blocks import Block
+from nexus.services.context.layouts import DialogueInput, assemble_dialogue
 from nexus.services.context.prompts import PromptManager
 
 TOOL: dict[str, Any] = {
@@ -173,6 +175,6 @@ def test_arguments_are_not_changed() -> None:
 
 def test_the_prefix_hash_is_that_of_compact_utf8() -> None:
     """Anybody can make it again from the messages."""
-    described = describe_prefix([{"role": "user", "content": "é"}, {"role": "user", "content": "x"}], 1)
+    made = put_together("layout", [Block("ONE", "user", "é"), Block("TWO", "user", "x")], {}, 1, [])
     expected = hashlib.sha256('[{"role":"user","content":"é"}]'.encode()).hexdigest()
-    assert described == {"messages": 1, "sha256": expected}
+    assert made.manifest["prefix"] == {"messages": 1, "sha256": expected}

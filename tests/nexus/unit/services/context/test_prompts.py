@@ -157,6 +157,12 @@ class TestCoreIdentity:
             "`## Useful Information`",
             "`## Folder Notes`",
             "`[~]`",
+            "`[TASK_CONTEXT]`",
+            "`User's Goal:`",
+            "`[TURN_MEMORY]`",
+            "`[Turn n]`",
+            "`Insights:`",
+            "`level=comprehensive`",
         ],
     )
     def test_explains_every_mark_that_the_blocks_use(self, mark: str) -> None:

@@ -1,0 +1,134 @@
+"""What of the turn memory a build shows: read for the first build of a run, and kept for the others (CONTRACT §6).
+
+Rules of this module:
+
+- The goal is the one that the request brings; else that of the run's own turn, which another build may have brought
+  since; else the one with which the run began.
+- Turns are shown as the run began with them, so that their bytes stay; but another level of detail is honoured.
+- What cannot be read is missing, which the answer says, and never taken for nothing.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from nexus.core.metrics import Part
+from nexus.core.ports import Row, TurnSource
+from nexus.core.turns import Goal, Level
+from nexus.services.context.build_parts import Build
+from nexus.services.context.gathering import within
+from nexus.services.context.remembered import Remembered, read_turns
+from nexus.services.context.request import BuildRequest
+from nexus.services.context.window import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known before turns are read.
+
+    Attributes:
+        goal: as it is stored; None where it was not read.
+        kept: what the first build of the run has shown; None in that build.
+        shown: runs of which everything from the input on is shown as it was said.
+        all_shown: there are no others, as far as the session's rows tell.
+    """
+
+    goal: Goal | None
+    kept: Remembered | None = None
+    shown: Collection[str] = ()
+    all_shown: bool = False
+
+    @classmethod
+    def beside(cls, window: Window, goal: Goal | None, kept: Remembered | None, *, missing: bool) -> "Known":
+        """What is known where this part of the session is shown; `missing` if it could not be read."""
+        return cls(goal, kept, window.runs, all_shown=not (window.cut or missing))
+
+    @property
+    def needs_turns(self) -> bool:
+        """Whether there may be turns of which the input is not shown."""
+        # Rows may have been removed, or turns have come without them: then there are more turns than inputs.
+        before = (self.goal.turn_number or 1) - 1 if self.goal else 0
+        return not self.all_shown or len(self.shown) < before
+
+
+def needs_goal(request: BuildRequest, kept: Remembered | None) -> bool:
+    """Whether the stored goal has to be read; with it the number of the run's turn."""
+    return kept is None or not request.turn.task_context or _another_level(request, kept)
+
+
+async def recall(
+    turns: TurnSource, build: Build, known: Known, *, deadline: float, degraded: list[str], notes: list[str]
+) -> Remembered:
+    """What the build shows.
+
+    Args:
+        turns: where turns are.
+        build: for which.
+        known: what is known already.
+        deadline: until when turns may be read.
+        degraded: gets `turns` where they could not be.
+        notes: gets what was wrong with them.
+    """
+    request, kept = build.request, known.kept
+    level = request.turn.summary_detail_level or (kept.level if kept else build.settings.summary_detail_level)
+    text, source = _goal(request, known)
+    remembered = replace(kept or Remembered(level=level), goal=text, goal_source=source)
+    if known.goal is None or not (_another_level(request, kept) if kept else known.needs_turns):
+        return remembered
+    found = await _read(turns, build, known, level, deadline=deadline, degraded=degraded, notes=notes)
+    return replace(found, goal=text, goal_source=source) if found else remembered
+
+
+def _another_level(request: BuildRequest, kept: Remembered) -> bool:
+    level = request.turn.summary_detail_level
+    return bool(kept.turns) and level not in {None, kept.level}
+
+
+def _goal(request: BuildRequest, known: Known) -> tuple[str, str]:
+    """The goal and where it is from."""
+    given, stored, kept = request.turn.task_context, known.goal or Goal(), known.kept
+    if given:
+        return given, request.human.id
+    # Of a run that has no turn, a stored goal is that of another, which may change while the run goes on.
+    if kept and (stored.turn_number is None or stored.text in {"", kept.goal}):
+        return kept.goal, kept.goal_source
+    return stored.text, stored.turn_id
+
+
+async def _read(
+    turns: TurnSource,
+    build: Build,
+    known: Known,
+    level: Level,
+    *,
+    deadline: float,
+    degraded: list[str],
+    notes: list[str],
+) -> Remembered | None:
+    request, most = build.request, build.settings.turns_shown
+    rows: list[Row] = []
+
+    async def read_rows() -> None:
+        # One more than are shown tells whether there are more.
+        rows.extend(
+            await turns.past_turns(
+                request.owner_key,
+                request.session_id,
+                limit=most + 1,
+                before=known.goal.turn_number if known.goal else None,
+                without_runs=sorted({*known.shown, request.run_id}),
+            )
+        )
+
+    if not await within(deadline, Part.TURNS, read_rows, degraded):
+        return None
+    own = [row for row in rows if row.get("owner_key") == request.owner_key]
+    shown, malformed = read_turns(own[:most], level)
+    if malformed:
+        notes.append(f"turns: {malformed} of those that are stored cannot be read and are not shown")
+    return Remembered(level=level, turns=shown, dropped=malformed + sum(map(_and_before, own[most : most + 1])))
+
+
+def _and_before(row: Row) -> int:
+    """How many turns there are up to this one: their numbers have no gaps."""
+    number = row.get("turn_number")
+    return number if isinstance(number, int) else 1
