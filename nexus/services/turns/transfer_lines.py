@@ -1,0 +1,178 @@
+"""The turns of a session as lines of JSON: a header, then a turn a line, the lowest number first (CONTRACT §6). Pure.
+
+Rules of this module:
+
+- Characters that a terminal might obey, or not show, are written as escapes; all others as they are.
+- What is read is checked whole before any of it is of use, as it will have to be stored: with its owner, its numbers
+  from 1 up without gaps, and nothing in it that a store cannot hold.
+- A fault is said with its line and what is allowed, and quotes nothing but names of fields.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from nexus.core.canonical import parsed
+from nexus.core.models import Identifier, Moment
+from nexus.core.ports import Row
+from nexus.core.turns import Turn, TurnStatus
+from nexus.core.wire import explain, is_deeper
+from nexus.services.turns.documents import to_milliseconds
+
+# As deep as MongoDB keeps a document.
+_MOST_DEPTH: Final = 100
+# Whole numbers that BSON has room for.
+_NUMBERS: Final = range(-(2**63), 2**63)
+
+
+class Header(BaseModel):
+    """The first line.
+
+    Attributes:
+        turns: how many follow.
+        exported_at: when they were read.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    format: Literal["nexus-turns"] = "nexus-turns"
+    version: Literal[1] = 1
+    owner_key: Identifier
+    session_id: Identifier
+    turns: int = Field(ge=1)
+    exported_at: Moment
+
+
+class _GivenHeader(Header):
+    # What is read has to say what it is.
+    format: Literal["nexus-turns"]
+    version: Literal[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """An export that was read: turns of one session, all of them over, from number 1 up without gaps."""
+
+    owner_key: str
+    session_id: str
+    turns: tuple[Turn, ...]
+
+
+def header_line(owner_key: str, session_id: str, turns: int, exported_at: datetime) -> str:
+    """The first line of an export, without its end."""
+    header = Header(owner_key=owner_key, session_id=session_id, turns=turns, exported_at=exported_at)
+    return _shown(header.model_dump_json())
+
+
+def line_of(document: Row) -> str:
+    """The line of a stored turn, without its end.
+
+    Raises:
+        ValueError: it is malformed; says what is wrong.
+    """
+    try:
+        return _shown(Turn.model_validate(document).model_dump_json())
+    except ValidationError as error:
+        raise ValueError(explain(error)) from None
+    except PydanticSerializationError:
+        raise ValueError("it holds something that is no JSON") from None
+
+
+def read_export(lines: Iterable[bytes], *, owner_key: str | None = None, session_id: str | None = None) -> Export:
+    """The export in these lines, of another owner and session where those are given. Lines without text are skipped.
+
+    Raises:
+        ValueError: it is none, or not whole; the line, what is wrong, what is allowed.
+    """
+    numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+    first = next(numbered, None)
+    if first is None:
+        raise ValueError("no lines; an export has a header and a turn a line")
+    header = _read_header(*first)
+    renamed = {"owner_key": owner_key or header.owner_key, "session_id": session_id or header.session_id}
+    turns = [_as_imported(turn).model_copy(update=renamed) for turn in _read_turns(numbered, header)]
+    return Export(**renamed, turns=tuple(turns))
+
+
+def _shown(text: str) -> str:
+    """The JSON with escapes for what cannot be shown, which can only stand in its texts."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
+
+
+def _read_header(number: int, line: bytes) -> Header:
+    try:
+        return _GivenHeader.model_validate(_object(number, line))
+    except ValidationError as error:
+        raise ValueError(f"line {number}: no header of an export: {explain(error)}") from None
+
+
+def _read_turns(lines: Iterable[tuple[int, bytes]], header: Header) -> list[Turn]:
+    """The turns by their numbers."""
+    turns: dict[int, Turn] = {}
+    lines_of: dict[tuple[str, Any], int] = {}
+    for number, line in lines:
+        turn = _read_turn(number, line, header)
+        for name in ("turn_number", "run_id"):
+            first = lines_of.setdefault((name, getattr(turn, name)), number)
+            if first != number:
+                raise ValueError(f"line {number}: its {name} is that of line {first}; each may be there once")
+        turns[turn.turn_number] = turn
+    if len(turns) != header.turns:
+        raise ValueError(f"{len(turns)} turns are there, and the header says {header.turns}: it is not whole")
+    missing = next(number for number in range(1, len(turns) + 2) if number not in turns)
+    if missing <= len(turns):
+        raise ValueError(f"turn {missing} is missing; numbers go from 1 up without gaps")
+    return [turns[number] for number in sorted(turns)]
+
+
+def _read_turn(number: int, line: bytes, header: Header) -> Turn:
+    value = _object(number, line)
+    for fault in _unstorable(value):
+        raise ValueError(f"line {number}: {fault}")
+    try:
+        turn = Turn.model_validate(value)
+    except ValidationError as error:
+        raise ValueError(f"line {number}: {explain(error)}") from None
+    for name in ("owner_key", "session_id"):
+        if getattr(turn, name) != getattr(header, name):
+            raise ValueError(f"line {number}: its {name} is not that of the header; an export is of one session")
+    return turn
+
+
+def _object(number: int, line: bytes) -> dict[str, Any]:
+    try:
+        value = parsed(line)
+    except ValueError as error:
+        raise ValueError(f"line {number}: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"line {number}: a JSON object is needed")
+    if is_deeper(value, _MOST_DEPTH):
+        raise ValueError(f"line {number}: nested deeper than {_MOST_DEPTH}")
+    return value
+
+
+def _unstorable(value: Any) -> Iterator[str]:
+    """What in it no store can hold."""
+    if isinstance(value, dict):
+        if any("\x00" in key for key in value):
+            yield "a key with a NUL; no document may have one"
+        for item in value.values():
+            yield from _unstorable(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _unstorable(item)
+    elif isinstance(value, int) and value not in _NUMBERS:
+        yield "a whole number of more than 64 bits; no document may have one"
+
+
+def _as_imported(turn: Turn) -> Turn:
+    """The turn as it will come back: nobody goes on with it any more."""
+    status = turn.status if turn.status.is_over else TurnStatus.COMPLETED
+    return turn.model_copy(update={"status": status, "timestamp": to_milliseconds(turn.timestamp)})
