@@ -1,0 +1,177 @@
+"""Sentences of any text, and lines cut to a weight without tearing a word, a number or a character. Pure.
+
+A text's **weight** is its length in UTF-8: four bytes are about a token, in English as in Chinese.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from nexus.services.context.escape import canonical
+
+GAP: Final = "..."
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CLOSING: Final = "\"'”’」』）】)\\]*_"
+_FULL_WIDTH: Final = ("。", "！", "？", "”", "」", "』")
+# Possessive, and not begun again within a run of marks: any text takes linear time.
+_ENDS = re.compile(rf"[。！？｡]++[{_CLOSING}]*+|(?<![.!?…])[.!?…]++[{_CLOSING}]*+(?=\s)|\n\s*+")
+_ENDED = re.compile(rf"[.!?…。！？｡][{_CLOSING}]*\Z")
+# What a line of Markdown begins with: a heading, a quotation, an entry of a list or of a table.
+_MARKUP = re.compile(r"(?:(?:#+|[>*+•‣·-]|\|) +)+")
+_WORD = re.compile(r"\w")
+_LAST_WORD = re.compile(r"[\w.]*\Z")
+_INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
+_ABBREVIATIONS: Final = frozenset({"al", "approx", "ca", "cf", "dr", "fig", "mr", "mrs", "ms", "prof", "st", "vs"})
+# What is looked at of a text of any size: no summary holds more than a few sentences of it.
+_FIRST, _LAST = 16_000, 4_000
+# The longest abbreviation or marker of a list that is looked for, and a bit more.
+_LOOKED_BACK: Final = 12
+# So far back a cut may move to fall between words, which are shorter where a character says more.
+_LONGEST_WORD: Final = 48
+_LONGEST_OTHER: Final = 12
+_NUMBER_OR_WORD = re.compile(r"[\dA-Za-z.,:/%+-]")
+# What a line does not end in where it is cut.
+_HANGING: Final = " ,;:.([，；：、。（"
+_JOINER: Final = "\u200d"
+_FLAGS: Final = "".join(map(chr, range(0x1F1E6, 0x1F200)))
+
+
+def one_line(text: str) -> str:
+    """`text` on one line, in canonical form and without control characters."""
+    return " ".join(_CONTROLS.sub(" ", canonical(text)).split())
+
+
+def weight(text: str) -> int:
+    """The length in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+
+
+def is_ended(text: str) -> bool:
+    """Whether a mark ends the sentence."""
+    return _ENDED.search(text[-8:]) is not None
+
+
+def ended(text: str) -> str:
+    """`text` with a full stop, if nothing ends it."""
+    return text if is_ended(text) else f"{text}."
+
+
+def joint(text: str) -> str:
+    """What stands between a sentence and the next."""
+    if text[-1:] in _FULL_WIDTH:
+        return ""
+    return " " if is_ended(text) or text.endswith((":", "：")) else "; "
+
+
+def sentences(text: str) -> Iterator[str]:
+    """The sentences of `text`, each on one line, without the marks of Markdown before it.
+
+    A sentence ends with its line, with 。！？, or with . ! ? before a space; not within a number, and, as far as that
+    can be told, not after an abbreviation. What has neither letters nor figures is no sentence. Of a text of more than
+    20,000 characters those in the middle are left out.
+    """
+    text = canonical(_both_ends(text))
+    start = 0
+    for end in _ENDS.finditer(text):
+        if end[0].startswith(".") and _goes_on(text, start, end):
+            continue
+        if _WORD.search(text, start, end.end()):
+            yield _tidy(text[start : end.end()])
+        start = end.end()
+    if _WORD.search(text, start):
+        yield _tidy(text[start:])
+
+
+def is_blank(text: str) -> bool:
+    """Whether nothing would be seen of the text."""
+    return not (_WORD.search(text) or one_line(text[:_FIRST]))
+
+
+def _both_ends(text: str) -> str:
+    if len(text) <= _FIRST + _LAST:
+        return text
+    return f"{text[: between_words(text, _FIRST)]} {GAP}\n{text[between_words(text, len(text) - _LAST) :]}"
+
+
+def _goes_on(text: str, start: int, end: re.Match[str]) -> bool:
+    """Whether the full stop is part of an abbreviation, or of the number of an entry in a list."""
+    before = text[max(start, end.start() - _LOOKED_BACK) : end.start()]
+    found = _LAST_WORD.search(before)
+    word = found[0] if found else ""
+    if word.isdigit():
+        return end.start() - start <= _LOOKED_BACK and before.strip() == word
+    following = text[end.end() : end.end() + 2].strip()
+    if word.lower() == "no":
+        return following.isdigit()
+    return word.lower() in _ABBREVIATIONS or following.islower() or bool(_INITIALS.fullmatch(word))
+
+
+def _tidy(piece: str) -> str:
+    line = one_line(piece)
+    markup = _MARKUP.match(line)
+    return (line[markup.end() :] if markup else line).removesuffix(" |")
+
+
+def clip(text: str, room: int) -> str:
+    """A line of at most this weight, if that is eight or more: `text`, or its beginning and `...`."""
+    if len(text) <= room and weight(text) <= room:
+        return text
+    at = between_words(text, beginning(text, room - len(GAP)))
+    return f"{text[:at].rstrip(_HANGING)}{GAP}"
+
+
+def beginning(text: str, room: int) -> int:
+    """How many characters from the start have this weight; at least one."""
+    return max(len(text[: max(room, 1)].encode("utf-8", "replace")[: max(room, 1)].decode("utf-8", "ignore")), 1)
+
+
+def between_words(text: str, at: int) -> int:
+    """The place at or before `at` where `text` may be cut; `at` itself where no such place is near."""
+    if at >= len(text):
+        return len(text)
+    longest = _LONGEST_WORD if text[max(at - _LONGEST_WORD, 0) : at].isascii() else _LONGEST_OTHER
+    lowest = max(at - longest, 0)
+    space = text.rfind(" ", lowest, at + 1)
+    if space > 0:
+        return space
+    return next((place for place in range(at, lowest, -1) if _may_cut(text, place)), at)
+
+
+def _may_cut(text: str, place: int) -> bool:
+    before, after = text[place - 1], text[place]
+    if _NUMBER_OR_WORD.match(before) and _NUMBER_OR_WORD.match(after):
+        return False
+    if before in _FLAGS and after in _FLAGS:
+        # Two signs make a flag.
+        signs = text[max(place - _LONGEST_WORD, 0) : place]
+        return (len(signs) - len(signs.rstrip(_FLAGS))) % 2 == 0
+    return before != _JOINER and not _belongs_to_what_is_before(after)
+
+
+def _belongs_to_what_is_before(char: str) -> bool:
+    return char == _JOINER or unicodedata.category(char).startswith("M") or "\U0001f3fb" <= char <= "\U0001f3ff"
+
+
+def fitted(tellers: Sequence[Callable[[int], str]], room: int) -> list[str]:
+    """What each tells in its share of `room`: all that it has to say, or as much as the others leave it.
+
+    Args:
+        tellers: each tells something in a weight that it is given.
+        room: the weight of all that is told.
+    """
+    told = [tell(room) for tell in tellers]
+    wanted = [weight(text) for text in told]
+    return [
+        text if share >= want else tell(share)
+        for text, want, tell, share in zip(told, wanted, tellers, shares(wanted, room), strict=True)
+    ]
+
+
+def shares(wanted: Sequence[int], room: int) -> list[int]:
+    """What each may take of `room`: as much as it wants, or an equal share; what some leave over is for the others."""
+    taken = [0] * len(wanted)
+    for position, index in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
+        taken[index] = min(wanted[index], room // (len(wanted) - position))
+        room -= taken[index]
+    return taken

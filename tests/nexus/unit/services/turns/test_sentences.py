@@ -1,0 +1,159 @@
+"""Sentences of any text, and lines cut to a weight."""
+
+import re
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nexus.services.turns.sentences import clip, ended, is_blank, joint, one_line, sentences, shares, weight
+
+# What is hard to cut: figures, signs that belong together, no spaces, controls, halves of surrogate pairs.
+PIECES: Final = (
+    "HR 0.86, ",
+    "95% CI 0.80-0.93. ",
+    "1,234,567",
+    "١٥٦",
+    "共找到156篇。",
+    "👨‍👩‍👧‍👦",
+    "👍🏽",
+    "🇨🇳🇺🇸",
+    "e\u0301",
+    "می‌خواهم ",
+    "word ",
+    "\ud800",
+    "\u202e",
+    "\x00\n",
+    "Dr. Who et al. said so! ",
+)
+hard = st.lists(st.sampled_from(PIECES) | st.text(max_size=6), max_size=40).map("".join)
+
+
+class TestSentences:
+    """Where they end, and where not."""
+
+    @pytest.mark.parametrize(
+        ("text", "found"),
+        [
+            ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
+            (
+                "HR 0.86, 95% CI 0.80-0.93. Version 1.2.3 is out.",
+                ["HR 0.86, 95% CI 0.80-0.93.", "Version 1.2.3 is out."],
+            ),
+            ("共找到156篇。其中15篇是综述！好吗？好", ["共找到156篇。", "其中15篇是综述！", "好吗？", "好"]),
+            ("他说：“好。”然后走了。", ["他说：“好。”", "然后走了。"]),
+            ('He said "no." Then he left.', ['He said "no."', "Then he left."]),
+            ("Dr. Who, Smith et al. and J. Doe (e.g. in Fig. 3) agree.", None),
+            ("It rose approx. five times, i.e. a lot, in the U.S. market.", None),
+            ("See No. 5 there. No. Not here.", ["See No. 5 there.", "No.", "Not here."]),
+            ("It was in 2018. Then it ended.", ["It was in 2018.", "Then it ended."]),
+            ("1. First thing\n2. Second thing", ["1. First thing", "2. Second thing"]),
+            ("Wait... what? Well... Yes.", ["Wait... what?", "Well...", "Yes."]),
+            (
+                "## Results\n\n- **156** found\n> quoted\n* -5 degrees",
+                ["Results", "**156** found", "quoted", "-5 degrees"],
+            ),
+            ("| a | b |\n|---|---|\n| 1 | 2 |", ["a | b", "1 | 2"]),
+            ("a\r\nb\u2028c\x0bd", ["a", "b", "c", "d"]),
+            ("see http://a.example/b.html?x=1.5 now", None),
+            ("", []),
+            (" \n\t\n", []),
+            ("--- ... !!!", []),
+        ],
+        ids=repr,
+    )
+    def test_where_they_end(self, text: str, found: list[str] | None) -> None:
+        """With their line or their mark; not in a number, after an abbreviation, or in an address."""
+        assert list(sentences(text)) == ([text] if found is None else found)
+
+    @given(hard)
+    def test_any_text(self, text: str) -> None:
+        """Each is one line that UTF-8 can carry, and no figure is lost."""
+        found = list(sentences(text))
+        for sentence in found:
+            assert sentence == one_line(sentence) != ""
+            sentence.encode()
+        assert re.findall(r"\d+", " ".join(found)) == re.findall(r"\d+", one_line(text))
+
+    def test_a_very_long_text(self) -> None:
+        """Is looked at from both ends, and a sentence that goes on says so."""
+        text = "The beginning. " + "0.86 of it. " * 100_000 + "The end."
+        found = list(sentences(text))
+        assert (found[0], found[-1]) == ("The beginning.", "The end.")
+        assert sum(map(len, found)) < 21_000
+        assert set(found[1:-1]) <= {"0.86 of it.", "0.86 of it. ...", "0.86 ...", "0.86 of ...", "of it.", "it.", "..."}
+
+
+class TestClip:
+    """Cut to a weight, and torn nowhere."""
+
+    @pytest.mark.parametrize(
+        ("text", "room", "shown"),
+        [
+            ("fits", 4, "fits"),
+            ("cut between words", 14, "cut between..."),
+            ("the ratio is 0.86 here", 19, "the ratio is..."),
+            ("the ratio (0.86)", 14, "the ratio..."),
+            ("a,b,c;d " * 9, 12, "a,b,c;d..."),
+            ("共找到156篇文献", 14, "共找到..."),
+            ("共找到156篇文献", 16, "共找到156..."),
+            ("👨‍👩‍👧‍👦👨‍👩‍👧‍👦", 40, "👨‍👩‍👧‍👦..."),
+            ("👍🏽👍🏽👍🏽", 18, "👍🏽..."),
+            ("🇨🇳🇺🇸🇩🇪", 16, "🇨🇳..."),
+            ("e\u0301" * 9, 11, "e\u0301e\u0301..."),
+            ("", 8, ""),
+        ],
+    )
+    def test_where_it_falls(self, text: str, room: int, shown: str) -> None:
+        """Between words, else between characters; never in a number or in what is seen as one character."""
+        assert clip(text, room) == shown
+
+    @given(hard.map(one_line), st.integers(8, 200))
+    def test_any_text(self, text: str, room: int) -> None:
+        """It fits, it is the beginning of the text, and each of its numbers is one of the text."""
+        shown = clip(text, room)
+        assert weight(shown) <= room
+        assert shown == text or text.startswith(shown.removesuffix("..."))
+        if not re.search(r"[^\s]{40}", text):
+            assert re.findall(r"\d+", shown) == re.findall(r"\d+", text)[: len(re.findall(r"\d+", shown))]
+
+    def test_a_number_that_is_longer_than_its_room(self) -> None:
+        """Is cut all the same."""
+        assert clip("1" * 5_000, 20) == "1" * 17 + "..."
+
+
+@pytest.mark.parametrize(
+    ("text", "shown", "between"),
+    [
+        ("It is so", "It is so.", "; "),
+        ("It is so.", "It is so.", " "),
+        ("真的！", "真的！", ""),
+        ('"No."', '"No."', " "),
+        ("There is more...", "There is more...", " "),
+        ("These:", "These:.", " "),
+    ],
+)
+def test_ends(text: str, shown: str, between: str) -> None:
+    """What nothing ends gets a full stop, or a semicolon before what follows."""
+    assert (ended(text), joint(text)) == (shown, between)
+
+
+@pytest.mark.parametrize("text", ["", " \n", "\u200b\u202e\ufeff", "\x00\x1b"], ids=repr)
+def test_blank_texts(text: str) -> None:
+    """Are those of which nothing would be seen."""
+    assert is_blank(text)
+    assert not is_blank(f"{text}👍")
+    assert not is_blank(f"{text}x")
+
+
+@given(st.lists(st.integers(0, 500), max_size=12), st.integers(0, 2_000))
+def test_shares(wanted: list[int], room: int) -> None:
+    """Nobody gets more than it wants, all together no more than there is, and nothing is kept back."""
+    taken = shares(wanted, room)
+    assert all(0 <= share <= want for share, want in zip(taken, wanted, strict=True))
+    assert sum(taken) <= room
+    assert sum(taken) > min(sum(wanted), room) - max(len(wanted), 1)
+    short = [share for share, want in zip(taken, wanted, strict=True) if share < want]
+    assert not short or max(short) - min(short) <= 1
+    assert not short or max(taken) <= max(short) + 1
