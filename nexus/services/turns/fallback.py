@@ -1,9 +1,142 @@
-"""A summary by rules alone, from what a turn holds: the same facts give the same words (CONTRACT §6). Pure."""
+"""A summary by rules alone, from what a turn holds: the same facts give the same words (CONTRACT §6). Pure.
 
-from nexus.core.turns import Summaries
+    Asked: How many reviews are there? pubmed_search (query: SGLT2) gave total: 156. Answered: There are 156.
+
+Rules of this module:
+
+- What is kept are names, numbers, parameters and outcomes: calls with their arguments, results with their key figures,
+  failures with their reasons, the first and the last sentence of the answer, and those with figures.
+- Each part has a weight that it may take. What is left out is counted, or marked by `...`.
+- The brief summary takes less than a third of what the detailed one takes, as far as that says anything.
+- Linear time, whatever the turn holds.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+
+from nexus.core.turns import Structured, Summaries
+from nexus.services.turns.cues import DECISION, NEXT_STEP, announced
+from nexus.services.turns.deeds import deeds, read_result, tools_used
+from nexus.services.turns.digest import digest, excerpt, figures, has_figure
 from nexus.services.turns.facts import TurnFacts
+from nexus.services.turns.sentences import clip, ended, fitted, is_blank, is_ended, sentences, weight
+
+NO_ANSWER: Final = "No answer is known yet."
+
+# Weights (see `sentences`) of the detailed summary and its parts; what the others leave is for what tools did.
+_DETAILED: Final = 1_600
+_ASKED: Final = 320
+_DECIDED: Final = 160
+_ANSWERED: Final = 480
+_ANSWERED_ALONE: Final = 960
+# Of the detailed one, what the brief one may take: less than a third, since a line begins with the number of its turn.
+_SHARE, _HEAD = 0.32, 16
+_BRIEF: Final = 360
+_OVERVIEW: Final = 320
+# Below this weight a question or an answer that is longer is hardly understood.
+_LEAST_ASKED, _LEAST = 24, 36
+_DEEDS: Final = 6
+# Of the structured one: how many calls are told by themselves, and what actions and results take together.
+_ENTRIES: Final = 10
+_ACTIONS, _RESULTS = 1_200, 2_000
+_SENTENCES, _SENTENCE = 5, 200
 
 
 def summarise_by_rules(facts: TurnFacts) -> Summaries:
-    """The three depths. They keep names, numbers, parameters and outcomes."""
-    raise NotImplementedError
+    """The three depths. They keep names, numbers, parameters and outcomes, and are never empty."""
+    # Results are read once, however often they are told.
+    facts = replace(facts, outcomes=tuple(map(read_result, facts.outcomes)))
+    detailed = _detailed(facts)
+    brief = _brief(facts, min(int(weight(detailed) * _SHARE) - _HEAD, _BRIEF))
+    return Summaries(brief=brief, detailed=detailed, structured=_structured(facts), source="fallback")
+
+
+def _detailed(facts: TurnFacts) -> str:
+    asked = f"Asked: {ended(digest(_asked(facts), _ASKED))}" if _asked(facts) else "Nothing is known of what was asked."
+    answered = _answered(facts)
+    decided = announced(_thoughts(facts), DECISION, most=1, room=_DECIDED)
+    said = [f"Decided: {ended(sentence)}" for sentence in decided if sentence not in answered]
+    room = _DETAILED - sum(weight(part) + 1 for part in (asked, answered, *said))
+    return " ".join([asked, *_done(facts, room), *said, answered])
+
+
+def _done(facts: TurnFacts, room: int) -> list[str]:
+    """A sentence for each deed."""
+    told = deeds(facts.outcomes, _DEEDS)
+    if not told:
+        return ["No tool was called."] if facts.answer or facts.finished else []
+    return [ended(sentence) for sentence in fitted([deed.told for deed in told], room - len(told) * len(" ."))]
+
+
+def _answered(facts: TurnFacts) -> str:
+    if not is_blank(facts.answer):
+        return f"Answered: {ended(digest(facts.answer, _ANSWERED if facts.outcomes else _ANSWERED_ALONE))}"
+    return "The answer is empty." if facts.finished else NO_ANSWER
+
+
+def _brief(facts: TurnFacts, room: int) -> str:
+    """What was asked, with which tools, and what came of it; where there is room for less, the last counts most."""
+    question, used = _headline(_asked(facts)), tools_used(facts.outcomes, room * 2 // 5)
+    answer = _headline(facts.answer, with_figures=bool(facts.outcomes))
+    for asked, tools in ((question, used), ("", used), ("", "")):
+        left = room - weight(tools) - len("Asked: . . Answered: .")
+        for_asked = min(weight(asked), max(left * 2 // 5, left - weight(answer)))
+        for_answer = left - for_asked
+        if for_asked >= min(weight(asked), _LEAST_ASKED) and for_answer >= min(weight(answer), _LEAST):
+            break
+    parts = [
+        f"Asked: {ended(clip(asked, for_asked))}" if asked else "",
+        tools,
+        f"Answered: {ended(excerpt(answer, max(for_answer, _LEAST)))}" if answer else _answered(facts),
+    ]
+    return " ".join(filter(None, parts))
+
+
+def _headline(text: str, *, with_figures: bool = False) -> str:
+    """The first sentence that is whole; the first with figures where they are wanted, if there is one."""
+    pieces = list(sentences(text)) or [digest(text, _SENTENCE)]
+    with_figure = (piece for piece in pieces if with_figures and has_figure(piece))
+    return next(with_figure, None) or next(filter(is_ended, pieces), pieces[0])
+
+
+def _structured(facts: TurnFacts) -> Structured:
+    told = deeds(facts.outcomes, _ENTRIES)
+    came = fitted([deed.resulted for deed in told], _RESULTS)
+    next_steps = announced(islice(_spoken(facts), 1), NEXT_STEP, most=_SENTENCES, room=_SENTENCE)
+    decisions = announced([*_thoughts(facts), facts.answer], DECISION, most=_SENTENCES, room=_SENTENCE)
+    return Structured(
+        overview=_brief(facts, _OVERVIEW),
+        actions=tuple(fitted([deed.called for deed in told], _ACTIONS)),
+        results=(*came, *_findings(facts, came)),
+        decisions=tuple(sentence for sentence in decisions if sentence not in next_steps),
+        next_steps=tuple(next_steps),
+    )
+
+
+def _findings(facts: TurnFacts, came: Sequence[str]) -> list[str]:
+    """The sentences of the answer with figures that no result has shown; its headline, where nothing else is known."""
+    shown = set(figures(" ".join(came)))
+    found = [sentence for sentence in sentences(facts.answer) if not shown.issuperset(figures(sentence))]
+    told = [excerpt(sentence, _SENTENCE) for sentence in found[:_SENTENCES]]
+    if len(found) > len(told):
+        told.append(f"sentences of the answer with other figures: {len(found) - len(told):,} more")
+    return told or ([excerpt(_headline(facts.answer), _SENTENCE)] if not came and not is_blank(facts.answer) else [])
+
+
+def _asked(facts: TurnFacts) -> str:
+    return "\n".join(item.text for item in facts.said if item.speaker == "user" and not is_blank(item.text))
+
+
+def _thoughts(facts: TurnFacts) -> list[str]:
+    """What the model said before its answer."""
+    said = [item.text for item in facts.said if item.speaker == "assistant"]
+    return [*(item.content for item in facts.rounds), *(text for text in said if text != facts.answer)]
+
+
+def _spoken(facts: TurnFacts) -> Iterator[str]:
+    """The answer, and what the model said before it, the latest first."""
+    if facts.answer:
+        yield facts.answer
+    yield from (item.text for item in reversed(facts.said) if item.speaker == "assistant" and item.text)

@@ -1,0 +1,217 @@
+"""A summary by rules alone (CONTRACT §6)."""
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nexus.core.turns import Summaries, ThinkingRound
+from nexus.services.turns.facts import TurnFacts, read_facts
+from nexus.services.turns.fallback import summarise_by_rules
+from nexus.services.turns.sentences import one_line, weight
+from tests.nexus.unit.services.turns.literature import LANGUAGES, PMIDS, session
+from tests.nexus.unit.services.turns.runs import Run
+from tests.nexus.unit.services.turns.test_outline import _short, documents, numbers
+from tests.nexus.unit.services.turns.test_sentences import hard
+
+
+def summary(run: Run) -> Summaries:
+    """What is said of the run."""
+    return summarise_by_rules(run.facts)
+
+
+def texts(of: Summaries) -> list[str]:
+    """Everything that it says."""
+    lists = (of.structured.actions, of.structured.results, of.structured.decisions, of.structured.next_steps)
+    return [of.brief, of.detailed, of.structured.overview, *(text for texts in lists for text in texts)]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+class TestLiterature:
+    """The session by which the turn memory was asked for."""
+
+    def test_figures_are_in_detailed(self, language: str) -> None:
+        """How many were found and kept, what they say, and which they are."""
+        search, choose, read = (summary(run).detailed for run in session(language))
+        assert ("156 articles" if language == "English" else "156 篇相关文献") in search
+        assert ("15 reviews" if language == "English" else "15 篇高质量综述") in choose
+        assert ("by 14% (HR 0.86, 95% CI 0.80-0.93)" if language == "English" else "HR 0.86，95% CI 0.80-0.93") in read
+        assert "45,678" in read
+        assert all(pmid in read for pmid in PMIDS)
+
+    def test_parameters_are_in_detailed(self, language: str) -> None:
+        """What was searched for and by what was chosen."""
+        search, choose, read = (summary(run).detailed for run in session(language))
+        query = "SGLT2 inhibitors cardiovascular outcomes type 2 diabetes" if language == "English" else "SGLT2 抑制剂"
+        assert f"pubmed_search (query: {query}" in search
+        assert "limit: 200" in search
+        assert "2018-2024" in choose
+        assert ("meta-analysis" if language == "English" else "Meta 分析") in choose
+        assert "MACE" in read
+
+    def test_figures_are_in_the_right_fields(self, language: str) -> None:
+        """Parameters in actions, what came of them in results, what is to come in next_steps."""
+        search, choose, read = (summary(run).structured for run in session(language))
+        assert "156" in search.results[0]
+        assert "limit: 200" in search.actions[0]
+        assert "15" in choose.results[0]
+        assert "2018-2024" in choose.actions[0]
+        assert all(pmid in choose.actions[1] for pmid in PMIDS)
+        assert "HR 0.86 (95% CI 0.80-0.93)" in read.results[0]
+        assert any("14%" in result for result in read.results[1:])
+        assert "quality" in read.next_steps[0] or "质量" in read.next_steps[0]
+
+    def test_decisions(self, language: str) -> None:
+        """As the model announced them."""
+        search, choose, read = (summary(run).structured.decisions for run in session(language))
+        english = language == "English"
+        assert search == (("I'll search PubMed before anything else." if english else "我先搜索 PubMed。"),)
+        assert choose == (("I chose to download 5 of them." if english else "我决定下载其中 5 篇。"),)
+        assert read == ()
+
+    def test_the_brief_one(self, language: str) -> None:
+        """With which tools, what came of it, and, where there is room, what was asked."""
+        search, choose, read = (summary(run).brief for run in session(language))
+        assert "Used pubmed_search. Answered: PubMed" in search
+        assert "156" in search
+        assert "Used filter_articles and 1 more. Answered: " in choose
+        assert "15" in choose
+        assert read.startswith(f"Asked: {session(language)[2].facts.input} Used extract_data. Answered: SGLT2")
+        assert "14%" in read
+
+
+class TestWhatIsSaid:
+    """Plainly, and never nothing."""
+
+    def test_a_run_with_tools(self) -> None:
+        """In the order in which it happened."""
+        run = Run("How many are there?").call("find", {"q": "beans"}, {"total": 156})
+        run.call("load", {"id": 7}, "time-out after 30 s", status="error").calls(("x", "count", {}))
+        assert summary(run.answer("There are 156. One is lost.")).detailed == (
+            "Asked: How many are there? find (q: beans) gave total: 156. load (id: 7) failed: time-out after 30 s. "
+            "count has no result. Answered: There are 156. One is lost."
+        )
+
+    def test_a_turn_without_tools(self) -> None:
+        """Says so."""
+        said = summary(Run("hello").answer("Hello!"))
+        assert said.detailed == "Asked: hello. No tool was called. Answered: Hello!"
+        assert said.brief == "Answered: Hello!"
+        assert said.structured.overview == "Asked: hello. Answered: Hello!"
+        assert said.structured.actions == ()
+        assert said.source == "fallback"
+
+    @pytest.mark.parametrize(
+        ("run", "detailed"),
+        [
+            (Run(), "Nothing is known of what was asked. No answer is known yet."),
+            (Run("Find X."), "Asked: Find X. No answer is known yet."),
+            (Run("Find X.").calls(("a", "f", {})), "Asked: Find X. f has no result. No answer is known yet."),
+            (Run("\u200b").answer(""), "Nothing is known of what was asked. No tool was called. The answer is empty."),
+            (Run().answer("Done."), "Nothing is known of what was asked. No tool was called. Answered: Done."),
+            (Run("👍").answer("👍"), "Asked: 👍. No tool was called. Answered: 👍."),
+            (Run("a").add("HUMAN", "and b").answer("c"), "Asked: a; and b. No tool was called. Answered: c."),
+        ],
+        ids=range(7),
+    )
+    def test_what_is_not_known(self, run: Run, detailed: str) -> None:
+        """Is said to be so; every text says something."""
+        said = summary(run)
+        assert said.detailed == detailed
+        assert said.brief
+        assert said.structured.overview
+
+    def test_no_facts(self) -> None:
+        """Are enough for a summary."""
+        assert summarise_by_rules(TurnFacts()).brief == "No answer is known yet."
+
+    def test_thoughts(self) -> None:
+        """What was decided before the first call is kept, whoever wrote it down."""
+        rounds = (ThinkingRound(round_number=1, content="There are two ways. I will take the shorter one."),)
+        facts = read_facts(Run("q").answer("Done.").rows, rounds=rounds)
+        assert "Decided: I will take the shorter one." in summarise_by_rules(facts).detailed
+
+    def test_figures_that_only_the_answer_has(self) -> None:
+        """Are results; those that a result has shown are not told again."""
+        run = Run("q").call("f", {}, {"total": 156})
+        run.answer("156 were found. 15 are left. Bye.")
+        assert summary(run).structured.results == ("f gave total: 156", "15 are left.")
+
+    def test_many_figures_that_only_the_answer_has(self) -> None:
+        """Are counted beyond the first ones."""
+        run = Run("q").answer(" ".join(f"There are {n} of kind {n + 100}." for n in range(12)))
+        assert summary(run).structured.results[-1] == "sentences of the answer with other figures: 7 more"
+
+    def test_many_calls(self) -> None:
+        """Are told together, with those left out counted."""
+        run = Run("Search.")
+        for number in range(12):
+            run.call("web_search", {"query": f"topic {number}"}, {"hits": number})
+        said = summary(run.call("calculate", {"sum": "1+1"}, 2).answer("198 hits."))
+        assert said.detailed == (
+            "Asked: Search. web_search 12 times (query: topic 0 | query: topic 1 | query: topic 2 | 9 more) gave "
+            "hits: 0 | hits: 1 | hits: 2 | 9 more. calculate (sum: 1+1) gave 2. Answered: 198 hits."
+        )
+        assert said.structured.actions[1] == "calculate (sum: 1+1)"
+
+
+_runs = st.builds(
+    lambda asked, calls, answer: (asked, calls, answer),
+    hard | st.none(),
+    st.lists(st.tuples(st.text(max_size=9), documents, documents | hard, st.booleans()), max_size=9),
+    hard | st.none(),
+)
+
+
+class TestRules:
+    """What holds of any turn."""
+
+    @given(_runs, st.randoms(use_true_random=False))
+    def test_any_turn(self, given_run: tuple[Any, list[Any], Any], chance: random.Random) -> None:
+        """One line each, in UTF-8, not empty, bounded; the same words for the same facts, whatever the rows' order."""
+        asked, calls, answer = given_run
+        run = Run(asked)
+        for name, arguments, result, failed in calls:
+            run.call(name, {"a": arguments}, result, status="error" if failed else "success")
+        said = summary(run if answer is None else run.answer(answer))
+        for text in texts(said):
+            assert text == one_line(text) != ""
+            text.encode()
+            assert "Summary generation failed" not in text
+        assert weight(said.detailed) <= 1_700
+        assert weight(said.brief) <= 400
+        assert sum(map(weight, texts(said))) <= 8_000
+        chance.shuffle(run.rows)
+        assert summary(run) == said
+
+    @given(st.lists(_short, min_size=1, max_size=3))
+    def test_every_number_of_short_results(self, results: list[Any]) -> None:
+        """Is among the results."""
+        run = Run("q")
+        for result in results:
+            run.call("f", {}, result)
+        told = numbers(" ".join(summary(run.answer("Done.")).structured.results))
+        assert set().union(*(numbers(str(result)) for result in results)) <= told
+
+    @pytest.mark.parametrize(
+        "unit", ["a", "9", "百", ". ", "!)", "# ", "👨‍👩‍👧‍👦", "\u0301", "\u202eمرحبا ", "[1,", '{"a":[', "I will 5. "]
+    )
+    def test_a_megabyte_of_anything(self, unit: str) -> None:
+        """Is summarised as any other turn."""
+        text = unit * (1_000_000 // len(unit))
+        run = Run(text).call("f", {"q": text}, text).call("g", text, {"k": text, "l": [text]}, status="error")
+        said = summary(run.calls(("x", "h", {text: text}), text=text).answer(text))
+        assert all(text and text == one_line(text) for text in texts(said))
+        assert weight(said.detailed) <= 1_700
+
+    def test_ten_thousand_calls(self) -> None:
+        """Of as many tools, half of them without a result."""
+        run = Run("Go.").calls(*((f"c{n}", f"tool_{n}", {"n": n}) for n in range(10_000)))
+        for number in range(5_000):
+            run.result(f"c{number}", number)
+        said = summary(run.answer("All done."))
+        assert "9,995 other tools" in said.detailed
+        assert "5,000 without a result" in said.structured.overview
+        assert len(said.structured.actions) == 10
