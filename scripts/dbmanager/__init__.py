@@ -8,7 +8,8 @@
     csvcells      a document as cells that a spreadsheet does not execute
     export        write what is meant to a file
     tally         what the rows of `messages` say, counted
-    analyze       `messages` through the tally; any other collection by its fields
+    turntally     what the documents of `turns` say, counted
+    analyze       `messages` and `turns` through the tallies; any other collection by its fields
     configplan    what the stored settings of an environment should become (pure)
     configstore   … and how they become it
     operations    the above as an operator asks for it: shown, confirmed, done

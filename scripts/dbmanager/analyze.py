@@ -1,4 +1,4 @@
-"""What is in a collection. Contents stay on the server: of a message only the size of its text is asked for."""
+"""What is in a collection. Contents stay on the server: of a message or a turn only the size of its texts is asked."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -7,15 +7,51 @@ from typing import Any
 
 from .server import Rows
 from .tally import MessagesReport, MessageTally
+from .turntally import TurnsReport, TurnTally
 
 _BATCH = 500
-_TEXT_BYTES = {"$cond": [{"$eq": [{"$type": "$content"}, "string"]}, {"$strLenBytes": "$content"}, None]}
+
+
+def _text_bytes(value: str, otherwise: int | None = None) -> dict[str, Any]:
+    return {"$cond": [{"$eq": [{"$type": value}, "string"]}, {"$strLenBytes": value}, otherwise]}
+
+
+def _list_bytes(value: str) -> dict[str, Any]:
+    texts = {"$map": {"input": value, "as": "item", "in": _text_bytes("$$item", 0)}}
+    return {"$cond": [{"$isArray": value}, {"$sum": texts}, 0]}
+
+
 _MESSAGE = {
     "_id": 0,
     **dict.fromkeys(("run_id", "owner_key", "session_id", "role", "timestamp"), 1),
-    "content_bytes": _TEXT_BYTES,
+    "content_bytes": _text_bytes("$content"),
     **dict.fromkeys(("metadata.tool_calls.name", "metadata.tool_calls.function.name"), 1),
     **dict.fromkeys(("metadata.tool_name", "metadata.status", "metadata.execution_success"), 1),
+}
+_STRUCTURED = "$summaries.structured"
+_OVERVIEW = _text_bytes(f"{_STRUCTURED}.overview")
+_LISTS = [_list_bytes(f"{_STRUCTURED}.{name}") for name in ("actions", "results", "decisions", "next_steps")]
+_OUTCOME = {
+    "name": "$$call.name",
+    "success": "$$call.success",
+    "answered": {"$ne": [{"$ifNull": ["$$call.result", None]}, None]},
+}
+_TURN = {
+    "_id": 0,
+    **dict.fromkeys(("turn_number", "owner_key", "session_id", "run_id", "timestamp", "status", "token_usage"), 1),
+    "work": 1,
+    "source": "$summaries.source",
+    "brief": _text_bytes("$summaries.brief"),
+    "detailed": _text_bytes("$summaries.detailed"),
+    # A sum of nothing known is nothing known.
+    "comprehensive": {"$add": [_OVERVIEW, *_LISTS]},
+    "tool_calls": {
+        "$cond": [
+            {"$isArray": "$tool_calls"},
+            {"$map": {"input": "$tool_calls", "as": "call", "in": _OUTCOME}},
+            None,
+        ]
+    },
 }
 
 
@@ -44,6 +80,16 @@ def analyze_messages(rows: Rows, advance: Callable[[int], None]) -> MessagesRepo
     for row in rows.aggregate([{"$project": _MESSAGE}], batchSize=_BATCH):
         tally.add(row)
         if tally.messages % _BATCH == 0:
+            advance(_BATCH)
+    return tally.report(rows.database.name, rows.name)
+
+
+def analyze_turns(rows: Rows, advance: Callable[[int], None]) -> TurnsReport:
+    """Count the documents of a collection of turns."""
+    tally = TurnTally()
+    for turn in rows.aggregate([{"$project": _TURN}], batchSize=_BATCH):
+        tally.add(turn)
+        if tally.turns % _BATCH == 0:
             advance(_BATCH)
     return tally.report(rows.database.name, rows.name)
 

@@ -179,7 +179,7 @@ def export_collection(
 
 
 def analyze_collection(session: Session, name: str) -> None:
-    """Show what is in a collection, in detail for `messages`.
+    """Show what is in a collection, in detail for `messages` and `turns`.
 
     Raises:
         Refusal: there is no such collection.
@@ -189,6 +189,10 @@ def analyze_collection(session: Session, name: str) -> None:
         with session.terminal.progress("reading", rows.estimated_document_count()) as advance:
             report = analyze.analyze_messages(rows, advance)
         session.terminal.show(report, *views.messages(report))
+    elif name == "turns":
+        with session.terminal.progress("reading", rows.estimated_document_count()) as advance:
+            turns = analyze.analyze_turns(rows, advance)
+        session.terminal.show(turns, *views.turns(turns))
     else:
         shape = analyze.analyze_fields(rows)
         session.terminal.show(shape, *views.fields(shape))

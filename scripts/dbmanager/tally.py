@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -25,7 +25,7 @@ class Named:
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs, and how many messages they have."""
+    """Runs, and how many messages they have; or whatever else has parts."""
 
     count: int
     min: int
@@ -146,7 +146,6 @@ class MessageTally:
 
     def report(self, database: str, collection: str) -> MessagesReport:
         """What was counted."""
-        sizes = list(self.runs.values())
         return MessagesReport(
             database=database,
             collection=collection,
@@ -154,14 +153,14 @@ class MessageTally:
             content_bytes=self.content_bytes,
             first=self.first,
             last=self.last,
-            roles=_by_count(self.roles),
-            runs=Runs(len(sizes), min(sizes), statistics.median(sizes), max(sizes)) if sizes else Runs(0, 0, 0, 0),
+            roles=by_count(self.roles),
+            runs=spread(self.runs.values()),
             owners=len(self.owners),
-            top_owners=_by_count(self.owners)[:_TOP_OWNERS],
+            top_owners=by_count(self.owners)[:_TOP_OWNERS],
             sessions=len(self.sessions),
             tools=tuple(self._tool(name) for name in sorted(self.calls.keys() | self.results.keys())),
             days=tuple(Named(day, self.days[day]) for day in sorted(self.days)[-_DAYS:]),
-            malformed=_by_count(+self.faults),
+            malformed=by_count(+self.faults),
         )
 
     def _tool(self, name: str) -> ToolUse:
@@ -192,5 +191,11 @@ def _outcome(metadata: Mapping[str, Any]) -> bool | None:
     return status.casefold() in _SUCCESS if isinstance(status, str) and status else None
 
 
-def _by_count(counter: Counter[str]) -> tuple[Named, ...]:
+def spread(sizes: Collection[int]) -> Runs:
+    """How many there are, and of which sizes."""
+    return Runs(len(sizes), min(sizes), statistics.median(sizes), max(sizes)) if sizes else Runs(0, 0, 0, 0)
+
+
+def by_count(counter: Counter[str]) -> tuple[Named, ...]:
+    """What is most frequent first."""
     return tuple(Named(name, counter[name]) for name in sorted(counter, key=lambda name: (-counter[name], name)))

@@ -14,6 +14,7 @@ from .configplan import Entry, State
 from .inventory import CollectionInfo, DatabaseInfo, DatabaseStats
 from .tally import MessagesReport, Named, ToolUse
 from .terminal import documents, human_count, human_size, minute, plain, table
+from .turntally import TurnsReport
 
 _BAR = 30
 _FIELDS = 60
@@ -127,8 +128,7 @@ def messages(report: MessagesReport) -> Parts:
     yield table(f"{report.collection} of {report.database}", ("", ""), facts)
     yield from _counted("Roles", "role", report.roles)
     yield from _counted("Owners with most messages", "owner", report.top_owners)
-    if report.tools:
-        yield table("Tools", ("tool", ">calls", ">results", ">success"), [_tool(each) for each in report.tools])
+    yield from _tools(report.tools)
     if report.days:
         most = max(day.count for day in report.days)
         rows = [(day.name, human_count(day.count), _bar(day.count, most)) for day in report.days]
@@ -139,9 +139,41 @@ def messages(report: MessagesReport) -> Parts:
         yield line("No malformed messages.")
 
 
-def _counted(title: str, what: str, named: Sequence[Named]) -> Parts:
+def turns(report: TurnsReport) -> Parts:
+    """What is in a collection of turns."""
+    sessions, tokens = report.sessions, report.tokens
+    facts = [
+        ("turns", human_count(report.turns)),
+        ("first", minute(report.first)),
+        ("last", minute(report.last)),
+        ("owners", human_count(report.owners)),
+        ("sessions", human_count(sessions.count)),
+        ("turns per session", f"min {sessions.min}, median {sessions.median:g}, max {sessions.max}"),
+        *((f"{each.level} summaries", human_size(each.bytes)) for each in report.summaries),
+        ("tokens", human_count(tokens.total)),
+        ("of these thinking", human_count(tokens.thinking)),
+        ("of these action", human_count(tokens.action)),
+    ]
+    yield table(f"{report.collection} of {report.database}", ("", ""), facts)
+    yield from _counted("Statuses", "status", report.statuses, of="turns")
+    yield from _counted("Summaries by", "source", report.sources, of="turns")
+    yield from _counted("Work that waits", "work", report.waiting, of="turns")
+    yield from _counted("Owners with most turns", "owner", report.top_owners, of="turns")
+    yield from _tools(report.tools)
+    if report.malformed:
+        yield from _counted("Malformed turns", "fault", report.malformed, of="turns")
+    else:
+        yield line("No malformed turns.")
+
+
+def _counted(title: str, what: str, named: Sequence[Named], *, of: str = "messages") -> Parts:
     if named:
-        yield table(title, (what, ">messages"), [(plain(each.name, _VALUE), human_count(each.count)) for each in named])
+        yield table(title, (what, f">{of}"), [(plain(each.name, _VALUE), human_count(each.count)) for each in named])
+
+
+def _tools(tools: Sequence[ToolUse]) -> Parts:
+    if tools:
+        yield table("Tools", ("tool", ">calls", ">results", ">success"), [_tool(each) for each in tools])
 
 
 def _tool(tool: ToolUse) -> tuple[str, str, str, str]:

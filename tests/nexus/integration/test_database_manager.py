@@ -114,6 +114,37 @@ def message(number: int, role: Any = "HUMAN", *, days: float = 0, **more: Any) -
     return row | more
 
 
+def summaries(source: str, text: str) -> Document:
+    """The summaries of a turn; every text of theirs is a secret."""
+    secret = f"TOP SECRET {text}"
+    structured = {"overview": secret, "actions": [secret, secret], "results": [], "decisions": [5], "next_steps": []}
+    return {"brief": secret, "detailed": secret, "structured": structured, "source": source}
+
+
+def turn(number: int, **more: Any) -> Document:
+    """A document of `turns`, three days old."""
+    calls = [
+        {"name": "web", "arguments": {"q": "TOP SECRET"}, "success": True, "result": "TOP SECRET"},
+        {"name": "web", "arguments": {"q": "TOP SECRET"}, "success": False, "result": {"TOP SECRET": 1}},
+        {"name": "calc", "arguments": None, "success": None, "result": None},
+    ]
+    document = {
+        "id": f"turn_{number}_0",
+        "turn_number": number,
+        "owner_key": "alice",
+        "session_id": "default",
+        "run_id": f"run_{number}",
+        "timestamp": TODAY - timedelta(days=3),
+        "status": "completed",
+        "task_context": "TOP SECRET",
+        "tool_calls": calls,
+        "summaries": summaries("model", "你好"),
+        "token_usage": {"thinking": 5, "action": 20, "total": 25},
+        "work": None,
+    }
+    return document | more
+
+
 def one_line(error: str) -> str:
     """The one line on stderr that a failure may print."""
     assert re.fullmatch(r"database_manager: [^\n]+\n", error), error
@@ -535,6 +566,79 @@ class TestAnalyze:
         analyzed, exported = manager.together("analyze --json", "export messages")
         assert analyzed.json["malformed"] == [{"name": "timestamp is no date", "count": 1}]
         assert json.loads(exported.out)["timestamp"] == {"$date": {"$numberLong": str(10**16)}}
+
+    def test_turns(self, manager: Manager, database: Database[Document]) -> None:
+        """Owners, sessions, states, sources, what waits, tools, tokens and sizes are counted; no content is shown."""
+        acting = {"status": "acting", "work": "close", "summaries": summaries("fallback", "😀"), "tool_calls": []}
+        alone = {"owner_key": "小明", "session_id": "s2", "run_id": "x", "timestamp": TODAY}
+        database["turns"].insert_many([turn(1), turn(2), turn(3, **acting), turn(1, work="summarise", **alone)])
+        as_json, shown = manager.together("analyze turns --json", "analyze turns")
+        report = as_json.json
+        assert (report["turns"], report["owners"]) == (4, 2)
+        assert report["top_owners"] == [{"name": "alice", "count": 3}, {"name": "小明", "count": 1}]
+        assert report["sessions"] == {"count": 2, "min": 1, "median": 2.0, "max": 3}
+        assert report["statuses"] == [{"name": "completed", "count": 3}, {"name": "acting", "count": 1}]
+        assert report["sources"] == [{"name": "model", "count": 3}, {"name": "fallback", "count": 1}]
+        assert report["waiting"] == [{"name": "close", "count": 1}, {"name": "summarise", "count": 1}]
+        assert report["tools"] == [
+            {"name": "calc", "calls": 3, "results": 0, "succeeded": 0, "failed": 0},
+            {"name": "web", "calls": 6, "results": 6, "succeeded": 3, "failed": 3},
+        ]
+        assert report["tokens"] == {"thinking": 20, "action": 80, "total": 100}
+        size = 3 * len("TOP SECRET 你好".encode()) + len("TOP SECRET 😀".encode())
+        assert report["summaries"] == [
+            {"level": "brief", "bytes": size},
+            {"level": "detailed", "bytes": size},
+            {"level": "comprehensive", "bytes": 3 * size},
+        ]
+        assert report["malformed"] == []
+        assert datetime.fromisoformat(report["last"]) - datetime.fromisoformat(report["first"]) == timedelta(days=3)
+        for text in ("小明", "50%", "Work that waits", "summarise", "turns per session", "No malformed turns."):
+            assert text in shown.out
+        assert "TOP SECRET" not in shown.out + as_json.out
+
+    def test_malformed_turns_are_counted(self, manager: Manager, database: Database[Document]) -> None:
+        """No malformed turn stops it: each fault is counted once a turn."""
+        turns = [
+            turn(1),
+            {"_id": 1},
+            turn(2, summaries="TOP SECRET", tool_calls="TOP SECRET", token_usage=[1]),
+            turn(
+                3, summaries={"brief": 1, "structured": {"overview": None, "actions": ["x"]}}, status=5, timestamp="x"
+            ),
+            turn(-4, tool_calls=[None, 5, {"name": {"TOP SECRET": 1}, "success": "yes", "result": None}]),
+            turn(5, summaries={**summaries("model", "x"), "structured": {"overview": "o", "actions": "TOP SECRET"}}),
+        ]
+        database["turns"].insert_many(turns)
+        as_json, shown = manager.together("analyze turns --json", "analyze turns")
+        report = as_json.json
+        assert report["turns"] == len(turns)
+        assert {each["name"]: each["count"] for each in report["malformed"]} == {
+            **{f"no {name}": 1 for name in ("owner_key", "session_id", "run_id")},
+            "turn_number is no number from 1 up": 2,
+            "timestamp is no date": 2,
+            "unknown status": 2,
+            "unknown source of the summary": 3,
+            **{f"no {level} summary": 3 for level in ("brief", "detailed", "comprehensive")},
+        }
+        assert report["tools"][0] == {"name": "(unnamed)", "calls": 3, "results": 0, "succeeded": 0, "failed": 0}
+        assert "Malformed turns" in shown.out
+        assert "TOP SECRET" not in shown.out + as_json.out
+
+    def test_turns_elsewhere(self, manager: Manager, database: Database[Document]) -> None:
+        """They are listed, exported and cleaned up like other collections, by owner, session, run and age."""
+        database["turns"].insert_many([turn(number, timestamp=TODAY - timedelta(days=number)) for number in (1, 2, 30)])
+        listed, exported, sheet, cleaned = manager.together(
+            "collections --json",
+            "export turns --session default --owner alice",
+            "export turns --format csv",
+            "cleanup turns --older-than 10 --session default --yes --json",
+        )
+        assert {"name": "turns", "kind": "collection", "documents": 3} in listed.json
+        assert {json_util.loads(line)["turn_number"] for line in exported.out.splitlines()} <= {1, 2, 30}
+        assert {"turn_number", "summaries"} <= set(next(csv.reader(sheet.out.splitlines())))
+        assert cleaned.json["deleted"] == 1
+        assert {row["turn_number"] for row in database["turns"].find()} == {1, 2}
 
     def test_other_collections(self, manager: Manager, database: Database[Document]) -> None:
         """Of any other collection the fields and their types are counted."""

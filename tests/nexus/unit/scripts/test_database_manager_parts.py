@@ -26,8 +26,9 @@ from scripts.dbmanager.csvcells import cells, header
 from scripts.dbmanager.export import checked_target, opened
 from scripts.dbmanager.operations import Session, cleanup
 from scripts.dbmanager.server import Refusal, WrongUsage, address_of, checked_database_name
-from scripts.dbmanager.tally import MessageTally
+from scripts.dbmanager.tally import MessageTally, Runs
 from scripts.dbmanager.terminal import Terminal, human_size, plain
+from scripts.dbmanager.turntally import TurnTally
 
 COMMANDS = ("databases", "collections", "stats", "cleanup", "export", "analyze", "init-config")
 SECRET = "hunter2"
@@ -269,6 +270,48 @@ class TestTally:
         assert (tools["(unnamed)"].calls, tools["(unnamed)"].success_rate) == (2, None)
         web = tools["web"]
         assert (web.calls, web.results, web.succeeded, web.failed) == (2, 4, 2, 1)
+
+
+class TestTurnTally:
+    """Turns, counted."""
+
+    @given(
+        st.lists(
+            st.dictionaries(
+                st.sampled_from(["turn_number", "owner_key", "session_id", "run_id", "timestamp", "status", "source"])
+                | st.sampled_from(["work", "brief", "detailed", "comprehensive", "token_usage", "tool_calls"]),
+                anything
+                | st.dictionaries(st.sampled_from(["thinking", "action", "total"]), anything)
+                | st.lists(st.dictionaries(st.sampled_from(["name", "success", "answered"]), anything), max_size=3),
+            ),
+            max_size=5,
+        )
+    )
+    def test_no_turn_stops_the_count(self, turns: list[dict[str, Any]]) -> None:
+        """Whatever a turn holds, it is counted once, with a status or with the fault of having none."""
+        tally = TurnTally()
+        for turn in turns:
+            tally.add(turn)
+        report = tally.report("db", "turns")
+        faults = {fault.name: fault.count for fault in report.malformed}
+        known = sum(status.count for status in report.statuses)
+        assert report.turns == len(turns) == known + faults.get("unknown status", 0)
+
+    def test_a_turn_without_anything(self) -> None:
+        """Has every fault once."""
+        tally = TurnTally()
+        tally.add({})
+        report = tally.report("db", "turns")
+        assert {fault.name for fault in report.malformed} == {
+            *(f"no {name}" for name in ("owner_key", "session_id", "run_id")),
+            *(f"no {level} summary" for level in ("brief", "detailed", "comprehensive")),
+            "turn_number is no number from 1 up",
+            "timestamp is no date",
+            "unknown status",
+            "unknown source of the summary",
+        }
+        assert {fault.count for fault in report.malformed} == {1}
+        assert report.sessions == Runs(0, 0, 0, 0)
 
 
 class TestPlan:
