@@ -9,8 +9,9 @@ import anyio
 
 from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
 from nexus.core.errors import BusUnavailableError
+from nexus.core.metrics import Metrics
 from nexus.core.models import Message, Role
-from nexus.core.ports import RequestLedger, Row
+from nexus.core.ports import RequestLedger, Row, TurnSource
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.persistence import PersistenceService
 from nexus.tools.registry import ToolRegistry
@@ -88,12 +89,14 @@ async def opened(
     settings: BuilderSettings | None = None,
     bus: MemoryBus | None = None,
     ledger: RequestLedger | None = None,
+    turns: TurnSource | None = None,
+    metrics: Metrics | None = None,
 ) -> AsyncIterator[Parts]:
     """Parts that are at work."""
     store, bus = store or FakeStore(), bus or MemoryBus()
     memory = MemoryLedger(bus)
     registry, persistence = ToolRegistry(), PersistenceService(store)
-    builder = ContextBuilder(persistence, store, registry, ledger or memory, settings)
+    builder = ContextBuilder(persistence, store, registry, ledger or memory, settings, turns=turns, metrics=metrics)
     async with persistence.running():
         yield Parts(store, bus, memory, registry, persistence, builder)
 
