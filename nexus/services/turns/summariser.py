@@ -1,15 +1,23 @@
-"""A summary by a model: one call for all three depths, in parts where a turn is too large for one (CONTRACT §6)."""
+"""A summary by a model: one call for all three depths, in parts where a turn is too large for one (CONTRACT §6).
+
+- An answer that is no summary is asked for once more, with what was wrong with it; then it is given up.
+- The parts of a turn are summarised one after the other, so that other turns get their share of the model. Then their
+  summaries are put together, as many at once as fit, until one is left.
+- Where the model says that a prompt is too long, the turn is asked for again in parts of half the size.
+"""
 
 from dataclasses import dataclass
 
-from nexus.core.errors import NexusError
+from nexus.core.errors import ModelUnavailableError, PromptTooLongError
 from nexus.core.ports import LanguageModel
 from nexus.core.turns import Summaries
+from nexus.services.turns.cutting import BYTES_A_TOKEN
+from nexus.services.turns.evidence import evidence_of
 from nexus.services.turns.facts import TurnFacts
+from nexus.services.turns.prompt import LEAST_ROOM, Prompt, prompts_of, prompts_of_parts, room_in
+from nexus.services.turns.reply import SCHEMA, SCHEMA_NAME, NonsenseError, Reply, read_reply
 
-
-class NonsenseError(NexusError):
-    """What the model answered is no summary of the turn. The text says what is wrong with it, and quotes nothing."""
+__all__ = ["NonsenseError", "Summarised", "Summariser"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +40,12 @@ class Summariser:
 
     Args:
         model: whom to ask.
-        max_input_tokens: what fits into one prompt, by the estimate of this module.
+        max_input_tokens: what fits into one prompt; a token is taken for three bytes of UTF-8.
     """
 
     def __init__(self, model: LanguageModel, *, max_input_tokens: int = 24_000) -> None:
         self._model = model
-        self._max_input_tokens = max_input_tokens
+        self._room = room_in(max_input_tokens)
 
     async def summarise(self, facts: TurnFacts) -> Summarised:
         """All three depths and a few insights.
@@ -46,4 +54,53 @@ class Summariser:
             ModelUnavailableError: the model could not be asked.
             NonsenseError: it was asked, and what came was no summary.
         """
-        raise NotImplementedError
+        asking = _Asking(self._model, facts)
+        room = self._room
+        while True:
+            try:
+                reply = await asking.summary(room)
+            except PromptTooLongError:
+                if room <= LEAST_ROOM:
+                    tokens = LEAST_ROOM // BYTES_A_TOKEN
+                    raise ModelUnavailableError(f"the model takes no prompt of {tokens} tokens and the task") from None
+                room = max(room // 2, LEAST_ROOM)
+            else:
+                return Summarised(reply.summaries, reply.insights, asking.calls)
+
+
+class _Asking:
+    """One turn, and what was asked of it until now."""
+
+    def __init__(self, model: LanguageModel, facts: TurnFacts) -> None:
+        self.calls = 0
+        self._model = model
+        self._facts = facts
+        self._evidence = evidence_of(facts)
+
+    async def summary(self, room: int) -> Reply:
+        """The summary of the turn in prompts of that size."""
+        replies = [await self._asked(prompt) for prompt in prompts_of(self._facts, room)]
+        while len(replies) > 1:
+            replies = await self._put_together(replies, room)
+        return replies[0]
+
+    async def _put_together(self, replies: list[Reply], room: int) -> list[Reply]:
+        fewer: list[Reply] = []
+        taken = 0
+        for prompt, count in prompts_of_parts(self._facts.goal, replies, room):
+            fewer.append(await self._asked(prompt) if count > 1 else replies[taken])
+            taken += count
+        return fewer
+
+    async def _asked(self, prompt: Prompt) -> Reply:
+        """What the model says, at the second attempt if the first is nonsense."""
+        try:
+            return await self._answer(prompt, "")
+        except NonsenseError as error:
+            return await self._answer(prompt, str(error))
+
+    async def _answer(self, prompt: Prompt, fault: str) -> Reply:
+        self.calls += 1
+        system = prompt.system(self._evidence.language, fault)
+        text = await self._model.complete(system, prompt.user, schema=SCHEMA, schema_name=SCHEMA_NAME)
+        return read_reply(text, self._evidence)

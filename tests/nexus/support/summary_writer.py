@@ -14,7 +14,7 @@ _HAN: Final = re.compile(r"[\u4e00-\u9fff]")
 _FIGURE: Final = re.compile(r"\d")
 _DECISION: Final = re.compile(r"because|decid|chose|exclud|因为|决定|筛选|排除", re.IGNORECASE)
 _NEXT: Final = re.compile(r"\bnext\b|will now|下一步|接下来", re.IGNORECASE)
-_MOST: Final = 12
+_MOST: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,13 @@ def _of_turn(document: Mapping[str, Any]) -> dict[str, Any]:
     sentences = [sentence for text in answers for sentence in _sentences(text)]
     return {
         "brief": (figures or results or [words.nothing])[0],
-        "detailed": words.between.join([goal, *actions, *results, *map(words.told.format, figures), words.nothing]),
+        "detailed": words.between.join(
+            [goal, *_some(actions, 2), *_some(results, 4), *map(words.told.format, _some(figures, 3)), words.nothing]
+        ),
         "structured": {
             "overview": goal,
-            "actions": actions,
-            "results": [*results, *figures],
+            "actions": _some(actions),
+            "results": _some([*results, *figures]),
             "decisions": [sentence for sentence in sentences if _DECISION.search(sentence)],
             "next_steps": [sentence for sentence in sentences if _NEXT.search(sentence)],
         },
@@ -71,24 +73,27 @@ def _merged(document: Mapping[str, Any]) -> dict[str, Any]:
     structured = [part["structured"] for part in parts]
     return {
         "brief": parts[0]["brief"],
-        "detailed": " ".join(dict.fromkeys(part["detailed"] for part in parts)),
+        "detailed": " ".join(_some([sentence for part in parts for sentence in _sentences(part["detailed"])])),
         "structured": {
             "overview": structured[0]["overview"],
             **{
-                name: _few(item for part in structured for item in part[name])
+                name: _some([item for part in structured for item in part[name]])
                 for name in ("actions", "results", "decisions", "next_steps")
             },
         },
-        "insights": _few(item for part in parts for item in part["insights"])[:5],
+        "insights": _some([item for part in parts for item in part["insights"]], 2),
     }
 
 
-def _few(items: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(items))[:_MOST]
+def _some(items: Iterable[str], most: int = _MOST) -> list[str]:
+    """So many of the items at most, the first and the last among them."""
+    known = [*dict.fromkeys(items)]
+    step = max((len(known) - 1) / (most - 1), 1)
+    return [known[round(index * step)] for index in range(min(most, len(known)))]
 
 
 def _short(text: str) -> str:
-    return " ".join(text.split())[:200].rstrip(".。")
+    return " ".join(text.split())[:120].rstrip(".。")
 
 
 def _sentences(text: str) -> Iterator[str]:
@@ -102,7 +107,7 @@ def _figures(text: str) -> list[str]:
     except ValueError:
         value = None
     pieces = _pairs(value) if isinstance(value, dict) else _sentences(text)
-    return _few(piece[:300].rstrip(".。") for piece in pieces if _FIGURE.search(piece))
+    return _some(piece[:120].rstrip(".。") for piece in pieces if _FIGURE.search(piece))
 
 
 def _pairs(value: object, name: str = "") -> Iterator[str]:

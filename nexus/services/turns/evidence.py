@@ -1,0 +1,64 @@
+"""What a summary of a turn is held against: the language of the user, and the figures that the turn holds. Pure.
+
+A summary in another language is no summary for this user. Whether it invents figures cannot be told for sure, since
+counts, sums and rounded values are figures that stand nowhere in a turn; so it is taken to invent only when three or
+more of its numbers, and more than half of them, are in the turn in no spelling.
+"""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from nexus.services.turns.facts import TurnFacts
+from nexus.services.turns.language import language_of, name_of
+
+_NUMBER: Final = re.compile(r"\d[\d.,'’\u00a0\u202f]*\d")
+_MOST_UNKNOWN: Final = 2
+
+
+def figures(text: str) -> frozenset[str]:
+    """The numbers of two digits or more, however they are grouped and pointed: 0.86 is 0,86 and 86, 45,678 is 45678."""
+    found = ("".join(filter(str.isdigit, number)) for number in _NUMBER.findall(unicodedata.normalize("NFKC", text)))
+    return frozenset(digits.lstrip("0") for digits in found if len(digits.lstrip("0")) > 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of a turn.
+
+    Attributes:
+        language: of what the user said; None where it is not clear.
+        figures: in everything that was said and done.
+    """
+
+    language: str | None
+    figures: frozenset[str]
+
+    def fault_of(self, texts: Sequence[str], detailed: str) -> str | None:
+        """What is wrong with the language of these texts, or with the figures of one; None for nothing."""
+        for text in texts:
+            language = language_of(text)
+            if language and self.language and language != self.language:
+                return f"it is in {name_of(language)}, and the user writes in {name_of(self.language)}"
+        named = figures(detailed)
+        unknown = len(named - self.figures)
+        if unknown > _MOST_UNKNOWN and 2 * unknown > len(named):
+            return f"{unknown} of {len(named)} numbers are not in the turn"
+        return None
+
+
+def evidence_of(facts: TurnFacts) -> Evidence:
+    """What the facts of a turn say."""
+    asked = "\n".join(item.text for item in facts.said if item.speaker == "user")
+    calls = [call for item in facts.said for call in item.calls]
+    everything = [
+        facts.goal,
+        facts.workspace,
+        *(item.content for item in facts.rounds),
+        *(item.text for item in facts.said),
+        *(item.tool for item in facts.said),
+        *(text for call in calls for text in (call.name, call.raw_arguments)),
+    ]
+    return Evidence(language_of(asked), figures("\n".join(everything)))

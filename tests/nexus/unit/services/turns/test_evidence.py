@@ -1,0 +1,87 @@
+"""What a summary of a turn is held against."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nexus.core.turns import ThinkingRound
+from nexus.services.turns.evidence import Evidence, evidence_of, figures
+from nexus.services.turns.facts import read_facts
+from tests.nexus.unit.services.turns.runs import Run
+
+CHINESE = "请帮我搜索关于抑制剂对糖尿病患者心血管结局影响的文献"
+ENGLISH = "Please find what there is about the inhibitors and their effect on the heart."
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("156 articles, 15 reviews", {"156", "15"}),
+        ("HR 0.86, 0,86 or 86 %", {"86"}),
+        ("45,678 is 45678 and 45.678 and 45'678", {"45678"}),
+        ("95% CI 0.80-0.93", {"95", "80", "93"}),
+        ("１５６ 篇，共 4.5 万", {"156", "45"}),
+        ("2026-11-22T08:05:00Z", {"2026", "11", "22", "8", "5", "0"} - {"8", "5", "0"}),
+        ("in 3 of 7 cases, 0.05, 1.", set()),
+        ("abc123def", {"123"}),
+        ("", set()),
+    ],
+)
+def test_figures(text: str, found: set[str]) -> None:
+    """Numbers of two digits or more, however they are written."""
+    assert figures(text) == found
+
+
+def test_where_figures_come_from() -> None:
+    """From everything that is known of a turn."""
+    run = Run("in 2018").calls(("a", "tool21", {"limit": 200})).result("a", {"n": 156}, "tool22").answer("15 left")
+    rounds = [ThinkingRound(round_number=1, content="try 33")]
+    evidence = evidence_of(read_facts(run.rows, goal="of 44", workspace="shelf 55", rounds=rounds))
+    assert evidence.figures == {"2018", "21", "200", "156", "22", "15", "33", "44", "55"}
+
+
+@pytest.mark.parametrize(
+    ("known", "detailed", "invents"),
+    [
+        ("156 15 86", "156 found, 15 kept, 86 read, and 2018 of them, or 77 or 99, are new.", False),
+        ("156 15", "156 found, 15 kept; 2018, 77 and 99 are new.", True),
+        ("", "20 results and 30 more, 50 in all", True),
+        ("", "20 results and 30 more", False),
+        ("156", "10, 20, 30, 40, 50 and 60 of 156", True),
+        ("156", "no number at all", False),
+    ],
+)
+def test_invented_figures(known: str, detailed: str, *, invents: bool) -> None:
+    """Three or more numbers that are in the turn in no spelling, and more than half of all: counts and sums may be."""
+    fault = Evidence(None, figures(known)).fault_of([detailed], detailed)
+    assert (fault is not None) is invents
+    assert not invents or "are not in the turn" in str(fault)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said", "fault"),
+    [
+        (CHINESE, ENGLISH, "it is in English, and the user writes in Chinese"),
+        (ENGLISH, CHINESE, "it is in Chinese, and the user writes in English"),
+        (CHINESE, CHINESE, None),
+        ("继续", ENGLISH, None),
+        (CHINESE, "SGLT2, PubMed, HR 0.86", None),
+        (f"Summarise this:\n{CHINESE}", ENGLISH, None),
+    ],
+)
+def test_the_language(asked: str, said: str, fault: str | None) -> None:
+    """Wrong only where that of the user and that of a text are both clear."""
+    assert evidence_of(Run(asked).facts).fault_of(["short", said], "") == fault
+
+
+def test_the_language_is_that_of_the_user() -> None:
+    """Not that of tools, answers or a goal that an orchestrator gives."""
+    run = Run(CHINESE).call("search", {"q": ENGLISH}, ENGLISH * 20).answer(ENGLISH * 20)
+    assert evidence_of(read_facts(run.rows, goal=ENGLISH)).language == "zh"
+
+
+@given(st.text(), st.text())
+def test_any_text(asked: str, said: str) -> None:
+    """What a turn says is never an invention."""
+    evidence = evidence_of(Run(asked).answer(said).facts)
+    assert evidence.fault_of([], said) is None

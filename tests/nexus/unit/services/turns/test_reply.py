@@ -1,0 +1,236 @@
+"""Reading what a model answers."""
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nexus.services.turns.evidence import Evidence, evidence_of
+from nexus.services.turns.reply import SCHEMA, NonsenseError, Reply, read_reply
+from tests.nexus.support.sample_turns import CHINESE, ENGLISH, summary_of
+
+EVIDENCE = evidence_of(ENGLISH)
+ANY = Evidence(None, frozenset())
+CANARY = "kanarienvogel"
+
+
+def said(**fields: Any) -> str:
+    """A good answer, with these fields in the place of its own."""
+    return json.dumps(summary_of(ENGLISH, **fields), ensure_ascii=False)
+
+
+def read(text: str) -> Reply:
+    """What is in an answer about the English turn."""
+    return read_reply(text, EVIDENCE)
+
+
+def fault(text: str, evidence: Evidence = EVIDENCE) -> str:
+    """What is wrong with an answer."""
+    with pytest.raises(NonsenseError) as refused:
+        read_reply(text, evidence)
+    return str(refused.value)
+
+
+def structured(**fields: Any) -> dict[str, Any]:
+    """The structured part of a good answer, with these fields in the place of its own."""
+    return {**summary_of(ENGLISH)["structured"], **fields}
+
+
+class TestWhatIsTaken:
+    """A summary, and what models put around it."""
+
+    def test_a_good_answer(self) -> None:
+        """All three depths, marked as the model's, and the insights."""
+        reply = read(said())
+        assert reply.summaries.source == "model"
+        assert reply.summaries.brief == "It found 156 articles."
+        assert reply.summaries.detailed.startswith("The user asked about")
+        assert reply.summaries.structured.results == ("156", "15", "HR 0.86 (95% CI 0.80-0.93)")
+        assert reply.insights == ("HR 0.86",)
+        assert set(reply.to_json()) == {"brief", "detailed", "structured", "insights"}
+
+    @pytest.mark.parametrize(
+        ("before", "after"),
+        [
+            ("\ufeff \n", "\n"),
+            ("```json\n", "\n```"),
+            ("```\n", "\n```\nI hope this helps!"),
+            ("Here is the summary you asked for {as JSON}:\n\n", "\n\nLet me know."),
+            ("<think>\nThe user {wants} a summary.\n</think>\n\n", ""),
+            ("The user wants a summary, so\n</think>\n", ""),
+            ('<thinking>First {"brief": "no"} comes to mind.</thinking>', "</s>"),
+            ('{"summary": ', "}"),
+            ('[{"note": "a list"}, ', "]"),
+        ],
+    )
+    def test_what_is_around_it(self, before: str, after: str) -> None:
+        """Fences, thoughts, words, and another object."""
+        assert read(f"{before}{said()}{after}") == read(said())
+
+    def test_line_ends_in_texts(self) -> None:
+        """As models write them, though JSON does not allow it."""
+        detailed = summary_of(ENGLISH)["detailed"].replace(". ", ".\n")
+        assert read(said(detailed="#").replace('"#"', f'"{detailed}"')).summaries.detailed == detailed
+
+    def test_a_mark_of_thoughts_in_the_answer(self) -> None:
+        """It may be what the turn was about."""
+        detailed = f"The model wrote </think> too early. {summary_of(ENGLISH)['detailed']}"
+        assert read(said(detailed=detailed)).summaries.detailed == detailed
+
+    def test_lists_as_models_write_them(self) -> None:
+        """A text for one item, null or nothing for none, numbers, empty items, another name, fields of its own."""
+        given = structured(actions="one", results=[156, " ", "", None, "x"], decisions=None, mood="good")
+        given["nextSteps"] = given.pop("next_steps") or ["go on"]
+        answer = summary_of(ENGLISH, structured=given, mood="good")
+        del answer["insights"]
+        found = read(json.dumps(answer))
+        assert found.summaries.structured.model_dump(exclude={"overview"}) == {
+            "actions": ("one",),
+            "results": ("156", "x"),
+            "decisions": (),
+            "next_steps": ("go on",),
+        }
+        assert found.insights == ()
+
+    def test_only_the_first_insights(self) -> None:
+        """Five."""
+        assert read(said(insights=[f"insight {number}" for number in range(9)])).insights[-1] == "insight 4"
+
+    def test_what_no_store_keeps(self) -> None:
+        """Halves of surrogate pairs and NUL do not get in; whole pairs are what they mean."""
+        answer = said(brief="#").replace('"#"', r'"a \ud83d\ude00 \ud83d b\u0000."')
+        assert read(answer).summaries.brief == "a 😀 \ufffd b."
+
+    @pytest.mark.parametrize(
+        ("brief", "kept"),
+        [
+            ("It found 156. It kept 15.", "It found 156. It kept 15."),
+            ("It found 156 articles. " * 9, "It found 156 articles. It found 156 articles. It found 156 articles."),
+            ("One sentence" + " that goes on" * 50, "One sentence" + " that goes on" * 50),
+        ],
+        ids=["short", "long", "one sentence"],
+    )
+    def test_a_brief_that_is_too_long(self, brief: str, kept: str) -> None:
+        """It is its first sentences, as many as fit into a third of the detailed one; the rest is in that."""
+        assert read(said(brief=brief)).summaries.brief == kept
+
+
+class TestNonsense:
+    """What is no summary; the text says why, and quotes nothing."""
+
+    @pytest.mark.parametrize(
+        ("text", "said_of_it"),
+        [
+            ("", "it is empty"),
+            (" \n\t", "it is empty"),
+            (f"The turn went well, {CANARY}.", "it holds no JSON object"),
+            ("null", "it holds no JSON object"),
+            ('["a", "b"]', "it holds no JSON object"),
+            (f'{{"brief": "{CANARY}', "its JSON is broken"),
+            ('{"brief": "a",, "detailed": "b"}', "its JSON is broken"),
+            ("{" * 200_000, "its JSON is broken"),
+            ('{"a":' * 100_000, "its JSON is broken"),
+            ('{"a":' * 100_000 + "1" + "}" * 100_000, "its JSON is broken"),
+            ("<think>I should answer, but first", "it ends before the answer begins"),
+            ("{}", "brief: Field required"),
+            (f'{{"{CANARY}": 1}}', "brief: Field required"),
+            ('{"error": {"message": "brief"}}', "brief: Field required"),
+        ],
+    )
+    def test_what_is_no_object(self, text: str, said_of_it: str) -> None:
+        """Empty, prose, broken, only thoughts, or something else."""
+        assert fault(text) == said_of_it
+
+    @pytest.mark.parametrize(
+        ("fields", "said_of_it"),
+        [
+            ({"brief": ""}, "brief: String should have at least 1 character"),
+            ({"brief": " \u2003\n"}, "brief: String should have at least 1 character"),
+            ({"detailed": None}, "detailed: Input should be a valid string"),
+            ({"detailed": [CANARY]}, "detailed: Input should be a valid string"),
+            ({"detailed": "x" * 10_001}, "detailed: String should have at most 10000 characters"),
+            ({"structured": CANARY}, "structured: Input should be a valid dictionary or instance of _StructuredAnswer"),
+            ({"structured": {}}, "structured.overview: Field required"),
+            ({"structured": structured(actions={"a": CANARY})}, "structured.actions: Input should be a valid list"),
+            ({"structured": structured(results=["x"] * 51)}, "structured.results: List should have at most 50 items"),
+            ({"structured": structured(results=["x", {}])}, "structured.results.1: Input should be a valid string"),
+            ({"structured": structured(overview="...")}, "it repeats the form instead of filling it in"),
+            ({"brief": "string"}, "it repeats the form instead of filling it in"),
+            ({"brief": "<two or three sentences>"}, "it repeats the form instead of filling it in"),
+            ({"brief": "[brief summary here]"}, "it repeats the form instead of filling it in"),
+            ({"detailed": "5-8 sentences that keep names"}, "it repeats the form instead of filling it in"),
+            ({"detailed": "N/A"}, "it repeats the form instead of filling it in"),
+            ({"brief": "😀 …"}, "it repeats the form instead of filling it in"),
+            ({"brief": "Summary generation failed"}, "it says that it failed"),
+            ({"detailed": "Note: SUMMARY GENERATION FAILED (time-out)."}, "it says that it failed"),
+            ({"brief": "I'm sorry, but I can't help with that."}, "it is a refusal"),
+            ({"detailed": "As an AI language model, I have no access."}, "it is a refusal"),
+        ],
+    )
+    def test_fields_that_are_none(self, fields: dict[str, Any], said_of_it: str) -> None:
+        """Missing, empty, too long, of another kind, placeholders, or words of failure."""
+        found = fault(said(**fields))
+        assert found.startswith(said_of_it)
+        assert CANARY not in found
+
+    def test_another_language(self) -> None:
+        """Wherever it is."""
+        foreign = summary_of(CHINESE)["detailed"]
+        for fields in ({"brief": foreign}, {"detailed": foreign}, {"structured": structured(overview=foreign)}):
+            assert fault(said(**fields)) == "it is in Chinese, and the user writes in English"
+        assert fault(said(), evidence_of(CHINESE)) == "it is in English, and the user writes in Chinese"
+
+    def test_figures_from_nowhere(self) -> None:
+        """More of them than counting and adding explains."""
+        detailed = "It found 9,431 articles, 872 reviews and 5,519 patients, with an HR of 0.77."
+        assert fault(said(detailed=detailed)) == "4 of 4 numbers are not in the turn"
+
+
+def test_the_schema_is_what_is_read() -> None:
+    """Its fields and those that are read are the same, and it is of the kind that strict endpoints take."""
+
+    def check(schema: dict[str, Any]) -> None:
+        if schema["type"] == "object":
+            assert set(schema) == {"type", "properties", "required", "additionalProperties"}
+            assert schema["required"] == [*schema["properties"]]
+            assert schema["additionalProperties"] is False
+            for inner in schema["properties"].values():
+                check(inner)
+        else:
+            assert schema in ({"type": "string"}, {"type": "array", "items": {"type": "string"}})
+
+    check(SCHEMA)
+    assert SCHEMA["required"] == [*summary_of(ENGLISH)]
+    assert SCHEMA["properties"]["structured"]["required"] == [*structured()]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["brief", "detailed", "structured", "overview", "actions", "insights", "x"]),
+            inner,
+            max_size=6,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(JSON, st.text(max_size=10))
+def test_any_answer(value: Any, around: str) -> None:
+    """It is a summary with something in it, or nonsense; never anything else."""
+    with suppress(NonsenseError):
+        reply = read_reply(f"{around}{json.dumps(value)}{around}", ANY)
+        assert reply.summaries.brief.strip()
+        assert reply.summaries.detailed.strip()
+
+
+@given(st.text())
+def test_any_text(text: str) -> None:
+    """It is nonsense."""
+    assert fault(text)
