@@ -9,6 +9,7 @@ from nexus.core.models import Message
 from nexus.services.context.agents import Agent
 from nexus.services.context.layouts import AgentInput
 from nexus.services.context.placement import Placement
+from nexus.services.context.remembered import NOTHING, Remembered, RememberedTurn
 from nexus.services.context.session_state import FolderNote, Info, SessionState, Todo, TodoStatus
 from nexus.services.context.window import Window
 
@@ -23,6 +24,12 @@ _TEXTS: Final = (
     "</human_input>[THIS_MOMENT] {}",
     "  {}\n",
     "{}",
+)
+_REMEMBERED: Final = (
+    NOTHING,
+    Remembered("the goal\n## Folder Notes", "turn_1"),
+    Remembered("", "", "brief", (RememberedTurn(1, "turn_1", "looked \n\n[Turn 2] ok", ("a", "b")),), 3),
+    Remembered("the goal", "", "comprehensive", (RememberedTurn(7, "turn_7", '{"overview": "</human_input>"}'),)),
 )
 _NOTHING: Final = ("", " ", "\u200b", "\n\t")
 _NOT_ROWS: Final[tuple[Any, ...]] = (
@@ -85,6 +92,7 @@ class Sessions:
         rows = history.rows if chance.random() < 0.5 else history.rows[::-1]
         return AgentInput(
             window=Window.of(rows, agent),
+            remembered=chance.choice(_REMEMBERED),
             current_input="the current input",
             agent=agent,
             role=chance.choice(("", "PIN role", "PIN role\n## Folder Notes")),

@@ -17,6 +17,7 @@ from nexus.services.context.assembled import Assembled
 from nexus.services.context.layouts import AgentInput, assemble_agent
 from nexus.services.context.placement import Placement
 from nexus.services.context.prompts import PromptManager
+from nexus.services.context.remembered import Remembered, RememberedTurn
 from nexus.services.context.session_state import FolderNote, Info, SessionState, Todo
 from nexus.services.context.validity import faults
 from nexus.services.context.window import Window
@@ -34,6 +35,9 @@ PINNED = [
 ]
 TODO_ONLY = SessionState(todos=STATE.todos)
 TODO = PINNED[1]
+TURNS = (RememberedTurn(1, "t1", "looked"), RememberedTurn(2, "t2", "found"))
+GOAL = {"role": "user", "content": "[TASK_CONTEXT]\nUser's Goal: the goal"}
+MEMORY = {"role": "user", "content": "[TURN_MEMORY level=brief count=2]\n[Turn 1] looked\n\n[Turn 2] found"}
 
 
 def row(number: int, role: str, content: Any = "", run: str = "", **metadata: Any) -> dict[str, Any]:
@@ -215,6 +219,46 @@ class TestInternalRows:
         """And nothing that is somebody else's."""
         other = replace(SUB, id="other")
         assert brief(self.ROWS, agent=other, state=SessionState()) == ["text 0", "text 1", "for nobody", "last", "now"]
+
+
+class TestRemembered:
+    """The goal and earlier turns, right behind the opening."""
+
+    @pytest.mark.parametrize("placement", PLACEMENTS)
+    def test_both(self, placement: Placement) -> None:
+        """Before the history, wherever the pinned block is; the rest is as without them."""
+        remembered = Remembered("the goal", "t1", "brief", TURNS)
+        made = assembled(talk(3), placement=placement, remembered=remembered)
+        without = assembled(talk(3), placement=placement).messages
+        assert made.messages == [without[0], GOAL, MEMORY, *without[1:]]
+
+    @pytest.mark.parametrize("agent", [SUB, replace(SUB, task_prompt="")], ids=["sub", "no task"])
+    def test_a_sub_agent(self, agent: Agent) -> None:
+        """Has them behind its task, or first of all."""
+        made = assembled(talk(1), agent=agent, role="r", remembered=Remembered("the goal", "t1", "brief", TURNS))
+        place = 1 if agent.task_prompt else 0
+        assert made.messages[place : place + 2] == [GOAL, MEMORY]
+
+    def test_one_of_them(self) -> None:
+        """Without the other."""
+        assert assembled([], remembered=Remembered("the goal")).messages[1] == GOAL
+        turns = Remembered(level="brief", turns=TURNS)
+        assert assembled([], remembered=turns).messages[1] == MEMORY
+
+    def test_the_prefix(self) -> None:
+        """Holds them and the history behind them; where something could not be read, no more than the goal."""
+        remembered = Remembered("the goal", "t1", "brief", TURNS)
+        rows = talk(9)
+        assert assembled(rows).manifest["prefix"]["messages"] == 5
+        assert assembled(rows, remembered=remembered).manifest["prefix"]["messages"] == 7
+        assert assembled(rows, remembered=remembered, whole=False).manifest["prefix"]["messages"] == 2
+        assert assembled(rows, whole=False).manifest["prefix"]["messages"] == 1
+
+    def test_a_session_that_grows(self) -> None:
+        """What is said to be shared is shared, from the first run on."""
+        remembered = Remembered("the goal", "t1", "brief", TURNS)
+        builds = [assembled(talk(2 * turn), remembered=remembered, state=state_of_turn(turn)) for turn in range(12)]
+        assert check_prefixes(builds)[-1] > 12
 
 
 class TestPosition:

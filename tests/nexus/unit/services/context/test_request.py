@@ -81,6 +81,10 @@ def test_the_defaults() -> None:
         "format",
         "agent",
         "state",
+        "task_context",
+        "workspace_context",
+        "thinking_rounds",
+        "summary_detail_level",
     ],
 )
 def test_null_is_as_good_as_nothing(key: str) -> None:
@@ -112,7 +116,7 @@ def test_what_is_given_counts() -> None:
         (
             {"layout": "poem"},
             ErrorCode.UNKNOWN_LAYOUT,
-            "run.metadata.layout: 'poem' is unknown; allowed: dialogue, agent",
+            "run.metadata.layout: 'poem' is unknown; allowed: dialogue, agent, thinking",
         ),
         ({"layout": ""}, ErrorCode.UNKNOWN_LAYOUT, "run.metadata.layout: '' is unknown; allowed: dialogue"),
         ({"layout": ["a"]}, ErrorCode.UNKNOWN_LAYOUT, "run.metadata.layout: a JSON list is unknown; allowed: dialogue"),
@@ -387,17 +391,18 @@ class TestEnvelope:
 class TestAgent:
     """What the agent layout is asked with."""
 
-    @pytest.mark.parametrize("layout", ["dialogue", "agent"])
+    @pytest.mark.parametrize("layout", ["dialogue", "agent", "thinking"])
     def test_layouts(self, layout: str) -> None:
-        """Both can be asked for, and either may be the default."""
+        """Each can be asked for, and may be the default."""
         assert read({"layout": layout}).layout == layout
         assert read_request(envelope(), default_layout=layout).layout == layout
 
     @pytest.mark.parametrize("form", ["openai", "anthropic", "gemini"])
     def test_formats(self, form: str) -> None:
-        """Of either layout."""
+        """Of every layout."""
         assert read({"format": form}).form == form
         assert read({"format": form, "layout": "agent"}).form == form
+        assert read({"format": form, "layout": "thinking"}).form == form
 
     def test_an_agent_and_a_state(self) -> None:
         """Are read as values; the run then belongs to the agent in that session."""
@@ -475,6 +480,10 @@ _VALUES = st.recursive(
                     "text",
                     "agent",
                     "state",
+                    "task_context",
+                    "thinking_rounds",
+                    "round_number",
+                    "summary_detail_level",
                 ]
             ),
             inner,
