@@ -56,6 +56,42 @@ def test_the_agent_layout_marks_the_pinned_block() -> None:
     assert [message["role"] for message in raw[pinned[-1] + 2 :][:3]] == ["tool"] * 3
 
 
+def test_the_agent_layout_shows_the_goal_and_what_came_before() -> None:
+    """The turns of runs that are no longer in the session are told in summaries, at the level that is asked for."""
+    raw = json.loads(_preview("--layout", "agent", "--level", "brief", "--raw").stdout)
+    assert raw[1]["content"].startswith("[TASK_CONTEXT]\nUser's Goal: Release ferrytime 2.3.1")
+    assert raw[2]["content"].startswith("[TURN_MEMORY level=brief count=2]\n[Turn 1] ")
+
+
+def test_the_thinking_layout_shows_every_part() -> None:
+    """One message of five parts, all of them in the manifest."""
+    shown = _preview("--layout", "thinking")
+    assert shown.returncode == 0, shown.stderr
+    for tag in ("TASK_CONTEXT", "WORKSPACE_CONTEXT", "TURN_MEMORY", "INPUT", "THINKING_ROUNDS"):
+        assert tag in shown.stdout.partition("Where it came from")[2]
+    raw = json.loads(_preview("--layout", "thinking", "--raw").stdout)
+    assert [message["role"] for message in raw] == ["system", "user"]
+    assert [line for line in raw[1]["content"].split("\n") if line.startswith("===")] == [
+        "=== TASK CONTEXT ===",
+        "=== WORKSPACE CONTEXT ===",
+        "=== ACCUMULATED MEMORY SUMMARIES ===",
+        "=== CURRENT INPUT ===",
+        "=== PREVIOUS THINKING ROUNDS ===",
+    ]
+
+
+@pytest.mark.parametrize("level", ["brief", "detailed", "comprehensive"])
+@pytest.mark.parametrize("form", ["openai", "anthropic", "gemini"])
+def test_every_level_in_every_format(level: str, form: str) -> None:
+    """As JSON, the same bytes every time."""
+    options = ("--layout", "thinking", "--level", level, "--format", form, "--raw")
+    raw = _preview(*options)
+    assert raw.returncode == 0, raw.stderr
+    assert json.loads(raw.stdout)
+    assert "[Turn 5] " in raw.stdout
+    assert _preview(*options).stdout == raw.stdout
+
+
 @pytest.mark.parametrize("placement", ["from_end", "before_assistant", "tail"])
 @pytest.mark.parametrize("form", ["openai", "anthropic", "gemini"])
 def test_every_placement_in_every_format(placement: str, form: str) -> None:
@@ -74,6 +110,9 @@ def test_every_placement_in_every_format(placement: str, form: str) -> None:
         (("--placement", "tail"), "says nothing in the layout dialogue"),
         (("--from-end", "3"), "says nothing in the layout dialogue"),
         (("--layout", "agent", "--limit", "3"), "says nothing in the layout agent"),
+        (("--level", "brief"), "says nothing in the layout dialogue"),
+        (("--layout", "thinking", "--from-end", "3"), "says nothing in the layout thinking"),
+        (("--layout", "thinking", "--level", "short"), "'short' is unknown; allowed: brief, detailed, comprehensive"),
         (
             ("--layout", "agent", "--placement", "middle"),
             "'middle' is unknown; allowed: from_end, before_assistant, tail",

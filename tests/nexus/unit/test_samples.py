@@ -5,6 +5,7 @@ from typing import Any, Final
 import pytest
 
 from nexus.core.models import Role
+from nexus.core.turns import Turn
 from nexus.demo import load_sample
 from nexus.services.context.escape import escape_counted
 from nexus.services.context.session_state import read_state
@@ -72,6 +73,25 @@ def test_the_state_has_every_part_and_every_status(session: dict[str, Any]) -> N
     assert {todo.status for todo in state.todos or ()} == {"pending", "in_progress", "completed"}
     assert state.useful_info
     assert {note.folder for note in state.folder_notes or ()} == {"src/ferrytime", "tests"}
+
+
+def test_the_turns_are_those_of_the_session_and_two_that_left_it(session: dict[str, Any]) -> None:
+    """Well-formed, numbered from 1, in the order of time; the goal is another one from the second turn on."""
+    sample = load_sample("turns")
+    turns = [Turn.model_validate(turn) for turn in sample["turns"]]
+    runs = list(dict.fromkeys(row["run_id"] for row in session["rows"]))
+
+    assert [turn.turn_number for turn in turns] == [1, 2, 3, 4, 5]
+    assert [turn.run_id for turn in turns][2:] == runs
+    assert [turn.id for turn in turns] == [
+        f"turn_{turn.turn_number}_{int(turn.timestamp.timestamp() * 1000)}" for turn in turns
+    ]
+    assert turns == sorted(turns, key=lambda turn: turn.timestamp)
+    assert {(turn.owner_key, turn.session_id) for turn in turns} == {(session["owner_key"], session["session_id"])}
+    assert [turn.task_context == sample["task_context"] for turn in turns] == [False, True, True, True, True]
+    assert all(turn.task_context for turn in turns)
+    for turn in turns:
+        assert 3 * len(turn.summaries.brief) <= len(turn.summaries.detailed)
 
 
 def test_a_heading_in_a_file_that_was_read_is_told_from_that_of_the_pinned_block(session: dict[str, Any]) -> None:

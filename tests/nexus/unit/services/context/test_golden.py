@@ -1,0 +1,43 @@
+"""A request, stored rows and stored turns, from files, give the response in a last file, to the byte."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from nexus.core.models import Message
+from nexus.services.context.builder import BuilderSettings
+from nexus.services.context.prompts import PromptManager
+from nexus.services.context.thinking import THINKING_INSTRUCTION
+from tests.nexus.unit.services.parts import opened
+from tests.nexus.unit.services.remembering_turns import FakeTurns
+
+GOLDEN: Final = Path(__file__).parent / "golden"
+# Two of the three runs of the session are shown as they were said.
+SETTINGS: Final = BuilderSettings(history_messages=6)
+OPENINGS: Final = {"agent": PromptManager().get_core_identity(), "thinking": THINKING_INSTRUCTION}
+
+
+def load(layout: str, name: str) -> Any:
+    """One of the files."""
+    return json.loads((GOLDEN / layout / f"{name}.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("layout", ["agent", "thinking"])
+async def test_the_golden_request(layout: str) -> None:
+    """The opening is in the code and has tests of its own; the files would only repeat it."""
+    turns = FakeTurns()
+    turns.plant(*load(layout, "turns"))
+    async with opened(turns=turns, settings=SETTINGS) as parts:
+        parts.store.plant("messages", load(layout, "rows") if layout == "agent" else [])
+        content = await parts.build(Message.model_validate(load(layout, "request")))
+    prefix = content["context"]["prefix"]
+    front = json.dumps(content["messages"][: prefix["messages"]], ensure_ascii=False, separators=(",", ":")).encode()
+    assert prefix.pop("sha256") == hashlib.sha256(front).hexdigest()
+    assert content["messages"].pop(0) == {"role": "system", "content": OPENINGS[layout]}
+    assert content["context"]["blocks"][0].pop("bytes") == len(OPENINGS[layout].encode())
+    assert set(content["context"].pop("timings_ms")) == {"gather", "assemble", "build"}
+    expected = (GOLDEN / layout / "response.json").read_text(encoding="utf-8")
+    assert json.dumps(content, ensure_ascii=False, indent=2) + "\n" == expected
