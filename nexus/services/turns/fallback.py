@@ -26,11 +26,11 @@ from nexus.services.turns.sentences import clip, ended, fitted, is_blank, is_end
 NO_ANSWER: Final = "No answer is known yet."
 
 # Weights (see `sentences`) of the detailed summary and its parts; what the others leave is for what tools did.
-_DETAILED: Final = 1_600
+_DETAILED: Final = 1_200
 _ASKED: Final = 320
 _DECIDED: Final = 160
-_ANSWERED: Final = 480
-_ANSWERED_ALONE: Final = 960
+_ANSWERED: Final = 400
+_ANSWERED_ALONE: Final = 800
 # Of the detailed one, what the brief one may take: less than a third, since a line begins with the number of its turn.
 _SHARE, _HEAD = 0.32, 16
 _BRIEF: Final = 360
@@ -38,9 +38,10 @@ _OVERVIEW: Final = 320
 # Below this weight a question or an answer that is longer is hardly understood.
 _LEAST_ASKED, _LEAST = 24, 36
 _DEEDS: Final = 6
+_DEED: Final = 320
 # Of the structured one: how many calls are told by themselves, and what actions and results take together.
 _ENTRIES: Final = 10
-_ACTIONS, _RESULTS = 1_200, 2_000
+_ACTIONS, _RESULTS = 900, 1_500
 _SENTENCES, _SENTENCE = 5, 200
 
 
@@ -67,7 +68,7 @@ def _done(facts: TurnFacts, room: int) -> list[str]:
     told = deeds(facts.outcomes, _DEEDS)
     if not told:
         return ["No tool was called."] if facts.answer or facts.finished else []
-    return [ended(sentence) for sentence in fitted([deed.told for deed in told], room - len(told) * len(" ."))]
+    return [ended(sentence) for sentence in fitted([deed.told for deed in told], room - len(told) * 2, _DEED)]
 
 
 def _answered(facts: TurnFacts) -> str:
@@ -103,12 +104,12 @@ def _headline(text: str, *, with_figures: bool = False) -> str:
 
 def _structured(facts: TurnFacts) -> Structured:
     told = deeds(facts.outcomes, _ENTRIES)
-    came = fitted([deed.resulted for deed in told], _RESULTS)
+    came = fitted([deed.resulted for deed in told], _RESULTS, _DEED)
     next_steps = announced(islice(_spoken(facts), 1), NEXT_STEP, most=_SENTENCES, room=_SENTENCE)
     decisions = announced([*_thoughts(facts), facts.answer], DECISION, most=_SENTENCES, room=_SENTENCE)
     return Structured(
         overview=_brief(facts, _OVERVIEW),
-        actions=tuple(fitted([deed.called for deed in told], _ACTIONS)),
+        actions=tuple(fitted([deed.called for deed in told], _ACTIONS, _DEED)),
         results=(*came, *_findings(facts, came)),
         decisions=tuple(sentence for sentence in decisions if sentence not in next_steps),
         next_steps=tuple(next_steps),

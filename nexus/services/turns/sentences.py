@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from nexus.services.context.escape import canonical
+from nexus.services.context import escape
 
 GAP: Final = "..."
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -39,7 +39,7 @@ _FLAGS: Final = "".join(map(chr, range(0x1F1E6, 0x1F200)))
 
 def one_line(text: str) -> str:
     """`text` on one line, in canonical form and without control characters."""
-    return " ".join(_CONTROLS.sub(" ", canonical(text)).split())
+    return escape.one_line(_CONTROLS.sub(" ", text))
 
 
 def weight(text: str) -> int:
@@ -71,7 +71,7 @@ def sentences(text: str) -> Iterator[str]:
     can be told, not after an abbreviation. What has neither letters nor figures is no sentence. Of a text of more than
     20,000 characters those in the middle are left out.
     """
-    text = canonical(_both_ends(text))
+    text = escape.canonical(_both_ends(text))
     start = 0
     for end in _ENDS.finditer(text):
         if end[0].startswith(".") and _goes_on(text, start, end):
@@ -153,14 +153,15 @@ def _belongs_to_what_is_before(char: str) -> bool:
     return char == _JOINER or unicodedata.category(char).startswith("M") or "\U0001f3fb" <= char <= "\U0001f3ff"
 
 
-def fitted(tellers: Sequence[Callable[[int], str]], room: int) -> list[str]:
+def fitted(tellers: Sequence[Callable[[int], str]], room: int, most: int | None = None) -> list[str]:
     """What each tells in its share of `room`: all that it has to say, or as much as the others leave it.
 
     Args:
         tellers: each tells something in a weight that it is given.
         room: the weight of all that is told.
+        most: what one may take of it, however little the others want.
     """
-    told = [tell(room) for tell in tellers]
+    told = [tell(room if most is None else min(room, most)) for tell in tellers]
     wanted = [weight(text) for text in told]
     return [
         text if share >= want else tell(share)
