@@ -37,9 +37,10 @@ imports: $(READY) ## which module may import which
 coverage: $(READY) ## the tests, with the share of lines and branches they reach, subprocesses included
 	@$(BIN)/python -m pytest -n auto --dist worksteal $(SELECT) --cov --cov-report=term --cov-fail-under=$(FAIL_UNDER)
 
-bench: $(READY) ## what the pure part costs, as ratios
+bench: $(READY) ## what the pure part costs, as ratios, and what remembered turns cost in tokens
 	@$(BIN)/python benchmarks/assembly.py
 	@$(BIN)/python -m benchmarks.agent
+	@$(BIN)/python -m benchmarks.turns
 
 # On the real servers where there are some (NEXUS_TEST_MONGO_URI; redis-server and mongod are started as needed). Histories
 # and logs stay where NEXUS_FAULTS_DIR says; NEXUS_FAULTS_SCALE=0.2 makes the load smaller.
