@@ -28,7 +28,9 @@ _OF_TESTS = ("NEXUS_TEST_", "NEXUS_FAULTS_", "NEXUS_REAL_")
 def pytest_configure() -> None:
     """Cut the tests off from the developer's settings and from every other machine: no model endpoint is ever asked."""
     for name in [*os.environ]:
-        if name.startswith(("NEXUS_", "OPENAI_", "ANTHROPIC_")) and not name.startswith(_OF_TESTS):
+        ours = name.startswith(("NEXUS_", "OPENAI_", "ANTHROPIC_")) and not name.startswith(_OF_TESTS)
+        # Through a proxy even an endpoint on this machine would be asked elsewhere.
+        if ours or name.upper().endswith("_PROXY"):
             del os.environ[name]
     sys.addaudithook(_stay_on_this_machine)
 

@@ -110,8 +110,9 @@ def read_reply(text: str, evidence: Evidence) -> Reply:
     """
     answer = _validated(_found(text))
     shown = answer.brief, answer.detailed, answer.structured.overview
-    fault = _empty(shown) or evidence.fault_of(shown, answer.detailed)
-    if fault:
+    # Nowhere, since every part of it may be shown.
+    failed = "it says that it failed" if _FAILED.search(answer.model_dump_json()) else None
+    if fault := failed or _empty(shown) or evidence.fault_of(shown, answer.detailed):
         raise NonsenseError(fault)
     summaries = Summaries(
         # What a shorter one leaves out is in the other.
@@ -168,8 +169,6 @@ def _validated(value: dict[str, Any]) -> _SummaryAnswer:
 def _empty(texts: tuple[str, ...]) -> str | None:
     """What is wrong with texts that are some, and say nothing."""
     for text in texts:
-        if _FAILED.search(text):
-            return "it says that it failed"
         if _REFUSED.match(text):
             return "it is a refusal"
         if _PLACEHOLDER.fullmatch(text):

@@ -1,6 +1,7 @@
 """A summary by a model: one call for all three depths, in parts where a turn is too large for one (CONTRACT §6).
 
 - An answer that is no summary is asked for once more, with what was wrong with it; then it is given up.
+- What takes long with a large turn, and asks nobody, is done in a thread: nobody's answer waits for it.
 - The parts of a turn are summarised one after the other, so that other turns get their share of the model. Then their
   summaries are put together, as many at once as fit, until one is left.
 - Where the model says that a prompt is too long, the turn is asked for again in parts of half the size.
@@ -8,11 +9,13 @@
 
 from dataclasses import dataclass
 
+from anyio import to_thread
+
 from nexus.core.errors import ModelUnavailableError, PromptTooLongError
 from nexus.core.ports import LanguageModel
 from nexus.core.turns import Summaries
 from nexus.services.turns.cutting import BYTES_A_TOKEN
-from nexus.services.turns.evidence import evidence_of
+from nexus.services.turns.evidence import Evidence, evidence_of
 from nexus.services.turns.facts import TurnFacts
 from nexus.services.turns.prompt import LEAST_ROOM, Prompt, prompts_of, prompts_of_parts, room_in
 from nexus.services.turns.reply import SCHEMA, SCHEMA_NAME, NonsenseError, Reply, read_reply
@@ -54,7 +57,7 @@ class Summariser:
             ModelUnavailableError: the model could not be asked.
             NonsenseError: it was asked, and what came was no summary.
         """
-        asking = _Asking(self._model, facts)
+        asking = _Asking(self._model, facts, await to_thread.run_sync(evidence_of, facts))
         room = self._room
         while True:
             try:
@@ -71,15 +74,16 @@ class Summariser:
 class _Asking:
     """One turn, and what was asked of it until now."""
 
-    def __init__(self, model: LanguageModel, facts: TurnFacts) -> None:
+    def __init__(self, model: LanguageModel, facts: TurnFacts, evidence: Evidence) -> None:
         self.calls = 0
         self._model = model
         self._facts = facts
-        self._evidence = evidence_of(facts)
+        self._evidence = evidence
 
     async def summary(self, room: int) -> Reply:
         """The summary of the turn in prompts of that size."""
-        replies = [await self._asked(prompt) for prompt in prompts_of(self._facts, room)]
+        prompts = await to_thread.run_sync(prompts_of, self._facts, room)
+        replies = [await self._asked(prompt) for prompt in prompts]
         while len(replies) > 1:
             replies = await self._put_together(replies, room)
         return replies[0]

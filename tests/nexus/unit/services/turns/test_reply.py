@@ -166,6 +166,8 @@ class TestNonsense:
             ({"brief": "😀 …"}, "it repeats the form instead of filling it in"),
             ({"brief": "Summary generation failed"}, "it says that it failed"),
             ({"detailed": "Note: SUMMARY GENERATION FAILED (time-out)."}, "it says that it failed"),
+            ({"insights": ["The summary generation failed."]}, "it says that it failed"),
+            ({"structured": structured(results=["summary generation failed"])}, "it says that it failed"),
             ({"brief": "I'm sorry, but I can't help with that."}, "it is a refusal"),
             ({"detailed": "As an AI language model, I have no access."}, "it is a refusal"),
         ],
