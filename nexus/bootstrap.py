@@ -1,10 +1,10 @@
 """Settings to running service: the one place where the parts are put together (DESIGN, habits).
 
 bus.consume ─ Dispatcher ─┬─ RequestService ── ContextBuilder ──┬─ PersistenceService ── MongoStore
-                          ├─ PersistenceService                 ├─ SessionStates
-                          ├─ SessionStates                      ├─ ToolRegistry
-                          ├─ ToolCatalog                        └─ RequestLedger
-                          └─ stored settings
+                          ├─ PersistenceService ─ TurnMemory    ├─ TurnMemory ── TurnWork ── LanguageModel
+                          ├─ SessionStates                      ├─ SessionStates
+                          ├─ ToolCatalog                        ├─ ToolRegistry
+                          └─ stored settings                    └─ RequestLedger
 """
 
 import math
@@ -19,10 +19,10 @@ import structlog
 from nexus import __version__
 from nexus.adapters.prometheus import PrometheusMetrics
 from nexus.config import BusSettings, Settings, signing_of
-from nexus.connections import Transport, open_bus, open_store, try_claim
+from nexus.connections import Transport, open_bus, open_model, open_store, try_claim
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Reading
-from nexus.core.ports import Bus, DeadLetters, RequestLedger, Store, Subscription
+from nexus.core.ports import Bus, DeadLetters, LanguageModel, RequestLedger, Store, Subscription
 from nexus.core.tasks import ungrouped
 from nexus.health import Check, Health, Recent, serving
 from nexus.services.asks import RequestSettings
@@ -33,6 +33,8 @@ from nexus.services.persistence import PersistenceService
 from nexus.services.requests import RequestService
 from nexus.services.session_states import SessionStates
 from nexus.services.tool_catalog import ToolCatalog
+from nexus.services.turn_memory import TurnMemory
+from nexus.services.turns.work import TurnWork, WorkSettings
 from nexus.tools.discovery import discover
 from nexus.tools.registry import ToolRegistry
 
@@ -76,6 +78,7 @@ class Nexus:
     requests: RequestService
     catalog: ToolCatalog
     states: SessionStates
+    turns: TurnMemory
     metrics: PrometheusMetrics
     http_port: int = 0
     state: _State = field(default_factory=_State)
@@ -99,7 +102,9 @@ class Nexus:
             StoreUnavailableError, ConfigError: as for `load_stored`; the settings stay as they are.
         """
         document = await self.store.find_configuration(self.settings.environment)
-        self.builder.settings = _builder_settings(self.settings.with_stored(document or {}))
+        settings = self.settings.with_stored(document or {})
+        self.builder.settings = _builder_settings(settings)
+        self.turns.work.settings = _work_settings(settings)
 
 
 @asynccontextmanager
@@ -113,12 +118,14 @@ async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
         stack.enter_context(ungrouped())
         transport = await stack.enter_async_context(open_bus(settings.bus))
         store = await stack.enter_async_context(open_store(settings.database))
-        nexus = _put_together(settings, transport, store)
+        model = await stack.enter_async_context(open_model(settings.llm))
+        nexus = _put_together(settings, transport, store, model)
         health = Health(_checks(nexus, transport.probe), nexus.metrics.exposition)
         http_port = await stack.enter_async_context(
             serving(health, settings.system.http_host, settings.system.http_port)
         )
         nexus = replace(nexus, http_port=http_port)
+        await stack.enter_async_context(nexus.turns.running())
         await stack.enter_async_context(nexus.persistence.running())
         await stack.enter_async_context(nexus.requests.running())
         await stack.enter_async_context(nexus.catalog.running())
@@ -127,14 +134,30 @@ async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
         yield nexus
 
 
-def _put_together(settings: Settings, transport: Transport, store: Store) -> Nexus:
+def _put_together(settings: Settings, transport: Transport, store: Store, model: LanguageModel | None) -> Nexus:
     metrics = PrometheusMetrics(version=__version__)
     registry = ToolRegistry()
     discover(registry, settings.tools.modules)
-    persistence = PersistenceService(store, metrics, ledger=transport.ledger)
+    work = TurnWork(
+        store.turns,
+        store,
+        model,
+        max_input_tokens=settings.llm.max_input_tokens,
+        settings=_work_settings(settings),
+        metrics=metrics,
+    )
+    turns = TurnMemory(store.turns, store, work, metrics)
+    persistence = PersistenceService(store, metrics, ledger=transport.ledger, recorded=turns.heard)
     states = SessionStates(store, metrics)
     builder = ContextBuilder(
-        persistence, store, registry, transport.ledger, _builder_settings(settings), states=states, metrics=metrics
+        persistence,
+        store,
+        registry,
+        transport.ledger,
+        _builder_settings(settings),
+        states=states,
+        turns=turns,
+        metrics=metrics,
     )
     bodies_up_to = settings.bus.max_payload_bytes if settings.bus.dead_letter_bodies else None
     burying = Burying(transport.dead_letters, metrics, bodies_up_to)
@@ -155,6 +178,7 @@ def _put_together(settings: Settings, transport: Transport, store: Store) -> Nex
         requests,
         catalog,
         states,
+        turns,
         metrics,
     )
 
@@ -256,12 +280,14 @@ async def _drain(nexus: Nexus, dispatcher: Dispatcher, subscription: Subscriptio
         await nexus.persistence.flush()
         await nexus.catalog.pending.none()
         await nexus.states.pending.none()
+        await nexus.turns.pending.none()
         await dispatcher.pending.none()
     left = {
         "pending": nexus.requests.pending,
         "unwritten": nexus.persistence.unwritten,
         "tools": nexus.catalog.pending.count,
         "states": nexus.states.pending.count,
+        "turns": nexus.turns.pending.count,
         "letters": dispatcher.pending.count,
     }
     if any(left.values()):
@@ -288,6 +314,16 @@ def _builder_settings(settings: Settings) -> BuilderSettings:
         history_messages=settings.layouts.agent.history_messages,
         placement=settings.layouts.agent.placement,
         pinned_from_end=settings.layouts.agent.pinned_from_end,
+        summary_detail_level=settings.memory.summary_detail_level,
+        turns_shown=settings.memory.turns_shown,
+    )
+
+
+def _work_settings(settings: Settings) -> WorkSettings:
+    return WorkSettings(
+        idle_s=settings.memory.turn_idle_s,
+        summaries_at_once=settings.llm.max_concurrency,
+        again_s=settings.llm.again_s,
     )
 
 

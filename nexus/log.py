@@ -45,6 +45,7 @@ _ALLOWED: Final = frozenset(
         "timestamp",
         "tools",
         "topic",
+        "turns",
         "unwritten",
         "version",
     }

@@ -138,10 +138,18 @@ class MongoTurns:
 
     @completed
     async def touch_run(
-        self, owner_key: str, run_id: str, changes: Mapping[str, Any], *, unless_due: Mapping[str, Any] | None = None
+        self,
+        owner_key: str,
+        run_id: str,
+        changes: Mapping[str, Any],
+        *,
+        unless_due: Mapping[str, Any] | None = None,
+        message_id: str | None = None,
     ) -> bool:
         """Set these fields of the run's turn, and `unless_due` where `close` is not due on it."""
-        query = {"owner_key": {"$eq": owner_key}, "run_id": {"$eq": run_id}}
+        query: dict[str, Any] = {"owner_key": {"$eq": owner_key}, "run_id": {"$eq": run_id}}
+        if message_id is not None:
+            query["messages"] = {"$ne": message_id}
         if unless_due:
             due = {**query, "work": CLOSE}
             if (await self._turns.update_one(due, {"$set": dict(changes)})).matched_count:
@@ -150,10 +158,13 @@ class MongoTurns:
         return bool((await self._turns.update_one(query, {"$set": every})).matched_count)
 
     @completed
-    async def overtake(self, owner_key: str, session_id: str, before: int, changes: Mapping[str, Any]) -> int:
-        """Set these fields of the turns with a lower number that are not over. Returns how many there were."""
+    async def overtake(
+        self, owner_key: str, session_id: str, before: int, changes: Mapping[str, Any], *, due_by: datetime
+    ) -> int:
+        """Set these fields of the turns with a lower number that are not over, and have them due by then."""
         query = {**_of(owner_key, session_id), "turn_number": {"$lt": before}, "status": {"$nin": _OVER}}
-        return int((await self._turns.update_many(query, {"$set": dict(changes)})).matched_count)
+        change = {"$set": dict(changes), "$min": {"due_at": due_by}}
+        return int((await self._turns.update_many(query, change)).matched_count)
 
     @completed
     async def claim(self, work: str, now: datetime, until: datetime) -> Row | None:

@@ -102,22 +102,28 @@ def _row(message: Message, role: str, content: Any, metadata: dict[str, Any]) ->
         "owner_key": message.owner_key,
         "session_id": _given_session(message) if role != "HUMAN" else None,
         "role": role,
-        "content": _storable(content),
+        "content": storable(content),
         "timestamp": message.timestamp,
-        "metadata": _storable(metadata),
+        "metadata": storable(metadata),
     }
 
 
-def _storable(value: Any) -> Any:
-    """JSON as a document store can keep it: a number that it cannot hold becomes its text."""
+def storable(value: Any) -> Any:
+    """JSON as a document store can keep it.
+
+    A number that it cannot hold becomes its text; half a surrogate pair, and a NUL in a name, become U+FFFD.
+    """
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
-        return {str(key): _storable(item) for key, item in value.items()}
+        return {storable(str(key)).replace("\x00", "\ufffd"): storable(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_storable(item) for item in value]
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, int) and not _INT_MIN <= value <= _INT_MAX:
-        return str(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
+        return [storable(item) for item in value]
+    return str(value) if _is_no_number(value) else value
+
+
+def _is_no_number(value: Any) -> bool:
+    """Whether it is a number that no document store holds."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    return isinstance(value, int) and not _INT_MIN <= value <= _INT_MAX

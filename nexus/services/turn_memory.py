@@ -14,6 +14,7 @@ Rules of this module:
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Final, Self
 
 import anyio
@@ -29,7 +30,15 @@ from nexus.services.by_session import BySession, Key
 from nexus.services.context.agents import is_internal
 from nexus.services.context.memory import text_of_parts
 from nexus.services.context.remembered import accumulated
-from nexus.services.turns.documents import begun, goal_of, heard, is_going_on, overtaken, read_turn, taken_over
+from nexus.services.turns.documents import (
+    OVERTAKEN,
+    begun,
+    goal_of,
+    heard,
+    is_going_on,
+    read_turn,
+    taken_over,
+)
 from nexus.services.turns.work import TurnWork
 
 _log = structlog.get_logger(__name__)
@@ -111,7 +120,9 @@ class TurnMemory:
             return
         changes, unless_due = heard(row, utc_now())
         try:
-            known = await self._store.touch_run(row["owner_key"], row["run_id"], changes, unless_due=unless_due)
+            known = await self._store.touch_run(
+                row["owner_key"], row["run_id"], changes, unless_due=unless_due, message_id=row["id"]
+            )
         except StoreUnavailableError as error:
             _log.warning("turn_not_touched", run_id=row["run_id"], reason=str(error))
             return
@@ -183,7 +194,8 @@ class TurnMemory:
             documents = _numbered([*starts.values()], latest, goal)
             kept = await self._store.insert_turns(documents)
             if kept and latest and is_going_on(latest):
-                await self._store.overtake(*key, documents[0]["turn_number"], overtaken(utc_now()))
+                due_by = utc_now() + timedelta(seconds=self.work.settings.settled_s)
+                await self._store.overtake(*key, documents[0]["turn_number"], OVERTAKEN, due_by=due_by)
             self._metrics.count(Event.TURN_BEGUN, kept)
             for document in documents[:kept]:
                 del starts[document["run_id"]]

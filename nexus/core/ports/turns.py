@@ -83,17 +83,36 @@ class TurnStore(Protocol):
         ...
 
     async def touch_run(
-        self, owner_key: str, run_id: str, changes: Mapping[str, Any], *, unless_due: Mapping[str, Any] | None = None
+        self,
+        owner_key: str,
+        run_id: str,
+        changes: Mapping[str, Any],
+        *,
+        unless_due: Mapping[str, Any] | None = None,
+        message_id: str | None = None,
     ) -> bool:
-        """Set these fields of the run's turn, in whatever session, and `unless_due` where `close` is not due on it.
+        """Set these fields of the run's turn, in whatever session.
+
+        Args:
+            owner_key: whose.
+            run_id: of which run.
+            changes: what is set in any case.
+            unless_due: what is set besides where `close` is not due on it.
+            message_id: a turn that has this among its `messages` stays as it is.
 
         Returns:
-            False when it has none.
+            False when nothing was set.
         """
         ...
 
-    async def overtake(self, owner_key: str, session_id: str, before: int, changes: Mapping[str, Any]) -> int:
-        """Set these fields of the turns with a lower number that are not over. Returns how many there were."""
+    async def overtake(
+        self, owner_key: str, session_id: str, before: int, changes: Mapping[str, Any], *, due_by: datetime
+    ) -> int:
+        """Set these fields of the turns with a lower number that are not over, and have them due by then at the latest.
+
+        Returns:
+            How many there were.
+        """
         ...
 
     async def claim(self, work: str, now: datetime, until: datetime) -> Row | None:

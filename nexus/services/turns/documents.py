@@ -29,7 +29,9 @@ from nexus.core.turns import (
     TurnStart,
     TurnStatus,
 )
+from nexus.core.wire import is_deeper
 from nexus.services.context.annotations import as_json
+from nexus.services.rows import storable
 from nexus.services.turns.facts import Said, TurnFacts
 from nexus.services.turns.fallback import summarise_by_rules
 
@@ -37,12 +39,13 @@ from nexus.services.turns.fallback import summarise_by_rules
 LOOKED_AFTER: Final = timedelta(seconds=30)
 # How soon is looked again for a result that is recorded after the answer, at first.
 _RESULT_AFTER: Final = timedelta(seconds=1)
-# What is on its way of a run when the next one begins.
-_OVERTAKEN_AFTER: Final = timedelta(seconds=2)
+# What is changed in turns that are not over when another begins: they count as completed, until more is heard.
+OVERTAKEN: Final[Mapping[str, Any]] = {"status": TurnStatus.COMPLETED.value, "overtaken": True}
 # Arguments and results in a document; the rows have them whole.
 _MOST_CHARS: Final = 4_000
 _MOST_CHARS_A_TURN: Final = 1 << 20
 _FEWEST_CHARS: Final = 40
+_DEEPEST: Final = 50
 
 
 def begun(start: TurnStart, latest: Row | None, goal: str, now: datetime) -> Row:
@@ -92,11 +95,6 @@ def taken_over(start: TurnStart, kept: Row) -> dict[str, Any]:
     return changes
 
 
-def overtaken(now: datetime) -> dict[str, Any]:
-    """What is changed in turns that are not over when another begins: they count as completed, until more is heard."""
-    return {"status": TurnStatus.COMPLETED.value, "overtaken": True, "work": CLOSE, "due_at": now + _OVERTAKEN_AFTER}
-
-
 def heard(row: Row, now: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is changed in a turn when this row of its run, a model's or a tool's, is recorded.
 
@@ -117,7 +115,9 @@ def heard(row: Row, now: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
     return changes, {"work": CLOSE, "due_at": now + _RESULT_AFTER}
 
 
-def looked_at(document: Row, facts: TurnFacts, rows: int, now: datetime, idle: timedelta) -> dict[str, Any]:
+def looked_at(
+    document: Row, facts: TurnFacts, rows: int, now: datetime, *, idle: timedelta, settled: timedelta
+) -> dict[str, Any]:
     """What is changed in a turn when somebody has looked whether it is over.
 
     Args:
@@ -126,11 +126,12 @@ def looked_at(document: Row, facts: TurnFacts, rows: int, now: datetime, idle: t
         rows: how many there are.
         now: the time.
         idle: after so long a silence a turn is over without an answer.
+        settled: after so long a silence nothing is on its way any more.
     """
     silence = now - document["heard_at"]
     if facts.finished or silence >= idle:
-        return _closed(document, facts, rows, now)
-    if document.get("overtaken") and silence >= _OVERTAKEN_AFTER:
+        return _closed(document, facts, rows, document["heard_at"] + settled)
+    if document.get("overtaken") and silence >= settled:
         # There may be more to come, and then it is closed again: a model is only asked when that is unlikely.
         return _closed(document, facts, rows, document["heard_at"] + idle)
     # Where the answer is known, a result of a tool is missing, which may be written any moment, or never.
@@ -221,12 +222,12 @@ def _shortened(outcomes: Sequence[ToolOutcome]) -> list[ToolOutcome]:
 
 
 def _shorten(value: Any, most: int) -> Any:
-    """The value, or both ends of its text and how much is between them."""
+    """The value as a store keeps it, or both ends of its text and how much is between them."""
     text = value if isinstance(value, str) else as_json(value)
     if len(text) <= most:
-        return value
+        return storable(text if isinstance(value, dict | list) and is_deeper(value, _DEEPEST) else value)
     half = most // 2
-    return f"{text[:half]} … ({len(text) - 2 * half} characters more) … {text[-half:]}"
+    return storable(f"{text[:half]} … ({len(text) - 2 * half} characters more) … {text[-half:]}")
 
 
 def _phase(rounds: Sequence[ThinkingRound]) -> ThinkingPhase | None:

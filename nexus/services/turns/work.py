@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 import anyio
 import structlog
 
-from nexus.core.errors import ModelUnavailableError, StoreUnavailableError
+from nexus.core.errors import ModelUnavailableError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, NoMetrics
 from nexus.core.models import utc_now
 from nexus.core.ports import LanguageModel, MessageStore, Row, TurnStore
@@ -38,6 +38,8 @@ _ROWS_AT_ONCE: Final = 200
 _RENEWALS: Final = 3
 # How often is looked for what is due, where nobody says so.
 _LOOKED_S: Final = 1.0
+# How long a claim may take, also at the end of a service.
+_CLAIMED_S: Final = 1.0
 # How long giving back what was claimed may hold up the end of a service.
 _PARTING_S: Final = 0.5
 _AFTER_FAULT: Final = timedelta(hours=1)
@@ -53,12 +55,15 @@ class WorkSettings:
         summaries_at_once: turns that are with the model at once.
         again_s: how soon a model is asked again that gave no summary; after nonsense twice as long with each attempt.
         lease_s: for how long a claim holds that is not renewed.
+        settled_s: after so long nothing of a run is on its way any more; in streams each replica records its share of
+            the messages at its own pace.
     """
 
     idle_s: float = 300.0
     summaries_at_once: int = 4
     again_s: float = 30.0
     lease_s: float = 15.0
+    settled_s: float = 2.0
 
 
 class _Claimed:
@@ -191,11 +196,11 @@ class TurnWork:
         # To the millisecond, as it will be kept: what is written later is compared with it.
         now = to_milliseconds(utc_now())
         lease = timedelta(milliseconds=round(self.settings.lease_s * 1_000))
-        try:
+        document = None
+        # Who is stopped now would not know what the store has given out, and nobody could give it back. A store that is
+        # away is asked again before long, and others say that it is.
+        with anyio.move_on_after(_CLAIMED_S, shield=True), suppress(StoreUnavailableError):
             document = await self._store.claim(work, now, now + lease)
-        except StoreUnavailableError:
-            # It is looked for again before long, and others say that the store is away.
-            return None
         return _Claimed(self._store, document, now + lease, lease) if document else None
 
     async def _hold(self, claimed: _Claimed, do: _Do, places: anyio.Semaphore) -> None:
@@ -218,6 +223,10 @@ class TurnWork:
             # The claim runs out, and then it is tried again.
             _log.warning("turn_work_delayed", run_id=run_id, reason=str(error))
             claimed.let_go()
+        except StoreRejectedError as error:
+            _log.error("turn_refused", run_id=run_id, reason=str(error))
+            with suppress(StoreUnavailableError):
+                await claimed.finish({"work": None, "due_at": None})
         except Exception as error:  # noqa: BLE001  # one turn must not stop the work on all others
             _log.exception("turn_work_failed", run_id=run_id, reason=type(error).__name__)
             with suppress(StoreUnavailableError):
@@ -227,7 +236,8 @@ class TurnWork:
         """See whether the turn is over, and write what it was."""
         document = claimed.document
         facts, rows = await self._facts(document)
-        changes = looked_at(document, facts, rows, utc_now(), timedelta(seconds=self.settings.idle_s))
+        idle, settled = timedelta(seconds=self.settings.idle_s), timedelta(seconds=self.settings.settled_s)
+        changes = looked_at(document, facts, rows, utc_now(), idle=idle, settled=settled)
         if await claimed.finish(changes) and changes.get("work") == SUMMARISE:
             self._metrics.count(Event.TURN_CLOSED)
             self._to_summarise.ring()

@@ -167,9 +167,9 @@ async def fails_in_every_operation(store: MongoStore) -> None:
         lambda: store.turns.search_turns("o", "s", "x", limit=5),
         lambda: store.turns.count_turns("o", "s"),
         lambda: store.turns.delete_turns("o", "s"),
-        lambda: store.turns.update_turn("o", "s", 1, {"status": "x"}, due_at=START),
+        lambda: store.turns.update_turn("o", "s", 1, {"status": "x"}, seen={"due_at": START}),
         lambda: store.turns.touch_run("o", "r", {"status": "x"}),
-        lambda: store.turns.overtake("o", "s", 2, {"status": "x"}),
+        lambda: store.turns.overtake("o", "s", 2, {"status": "x"}, due_by=START),
         lambda: store.turns.claim("close", START, START),
         lambda: store.turns.waiting("close"),
     ]

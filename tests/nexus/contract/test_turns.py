@@ -13,6 +13,7 @@ from tests.nexus.contract.test_store import OWNERS, Place, place
 __all__ = ["place"]
 
 CLAIMERS = 50
+HOUR = timedelta(hours=1)
 NOW = datetime(2026, 1, 1, 12, 0, 0, 123_456, UTC)
 LONG = {"messages", "tool_calls", "thinking_phase", "workspace_context"}
 
@@ -204,6 +205,8 @@ async def test_a_run_is_touched(place: Place) -> None:
         assert await turns.touch_run("o", "r", {"heard_at": NOW, "status": "acting"})
         assert not await turns.touch_run("o", "$ne", {"status": "x"})
         assert not await turns.touch_run("q", "r", {"status": "x"})
+        assert not await turns.touch_run("o", "r", {"status": "x"}, message_id="m1")
+        assert await turns.touch_run("o", "r", {"heard_at": NOW}, message_id="m2")
         found = {row["turn_number"]: row["status"] for row in await turns.turns("o", "s", limit=5)}
         assert found == {1: "acting", 3: "pending"}
         (other,) = await turns.turns("p", "s", limit=5)
@@ -226,17 +229,21 @@ async def test_a_touch_makes_a_turn_due_that_is_not(place: Place) -> None:
 
 
 async def test_turns_are_overtaken(place: Place) -> None:
-    """What has a lower number and is not over is changed, and nothing else."""
+    """What has a lower number and is not over is changed, and due no later than that; nothing else is."""
     states = ["pending", "completed", "thinking", "acting", "failed", "executing", "pending"]
     async with place.open() as store:
         turns = store.turns
-        await turns.insert_turns([turn(number, status=status) for number, status in enumerate(states, 1)])
+        moments = [NOW - HOUR, NOW + HOUR, NOW - HOUR, NOW + HOUR, NOW + HOUR, NOW + HOUR, NOW + HOUR]
+        numbered = enumerate(zip(states, moments, strict=True), 1)
+        await turns.insert_turns([turn(number, status=status, due_at=due) for number, (status, due) in numbered])
         await turns.insert_turns([turn(1, session_id="t"), turn(1, owner_key="p")])
-        assert await turns.overtake("o", "s", 6, {"overtaken": True}) == 3
-        assert await turns.overtake("o", "s", 1, {"overtaken": True}) == 0
-        found = {row["turn_number"]: "overtaken" in row for row in await turns.turns("o", "s", limit=10)}
+        assert await turns.overtake("o", "s", 6, {"overtaken": True}, due_by=NOW) == 3
+        assert await turns.overtake("o", "s", 1, {"overtaken": True}, due_by=NOW) == 0
+        rows = (await turns.turns("o", "s", limit=10))[::-1]
         others = [*await turns.turns("o", "t", limit=5), *await turns.turns("p", "s", limit=5)]
-    assert found == {1: True, 2: False, 3: True, 4: True, 5: False, 6: False, 7: False}
+    assert ["overtaken" in row for row in rows] == [True, False, True, True, False, False, False]
+    before, by, after = map(milliseconds, (NOW - HOUR, NOW, NOW + HOUR))
+    assert [row["due_at"] for row in rows] == [before, after, before, by, after, after, after]
     assert not any("overtaken" in row for row in others)
 
 

@@ -18,6 +18,8 @@ from anyio.streams.text import TextReceiveStream
 from redis.asyncio import Redis
 
 PATIENCE_S = 30.0
+# A client of Redis has so many connections, and some are needed for what is asked otherwise.
+AT_ONCE = 50
 RESPONSE = "context.build.response"
 REQUEST = "context.build.request"
 
@@ -100,6 +102,7 @@ class Requester:
     def __init__(self, redis: Redis, prefix: str) -> None:
         self.redis = redis
         self.prefix = prefix
+        self.places = anyio.Semaphore(AT_ONCE)
         self.answers: dict[str, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
         self._heard = anyio.Event()
 
@@ -124,7 +127,8 @@ class Requester:
     async def publish(self, topic: str, payload: bytes | Mapping[str, Any]) -> int:
         """Publish bytes, or a message as JSON. Returns how many subscribers heard it."""
         data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-        return int(await self.redis.publish(self.prefix + topic, data))
+        async with self.places:
+            return int(await self.redis.publish(self.prefix + topic, data))
 
     async def answered(self, *request_ids: str, patience_s: float = PATIENCE_S) -> None:
         """Wait until each of these requests has an answer."""
@@ -176,7 +180,8 @@ class StreamRequester(Requester):
     async def publish(self, topic: str, payload: bytes | Mapping[str, Any]) -> int:
         """Append bytes, or a message as JSON, to the topic's stream."""
         data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-        await self.redis.xadd(self.prefix + topic, {b"message": data})
+        async with self.places:
+            await self.redis.xadd(self.prefix + topic, {b"message": data})
         return 1
 
     async def unfinished(self, topic: str) -> int:

@@ -108,19 +108,32 @@ class FakeTurns:
         return bool(_set(changes, [row for row in of_session if all(row.get(name) == value for name, value in wanted)]))
 
     async def touch_run(
-        self, owner_key: str, run_id: str, changes: Mapping[str, Any], *, unless_due: Mapping[str, Any] | None = None
+        self,
+        owner_key: str,
+        run_id: str,
+        changes: Mapping[str, Any],
+        *,
+        unless_due: Mapping[str, Any] | None = None,
+        message_id: str | None = None,
     ) -> bool:
         """Set these fields of the run's turn, and `unless_due` where `close` is not due on it."""
         self._ask("touch_run")
         of_run = [row for row in self.rows if (row.get("owner_key"), row.get("run_id")) == (owner_key, run_id)][:1]
+        of_run = [row for row in of_run if message_id is None or message_id not in row["messages"]]
         is_due = any(row.get("work") == CLOSE for row in of_run)
         return bool(_set({**changes, **({} if is_due else unless_due or {})}, of_run))
 
-    async def overtake(self, owner_key: str, session_id: str, before: int, changes: Mapping[str, Any]) -> int:
-        """Set these fields of the turns with a lower number that are not over. Returns how many there were."""
+    async def overtake(
+        self, owner_key: str, session_id: str, before: int, changes: Mapping[str, Any], *, due_by: datetime
+    ) -> int:
+        """Set these fields of the turns with a lower number that are not over, and have them due by then."""
         self._ask("overtake")
         earlier = [row for row in self._of(owner_key, session_id) if row["turn_number"] < before]
-        return _set(changes, [row for row in earlier if not TurnStatus(row["status"]).is_over])
+        unfinished = [row for row in earlier if not TurnStatus(row["status"]).is_over]
+        latest = stored({"due_at": due_by})["due_at"]
+        for row in unfinished:
+            _set({**changes, "due_at": min(row["due_at"], latest)}, [row])
+        return len(unfinished)
 
     async def claim(self, work: str, now: datetime, until: datetime) -> Row | None:
         """Of the turns on which this work is due by `now`, the one last due; it is then due at `until`."""

@@ -102,7 +102,8 @@ async def remembering(
 ) -> AsyncIterator[Memory]:
     """A turn memory at work."""
     store = store or FakeStore()
-    work = TurnWork(store.turns, store, model, settings=WorkSettings(**settings))  # type: ignore[arg-type]  # numbers
+    given = WorkSettings(**{"settled_s": 0.1, **settings})  # type: ignore[arg-type]  # numbers
+    work = TurnWork(store.turns, store, model, settings=given)
     async with TurnMemory(store.turns, store, work).running() as turns:
         yield Memory(store, turns)
 

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import anyio
@@ -119,6 +119,34 @@ async def test_a_turn_that_goes_on_after_its_summary() -> None:
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    ['{"a\\u0000": 1}', '{"a": "\\ud800"}', '{"a": 36893488147419103232}', "[" * 500 + "]" * 500, '{"$a.b": {"": 1}}'],
+)
+async def test_what_no_store_keeps(arguments: str) -> None:
+    """A turn is closed whatever a model wrote as arguments."""
+    function = {"name": "look", "arguments": arguments}
+    async with remembering() as memory:
+        await memory.begin("a")
+        row = calls("a", "1")
+        made = [{"id": "1", "type": "function", "function": function}]
+        await memory.record({**row, "metadata": {**row["metadata"], "tool_calls": made}})
+        await memory.record(result("a", "1"))
+        await memory.record(answer("a"))
+        document = await memory.until(is_over)
+    assert document["tool_calls"][0]["arguments"]
+
+
+async def test_word_of_what_is_known() -> None:
+    """A turn that was closed with a row stays closed when somebody says, late, that the row was recorded."""
+    async with remembering() as memory:
+        await a_run(memory)
+        before = await memory.until(is_over)
+        for row in (answer("a"), result("a", "1")):
+            await memory.turns.heard(row)
+        assert (await memory.documents()) == [before]
+
+
+@pytest.mark.parametrize(
     ("rows", "status"), [([], "failed"), ([calls("a", "1")], "failed"), ([calls("a", "1", text="Let me")], "completed")]
 )
 async def test_a_turn_that_falls_silent(rows: list[Row], status: str) -> None:
@@ -155,9 +183,7 @@ async def test_a_killed_replica() -> None:
     async with remembering(store) as memory:
         await a_run(memory)
         await memory.until(is_over)
-    now = utc_now()
-    claimed = await store.turns.claim(SUMMARISE, now, utc_now())
-    assert claimed is not None
+    assert await store.turns.claim(SUMMARISE, utc_now() + timedelta(minutes=1), utc_now())
     async with remembering(store, model) as memory:
         await memory.until(is_summarised)
     assert len(model.asked) == 1
@@ -257,9 +283,9 @@ async def test_a_model_that_rests() -> None:
     model.resting_s = 5.0
     async with remembering(model=model) as memory:
         await a_run(memory)
-        document = await memory.until(is_over)
+        await memory.until(is_over)
+        await memory.until(lambda document: document["due_at"] <= utc_now())
         assert not model.asked
-        assert document["due_at"] <= utc_now()
         model.resting_s = 0.0
         await memory.until(is_summarised)
 

@@ -1,0 +1,370 @@
+"""Turn memory on running services, with a real model server: asked by redis-py and JSON alone (CONTRACT §6)."""
+
+import json
+import signal
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+from pymongo import MongoClient
+
+from nexus.core.turns import Structured
+from tests.nexus.e2e.harness import (
+    PATIENCE_S,
+    Requester,
+    a_request,
+    requesting,
+    requesting_by_streams,
+    serving,
+)
+from tests.nexus.support.model_behaviours import Behaviour, breaking_off, foreign, good, saying, silent, status
+from tests.nexus.support.model_server import ModelServer, model_server
+from tests.nexus.support.waiting import until
+
+Environment = dict[str, str]
+Document = dict[str, Any]
+
+FAILURE = "Summary generation failed"
+GOAL = "Please find what is known of SGLT2 inhibitors and their effect on the heart in type 2 diabetes"
+SEARCHED = "PubMed found 156 articles for these words."
+FILTERED = "15 systematic reviews and meta-analyses from 2018 to 2024 were left."
+EXTRACTED = "Pooled over 5 trials: HR 0.86 (95% CI 0.80-0.93) for major adverse cardiovascular events."
+ANSWERED = "Of 156 articles, 15 reviews were kept. SGLT2 inhibitors lower the risk (HR 0.86, 95% CI 0.80-0.93)."
+RUNS_AT_ONCE = 200
+
+
+class Session:
+    """What an orchestrator and its tools do in one session."""
+
+    def __init__(self, requester: Requester, turns: "Turns", name: str = "review") -> None:
+        self.requester = requester
+        self.turns = turns
+        self.name = name
+
+    async def ask(self, text: str, run_id: str, **given: Any) -> Document:
+        """Ask for a context of the agent layout."""
+        metadata = {"layout": "agent", "session_id": self.name, **given}
+        return await self.requester.ask(a_request(text, run_id=run_id, run_metadata=metadata))
+
+    async def run(self, text: str, run_id: str, steps: Mapping[str, str], answer: str, **given: Any) -> Document:
+        """A whole run: its input, a call for each tool with its result, the answer. Returns its first context."""
+        context = await self.ask(text, run_id, **given)
+        for number, (query, result) in enumerate(steps.items()):
+            await self.requester.publish("llm.results", calling(run_id, f"c{number}", query))
+            await self.requester.publish("tools.results", resulting(run_id, f"c{number}", result))
+        await self.requester.publish("llm.results", message(run_id, "AI", {"content": answer, "tool_calls": None}))
+        return context
+
+
+class Turns:
+    """The turns as they are stored."""
+
+    def __init__(self, uri: str, database: str) -> None:
+        self._client: MongoClient[Document] = MongoClient(uri)
+        self._rows = self._client[database]["turns"]
+
+    def of(self, session: str = "review") -> list[Document]:
+        """The turns of a session, in order."""
+        return list(self._rows.find({"session_id": session}, {"_id": 0}).sort("turn_number", 1))
+
+    async def all_are(
+        self, wanted: Callable[[Document], Any], count: int, session: str = "review", patience_s: float = PATIENCE_S
+    ) -> list[Document]:
+        """Wait until there are so many turns in a session and all are as wanted."""
+        found: list[Document] = []
+        with anyio.move_on_after(patience_s):
+            while not (len(found) == count and all(map(wanted, found))):
+                await anyio.sleep(0.05)
+                found = self.of(session)
+            return found
+        raise AssertionError([(turn["run_id"], turn["status"], turn["work"], turn["summaries"]) for turn in found])
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+
+def message(run_id: str, role: str, content: Any, **metadata: Any) -> Document:
+    """A message as an orchestrator publishes it."""
+    common = {"run_id": run_id, "owner_key": "ada", "role": role, "timestamp": a_request()["timestamp"]}
+    return {"id": f"msg_{uuid.uuid4().hex}", **common, "content": content, "metadata": metadata}
+
+
+def calling(run_id: str, call_id: str, query: str) -> Document:
+    """A model's answer that calls a tool."""
+    function = {"name": "search_pubmed", "arguments": json.dumps({"query": query})}
+    calls = [{"id": call_id, "type": "function", "function": function}]
+    return message(run_id, "AI", {"content": "", "tool_calls": calls}, usage={"total_tokens": 100})
+
+
+def resulting(run_id: str, call_id: str, text: str) -> Document:
+    """A tool's result."""
+    content = {"result": text, "tool_name": "search_pubmed", "call_id": call_id, "status": "success"}
+    return message(run_id, "TOOL", content)
+
+
+def is_closed(turn: Document) -> bool:
+    """Whether the turn is over and has a summary of all that it was."""
+    return bool(turn["status"] == "completed" and turn["work"] != "close")
+
+
+def is_by_model(turn: Document) -> bool:
+    """Whether a model has summarised it."""
+    return is_closed(turn) and bool(turn["summaries"]["source"] == "model")
+
+
+def contents(context: Document) -> list[str]:
+    """The texts of a context's messages."""
+    return [item["content"] for item in context["messages"] if isinstance(item["content"], str)]
+
+
+@pytest.fixture
+def turns(mongo_uri: str, database_name: str) -> Iterator[Turns]:
+    """The turns of the test's services."""
+    found = Turns(mongo_uri, database_name)
+    yield found
+    found.close()
+
+
+@pytest.fixture(params=["pubsub", "streams"])
+def mode(request: pytest.FixtureRequest, environment: Environment) -> str:
+    """The mode of the bus, which the services of the test have."""
+    environment |= {"NEXUS_BUS__MODE": request.param}
+    return str(request.param)
+
+
+@asynccontextmanager
+async def playing(
+    environment: Environment, prefix: str, mode: str = "pubsub", *, replicas: int = 1
+) -> AsyncIterator[Requester]:
+    """Services on one bus, and somebody who asks them."""
+    requesting_in = {"pubsub": requesting, "streams": requesting_by_streams}[mode]
+    async with AsyncExitStack() as stack:
+        for _ in range(replicas):
+            await stack.enter_async_context(serving(environment))
+        yield await stack.enter_async_context(requesting_in(environment["NEXUS_BUS__URL"], prefix))
+
+
+def with_model(environment: Environment, server: ModelServer, **settings: str) -> Environment:
+    """Variables for a service that has this model."""
+    given = {"BASE_URL": server.base_url, "MODEL": "scribe", "API_KEY": "sk-canary", "AGAIN_S": "0.5", "RETRIES": "0"}
+    return {**environment, **{f"NEXUS_LLM__{name}": value for name, value in {**given, **settings}.items()}}
+
+
+async def three_runs(session: Session) -> list[Document]:
+    """The seed's example: search, then filter, then extract."""
+    return [
+        await session.run(GOAL, "run_1", {"SGLT2 inhibitors cardiovascular": SEARCHED}, "There are 156 articles."),
+        await session.run("Only reviews, please", "run_2", {"filter 2018-2024": FILTERED}, "15 reviews are left."),
+        await session.run("What do they say?", "run_3", {"extract": EXTRACTED, "verify": "verified"}, ANSWERED),
+    ]
+
+
+async def test_every_turn_knows_the_goal(
+    mode: str, environment: Environment, channel_prefix: str, turns: Turns
+) -> None:
+    """Three runs with tools; a goal given later replaces it from there on; a second session has its own."""
+    async with playing(environment, channel_prefix, mode) as requester:
+        session, other = Session(requester, turns), Session(requester, turns, "other")
+        contexts = await three_runs(session)
+        contexts.append(await session.run("Now write", "run_4", {}, "Written.", task_context="Write a review"))
+        contexts.append(await session.run("Thanks", "run_5", {}, "You are welcome."))
+        elsewhere = await other.run("Good morning", "run_6", {}, "Good morning!")
+        found = await turns.all_are(is_closed, 5)
+        (lone,) = await turns.all_are(is_closed, 1, "other")
+    goals = [GOAL] * 3 + ["Write a review"] * 2
+    assert [turn["task_context"] for turn in found] == goals
+    assert [(turn["turn_number"], turn["run_id"]) for turn in found] == [(n, f"run_{n}") for n in range(1, 6)]
+    shown = [f"[TASK_CONTEXT]\nUser's Goal: {goal}" for goal in goals]
+    assert [contents(context)[1] for context in contexts] == shown
+    assert (lone["task_context"], lone["turn_number"]) == ("Good morning", 1)
+    assert contents(elsewhere)[1] == "[TASK_CONTEXT]\nUser's Goal: Good morning"
+    assert [len(turn["tool_calls"]) for turn in found] == [1, 1, 2, 0, 0]
+    assert found[2]["token_usage"] == {"thinking": 0, "action": 200, "total": 200}
+
+
+async def test_the_figures_are_kept(mode: str, environment: Environment, channel_prefix: str, turns: Turns) -> None:
+    """By rules at once and by the model later: after the last result, and in the right fields."""
+    async with model_server(good()) as server:
+        async with playing(environment, channel_prefix, mode) as requester:
+            await three_runs(Session(requester, turns))
+            by_rules = await turns.all_are(is_closed, 3)
+        assert not server.asked
+        async with playing(with_model(environment, server), channel_prefix, mode):
+            by_model = await turns.all_are(is_by_model, 3)
+    assert {turn["summaries"]["source"] for turn in by_rules} == {"fallback"}
+    for found in (by_rules, by_model):
+        said = [turn["summaries"] for turn in found]
+        assert "156 articles" in said[0]["detailed"]
+        assert any("156 articles" in item for item in said[0]["structured"]["results"])
+        assert any("SGLT2 inhibitors cardiovascular" in item for item in said[0]["structured"]["actions"])
+        assert "15" in said[1]["detailed"]
+        assert any("15" in item for item in said[1]["structured"]["results"])
+        for figure in ("0.86", "0.80-0.93"):
+            assert figure in said[2]["detailed"]
+            assert any(figure in item for item in said[2]["structured"]["results"])
+        assert "HR 0.86" in said[2]["detailed"]
+        assert "95% CI 0.80-0.93" in said[2]["detailed"]
+    assert len(server.asked) == 3
+    assert {call.headers["authorization"] for call in server.asked} == {"Bearer sk-canary"}
+
+
+TROUBLES: dict[str, Behaviour] = {
+    "away": status(503),
+    "refusing": status(401),
+    "slow": silent(),
+    "breaking off": breaking_off(),
+    "prose": saying("I am afraid that I would rather talk about the weather."),
+    "broken JSON": saying('{"brief": "It was', finish="length"),
+    "another language": foreign(),
+    "empty": saying(""),
+    "nothing": saying(None),
+    "the failure": saying(json.dumps({"brief": FAILURE, "detailed": FAILURE, "structured": {"overview": FAILURE}})),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES, ids=str)
+async def test_a_model_in_trouble(trouble: str, environment: Environment, channel_prefix: str, turns: Turns) -> None:
+    """A summary by rules at once, marked; a good one when the model is itself again; never the words of a failure."""
+    async with model_server(TROUBLES[trouble]) as server:
+        given = with_model(environment, server, TIMEOUT_S="0.5", BREAKER_REST_S="0.5")
+        async with playing(given, channel_prefix) as requester:
+            context = await Session(requester, turns).run(GOAL, "run_1", {"a": EXTRACTED}, ANSWERED)
+            (first,) = await turns.all_are(is_closed, 1)
+            await until(partial(asked_of, server))
+            server.behaviour = good()
+            (second,) = await turns.all_are(is_by_model, 1)
+    assert context["status"] == "success"
+    assert first["summaries"]["source"] == "fallback"
+    assert "0.80-0.93" in first["summaries"]["detailed"]
+    assert "0.80-0.93" in second["summaries"]["detailed"]
+    assert FAILURE not in json.dumps([first["summaries"], second["summaries"], first["insights"], second["insights"]])
+
+
+async def test_a_model_that_is_not_there(environment: Environment, channel_prefix: str, turns: Turns) -> None:
+    """Nobody listens at its address; then somebody does."""
+    async with model_server(good()) as server:
+        port = server.port
+    given = with_model(environment, server, BREAKER_FAILURES="2", BREAKER_REST_S="0.5")
+    async with playing(given, channel_prefix) as requester:
+        session = Session(requester, turns)
+        for number in range(5):
+            await session.run(f"Question {number}", f"run_{number}", {"a": EXTRACTED}, ANSWERED)
+        found = await turns.all_are(is_closed, 5)
+        assert {turn["summaries"]["source"] for turn in found} == {"fallback"}
+        async with model_server(good(), port=port):
+            await turns.all_are(is_by_model, 5)
+
+
+async def test_many_runs_at_once(mode: str, environment: Environment, channel_prefix: str, turns: Turns) -> None:
+    """On two replicas 200 runs of one session: numbers from 1 to 200, each once, and each is summarised once."""
+    async with (
+        model_server(good()) as server,
+        playing(with_model(environment, server), channel_prefix, mode, replicas=2) as requester,
+    ):
+        session = Session(requester, turns)
+        async with anyio.create_task_group() as tasks:
+            for number in range(RUNS_AT_ONCE):
+                answer = f"Answer {number}: 0.86."
+                tasks.start_soon(session.run, f"Question {number}?", f"run_{number}", {f"word {number}": "x"}, answer)
+        found = await turns.all_are(is_by_model, RUNS_AT_ONCE, patience_s=110)
+        asked = Counter(
+            run for run in range(RUNS_AT_ONCE) for call in server.asked if f"Answer {run}: 0.86." in prompt(call)
+        )
+    assert [turn["turn_number"] for turn in found] == [*range(1, RUNS_AT_ONCE + 1)]
+    assert {turn["run_id"] for turn in found} == {f"run_{number}" for number in range(RUNS_AT_ONCE)}
+    assert len({turn["task_context"] for turn in found}) == 1
+    assert asked == Counter(dict.fromkeys(range(RUNS_AT_ONCE), 1))
+
+
+async def asked_of(server: ModelServer) -> int:
+    """How often the model was asked."""
+    return len(server.asked)
+
+
+def prompt(call: Any) -> str:
+    """What the model was given to summarise."""
+    return str(call.body["messages"][-1]["content"])
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
+async def test_killed_between_answer_and_summary(
+    sign: signal.Signals, mode: str, environment: Environment, channel_prefix: str, turns: Turns
+) -> None:
+    """No turn is lost, and no summary: whoever comes next finishes what was begun."""
+    async with model_server(silent()) as server:
+        given = with_model(environment, server)
+        requesting_in = {"pubsub": requesting, "streams": requesting_by_streams}[mode]
+        async with requesting_in(environment["NEXUS_BUS__URL"], channel_prefix) as requester:
+            session = Session(requester, turns)
+            async with serving(given) as service:
+                for number in range(3):
+                    await session.run(f"Question {number}", f"run_{number}", {"a": EXTRACTED}, ANSWERED)
+                await turns.all_are(is_closed, 3)
+                await until(partial(asked_of, server))
+                await service.stop(sign)
+            assert {turn["summaries"]["source"] for turn in turns.of()} == {"fallback"}
+            server.behaviour = good()
+            async with serving(given):
+                found = await turns.all_are(is_by_model, 3)
+    assert [turn["turn_number"] for turn in found] == [1, 2, 3]
+
+
+async def test_killed_before_the_turn_is_closed(environment: Environment, channel_prefix: str, turns: Turns) -> None:
+    """What was recorded by then is found by the next one, although nobody has told it."""
+    async with requesting(environment["NEXUS_BUS__URL"], channel_prefix) as requester:
+        session = Session(requester, turns)
+        async with serving(environment) as service:
+            await session.ask("Question", "run_1")
+            await service.stop(signal.SIGKILL)
+        rows = turns.of()
+        assert [turn["work"] for turn in rows] == ["close"]
+        async with serving({**environment, "NEXUS_MEMORY__TURN_IDLE_S": "1"}):
+            await requester.publish("llm.results", message("run_1", "AI", {"content": ANSWERED}))
+            (found,) = await turns.all_are(is_closed, 1)
+    assert "0.80-0.93" in found["summaries"]["detailed"]
+
+
+async def test_turns_beyond_the_history(environment: Environment, channel_prefix: str, turns: Turns) -> None:
+    """They are shown at the level that is asked for; `comprehensive` reads as the structured summary."""
+    given = {**environment, "NEXUS_LAYOUTS__AGENT__HISTORY_MESSAGES": "8"}
+    async with playing(given, channel_prefix) as requester:
+        session = Session(requester, turns)
+        await three_runs(session)
+        stored = await turns.all_are(is_closed, 3)
+        shown = {}
+        for level in ("brief", "detailed", "comprehensive"):
+            context = await session.ask("And now?", f"run_{level}", summary_detail_level=level)
+            shown[level] = contents(context)[2]
+        thinking = await session.ask(
+            "And now?",
+            "run_thinking",
+            layout="thinking",
+            workspace_context="A library",
+            thinking_rounds=[{"round_number": 1, "content": "Look closer."}],
+            summary_detail_level="brief",
+        )
+    for level in ("brief", "detailed"):
+        assert shown[level].startswith(f"[TURN_MEMORY level={level} count=2]\n[Turn 1] ")
+        assert "156 articles" in shown[level]
+    head, first, *_ = shown["comprehensive"].split("\n")
+    assert head == "[TURN_MEMORY level=comprehensive count=2]"
+    assert Structured.model_validate_json(first.removeprefix("[Turn 1] ")) == Structured.model_validate(
+        stored[0]["summaries"]["structured"]
+    )
+    system, user = thinking["messages"]
+    parts = [
+        "=== TASK CONTEXT ===",
+        "=== WORKSPACE CONTEXT ===",
+        "=== ACCUMULATED MEMORY SUMMARIES ===",
+        "=== PREVIOUS THINKING ROUNDS ===",
+    ]
+    assert (system["role"], user["role"]) == ("system", "user")
+    assert [line for line in user["content"].split("\n") if line in parts] == parts
+    assert f"User's Goal: {GOAL}" in user["content"]
+    assert "Round 1: Look closer." in user["content"]
