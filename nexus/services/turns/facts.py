@@ -22,6 +22,7 @@ from nexus.services.turns.matching import Called, Came, match
 _MOST_TOKENS: Final = 2**53
 # What is recorded of a result that does not say how it went.
 _UNSAID: Final = "unknown"
+_NO_ARGUMENTS: Final = frozenset({"", "{}", "null"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +182,6 @@ def _unread(call: Mapping[str, Any]) -> Any:
     function = call.get("function")
     given = (function if isinstance(function, Mapping) else call).get("arguments")
     return given if isinstance(given, str) and given.strip() not in _NO_ARGUMENTS else {}
-
-
-_NO_ARGUMENTS: Final = frozenset({"", "{}", "null"})
 
 
 def _success(known: Mapping[str, Any]) -> bool | None:
