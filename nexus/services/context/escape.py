@@ -190,7 +190,7 @@ def unescape(text: str) -> str:
 def _is_plain(text: str) -> bool:
     if text.isascii():
         return not any(suspect in text for suspect in _ASCII_SUSPECTS) and not _has_ascii_title(text)
-    return not (_SUSPECT.search(text) or _has_heading(text) or _MAYBE_BANNER.search(text))
+    return not (_SUSPECT.search(text) or _has_heading(text) or _may_have_banner(text))
 
 
 def _has_ascii_title(text: str) -> bool:
@@ -202,6 +202,11 @@ def _has_ascii_title(text: str) -> bool:
 def _has_heading(text: str) -> bool:
     lines = (line for sign, rest in _FROM_SIGN.items() if sign in text for line in rest.findall(text))
     return any(_HEADING_ONLY.match(fold(line)) for line in lines)
+
+
+def _may_have_banner(text: str) -> bool:
+    # Looking for one sign after the other is five times as fast as looking for all at once.
+    return any(sign in text for sign in EQUALS_SIGNS) and bool(_MAYBE_BANNER.search(text))
 
 
 def _places(text: str) -> list[int]:
