@@ -32,8 +32,9 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
 SCHEMA: Final = _object({"brief": _TEXT, "detailed": _TEXT, "structured": _object(_STRUCTURED), "insights": _LIST})
 
 _MOST_INSIGHTS: Final = 5
-# `brief` has at most one of so many parts of the length of `detailed`.
+# `brief` has at most one of so many parts of the length of `detailed`, where `[Turn n] ` stands before both.
 _BRIEF_PART: Final = 3
+_HEAD: Final = 10
 _THOUGHT_BEGINS: Final = re.compile(r"\s*<think(ing)?>", re.IGNORECASE)
 _THOUGHT_ENDS: Final = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 # How many openings of an object are tried: text in front may have some.
@@ -116,7 +117,7 @@ def read_reply(text: str, evidence: Evidence) -> Reply:
         raise NonsenseError(fault)
     summaries = Summaries(
         # What a shorter one leaves out is in the other.
-        brief=leading(answer.brief, len(answer.detailed) // _BRIEF_PART).rstrip(),
+        brief=leading(answer.brief, (len(answer.detailed) + _HEAD) // _BRIEF_PART - _HEAD).rstrip(),
         detailed=answer.detailed,
         structured=Structured.model_validate(answer.structured.model_dump()),
         source="model",

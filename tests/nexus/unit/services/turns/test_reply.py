@@ -108,13 +108,13 @@ class TestWhatIsTaken:
         ("brief", "kept"),
         [
             ("It found 156. It kept 15.", "It found 156. It kept 15."),
-            ("It found 156 articles. " * 9, "It found 156 articles. It found 156 articles. It found 156 articles."),
+            ("It found 156 articles. " * 9, "It found 156 articles. It found 156 articles."),
             ("One sentence" + " that goes on" * 50, "One sentence" + " that goes on" * 50),
         ],
         ids=["short", "long", "one sentence"],
     )
     def test_a_brief_that_is_too_long(self, brief: str, kept: str) -> None:
-        """It is its first sentences, as many as fit into a third of the detailed one; the rest is in that."""
+        """It is its first sentences, as many as fit into a third of the line of the detailed one; the rest is in that."""
         assert read(said(brief=brief)).summaries.brief == kept
 
 
