@@ -7,7 +7,6 @@ bus.consume ─ Dispatcher ─┬─ RequestService ── ContextBuilder ──
                           └─ stored settings                    └─ RequestLedger
 """
 
-import math
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -18,25 +17,26 @@ import structlog
 
 from nexus import __version__
 from nexus.adapters.prometheus import PrometheusMetrics
-from nexus.config import BusSettings, Settings, signing_of
-from nexus.connections import Transport, open_bus, open_model, open_store, try_claim
+from nexus.config import Settings
+from nexus.connections import Transport, open_bus, open_model, open_store
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Reading
 from nexus.core.ports import Bus, DeadLetters, LanguageModel, RequestLedger, Store, Subscription
 from nexus.core.tasks import ungrouped
-from nexus.health import Check, Health, Recent, serving
-from nexus.services.asks import RequestSettings
+from nexus.health import Health, serving
+from nexus.readiness import Life, checks
 from nexus.services.burying import Burying
-from nexus.services.context.builder import BuilderSettings, ContextBuilder
+from nexus.services.context.builder import ContextBuilder
 from nexus.services.dispatch import NEWS, Dispatcher, work
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests import RequestService
 from nexus.services.session_states import SessionStates
 from nexus.services.tool_catalog import ToolCatalog
 from nexus.services.turn_memory import TurnMemory
-from nexus.services.turns.work import TurnWork, WorkSettings
+from nexus.services.turns.work import TurnWork
 from nexus.tools.discovery import discover
 from nexus.tools.registry import ToolRegistry
+from nexus.tuning import builder_settings, request_settings, work_settings
 
 _log = structlog.get_logger(__name__)
 
@@ -45,17 +45,6 @@ _PAUSE_AFTER_FAULT_S = 30.0
 # Closing connections to servers that are gone takes so long; where the drain is short, that part of it is left.
 _CLOSING_S = 1.5
 _DRAINING = 0.7
-# A bus that has not been heard for so many heartbeats is not there.
-_SILENT_BEATS = 3
-_LEDGER_TRIED_EVERY_S = 3.0
-
-
-@dataclass(slots=True)
-class _State:
-    """What changes in the life of a service, for those who ask how it is."""
-
-    subscription: Subscription | None = None
-    draining: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +70,7 @@ class Nexus:
     turns: TurnMemory
     metrics: PrometheusMetrics
     http_port: int = 0
-    state: _State = field(default_factory=_State)
+    life: Life = field(default_factory=Life)
 
     async def load_stored(self) -> None:
         """Prepare the store and take from it what is kept there: settings and tools.
@@ -103,8 +92,8 @@ class Nexus:
         """
         document = await self.store.find_configuration(self.settings.environment)
         settings = self.settings.with_stored(document or {})
-        self.builder.settings = _builder_settings(settings)
-        self.turns.work.settings = _work_settings(settings)
+        self.builder.settings = builder_settings(settings)
+        self.turns.work.settings = work_settings(settings)
 
 
 @asynccontextmanager
@@ -120,7 +109,7 @@ async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
         store = await stack.enter_async_context(open_store(settings.database))
         model = await stack.enter_async_context(open_model(settings.llm))
         nexus = _put_together(settings, transport, store, model)
-        health = Health(_checks(nexus, transport.probe), nexus.metrics.exposition)
+        health = Health(checks(nexus.life, store, transport.probe, settings.bus.heartbeat_s), nexus.metrics.exposition)
         http_port = await stack.enter_async_context(
             serving(health, settings.system.http_host, settings.system.http_port)
         )
@@ -143,7 +132,7 @@ def _put_together(settings: Settings, transport: Transport, store: Store, model:
         store,
         model,
         max_input_tokens=settings.llm.max_input_tokens,
-        settings=_work_settings(settings),
+        settings=work_settings(settings),
         metrics=metrics,
     )
     turns = TurnMemory(store.turns, store, work, metrics)
@@ -154,7 +143,7 @@ def _put_together(settings: Settings, transport: Transport, store: Store, model:
         store,
         registry,
         transport.ledger,
-        _builder_settings(settings),
+        builder_settings(settings),
         states=states,
         turns=turns,
         metrics=metrics,
@@ -162,7 +151,7 @@ def _put_together(settings: Settings, transport: Transport, store: Store, model:
     bodies_up_to = settings.bus.max_payload_bytes if settings.bus.dead_letter_bodies else None
     burying = Burying(transport.dead_letters, metrics, bodies_up_to)
     requests = RequestService(
-        builder, transport.bus, transport.ledger, burying, _request_settings(settings.bus), metrics
+        builder, transport.bus, transport.ledger, burying, request_settings(settings.bus), metrics
     )
     catalog = ToolCatalog(registry, store, refresh_s=settings.tools.refresh_seconds)
     return Nexus(
@@ -203,14 +192,14 @@ async def _listening(nexus: Nexus) -> AsyncIterator[None]:
             tasks.start_soon(_load_later, nexus)
         shared = work(nexus.settings.bus.max_in_flight)
         async with nexus.bus.consume(shared, NEWS) as subscription, dispatcher.running():
-            nexus.state.subscription = subscription
+            nexus.life.subscription = subscription
             _measure(nexus, subscription)
             ended = anyio.Event()
             tasks.start_soon(dispatcher.dispatch_all, subscription, ended)
             try:
                 yield
             finally:
-                nexus.state.draining = True
+                nexus.life.draining = True
                 await _drain(nexus, dispatcher, subscription, ended)
                 tasks.cancel_scope.cancel()
 
@@ -219,38 +208,6 @@ def _measure(nexus: Nexus, subscription: Subscription) -> None:
     nexus.metrics.read_from(Reading.BUS_RECONNECTS, lambda: subscription.reconnects)
     for topic in subscription.backlogs:
         nexus.metrics.backlog_from(topic, partial(subscription.backlogs.__getitem__, topic))
-
-
-def _checks(nexus: Nexus, probe: RequestLedger) -> dict[str, Check]:
-    """What must be well for the service to be ready (CONTRACT §10)."""
-    longest_s = nexus.settings.bus.heartbeat_s * _SILENT_BEATS
-
-    async def bus() -> str | None:
-        subscription = nexus.state.subscription
-        if subscription is None:
-            return "not connected yet"
-        if subscription.silent_s == math.inf:
-            return "not connected"
-        return None if subscription.silent_s <= longest_s else f"silent for more than {longest_s:g} s"
-
-    async def ledger() -> str | None:
-        # A bus that is heard may yet take no writes, and then nothing is answered.
-        await try_claim(probe)
-        return None
-
-    async def database() -> str | None:
-        await nexus.store.ping()
-        return None
-
-    async def running() -> str | None:
-        return "the service is stopping" if nexus.state.draining else None
-
-    return {
-        "bus": bus,
-        "ledger": Recent(ledger, keep_s=_LEDGER_TRIED_EVERY_S),
-        "database": Recent(database),
-        "running": running,
-    }
 
 
 async def _load_later(nexus: Nexus) -> None:
@@ -300,39 +257,3 @@ async def _reload(nexus: Nexus) -> None:
         _log.info("settings_reloaded", environment=nexus.settings.environment)
     except (StoreUnavailableError, StoreRejectedError, ConfigError) as error:
         _log.error("settings_not_reloaded", reason=str(error))
-
-
-def _builder_settings(settings: Settings) -> BuilderSettings:
-    defaults = settings.user_defaults
-    return BuilderSettings(
-        default_layout=settings.layouts.default,
-        history_size=defaults.config.history_context_size or settings.memory.history_context_size,
-        truncate_chars=settings.memory.truncate_chars,
-        default_profile=defaults.prompts.friends_profile.content,
-        on_history_failure=settings.context.on_history_failure,
-        keep_prefix_ms=settings.bus.answer_ttl_s * 1_000,
-        history_messages=settings.layouts.agent.history_messages,
-        placement=settings.layouts.agent.placement,
-        pinned_from_end=settings.layouts.agent.pinned_from_end,
-        summary_detail_level=settings.memory.summary_detail_level,
-        turns_shown=settings.memory.turns_shown,
-    )
-
-
-def _work_settings(settings: Settings) -> WorkSettings:
-    return WorkSettings(
-        idle_s=settings.memory.turn_idle_s,
-        summaries_at_once=settings.llm.max_concurrency,
-        again_s=settings.llm.again_s,
-    )
-
-
-def _request_settings(settings: BusSettings) -> RequestSettings:
-    return RequestSettings(
-        deadline_ms=settings.request_deadline_ms,
-        lease_ms=settings.lease_ms,
-        answer_ttl_ms=settings.answer_ttl_s * 1_000,
-        max_payload_bytes=settings.max_payload_bytes,
-        max_in_flight=settings.max_in_flight,
-        signing=signing_of(settings.signing),
-    )

@@ -14,7 +14,7 @@ Rules of this module:
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final, Self
 
@@ -26,6 +26,7 @@ from nexus.core.metrics import Event, Metrics, NoMetrics
 from nexus.core.models import utc_now
 from nexus.core.ports import LanguageModel, MessageStore, Row, TurnStore
 from nexus.core.turns import CLOSE, SUMMARISE
+from nexus.services.turns.claims import Bell, Claimed
 from nexus.services.turns.documents import facts_of, looked_at, summarised, to_milliseconds
 from nexus.services.turns.facts import TurnFacts, read_facts
 from nexus.services.turns.summariser import NonsenseError, Summariser
@@ -34,8 +35,6 @@ _log = structlog.get_logger(__name__)
 
 _CLOSING_AT_ONCE: Final = 4
 _ROWS_AT_ONCE: Final = 200
-# How often a claim is renewed in the time that it holds.
-_RENEWALS: Final = 3
 # How often is looked for what is due, where nobody says so.
 _LOOKED_S: Final = 1.0
 # How long a claim may take, also at the end of a service.
@@ -66,67 +65,7 @@ class WorkSettings:
     settled_s: float = 2.0
 
 
-class _Claimed:
-    """A turn in hand. What is written of it counts only while it is, and it is until something is written."""
-
-    def __init__(self, store: TurnStore, document: Row, until: datetime, lease: timedelta) -> None:
-        self.document = document
-        self._store = store
-        self._lease = lease
-        self._until: datetime | None = until
-        # What is written names the end of the claim, which renewing moves.
-        self._writing = anyio.Lock()
-
-    async def keep_hold(self) -> None:
-        """Renew the claim, until it is lost or something is written."""
-        while self._until:
-            await anyio.sleep(self._lease.total_seconds() / _RENEWALS)
-            async with self._writing:
-                if self._until:
-                    until = to_milliseconds(utc_now()) + self._lease
-                    with suppress(StoreUnavailableError):
-                        self._until = until if await self._set({"due_at": until}) else None
-
-    async def finish(self, changes: dict[str, Any]) -> bool:
-        """Write what came of it. False, and nothing is written, when it is not in hand any more."""
-        async with self._writing:
-            written = self._until is not None and await self._set(changes)
-            self._until = None
-            return written
-
-    def let_go(self) -> None:
-        """Leave it to whoever claims it when the claim has run out."""
-        self._until = None
-
-    async def give_back(self) -> None:
-        """Have somebody else do it, if nothing was written."""
-        if self._until:
-            await self.finish({"due_at": utc_now()})
-
-    async def _set(self, changes: dict[str, Any]) -> bool:
-        turn = self.document
-        place = turn["owner_key"], turn["session_id"], turn["turn_number"]
-        seen = {"due_at": self._until, "heard_at": turn["heard_at"]}
-        return await self._store.update_turn(*place, changes, seen=seen)
-
-
-class _Bell:
-    """Says that there may be something to do."""
-
-    def __init__(self) -> None:
-        self._rung = anyio.Event()
-
-    def ring(self) -> None:
-        self._rung.set()
-
-    async def heard(self, seconds: float) -> None:
-        """Return when it has been rung since this last returned, or after so long."""
-        with anyio.move_on_after(seconds):
-            await self._rung.wait()
-        self._rung = anyio.Event()
-
-
-_Do = Callable[[_Claimed], Awaitable[None]]
+_Do = Callable[[Claimed], Awaitable[None]]
 
 
 class TurnWork:
@@ -156,7 +95,7 @@ class TurnWork:
         self._model = model
         self._summariser = Summariser(model, max_input_tokens=max_input_tokens) if model else None
         self._metrics = metrics or NoMetrics()
-        self._to_close, self._to_summarise = _Bell(), _Bell()
+        self._to_close, self._to_summarise = Bell(), Bell()
         self.settings = settings or WorkSettings()
 
     @asynccontextmanager
@@ -177,7 +116,7 @@ class TurnWork:
         """There may be a turn to close."""
         self._to_close.ring()
 
-    async def _work_off(self, work: str, do: _Do, bell: _Bell, at_once: int) -> None:
+    async def _work_off(self, work: str, do: _Do, bell: Bell, at_once: int) -> None:
         """Do this work whenever some is due, so much at once."""
         places = anyio.Semaphore(at_once)
         async with anyio.create_task_group() as tasks:
@@ -190,7 +129,7 @@ class TurnWork:
                     places.release()
                     await bell.heard(_LOOKED_S)
 
-    async def _claim(self, work: str) -> _Claimed | None:
+    async def _claim(self, work: str) -> Claimed | None:
         if work == SUMMARISE and self._model and self._model.resting_s:
             return None
         # To the millisecond, as it will be kept: what is written later is compared with it.
@@ -201,9 +140,9 @@ class TurnWork:
         # away is asked again before long, and others say that it is.
         with anyio.move_on_after(_CLAIMED_S, shield=True), suppress(StoreUnavailableError):
             document = await self._store.claim(work, now, now + lease)
-        return _Claimed(self._store, document, now + lease, lease) if document else None
+        return Claimed(self._store, document, now + lease, lease) if document else None
 
-    async def _hold(self, claimed: _Claimed, do: _Do, places: anyio.Semaphore) -> None:
+    async def _hold(self, claimed: Claimed, do: _Do, places: anyio.Semaphore) -> None:
         """Do the work while holding on to the turn; whatever becomes of it, somebody will look again."""
         try:
             async with anyio.create_task_group() as tasks:
@@ -215,7 +154,7 @@ class TurnWork:
                 await claimed.give_back()
             places.release()
 
-    async def _try(self, claimed: _Claimed, do: _Do) -> None:
+    async def _try(self, claimed: Claimed, do: _Do) -> None:
         run_id = claimed.document["run_id"]
         try:
             await do(claimed)
@@ -232,7 +171,7 @@ class TurnWork:
             with suppress(StoreUnavailableError):
                 await claimed.finish({"due_at": utc_now() + _AFTER_FAULT})
 
-    async def _close(self, claimed: _Claimed) -> None:
+    async def _close(self, claimed: Claimed) -> None:
         """See whether the turn is over, and write what it was."""
         document = claimed.document
         facts, rows = await self._facts(document)
@@ -242,7 +181,7 @@ class TurnWork:
             self._metrics.count(Event.TURN_CLOSED)
             self._to_summarise.ring()
 
-    async def _summarise(self, summariser: Summariser, claimed: _Claimed) -> None:
+    async def _summarise(self, summariser: Summariser, claimed: Claimed) -> None:
         """Have the model write the summary, and keep it."""
         document = claimed.document
         facts, _ = await self._facts(document)

@@ -114,7 +114,7 @@ class TestWhatIsTaken:
         ids=["short", "long", "one sentence"],
     )
     def test_a_brief_that_is_too_long(self, brief: str, kept: str) -> None:
-        """It is its first sentences, as many as fit into a third of the line of the detailed one; the rest is in that."""
+        """It is its first sentences, as many as fit into a third of the detailed line; the rest is in that."""
         assert read(said(brief=brief)).summaries.brief == kept
 
 

@@ -1,0 +1,45 @@
+"""The settings as each service takes them."""
+
+from nexus.config import BusSettings, Settings, signing_of
+from nexus.services.asks import RequestSettings
+from nexus.services.context.builder import BuilderSettings
+from nexus.services.turns.work import WorkSettings
+
+
+def builder_settings(settings: Settings) -> BuilderSettings:
+    """What contexts are built with."""
+    defaults = settings.user_defaults
+    return BuilderSettings(
+        default_layout=settings.layouts.default,
+        history_size=defaults.config.history_context_size or settings.memory.history_context_size,
+        truncate_chars=settings.memory.truncate_chars,
+        default_profile=defaults.prompts.friends_profile.content,
+        on_history_failure=settings.context.on_history_failure,
+        keep_prefix_ms=settings.bus.answer_ttl_s * 1_000,
+        history_messages=settings.layouts.agent.history_messages,
+        placement=settings.layouts.agent.placement,
+        pinned_from_end=settings.layouts.agent.pinned_from_end,
+        summary_detail_level=settings.memory.summary_detail_level,
+        turns_shown=settings.memory.turns_shown,
+    )
+
+
+def work_settings(settings: Settings) -> WorkSettings:
+    """How turns are closed and summarised."""
+    return WorkSettings(
+        idle_s=settings.memory.turn_idle_s,
+        summaries_at_once=settings.llm.max_concurrency,
+        again_s=settings.llm.again_s,
+    )
+
+
+def request_settings(settings: BusSettings) -> RequestSettings:
+    """What is promised of requests, and who may ask."""
+    return RequestSettings(
+        deadline_ms=settings.request_deadline_ms,
+        lease_ms=settings.lease_ms,
+        answer_ttl_ms=settings.answer_ttl_s * 1_000,
+        max_payload_bytes=settings.max_payload_bytes,
+        max_in_flight=settings.max_in_flight,
+        signing=signing_of(settings.signing),
+    )
