@@ -34,6 +34,7 @@ PINNED = [
     "## Useful Information\n\n- Frost until May.",
     "## Folder Notes\n\n### beds\n- Bed 3 is in the shade.",
 ]
+GOAL = "[TASK_CONTEXT]\nUser's Goal: "
 SCOUT = {"kind": "sub", "id": "scout", "role": "You look things up.", "task_prompt": "Find the last frost."}
 
 
@@ -89,8 +90,15 @@ def result(run_id: str, call_id: str, text: str) -> dict[str, Any]:
 
 
 def texts(content: Mapping[str, Any]) -> list[str]:
-    """The texts of the messages after the system message."""
-    return [item["content"] or "+".join(call["id"] for call in item["tool_calls"]) for item in content["messages"][1:]]
+    """The texts of the messages after the system message, without the goal."""
+    said = [item["content"] or "+".join(call["id"] for call in item["tool_calls"]) for item in content["messages"][1:]]
+    return [text for text in said if not text.startswith(GOAL)]
+
+
+def goals(content: Mapping[str, Any]) -> list[str]:
+    """What is said to be the goal: once, if it is known."""
+    said = [item["content"] or "" for item in content["messages"]]
+    return [text.removeprefix(GOAL) for text in said if text.startswith(GOAL)]
 
 
 @pytest.fixture(params=["pubsub", "streams"])
@@ -152,7 +160,9 @@ async def test_a_session(
     assert texts(first) == [*PINNED, "How are the beans?"]
     assert texts(second) == [*texts(first), *said[1:4]]
     assert texts(third) == [*PINNED, *said, "And the peas?"]
-    assert [item["role"] for item in third["messages"][5:]] == [
+    assert [goals(content) for content in (first, second, third, scouting, again)] == [["How are the beans?"]] * 5
+    assert goals(dialogue) == []
+    assert [item["role"] for item in third["messages"][6:]] == [
         "user",
         "assistant",
         "tool",
