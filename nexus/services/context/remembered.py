@@ -3,7 +3,7 @@
     [TASK_CONTEXT]
     User's Goal: find reviews on SGLT2 inhibitors
 
-    [TURN_MEMORY level=brief count=2]
+    [TURN_MEMORY level=detailed count=2]
     [Turn 1] Searched PubMed: 156 articles.
     Insights: reviews are recent; most are in English
 
@@ -13,6 +13,7 @@ Rules of this module:
 
 - A turn is one line, or two with its insights: what somebody wrote is put on one line, so that no other line can begin
   a turn. The goal may have several: nothing stands behind it in its block.
+- Insights are shown at every level, but at `brief` only as far as it then takes no more than a third of `detailed`.
 - At the level `comprehensive` the line is the JSON of a `Structured`, whose texts are escaped one by one before. JSON
   writes no control character as a letter then, for there is none left, so what is no tag does not become one.
 """
@@ -33,6 +34,7 @@ from nexus.services.context.escape import CountingEscape, canonical, escape, one
 GOAL: Final = "User's Goal: "
 
 _LISTS: Final = [name for name in Structured.model_fields if name != "overview"]
+_THIRD: Final = 3
 _CONTROLS: Final = re.compile(r"[\x00-\x1f]+")
 
 
@@ -163,7 +165,19 @@ def _read_turn(row: Row, level: Level) -> RememberedTurn | None:
     except ValidationError:
         return None
     text = _text(turn, level)
-    return RememberedTurn(turn.turn_number, turn.id, text, turn.insights) if text else None
+    insights = _fitting(turn, text) if level == "brief" else turn.insights
+    return RememberedTurn(turn.turn_number, turn.id, text, insights) if text else None
+
+
+def _fitting(turn: Turn, brief: str) -> tuple[str, ...]:
+    """The first insights of a turn, as many as fit beside `brief` into a third of what `detailed` takes."""
+    room = _weight(turn, _text(turn, "detailed"), turn.insights) // _THIRD
+    counts = range(len(turn.insights), 0, -1)
+    return turn.insights[: next((count for count in counts if _weight(turn, brief, turn.insights[:count]) <= room), 0)]
+
+
+def _weight(turn: Turn, text: str, insights: tuple[str, ...]) -> int:
+    return len(_turn_text(RememberedTurn(turn.turn_number, turn.id, text, insights), "detailed", canonical).encode())
 
 
 def _text(turn: Turn, level: Level) -> str:

@@ -110,12 +110,25 @@ class TestTurns:
         """The lowest number first, a blank line between two turns, insights under theirs."""
         rows = [stored_turn(2), stored_turn(1, insights=["a", "b"])]
         (block,) = turns_block(remembered(rows, level, dropped=3))
+        insights = "" if level == "brief" else "\nInsights: a; b"
         assert block.text == (
-            f"[TURN_MEMORY level={level} count=2]\n[Turn 1] {lines[0]}\nInsights: a; b\n\n[Turn 2] {lines[1]}"
+            f"[TURN_MEMORY level={level} count=2]\n[Turn 1] {lines[0]}{insights}\n\n[Turn 2] {lines[1]}"
         )
         assert (block.tag, block.role, block.dropped) == ("TURN_MEMORY", "user", 3)
         assert block.sources == ("turn_1_1764547200000", "turn_2_1764547200000")
         assert accumulated(rows, level) == block.text.partition("\n")[2]
+
+    def test_insights_at_brief(self) -> None:
+        """The first ones, as many as leave it a third of what is spent at `detailed`."""
+        said = {
+            "brief": "Found 156.",
+            "detailed": "Found 156 articles in PubMed. " * 7,
+            "structured": {"overview": "x"},
+        }
+        rows = [stored_turn(1, summaries=said, insights=["recent", "in English", "long " * 20])]
+        assert shown(rows, "brief").endswith("[Turn 1] Found 156.\nInsights: recent; in English")
+        assert shown(rows, "detailed").count("; ") == 2
+        assert shown([stored_turn(1, insights=["a"])], "brief").endswith("\n[Turn 1] brief 1")
 
     def test_nothing_accumulated(self) -> None:
         """No turns, no text."""
@@ -209,7 +222,21 @@ class TestTurns:
                     plain = line_of(text.replace("\x00", " ") if level == "comprehensive" else text)
                     assert {unescape(line) for line in texts_of(each.said, level)} == {plain}
                     insights = "; ".join(filter(None, (line_of(text), line_of(other), line_of(text))))
-                    assert unescape(each.insights or "") == insights
+                    found_insights = unescape(each.insights or "")
+                    assert insights.startswith(found_insights) if level == "brief" else found_insights == insights
+
+
+@given(
+    brief=st.text(max_size=60),
+    detailed=st.text(max_size=300),
+    insights=st.lists(st.text(max_size=40), max_size=5),
+)
+def test_brief_takes_a_third_of_detailed(brief: str, detailed: str, insights: list[str]) -> None:
+    """In bytes, with insights, wherever the summaries themselves allow for it."""
+    said = {"brief": brief, "detailed": detailed, "structured": {"overview": "x"}}
+    rows, plain = ([stored_turn(1, summaries=said, insights=each)] for each in (insights, []))
+    weight = {level: len(accumulated(rows, level).encode()) for level in LEVELS}
+    assert 3 * weight["brief"] <= weight["detailed"] or accumulated(rows, "brief") == accumulated(plain, "brief")
 
 
 _TEXTS: Final = st.text(st.characters(exclude_categories=()), max_size=30)
