@@ -11,24 +11,27 @@ Rules of this module:
 - Sub-agents' runs are their own business, and no turns.
 """
 
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Final, Self
 
 import anyio
 import structlog
 
-from nexus.core.errors import StoreUnavailableError, TurnNotFoundError
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError, TurnNotFoundError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
 from nexus.core.models import utc_now
 from nexus.core.ports import MessageStore, Row, TurnStore
-from nexus.core.tasks import Pending
+from nexus.core.tasks import Later, Pending
 from nexus.core.turns import Goal, Level, Turn, TurnStart
 from nexus.services.by_session import BySession, Key
 from nexus.services.context.agents import is_internal
-from nexus.services.context.memory import text_of_parts
+from nexus.services.context.clock import parse_moment
+from nexus.services.context.memory import as_text
 from nexus.services.context.remembered import accumulated
 from nexus.services.turns.documents import (
     OVERTAKEN,
@@ -46,6 +49,7 @@ _log = structlog.get_logger(__name__)
 # Turns that are read at once where all of a session's are wanted.
 _PAGE: Final = 200
 _MOST_FOUND: Final = 100
+_GOALS_KNOWN: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,8 @@ class TurnMemory:
         self._messages = messages
         self._metrics = metrics or NoMetrics()
         self._begins = BySession[_Begin](self._begin, self._settle, self._delayed)
+        self._goals: OrderedDict[tuple[str, str, str], Goal] = OrderedDict()
+        self._later = Later()
         self.work = work
         self._metrics.read_from(Reading.UNWRITTEN_TURNS, lambda: self.pending.count)
 
@@ -82,10 +88,12 @@ class TurnMemory:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Keep, close and summarise turns, until the context ends. Wait for `pending` first, to lose nothing."""
-        async with self._begins.running(), self.work.running():
+        async with self._begins.running(), self.work.running(), anyio.create_task_group() as tasks:
+            tasks.start_soon(self._later.run)
             try:
                 yield self
             finally:
+                tasks.cancel_scope.cancel()
                 if self.pending.count:
                     _log.error("turns_unwritten", pending=self.pending.count)
                     self._metrics.count(Event.TURN_LOST, self.pending.count)
@@ -108,30 +116,38 @@ class TurnMemory:
             StoreRejectedError: it will never keep the turn.
         """
         await self._begin(_key(start), [_Begin(start, anyio.Event())])
+        await self._later.pending.none()
         (kept,) = await self._store.turns_of_runs(start.owner_key, start.session_id, [start.run_id])
         return await self.get_turn_by_number(start.owner_key, start.session_id, kept["turn_number"])
 
     async def heard(self, row: Row) -> None:
         """A row of a model or a tool was recorded: its turn has gone on.
 
-        A store that does not answer now is no harm: somebody looks after unfinished turns before long.
+        A run that is no turn, because a replica was killed before it had begun it, becomes one. A store that does not
+        answer now is no harm: somebody looks after unfinished turns before long.
         """
         if row["role"] not in {"AI", "TOOL"} or is_internal(row["metadata"]):
             return
         changes, unless_due = heard(row, utc_now())
+        touch = partial(
+            self._store.touch_run,
+            row["owner_key"],
+            row["run_id"],
+            changes,
+            unless_due=unless_due,
+            message_id=row["id"],
+        )
         try:
-            known = await self._store.touch_run(
-                row["owner_key"], row["run_id"], changes, unless_due=unless_due, message_id=row["id"]
-            )
-        except StoreUnavailableError as error:
+            if (await touch() or (await self._begin_late(row) and await touch())) and "due_at" in changes:
+                self.work.wake()
+        except (StoreUnavailableError, StoreRejectedError) as error:
             _log.warning("turn_not_touched", run_id=row["run_id"], reason=str(error))
-            return
-        if known and "due_at" in changes:
-            self.work.wake()
 
     async def goal(self, owner_key: str, session_id: str, run_id: str) -> Goal:
         """The goal as the run is to know it; see `TurnSource.goal`."""
         await self._begins.settled((owner_key, session_id))
+        if known := self._goals.get((owner_key, session_id, run_id)):
+            return known
         own = await self._store.turns_of_runs(owner_key, session_id, [run_id])
         document = own[0] if own else await self._store.latest_turn(owner_key, session_id)
         if document is None:
@@ -193,26 +209,58 @@ class TurnMemory:
             goal = goal_of(latest) or await self._first_goal(key, next(iter(starts.values())))
             documents = _numbered([*starts.values()], latest, goal)
             kept = await self._store.insert_turns(documents)
-            if kept and latest and is_going_on(latest):
-                due_by = utc_now() + timedelta(seconds=self.work.settings.settled_s)
-                await self._store.overtake(*key, documents[0]["turn_number"], OVERTAKEN, due_by=due_by)
-            self._metrics.count(Event.TURN_BEGUN, kept)
             for document in documents[:kept]:
+                self._remember(document)
                 del starts[document["run_id"]]
+            if kept and latest and is_going_on(latest):
+                self._later.do(partial(self._overtake, key, documents[0]["turn_number"]))
+            self._metrics.count(Event.TURN_BEGUN, kept)
             if not starts:
                 return
             # A number was taken meanwhile, or a run is a turn already.
             for known in await self._store.turns_of_runs(*key, [*starts]):
-                if changes := taken_over(starts.pop(known["run_id"]), known):
+                changes = taken_over(starts.pop(known["run_id"]), known)
+                self._remember({**known, **changes})
+                if changes:
                     await self._store.touch_run(key[0], known["run_id"], changes)
             latest = await self._store.latest_turn(*key)
+
+    async def _begin_late(self, row: Row) -> bool:
+        """Have the run of a row remembered as a turn, if it is none and has an input."""
+        owner_key, session_id, run_id = row["owner_key"], row["session_id"], row["run_id"]
+        if await self._store.turns_of_runs(owner_key, session_id, [run_id]):
+            return False
+        rows = await self._messages.run_messages(owner_key, run_id, limit=_PAGE)
+        asked = next((item for item in reversed(rows) if item.get("role") == "HUMAN"), None)
+        text = as_text(asked.get("content")) if asked else ""
+        moment = parse_moment(asked.get("timestamp")) if asked else None
+        if not asked or not text or is_internal(asked.get("metadata")):
+            return False
+        start = TurnStart(owner_key, session_id, run_id, moment or utc_now(), text, str(asked.get("id", "")))
+        await self._begin(_key(start), [_Begin(start, anyio.Event())])
+        return True
+
+    async def _overtake(self, key: Key, turn_number: int) -> None:
+        """Have earlier turns that are not over counted as completed."""
+        due_by = utc_now() + timedelta(seconds=self.work.settings.settled_s)
+        try:
+            await self._store.overtake(*key, turn_number, OVERTAKEN, due_by=due_by)
+        except StoreUnavailableError as error:
+            # They fall silent, and are closed then.
+            _log.warning("turn_delayed", reason=str(error), pending=self.pending.count)
+
+    def _remember(self, document: Row) -> None:
+        """Know the goal of a turn that was begun here, for the build that waits for it."""
+        place = document["owner_key"], document["session_id"], document["run_id"]
+        self._goals[place] = Goal(goal_of(document), str(document.get("id", "")), document["turn_number"])
+        self._goals.move_to_end(place)
+        if len(self._goals) > _GOALS_KNOWN:
+            self._goals.popitem(last=False)
 
     async def _first_goal(self, key: Key, first: TurnStart) -> str:
         """The first input of a session that has no turns yet, but perhaps a past from before there were any."""
         row = await self._messages.first_input(*key)
-        content = row.get("content") if row else None
-        text = content if isinstance(content, str) else text_of_parts(content)
-        return text or first.input
+        return as_text(row.get("content") if row else None) or first.input
 
     def _settle(self, begin: _Begin, reason: str | None) -> None:
         if reason is not None:

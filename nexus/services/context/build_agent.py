@@ -15,7 +15,7 @@ from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.metrics import Part, Stage
 from nexus.services.context.agents import missing_role
 from nexus.services.context.assembled import Assembled
-from nexus.services.context.build_parts import Build, BuildParts
+from nexus.services.context.build_parts import Begun, Build, BuildParts
 from nexus.services.context.cutoff import UntilShown
 from nexus.services.context.gathering import GatheredSession, gather_session
 from nexus.services.context.layouts import AgentInput, assemble_agent
@@ -47,9 +47,9 @@ async def _build_first(parts: BuildParts, build: Build) -> RunPrefix:
     """The first build of a run, or one of which nothing is kept."""
     begun = None
     if build.request.agent.kind == "main" or is_role_given(build.request.agent, build.request.state):
-        begun = await parts.begin_run(build)
+        begun = await _begin(parts, build)
     gathered, remembered, assembled = await _gather(parts, build, None)
-    begun = begun or await parts.begin_run(build)
+    begun = begun or await _begin(parts, build)
     tools = parts.tools.get_all_tool_definitions()
     view = RunView(UntilShown.of(gathered.rows), gathered.cut, tools, remembered)
     if gathered.complete and not gathered.degraded:
@@ -57,6 +57,11 @@ async def _build_first(parts: BuildParts, build: Build) -> RunPrefix:
     prefix = _prefix(gathered, assembled, view, begun.notes)
     await parts.written(begun, prefix, build.deadline)
     return prefix
+
+
+async def _begin(parts: BuildParts, build: Build) -> Begun:
+    parts.begin_turn(build.request)
+    return await parts.begin_run(build)
 
 
 def _prefix(gathered: GatheredSession, assembled: Assembled, view: RunView, notes: Sequence[str] = ()) -> RunPrefix:

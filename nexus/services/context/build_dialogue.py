@@ -19,6 +19,8 @@ async def build_dialogue(parts: BuildParts, build: Build) -> RunPrefix:
     if complete and not prefix.degraded:
         prefix = RunPrefix.from_bytes(await parts.keep(build, prefix.to_bytes()))
     await parts.written(begun, prefix, build.deadline)
+    # Nothing of it is shown here, so what the answer needs comes first.
+    parts.begin_turn(build.request)
     return prefix
 
 

@@ -83,11 +83,11 @@ class Begun:
 
     Attributes:
         notes: for the manifest.
-        kept: each is set when something of the run is stored: its input, its turn. What will not be is not there.
+        recorded: set when its input is stored; None when it will not be.
     """
 
     notes: list[str]
-    kept: tuple[anyio.Event, ...]
+    recorded: anyio.Event | None
 
 
 class BuildParts:
@@ -112,10 +112,35 @@ class BuildParts:
         self._metrics = metrics
 
     async def begin_run(self, build: Build) -> Begun:
-        """Have every replica know where the run belongs, its input recorded, and it remembered, in its first build."""
+        """Have every replica know where the run belongs, and its input recorded, in its first build."""
         notes = await self._say_origin(build)
-        kept = (self._record(build.request), self._begin_turn(build.request))
-        return Begun(notes, tuple(event for event in kept if event is not None))
+        return Begun(notes, self._record(build.request))
+
+    def begin_turn(self, request: BuildRequest) -> None:
+        """Have the run remembered as a turn.
+
+        Nobody waits for that: should this replica be killed, whoever hears of the run next does it.
+        """
+        if request.origin.sub_agent is not None:
+            # What a sub-agent does is part of the turn of the run that sent it.
+            return
+        kept = self.turns.begin_turn(
+            TurnStart(
+                owner_key=request.owner_key,
+                session_id=request.session_id,
+                run_id=request.run_id,
+                timestamp=request.human.timestamp,
+                input=request.current_input,
+                input_id=request.human.id,
+                task_context=request.turn.task_context,
+                workspace_context=request.turn.workspace_context,
+                thinking=request.layout == "thinking",
+                rounds=request.turn.thinking_rounds,
+            )
+        )
+        if kept is None:
+            self._metrics.count(Event.TURN_LOST)
+            _log.error("turn_not_recorded", request_id=request.request_id, reason="too much is waiting")
 
     def go_on(self, build: Build, goal: str = "") -> None:
         """Have the run's turn take over what a later build brings; nobody waits for that.
@@ -127,7 +152,7 @@ class BuildParts:
         brought = build.request.turn
         thought = build.request.layout == "thinking" and brought.thinking_rounds
         if thought or brought.task_context not in {"", goal}:
-            self._begin_turn(build.request)
+            self.begin_turn(build.request)
 
     async def _say_origin(self, build: Build) -> list[str]:
         request = build.request
@@ -150,35 +175,11 @@ class BuildParts:
             _log.error("input_not_recorded", request_id=request.request_id, reason="too much is waiting")
         return recorded
 
-    def _begin_turn(self, request: BuildRequest) -> anyio.Event | None:
-        if request.origin.sub_agent is not None:
-            # What a sub-agent does is part of the turn of the run that sent it.
-            return None
-        kept = self.turns.begin_turn(
-            TurnStart(
-                owner_key=request.owner_key,
-                session_id=request.session_id,
-                run_id=request.run_id,
-                timestamp=request.human.timestamp,
-                input=request.current_input,
-                input_id=request.human.id,
-                task_context=request.turn.task_context,
-                workspace_context=request.turn.workspace_context,
-                thinking=request.layout == "thinking",
-                rounds=request.turn.thinking_rounds,
-            )
-        )
-        if kept is None:
-            self._metrics.count(Event.TURN_LOST)
-            _log.error("turn_not_recorded", request_id=request.request_id, reason="too much is waiting")
-        return kept
-
     async def written(self, begun: Begun, prefix: RunPrefix, deadline: float) -> None:
-        """Wait a moment for the run's input and turn to be stored, unless the store is away."""
-        if not {Part.HISTORY, Part.TURNS} & {*prefix.degraded}:
+        """Wait a moment for the run's input to be stored, unless the store is away."""
+        if begun.recorded and not {Part.HISTORY, Part.TURNS} & {*prefix.degraded}:
             with anyio.move_on_after(min(_RECORDING_S, deadline - anyio.current_time())):
-                for event in begun.kept:
-                    await event.wait()
+                await begun.recorded.wait()
 
     async def kept(self, request: BuildRequest) -> bytes | None:
         """What the first build of the run has kept for this one."""

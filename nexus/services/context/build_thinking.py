@@ -23,6 +23,7 @@ async def build_thinking(parts: BuildParts, build: Build) -> RunPrefix:
         parts.go_on(build, view.remembered.goal)
         _, prefix = await _build(parts, build, view)
         return prefix
+    parts.begin_turn(build.request)
     begun = await parts.begin_run(build)
     remembered, prefix = await _build(parts, build, None)
     if not prefix.degraded:

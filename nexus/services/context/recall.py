@@ -125,7 +125,11 @@ async def _read(
     shown, malformed = read_turns(own[:most], level)
     if malformed:
         notes.append(f"turns: {malformed} of those that are stored cannot be read and are not shown")
-    return Remembered(level=level, turns=shown, dropped=malformed + sum(map(_and_before, own[most : most + 1])))
+    dropped = malformed + sum(map(_and_before, own[most : most + 1]))
+    if dropped and not shown:
+        # There is no block that could say so.
+        notes.append(f"turns: {dropped} earlier ones are not shown")
+    return Remembered(level=level, turns=shown, dropped=dropped)
 
 
 def _and_before(row: Row) -> int:

@@ -184,7 +184,12 @@ class TurnWork:
     async def _summarise(self, summariser: Summariser, claimed: Claimed) -> None:
         """Have the model write the summary, and keep it."""
         document = claimed.document
-        facts, _ = await self._facts(document)
+        facts, rows = await self._facts(document)
+        if rows != document.get("rows"):
+            # Something was recorded of which nobody has told yet.
+            await claimed.finish({"work": CLOSE, "due_at": utc_now()})
+            self._to_close.ring()
+            return
         try:
             made = await summariser.summarise(facts)
         except ModelUnavailableError:

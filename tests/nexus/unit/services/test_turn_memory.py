@@ -8,12 +8,12 @@ import pytest
 
 from nexus.core.errors import StoreUnavailableError, TurnNotFoundError
 from nexus.core.metrics import Event
-from nexus.core.turns import LEVELS, Goal, ThinkingRound, TurnStatus
+from nexus.core.turns import LEVELS, SUMMARISE, Goal, ThinkingRound, TurnStatus
 from nexus.services.turn_memory import TurnMemory
 from nexus.services.turns.work import TurnWork
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
-from tests.nexus.unit.services.turns_at_work import PATIENCE_S, a_start, human, remembering
+from tests.nexus.unit.services.turns_at_work import PATIENCE_S, a_start, answer, human, remembering
 
 RUNS = 200
 
@@ -69,6 +69,19 @@ async def test_a_run_is_one_turn() -> None:
     assert document["thinking_phase"]["tokens_used"] == 7
     assert [item["content"] for item in document["thinking_phase"]["rounds"]] == ["hm"]
     assert document["status"] == "thinking"
+
+
+async def test_a_run_that_nobody_has_begun() -> None:
+    """A replica was killed before it had: the first result that is recorded makes it a turn."""
+    async with remembering() as memory:
+        await memory.begin("first", "Find reviews")
+        await memory.store.insert_message(human("a", "And now?"))
+        await memory.record(answer("a"))
+        await memory.record(answer("a", id="again"))
+        await memory.record(answer("unheard of"))
+        document = await memory.until(lambda document: document["work"] == SUMMARISE, 2)
+        assert len(await memory.documents()) == 2
+    assert (document["run_id"], document["task_context"], document["rows"]) == ("a", "Find reviews", 3)
 
 
 async def test_a_turn_that_begins_completes_one_that_is_not_over() -> None:

@@ -482,4 +482,5 @@ async def test_every_turn_is_somewhere(runs: int, rows: int, most: int, gone: in
     if memory:
         assert len(said) + len(remembered) + memory["dropped"] == runs
     else:
-        assert {*range(1, runs + 1)} - {*said} <= broken
+        counted = f"turns: {runs - len(said)} earlier ones are not shown" in content["context"]["notes"]
+        assert len(said) == runs or counted

@@ -136,6 +136,18 @@ async def test_what_no_store_keeps(arguments: str) -> None:
     assert document["tool_calls"][0]["arguments"]
 
 
+async def test_what_nobody_has_told_of() -> None:
+    """A row that was recorded meanwhile is in what the model is asked to summarise, and it is asked once."""
+    model = ScriptedModel()
+    async with remembering(model=model) as memory:
+        await a_run(memory)
+        await memory.until(is_over)
+        await memory.store.insert_message(answer("a", "And 7 are dry.", id="later"))
+        document = await memory.until(is_summarised)
+    assert document["rows"] == 6
+    assert ["7 are dry" in asked for asked in model.asked] == [True]
+
+
 async def test_word_of_what_is_known() -> None:
     """A turn that was closed with a row stays closed when somebody says, late, that the row was recorded."""
     async with remembering() as memory:
