@@ -4,10 +4,16 @@
 - What takes long with a large turn, and asks nobody, is done in a thread: nobody's answer waits for it.
 - The parts of a turn are summarised one after the other, so that other turns get their share of the model. Then their
   summaries are put together, as many at once as fit, until one is left.
-- Where the model says that a prompt is too long, the turn is asked for again in parts of half the size.
+- What the model has said of a part is known for a while, so that a large turn gets done although a call fails now and
+  then: the next attempt asks for the rest.
+- Where the model says that a prompt is too long, the turn is asked for again in parts of half the size, and so are those
+  after it.
 """
 
+import hashlib
+from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Final
 
 from anyio import to_thread
 
@@ -21,6 +27,8 @@ from nexus.services.turns.prompt import LEAST_ROOM, Prompt, prompts_of, prompts_
 from nexus.services.turns.reply import SCHEMA, SCHEMA_NAME, NonsenseError, Reply, read_reply
 
 __all__ = ["NonsenseError", "Summarised", "Summariser"]
+
+_KNOWN_PARTS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,7 @@ class Summariser:
     def __init__(self, model: LanguageModel, *, max_input_tokens: int = 24_000) -> None:
         self._model = model
         self._room = room_in(max_input_tokens)
+        self._known = _Known()
 
     async def summarise(self, facts: TurnFacts) -> Summarised:
         """All three depths and a few insights.
@@ -57,7 +66,7 @@ class Summariser:
             ModelUnavailableError: the model could not be asked.
             NonsenseError: it was asked, and what came was no summary.
         """
-        asking = _Asking(self._model, facts, await to_thread.run_sync(evidence_of, facts))
+        asking = _Asking(self._model, facts, await to_thread.run_sync(evidence_of, facts), self._known)
         room = self._room
         while True:
             try:
@@ -68,22 +77,45 @@ class Summariser:
                     raise ModelUnavailableError(f"the model takes no prompt of {tokens} tokens and the task") from None
                 room = max(room // 2, LEAST_ROOM)
             else:
+                self._room = min(self._room, room)
                 return Summarised(reply.summaries, reply.insights, asking.calls)
+
+
+class _Known:
+    """What was said of the parts that were asked for last."""
+
+    def __init__(self) -> None:
+        self._replies: OrderedDict[bytes, Reply] = OrderedDict()
+
+    def get(self, prompt: Prompt) -> Reply | None:
+        return self._replies.get(_hash_of(prompt))
+
+    def keep(self, prompt: Prompt, reply: Reply) -> None:
+        self._replies[_hash_of(prompt)] = reply
+        if len(self._replies) > _KNOWN_PARTS:
+            self._replies.popitem(last=False)
+
+
+def _hash_of(prompt: Prompt) -> bytes:
+    return hashlib.sha256(f"{prompt.what}\n{prompt.user}".encode("utf-8", "replace")).digest()
 
 
 class _Asking:
     """One turn, and what was asked of it until now."""
 
-    def __init__(self, model: LanguageModel, facts: TurnFacts, evidence: Evidence) -> None:
+    def __init__(self, model: LanguageModel, facts: TurnFacts, evidence: Evidence, known: _Known) -> None:
         self.calls = 0
         self._model = model
         self._facts = facts
         self._evidence = evidence
+        self._known = known
 
     async def summary(self, room: int) -> Reply:
         """The summary of the turn in prompts of that size."""
         prompts = await to_thread.run_sync(prompts_of, self._facts, room)
-        replies = [await self._asked(prompt) for prompt in prompts]
+        if len(prompts) == 1:
+            return await self._asked(prompts[0])
+        replies = [await self._part(prompt) for prompt in prompts]
         while len(replies) > 1:
             replies = await self._put_together(replies, room)
         return replies[0]
@@ -92,9 +124,17 @@ class _Asking:
         fewer: list[Reply] = []
         taken = 0
         for prompt, count in prompts_of_parts(self._facts.goal, replies, room):
-            fewer.append(await self._asked(prompt) if count > 1 else replies[taken])
+            fewer.append(await self._part(prompt) if count > 1 else replies[taken])
             taken += count
         return fewer
+
+    async def _part(self, prompt: Prompt) -> Reply:
+        """What the model says of a part, or has said of it."""
+        reply = self._known.get(prompt)
+        if reply is None:
+            reply = await self._asked(prompt)
+            self._known.keep(prompt, reply)
+        return reply
 
     async def _asked(self, prompt: Prompt) -> Reply:
         """What the model says, at the second attempt if the first is nonsense."""

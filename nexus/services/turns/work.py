@@ -8,7 +8,7 @@ Rules of this module:
 - Nothing here holds up an answer: a turn that is over gets a summary by rules at once, and keeps it until a model has
   made a better one.
 - A model that is away is asked again when it has rested; one that answers with nonsense is asked less and less often,
-  and in the end no more.
+  in the end once a day, and after weeks no more.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -42,7 +42,9 @@ _CLAIMED_S: Final = 1.0
 # How long giving back what was claimed may hold up the end of a service.
 _PARTING_S: Final = 0.5
 _AFTER_FAULT: Final = timedelta(hours=1)
-_MOST_ATTEMPTS: Final = 10
+_LONGEST_PAUSE: Final = timedelta(days=1)
+# Which is some weeks.
+_MOST_ATTEMPTS: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +212,7 @@ class TurnWork:
         if attempts >= _MOST_ATTEMPTS:
             return {"attempts": attempts, "work": None, "due_at": None}
         pause = timedelta(seconds=self.settings.again_s * 2 ** (attempts - 1))
-        return {"attempts": attempts, "due_at": utc_now() + pause}
+        return {"attempts": attempts, "due_at": utc_now() + min(pause, _LONGEST_PAUSE)}
 
     async def _facts(self, document: Row) -> tuple[TurnFacts, int]:
         """The facts of a turn, and of how many rows they are."""

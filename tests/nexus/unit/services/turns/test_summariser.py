@@ -1,5 +1,6 @@
 """A summary by a model: how it is asked, and what becomes of what it says."""
 
+import contextlib
 import json
 from dataclasses import replace
 
@@ -118,6 +119,39 @@ async def test_nonsense_in_a_part() -> None:
     with pytest.raises(NonsenseError):
         await Summariser(model, max_input_tokens=2_000).summarise(long_turn())
     assert len(model.asked) == 2 < good.calls
+
+
+async def test_a_model_that_fails_now_and_then() -> None:
+    """A large turn gets done all the same: what was said of its parts is not asked for again."""
+    whole = await Summariser(Scripted(), max_input_tokens=2_000).summarise(long_turn())
+    model = Scripted()
+    write_it = model.answer
+
+    def every_third_fails(system: str, user: str) -> str:
+        if len(model.asked) % 3 == 0:
+            raise ModelUnavailableError("busy")
+        return write_it(system, user)
+
+    model.answer = every_third_fails
+    summariser, attempts, made = Summariser(model, max_input_tokens=2_000), 0, None
+    while made is None:
+        attempts += 1
+        with contextlib.suppress(ModelUnavailableError):
+            made = await summariser.summarise(long_turn())
+    assert attempts > 2
+    assert made.summaries == whole.summaries
+    assert len(model.asked) == whole.calls + attempts - 1
+
+
+async def test_what_a_model_takes_is_remembered() -> None:
+    """The next turn is asked for in prompts of the size that fitted."""
+    model = Scripted()
+    model.holds = 10_000
+    summariser = Summariser(model)
+    await summariser.summarise(long_turn(100))
+    model.asked.clear()
+    await summariser.summarise(long_turn(101))
+    assert all(len(f"{system}{user}".encode()) <= model.holds for system, user in model.asked)
 
 
 @pytest.mark.parametrize("holds", [30_000, 10_000, 4_000])

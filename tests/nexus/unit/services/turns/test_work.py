@@ -283,8 +283,11 @@ async def test_a_model_that_never_makes_sense() -> None:
     async with remembering(model=model) as memory:
         await a_run(memory)
         await memory.until(lambda document: document["attempts"] == 1)
-        await memory.store.turns.touch_run("o", "a", {"due_at": utc_now(), "attempts": 9})
-        document = await memory.until(lambda document: document["attempts"] == 10)
+        await memory.store.turns.touch_run("o", "a", {"due_at": utc_now(), "attempts": 38})
+        daily = await memory.until(lambda document: document["attempts"] == 39)
+        await memory.store.turns.touch_run("o", "a", {"due_at": utc_now()})
+        document = await memory.until(lambda document: document["attempts"] == 40)
+    assert timedelta(hours=23) < daily["due_at"] - utc_now() < timedelta(hours=25)
     assert (document["work"], document["due_at"]) == (None, None)
     assert document["summaries"]["source"] == "fallback"
 
