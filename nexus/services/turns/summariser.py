@@ -6,8 +6,8 @@
   summaries are put together, as many at once as fit, until one is left.
 - What the model has said of a part is known for a while, so that a large turn gets done although a call fails now and
   then: the next attempt asks for the rest.
-- Where the model says that a prompt is too long, the turn is asked for again in parts of half the size, and so are those
-  after it.
+- Where the model says that a prompt is too long, the turn is asked for again in parts of half the size, and so are the
+  turns after it.
 """
 
 import hashlib
