@@ -196,8 +196,10 @@ class Goal:
         text: `""` where there is none yet.
         turn_id: the turn that says so; `""` for none.
         turn_number: that of the run's own turn; None where it has none.
+        earlier: how many turns the session has before that one; where the run has none, how many there are.
     """
 
     text: str = ""
     turn_id: str = ""
     turn_number: int | None = None
+    earlier: int = 0

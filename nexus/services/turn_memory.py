@@ -150,9 +150,7 @@ class TurnMemory:
             return known
         own = await self._store.turns_of_runs(owner_key, session_id, [run_id])
         document = own[0] if own else await self._store.latest_turn(owner_key, session_id)
-        if document is None:
-            return Goal()
-        return Goal(goal_of(document), str(document.get("id", "")), document["turn_number"] if own else None)
+        return _goal(document, own=bool(own)) if document else Goal()
 
     async def past_turns(
         self, owner_key: str, session_id: str, *, limit: int, before: int | None, without_runs: Sequence[str] = ()
@@ -252,7 +250,7 @@ class TurnMemory:
     def _remember(self, document: Row) -> None:
         """Know the goal of a turn that was begun here, for the build that waits for it."""
         place = document["owner_key"], document["session_id"], document["run_id"]
-        self._goals[place] = Goal(goal_of(document), str(document.get("id", "")), document["turn_number"])
+        self._goals[place] = _goal(document, own=True)
         self._goals.move_to_end(place)
         if len(self._goals) > _GOALS_KNOWN:
             self._goals.popitem(last=False)
@@ -270,6 +268,13 @@ class TurnMemory:
 
     def _delayed(self, reason: str) -> None:
         _log.warning("turn_delayed", reason=reason, pending=self.pending.count)
+
+
+def _goal(document: Row, *, own: bool) -> Goal:
+    """The goal as the turn of the run, or else the latest one, tells it."""
+    number = document["turn_number"]
+    text, turn_id = goal_of(document), str(document.get("id", ""))
+    return Goal(text, turn_id, number, number - 1) if own else Goal(text, turn_id, None, number)
 
 
 def _key(start: TurnStart) -> Key:

@@ -45,9 +45,10 @@ class Known:
     @property
     def needs_turns(self) -> bool:
         """Whether there may be turns of which the input is not shown."""
-        # Rows may have been removed, or turns have come without them: then there are more turns than inputs.
-        before = (self.goal.turn_number or 1) - 1 if self.goal else 0
-        return not self.all_shown or len(self.shown) < before
+        # Rows may have been removed, turns have come without them, or runs from before there were turns: then there are
+        # more turns than inputs, or fewer.
+        earlier = self.goal.earlier if self.goal else 0
+        return not self.all_shown or len(self.shown) != earlier
 
 
 def needs_goal(request: BuildRequest, kept: Remembered | None) -> bool:

@@ -53,7 +53,8 @@ class FakeTurns:
         if not session:
             return Goal()
         turn = (own or session)[-1]
-        return Goal(turn["task_context"], turn["id"], turn["turn_number"] if own else None)
+        number = turn["turn_number"]
+        return Goal(turn["task_context"], turn["id"], number if own else None, number - 1 if own else number)
 
     async def past_turns(
         self, owner_key: str, session_id: str, *, limit: int, before: int | None, without_runs: Sequence[str] = ()

@@ -64,7 +64,7 @@ async def test_a_run_is_one_turn() -> None:
         await memory.begin("a", "Find reviews", thinking=True, rounds=rounds)
         await memory.begin("a", "Find reviews", workspace_context="elsewhere")
         (document,) = await memory.documents()
-        assert await memory.turns.goal("o", "s", "a") == Goal("A better goal", document["id"], 1)
+        assert await memory.turns.goal("o", "s", "a") == Goal("A better goal", document["id"], 1, earlier=0)
     assert (document["task_context"], document["workspace_context"]) == ("A better goal", "the library")
     assert document["thinking_phase"]["tokens_used"] == 7
     assert [item["content"] for item in document["thinking_phase"]["rounds"]] == ["hm"]
@@ -101,7 +101,7 @@ async def test_the_goal_of_a_run_without_a_turn() -> None:
         assert await memory.turns.goal("o", "s", "sub") == Goal()
         await memory.begin("a", "Find reviews")
         (document,) = await memory.documents()
-        assert await memory.turns.goal("o", "s", "sub") == Goal("Find reviews", document["id"], None)
+        assert await memory.turns.goal("o", "s", "sub") == Goal("Find reviews", document["id"], None, earlier=1)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -244,8 +244,22 @@ class TestTurns:
         async with opened(turns=ten_turns()) as parts:
             parts.store.plant("messages", past(10)[10:])
             content = await parts.build(asking())
+            sub = await parts.build(asking("look", "msg_2", "run_sub", agent=SUB))
         assert numbers(content) == [1, 2, 3, 4, 5]
         assert content["context"]["notes"] == []
+        # A sub-agent's run is no turn; it is told what its sender is told.
+        assert numbers(sub)[:5] == [1, 2, 3, 4, 5]
+
+    @pytest.mark.parametrize("imported", [1, 3, 9])
+    async def test_runs_from_before_there_were_turns(self, imported: int) -> None:
+        """Do not pass for turns: those that came without rows are shown beside them."""
+        turns = FakeTurns()
+        turns.plant(*(stored_turn(number, f"imported_{number}") for number in range(1, imported + 1)))
+        async with opened(turns=turns) as parts:
+            parts.store.plant("messages", past(5))
+            content = await parts.build(asking())
+        assert numbers(content) == [*range(1, imported + 1)]
+        assert sum("HUMAN" in str(message["content"]) for message in content["messages"]) == 5
 
     async def test_a_history_that_cannot_be_read(self) -> None:
         """All turns are shown in its stead; the next build of the run has the history."""
