@@ -35,7 +35,7 @@ _MOST_LISTED: Final = 8
 # A key figure in an object of an object comes before a text, but not one that lies deeper.
 _NEARER: Final = 1.5
 # In this form servers of the Model Context Protocol give results.
-_ENVELOPE: Final = {"content", "isError"}
+_ENVELOPE: Final = {"content", "isError", "structuredContent", "_meta"}
 _MORE: Final = f"; {GAP}"
 _NOTHING: Final = "none"
 
@@ -99,12 +99,26 @@ def outline(value: Any, room: int, *, figures_first: bool = True) -> str:
 
 def opened(value: Any) -> Any:
     """What is in a result: the text of content parts, the document in a JSON text; else the value itself."""
-    if isinstance(value, Mapping) and value.keys() <= _ENVELOPE and not value.get("isError"):
-        parts = value.get("content")
-        value = parts if isinstance(parts, list) else value
-    if isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
-        text = text_of_parts(value)
-        value = value if text is None else text
+    value = _document(value)
+    parts = value["content"] if _is_envelope(value) else value
+    if isinstance(parts, list | tuple) and any(isinstance(item, Mapping) for item in parts):
+        text = text_of_parts(parts)
+        return value if text is None else _document(text)
+    return value
+
+
+def is_error(value: Any) -> bool:
+    """Whether a result says of itself that it is an error, as servers of the Model Context Protocol do."""
+    value = _document(value)
+    return _is_envelope(value) and value.get("isError") is True
+
+
+def _is_envelope(value: Any) -> bool:
+    return isinstance(value, Mapping) and value.keys() <= _ENVELOPE and isinstance(value.get("content"), list)
+
+
+def _document(value: Any) -> Any:
+    """The document in a JSON text; else the value itself."""
     if isinstance(value, str) and value.lstrip()[:1] in {"{", "["}:
         try:
             # Numbers stay as they are written: who reads a confidence interval wants 0.80, not 0.8.

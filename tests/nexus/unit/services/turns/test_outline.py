@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.turns.outline import opened, outline
+from nexus.services.turns.outline import is_error, opened, outline
 from nexus.services.turns.sentences import one_line, weight
 
 SEARCH = {
@@ -121,7 +121,10 @@ class TestOpened:
             ('{"a": 0.80}', {"a": "0.80"}),
             ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "a\nb"),
             ({"content": [{"type": "text", "text": '{"total": 156}'}], "isError": False}, {"total": "156"}),
-            ({"content": [{"type": "text", "text": "no"}], "isError": True}, None),
+            ({"content": [{"type": "text", "text": "no"}], "isError": True, "_meta": {}}, "no"),
+            ('{"content": [{"type": "text", "text": "[0.80]"}], "structuredContent": {"hr": 0.8}}', ["0.80"]),
+            ({"content": [{"type": "text", "text": "no"}], "page": 2}, None),
+            ({"content": [{"type": "image", "data": "x"}], "isError": False}, None),
             ({"content": "x", "isError": False}, None),
             ({"content": None}, None),
             ({}, None),
@@ -135,6 +138,24 @@ class TestOpened:
     def test_results(self, value: Any, found: Any) -> None:
         """The text of parts, as servers of tools give it, and the document in a text; anything else is itself."""
         assert opened(value) == (value if found is None else found)
+
+    @pytest.mark.parametrize(
+        ("value", "is_one"),
+        [
+            ({"content": [{"type": "text", "text": "no"}], "isError": True}, True),
+            ('{"content": [], "isError": true}', True),
+            ({"content": [{"type": "text", "text": "no"}], "isError": False}, False),
+            ({"content": [{"type": "text", "text": "no"}], "isError": "true"}, False),
+            ({"isError": True}, False),
+            ({"content": [], "isError": True, "page": 2}, False),
+            ("isError: true", False),
+            (None, False),
+        ],
+        ids=repr,
+    )
+    def test_errors(self, value: Any, is_one: bool) -> None:
+        """Are those that say so in the form in which servers of tools do, which says so nowhere once it is opened."""
+        assert is_error(value) is is_one
 
     def test_nothing_is_changed(self) -> None:
         """What is given stays as it was."""
