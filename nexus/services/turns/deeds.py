@@ -2,104 +2,77 @@
 
     pubmed_search (query: SGLT2 inhibitors; limit: 200) gave total: 156
     fetch (pmid: 23456789) failed: time-out
-    web_search 12 times (query: a | query: b | 10 more) gave 3 hits | 5 hits | 9 more; 1 failed: time-out
+    Also used web_search 12 times, load (of 13 calls 1 failed).
 
-What is left out is counted.
+Where there is no room for all calls, the last one counts most, then those that gave figures, the latest first; so that
+what a search came to is told, and not how it began. What is left out is counted.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 from nexus.core.turns import ToolOutcome
-from nexus.services.turns.outline import opened, outline
+from nexus.services.turns.digest import has_figure
+from nexus.services.turns.outline import is_error, opened, outline
 from nexus.services.turns.sentences import GAP, clip, fitted, one_line, weight
 
-# Of several calls that are told together, so many are told of.
-_TOLD: Final = 3
+# What is told of a call has at most this weight, and no call is told of that does not have the lesser one, or all that
+# it needs.
+_MOST, _ENOUGH = 320, 96
+# What stands between two, and what is kept for counting the others.
+_APART: Final = 2
+COUNTED: Final = 120
 _MOST_NAME: Final = 64
 _UNNAMED: Final = "unknown"
 # A reason for a failure is told in this weight at least.
 _LEAST: Final = 16
-_REASON: Final = 120
 _EMPTY: Final = "an empty result"
-_BETWEEN: Final = " | "
 # Where results that are objects say what went wrong.
 _REASONS: Final = ("error", "message", "reason", "detail")
 
-
-@dataclass(frozen=True, slots=True)
-class Deed:
-    """Calls that are told together.
-
-    Attributes:
-        name: of their tool, or how many tools they are of.
-        outcomes: at least one.
-    """
-
-    name: str
-    outcomes: tuple[ToolOutcome, ...]
-
-    def called(self, room: int) -> str:
-        """What was called, with arguments."""
-        count = len(self.outcomes)
-        head = f"{_short(self.name)}{f' {count:,} times' if count > 1 else ''}"
-        given = _several([item for item in self.outcomes if item.arguments], _arguments, room - weight(head) - 3)
-        return f"{head} ({given})" if given else head
-
-    def came(self, room: int) -> str:
-        """What came of it, as what follows the name."""
-        lost = [item for item in self.outcomes if item.result is None]
-        failed = [item for item in self.outcomes if item.result is not None and item.success is False]
-        good = [item for item in self.outcomes if item.result is not None and item.success is not False]
-        alone = len(self.outcomes) == 1
-        parts = []
-        if failed:
-            head = "failed" if alone else f"{len(failed):,} failed"
-            reason = _reason(failed[0], (min(room, _REASON) if good else room) - weight(head) - 2)
-            parts.append(f"{head}: {reason}" if reason else head)
-        if lost:
-            parts.append("has no result" if alone else f"{len(lost):,} without a result")
-        if good:
-            left = room - sum(weight(part) + 2 for part in parts) - len("gave ")
-            parts.insert(0, f"gave {_several(good, _result, left) or _left_out(len(good))}")
-        return "; ".join(parts)
-
-    def resulted(self, room: int) -> str:
-        """What came of it, with the name."""
-        name = _short(self.name)
-        return f"{name} {self.came(room - weight(name) - 1)}"
-
-    def told(self, room: int) -> str:
-        """Both, as one sentence without its full stop."""
-        came = self.came(room)
-        called = self.called(max(room * 2 // 5, room - weight(came) - 1))
-        left = room - weight(called) - 1
-        return f"{called} {came if weight(came) <= left else self.came(left)}"
+Teller = Callable[[ToolOutcome, int], str]
 
 
-def deeds(outcomes: Sequence[ToolOutcome], most: int) -> list[Deed]:
-    """At most so many deeds: each call by itself, or, where there are more, all of one tool together."""
-    if len(outcomes) <= most:
-        return [Deed(item.name, (item,)) for item in outcomes]
-    by_tool: dict[str, list[ToolOutcome]] = {}
-    for item in outcomes:
-        by_tool.setdefault(item.name, []).append(item)
-    told = [Deed(name, tuple(items)) for name, items in by_tool.items()]
-    if len(told) <= most:
-        return told
-    others = told[most - 1 :]
-    together = tuple(item for deed in others for item in deed.outcomes)
-    return [*told[: most - 1], Deed(f"{len(others):,} other tools", together)]
+def tell(outcomes: Sequence[ToolOutcome], teller: Teller, room: int) -> tuple[list[str], list[ToolOutcome]]:
+    """What the teller says of those calls for which there is room, in their order; and the other calls."""
+    kept = _picked(outcomes, teller, room)
+    if len(kept) < len(outcomes):
+        kept = _picked(outcomes, teller, room := room - COUNTED)
+    tellers = [partial(teller, outcomes[index]) for index in sorted(kept)]
+    others = [outcome for index, outcome in enumerate(outcomes) if index not in kept]
+    return fitted(tellers, room - len(kept) * _APART, _MOST), others
+
+
+def told(outcome: ToolOutcome, room: int) -> str:
+    """What was called and what came of it, as one sentence without its full stop."""
+    came = _came(outcome, room)
+    call = called(outcome, max(room * 2 // 5, room - weight(came) - 1))
+    left = room - weight(call) - 1
+    return f"{call} {came if weight(came) <= left else _came(outcome, left)}"
+
+
+def called(outcome: ToolOutcome, room: int) -> str:
+    """What was called, with arguments."""
+    name = _short(outcome.name)
+    left = room - weight(name) - 3
+    given = outline(outcome.arguments, left, figures_first=False) if outcome.arguments else ""
+    return f"{name} ({given})" if _says_something(given, left) else name
+
+
+def resulted(outcome: ToolOutcome, room: int) -> str:
+    """What came of it, with the name."""
+    name = _short(outcome.name)
+    return f"{name} {_came(outcome, room - weight(name) - 1)}"
 
 
 def read_result(outcome: ToolOutcome) -> ToolOutcome:
-    """The same, with what is in its result."""
-    return outcome.model_copy(update={"result": opened(outcome.result)})
+    """The same, with what is in its result; it failed if that says so, though the call itself may have succeeded."""
+    success = False if is_error(outcome.result) else outcome.success
+    return outcome.model_copy(update={"result": opened(outcome.result), "success": success})
 
 
-def tools_used(outcomes: Sequence[ToolOutcome], room: int) -> str:
+def tools_used(outcomes: Sequence[ToolOutcome], room: int, head: str = "Used") -> str:
     """Which tools, how often, and how many calls came to nothing, as a sentence; `""` for none."""
     if not outcomes:
         return ""
@@ -111,7 +84,7 @@ def tools_used(outcomes: Sequence[ToolOutcome], room: int) -> str:
     bad = [f"{count:,} {what}" for count, what in ((failed, "failed"), (lost, "without a result")) if count]
     end = f" (of {len(outcomes):,} calls {', '.join(bad)})" if bad else ""
     names: list[str] = []
-    left = room - weight(f"Used  and {len(counts):,} more{end}.")
+    left = room - weight(f"{head}  and {len(counts):,} more{end}.")
     for name, count in counts.items():
         text = f"{_short(name)}{f' {count:,} times' if count > 1 else ''}"
         left -= weight(text) + len(", ")
@@ -119,38 +92,56 @@ def tools_used(outcomes: Sequence[ToolOutcome], room: int) -> str:
             break
         names.append(text)
     more = f" and {len(counts) - len(names):,} more" if len(counts) > len(names) else ""
-    return f"Used {', '.join(names)}{more}{end}."
+    return f"{head} {', '.join(names)}{more}{end}."
 
 
-def _several(outcomes: Sequence[ToolOutcome], tell: Callable[[ToolOutcome, int], str], room: int) -> str:
-    """What is told of the first few, and of how many more nothing is told; `""` where there is no room for any."""
-    shown = outcomes[:_TOLD]
-    more = f"{_BETWEEN}{len(outcomes) - len(shown):,} more" if len(outcomes) > len(shown) else ""
-    room -= weight(more) + len(_BETWEEN) * (len(shown) - 1)
-    texts = fitted([partial(tell, item) for item in shown], room)
-    if sum(map(weight, texts)) > room or set(texts) <= {GAP, ""}:
-        return ""
-    return f"{_BETWEEN.join(texts)}{more}"
+def _picked(outcomes: Sequence[ToolOutcome], teller: Teller, room: int) -> set[int]:
+    """The places of the calls that are told; one at least."""
+    kept: set[int] = set()
+    for index in _by_worth(outcomes):
+        room -= min(weight(teller(outcomes[index], _MOST)), _ENOUGH) + _APART
+        if room < 0 and kept:
+            break
+        kept.add(index)
+    return kept
 
 
-def _arguments(outcome: ToolOutcome, room: int) -> str:
-    return outline(outcome.arguments, room, figures_first=False)
+def _by_worth(outcomes: Sequence[ToolOutcome]) -> Iterator[int]:
+    """The places of the last call, of those that gave figures, and of the others; the latest first."""
+    others: list[int] = []
+    for index in reversed(range(len(outcomes))):
+        if index == len(outcomes) - 1 or _gave_figures(outcomes[index]):
+            yield index
+        else:
+            others.append(index)
+    yield from others
 
 
-def _result(outcome: ToolOutcome, room: int) -> str:
-    return outline(outcome.result, room) or _EMPTY
+def _gave_figures(outcome: ToolOutcome) -> bool:
+    return outcome.success is not False and outcome.result is not None and has_figure(outline(outcome.result, _ENOUGH))
 
 
-def _reason(outcome: ToolOutcome, room: int) -> str:
-    result: Any = outcome.result
+def _came(outcome: ToolOutcome, room: int) -> str:
+    """What came of it, as what follows the name."""
+    if outcome.result is None:
+        return "has no result"
+    if outcome.success is False:
+        reason = _reason(outcome.result, room - len("failed: "))
+        return f"failed: {reason}" if reason else "failed"
+    left = room - len("gave ")
+    given = outline(outcome.result, left) or _EMPTY
+    return f"gave {given if _says_something(given, left) else 'a result'}"
+
+
+def _reason(result: Any, room: int) -> str:
     if isinstance(result, Mapping):
         result = next((result[key] for key in _REASONS if result.get(key)), result)
     return outline(result, max(room, _LEAST))
 
 
+def _says_something(text: str, room: int) -> bool:
+    return text not in {GAP, ""} and weight(text) <= room
+
+
 def _short(name: str) -> str:
     return clip(one_line(name), _MOST_NAME) or _UNNAMED
-
-
-def _left_out(count: int) -> str:
-    return "a result" if count == 1 else f"{count:,} results"

@@ -16,12 +16,12 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from nexus.core.turns import Structured, Summaries
+from nexus.core.turns import Structured, Summaries, ToolOutcome
 from nexus.services.turns.cues import DECISION, NEXT_STEP, announced
-from nexus.services.turns.deeds import deeds, read_result, tools_used
+from nexus.services.turns.deeds import COUNTED, called, read_result, resulted, tell, told, tools_used
 from nexus.services.turns.digest import digest, excerpt, figures, has_figure
 from nexus.services.turns.facts import TurnFacts
-from nexus.services.turns.sentences import clip, ended, fitted, is_blank, is_ended, sentences, weight
+from nexus.services.turns.sentences import clip, ended, is_blank, is_ended, sentences, weight
 
 NO_ANSWER: Final = "No answer is known yet."
 
@@ -37,10 +37,7 @@ _BRIEF: Final = 360
 _OVERVIEW: Final = 320
 # Below this weight a question or an answer that is longer is hardly understood.
 _LEAST_ASKED, _LEAST = 24, 36
-_DEEDS: Final = 6
-_DEED: Final = 320
-# Of the structured one: how many calls are told by themselves, and what actions and results take together.
-_ENTRIES: Final = 10
+# Of the structured one: what actions and results take together.
 _ACTIONS, _RESULTS = 900, 1_500
 _SENTENCES, _SENTENCE = 5, 200
 
@@ -64,11 +61,11 @@ def _detailed(facts: TurnFacts) -> str:
 
 
 def _done(facts: TurnFacts, room: int) -> list[str]:
-    """A sentence for each deed."""
-    told = deeds(facts.outcomes, _DEEDS)
-    if not told:
+    """A sentence for each call, and one for those for which there is no room."""
+    if not facts.outcomes:
         return ["No tool was called."] if facts.answer or facts.finished else []
-    return [ended(sentence) for sentence in fitted([deed.told for deed in told], room - len(told) * 2, _DEED)]
+    said, others = tell(facts.outcomes, told, room)
+    return [*map(ended, said), *_also_used(others)]
 
 
 def _answered(facts: TurnFacts) -> str:
@@ -103,27 +100,32 @@ def _headline(text: str, *, with_figures: bool = False) -> str:
 
 
 def _structured(facts: TurnFacts) -> Structured:
-    told = deeds(facts.outcomes, _ENTRIES)
-    came = fitted([deed.resulted for deed in told], _RESULTS, _DEED)
+    actions, unnamed = tell(facts.outcomes, called, _ACTIONS)
+    came, untold = tell(facts.outcomes, resulted, _RESULTS)
+    more = [f"results of other calls: {len(untold):,} more"] if untold else []
     next_steps = announced(islice(_spoken(facts), 1), NEXT_STEP, most=_SENTENCES, room=_SENTENCE)
     decisions = announced([*_thoughts(facts), facts.answer], DECISION, most=_SENTENCES, room=_SENTENCE)
     return Structured(
         overview=_brief(facts, _OVERVIEW),
-        actions=tuple(fitted([deed.called for deed in told], _ACTIONS, _DEED)),
-        results=(*came, *_findings(facts, came)),
+        actions=(*actions, *_also_used(unnamed)),
+        results=(*came, *more, *_findings(facts, came)),
         decisions=tuple(sentence for sentence in decisions if sentence not in next_steps),
         next_steps=tuple(next_steps),
     )
+
+
+def _also_used(outcomes: Sequence[ToolOutcome]) -> list[str]:
+    return [tools_used(outcomes, COUNTED, "Also used")] if outcomes else []
 
 
 def _findings(facts: TurnFacts, came: Sequence[str]) -> list[str]:
     """The sentences of the answer with figures that no result has shown; its headline, where nothing else is known."""
     shown = set(figures(" ".join(came)))
     found = [sentence for sentence in sentences(facts.answer) if not shown.issuperset(figures(sentence))]
-    told = [excerpt(sentence, _SENTENCE) for sentence in found[:_SENTENCES]]
-    if len(found) > len(told):
-        told.append(f"sentences of the answer with other figures: {len(found) - len(told):,} more")
-    return told or ([excerpt(_headline(facts.answer), _SENTENCE)] if not came and not is_blank(facts.answer) else [])
+    lines = [excerpt(sentence, _SENTENCE) for sentence in found[:_SENTENCES]]
+    if len(found) > len(lines):
+        lines.append(f"sentences of the answer with other figures: {len(found) - len(lines):,} more")
+    return lines or ([excerpt(_headline(facts.answer), _SENTENCE)] if not came and not is_blank(facts.answer) else [])
 
 
 def _asked(facts: TurnFacts) -> str:

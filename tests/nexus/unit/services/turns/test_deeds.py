@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.turns import ToolOutcome
-from nexus.services.turns.deeds import Deed, deeds, read_result, tools_used
+from nexus.services.turns.deeds import called, read_result, resulted, tell, told, tools_used
 from nexus.services.turns.sentences import one_line, weight
 from tests.nexus.unit.services.turns.test_outline import documents
 
@@ -15,11 +15,6 @@ from tests.nexus.unit.services.turns.test_outline import documents
 def outcome(name: str = "f", arguments: Any = None, result: Any = None, success: bool | None = None) -> ToolOutcome:
     """A call and what came of it."""
     return ToolOutcome(name=name, arguments=arguments, success=success, result=result)
-
-
-def told(*outcomes: ToolOutcome, room: int = 300) -> str:
-    """The sentence on these calls."""
-    return Deed(outcomes[0].name, outcomes).told(room)
 
 
 class TestOneCall:
@@ -48,77 +43,80 @@ class TestOneCall:
     )
     def test_what_is_told(self, call: ToolOutcome, sentence: str) -> None:
         """Success with what it gave, failure with its reason, loss as such."""
-        assert told(call) == sentence
+        assert told(call, 300) == sentence
 
     def test_results_that_are_texts_of_json(self) -> None:
         """Are read once, and told as documents."""
         call = read_result(outcome("f", {}, '{"error": "gone", "ci": [0.80, 0.93]}', False))
         assert call.result == {"error": "gone", "ci": ["0.80", "0.93"]}
-        assert told(call) == "f failed: gone"
+        assert told(call, 300) == "f failed: gone"
+
+    def test_errors_of_servers_of_tools(self) -> None:
+        """Are failures with what they say as the reason, whether or not the call itself succeeded."""
+        result = {"content": [{"type": "text", "text": "Error from server: no index"}], "isError": True}
+        for success in (True, False, None):
+            assert told(read_result(outcome("f", {}, result, success)), 300) == "f failed: Error from server: no index"
+        assert told(read_result(outcome("f", {}, {**result, "isError": False}, True)), 300) == (
+            "f gave Error from server: no index"
+        )
 
     def test_little_room(self) -> None:
         """Is shared by arguments and results."""
         call = outcome(
             "fetch", {"url": "https://a.example/" + "x" * 200}, "A long story. " * 30 + "156 articles.", True
         )
-        assert told(call, room=100) == (
+        assert told(call, 100) == (
             "fetch (url: https://a.example/xxxxxxxxxxxxxxxxx...) gave A long story. ... 156 articles."
         )
-        assert told(call, room=20) == "fetch gave A long..."
-        assert told(call, room=12) == "fetch gave a result"
+        assert told(call, 20) == "fetch gave A long..."
+        assert told(call, 12) == "fetch gave a result"
 
 
 class TestSeveralCalls:
-    """Of one tool, told together."""
+    """As many as there is room for."""
 
-    def test_many(self) -> None:
-        """The first three are told; how many more there are, failed, and came to nothing, is counted."""
-        calls = [outcome("find", {"q": f"topic {n}"}, {"hits": n}, n % 4 != 3) for n in range(12)]
-        assert told(*calls, *[outcome("find", {"q": "last"})] * 2) == (
-            "find 14 times (q: topic 0 | q: topic 1 | q: topic 2 | 11 more) gave hits: 0 | hits: 1 | hits: 2 | 6 more; "
-            "3 failed: hits: 3; 2 without a result"
-        )
+    def test_all(self) -> None:
+        """Are told in their order where they fit."""
+        calls = [outcome("find", {"q": f"topic {n}"}, {"hits": n}, True) for n in range(12)]
+        assert tell(calls, told, 600) == ([f"find (q: topic {n}) gave hits: {n}" for n in range(12)], [])
+        assert tell([], told, 600) == ([], [])
+
+    def test_the_last_ones(self) -> None:
+        """Are told where not all fit: what it came to, not how it began."""
+        calls = [outcome("find", {"q": f"topic {n:02}"}, {"hits": n}, True) for n in range(40)]
+        sentences, others = tell(calls, told, 400)
+        assert sentences == [f"find (q: topic {n}) gave hits: {n}" for n in range(32, 40)]
+        assert others == calls[:32]
+
+    def test_those_with_figures(self) -> None:
+        """Are told before others, but for the last; a failure has none that counts, whatever its reason says."""
+        calls = [outcome("find", {}, "nothing of any use to anybody", True) for _ in range(40)]
+        calls[5] = outcome("find", {}, "HR 0.86, 95% CI 0.74-0.99", True)
+        calls[6] = outcome("find", {}, "time-out after 30 s", False)
+        sentences, others = tell(calls, told, 250)
+        assert sentences == ["find gave HR 0.86, 95% CI 0.74-0.99", *["find gave nothing of any use to anybody"] * 2]
+        assert others == [*calls[:5], *calls[6:38]]
 
     def test_little_room(self) -> None:
-        """Leaves the counts."""
-        calls = [outcome("find", {"q": "x" * 90}, "y" * 90, True)] * 5_000
-        assert told(*calls, room=40) == "find 5,000 times gave 5,000 results"
+        """Is enough for one."""
+        calls = [*[outcome("find", {"q": "x" * 90}, "y" * 90, True)] * 2, outcome("load", {}, 7, True)]
+        assert tell(calls, told, 200) == (["load gave 7"], calls[:2])
 
     def test_short_ones_leave_room_to_long_ones(self) -> None:
         """So that nothing is cut that need not be."""
-        calls = [outcome("f", {}, text, True) for text in ("1", "2", "three and a few more words")]
-        assert told(*calls, room=60) == "f 3 times gave 1 | 2 | three and a few more words"
+        calls = [outcome("f", {}, text, True) for text in ("1", "2", "three and a few more words " * 5 + "5")]
+        assert tell(calls, told, 180)[0][2] == f"f gave {'three and a few more words ' * 5}5"
 
-
-class TestDeeds:
-    """Which calls are told together."""
-
-    def test_few(self) -> None:
-        """Each by itself, in order."""
-        calls = [outcome("f"), outcome("g"), outcome("f")]
-        assert deeds(calls, 3) == [Deed(call.name, (call,)) for call in calls]
-        assert deeds([], 3) == []
-
-    def test_many(self) -> None:
-        """All of a tool together, in the order in which tools were first called."""
-        f, g = outcome("f"), outcome("g")
-        assert deeds([g, f, g, f], 3) == [Deed("g", (g, g)), Deed("f", (f, f))]
-
-    def test_many_tools(self) -> None:
-        """Those beyond the limit are told together, and counted."""
-        calls = [outcome(f"t{number // 2}") for number in range(10)]
-        assert deeds(calls, 3) == [
-            Deed("t0", tuple(calls[:2])),
-            Deed("t1", tuple(calls[2:4])),
-            Deed("3 other tools", tuple(calls[4:])),
-        ]
-
-    @given(st.lists(st.builds(outcome, st.sampled_from("abcdefgh")), max_size=30), st.integers(2, 8))
-    def test_no_call_is_left_out(self, calls: list[ToolOutcome], most: int) -> None:
-        """And there are not more deeds than allowed."""
-        found = deeds(calls, most)
-        assert len(found) <= most
-        assert sorted(call.name for deed in found for call in deed.outcomes) == sorted(call.name for call in calls)
+    @given(
+        st.lists(st.builds(outcome, st.sampled_from("abc"), st.none() | documents, documents), max_size=30),
+        st.integers(280, 1_500),
+    )
+    def test_no_call_is_lost(self, calls: list[ToolOutcome], room: int) -> None:
+        """Each is told or among the others, and all that is told has room."""
+        sentences, others = tell(calls, told, room)
+        assert len(sentences) + len(others) == len(calls)
+        assert bool(sentences) == bool(calls)
+        assert sum(weight(sentence) + 2 for sentence in sentences) <= room + 40
 
 
 class TestToolsUsed:
@@ -129,6 +127,7 @@ class TestToolsUsed:
         good, bad, lost = outcome("find", {}, 1, True), outcome("load", {}, 1, False), outcome("find", {})
         assert tools_used([], 100) == ""
         assert tools_used([good], 100) == "Used find."
+        assert tools_used([good], 100, "Also used") == "Also used find."
         assert tools_used([good, bad, good, lost], 100) == (
             "Used find 3 times, load (of 4 calls 1 failed, 1 without a result)."
         )
@@ -140,16 +139,11 @@ class TestToolsUsed:
         assert tools_used(calls, 0) == "Used tool_0 and 1,999 more."
 
 
-@given(
-    st.lists(
-        st.builds(outcome, st.text(max_size=9), documents, documents, st.none() | st.booleans()), min_size=1, max_size=5
-    ),
-    st.integers(60, 400),
-)
-def test_any_calls(calls: list[ToolOutcome], room: int) -> None:
-    """What is told of them is one line that UTF-8 can carry, not much heavier than allowed."""
-    deed = Deed(calls[0].name, tuple(map(read_result, calls)))
-    for line in (deed.told(room), deed.called(room), deed.resulted(room)):
+@given(st.builds(outcome, st.text(max_size=9), documents, documents, st.none() | st.booleans()), st.integers(60, 400))
+def test_any_call(call: ToolOutcome, room: int) -> None:
+    """What is told of it is one line that UTF-8 can carry, not much heavier than allowed."""
+    for teller in (told, called, resulted):
+        line = teller(read_result(call), room)
         assert line == one_line(line)
         assert weight(line) <= room + 40
         line.encode()

@@ -139,22 +139,48 @@ class TestWhatIsSaid:
         run.answer("156 were found. 15 are left. Bye.")
         assert summary(run).structured.results == ("f gave total: 156", "15 are left.")
 
+    def test_counts_of_what_is_left_out(self) -> None:
+        """Are no figures that a result has shown."""
+        run = Run("q")
+        for _ in range(100):
+            run.call("f", {}, "much is said here of many things")
+        results = summary(run.answer("67 are left.")).structured.results
+        assert results[-2:] == ("results of other calls: 67 more", "67 are left.")
+
     def test_many_figures_that_only_the_answer_has(self) -> None:
         """Are counted beyond the first ones."""
         run = Run("q").answer(" ".join(f"There are {n} of kind {n + 100}." for n in range(12)))
         assert summary(run).structured.results[-1] == "sentences of the answer with other figures: 7 more"
 
     def test_many_calls(self) -> None:
-        """Are told together, with those left out counted."""
-        run = Run("Search.")
-        for number in range(12):
-            run.call("web_search", {"query": f"topic {number}"}, {"hits": number})
-        said = summary(run.call("calculate", {"sum": "1+1"}, 2).answer("198 hits."))
-        assert said.detailed == (
-            "Asked: Search. web_search 12 times (query: topic 0 | query: topic 1 | query: topic 2 | 9 more) gave "
-            "hits: 0 | hits: 1 | hits: 2 | 9 more. calculate (sum: 1+1) gave 2. Answered: 198 hits."
+        """Are all told where there is room, so that what was found in the end is there."""
+        run = Run("Find the hazard ratio.")
+        for number in range(10):
+            run.call("search", {"q": f"topic {number}"}, f"{number + 500} hits")
+        said = summary(
+            run.call("search", {"q": "full text"}, "HR 0.86, 95% CI 0.74-0.99").answer("It is in the table.")
         )
-        assert said.structured.actions[1] == "calculate (sum: 1+1)"
+        hits = [f"search (q: topic {number}) gave {number + 500} hits." for number in range(10)]
+        assert said.detailed == (
+            f"Asked: Find the hazard ratio. {' '.join(hits)} search (q: full text) gave HR 0.86, 95% CI 0.74-0.99. "
+            "Answered: It is in the table."
+        )
+        assert said.structured.actions[9:] == ("search (q: topic 9)", "search (q: full text)")
+        assert said.structured.results[9:] == ("search gave 509 hits", "search gave HR 0.86, 95% CI 0.74-0.99")
+
+    def test_more_calls_than_there_is_room_for(self) -> None:
+        """The last are told, and those before it that gave figures; the others are counted."""
+        run = Run("Find it.").call("read", {}, "HR 0.86, 95% CI 0.74-0.99, 7,020 patients")
+        for number in range(60):
+            run.call("search", {"q": f"a rather long question on the topic of {'abcdef'[number % 6] * 9}"}, "nothing")
+        said = summary(run.call("load", {}, "gone", status="error").answer("I gave up."))
+        assert 1_000 < weight(said.detailed) <= 1_200
+        assert "Asked: Find it. read gave HR 0.86, 95% CI 0.74-0.99, 7,020 patients. search (" in said.detailed
+        assert ". load failed: gone. Also used search 48 times. Answered: I gave up." in said.detailed
+        assert said.structured.actions[0] == "read"
+        assert said.structured.actions[-1] == "Also used search 48 times."
+        assert said.structured.results[0] == "read gave HR 0.86, 95% CI 0.74-0.99, 7,020 patients"
+        assert said.structured.results[-2:] == ("search gave nothing", "load failed: gone")
 
 
 _runs = st.builds(
@@ -212,6 +238,7 @@ class TestRules:
         for number in range(5_000):
             run.result(f"c{number}", number)
         said = summary(run.answer("All done."))
-        assert "9,995 other tools" in said.detailed
+        assert "and 9,961 more (of 9,967 calls 4,999 without a result)." in said.detailed
         assert "5,000 without a result" in said.structured.overview
-        assert len(said.structured.actions) == 10
+        assert said.structured.actions[-1].startswith("Also used tool_0, tool_1, ")
+        assert said.structured.results[-1] == "results of other calls: 9,935 more"
