@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from nexus.services.turns.facts import TurnFacts
-from nexus.services.turns.language import language_of, name_of
+from nexus.services.turns.language import LATIN, differ, language_of, letters_of, likely_languages_of, name_of
 
 _NUMBER: Final = re.compile(r"\d[\d.,'’\u00a0\u202f]*\d")
 _MOST_UNKNOWN: Final = 2
@@ -29,7 +29,7 @@ class Evidence:
     """What is known of a turn.
 
     Attributes:
-        language: of what the user said; None where it is not clear.
+        language: of what the user said, or of its letters; None where neither is clear.
         figures: in everything that was said and done.
     """
 
@@ -38,10 +38,10 @@ class Evidence:
 
     def fault_of(self, texts: Sequence[str], detailed: str) -> str | None:
         """What is wrong with the language of these texts, or with the figures of one; None for nothing."""
-        for text in texts:
-            language = language_of(text)
-            if language and self.language and language != self.language:
-                return f"it is in {name_of(language)}, and the user writes in {name_of(self.language)}"
+        expected = self.language
+        for language in filter(None, (*map(language_of, texts), letters_of(detailed))):
+            if expected and differ(language, expected):
+                return f"it is in {name_of(language)}, and the user writes in {name_of(expected)}"
         named = figures(detailed)
         unknown = len(named - self.figures)
         if unknown > _MOST_UNKNOWN and 2 * unknown > len(named):
@@ -51,7 +51,6 @@ class Evidence:
 
 def evidence_of(facts: TurnFacts) -> Evidence:
     """What the facts of a turn say."""
-    asked = "\n".join(item.text for item in facts.said if item.speaker == "user")
     calls = [call for item in facts.said for call in item.calls]
     everything = [
         facts.goal,
@@ -61,4 +60,22 @@ def evidence_of(facts: TurnFacts) -> Evidence:
         *(item.tool for item in facts.said),
         *(text for call in calls for text in (call.name, call.raw_arguments)),
     ]
-    return Evidence(language_of(asked), figures("\n".join(everything)))
+    return Evidence(_language(facts), figures("\n".join(everything)))
+
+
+def _language(facts: TurnFacts) -> str | None:
+    """In which language the user writes, as far as what was asked, what was answered and the goal say so together."""
+    asked = "\n".join(item.text for item in facts.said if item.speaker == "user")
+    if language := language_of(asked):
+        # Japanese may do without its own letters for a question.
+        return "ja" if language == "zh" and language_of(facts.answer) == "ja" else language
+    letters, likely = letters_of(asked), likely_languages_of(asked)
+    for text in (f"{asked}\n{facts.answer}", facts.goal):
+        language = language_of(text)
+        if language is None:
+            continue
+        # A word of one language is no other's, and what is not in Latin letters is in its own.
+        if not differ(letters, language) if letters and letters != LATIN else not likely or language in likely:
+            return language
+    around = {letters_of(facts.answer), letters_of(facts.goal)} - {None}
+    return letters if letters and not any(other and differ(letters, other) for other in around) else None

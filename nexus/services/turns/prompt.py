@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from nexus.services.turns.cutting import BYTES_A_TOKEN, as_json, size, slices
 from nexus.services.turns.facts import Said, TurnFacts
-from nexus.services.turns.language import NAMES
+from nexus.services.turns.language import NAMES, name_of
 from nexus.services.turns.reply import Reply
 
 # A prompt has room for so many bytes of a turn, whatever it may have at most.
@@ -64,10 +64,10 @@ class Prompt:
 
     def system(self, language: str | None, fault: str = "") -> str:
         """The system message; with a fault for one more attempt."""
-        name = NAMES.get(language or "")
-        task = _TASK.format(
-            what=self.what, language=f"in {name}" if name else "in the language that the user writes in"
-        )
+        theirs = "in the language that the user writes in"
+        if language:
+            theirs = f"in {NAMES[language]}" if language in NAMES else f"{theirs}, {name_of(language)}"
+        task = _TASK.format(what=self.what, language=theirs)
         return task + (_ANEW.format(fault=fault) if fault else "")
 
 

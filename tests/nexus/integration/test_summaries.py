@@ -18,6 +18,7 @@ from tests.nexus.support.model_behaviours import (
     Behaviour,
     breaking_off,
     changed,
+    foreign,
     good,
     holding,
     knowing,
@@ -30,6 +31,7 @@ from tests.nexus.support.model_behaviours import (
 from tests.nexus.support.model_server import HOST, ModelServer, model_server
 from tests.nexus.support.redis_server import free_port
 from tests.nexus.support.sample_turns import CHINESE, ENGLISH, FIGURES
+from tests.nexus.unit.services.turns.literature import LANGUAGES, session
 from tests.nexus.unit.services.turns.runs import Run
 
 TURNS = pytest.mark.parametrize("facts", [CHINESE, ENGLISH], ids=["zh", "en"])
@@ -111,6 +113,19 @@ async def test_a_model_that_talks_nonsense(facts: TurnFacts, behaviour: Behaviou
         assert len(server.asked) == 4
         assert "156" not in str(refused.value)
         await assert_good(summariser, facts)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+async def test_every_turn_of_a_session(language: str) -> None:
+    """In another language none of its summaries is taken, however short the question was; in its own each is."""
+    for run in session(language):
+        async with asked(foreign()) as (summariser, server):
+            with pytest.raises(NonsenseError, match=f"it is in German, and the user writes in {language}"):
+                await summariser.summarise(run.facts)
+            assert f"Write in {language}." in server.asked[0].system
+            server.behaviour = good()
+            summaries = (await summariser.summarise(run.facts)).summaries
+            assert ("用户" in summaries.detailed) is (language == "Chinese")
 
 
 async def test_a_model_that_is_not_there() -> None:

@@ -1,5 +1,7 @@
 """What a summary of a turn is held against."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from nexus.core.turns import ThinkingRound
 from nexus.services.turns.evidence import Evidence, evidence_of, figures
 from nexus.services.turns.facts import read_facts
+from tests.nexus.unit.services.turns.literature import LANGUAGES, session
 from tests.nexus.unit.services.turns.runs import Run
 
 CHINESE = "请帮我搜索关于抑制剂对糖尿病患者心血管结局影响的文献"
@@ -64,14 +67,65 @@ def test_invented_figures(known: str, detailed: str, *, invents: bool) -> None:
         (CHINESE, ENGLISH, "it is in English, and the user writes in Chinese"),
         (ENGLISH, CHINESE, "it is in Chinese, and the user writes in English"),
         (CHINESE, CHINESE, None),
-        ("继续", ENGLISH, None),
+        ("继续", ENGLISH, "it is in English, and the user writes in Chinese"),
+        ("что дальше", ENGLISH, "it is in English, and the user writes in a language in Cyrillic letters"),
+        ("Deploy v2.3.1 to staging", CHINESE, "it is in Chinese, and the user writes in a language in Latin letters"),
+        ("Deploy v2.3.1 to staging", ENGLISH, None),
+        ("Translate this into English: " + CHINESE, ENGLISH, None),
+        ("What does 'Die Katze ist auf dem Tisch und der Hund ist nicht da' mean?", ENGLISH, None),
+        (
+            "心不全治療薬 臨床試験 論文検索",
+            "ユーザーは論文の検索を求めた。",
+            "it is in Japanese, and the user writes in Chinese",
+        ),
         (CHINESE, "SGLT2, PubMed, HR 0.86", None),
         (f"Summarise this:\n{CHINESE}", ENGLISH, None),
     ],
 )
 def test_the_language(asked: str, said: str, fault: str | None) -> None:
-    """Wrong only where that of the user and that of a text are both clear."""
+    """Wrong only where that of the user, or its letters, and that of a text are both clear."""
     assert evidence_of(Run(asked).facts).fault_of(["short", said], "") == fault
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer", "goal", "language"),
+    [
+        ("What do they say?", "They say that the risk was lower.", "", "en"),
+        ("结果如何？", "风险降低。", "", "zh"),
+        ("继续", "", ENGLISH, None),
+        ("北京", "It is the capital and it has 22 million people.", "", None),
+        ("Go on", "", ENGLISH, "en"),
+        ("Deploy v2.3.1", "", CHINESE, "zh"),
+        ("What now?", "", CHINESE, None),
+        ("Übersetze das ins Englische", "This is what they wrote to us, and that was all.", "", "LATIN"),
+        ("心不全治療薬 臨床試験 論文検索", "156件の論文が見つかりました。", "", "ja"),
+        ("続行", "156件の論文が見つかりました。", "", "ja"),
+        ("", "", "", None),
+    ],
+)
+def test_a_short_question(asked: str, answer: str, goal: str, language: str | None) -> None:
+    """What it leaves open is told by the answer, then by the goal, unless its own letters or words speak against it."""
+    facts = replace(Run(asked).answer(answer).facts, goal=goal)
+    assert evidence_of(facts).language == language
+
+
+def test_japanese_without_its_own_letters() -> None:
+    """A line in the style of headings is not taken for Chinese."""
+    asked = Run("心不全に対する阻害薬の効果について、論文を検索してください。")
+    assert evidence_of(asked.facts).fault_of(["論文検索、該当論文採用、心不全効果量抽出完了"], "") is None
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_turn_of_a_session(language: str) -> None:
+    """The language is known of short questions too."""
+    assert {evidence_of(run.facts).language for run in session(language)} == {"en" if language == "English" else "zh"}
+
+
+def test_letters_of_the_detailed_summary() -> None:
+    """They are those of the user, also where the language is not one that is told by its words."""
+    polish = "Znaleziono wiele artykułów o tym leku, a potem wybrano tylko przeglądy."
+    fault = evidence_of(Run(CHINESE).facts).fault_of([], polish)
+    assert fault == "it is in a language in Latin letters, and the user writes in Chinese"
 
 
 def test_the_language_is_that_of_the_user() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.turns.language import NAMES, language_of, name_of
+from nexus.services.turns.language import LATIN, NAMES, differ, language_of, letters_of, likely_languages_of, name_of
 
 CLEAR: dict[str, list[str]] = {
     "zh": [
@@ -44,6 +44,9 @@ UNCLEAR = [
     "Summarise this text:\n这是一个关于人工智能的长篇文章，内容很多，需要总结。",
     "请总结下面这篇文章：\nWe conducted a study of the patients that were treated with the drug and been followed.",
     "What is it that they say in this text, and is it true?\nEs ist nicht so, dass die Mittel für alle und immer sind.",
+    # What is in the words of somebody else.
+    "„Es ist nicht so, dass die Mittel für alle und immer sind.“",
+    "Was that: 这是一个关于人工智能的长篇文章，内容很多，需要总结。",
     # Languages that look like others.
     "Jeg vil gerne have en oversigt over det som er på listen og ikke det andet, for det er en god ide",
     "Ek wil graag die lys van artikels hê en nie die ander nie, want dit is vir my en hulle belangrik",
@@ -70,6 +73,52 @@ def test_every_language_has_a_name() -> None:
     """In English, for whoever is told to write in it; a script says that it is one."""
     assert [name_of(language) for language in ("zh", "CYRILLIC")] == ["Chinese", "a language in Cyrillic letters"]
     assert all(language in NAMES for language in CLEAR if language.islower())
+
+
+@pytest.mark.parametrize(
+    ("text", "letters"),
+    [
+        ("继续", "zh"),
+        ("Was kostet das?", LATIN),
+        ("Find it, please, and say what is in it.", LATIN),
+        ("Jeg vil gerne have det, og ikke på fredag", LATIN),
+        ("Привет всем", "CYRILLIC"),
+        ("日本語で", "ja"),
+        ("Summarise this:\n这是一个关于人工智能的长篇文章", None),
+        ("156 15 😀", None),
+    ],
+)
+def test_letters(text: str, letters: str | None) -> None:
+    """They are told of texts that are too short for a language, unless a line is in others."""
+    assert letters_of(text) == letters
+
+
+@pytest.mark.parametrize(
+    ("text", "likely"),
+    [("Was kostet das?", {"en", "de", "pt"}), ("What do they say?", {"en"}), ("Deploy v2.3.1", set()), ("继续", set())],
+)
+def test_likely_languages(text: str, likely: set[str]) -> None:
+    """Those of the few words there are."""
+    assert likely_languages_of(text) == likely
+
+
+@pytest.mark.parametrize(
+    ("said", "expected", "different"),
+    [
+        ("en", "en", False),
+        ("de", "en", True),
+        ("zh", "ja", False),
+        ("ja", "zh", True),
+        (LATIN, "en", False),
+        ("de", LATIN, False),
+        (LATIN, "zh", True),
+        ("CYRILLIC", LATIN, True),
+        (LATIN, LATIN, False),
+    ],
+)
+def test_what_differs(said: str, expected: str, *, different: bool) -> None:
+    """Languages, or letters where nothing else is known; a line of Japanese may look like Chinese."""
+    assert differ(said, expected) is different
 
 
 @given(st.text())

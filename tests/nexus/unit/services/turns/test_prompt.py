@@ -79,6 +79,7 @@ def test_the_system_message() -> None:
     assert "JSON" in system
     for language in (None, "CYRILLIC"):
         assert "in the language that the user writes in" in Prompt({}).system(language)
+    assert "writes in, a language in Cyrillic letters." in Prompt({}).system("CYRILLIC")
     assert "could not be used" not in Prompt({}).system("zh")
 
 
