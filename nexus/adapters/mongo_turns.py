@@ -140,6 +140,7 @@ class MongoTurns:
     async def touch_run(
         self,
         owner_key: str,
+        session_id: str,
         run_id: str,
         changes: Mapping[str, Any],
         *,
@@ -147,7 +148,7 @@ class MongoTurns:
         message_id: str | None = None,
     ) -> bool:
         """Set these fields of the run's turn, and `unless_due` where `close` is not due on it."""
-        query: dict[str, Any] = {"owner_key": {"$eq": owner_key}, "run_id": {"$eq": run_id}}
+        query = {**_of(owner_key, session_id), "run_id": {"$eq": run_id}}
         if message_id is not None:
             query["messages"] = {"$ne": message_id}
         if unless_due:
@@ -177,11 +178,6 @@ class MongoTurns:
             return_document=ReturnDocument.AFTER,
         )
         return row
-
-    @completed
-    async def waiting(self, work: str) -> int:
-        """How many turns this work is due on, counted up to 10,000."""
-        return int(await self._turns.count_documents({"work": {"$eq": work}}, limit=_COUNTED))
 
     async def _find(self, query: Mapping[str, Any], projection: Mapping[str, int], limit: int) -> list[Row]:
         cursor = self._turns.find(query, projection).sort(_HIGHEST_FIRST).limit(limit)

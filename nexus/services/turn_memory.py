@@ -128,17 +128,20 @@ class TurnMemory:
         """
         if row["role"] not in {"AI", "TOOL"} or is_internal(row["metadata"]):
             return
+        owner_key, session_id = row["owner_key"], row["session_id"]
         changes, unless_due = heard(row, utc_now())
         touch = partial(
             self._store.touch_run,
-            row["owner_key"],
-            row["run_id"],
-            changes,
+            run_id=row["run_id"],
+            changes=changes,
             unless_due=unless_due,
             message_id=row["id"],
         )
         try:
-            if (await touch() or (await self._begin_late(row) and await touch())) and "due_at" in changes:
+            known = await touch(owner_key, session_id)
+            if not known and (key := await self._begin_late(row)):
+                known = await touch(*key)
+            if known and "due_at" in changes:
                 self.work.wake()
         except (StoreUnavailableError, StoreRejectedError) as error:
             _log.warning("turn_not_touched", run_id=row["run_id"], reason=str(error))
@@ -220,23 +223,23 @@ class TurnMemory:
                 changes = taken_over(starts.pop(known["run_id"]), known)
                 self._remember({**known, **changes})
                 if changes:
-                    await self._store.touch_run(key[0], known["run_id"], changes)
+                    await self._store.touch_run(*key, known["run_id"], changes)
             latest = await self._store.latest_turn(*key)
 
-    async def _begin_late(self, row: Row) -> bool:
-        """Have the run of a row remembered as a turn, if it is none and has an input."""
-        owner_key, session_id, run_id = row["owner_key"], row["session_id"], row["run_id"]
-        if await self._store.turns_of_runs(owner_key, session_id, [run_id]):
-            return False
-        rows = await self._messages.run_messages(owner_key, run_id, limit=_PAGE)
+    async def _begin_late(self, row: Row) -> Key | None:
+        """Where the turn of the row's run is, which is begun now if it was not; None where it has no input."""
+        rows = await self._messages.run_messages(row["owner_key"], row["run_id"], limit=_PAGE)
         asked = next((item for item in reversed(rows) if item.get("role") == "HUMAN"), None)
         text = as_text(asked.get("content")) if asked else ""
-        moment = parse_moment(asked.get("timestamp")) if asked else None
         if not asked or not text or is_internal(asked.get("metadata")):
-            return False
-        start = TurnStart(owner_key, session_id, run_id, moment or utc_now(), text, str(asked.get("id", "")))
-        await self._begin(_key(start), [_Begin(start, anyio.Event())])
-        return True
+            return None
+        # A result may be said to belong to another session than its run.
+        key = row["owner_key"], str(asked.get("session_id"))
+        if not await self._store.turns_of_runs(*key, [row["run_id"]]):
+            begun_at = parse_moment(asked.get("timestamp")) or utc_now()
+            start = TurnStart(*key, row["run_id"], begun_at, text, str(asked.get("id", "")))
+            await self._begin(key, [_Begin(start, anyio.Event())])
+        return key
 
     async def _overtake(self, key: Key, turn_number: int) -> None:
         """Have earlier turns that are not over counted as completed."""

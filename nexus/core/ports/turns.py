@@ -85,16 +85,18 @@ class TurnStore(Protocol):
     async def touch_run(
         self,
         owner_key: str,
+        session_id: str,
         run_id: str,
         changes: Mapping[str, Any],
         *,
         unless_due: Mapping[str, Any] | None = None,
         message_id: str | None = None,
     ) -> bool:
-        """Set these fields of the run's turn, in whatever session.
+        """Set these fields of the run's turn.
 
         Args:
             owner_key: whose.
+            session_id: in which session; another may have a copy of the turn.
             run_id: of which run.
             changes: what is set in any case.
             unless_due: what is set besides where `close` is not due on it.
@@ -120,10 +122,6 @@ class TurnStore(Protocol):
 
         Of several that claim at once, each gets another. None when nothing is due.
         """
-        ...
-
-    async def waiting(self, work: str) -> int:
-        """How many turns this work is due on, now or later; counted up to 10,000."""
         ...
 
 

@@ -39,7 +39,12 @@ class Claimed:
     async def finish(self, changes: dict[str, Any]) -> bool:
         """Write what came of it. False, and nothing is written, when it is not in hand any more."""
         async with self._writing:
-            written = self._until is not None and await self._set(changes)
+            if not self._until:
+                return False
+            written = await self._set(changes)
+            if not written:
+                # Something was heard meanwhile, and nobody else has it in hand: it is to be done again at once.
+                await self._write({"due_at": utc_now()}, seen={"due_at": self._until})
             self._until = None
             return written
 
@@ -53,9 +58,11 @@ class Claimed:
             await self.finish({"due_at": utc_now()})
 
     async def _set(self, changes: dict[str, Any]) -> bool:
+        return await self._write(changes, seen={"due_at": self._until, "heard_at": self.document["heard_at"]})
+
+    async def _write(self, changes: dict[str, Any], seen: dict[str, Any]) -> bool:
         turn = self.document
         place = turn["owner_key"], turn["session_id"], turn["turn_number"]
-        seen = {"due_at": self._until, "heard_at": turn["heard_at"]}
         return await self._store.update_turn(*place, changes, seen=seen)
 
 

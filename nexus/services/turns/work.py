@@ -179,7 +179,9 @@ class TurnWork:
         facts, rows = await self._facts(document)
         idle, settled = timedelta(seconds=self.settings.idle_s), timedelta(seconds=self.settings.settled_s)
         changes = looked_at(document, facts, rows, utc_now(), idle=idle, settled=settled)
-        if await claimed.finish(changes) and changes.get("work") == SUMMARISE:
+        if not await claimed.finish(changes):
+            self._to_close.ring()
+        elif changes.get("work") == SUMMARISE:
             self._metrics.count(Event.TURN_CLOSED)
             self._to_summarise.ring()
 

@@ -85,12 +85,12 @@ async def test_turns_come_out_of_their_indexes(explained: Janitor, mongo_uri: st
         for session in range(5):
             mine = [turn(n, session_id=f"s{session}", run_id=f"r{session}-{n}", work=None) for n in range(1, 201)]
             await store.turns.insert_turns(mine)
-        await store.turns.touch_run("o", "r3-7", {"work": "close"})
-        await store.turns.touch_run("o", "r4-8", {"work": "summarise"})
+        await store.turns.touch_run("o", "s3", "r3-7", {"work": "close"})
+        await store.turns.touch_run("o", "s4", "r4-8", {"work": "summarise"})
     turns = explained[database_name].turns
     of_session = {"owner_key": {"$eq": "o"}, "session_id": {"$eq": "s3"}}
     page = {**of_session, "turn_number": {"$lt": 150}, "run_id": {"$nin": ["r3-140", "r3-141"]}}
-    of_run = {"owner_key": {"$eq": "o"}, "run_id": {"$eq": "r3-7"}}
+    of_run = {**of_session, "run_id": {"$eq": "r3-7"}}
     of_runs = {**of_session, "run_id": {"$in": ["r3-7", "r3-8"]}}
     due = {"work": {"$eq": "close"}, "due_at": {"$lte": START.replace(year=2100)}}
     by_number, by_due = [("turn_number", -1)], [("due_at", -1)]
@@ -168,10 +168,9 @@ async def fails_in_every_operation(store: MongoStore) -> None:
         lambda: store.turns.count_turns("o", "s"),
         lambda: store.turns.delete_turns("o", "s"),
         lambda: store.turns.update_turn("o", "s", 1, {"status": "x"}, seen={"due_at": START}),
-        lambda: store.turns.touch_run("o", "r", {"status": "x"}),
+        lambda: store.turns.touch_run("o", "s", "r", {"status": "x"}),
         lambda: store.turns.overtake("o", "s", 2, {"status": "x"}, due_by=START),
         lambda: store.turns.claim("close", START, START),
-        lambda: store.turns.waiting("close"),
     ]
 
     async def fails(operation: Callable[[], Awaitable[object]]) -> None:

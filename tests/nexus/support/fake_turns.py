@@ -110,6 +110,7 @@ class FakeTurns:
     async def touch_run(
         self,
         owner_key: str,
+        session_id: str,
         run_id: str,
         changes: Mapping[str, Any],
         *,
@@ -118,7 +119,7 @@ class FakeTurns:
     ) -> bool:
         """Set these fields of the run's turn, and `unless_due` where `close` is not due on it."""
         self._ask("touch_run")
-        of_run = [row for row in self.rows if (row.get("owner_key"), row.get("run_id")) == (owner_key, run_id)][:1]
+        of_run = [row for row in self._of(owner_key, session_id) if row["run_id"] == run_id]
         of_run = [row for row in of_run if message_id is None or message_id not in row["messages"]]
         is_due = any(row.get("work") == CLOSE for row in of_run)
         return bool(_set({**changes, **({} if is_due else unless_due or {})}, of_run))
@@ -145,11 +146,6 @@ class FakeTurns:
         last = max(due, key=lambda row: row["due_at"])
         _set({"due_at": until}, [last])
         return stored(last)
-
-    async def waiting(self, work: str) -> int:
-        """How many turns this work is due on, counted up to 10,000."""
-        self._ask("waiting")
-        return min(len([row for row in self.rows if row.get("work") == work]), _COUNTED)
 
     def _of(self, owner_key: str, session_id: str) -> list[Row]:
         of_session = [

@@ -212,7 +212,6 @@ async def test_what_is_imported_is_no_work() -> None:
     assert await import_turns(store, read(lines)) == 3
     assert [row["status"] for row in store.rows] == ["completed", "failed", "completed"]
     assert {(row["work"], row["due_at"], row["rows"], row["attempts"]) for row in store.rows} == {(None, None, 0, 0)}
-    assert await store.waiting("close") == await store.waiting("summarise") == 0
 
 
 async def test_names_of_another_session() -> None:

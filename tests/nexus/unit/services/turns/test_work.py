@@ -136,6 +136,38 @@ async def test_what_no_store_keeps(arguments: str) -> None:
     assert document["tool_calls"][0]["arguments"]
 
 
+class InterruptedStore(FakeStore):
+    """A store that says, when the rows of a run are read for the first time, that more was heard of it."""
+
+    async def run_messages(self, owner_key: str, run_id: str, *, limit: int, skip: int = 0) -> list[Row]:
+        """The rows, as they were before."""
+        rows = await super().run_messages(owner_key, run_id, limit=limit, skip=skip)
+        if self.calls.count("run_messages") == 1:
+            await self.turns.touch_run(owner_key, "s", run_id, {"heard_at": utc_now()})
+        return rows
+
+
+async def test_something_is_heard_while_a_turn_is_closed() -> None:
+    """It is looked at again at once, not when the claim has run out."""
+    async with remembering(InterruptedStore(), lease_s=1_000) as memory:
+        await memory.begin("a")
+        await memory.record(answer("a"))
+        document = await memory.until(is_over)
+    assert document["rows"] == 1
+
+
+async def test_a_copy_of_a_session() -> None:
+    """What is heard of a run changes its own turn, wherever a copy of that is."""
+    async with remembering() as memory:
+        await memory.begin("a")
+        for session in ("r", "t"):
+            await memory.begin("a", session=session)
+        copies = [await memory.documents(session) for session in ("r", "t")]
+        await memory.record(answer("a"))
+        await memory.until(is_over)
+        assert [await memory.documents(session) for session in ("r", "t")] == copies
+
+
 async def test_what_nobody_has_told_of() -> None:
     """A row that was recorded meanwhile is in what the model is asked to summarise, and it is asked once."""
     model = ScriptedModel()
@@ -167,7 +199,7 @@ async def test_a_turn_that_falls_silent(rows: list[Row], status: str) -> None:
         await memory.begin("a")
         for row in rows:
             await memory.store.insert_message(row)
-        await memory.store.turns.touch_run("o", "a", {"due_at": utc_now()})
+        await memory.store.turns.touch_run("o", "s", "a", {"due_at": utc_now()})
         memory.turns.work.wake()
         document = await memory.until(is_over)
     assert document["status"] == status
@@ -257,7 +289,7 @@ async def test_a_model_that_is_away() -> None:
         assert document["summaries"]["source"] == "fallback"
         document = await memory.until(lambda document: document["due_at"] > document["heard_at"])
         assert document["attempts"] == 0
-        await memory.store.turns.touch_run("o", "a", {"due_at": utc_now()})
+        await memory.store.turns.touch_run("o", "s", "a", {"due_at": utc_now()})
         await memory.until(is_summarised)
 
 
@@ -269,9 +301,9 @@ async def test_a_model_that_talks_nonsense(nonsense: str) -> None:
         await a_run(memory)
         first = await memory.until(lambda document: document["attempts"] == 1)
         assert first["summaries"]["source"] == "fallback"
-        await memory.store.turns.touch_run("o", "a", {"due_at": utc_now()})
+        await memory.store.turns.touch_run("o", "s", "a", {"due_at": utc_now()})
         second = await memory.until(lambda document: document["attempts"] == 2)
-        await memory.store.turns.touch_run("o", "a", {"due_at": utc_now()})
+        await memory.store.turns.touch_run("o", "s", "a", {"due_at": utc_now()})
         document = await memory.until(is_summarised)
     assert second["due_at"] - second["heard_at"] > first["due_at"] - first["heard_at"]
     assert "Summary generation failed" not in json.dumps([first["summaries"], document["summaries"]])
@@ -283,9 +315,9 @@ async def test_a_model_that_never_makes_sense() -> None:
     async with remembering(model=model) as memory:
         await a_run(memory)
         await memory.until(lambda document: document["attempts"] == 1)
-        await memory.store.turns.touch_run("o", "a", {"due_at": utc_now(), "attempts": 38})
+        await memory.store.turns.touch_run("o", "s", "a", {"due_at": utc_now(), "attempts": 38})
         daily = await memory.until(lambda document: document["attempts"] == 39)
-        await memory.store.turns.touch_run("o", "a", {"due_at": utc_now()})
+        await memory.store.turns.touch_run("o", "s", "a", {"due_at": utc_now()})
         document = await memory.until(lambda document: document["attempts"] == 40)
     assert timedelta(hours=23) < daily["due_at"] - utc_now() < timedelta(hours=25)
     assert (document["work"], document["due_at"]) == (None, None)
@@ -321,7 +353,7 @@ async def test_a_malformed_document(bad: dict[str, Any]) -> None:
     """It does not stop the work on the others."""
     async with remembering(model=ScriptedModel()) as memory:
         await memory.begin("a")
-        await memory.store.turns.touch_run("o", "a", {**bad, "work": CLOSE, "due_at": utc_now()})
+        await memory.store.turns.touch_run("o", "s", "a", {**bad, "work": CLOSE, "due_at": utc_now()})
         await memory.store.insert_message(human("b"))
         await memory.begin("b")
         await memory.record(answer("b"))
