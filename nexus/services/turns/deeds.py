@@ -36,9 +36,10 @@ Teller = Callable[[ToolOutcome, int], str]
 
 def tell(outcomes: Sequence[ToolOutcome], teller: Teller, room: int) -> tuple[list[str], list[ToolOutcome]]:
     """What the teller says of those calls for which there is room, in their order; and the other calls."""
-    kept = _picked(outcomes, teller, room)
+    order = list(_by_worth(outcomes))
+    kept = _picked(order, outcomes, teller, room)
     if len(kept) < len(outcomes):
-        kept = _picked(outcomes, teller, room := room - COUNTED)
+        kept = _picked(order, outcomes, teller, room := room - COUNTED)
     tellers = [partial(teller, outcomes[index]) for index in sorted(kept)]
     others = [outcome for index, outcome in enumerate(outcomes) if index not in kept]
     return fitted(tellers, room - len(kept) * _APART, _MOST), others
@@ -95,10 +96,10 @@ def tools_used(outcomes: Sequence[ToolOutcome], room: int, head: str = "Used") -
     return f"{head} {', '.join(names)}{more}{end}."
 
 
-def _picked(outcomes: Sequence[ToolOutcome], teller: Teller, room: int) -> set[int]:
+def _picked(order: Sequence[int], outcomes: Sequence[ToolOutcome], teller: Teller, room: int) -> set[int]:
     """The places of the calls that are told; one at least."""
     kept: set[int] = set()
-    for index in _by_worth(outcomes):
+    for index in order:
         room -= min(weight(teller(outcomes[index], _MOST)), _ENOUGH) + _APART
         if room < 0 and kept:
             break
