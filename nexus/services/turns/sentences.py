@@ -71,7 +71,7 @@ def sentences(text: str) -> Iterator[str]:
     can be told, not after an abbreviation. What has neither letters nor figures is no sentence. Of a text of more than
     20,000 characters those in the middle are left out.
     """
-    text = escape.canonical(_both_ends(text))
+    text = escape.canonical(both_ends(text))
     start = 0
     for end in _ENDS.finditer(text):
         if end[0].startswith(".") and _goes_on(text, start, end):
@@ -88,7 +88,8 @@ def is_blank(text: str) -> bool:
     return not (_WORD.search(text) or one_line(text[:_FIRST]))
 
 
-def _both_ends(text: str) -> str:
+def both_ends(text: str) -> str:
+    """What is looked at of a text of any size."""
     if len(text) <= _FIRST + _LAST:
         return text
     return f"{text[: between_words(text, _FIRST)]} {GAP}\n{text[between_words(text, len(text) - _LAST) :]}"
