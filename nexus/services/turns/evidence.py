@@ -8,14 +8,22 @@ more of its numbers, and more than half of them, are in the turn in no spelling.
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from nexus.services.turns.digest import has_figure
+from nexus.services.turns.excuses import excuses_in
 from nexus.services.turns.facts import TurnFacts
+from nexus.services.turns.fallback import summarise_by_rules
 from nexus.services.turns.language import LATIN, differ, language_of, letters_of, likely_languages_of, name_of
+from nexus.services.turns.sentences import weight
 
 _NUMBER: Final = re.compile(r"\d[\d.,'’\u00a0\u202f]*\d")
 _MOST_UNKNOWN: Final = 2
+# So many bytes fit into any prompt.
+_SURELY_WHOLE: Final = 12_000
+# Which part of the weight of a brief summary by rules a detailed one has at least.
+_LEAST_PART: Final = 2
 
 
 def figures(text: str) -> frozenset[str]:
@@ -31,10 +39,18 @@ class Evidence:
     Attributes:
         language: of what the user said, or of its letters; None where neither is clear.
         figures: in everything that was said and done.
+        excuses: that were made in the turn itself.
+        least: the weight that a detailed summary has at least.
+        has_figures: there are some in the answer or in results.
+        has_calls: tools were called.
     """
 
     language: str | None
     figures: frozenset[str]
+    excuses: frozenset[str] = frozenset()
+    least: int = 0
+    has_figures: bool = False
+    has_calls: bool = False
 
     def fault_of(self, texts: Sequence[str], detailed: str) -> str | None:
         """What is wrong with the language of these texts, or with the figures of one; None for nothing."""
@@ -48,19 +64,40 @@ class Evidence:
             return f"{unknown} of {len(named)} numbers are not in the turn"
         return None
 
+    def lack_of(self, texts: Sequence[str], detailed: str, *, deeds: bool) -> str | None:
+        """What is missing in a summary with these texts, that tells deeds or none; None for nothing."""
+        if weight(detailed) < self.least:
+            return "it leaves out nearly everything"
+        if self.has_figures and not any(map(has_figure, texts)):
+            return "it names no number, and the turn holds some"
+        if self.has_calls and not deeds:
+            return "it tells neither actions nor results, and tools were called"
+        return None
+
 
 def evidence_of(facts: TurnFacts) -> Evidence:
     """What the facts of a turn say."""
     calls = [call for item in facts.said for call in item.calls]
-    everything = [
-        facts.goal,
-        facts.workspace,
-        *(item.content for item in facts.rounds),
-        *(item.text for item in facts.said),
-        *(item.tool for item in facts.said),
-        *(text for call in calls for text in (call.name, call.raw_arguments)),
-    ]
-    return Evidence(_language(facts), figures("\n".join(everything)))
+    everything = "\n".join(
+        [
+            facts.goal,
+            facts.workspace,
+            *(item.content for item in facts.rounds),
+            *(item.text for item in facts.said),
+            *(item.tool for item in facts.said),
+            *(text for call in calls for text in (call.name, call.raw_arguments)),
+        ]
+    )
+    evidence = Evidence(_language(facts), figures(everything), excuses_in(everything))
+    if weight(everything) > _SURELY_WHOLE:
+        return evidence
+    came = [facts.answer, *(item.text for item in facts.said if item.speaker == "tool")]
+    return replace(
+        evidence,
+        least=weight(summarise_by_rules(facts).brief) // _LEAST_PART,
+        has_figures=any(map(figures, came)),
+        has_calls=bool(calls),
+    )
 
 
 def _language(facts: TurnFacts) -> str | None:

@@ -17,6 +17,7 @@ from nexus.core.errors import NexusError
 from nexus.core.turns import Structured, Summaries
 from nexus.services.turns.cutting import leading
 from nexus.services.turns.evidence import Evidence
+from nexus.services.turns.excuses import excuse_of, failure_of
 
 SCHEMA_NAME: Final = "turn_summary"
 _TEXT: Final = {"type": "string"}
@@ -39,8 +40,6 @@ _THOUGHT_BEGINS: Final = re.compile(r"\s*<think(ing)?>", re.IGNORECASE)
 _THOUGHT_ENDS: Final = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 # How many openings of an object are tried: text in front may have some.
 _MOST_OPENINGS: Final = 50
-_FAILED: Final = re.compile(r"summary generation failed", re.IGNORECASE)
-_REFUSED: Final = re.compile(r"\W*(i['’]m sorry|i am sorry|sorry,|i can(no|['’])t |as an ai\b)", re.IGNORECASE)
 _PLACEHOLDER: Final = re.compile(
     r"<[^<>]*>|\[[^\[\]]*\]|\W*|(a |the )?(string|text|brief|detailed|overview|summary|none|null|n/?a|todo)\W*"
     r"|(a |brief |detailed )?\d ?([-–]|to) ?\d sentences?\b.*",
@@ -110,10 +109,7 @@ def read_reply(text: str, evidence: Evidence) -> Reply:
         NonsenseError: there is none.
     """
     answer = _validated(_found(text))
-    shown = answer.brief, answer.detailed, answer.structured.overview
-    # Nowhere, since every part of it may be shown.
-    failed = "it says that it failed" if _FAILED.search(answer.model_dump_json()) else None
-    if fault := failed or _empty(shown) or evidence.fault_of(shown, answer.detailed):
+    if fault := _fault_of(answer, evidence):
         raise NonsenseError(fault)
     summaries = Summaries(
         # What a shorter one leaves out is in the other.
@@ -167,11 +163,17 @@ def _validated(value: dict[str, Any]) -> _SummaryAnswer:
         raise NonsenseError(f"{place}: {fault['msg']}") from None
 
 
-def _empty(texts: tuple[str, ...]) -> str | None:
-    """What is wrong with texts that are some, and say nothing."""
-    for text in texts:
-        if _REFUSED.match(text):
-            return "it is a refusal"
-        if _PLACEHOLDER.fullmatch(text):
-            return "it repeats the form instead of filling it in"
-    return None
+def _fault_of(answer: _SummaryAnswer, evidence: Evidence) -> str | None:
+    """What is wrong with what is said, if something is."""
+    said = answer.structured
+    told = answer.brief, answer.detailed, said.overview
+    lists = said.actions, said.results, said.decisions, said.next_steps, answer.insights
+    entries = [entry for items in lists for entry in items]
+    faults = (
+        *(excuse_of(text, evidence.excuses) for text in told),
+        *(failure_of(text, evidence.excuses) for text in entries),
+        "it repeats the form instead of filling it in" if any(map(_PLACEHOLDER.fullmatch, told)) else None,
+        evidence.fault_of(told, answer.detailed),
+        evidence.lack_of([*told, *entries], answer.detailed, deeds=bool(said.actions or said.results)),
+    )
+    return next(filter(None, faults), None)

@@ -54,6 +54,7 @@ NONSENSE = {
     "empty fields": changed(brief=" ", detailed=""),
     "the form": changed(brief="...", detailed="..."),
     "words of failure": BEHAVIOURS["failure_words"](),
+    "next to nothing": changed(brief="ok", detailed="ok"),
 }
 
 

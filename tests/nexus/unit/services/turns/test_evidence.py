@@ -139,3 +139,23 @@ def test_any_text(asked: str, said: str) -> None:
     """What a turn says is never an invention."""
     evidence = evidence_of(Run(asked).answer(said).facts)
     assert evidence.fault_of([], said) is None
+
+
+def test_what_a_summary_has_at_least() -> None:
+    """Half of the weight of a brief one by rules, figures where there are some, and deeds where there were calls."""
+    run = session("English")[2]
+    evidence = evidence_of(run.facts)
+    assert evidence.least > 40
+    told = "The risk is lower, the reviews say, in all of the patients that they have."
+    assert evidence.lack_of([told], told[: evidence.least - 1], deeds=True) == "it leaves out nearly everything"
+    told = told.ljust(evidence.least)
+    assert evidence.lack_of([told, "in none"], told, deeds=True) == "it names no number, and the turn holds some"
+    assert evidence.lack_of([told, "14%"], told, deeds=False)
+    assert evidence.lack_of([told, "14%"], told, deeds=True) is None
+
+
+def test_what_is_not_asked_of_a_summary() -> None:
+    """Figures and deeds of a turn without them, and anything of one that may be read in parts: a part may have none."""
+    assert evidence_of(Run("Hello").answer("Hi!").facts).lack_of(["A greeting."], "A greeting.", deeds=False) is None
+    long = Run("Read it.").call("read", {}, "Page 123. " * 2_000).answer("There are 123 pages.")
+    assert evidence_of(long.facts).lack_of(["-"], "-", deeds=False) is None

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from nexus.services.turns.evidence import Evidence, evidence_of
 from nexus.services.turns.reply import SCHEMA, NonsenseError, Reply, read_reply
 from tests.nexus.support.sample_turns import CHINESE, ENGLISH, summary_of
+from tests.nexus.unit.services.turns.runs import Run
 
 EVIDENCE = evidence_of(ENGLISH)
 ANY = Evidence(None, frozenset())
@@ -170,6 +171,10 @@ class TestNonsense:
             ({"structured": structured(results=["summary generation failed"])}, "it says that it failed"),
             ({"brief": "I'm sorry, but I can't help with that."}, "it is a refusal"),
             ({"detailed": "As an AI language model, I have no access."}, "it is a refusal"),
+            ({"structured": structured(overview="Failed to generate summary.")}, "it is a refusal"),
+            ({"detailed": "Literature was found."}, "it leaves out nearly everything"),
+            ({"brief": "ok", "detailed": "ok", "structured": structured(overview="ok")}, "it leaves out nearly"),
+            ({"structured": structured(actions=[], results=[])}, "it tells neither actions nor results"),
         ],
     )
     def test_fields_that_are_none(self, fields: dict[str, Any], said_of_it: str) -> None:
@@ -184,6 +189,27 @@ class TestNonsense:
         for fields in ({"brief": foreign}, {"detailed": foreign}, {"structured": structured(overview=foreign)}):
             assert fault(said(**fields)) == "it is in Chinese, and the user writes in English"
         assert fault(said(), evidence_of(CHINESE)) == "it is in English, and the user writes in Chinese"
+
+    def test_no_figure_anywhere(self) -> None:
+        """Of a turn whose results have some; one anywhere is enough."""
+        silent = {
+            "brief": "It found some articles.",
+            "detailed": "The user asked about the inhibitors and the heart, and a search found articles about it. " * 2,
+            "structured": structured(actions=["It searched."], results=["Articles"]),
+            "insights": [],
+        }
+        assert fault(said(**silent)) == "it names no number, and the turn holds some"
+        assert read(said(**{**silent, "insights": ["HR 0.86"]}))
+
+    def test_a_turn_about_failures(self) -> None:
+        """What it says itself may be told."""
+        asked = "Why does the old system store the words 'Summary generation failed', or 'Sorry, I can't help you'?"
+        told = {
+            "brief": "Sorry, I can't help you: that and other words are stored.",
+            "detailed": "The user asked why the old system stores 'Summary generation failed' in place of a summary.",
+        }
+        assert read_reply(said(**told), evidence_of(Run(asked).facts))
+        assert fault(said(**told)) == "it is a refusal"
 
     def test_figures_from_nowhere(self) -> None:
         """More of them than counting and adding explains."""
