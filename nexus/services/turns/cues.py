@@ -11,12 +11,13 @@ from typing import Final
 from nexus.services.turns.digest import excerpt
 from nexus.services.turns.sentences import both_ends, sentences
 
+# Of texts in lower case: to ignore the case takes several times as long.
 _BECAUSE: Final = (
     r"\b(?:because|so that|in order to|since(?! \d)|weil|damit|parce que|puisque|afin d|porque|ya que|para que)"
     r"|因为|由于|以便|为了"
 )
 _PLAN: Final = (
-    r"(?:(?:I|we)(?:['’]ll| will)|let(?:['’]s| me(?! know))|(?:am|are|['’]m|['’]re) going to|ich werde|je vais|voy a)"
+    r"(?:(?:i|we)(?:['’]ll| will)|let(?:['’]s| me(?! know))|(?:am|are|['’]m|['’]re) going to|ich werde|je vais|voy a)"
 )
 DECISION: Final = re.compile(
     r"\b(?:decid(?:e|es|ed|ing|í|ido|imos)|decision|cho(?:ose|oses|osing|se|sen)|opt(?:ed|ing) for|settled on"
@@ -28,7 +29,6 @@ DECISION: Final = re.compile(
     # Not without bounds: a text may be nothing but such beginnings.
     rf"|{_PLAN}\b(?=[^.!?\n]{{0,99}}(?:\b(?:first|before|zuerst|d['’]abord|primero)\b|{_BECAUSE})))\b"
     r"|决定|选择|选用|采用|改用|打算|我们?[将会]?先",
-    re.IGNORECASE,
 )
 NEXT_STEP: Final = re.compile(
     r"\b(?:next steps?|next(?=[,:])|as a next|remains? to|still (?:to|needs?|has to|have to)|follow[- ]up|to[- ]do"
@@ -37,9 +37,8 @@ NEXT_STEP: Final = re.compile(
     r"|prochaines? étapes?|étapes? suivantes?|reste à|recommand(?:e|é|ons)"
     r"|próximos? pasos?|siguientes? pasos?|falta por|queda por|recomiend[ao])\b"
     r"|下一步|接下来|后续|待办|仍需|还需|有待|建议",
-    re.IGNORECASE,
 )
-_REASON = re.compile(_BECAUSE, re.IGNORECASE)
+_REASON = re.compile(_BECAUSE)
 _QUESTION = re.compile(r"[?？]\W*\Z")
 
 
@@ -51,8 +50,8 @@ def announced(texts: Iterable[str], cue: re.Pattern[str], *, most: int, room: in
     found: dict[str, None] = {}
     for text in map(both_ends, texts):
         # Most texts have no cue anywhere, and need not be taken apart.
-        for sentence in sentences(text) if cue.search(text) else ():
-            if cue.search(sentence) and not _QUESTION.search(sentence[-8:]):
+        for sentence in sentences(text) if cue.search(text.lower()) else ():
+            if cue.search(sentence.lower()) and not _QUESTION.search(sentence[-8:]):
                 found[sentence] = None
-    taken = set(sorted(found, key=lambda sentence: not _REASON.search(sentence))[:most])
+    taken = set(sorted(found, key=lambda sentence: not _REASON.search(sentence.lower()))[:most])
     return list(dict.fromkeys(excerpt(sentence, room) for sentence in found if sentence in taken))
