@@ -1,12 +1,11 @@
 """What a summary of a turn is held against: the language of the user, and the figures that the turn holds. Pure.
 
 A summary in another language is no summary for this user. Whether it invents figures cannot be told for sure, since
-counts, sums and rounded values are figures that stand nowhere in a turn; so it is taken to invent only when three or
-more of its numbers, and more than half of them, are in the turn in no spelling.
+counts and sums are figures that stand nowhere in a turn; so a text is taken to invent only when three or more of its
+numbers, and more than half of them, are in the turn neither in any spelling nor rounded. For each number that the turn
+has in words, one more may be unknown.
 """
 
-import re
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -16,20 +15,14 @@ from nexus.services.turns.excuses import excuses_in
 from nexus.services.turns.facts import TurnFacts
 from nexus.services.turns.fallback import summarise_by_rules
 from nexus.services.turns.language import LATIN, differ, language_of, letters_of, likely_languages_of, name_of
+from nexus.services.turns.numbers import figures, number_words, spelling, spellings
 from nexus.services.turns.sentences import weight
 
-_NUMBER: Final = re.compile(r"\d[\d.,'’\u00a0\u202f]*\d")
 _MOST_UNKNOWN: Final = 2
 # So many bytes fit into any prompt.
 _SURELY_WHOLE: Final = 12_000
 # Which part of the weight of a brief summary by rules a detailed one has at least.
 _LEAST_PART: Final = 2
-
-
-def figures(text: str) -> frozenset[str]:
-    """The numbers of two digits or more, however they are grouped and pointed: 0.86 is 0,86 and 86, 45,678 is 45678."""
-    found = ("".join(filter(str.isdigit, number)) for number in _NUMBER.findall(unicodedata.normalize("NFKC", text)))
-    return frozenset(digits.lstrip("0") for digits in found if len(digits.lstrip("0")) > 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +31,8 @@ class Evidence:
 
     Attributes:
         language: of what the user said, or of its letters; None where neither is clear.
-        figures: in everything that was said and done.
+        figures: in everything that was said and done, as `spellings` has them.
+        number_words: how many numbers are in words there.
         excuses: that were made in the turn itself.
         least: the weight that a detailed summary has at least.
         has_figures: there are some in the answer or in results.
@@ -47,6 +41,7 @@ class Evidence:
 
     language: str | None
     figures: frozenset[str]
+    number_words: int = 0
     excuses: frozenset[str] = frozenset()
     least: int = 0
     has_figures: bool = False
@@ -58,10 +53,11 @@ class Evidence:
         for language in filter(None, (*map(language_of, texts), letters_of(detailed))):
             if expected and differ(language, expected):
                 return f"it is in {name_of(language)}, and the user writes in {name_of(expected)}"
-        named = figures(detailed)
-        unknown = len(named - self.figures)
-        if unknown > _MOST_UNKNOWN and 2 * unknown > len(named):
-            return f"{unknown} of {len(named)} numbers are not in the turn"
+        for text in texts:
+            named = figures(text)
+            unknown = sum(spelling(figure) not in self.figures for figure in named)
+            if unknown > _MOST_UNKNOWN + self.number_words and 2 * unknown > len(named):
+                return f"{unknown} of {len(named)} numbers are not in the turn"
         return None
 
     def lack_of(self, texts: Sequence[str], detailed: str, *, deeds: bool) -> str | None:
@@ -88,7 +84,7 @@ def evidence_of(facts: TurnFacts) -> Evidence:
             *(text for call in calls for text in (call.name, call.raw_arguments)),
         ]
     )
-    evidence = Evidence(_language(facts), figures(everything), excuses_in(everything))
+    evidence = Evidence(_language(facts), spellings(everything), number_words(everything), excuses_in(everything))
     if weight(everything) > _SURELY_WHOLE:
         return evidence
     came = [facts.answer, *(item.text for item in facts.said if item.speaker == "tool")]

@@ -42,7 +42,8 @@ _THOUGHT_ENDS: Final = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 _MOST_OPENINGS: Final = 50
 _PLACEHOLDER: Final = re.compile(
     r"<[^<>]*>|\[[^\[\]]*\]|\W*|(a |the )?(string|text|brief|detailed|overview|summary|none|null|n/?a|todo)\W*"
-    r"|(a |brief |detailed )?\d ?([-–]|to) ?\d sentences?\b.*",
+    r"|(a |brief |detailed )?(\d|two|five) ?([-–]|to|or) ?(\d|three|eight) sentences?"
+    r"(\W*|\W+(that )?(keep|at most)\b.*)",
     re.IGNORECASE | re.DOTALL,
 )
 
@@ -173,7 +174,8 @@ def _fault_of(answer: _SummaryAnswer, evidence: Evidence) -> str | None:
         *(excuse_of(text, evidence.excuses) for text in told),
         *(failure_of(text, evidence.excuses) for text in entries),
         "it repeats the form instead of filling it in" if any(map(_PLACEHOLDER.fullmatch, told)) else None,
-        evidence.fault_of(told, answer.detailed),
+        # Entries are taken together: one by itself may be no more than a name or a title.
+        evidence.fault_of([*told, "\n".join(entries)], answer.detailed),
         evidence.lack_of([*told, *entries], answer.detailed, deeds=bool(said.actions or said.results)),
     )
     return next(filter(None, faults), None)

@@ -188,6 +188,12 @@ class TestNonsense:
         foreign = summary_of(CHINESE)["detailed"]
         for fields in ({"brief": foreign}, {"detailed": foreign}, {"structured": structured(overview=foreign)}):
             assert fault(said(**fields)) == "it is in Chinese, and the user writes in English"
+        entries = ["使用关键词搜索数据库，共找到一百五十六篇相关文献"]
+        given = {"structured": structured(actions=[], results=entries), "insights": entries}
+        assert fault(said(**given)) == "it is in Chinese, and the user writes in English"
+        assert read(
+            said(structured=structured(actions=["Searched for it with the terms that were given."], results=entries))
+        )
         assert fault(said(), evidence_of(CHINESE)) == "it is in English, and the user writes in Chinese"
 
     def test_no_figure_anywhere(self) -> None:
@@ -201,12 +207,18 @@ class TestNonsense:
         assert fault(said(**silent)) == "it names no number, and the turn holds some"
         assert read(said(**{**silent, "insights": ["HR 0.86"]}))
 
+    def test_words_that_are_in_the_form(self) -> None:
+        """A text that begins with them may go on with what took place."""
+        brief = "6 to 8 sentences were cut."
+        assert read(said(brief=brief)).summaries.brief == brief
+
     def test_a_turn_about_failures(self) -> None:
         """What it says itself may be told."""
         asked = "Why does the old system store the words 'Summary generation failed', or 'Sorry, I can't help you'?"
         told = {
             "brief": "Sorry, I can't help you: that and other words are stored.",
             "detailed": "The user asked why the old system stores 'Summary generation failed' in place of a summary.",
+            "structured": structured(results=[]),
         }
         assert read_reply(said(**told), evidence_of(Run(asked).facts))
         assert fault(said(**told)) == "it is a refusal"
@@ -214,7 +226,13 @@ class TestNonsense:
     def test_figures_from_nowhere(self) -> None:
         """More of them than counting and adding explains."""
         detailed = "It found 9,431 articles, 872 reviews and 5,519 patients, with an HR of 0.77."
-        assert fault(said(detailed=detailed)) == "4 of 4 numbers are not in the turn"
+        for fields in (
+            {"detailed": detailed},
+            {"brief": detailed},
+            {"structured": structured(overview=detailed)},
+            {"structured": structured(results=[detailed]), "insights": []},
+        ):
+            assert "numbers are not in the turn" in fault(said(**fields))
 
 
 def test_the_schema_is_what_is_read() -> None:
