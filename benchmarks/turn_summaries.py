@@ -72,3 +72,22 @@ BY_HAND: Final = (
         source="model",
     ),
 )
+
+# What a model is asked for besides: a few short statements on each turn.
+INSIGHTS: Final = (
+    (
+        "PubMed has 156 articles on SGLT2 inhibitors and outcomes.",
+        "The earliest is of 2008.",
+        "No filter has been applied yet.",
+    ),
+    (
+        "15 of 156 articles are systematic reviews since 2018.",
+        "10 of them are behind a paywall.",
+        "5 full texts are at hand.",
+    ),
+    (
+        "The pooled HR for MACE is 0.86 (95% CI 0.80-0.93).",
+        "All 5 reviews agree.",
+        "Nobody has judged their quality.",
+    ),
+)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.turn_session import Row, literature
-from benchmarks.turn_summaries import BY_HAND
+from benchmarks.turn_summaries import BY_HAND, INSIGHTS
 from nexus.core.turns import LEVELS, Level, Summaries, Turn
 from nexus.services.context.remembered import Remembered, read_turns, turns_block
 from nexus.services.context.transcript import said_in_rows
@@ -22,6 +22,8 @@ from tests.nexus.support.tokens import tokens
 from tests.nexus.unit.services.turns.literature import english
 
 SESSIONS: Final = (10, 100, 500)
+# A turn's summaries and insights.
+Said = tuple[Summaries, tuple[str, ...]]
 BEGAN: Final = datetime(2026, 1, 5, 9, tzinfo=UTC)
 
 
@@ -52,29 +54,30 @@ def writers() -> Table:
     table.add_column("summaries")
     for column in (*LEVELS, "brief ÷ detailed"):
         table.add_column(column, justify="right")
-    written = {
+    written: dict[str, Sequence[Said]] = {
         "by rules, 100 turns": _by_rules(list(literature(100))),
         "by rules, 3 small turns": _by_rules([run.rows for run in english()]),
-        "by hand, as a model is asked to, the same 3": BY_HAND,
+        "by hand, as a model is asked to, the same 3": list(zip(BY_HAND, INSIGHTS, strict=True)),
     }
-    for name, summaries in written.items():
-        cost = {level: _tokens_of_block(summaries, level) for level in LEVELS}
-        shares = (f"{cost[level] / len(summaries):.0f}" for level in LEVELS)
+    for name, said in written.items():
+        cost = {level: _tokens_of_block(said, level) for level in LEVELS}
+        shares = (f"{cost[level] / len(said):.0f}" for level in LEVELS)
         table.add_row(name, *shares, f"{cost['brief'] / cost['detailed']:.2f}")
     return table
 
 
-def _by_rules(runs: Sequence[Sequence[Row]]) -> list[Summaries]:
-    return [summarise_by_rules(read_facts(run)) for run in runs]
+def _by_rules(runs: Sequence[Sequence[Row]]) -> list[Said]:
+    """Rules find no insights."""
+    return [(summarise_by_rules(read_facts(run)), ()) for run in runs]
 
 
-def _tokens_of_block(summaries: Sequence[Summaries], level: Level) -> int:
-    turns = [_turn(number, item).model_dump() for number, item in enumerate(summaries, start=1)]
+def _tokens_of_block(said: Sequence[Said], level: Level) -> int:
+    turns = [_turn(number, *item).model_dump() for number, item in enumerate(said, start=1)]
     (block,) = turns_block(Remembered(level=level, turns=read_turns(turns, level)[0]))
     return tokens(block.text)
 
 
-def _turn(number: int, summaries: Summaries) -> Turn:
+def _turn(number: int, summaries: Summaries, insights: tuple[str, ...]) -> Turn:
     return Turn(
         id=f"turn_{number}_0",
         turn_number=number,
@@ -83,6 +86,7 @@ def _turn(number: int, summaries: Summaries) -> Turn:
         run_id=f"run_{number}",
         timestamp=BEGAN,
         summaries=summaries,
+        insights=insights,
     )
 
 
