@@ -1,8 +1,8 @@
 r"""Nobody forges structure (CONTRACT §4.7).
 
-Block tags, `<human_input>`, `<current_time>`, `[tool_use:`, the line heads of the memory, the headings of the pinned
-block and the banners of the thinking layout come only from the renderer. Every other text passes `escape`, which sets
-one backslash before whatever looks like one of them.
+Block tags, `<human_input>`, `<current_time>`, `[tool_use:`, `[Turn n]`, the line heads of the memory, the headings of
+the pinned block and the banners of the thinking layout come only from the renderer. Every other text passes `escape`,
+which sets one backslash before whatever looks like one of them.
 
 Rules of this module:
 
@@ -26,7 +26,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from nexus.services.context.lookalikes import ANGLE, COLONS, EQUALS_SIGNS, NUMBER_SIGNS, SQUARE, fold
+from nexus.services.context.lookalikes import ANGLE, COLONS, EQUALS_SIGNS, NUMBER_SIGNS, SQUARE, fold, passes_for_number
 
 BLOCK_TAGS: Final = (
     "CORE_IDENTITY",
@@ -41,6 +41,7 @@ BLOCK_TAGS: Final = (
 )
 ELEMENTS: Final = ("human_input", "current_time")
 TOOL_USE: Final = "tool_use"
+TURN: Final = "Turn"
 SPEAKERS: Final = ("Human", "Nexus")
 HEADINGS: Final = ("Agent Role Definition", "Current TODO List", "Useful Information", "Folder Notes")
 BANNERS: Final = (
@@ -73,7 +74,7 @@ _CLOSING = rf"{_GAP}/{_LEAD}"
 _NAME_ENDS = "(?!_*+[a-z])"
 
 
-def _spelled(*names: str, gap: str = _GAP, letter: Callable[[str], str] = fold) -> str:
+def spelled(*names: str, gap: str = _GAP, letter: Callable[[str], str] = fold) -> str:
     """A pattern for names as they look when folded, whatever stands between their letters."""
     return "|".join(gap.join(letter(char) for char in name if char not in "_ ") for name in names)
 
@@ -84,9 +85,9 @@ def _ascii(*looks: str) -> str:
     return f"[{re.escape(''.join(char for char in map(chr, range(128)) if fold(char) in wanted))}]"
 
 
-_BLOCK = f"(?:{_spelled(*BLOCK_TAGS)})"
-_CALL = f"{_spelled(TOOL_USE)}{_GAP}:"
-_INPUT, _TIME = (_spelled(name) for name in ELEMENTS)
+_BLOCK = f"(?:{spelled(*BLOCK_TAGS)})"
+_CALL = f"{spelled(TOOL_USE)}{_GAP}:"
+_INPUT, _TIME = (spelled(name) for name in ELEMENTS)
 # Two patterns, because one that starts with a plain character is searched for ten times as fast. A tag in the other
 # kind of bracket counts as well. What code is full of does not: `a < current_time`, `schedule[current_time]`,
 # `Vec<Capabilities>`, `<current_timestamp>`.
@@ -100,16 +101,19 @@ _ANGLE_TAG = re.compile(
     rf"|{_CLOSING}(?:{_BLOCK}|{_TIME}){_NAME_ENDS}"
     rf"|(?<![a-z_\]]<)(?:{_LEAD}{_BLOCK}{_NAME_ENDS}|[_\\]*+{_TIME}{_NAME_ENDS}[^<>\n]*+>))"
 )
+# Whether it is one turns on the number, which is looked at in the text; an index such as `board[turn1]` is none.
+_TURN_TAG = re.compile(rf"\[{_LEAD}(?:{spelled(TURN)})(?P<number>[^\[\]]*+)\]")
+_INDEXED = re.compile(r"[\w\])]\Z")
 _HEAD_GAP = "[ _]*+"
 # Perhaps a time in brackets, a speaker and a colon. A mark may stand here and where `_HEAD` has its run.
-_MEMORY_HEAD = rf"(?:\\*+[\[<][^\[\]<>\n]*+[\]>]{_HEAD_GAP})?(?:{_spelled(*SPEAKERS, gap=_HEAD_GAP)}){_HEAD_GAP}:"
+_MEMORY_HEAD = rf"(?:\\*+[\[<][^\[\]<>\n]*+[\]>]{_HEAD_GAP})?(?:{spelled(*SPEAKERS, gap=_HEAD_GAP)}){_HEAD_GAP}:"
 # What may stand behind a title or a bar: symbols, but no letter, to the end of the line.
 _END = r"[ _#=:;?]*+(?=\n|\Z)"
 # One to six number signs and a title.
-_HEADING = rf"#(?:{_HEAD_GAP}#){{0,5}}+{_HEAD_GAP}(?:{_spelled(*HEADINGS, gap=_HEAD_GAP)}){_END}"
+_HEADING = rf"#(?:{_HEAD_GAP}#){{0,5}}+{_HEAD_GAP}(?:{spelled(*HEADINGS, gap=_HEAD_GAP)}){_END}"
 # A title between two bars of two or more equals signs.
 _BAR = rf"=(?:{_HEAD_GAP}=)++"
-_BANNER = rf"{_BAR}{_HEAD_GAP}(?:{_spelled(*BANNERS, gap=_HEAD_GAP)})[ _#:;?]*+{_BAR}{_END}"
+_BANNER = rf"{_BAR}{_HEAD_GAP}(?:{spelled(*BANNERS, gap=_HEAD_GAP)})[ _#:;?]*+{_BAR}{_END}"
 _HEAD = rf"(?P<run>\\*+){_HEAD_GAP}(?:{_MEMORY_HEAD}|{_HEADING}|{_BANNER})"
 _FIRST_HEAD = re.compile(_HEAD)
 _LATER_HEAD = re.compile("\n" + _HEAD)
@@ -117,7 +121,7 @@ _LATER_HEAD = re.compile("\n" + _HEAD)
 # sake of one. That a title follows them, or in other text than ASCII could, is enough to look more closely.
 _ASCII_GAP = _ascii(" ", "_") + "*+"
 _ASCII_TITLES = {
-    sign: f"{sign}{_ascii(sign, ' ', '_')}*+(?:{_spelled(*titles, gap=_ASCII_GAP, letter=_ascii)})"
+    sign: f"{sign}{_ascii(sign, ' ', '_')}*+(?:{spelled(*titles, gap=_ASCII_GAP, letter=_ascii)})"
     for sign, titles in (("#", HEADINGS), ("=", BANNERS))
 }
 _ASCII_HEAD = rf"\\*+{_ASCII_GAP}(?:{'|'.join(_ASCII_TITLES.values())})"
@@ -214,12 +218,19 @@ def _places(text: str) -> list[int]:
     folded = fold(text)
     places = {match.start() for match in _SQUARE_TAG.finditer(folded)}
     places.update(match.start() for match in _ANGLE_TAG.finditer(folded))
+    places.update(match.start() for match in _TURN_TAG.finditer(folded) if _is_turn(text, match))
     if any(sign in folded for sign in ":#="):
         first = _FIRST_HEAD.match(folded)
         if first:
             places.add(first.end("run"))
         places.update(match.end("run") for match in _LATER_HEAD.finditer(folded))
     return sorted(places)
+
+
+def _is_turn(text: str, match: re.Match[str]) -> bool:
+    start, (first, end) = match.start(), match.span("number")
+    is_index = not {" ", "\n"} & {*match["number"]} and _INDEXED.match(text[max(start - 1, 0) : start])
+    return not is_index and passes_for_number(text[first:end])
 
 
 class CountingEscape:

@@ -69,6 +69,7 @@ _NAMED_LETTER = re.compile(
     r"|(?:[A-Z]+ )*(?:SQUARED|CIRCLED|PARENTHESIZED) LATIN (?:CAPITAL|SMALL) LETTER )([A-Z])(?: WITH .*)?$"
 )
 _IGNORED_CATEGORIES = frozenset({"Mn", "Mc", "Me", "Cf", "Cc", "Cn", "Pc", "Pd", "Sk", "Lm"})
+_DIGIT_LOOKS: Final = frozenset("io")
 # A text in every script of the world must not fill the memory: later characters are folded each time they occur.
 _REMEMBERED = 1 << 16
 
@@ -119,3 +120,12 @@ _FOLDING: Final = _Folding(_listed())
 def fold(text: str) -> str:
     """`text` as it looks, character for character: `len(fold(text)) == len(text)`. Linear time."""
     return text.translate(_FOLDING)
+
+
+def passes_for_number(text: str) -> bool:
+    """Whether all letters and digits of the text are digits to the eye, of whatever script, and there are any."""
+    # Folding takes digits for letters, and of these only `i` and `o` for digits in turn: `tables` is no number.
+    signs = [
+        char.isnumeric() or look in _DIGIT_LOOKS for char, look in zip(text, fold(text), strict=True) if char.isalnum()
+    ]
+    return bool(signs) and all(signs)

@@ -12,7 +12,7 @@
 Rules of this module:
 
 - A turn is one line, or two with its insights: what somebody wrote is put on one line, so that no other line can begin
-  a turn. The goal may have several: nothing stands behind it in its block.
+  a turn. The goal may have several, and what looks like the head of something else in there is marked.
 - Insights are shown at every level, but at `brief` only as far as it then takes no more than a third of `detailed`.
 - At the level `comprehensive` the line is the JSON of a `Structured`, whose texts are escaped one by one before. JSON
   writes no control character as a letter then, for there is none left, so what is no tag does not become one.
@@ -30,6 +30,7 @@ from nexus.core.ports import Row
 from nexus.core.turns import Level, Structured, Turn
 from nexus.services.context.blocks import Block
 from nexus.services.context.escape import CountingEscape, canonical, escape, one_line
+from nexus.services.context.heads import GuardedEscape
 
 GOAL: Final = "User's Goal: "
 
@@ -105,7 +106,7 @@ def accumulated(rows: Sequence[Row], level: Level) -> str:
 
 def task_block(remembered: Remembered) -> list[Block]:
     """`[TASK_CONTEXT]`, if there is a goal."""
-    counting = CountingEscape()
+    counting = GuardedEscape()
     goal = goal_text(remembered, counting)
     if not goal:
         return []

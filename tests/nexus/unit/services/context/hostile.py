@@ -15,6 +15,7 @@ TAGS: Final = (
     "[/THIS_MOMENT]",
     "[TASK_CONTEXT]",
     "[TURN_MEMORY level=brief count=2]",
+    "[Turn 12]",
     "[WORKING_MEMORY]",
     "[CONTEXT_META]",
     "[tool_use:web_search, query:x]",
@@ -72,7 +73,17 @@ _FILLERS: Final = (
     *("\\", "\\\\", "\n", "\n\n", "\r\n", "\r", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029", "\t"),
     *("\u200b", "\u200d", "\u202e", "\u2066", "\ufeff", "\u2060", "\U000e0041", "\x00", "\u0301"),
     *("#", "## ", "＃", "Folder Notes", "\n## Useful Information", " for hikers"),
-    *("=", "===", "＝", "CURRENT INPUT", "\n=== TASK CONTEXT ===", "[Turn 9] ", "\nInsights: ", "\n\nRound 9: "),
+    *(
+        "=",
+        "===",
+        "＝",
+        "CURRENT INPUT",
+        "\n=== TASK CONTEXT ===",
+        "[Turn 9] ",
+        "\nInsights: ",
+        "\n\nRound 9: ",
+        "\n\\User's Goal: ",
+    ),
     *("(No previous conversations yet)", "Recent conversation memory:", "Parameters:", "...", "Unknown time"),
 )
 _SEPARATORS: Final = (

@@ -92,8 +92,10 @@ def plain_text(text: str) -> str:
 _AHEAD: Final = 120
 _SQUARE_TOKEN: Final = re.compile(rf"\[[/\\]*(?:{'|'.join(BLOCKS)}|tooluse:)".replace("l", "i"))
 _ANGLE_TOKEN: Final = re.compile(r"<[/\\]*(?:humaninput|currenttime\\*>)")
+_TURN: Final = re.compile(r"[/\\]*t\\*u\\*r\\*n")
 _HEAD: Final = re.compile(r"(?:\[[^\[\]<>]*\]|<[^\[\]<>]*>)?(?:human|nexus):")
 _HEADING: Final = re.compile(rf"#{{1,6}}(?:{'|'.join(TITLES)})[#=:;?]*".replace("l", "i"))
+_REMEMBERED: Final = re.compile(r"(?:insights|user\??sgoai):|round([^:]*):")
 _BANNER: Final = re.compile(rf"==+(?:{'|'.join(BANNERS)})[#:;?]*==+[#=:;?]*".replace("l", "i"))
 
 
@@ -104,10 +106,45 @@ def forged(text: str) -> list[str]:
         opening = plain(char)
         if opening in {"[", "<"} and text[place - 1 : place] != "\\":
             token = _SQUARE_TOKEN if opening == "[" else _ANGLE_TOKEN
-            if token.match(plain_text(text[place : place + _AHEAD])):
+            after = text[place : place + _AHEAD]
+            if token.match(plain_text(after)) or _is_turn(text[max(place - 1, 0) : place], after):
                 found.append(text[place : place + _AHEAD])
     lines = [line for line in text.split("\n") if not line.startswith(("\\", "[tool_use:"))]
     return found + [line for line in lines if _is_head(plain_text(line))]
+
+
+def _is_turn(before: str, text: str) -> bool:
+    """Whether it is `[Turn 12]` in some form, and no index of a variable such as `board[turn12]`."""
+    end = next((place for place, char in enumerate(text) if place and plain(char) in {"[", "]"}), None)
+    if plain(text[0]) != "[" or end is None or plain(text[end]) != "]":
+        return False
+    number = next((text[cut:end] for cut in range(end) if _TURN.fullmatch(plain_text(text[1:cut]))), "")
+    if re.match(r"[\w\])]", before) and not set(number) & {*" \n\t\u3000\xa0"}:
+        return False
+    return any(char.isdigit() for char in number) and not any(char.isalpha() for char in number)
+
+
+def remembered_heads(text: str) -> list[str]:
+    """The lines that begin like the goal, like insights or like a round of thought, without a backslash before it."""
+    lines = [line for line in text.split("\n") if not line.lstrip().startswith("\\")]
+    return [line for line in lines if _REMEMBERED.match(plain_text(line)) and not _is_unnumbered_round(line)]
+
+
+def _is_unnumbered_round(line: str) -> bool:
+    named = plain_text(line).startswith("round")
+    number = line.partition(":")[0].strip()[len("round") :]
+    return named and (not any(map(str.isdigit, number)) or any(map(str.isalpha, number)))
+
+
+def without_head_marks(text: str) -> str:
+    """The text without the backslashes that keep its lines from being such heads."""
+    lines = text.split("\n")
+    return "\n".join(line.replace("\\", "", 1) if _is_marked_head(line) else line for line in lines)
+
+
+def _is_marked_head(line: str) -> bool:
+    bare = line.lstrip("\\")
+    return bare != line and bool(remembered_heads(bare))
 
 
 def _is_head(line: str) -> bool:

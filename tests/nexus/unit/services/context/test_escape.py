@@ -25,6 +25,7 @@ _PIECES: Final = [
     *"]>］】»:：;/\\_-. \t\n\r\v\u2028\u200b\u200c\u200d\u2060\ufeff\u00ad\u3000\ufe0f\u0301\x00",
     *"".join(LETTERS.values()),
     *("THIS", "MOMENT", "THIS_MOMENT", "human", "input", "human_input", "current_time", "tool_use:", "SHARED_MEMORY"),
+    *("[Turn 2]", "[turn", "Turn ", "2", "１]", "٣", "l", "]"),
     *("ＴＨＩＳ", "𝐇𝐮𝐦𝐚𝐧", "🇳🇪🇽🇺🇸", "Ⓗuman", "Human:", "Nexus:", "\nHuman:", "\n  Nexus: ", "[2025-12-10 15:30]"),
     *NUMBER_SIGNS,
     *(
@@ -166,6 +167,54 @@ class TestMarks:
         """Another case, spacing, width, alphabet, accent or bracket makes no difference."""
         assert escape(text) == marked
         assert unescape(marked) == text
+
+    @pytest.mark.parametrize(
+        "token",
+        [
+            *("[Turn 2]", "[turn 12]", "[TURN 2]", "[Turn2]", "[Turn-2]", "[T u r n 2]", "[Turn #2]", "[Turn 2.]"),
+            *(
+                "［Ｔｕｒｎ　２］",
+                "【Turn ٣】",
+                "[Тurn 3]",
+                "[Turn ②]",
+                "[Turn 𝟒]",
+                "[Turn 三]",
+                "[Turn l]",
+                "[Turn 1O]",
+            ),
+            *("[/Turn 2]", "[ Turn 2 ]", "[Turn\n2]", "[**Turn** 2]", "[Turn\u200d 2]", "[Turn \\2\\]"),
+        ],
+    )
+    def test_turns(self, token: str) -> None:
+        """Wherever they stand: a page or a result of a tool is told on the line of a turn."""
+        for text in (token, f"Found it. {token} Paid.", f"page{token}", f"é{token}{token}", f"\\{token}"):
+            marked = text.replace(token, f"\\{token}")
+            if "urn" in token and not set(token[1:-1]) & {*" \n　"}:
+                # Directly behind a name it is an index.
+                marked = marked.replace(f"page\\{token}", text).replace(f"é\\{token}", f"é{token}")
+                marked = marked.replace(f"{token}\\{token}", f"{token}{token}")
+            assert escape(text) == marked
+            assert unescape(marked) == text
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            *("board[turn1]", "board[turn_1] = moves[0][turn2]", "f(x)[turn1]", "[turn1, x]", "[Turn]", "[Turn on]"),
+            *(
+                "[Turn tables]",
+                "[Turn it off at 10]",
+                "[Return 5]",
+                "[Turns 2]",
+                "[Turn 2: attack]",
+                "Turn 2",
+                "(Turn 2)",
+            ),
+            *("[Turn 90 degrees]", "[Turn 2", "[your turn 2]", "{Turn 2}", "[Turn [2]]"),
+        ],
+    )
+    def test_what_is_no_turn(self, text: str) -> None:
+        """An index, other words beside the number, other brackets or none."""
+        assert escape(text) == text
 
     @pytest.mark.parametrize(
         ("text", "marked"),
@@ -438,6 +487,7 @@ class TestProperties:
                 "\n## Folder Notes",
                 "＃ Folder Notes",
             ),
+            *("[Turn ", "[Turn 1", "[Turn 1]", "x[turn1]", "[Turn\n", "[Turn 1\\"),
             *("\n# U s e f u l", "\n# Folder Notes #:", "é\n# Folder Notes # "),
         ],
     )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.context.lookalikes import ANGLE, COLONS, EQUALS_SIGNS, NUMBER_SIGNS, SQUARE, fold
+from nexus.services.context.lookalikes import ANGLE, COLONS, EQUALS_SIGNS, NUMBER_SIGNS, SQUARE, fold, passes_for_number
 
 
 @pytest.mark.parametrize(
@@ -88,6 +88,18 @@ def test_chinese_and_japanese_letters_are_no_part_of_any_token() -> None:
     letters = "".join(map(chr, [*range(0x3041, 0x3097), *range(0x30A1, 0x30FB), *range(0x4E00, 0xA000)]))
 
     assert set(fold(letters)) == {"?"}
+
+
+@pytest.mark.parametrize("number", ["2", "12", " #3.", "２", "٣", "②", "三", "lO", "I", "1\u0301", "_0_"])
+def test_what_passes_for_a_number(number: str) -> None:
+    """Digits of any script, letters that are drawn as one, and signs around them."""
+    assert passes_for_number(number)
+
+
+@pytest.mark.parametrize("text", ["", " ", "#", "|", "two", "tables", "2nd", "x1", "1 or 2", "é"])
+def test_what_is_no_number(text: str) -> None:
+    """Other letters, although digits are folded to some, and no letters or digits at all."""
+    assert not passes_for_number(text)
 
 
 def test_every_latin_letter_with_a_mark_folds_to_its_letter() -> None:
