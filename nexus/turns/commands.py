@@ -144,9 +144,12 @@ def import_session(  # noqa: PLR0917  # typer makes options of them
         raise NexusError(f"{name_of(path)}: {error}") from None
     where = session_named(export.owner_key, export.session_id)
     found = run(settings, partial(standing, export=export))
-    if found.there and not found.begun:
+    if found.differs is not None:
         if not replace:
-            raise NexusError(f"{where}: {TurnsInTheWayError(found.there)}; --replace puts these in their place")
+            raise NexusError(
+                f"{where}: {TurnsInTheWayError(found.there, found.differs)}; --session OTHER keeps these beside them, "
+                "--replace puts these in their place"
+            )
         if not yes:
             question = f"Replace {turns(found.there)} of {where} by {turns(len(export.turns))}?"
             confirm(question, "--yes does it without asking")

@@ -28,8 +28,9 @@ _ABOVE_ALL: Final = 2**63 - 1
 class TurnsInTheWayError(NexusError):
     """The session has other turns than those that are to be imported."""
 
-    def __init__(self, there: int) -> None:
-        super().__init__(f"{there} other turn{' is' if there == 1 else 's are'} there already")
+    def __init__(self, there: int, differs: int) -> None:
+        are = "1 turn is" if there == 1 else f"{there} turns are"
+        super().__init__(f"{are} there, and not as in the export from turn {differs} on")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,12 @@ class Standing:
 
     Attributes:
         there: how many turns it has.
-        begun: all of them are the first of the export, word for word: an import of it was broken off, or done.
+        differs: the lowest number of which the session has another turn than it would have if an import of the export
+            was broken off, or done; None where that may be so: all of them are the first of the export, word for word.
     """
 
     there: int
-    begun: bool
+    differs: int | None = None
 
 
 async def survey(store: TurnStore, owner_key: str, session_id: str) -> Survey:
@@ -104,15 +106,14 @@ async def standing(store: TurnStore, export: Export) -> Standing:
         StoreUnavailableError: the store did not answer.
     """
     there = await store.count_turns(export.owner_key, export.session_id)
-    wanted = {turn.turn_number: turn for turn in export.turns[:there]}
-    if there > len(wanted):
-        return Standing(there, begun=False)
+    missing = {turn.turn_number: turn for turn in export.turns[:there]}
+    differing = list[int]()
     async for page in _pages(store, export.owner_key, export.session_id):
         for document in page:
-            turn = read_turn(document)
-            if turn is None or wanted.pop(turn.turn_number, None) != turn:
-                return Standing(there, begun=False)
-    return Standing(there, begun=not wanted)
+            number = document["turn_number"]
+            if (turn := missing.pop(number, None)) is None or read_turn(document) != turn:
+                differing.append(number)
+    return Standing(there, min((*differing, *missing), default=None))
 
 
 async def import_turns(
@@ -131,20 +132,29 @@ async def import_turns(
 
     Raises:
         TurnsInTheWayError: the session has other turns, and they are not to be replaced.
-        NexusError: somebody else writes turns of the session at the same time.
+        NexusError: somebody else writes turns of the session at the same time. This and the errors of the store say
+            so where turns that were to be replaced are gone already.
         StoreUnavailableError: the store did not answer; repeating the import goes on with it.
         StoreRejectedError: a turn cannot be kept; says which.
     """
     found = await standing(store, export)
-    if found.there and not found.begun:
-        if not replace:
-            raise TurnsInTheWayError(found.there)
+    if found.differs is None:
+        return await _add(store, export.turns, found.there, advance)
+    if not replace:
+        raise TurnsInTheWayError(found.there, found.differs)
+    try:
         await store.delete_turns(export.owner_key, export.session_id)
-    missing = export.turns[found.there if found.begun else 0 :]
-    advance(len(export.turns) - len(missing))
-    for first in range(0, len(missing), _BATCH):
-        await _write(store, missing[first : first + _BATCH], advance)
-    return len(missing)
+        return await _add(store, export.turns, 0, advance)
+    except NexusError as error:
+        raise type(error)(f"{error}; turns that were there are removed, repeat the import to go on with it") from error
+
+
+async def _add(store: TurnStore, turns: Sequence[Turn], there: int, advance: Callable[[int], None]) -> int:
+    """Write those that are missing, of which so many are there. Returns how many were written."""
+    advance(there)
+    for first in range(there, len(turns), _BATCH):
+        await _write(store, turns[first : first + _BATCH], advance)
+    return len(turns) - there
 
 
 async def _write(store: TurnStore, turns: Sequence[Turn], advance: Callable[[int], None]) -> None:

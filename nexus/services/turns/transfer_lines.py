@@ -3,13 +3,15 @@
 Rules of this module:
 
 - Characters that a terminal might obey, or not show, are written as escapes; all others as they are.
-- What is read is checked whole before any of it is of use, as it will have to be stored: with its owner, its numbers
-  from 1 up without gaps, and nothing in it that a store cannot hold.
+- What is read is checked whole before any of it is of use, as it will have to be stored: with its owner, each number
+  once, as large as a request or a summary may be, and nothing in it that a store cannot hold. Numbers may have gaps:
+  old turns are deleted, and those that are malformed are not exported.
 - A fault is said with its line and what is allowed, and quotes nothing but names of fields.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -22,12 +24,22 @@ from nexus.core.models import Identifier, Moment
 from nexus.core.ports import Row
 from nexus.core.turns import Turn, TurnStatus
 from nexus.core.wire import explain, is_deeper
+from nexus.services.context.request_turn import MAX_GOAL_CHARS
 from nexus.services.turns.documents import to_milliseconds
 
+# As `json` and pydantic say what no user can know: the line of a line, and a class.
+_PLACE: Final = re.compile(r": line 1 column (\d+) \(char \d+\)$")
+_CLASS: Final = re.compile(r" or instance of \w+")
 # As deep as MongoDB keeps a document.
 _MOST_DEPTH: Final = 100
-# Whole numbers that BSON has room for.
+# As large, less what stands in a document besides the turn.
+_MOST_BYTES: Final = (1 << 24) - (1 << 10)
+# Whole numbers that BSON has room for, and those that take half of it.
 _NUMBERS: Final = range(-(2**63), 2**63)
+_SMALL_NUMBERS: Final = range(-(2**31), 2**31)
+_MOST_CHARS: Final = 10_000
+_MOST_INSIGHT_CHARS: Final = 2_000
+_MOST_INSIGHTS: Final = 5
 
 
 class Header(BaseModel):
@@ -56,7 +68,7 @@ class _GivenHeader(Header):
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """An export that was read: turns of one session, all of them over, from number 1 up without gaps."""
+    """An export that was read: turns of one session, all of them over, the lowest number first."""
 
     owner_key: str
     session_id: str
@@ -78,7 +90,7 @@ def line_of(document: Row) -> str:
     try:
         return _shown(Turn.model_validate(document).model_dump_json())
     except ValidationError as error:
-        raise ValueError(explain(error)) from None
+        raise ValueError(_explained(error)) from None
     except PydanticSerializationError:
         raise ValueError("it holds something that is no JSON") from None
 
@@ -95,8 +107,7 @@ def read_export(lines: Iterable[bytes], *, owner_key: str | None = None, session
         raise ValueError("no lines; an export has a header and a turn a line")
     header = _read_header(*first)
     renamed = {"owner_key": owner_key or header.owner_key, "session_id": session_id or header.session_id}
-    turns = [_as_imported(turn).model_copy(update=renamed) for turn in _read_turns(numbered, header)]
-    return Export(**renamed, turns=tuple(turns))
+    return Export(**renamed, turns=tuple(_read_turns(numbered, header, renamed)))
 
 
 def _shown(text: str) -> str:
@@ -110,25 +121,25 @@ def _read_header(number: int, line: bytes) -> Header:
     try:
         return _GivenHeader.model_validate(_object(number, line))
     except ValidationError as error:
-        raise ValueError(f"line {number}: no header of an export: {explain(error)}") from None
+        raise ValueError(f"line {number}: no header of an export: {_explained(error)}") from None
 
 
-def _read_turns(lines: Iterable[tuple[int, bytes]], header: Header) -> list[Turn]:
+def _read_turns(lines: Iterable[tuple[int, bytes]], header: Header, renamed: Mapping[str, str]) -> list[Turn]:
     """The turns by their numbers."""
     turns: dict[int, Turn] = {}
     lines_of: dict[tuple[str, Any], int] = {}
     for number, line in lines:
-        turn = _read_turn(number, line, header)
+        turn = _read_turn(number, line, header).model_copy(update=renamed)
         for name in ("turn_number", "run_id"):
             first = lines_of.setdefault((name, getattr(turn, name)), number)
             if first != number:
                 raise ValueError(f"line {number}: its {name} is that of line {first}; each may be there once")
+        if _size(turn.model_dump()) > _MOST_BYTES:
+            raise ValueError(f"line {number}: as a document it has more than {_MOST_BYTES} bytes")
         turns[turn.turn_number] = turn
     if len(turns) != header.turns:
-        raise ValueError(f"{len(turns)} turns are there, and the header says {header.turns}: it is not whole")
-    missing = next(number for number in range(1, len(turns) + 2) if number not in turns)
-    if missing <= len(turns):
-        raise ValueError(f"turn {missing} is missing; numbers go from 1 up without gaps")
+        there = "1 turn is" if len(turns) == 1 else f"{len(turns)} turns are"
+        raise ValueError(f"{there} there, and the header says {header.turns}: it is not whole")
     return [turns[number] for number in sorted(turns)]
 
 
@@ -137,20 +148,25 @@ def _read_turn(number: int, line: bytes, header: Header) -> Turn:
     for fault in _unstorable(value):
         raise ValueError(f"line {number}: {fault}")
     try:
-        turn = Turn.model_validate(value)
+        # Strictly: no text and no truth value is a number.
+        turn = Turn.model_validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
-        raise ValueError(f"line {number}: {explain(error)}") from None
+        raise ValueError(f"line {number}: {_explained(error)}") from None
     for name in ("owner_key", "session_id"):
         if getattr(turn, name) != getattr(header, name):
             raise ValueError(f"line {number}: its {name} is not that of the header; an export is of one session")
-    return turn
+    for fault in _out_of_bounds(turn):
+        raise ValueError(f"line {number}: {fault}")
+    return _as_imported(turn)
 
 
 def _object(number: int, line: bytes) -> dict[str, Any]:
     try:
         value = parsed(line)
     except ValueError as error:
-        raise ValueError(f"line {number}: {error}") from None
+        # The line is one of the file, and the only one of its own.
+        said = _PLACE.sub(r" at column \1", str(error))
+        raise ValueError(f"line {number}: {said}") from None
     if not isinstance(value, dict):
         raise ValueError(f"line {number}: a JSON object is needed")
     if is_deeper(value, _MOST_DEPTH):
@@ -170,6 +186,46 @@ def _unstorable(value: Any) -> Iterator[str]:
             yield from _unstorable(item)
     elif isinstance(value, int) and value not in _NUMBERS:
         yield "a whole number of more than 64 bits; no document may have one"
+
+
+def _out_of_bounds(turn: Turn) -> Iterator[str]:
+    """What in it is larger than a request or a summary may have it, or missing."""
+    if not re.fullmatch(rf"turn_{turn.turn_number}_-?[0-9]+", turn.id):
+        yield f"id: turn_{turn.turn_number}_ and digits are needed"
+    if len(turn.task_context) > MAX_GOAL_CHARS:
+        yield _too_long("task_context", MAX_GOAL_CHARS)
+    if len(turn.insights) > _MOST_INSIGHTS:
+        yield f"insights: more than {_MOST_INSIGHTS}"
+    if any(len(insight) > _MOST_INSIGHT_CHARS for insight in turn.insights):
+        yield _too_long("insights", _MOST_INSIGHT_CHARS)
+    brief, detailed, structured = turn.summaries.brief, turn.summaries.detailed, turn.summaries.structured
+    needed = {"brief": brief, "detailed": detailed, "structured.overview": structured.overview}
+    yield from (f"summaries.{name}: a text is needed" for name, text in needed.items() if not text.strip())
+    lists = {f"structured.{name}": value for name, value in structured if name != "overview"}
+    for name, texts in ({name: (text,) for name, text in needed.items()} | lists).items():
+        if any(len(text) > _MOST_CHARS for text in texts):
+            yield _too_long(f"summaries.{name}", _MOST_CHARS)
+
+
+def _too_long(place: str, most: int) -> str:
+    return f"{place}: more than {most} characters"
+
+
+def _size(value: Any) -> int:
+    """How many bytes of a document it takes, without its name."""
+    if isinstance(value, str):
+        return 5 + len(value.encode())
+    if isinstance(value, dict):
+        return 5 + sum(2 + len(name.encode()) + _size(item) for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return 5 + sum(2 + len(str(index)) + _size(item) for index, item in enumerate(value))
+    if value is None or isinstance(value, bool):
+        return int(value is not None)
+    return 4 if isinstance(value, int) and value in _SMALL_NUMBERS else 8
+
+
+def _explained(error: ValidationError) -> str:
+    return _CLASS.sub("", explain(error))
 
 
 def _as_imported(turn: Turn) -> Turn:

@@ -292,7 +292,8 @@ async def test_turns_that_are_in_the_way(desk: Desk, tmp_path: Path, turns: Coll
     await desk.said("export", *OF_S1, str(file))
     words = ("import", str(file), "--session", "s2")
     assert await desk.refused(*words) == (
-        "session s2 of ada: 2 other turns are there already; --replace puts these in their place"
+        "session s2 of ada: 2 turns are there, and not as in the export from turn 1 on; "
+        "--session OTHER keeps these beside them, --replace puts these in their place"
     )
     question = "Replace 2 turns of session s2 of ada by 2 turns? [y/N]"
     assert await desk.at_keyboard(question, "n", *words, "--replace") == 1
@@ -301,6 +302,36 @@ async def test_turns_that_are_in_the_way(desk: Desk, tmp_path: Path, turns: Coll
     assert {turn["run_id"] for turn in turns.find({"session_id": "s2"})} == {"r1", "r2"}
     turns.update_one({"session_id": "s2", "turn_number": 2}, {"$set": {"task_context": "another"}})
     assert await desk.said(*words, "--replace", "--yes") == "2 turns imported into session s2 of ada.\n"
+
+
+async def test_a_replacement_that_no_store_can_keep(
+    desk: Desk, tmp_path: Path, turns: Collection[dict[str, Any]]
+) -> None:
+    """It is refused with its line, and the session has its turns still; what is just small enough is kept."""
+    file = tmp_path / "turns.jsonl"
+    await desk.keep(a_turn(1), a_turn(2))
+    await desk.said("export", *OF_S1, str(file))
+    header, one, two = file.read_text(encoding="utf-8").splitlines()
+    for size, fits in ((17 << 20, False), (16_770_000, True)):
+        large = {**json.loads(two), "tool_calls": [{"name": "t", "result": "x" * size}]}
+        file.write_text("\n".join([header, one, json.dumps(large)]), encoding="utf-8")
+        words = ("import", str(file), "--replace", "--yes")
+        if fits:
+            assert await desk.said(*words) == "2 turns imported into session s1 of ada.\n"
+        else:
+            assert await desk.refused(*words) == f"{file}: line 3: as a document it has more than 16776192 bytes"
+            assert turns.count_documents({}) == 2
+
+
+async def test_a_session_that_lost_its_first_turns(
+    desk: Desk, tmp_path: Path, turns: Collection[dict[str, Any]]
+) -> None:
+    """What is left of it can be exported and imported, with its numbers."""
+    file = tmp_path / "turns.jsonl"
+    await desk.keep(a_turn(7), a_turn(9))
+    await desk.said("export", *OF_S1, str(file))
+    assert await desk.said("import", str(file), "--session", "s2") == "2 turns imported into session s2 of ada.\n"
+    assert [turn["turn_number"] for turn in turns.find({"session_id": "s2"})] == [7, 9]
 
 
 async def test_a_file_that_is_there(desk: Desk, tmp_path: Path) -> None:
@@ -417,10 +448,11 @@ async def test_what_others_have_stored(desk: Desk, turns: Collection[dict[str, A
     for form in ((), ("--json",)):
         shown = await desk.said("show", "1", "--owner", owner, "--session", "s1", *form)
         assert all(char.isprintable() or char == "\n" for char in shown)
-    faults = {"2": "summaries: Input should be a valid dictionary or instance of Summaries", "3": "it holds something"}
+    faults = {"2": "summaries: Input should be a valid dictionary", "3": "it holds something"}
     for number, fault in faults.items():
         said = await desk.refused("show", number, "--owner", owner, "--session", "s1")
         assert said.startswith(f"turn {number} cannot be read: {fault}")
+        assert "Summaries" not in said
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
     max_leaves=8,
 )
+SUMMARY_TEXTS = TEXTS.filter(str.strip)
 LISTS = st.lists(TEXTS, max_size=2).map(tuple)
 COUNTS = st.integers(0, 10**9)
 MOMENTS = st.datetimes(timezones=st.just(UTC))
@@ -69,10 +70,10 @@ PARTS = st.fixed_dictionaries(
         ).map(tuple),
         "summaries": st.builds(
             Summaries,
-            brief=TEXTS,
-            detailed=TEXTS,
+            brief=SUMMARY_TEXTS,
+            detailed=SUMMARY_TEXTS,
             structured=st.builds(
-                Structured, overview=TEXTS, actions=LISTS, results=LISTS, decisions=LISTS, next_steps=LISTS
+                Structured, overview=SUMMARY_TEXTS, actions=LISTS, results=LISTS, decisions=LISTS, next_steps=LISTS
             ),
             source=st.sampled_from(["fallback", "model"]),
         ),
@@ -138,7 +139,7 @@ def test_there_and_back(parts: list[dict[str, Any]]) -> None:
         assert all(line.isprintable() for line in lines)
         export = read(lines, session_id="copy")
         assert await import_turns(store, export) == len(turns)
-        assert await standing(store, export) == Standing(len(turns), begun=True)
+        assert await standing(store, export) == Standing(len(turns))
         copies = [json.loads(line) for line in (await exported(store, "copy"))[1:]]
         for copy, line in zip(copies, lines[1:], strict=True):
             original = json.loads(line)
@@ -246,24 +247,25 @@ async def test_an_import_that_was_broken_off(broken_off: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "there",
+    ("there", "differs"),
     [
-        [a_turn(1, task_context="other")],
-        [a_turn(1), a_turn(2, run_id="other")],
-        [a_turn(number) for number in range(1, 5)],
-        [a_turn(2)],
-        [a_turn(1), a_turn(3)],
-        [a_turn(1, status="acting")],
+        ([a_turn(1, task_context="other")], 1),
+        ([a_turn(1), a_turn(2, run_id="other")], 2),
+        ([a_turn(number) for number in range(1, 5)], 4),
+        ([a_turn(2)], 1),
+        ([a_turn(1), a_turn(3)], 2),
+        ([a_turn(1, status="acting")], 1),
     ],
     ids=["content", "run", "more", "not the first", "a gap", "not over"],
 )
-async def test_other_turns_in_the_way(there: list[Turn]) -> None:
-    """They stay as they are, and it is said how many there are, unless they are to be replaced."""
+async def test_other_turns_in_the_way(there: list[Turn], differs: int) -> None:
+    """They stay as they are, and it is said how many there are and which is another, unless they are to be replaced."""
     export = read(await exported(await kept([a_turn(1), a_turn(2), a_turn(3)])))
     store = await kept(there)
     before = [*store.rows]
-    assert await standing(store, export) == Standing(len(there), begun=False)
-    with pytest.raises(TurnsInTheWayError, match=f"^{len(there)} other turn"):
+    assert await standing(store, export) == Standing(len(there), differs)
+    said = f"^{len(there)} turns? (is|are) there, and not as in the export from turn {differs} on$"
+    with pytest.raises(TurnsInTheWayError, match=said):
         await import_turns(store, export)
     assert store.rows == before
     await store.insert_turns([a_document(a_turn(1, session_id="t"))])
@@ -276,7 +278,7 @@ async def test_a_malformed_turn_in_the_way() -> None:
     export = read(await exported(await kept([a_turn(1)])))
     store = await kept([a_turn(1)])
     store.rows[0]["summaries"] = None
-    assert await standing(store, export) == Standing(1, begun=False)
+    assert await standing(store, export) == Standing(1, differs=1)
 
 
 async def test_somebody_who_writes_at_the_same_time() -> None:
@@ -291,6 +293,70 @@ async def test_somebody_who_writes_at_the_same_time() -> None:
     with pytest.raises(NexusError, match=r"^turn 2 or its run is there meanwhile"):
         await import_turns(store, export)
     assert [(row["turn_number"], row["task_context"]) for row in store.rows] == [(2, "theirs"), (1, "")]
+
+
+@pytest.mark.parametrize("operation", ["delete_turns", "insert_turns"])
+async def test_a_replacement_that_was_broken_off(operation: str) -> None:
+    """It is said that turns are gone, and that repeating it goes on; which it does."""
+    export = read(await exported(await kept(a_turn(number) for number in range(1, MANY + 1))))
+    store = await kept([a_turn(1, task_context="other")])
+    faults = iter([StoreUnavailableError("the store is down")])
+
+    def ask(asked: str) -> None:
+        if asked == operation:
+            for fault in faults:
+                raise fault
+
+    store._ask = ask
+    with pytest.raises(StoreUnavailableError, match=r"^the store is down; turns that were there are removed, repeat"):
+        await import_turns(store, export, replace=True)
+    assert await import_turns(store, export, replace=True) == MANY
+    assert await standing(store, export) == Standing(MANY)
+
+
+async def test_a_service_that_begins_a_turn_during_a_replacement() -> None:
+    """It is said that the old turns are gone; repeated, the import takes the place of the new one too."""
+    export = read(await exported(await kept([a_turn(1), a_turn(2)])))
+    store = await kept([a_turn(1, task_context="other")])
+
+    def ask(operation: str) -> None:
+        if operation == "insert_turns" and not store.rows:
+            store.rows.append(a_document(a_turn(1, task_context="theirs")))
+
+    store._ask = ask
+    with pytest.raises(NexusError, match=r"^turn 1 or its run is there meanwhile.*; turns that were there are removed"):
+        await import_turns(store, export, replace=True)
+    store._ask = nothing_asked
+    assert await import_turns(store, export, replace=True) == 2
+
+
+async def test_a_session_whose_first_turns_were_deleted() -> None:
+    """Its export is imported with the numbers that it has, also after it was broken off."""
+    lines = await exported(await kept([a_turn(7), a_turn(9)]))
+    export = read(lines, session_id="t")
+    store = await kept([a_turn(7, session_id="t")])
+    assert await import_turns(store, export) == 1
+    assert [row["turn_number"] for row in store.rows] == [7, 9]
+    latest = await store.latest_turn("o", "t")
+    assert latest is not None
+    assert latest["turn_number"] == 9
+
+
+ALL_KINDS = [None, True, 1, -(2**31), 2**31, 0.5, "文", {"a": 1}]
+LARGE = {
+    "a text": ("x" * 16_770_000, "x" * 16_776_000),
+    "letters of three bytes": ("文" * 5_590_000, "文" * 5_592_000),
+    "all kinds": (ALL_KINDS * 150_000, ALL_KINDS * 156_000),
+}
+
+
+@pytest.mark.parametrize(("fits", "does_not"), LARGE.values(), ids=LARGE.keys())
+async def test_a_turn_that_is_too_large_for_a_document(fits: Any, does_not: Any) -> None:
+    """It is refused with its line while nothing is written; one that is just small enough is kept."""
+    export = read_export(text_of(plain(1, tool_calls=[{"name": "t", "result": fits}])).splitlines())
+    assert await import_turns(FakeTurns(nothing_asked), export) == 1
+    with pytest.raises(ValueError, match=r"^line 2: as a document it has more than 16776192 bytes$"):
+        read_export(text_of(plain(1, tool_calls=[{"name": "t", "result": does_not}])).splitlines())
 
 
 async def test_a_turn_that_cannot_be_kept() -> None:
@@ -323,6 +389,12 @@ def plain(number: int, **changes: Any) -> dict[str, Any]:
     return {**json.loads(a_turn(number).model_dump_json()), **changes}
 
 
+def with_summary(**changes: Any) -> dict[str, Any]:
+    """A turn with changes in its summary."""
+    value = plain(1)
+    return {**value, "summaries": {**value["summaries"], **changes}}
+
+
 FAULTS = {
     "nothing": (b"", "no lines; an export has a header and a turn a line"),
     "white space": (b" \n\r\n\t", "no lines; an export has a header and a turn a line"),
@@ -332,7 +404,10 @@ FAULTS = {
     "no owner": (text_of(a_turn(1), owner_key=""), "line 1: no header of an export: owner_key: String should have at"),
     "no turns": (text_of(turns=0), "line 1: no header of an export: turns: Input should be greater than or equal to 1"),
     "a list": (b"\n\n[]", "line 3: a JSON object is needed"),
-    "no JSON": (text_of(a_turn(1)) + b"\n{", "line 3: not JSON: Expecting property name"),
+    "no JSON": (
+        text_of(a_turn(1)) + b"\n{",
+        "line 3: not JSON: Expecting property name enclosed in double quotes at column 2",
+    ),
     "no UTF-8": (text_of(a_turn(1)) + b"\n\xff", "line 3: not UTF-8 at byte 0"),
     "half a pair": (text_of(plain(1, task_context="\ud800")), "line 2: not JSON: half a surrogate pair"),
     "no number": (text_of(plain(1, insights=float("nan"))), "line 2: not JSON: a number that is not finite"),
@@ -343,7 +418,7 @@ FAULTS = {
     "a NUL": (text_of(plain(1, tool_calls=[{"name": "t", "result": [{"\0": 1}]}])), "line 2: a key with a NUL"),
     "deep": (text_of(plain(1, tool_calls=[{"name": "t", "result": deep(98)}])), "line 2: nested deeper than 100"),
     "deeper": (b"[" * 100_000, "line 1: nested too deep"),
-    "not whole": (text_of(a_turn(1), turns=2), "1 turns are there, and the header says 2: it is not whole"),
+    "not whole": (text_of(a_turn(1), turns=2), "1 turn is there, and the header says 2: it is not whole"),
     "no brief": (text_of(plain(1, summaries={})), "line 2: summaries.brief: Field required (and 2 more)"),
     "a status": (text_of(plain(1, status="x")), "line 2: status: Input should be 'pending', 'thinking', 'acting', 'ex"),
     "number 0": (text_of(plain(1, turn_number=0)), "line 2: turn_number: Input should be greater than or equal to 1"),
@@ -351,8 +426,29 @@ FAULTS = {
     "another session": (text_of(a_turn(1, session_id="t")), "line 2: its session_id is not that of the header"),
     "one number": (text_of(a_turn(1), a_turn(1, run_id="x")), "line 3: its turn_number is that of line 2; each may be"),
     "one run": (text_of(a_turn(1), a_turn(2, run_id="r1")), "line 3: its run_id is that of line 2; each may be there"),
-    "a gap": (text_of(a_turn(1), a_turn(3)), "turn 2 is missing; numbers go from 1 up without gaps"),
-    "not from 1": (text_of(a_turn(2), a_turn(3)), "turn 1 is missing; numbers go from 1 up without gaps"),
+    "a number in quotes": (text_of(plain(1, turn_number="1")), "line 2: turn_number: Input should be a valid integer"),
+    "a truth value": (text_of(plain(1, turn_number=True)), "line 2: turn_number: Input should be a valid integer"),
+    "quoted tokens": (text_of(plain(1, token_usage={"total": "1"})), "line 2: token_usage.total: Input should be a va"),
+    "no id": (text_of(plain(1, id="turn_1_")), "line 2: id: turn_1_ and digits are needed"),
+    "id of another": (text_of(plain(1, id="turn_2_0")), "line 2: id: turn_1_ and digits are needed"),
+    "a long goal": (text_of(plain(1, task_context="x" * 32_001)), "line 2: task_context: more than 32000 characters"),
+    "many insights": (text_of(plain(1, insights=["x"] * 6)), "line 2: insights: more than 5"),
+    "a long insight": (text_of(plain(1, insights=["x" * 2_001])), "line 2: insights: more than 2000 characters"),
+    "a blank brief": (text_of(with_summary(brief=" \n")), "line 2: summaries.brief: a text is needed"),
+    "a blank detailed": (text_of(with_summary(detailed="")), "line 2: summaries.detailed: a text is needed"),
+    "a blank overview": (
+        text_of(with_summary(structured={"overview": "\u2003"})),
+        "line 2: summaries.structured.overview: a text is needed",
+    ),
+    "a long detailed": (
+        text_of(with_summary(detailed="x" * 10_001)),
+        "line 2: summaries.detailed: more than 10000 characters",
+    ),
+    "a long result": (
+        text_of(with_summary(structured={"overview": "o", "results": ["r", "x" * 10_001]})),
+        "line 2: summaries.structured.results: more than 10000 characters",
+    ),
+    "no summaries": (text_of(plain(1, summaries=1)), "line 2: summaries: Input should be an object"),
 }
 
 
@@ -362,6 +458,14 @@ def test_what_is_wrong_with_an_export(text: bytes, fault: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(fault)}") as raised:
         read_export(text.splitlines(keepends=True))
     assert len(str(raised.value)) < 200
+
+
+def test_the_most_that_an_export_may_say() -> None:
+    """As much as requests and summaries may, and no more is asked of it."""
+    insights, overview = ["x" * 2_000] * 5, {"overview": "x" * 10_000}
+    summaries = {"brief": "x" * 10_000, "detailed": "文" * 10_000, "structured": overview}
+    turn = plain(1, task_context="x" * 32_000, insights=insights, summaries=summaries, messages=None, id="turn_1_-7")
+    assert read_export(text_of(turn).splitlines()).turns[0].insights == tuple(insights)
 
 
 def test_what_is_right_with_an_export() -> None:
@@ -378,4 +482,5 @@ def test_bytes_that_were_changed(junk: bytes, place: int, gone: int) -> None:
     changed = text[:place] + junk + text[place + gone :]
     with suppress(ValueError):
         export = read_export(changed.split(b"\n"))
-        assert [turn.turn_number for turn in export.turns] == [*range(1, len(export.turns) + 1)]
+        numbers = [turn.turn_number for turn in export.turns]
+        assert numbers == sorted({*numbers})
