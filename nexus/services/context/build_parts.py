@@ -100,7 +100,7 @@ class BuildParts:
         tools: ToolRegistry,
         ledger: RequestLedger,
         states: StateSource,
-        turns: TurnSource,
+        turns: TurnSource | None,
         metrics: Metrics,
     ) -> None:
         self.conversation = conversation
@@ -121,7 +121,7 @@ class BuildParts:
 
         Nobody waits for that: should this replica be killed, whoever hears of the run next does it.
         """
-        if request.origin.sub_agent is not None:
+        if self.turns is None or request.origin.sub_agent is not None:
             # What a sub-agent does is part of the turn of the run that sent it.
             return
         kept = self.turns.begin_turn(

@@ -40,7 +40,7 @@ async def _build(parts: BuildParts, build: Build, view: ThinkingView | None) -> 
     deadline = anyio.current_time() + build.seconds
     with parts.measured(Stage.GATHER, build.timings_ms):
         goal = None
-        if needs_goal(request, kept):
+        if parts.turns and needs_goal(request, kept):
             goal = await gather_goal(request, parts.turns, deadline=deadline, degraded=degraded)
         known = Known(goal, kept)
         remembered = await recall(parts.turns, build, known, deadline=deadline, degraded=degraded, notes=notes)

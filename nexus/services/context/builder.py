@@ -19,8 +19,7 @@ import structlog
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.metrics import Metrics, NoMetrics, Stage
 from nexus.core.models import Message, Role, new_run_id
-from nexus.core.ports import Conversation, DocumentStore, RequestLedger, Row, TurnSource
-from nexus.core.turns import Goal, TurnStart
+from nexus.core.ports import Conversation, DocumentStore, RequestLedger, TurnSource
 from nexus.services.context.answers import answer, error_answer
 from nexus.services.context.build_agent import build_agent
 from nexus.services.context.build_dialogue import build_dialogue, fresh_dialogue
@@ -67,7 +66,7 @@ class ContextBuilder:
             tools,
             ledger,
             states or _NoStates(),
-            turns or _NoTurns(),
+            turns,
             metrics or NoMetrics(),
         )
         self.settings = settings or BuilderSettings()
@@ -152,16 +151,3 @@ _LAYOUTS: Final[Mapping[str, Callable[[BuildParts, Build], Awaitable[RunPrefix]]
 class _NoStates:
     async def get(self, owner_key: str, session_id: str) -> SessionState:  # noqa: ARG002  # there is none for anybody
         return SessionState()
-
-
-class _NoTurns:
-    def begin_turn(self, _start: TurnStart) -> anyio.Event:
-        nothing_to_wait_for = anyio.Event()
-        nothing_to_wait_for.set()
-        return nothing_to_wait_for
-
-    async def goal(self, *_run: str) -> Goal:
-        return Goal()
-
-    async def past_turns(self, *_session: str, **_page: Any) -> list[Row]:
-        return []

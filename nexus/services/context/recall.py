@@ -3,7 +3,7 @@
 Rules of this module:
 
 - The goal is the one that the request brings; else that of the run's own turn, which another build may have brought
-  since; else the one with which the run began.
+  since; else the one with which the run began; where nothing is stored of the session, the current input.
 - Turns are shown as the run began with them, so that their bytes stay; but another level of detail is honoured.
 - What cannot be read is missing, which the answer says, and never taken for nothing.
 """
@@ -57,12 +57,12 @@ def needs_goal(request: BuildRequest, kept: Remembered | None) -> bool:
 
 
 async def recall(
-    turns: TurnSource, build: Build, known: Known, *, deadline: float, degraded: list[str], notes: list[str]
+    turns: TurnSource | None, build: Build, known: Known, *, deadline: float, degraded: list[str], notes: list[str]
 ) -> Remembered:
     """What the build shows.
 
     Args:
-        turns: where turns are.
+        turns: where turns are; None where none are kept, and then there is no goal but one that is given.
         build: for which.
         known: what is known already.
         deadline: until when turns may be read.
@@ -73,7 +73,7 @@ async def recall(
     level = request.turn.summary_detail_level or (kept.level if kept else build.settings.summary_detail_level)
     text, source = _goal(request, known)
     remembered = replace(kept or Remembered(level=level), goal=text, goal_source=source)
-    if known.goal is None or not (_another_level(request, kept) if kept else known.needs_turns):
+    if not turns or known.goal is None or not (_another_level(request, kept) if kept else known.needs_turns):
         return remembered
     found = await _read(turns, build, known, level, deadline=deadline, degraded=degraded, notes=notes)
     return replace(found, goal=text, goal_source=source) if found else remembered
@@ -92,6 +92,9 @@ def _goal(request: BuildRequest, known: Known) -> tuple[str, str]:
     # Of a run that has no turn, a stored goal is that of another, which may change while the run goes on.
     if kept and (stored.turn_number is None or stored.text in {"", kept.goal}):
         return kept.goal, kept.goal_source
+    if known.goal and not stored.text and request.origin.sub_agent is None:
+        # The first turn of the session could not be taken in; it would have had this goal.
+        return request.current_input, request.human.id
     return stored.text, stored.turn_id
 
 

@@ -114,7 +114,15 @@ class TestBegun:
         turns.full = True
         async with opened(turns=turns, metrics=metrics) as parts:
             content = await parts.build(asking(layout=layout))
+            turns.full = False
+            await parts.build(asking("two", "msg_2", "run_2", task_context="of another run"))
+            later = await parts.build(asking(request_id="msg_3", layout=layout, later=LATER))
+            sub = await parts.build(asking("look", "msg_4", "run_3", layout=layout, session_id="s2", agent=SUB))
         assert (content["status"], content["degraded"]) == ("success", [])
+        # What was said is the goal, as it would have been; a sub-agent has nobody's.
+        for build in (content, later):
+            assert ("User's Goal: hello" in json.dumps(build["messages"])) == (layout != "dialogue")
+        assert "User's Goal: " not in json.dumps(sub["messages"][1:])
         assert metrics.counted == {Event.TURN_LOST: 1}
 
     @pytest.mark.parametrize("layout", ["agent", "dialogue", "thinking"])
