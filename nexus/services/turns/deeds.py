@@ -19,7 +19,7 @@ from nexus.services.turns.sentences import GAP, clip, fitted, one_line, weight
 
 # What is told of a call has at most this weight, and no call is told of that does not have the lesser one, or all that
 # it needs.
-_MOST, _ENOUGH = 320, 96
+_MOST, _ENOUGH = 320, 128
 # What stands between two, and what is kept for counting the others.
 _APART: Final = 2
 COUNTED: Final = 120

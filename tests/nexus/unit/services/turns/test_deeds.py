@@ -102,6 +102,17 @@ class TestSeveralCalls:
         calls = [*[outcome("find", {"q": "x" * 90}, "y" * 90, True)] * 2, outcome("load", {}, 7, True)]
         assert tell(calls, told, 200) == (["load gave 7"], calls[:2])
 
+    def test_long_ones(self) -> None:
+        """Are rather few than cut to a word each."""
+        call = outcome("find", {"q": "a long question " * 9}, "a long answer " * 30, True)
+        sentences, others = tell([call] * 9, told, 600)
+        assert len(sentences) == 3
+        assert sentences[0] == (
+            "find (q: a long question a long question a long...) gave "
+            "a long answer a long answer a long answer a long answer a long answer a long answer a long..."
+        )
+        assert len(others) == 6
+
     def test_short_ones_leave_room_to_long_ones(self) -> None:
         """So that nothing is cut that need not be."""
         calls = [outcome("f", {}, text, True) for text in ("1", "2", "three and a few more words " * 5 + "5")]
