@@ -15,7 +15,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 from nexus.core.errors import NexusError
 from nexus.core.turns import Structured, Summaries
-from nexus.services.turns.cutting import leading
+from nexus.services.turns import bounds
 from nexus.services.turns.evidence import Evidence
 from nexus.services.turns.excuses import excuse_of, failure_of
 
@@ -32,10 +32,8 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
 
 SCHEMA: Final = _object({"brief": _TEXT, "detailed": _TEXT, "structured": _object(_STRUCTURED), "insights": _LIST})
 
-_MOST_INSIGHTS: Final = 5
-# `brief` has at most one of so many parts of the length of `detailed`, where `[Turn n] ` stands before both.
-_BRIEF_PART: Final = 3
-_HEAD: Final = 10
+# What is so many times longer than it may be is none.
+_FAR_TOO_LONG: Final = 10
 _THOUGHT_BEGINS: Final = re.compile(r"\s*<think(ing)?>", re.IGNORECASE)
 _THOUGHT_ENDS: Final = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 # How many openings of an object are tried: text in front may have some.
@@ -67,9 +65,14 @@ def _items(value: Any) -> Any:
     return [item for item in listed if item is not None and _clean(item) != ""] if isinstance(listed, list) else listed
 
 
-_Short = Annotated[str, StringConstraints(min_length=1, max_length=2_000), BeforeValidator(_clean)]
-_Long = Annotated[str, StringConstraints(min_length=1, max_length=10_000), BeforeValidator(_clean)]
-_Items = Annotated[list[_Short], Field(max_length=50), BeforeValidator(_items)]
+def _text(most: int) -> Any:
+    return StringConstraints(min_length=1, max_length=most * _FAR_TOO_LONG)
+
+
+_Short = Annotated[str, _text(bounds.BRIEF), BeforeValidator(_clean)]
+_Long = Annotated[str, _text(bounds.DETAILED), BeforeValidator(_clean)]
+_Entry = Annotated[str, _text(bounds.ENTRY), BeforeValidator(_clean)]
+_Items = Annotated[list[_Entry], Field(max_length=bounds.ENTRIES * _FAR_TOO_LONG), BeforeValidator(_items)]
 
 
 class _Answer(BaseModel):
@@ -112,14 +115,25 @@ def read_reply(text: str, evidence: Evidence) -> Reply:
     answer = _validated(_found(text))
     if fault := _fault_of(answer, evidence):
         raise NonsenseError(fault)
+    return _bounded(answer)
+
+
+def _bounded(answer: _SummaryAnswer) -> Reply:
+    """What is kept of it."""
+    said, detailed = answer.structured, bounds.within(answer.detailed, bounds.DETAILED)
     summaries = Summaries(
-        # What a shorter one leaves out is in the other.
-        brief=leading(answer.brief, (len(answer.detailed) + _HEAD) // _BRIEF_PART - _HEAD).rstrip(),
-        detailed=answer.detailed,
-        structured=Structured.model_validate(answer.structured.model_dump()),
+        brief=bounds.brief_within(answer.brief, detailed),
+        detailed=detailed,
+        structured=Structured(
+            overview=bounds.within(said.overview, bounds.BRIEF),
+            actions=bounds.listed(said.actions),
+            results=bounds.listed(said.results),
+            decisions=bounds.listed(said.decisions),
+            next_steps=bounds.listed(said.next_steps),
+        ),
         source="model",
     )
-    return Reply(summaries, tuple(answer.insights[:_MOST_INSIGHTS]))
+    return Reply(summaries, bounds.listed(answer.insights, bounds.INSIGHTS, bounds.INSIGHT))
 
 
 def _found(text: str) -> dict[str, Any]:
