@@ -21,6 +21,7 @@ def builder_settings(settings: Settings) -> BuilderSettings:
         pinned_from_end=settings.layouts.agent.pinned_from_end,
         summary_detail_level=settings.memory.summary_detail_level,
         turns_shown=settings.memory.turns_shown,
+        summaries_by_model=settings.llm.enabled,
     )
 
 

@@ -101,13 +101,14 @@ async def _gather(
 def _assemble(build: Build, gathered: GatheredSession, window: Window, remembered: Remembered) -> Assembled:
     request, settings = build.request, build.settings
     role, state = what_to_pin(request.agent, request.state, gathered.state)
+    missing = {Part.HISTORY, Part.TURNS} & {*gathered.degraded}
     if request.agent.kind == "sub" and not role:
         raise _without_role(request, gathered.degraded)
     return assemble_agent(
         AgentInput(
             window=window,
             remembered=remembered,
-            whole=not {Part.HISTORY, Part.TURNS} & {*gathered.degraded},
+            settled=not missing and (remembered.is_by_model or not settings.summaries_by_model),
             current_input=request.current_input,
             agent=request.agent,
             role=role,

@@ -45,6 +45,7 @@ class BuilderSettings:
         placement, pinned_from_end: where the agent layout puts the pinned block.
         summary_detail_level: how much is shown of each earlier turn.
         turns_shown: earlier turns that are shown at most.
+        summaries_by_model: a model replaces summaries that were made by rules.
     """
 
     default_layout: str = "dialogue"
@@ -58,6 +59,7 @@ class BuilderSettings:
     pinned_from_end: int = PINNED_FROM_END
     summary_detail_level: Level = "detailed"
     turns_shown: int = 100
+    summaries_by_model: bool = False
 
 
 @dataclass(frozen=True, slots=True)

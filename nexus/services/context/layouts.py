@@ -69,7 +69,8 @@ class AgentInput:
     Attributes:
         window: what of the session is shown.
         remembered: the goal, and the turns of which the input is not shown.
-        whole: whether all of the session and of what is remembered of it could be read.
+        settled: whether all of the session and of what is remembered of it could be read, and no summary is about to be
+            replaced.
         role: what is pinned as the agent's role; `""` for none.
         state: what else is pinned.
         pinned_from_end: before which message from the end of the history, or before which assistant message.
@@ -80,7 +81,7 @@ class AgentInput:
     current_input: str
     agent: Agent = MAIN
     remembered: Remembered = NOTHING
-    whole: bool = True
+    settled: bool = True
     role: str = ""
     state: SessionState = field(default_factory=SessionState)
     placement: Placement = "from_end"
@@ -159,9 +160,9 @@ def assemble_agent(given: AgentInput) -> Assembled:
         "shown": len(past.messages),
         "repaired": window.faults + len(past.repairs),
     }
-    # The goal stays. What is shown of turns changes no sooner than the window does, or when it can be read.
+    # The goal stays. What is shown of settled turns changes no sooner than the window does.
     # Also where nothing is pinned: the next build may have something to pin, or be able to read it.
-    stable = len(opening) + (len(turns) + _stays(past, position, given) if given.whole else 0)
+    stable = len(opening) + (len(turns) + _stays(past, position, given) if given.settled else 0)
     older = ["history: older messages of the session are not shown"] if window.cut else []
     return put_together("agent", sections, history, stable, [*older, *past.repairs])
 

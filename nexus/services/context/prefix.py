@@ -139,5 +139,5 @@ def in_format(form: str, content: dict[str, Any]) -> dict[str, Any]:
 
 def prefix_key(request: BuildRequest) -> str:
     """The key under which a run's prefix is kept: the same for every build of the run, and for no other."""
-    identity = [request.owner_key, request.run_id, request.layout, request.current_input]
+    identity = [request.owner_key, request.session_id, request.run_id, request.layout, request.current_input]
     return hashlib.sha256(compact(identity)).hexdigest()

@@ -27,7 +27,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from nexus.core.ports import Row
-from nexus.core.turns import Level, Structured, Turn
+from nexus.core.turns import Level, Source, Structured, Turn
 from nexus.services.context.blocks import Block
 from nexus.services.context.escape import CountingEscape, canonical, escape, one_line
 from nexus.services.context.heads import GuardedEscape
@@ -45,12 +45,14 @@ class RememberedTurn:
 
     Attributes:
         text: brief, detailed, or for `comprehensive` the structured summary as JSON; not escaped yet.
+        source: who wrote the summary.
     """
 
     number: int
     id: str
     text: str
     insights: tuple[str, ...] = ()
+    source: Source = "fallback"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +72,23 @@ class Remembered:
     turns: tuple[RememberedTurn, ...] = ()
     dropped: int = 0
 
+    @property
+    def is_by_model(self) -> bool:
+        """Whether no summary that is shown was made by rules, which a model replaces where there is one."""
+        return all(turn.source == "model" for turn in self.turns)
+
     def to_json(self) -> list[Any]:
         """As it is kept for later builds of the run."""
-        turns = [[turn.number, turn.id, turn.text, list(turn.insights)] for turn in self.turns]
+        turns = [[turn.number, turn.id, turn.text, list(turn.insights), turn.source] for turn in self.turns]
         return [self.goal, self.goal_source, self.level, turns, self.dropped]
 
     @classmethod
     def from_json(cls, kept: list[Any]) -> "Remembered":
         """That of which `kept` is the `to_json`."""
         goal, source, level, turns, dropped = kept
-        read = tuple(RememberedTurn(number, turn_id, text, tuple(said)) for number, turn_id, text, said in turns)
+        read = tuple(
+            RememberedTurn(number, turn_id, text, tuple(said), by) for number, turn_id, text, said, by in turns
+        )
         return cls(goal, source, level, read, dropped)
 
 
@@ -167,7 +176,7 @@ def _read_turn(row: Row, level: Level) -> RememberedTurn | None:
         return None
     text = _text(turn, level)
     insights = _fitting(turn, text) if level == "brief" else turn.insights
-    return RememberedTurn(turn.turn_number, turn.id, text, insights) if text else None
+    return RememberedTurn(turn.turn_number, turn.id, text, insights, turn.summaries.source) if text else None
 
 
 def _fitting(turn: Turn, brief: str) -> tuple[str, ...]:

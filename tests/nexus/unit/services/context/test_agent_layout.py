@@ -251,8 +251,8 @@ class TestRemembered:
         rows = talk(9)
         assert assembled(rows).manifest["prefix"]["messages"] == 5
         assert assembled(rows, remembered=remembered).manifest["prefix"]["messages"] == 7
-        assert assembled(rows, remembered=remembered, whole=False).manifest["prefix"]["messages"] == 2
-        assert assembled(rows, whole=False).manifest["prefix"]["messages"] == 1
+        assert assembled(rows, remembered=remembered, settled=False).manifest["prefix"]["messages"] == 2
+        assert assembled(rows, settled=False).manifest["prefix"]["messages"] == 1
 
     def test_a_session_that_grows(self) -> None:
         """What is said to be shared is shared, from the first run on."""

@@ -196,6 +196,24 @@ class TestGoal:
         assert (goal(third), goal(following)) == ("another", "another")
         assert [start.task_context for start in turns.begun if start.run_id == "run_1"][-1] == "another"
 
+    async def test_a_run_id_that_is_used_in_two_sessions(self) -> None:
+        """Each has its own goal, turns and history."""
+        turns = FakeTurns()
+        async with opened(turns=turns) as parts:
+            first = await parts.build(asking("hello", task_context="of s1", session_id="s1"))
+            other = await parts.build(asking("hello", "msg_2", session_id="s2"))
+            again = await parts.build(asking("hello", "msg_3", later=LATER, session_id="s1"))
+        assert [goal(content) for content in (first, other, again)] == ["of s1", "hello", "of s1"]
+
+    async def test_a_goal_that_is_lost_from_the_store(self) -> None:
+        """Is still that with which the run began."""
+        turns = FakeTurns()
+        async with opened(turns=turns) as parts:
+            await parts.build(asking("hello", task_context="mine"))
+            turns.documents["ada", "default"][0]["task_context"] = ""
+            content = await parts.build(asking("hello", "msg_2", later=LATER))
+        assert goal(content) == "mine"
+
     async def test_a_goal_of_another_run_does_not_come_in_between(self) -> None:
         """A run keeps its own, whatever the session has by then; a sub-agent's the one with which it began."""
         turns = FakeTurns()
@@ -470,6 +488,20 @@ class TestPrefix:
         count = first["context"]["prefix"]["messages"]
         assert count == (1 if missing == "goal" else 2)
         assert following["messages"][:count] == first["messages"][:count]
+
+    @pytest.mark.parametrize("by_model", [True, False])
+    @pytest.mark.parametrize("source", ["fallback", "model"])
+    async def test_summaries_by_rules(self, source: str, *, by_model: bool) -> None:
+        """Are about to be replaced where there is a model, so what stands from there on is not counted."""
+        turns = ten_turns()
+        turns.documents["ada", "default"][0]["summaries"]["source"] = source
+        settings = BuilderSettings(history_messages=6, summaries_by_model=by_model)
+        async with opened(turns=turns, settings=settings) as parts:
+            parts.store.plant("messages", past(10))
+            builds = [await parts.build(asking())]
+            builds.append(await parts.build(asking(request_id="msg_2", later=LATER)))
+        counts = {content["context"]["prefix"]["messages"] for content in builds}
+        assert counts == {2 if by_model and source == "fallback" else 3}
 
     async def test_a_missing_history(self) -> None:
         """Leaves the goal."""

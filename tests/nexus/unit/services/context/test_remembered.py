@@ -188,6 +188,22 @@ class TestTurns:
             assert f"[Turn 1] {said}" in shown([stored_turn(1, summaries=empty | filled)], level)
 
     @pytest.mark.parametrize(
+        ("level", "order"),
+        [
+            ("brief", ("brief", "detailed", "overview")),
+            ("detailed", ("detailed", "brief", "overview")),
+            ("comprehensive", ("overview", "detailed", "brief")),
+        ],
+    )
+    def test_which_level_stands_in(self, level: Level, order: tuple[str, ...]) -> None:
+        """The nearest of those that say something."""
+        said: dict[str, Any] = {"brief": "brief", "detailed": "detailed", "structured": {"overview": "overview"}}
+        for name in order:
+            _, (turn,) = read_turn_memory(shown([stored_turn(1, summaries=said)], level))
+            assert texts_of(turn.said, level)[0] == name
+            said |= {"structured": {"overview": ""}} if name == "overview" else {name: ""}
+
+    @pytest.mark.parametrize(
         "broken",
         [
             {},
@@ -209,10 +225,19 @@ class TestTurns:
         assert [turn.number for turn in turns] == [1, 2]
         assert malformed == 1
 
+    @pytest.mark.parametrize("level", LEVELS)
+    def test_two_turns_of_one_number(self, level: Level) -> None:
+        """The first of them is shown, also if the second could not be."""
+        rows = [stored_turn(1, id="turn_1_1"), stored_turn(1, id="turn_1_2", summaries=summaries("other"))]
+        turns, malformed = read_turns(rows, level)
+        assert ([turn.id for turn in turns], malformed) == (["turn_1_1"], 1)
+        turns, _ = read_turns(rows[::-1], level)
+        assert [turn.id for turn in turns] == ["turn_1_2"]
+
     def test_unknown_fields(self) -> None:
         """Of a later version are no harm, nor is null for a list."""
         turns, malformed = read_turns([stored_turn(1, insights=None, mood="good", work="close")], "brief")
-        assert (turns, malformed) == ((RememberedTurn(1, "turn_1_1764547200000", "brief 1"),), 0)
+        assert (turns, malformed) == ((RememberedTurn(1, "turn_1_1764547200000", "brief 1", (), "model"),), 0)
 
     @pytest.mark.once
     @pytest.mark.parametrize("level", LEVELS)
@@ -253,7 +278,14 @@ def test_brief_takes_a_third_of_detailed(brief: str, detailed: str, insights: li
 
 
 _TEXTS: Final = st.text(st.characters(exclude_categories=()), max_size=30)
-_TURNS: Final = st.builds(RememberedTurn, st.integers(1), _TEXTS, _TEXTS, st.lists(_TEXTS, max_size=3).map(tuple))
+_TURNS: Final = st.builds(
+    RememberedTurn,
+    st.integers(1),
+    _TEXTS,
+    _TEXTS,
+    st.lists(_TEXTS, max_size=3).map(tuple),
+    st.sampled_from(["fallback", "model"]),
+)
 
 
 @given(
