@@ -1,5 +1,6 @@
 """The command line (CONTRACT §10). Errors are one line and an exit code, never a traceback."""
 
+import errno
 import io
 import json
 import os
@@ -8,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import anyio
 import structlog
@@ -41,6 +42,8 @@ app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(states.app, name="state")
 app.add_typer(turns.app, name="turns")
 _DATA = Path(".nexus")
+# What a stream says that takes no more: the disk is full, or whatever was behind it is gone.
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE})
 _NOT_BELIEVED = "answers came, but none signed with a key known here: compare bus.signing.keys"
 
 
@@ -50,9 +53,16 @@ def main() -> None:
         # What a terminal of another encoding has no letter for is shown as an escape.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        app()
+        with ungrouped():
+            app()
     except NexusError as error:
         _fail(str(error), 1)
+    except OSError as error:
+        # Files and servers have been spoken of where they are used: what is left is where the words go.
+        if error.errno not in _FULL or error.filename is not None:
+            raise
+        _discard_output()
+        _fail(f"standard output: cannot be written: {error.strerror}", 1)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
 
@@ -151,7 +161,7 @@ def doctor_command(
     config: Config = None,
     quick: Annotated[bool, typer.Option(help="Only ask whether both servers answer.")] = False,
 ) -> None:
-    """Check Redis, MongoDB, indexes and tools, and say what to do. Exit 1 when something is wrong."""
+    """Check Redis, MongoDB, indexes, settings, tools and the model. Exit 1 when something is wrong, with what to do."""
     configure_logging("error", "console")
     settings = load_settings(config)
     raise typer.Exit(0 if anyio.run(doctor.examine, settings, Console(), quick) else 1)
@@ -228,6 +238,13 @@ def _json_object(option: str, text: str) -> dict[str, Any]:
     if is_deeper(value, MAX_DEPTH):
         _fail(f"{option}: nested deeper than {MAX_DEPTH}", 1)
     return value
+
+
+def _discard_output() -> None:
+    """Python would try to write what is left once more on its way out, and complain."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -386,14 +386,17 @@ def test_a_line_without_end(tmp_path: Path) -> None:
 
 
 async def test_streams_that_take_no_more(desk: Desk) -> None:
-    """A full one is said to be; one that is closed early is nobody's fault."""
+    """A full one is said to be, by every command; one that is closed early is nobody's fault."""
     await desk.keep(*(a_turn(number) for number in range(1, 200)))
-    command = [sys.executable, "-m", "nexus", "turns", "export", *OF_S1]
-    environment = {**os.environ, **desk.environment}
-    done = await anyio.run_process(["bash", "-c", f"{shlex.join(command)} > /dev/full"], check=False, env=environment)
-    assert done.returncode == 1
-    assert done.stderr == b"nexus: standard output: cannot be written: No space left on device\n"
-    piped = f"{shlex.join(command)} | head -c 1"
+    nexus = [sys.executable, "-m", "nexus"]
+    environment = {**os.environ, **desk.environment, "NEXUS_BUS__MODE": "memory"}
+    commands = [["turns", *words, *OF_S1] for words in (["list"], ["list", "--json"], ["show", "1", "--json"])]
+    for words in [*commands, ["turns", "export", *OF_S1], ["doctor", "--quick"], ["version"], ["--help"]]:
+        full = f"{shlex.join([*nexus, *words])} > /dev/full"
+        done = await anyio.run_process(["bash", "-c", full], check=False, env=environment)
+        assert done.returncode == 1
+        assert done.stderr == b"nexus: standard output: cannot be written: No space left on device\n"
+    piped = f"{shlex.join([*nexus, 'turns', 'export', *OF_S1])} | head -c 1"
     closed = await anyio.run_process(["bash", "-c", piped], check=False, env=environment)
     assert (closed.stdout, b"Traceback" in closed.stderr) == (b"{", False)
 
