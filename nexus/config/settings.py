@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, StringConstraints
 from pydantic_core import PydanticCustomError
@@ -36,9 +37,20 @@ def _checked_prefix(prefix: str) -> str:
 
 
 def _checked_address(address: SecretStr) -> SecretStr:
-    if not re.fullmatch(r"(https?://\S+)?", address.get_secret_value()):
+    text = address.get_secret_value()
+    if not re.fullmatch(r"(https?://\S+)?", text):
         raise PydanticCustomError("base_url", "An address that begins with http:// or https:// is needed, or nothing")
+    if text and not _names_a_place(text):
+        raise PydanticCustomError("base_url", "Names no host and port; http://host:port/v1 is allowed")
     return address
+
+
+def _names_a_place(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 class _Section(BaseModel):
@@ -124,7 +136,7 @@ class LlmSettings(_Section):
 
     base_url: Annotated[SecretStr, AfterValidator(_checked_address)] = SecretStr("")
     api_key: SecretStr = SecretStr("")
-    model: str = Field(default="", max_length=200)
+    model: Annotated[str, StringConstraints(strip_whitespace=True, max_length=200)] = ""
     timeout_s: float = Field(default=30, ge=0.1, le=600)
     retries: int = Field(default=2, ge=0, le=10)
     max_concurrency: int = Field(default=4, ge=1, le=64)
@@ -142,7 +154,8 @@ class LlmSettings(_Section):
         """What is wrong with the values together, one line an item."""
         if bool(self.base_url.get_secret_value()) == bool(self.model):
             return []
-        return ["llm: base_url and model belong together; give both, or neither for summaries by rules alone"]
+        given, other = ("model", "base_url") if self.model else ("base_url", "model")
+        return [f"llm.{given}: needs llm.{other}; give both, or neither for summaries by rules alone"]
 
 
 class ToolSettings(_Section):
@@ -236,5 +249,17 @@ def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = 
     )
     environment = variables.get("NEXUS_ENV") or "development"
     settings = Settings.model_validate({**merge(in_file, in_environment), "environment": environment})
-    refuse([*settings.bus.faults(), *settings.bus.signing.faults(), *settings.llm.faults()])
+    together = [*settings.bus.faults(), *settings.bus.signing.faults(), *settings.llm.faults()]
+    refuse([f"{_source_of(line, path, in_file, variables)}{line}" for line in together])
     return settings
+
+
+def _source_of(line: str, path: Path | None, in_file: Mapping[str, Any], variables: Mapping[str, str]) -> str:
+    """Where the key is set that a line begins with, in front of it; nothing where it has its default."""
+    place = line.partition(":")[0].split(".")
+    if (variable := variable_at(place, variables)) in variables:
+        return f"environment variable {variable}: "
+    value: Any = in_file
+    for name in place:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return "" if value is None else f"{path}: "

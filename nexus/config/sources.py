@@ -136,10 +136,15 @@ def faults(model: type[BaseModel], values: Mapping[str, Any], source: Callable[[
         for item in error.errors(include_input=False, include_url=False, include_context=False):
             place = [str(part) for part in item["loc"]]
             unknown = item["type"] == "extra_forbidden"
-            reason = f"unknown; allowed: {', '.join(_allowed(model, place[:-1]))}" if unknown else item["msg"]
+            reason = f"unknown; allowed: {', '.join(_allowed(model, place[:-1]))}" if unknown else _said(item)
             lines.append(f"{source(place)}: {'.'.join(place)}: {reason}")
         return lines
     return []
+
+
+def _said(item: Mapping[str, Any]) -> str:
+    """What is wrong, without names of classes."""
+    return "keys with values are needed" if item["type"] == "model_type" else str(item["msg"])
 
 
 def _allowed(model: type[BaseModel], place: Iterable[str]) -> list[str]:

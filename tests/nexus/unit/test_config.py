@@ -169,8 +169,8 @@ class TestFaults:
             ("memory: {history_context_size: 201}", "memory.history_context_size: Input should be less than"),
             ("database: {name: 'a b'}", "database.name: String should match pattern"),
             ("tools: {modules: a.b}", "tools.modules: Input should be a valid tuple"),
-            ("bus: 5", "bus: Input should be a valid dictionary"),
-            ("bus: [url]", "bus: Input should be a valid dictionary"),
+            ("bus: 5", "bus: keys with values are needed"),
+            ("bus: [url]", "bus: keys with values are needed"),
             ("1: x", "1: "),
         ],
     )
@@ -282,10 +282,32 @@ class TestModels:
         assert (llm.enabled, llm.base_url.get_secret_value(), llm.model) == (True, "https://h/v1", "a/b:c")
         assert llm.api_key.get_secret_value() == "123"
 
-    @pytest.mark.parametrize("given", [{"NEXUS_LLM__BASE_URL": "http://h"}, {"NEXUS_LLM__MODEL": "m"}])
-    def test_half_a_model(self, given: dict[str, str]) -> None:
-        """Whoever gives a part of it means the whole."""
-        assert "llm: base_url and model belong together" in fault(None, "", **given)
+    @pytest.mark.parametrize(
+        ("given", "other"), [("base_url", "model"), ("model", "base_url")], ids=["an address", "a model"]
+    )
+    def test_half_a_model(self, tmp_path: Path, given: str, other: str) -> None:
+        """Whoever gives a part of it means the whole; it is said where that part stands."""
+        variable, value = f"NEXUS_LLM__{given.upper()}", "http://h"
+        needed = f"llm.{given}: needs llm.{other}; give both, or neither"
+        assert fault(None, "", **{variable: value}).startswith(f"environment variable {variable}: {needed}")
+        in_file = f"llm: {{{given}: {value}}}"
+        assert fault(tmp_path, in_file).startswith(f"{tmp_path / 'nexus.yml'}: {needed}")
+        assert fault(tmp_path, in_file, **{f"NEXUS_LLM__{other.upper()}": ""}).startswith(f"{tmp_path / 'nexus.yml'}: ")
+
+    def test_a_model_of_white_space(self) -> None:
+        """It is none, and around a name white space does not count."""
+        assert "llm.base_url: needs llm.model" in fault(
+            None, "", NEXUS_LLM__BASE_URL="http://h", NEXUS_LLM__MODEL=" \n"
+        )
+        named = {"NEXUS_LLM__BASE_URL": "http://h", "NEXUS_LLM__MODEL": " m "}
+        assert load_settings(None, named).llm.model == "m"
+
+    @pytest.mark.parametrize("address", ["http://u:hunter2-canary@:1", "http://h:0", "https://h:x/v1", "http://[/v1"])
+    def test_an_address_of_no_place(self, address: str) -> None:
+        """It is said when the settings are read, with where it stands, and not repeated."""
+        said = fault(None, "", NEXUS_LLM__BASE_URL=address, NEXUS_LLM__MODEL="m")
+        assert said.startswith("environment variable NEXUS_LLM__BASE_URL: llm.base_url: Names no host and port")
+        assert SECRET not in said
 
     @pytest.mark.parametrize("address", ["h:80/v1", "ftp://hunter2-canary", "http://", "http://hunter2-canary x"])
     def test_what_is_no_address(self, address: str) -> None:
@@ -405,8 +427,8 @@ class TestSigning:
     def test_required_without_a_key(self, tmp_path: Path) -> None:
         """It is said what to do."""
         assert fault(tmp_path, "bus: {signing: {required: true}}") == (
-            "bus.signing.required: needs a key to sign with: set bus.signing.keys, for instance "
-            "NEXUS_BUS__SIGNING__KEYS='{k1: a secret of 16 characters or more}', or leave it at false"
+            f"{tmp_path / 'nexus.yml'}: bus.signing.required: needs a key to sign with: set bus.signing.keys, "
+            "for instance NEXUS_BUS__SIGNING__KEYS='{k1: a secret of 16 characters or more}', or leave it at false"
         )
 
     @pytest.mark.parametrize(
