@@ -39,6 +39,7 @@ _MODEL_ADVICE: Final = {
     "no answer": "raise llm.timeout_s, or look at the endpoint: it may be loading the model",
     "the certificate": "name the authority that signed it in the variable SSL_CERT_FILE, or correct llm.base_url",
     "the answer is no": "correct llm.base_url, which usually ends in /v1",
+    "the prompt does not fit": "choose another llm.model, or a larger context for it: a short question is too long",
     _NO_JSON: "choose another llm.model, one that follows a JSON schema",
 }
 _SEE_MODEL: Final = "see that the endpoint runs, and llm.base_url and llm.model (NEXUS_LLM__BASE_URL, NEXUS_LLM__MODEL)"
@@ -143,4 +144,6 @@ async def _ask(settings: LlmSettings) -> str:
 
 
 def _model_advice(error: Exception) -> str:
+    if isinstance(error, ConfigError):
+        return "correct this setting"
     return next((advice for known, advice in _MODEL_ADVICE.items() if str(error).startswith(known)), _SEE_MODEL)

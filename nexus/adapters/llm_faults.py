@@ -4,8 +4,12 @@ Texts name a status and a well-known code. They repeat nothing that the endpoint
 """
 
 import math
+import os
 import re
+import socket
+import ssl
 from email.utils import parsedate_to_datetime
+from errno import errorcode
 from http import HTTPStatus
 from http.client import responses
 from typing import Final
@@ -70,11 +74,26 @@ def fault_of(error: Exception, timeout_s: float) -> Exception:
     if isinstance(error, APIStatusError):
         return _of_status(error)
     if isinstance(error, APIConnectionError):
-        cause = error.__cause__
-        if "CERTIFICATE" in str(cause).upper():
+        if "CERTIFICATE" in str(error.__cause__).upper():
             return CallFailedError("the certificate of the endpoint is not trusted", passing=False)
-        return CallFailedError(f"no connection ({type(cause or error).__name__})", passing=True)
+        return CallFailedError(f"no connection ({_reason(error)})", passing=True)
     return no_completion()
+
+
+def _reason(error: Exception) -> str:
+    """What the operating system says of it, in its general words: those of the moment hold addresses."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            return "TLS failed"
+        if isinstance(cause, socket.gaierror):
+            return "the name of the host cannot be resolved"
+        code = cause.errno if isinstance(cause, OSError) else None
+        if code is not None and code in errorcode:
+            return os.strerror(code)
+        # Where a host has several addresses, there is an error of each.
+        cause = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause.__cause__ or cause.__context__
+    return type(error.__cause__ or error).__name__
 
 
 def no_completion() -> CallFailedError:

@@ -153,6 +153,10 @@ async def test_no_model(mongo_uri: str, database_name: str) -> None:
             body(b"<html>", "text/html"),
             "the answer is no chat completion. To do: correct llm.base_url, which usually ends",
         ),
+        (
+            status(400, {"code": "context_length_exceeded"}),
+            "the prompt does not fit (400). To do: choose another llm.model, or a larger context for it",
+        ),
         (silent(), "no answer within 0.2 s. To do: raise llm.timeout_s"),
         (saying("Yes!"), "answers, but not with the JSON that it was asked for. To do: choose another llm.model"),
     ],
@@ -176,19 +180,16 @@ async def test_a_model_that_is_away(database_name: str) -> None:
     assert not well
     assert "wrong  database: " in lines
     assert "indexes" not in lines
-    assert "wrong  model: no connection (ConnectError). To do: see that the endpoint runs" in lines
+    assert "wrong  model: no connection (Connection refused). To do: see that the endpoint runs" in lines
     _, lines = await said_of_model(nowhere, database_name, model, quick=True)
     assert "model" not in lines
 
 
-@pytest.mark.parametrize(
-    "llm", [{"base_url": "http://u:canary@:1", "model": "m"}, {"base_url": "http://h:0", "model": "m"}]
-)
-async def test_an_address_of_a_model_that_cannot_be_used(
-    mongo_uri: str, database_name: str, llm: dict[str, str]
-) -> None:
-    """It is one line like the others, and does not repeat it."""
+async def test_a_key_of_a_model_that_cannot_be_used(mongo_uri: str, database_name: str) -> None:
+    """It is one line like the others, does not repeat it, and sends nobody to the endpoint."""
+    llm = {"base_url": "http://h", "model": "m", "api_key": "canary\u20ac"}
     well, lines = await said_of_model(mongo_uri, database_name, llm)
     assert not well
-    assert "wrong  model: llm.base_url: names no host and port" in lines
+    assert "wrong  model: llm.api_key: has characters that no header" in lines
+    assert "To do: correct this setting." in lines
     assert "canary" not in lines

@@ -229,7 +229,7 @@ class TestBeingAway:
         """It fails at once; when somebody does, it answers."""
         port = free_port()
         async with open_llm(f"http://{HOST}:{port}/v1", KEY, "m", LIMITS) as model:
-            assert await refusal(model) == "no connection (ConnectError)"
+            assert await refusal(model) == "no connection (Connection refused)"
             async with model_server(port=port):
                 assert await ask(model) == WELL
             assert "no connection" in await refusal(model)

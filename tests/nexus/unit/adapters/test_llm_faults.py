@@ -1,6 +1,10 @@
 """What an error of the SDK, or an answer of an endpoint, means."""
 
+import errno
 import json
+import os
+import socket
+import ssl
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -112,6 +116,29 @@ def test_what_is_no_refusal() -> None:
         ("the certificate of the endpoint is not trusted", False),
         ("the answer is no chat completion", False),
     ]
+
+
+@pytest.mark.parametrize(
+    ("cause", "reason"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "canary"), os.strerror(errno.ECONNREFUSED)),
+        (OSError(errno.EHOSTUNREACH, "canary"), os.strerror(errno.EHOSTUNREACH)),
+        (
+            ExceptionGroup("canary", [OSError(errno.ENETUNREACH, "canary"), OSError(errno.EACCES, "canary")]),
+            os.strerror(errno.ENETUNREACH),
+        ),
+        (socket.gaierror(socket.EAI_NONAME, "canary"), "the name of the host cannot be resolved"),
+        (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] canary"), "TLS failed"),
+        (OSError("canary"), "ConnectError"),
+        (OSError(10**6, "canary"), "ConnectError"),
+    ],
+)
+def test_why_there_is_no_connection(cause: Exception, reason: str) -> None:
+    """It is what the operating system said of it, without the address that it said it of."""
+    broken, within = APIConnectionError(request=REQUEST), OSError("canary")
+    broken.__cause__, within.__cause__ = httpx2.ConnectError("canary"), cause
+    broken.__cause__.__context__ = within
+    assert str(fault_of(broken, 1)) == f"no connection ({reason})"
 
 
 def test_an_error_with_the_status_of_a_success() -> None:
