@@ -10,6 +10,7 @@ Rules of this module:
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import partial
 
 from nexus.core.metrics import Part
 from nexus.core.ports import Row, TurnSource
@@ -111,25 +112,26 @@ async def _read(
     request, most = build.request, build.settings.turns_shown
     rows: list[Row] = []
 
-    async def read_rows() -> None:
-        # One more than are shown tells whether there are more.
-        rows.extend(
-            await turns.past_turns(
-                request.owner_key,
-                request.session_id,
-                limit=most + 1,
-                before=known.goal.turn_number if known.goal else None,
-                without_runs=sorted({*known.shown, request.run_id}),
-            )
+    async def read_rows(limit: int, before: int | None) -> None:
+        without = sorted({*known.shown, request.run_id})
+        found = await turns.past_turns(
+            request.owner_key, request.session_id, limit=limit, before=before, without_runs=without
         )
+        rows.extend(row for row in found if row.get("owner_key") == request.owner_key)
 
-    if not await within(deadline, Part.TURNS, read_rows, degraded):
+    # One more than are shown tells whether there are more.
+    first = partial(read_rows, most + 1, known.goal.turn_number if known.goal else None)
+    if not await within(deadline, Part.TURNS, first, degraded):
         return None
-    own = [row for row in rows if row.get("owner_key") == request.owner_key]
-    shown, malformed = read_turns(own[:most], level)
+    shown, malformed = read_turns(rows[:most], level)
+    if malformed and rows[most:] and isinstance(rows[most].get("turn_number"), int):
+        # As many older ones may take their places.
+        await within(deadline, Part.TURNS, partial(read_rows, malformed, rows[most]["turn_number"]), degraded)
+        most += malformed
+        shown, malformed = read_turns(rows[:most], level)
     if malformed:
         notes.append(f"turns: {malformed} of those that are stored cannot be read and are not shown")
-    dropped = malformed + sum(map(_and_before, own[most : most + 1]))
+    dropped = malformed + sum(map(_and_before, rows[most : most + 1]))
     if dropped and not shown:
         # There is no block that could say so.
         notes.append(f"turns: {dropped} earlier ones are not shown")

@@ -335,6 +335,22 @@ class TestTurns:
         assert (block(content, "TURN_MEMORY") or {})["dropped"] == 1
         assert "turns: 1 of those that are stored cannot be read and are not shown" in content["context"]["notes"]
 
+    @pytest.mark.parametrize(("broken", "wanted"), [({7, 8}, [5, 6]), ({7}, [6, 8]), ({5, 6, 7, 8}, [])])
+    async def test_malformed_turns_leave_their_places(self, broken: set[int], wanted: list[int]) -> None:
+        """To older ones, for which is looked once; each is shown, or counted, all the same."""
+        turns = ten_turns()
+        for number in broken:
+            turns.documents["ada", "default"][number - 1]["summaries"] = None
+        async with opened(turns=turns, settings=BuilderSettings(turns_shown=2)) as parts:
+            parts.store.plant("messages", past(10)[16:])
+            content = await parts.build(asking())
+        assert numbers(content) == wanted
+        assert len(turns.asked) == 2
+        if wanted:
+            assert (block(content, "TURN_MEMORY") or {})["dropped"] == 8 - len(wanted)
+        else:
+            assert "turns: 8 earlier ones are not shown" in content["context"]["notes"]
+
     async def test_turns_of_somebody_else(self) -> None:
         """A source that answers wrongly is not believed."""
         turns = FakeTurns()
