@@ -7,11 +7,11 @@ has in words, one more may be unknown.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from nexus.services.turns.digest import has_figure
-from nexus.services.turns.excuses import excuses_in
+from nexus.services.turns.excuses import folded
 from nexus.services.turns.facts import TurnFacts
 from nexus.services.turns.fallback import summarise_by_rules
 from nexus.services.turns.language import LATIN, differ, language_of, letters_of, likely_languages_of, name_of
@@ -33,7 +33,7 @@ class Evidence:
         language: of what the user said, or of its letters; None where neither is clear.
         figures: in everything that was said and done, as `spellings` has them.
         number_words: how many numbers are in words there.
-        excuses: that were made in the turn itself.
+        said: all of it, as `folded` has it.
         least: the weight that a detailed summary has at least.
         has_figures: there are some in the answer or in results.
         has_calls: tools were called.
@@ -42,7 +42,7 @@ class Evidence:
     language: str | None
     figures: frozenset[str]
     number_words: int = 0
-    excuses: frozenset[str] = frozenset()
+    said: str = field(default="", repr=False)
     least: int = 0
     has_figures: bool = False
     has_calls: bool = False
@@ -84,7 +84,7 @@ def evidence_of(facts: TurnFacts) -> Evidence:
             *(text for call in calls for text in (call.name, call.raw_arguments)),
         ]
     )
-    evidence = Evidence(_language(facts), spellings(everything), number_words(everything), excuses_in(everything))
+    evidence = Evidence(_language(facts), spellings(everything), number_words(everything), folded(everything))
     if weight(everything) > _SURELY_WHOLE:
         return evidence
     came = [facts.answer, *(item.text for item in facts.said if item.speaker == "tool")]

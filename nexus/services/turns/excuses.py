@@ -49,28 +49,24 @@ BEGINNINGS: Final[Mapping[str, str]] = {
 _EXCUSE: Final = re.compile("|".join(BEGINNINGS.values()), re.IGNORECASE)
 _MARKS: Final = re.compile(r"[\W_]*")
 # What is nowhere in a summary: every part of it may be shown.
-_FAILED: Final = re.compile(r"summary generation failed", re.IGNORECASE)
+_FAILED: Final = "summary generation failed"
 
 
-def excuses_in(text: str) -> frozenset[str]:
-    """All that might be taken for excuses in what was said."""
-    return frozenset(
-        match[0].casefold().replace("’", "'") for words in (_EXCUSE, _FAILED) for match in words.finditer(text)
-    )
-
-
-def excuse_of(text: str, said: frozenset[str]) -> str | None:
+def excuse_of(text: str, said: str) -> str | None:
     """What is wrong with a text that is an excuse, or says that there is no summary; None for nothing.
 
-    `said` is what `excuses_in` finds in the turn.
+    `said` is what the turn says, as `folded` has it.
     """
     begin = _MARKS.match(text)
     excuse = _EXCUSE.match(text, begin.end() if begin else 0)
-    if excuse and excuses_in(excuse[0]).isdisjoint(said):
-        return "it is a refusal"
-    return failure_of(text, said)
+    return "it is a refusal" if excuse and folded(excuse[0]) not in said else failure_of(text, said)
 
 
-def failure_of(text: str, said: frozenset[str]) -> str | None:
+def failure_of(text: str, said: str) -> str | None:
     """What is wrong with a text that says anywhere that summarising failed; None for nothing."""
-    return "it says that it failed" if _FAILED.search(text) and excuses_in(text).isdisjoint(said) else None
+    return "it says that it failed" if _FAILED in folded(text) and _FAILED not in said else None
+
+
+def folded(text: str) -> str:
+    """The text for comparisons: small letters and capitals are the same, and so are apostrophes."""
+    return text.casefold().replace("’", "'")

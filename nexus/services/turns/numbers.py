@@ -10,8 +10,10 @@ _NUMBER: Final = re.compile(r"\d(?:[\d.,'’\u00a0\u202f]*\d)?")
 _BETWEEN: Final = re.compile(r"[,'’\u00a0\u202f]")
 # The fewest digits that tell a number from a count, and the most to which somebody rounds.
 _LEAST: Final = 2
-_MOST_ROUNDED: Final = 9
+_MOST_ROUNDED: Final = 7
 _HALF: Final = "5"
+# How much of a text is searched for words.
+_LOOKED_AT: Final = 200_000
 _NUMERALS: Final = "〇零一二三四五六七八九十百千万萬亿億两兩壹贰叁肆伍陆柒捌玖拾佰仟"
 # Numbers in words, of ten and more, in the languages that summaries are checked in.
 _WORDS: Final = re.compile(
@@ -29,12 +31,17 @@ _WORDS: Final = re.compile(
 
 def figures(text: str) -> frozenset[str]:
     """The numbers of two digits or more, however they are grouped and pointed: 0.86 is 0,86 and 86, 45,678 is 45678."""
-    return frozenset(number for number in _numbers(text) if len(number) >= _LEAST)
+    return frozenset(
+        digits
+        for number in set(_NUMBER.findall(unicodedata.normalize("NFKC", text)))
+        if len(digits := _digits(number)) >= _LEAST
+    )
 
 
 def spellings(text: str) -> frozenset[str]:
     """What `spelling` may be of a number that stands for one in the text: as it is, rounded, or cut off."""
-    numbers = {*_numbers(text), *_numbers(_BETWEEN.sub(" ", text))}
+    whole = set(_NUMBER.findall(unicodedata.normalize("NFKC", text)))
+    numbers = {_digits(number) for one in whole for number in (one, *_BETWEEN.split(one))} - {""}
     return frozenset(spelling(rounded) for number in numbers for rounded in _rounded(number))
 
 
@@ -44,15 +51,14 @@ def spelling(number: str) -> str:
 
 
 def number_words(text: str) -> int:
-    """How many numbers there are in words, which nobody reads here."""
-    return sum(1 for _ in _WORDS.finditer(text))
+    """How many numbers there are in words, which nobody reads here, in the beginning of a text."""
+    return sum(1 for _ in _WORDS.finditer(text[:_LOOKED_AT]))
 
 
-def _numbers(text: str) -> Iterator[str]:
-    for match in _NUMBER.finditer(unicodedata.normalize("NFKC", text)):
-        digits = "".join(str(unicodedata.digit(char)) for char in match[0] if char.isdigit()).lstrip("0")
-        if digits:
-            yield digits
+def _digits(number: str) -> str:
+    """Without what stands between them and zeros before them."""
+    digits = "".join(filter(str.isdigit, number))
+    return (digits if digits.isascii() else "".join(str(unicodedata.digit(char)) for char in digits)).lstrip("0")
 
 
 def _rounded(number: str) -> Iterator[str]:

@@ -185,8 +185,8 @@ def _fault_of(answer: _SummaryAnswer, evidence: Evidence) -> str | None:
     lists = said.actions, said.results, said.decisions, said.next_steps, answer.insights
     entries = [entry for items in lists for entry in items]
     faults = (
-        *(excuse_of(text, evidence.excuses) for text in told),
-        *(failure_of(text, evidence.excuses) for text in entries),
+        *(excuse_of(text, evidence.said) for text in told),
+        *(failure_of(text, evidence.said) for text in entries),
         "it repeats the form instead of filling it in" if any(map(_PLACEHOLDER.fullmatch, told)) else None,
         # Entries are taken together: one by itself may be no more than a name or a title.
         evidence.fault_of([*told, "\n".join(entries)], answer.detailed),

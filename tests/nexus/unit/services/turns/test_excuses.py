@@ -2,10 +2,10 @@
 
 import pytest
 
-from nexus.services.turns.excuses import BEGINNINGS, excuse_of, excuses_in, failure_of
+from nexus.services.turns.excuses import BEGINNINGS, excuse_of, failure_of, folded
 from nexus.services.turns.language import NAMES
 
-NOBODY: frozenset[str] = frozenset()
+NOBODY = ""
 EXCUSES = [
     "I'm sorry, but I can't help with that.",
     "I’m sorry.",
@@ -46,7 +46,7 @@ NONE = [
 def test_excuses(text: str) -> None:
     """They are told by what a text begins with, unless the turn itself has the words."""
     assert excuse_of(text, NOBODY) == "it is a refusal"
-    assert excuse_of(text, excuses_in(f"He wrote: {text.upper()}")) is None
+    assert excuse_of(text, folded(f"He wrote: {text.upper()}")) is None
 
 
 @pytest.mark.parametrize("text", NONE)
@@ -64,11 +64,10 @@ def test_words_of_failure() -> None:
     """They are nowhere, unless in the turn."""
     text = "It was noted that the summary generation failed."
     assert failure_of(text, NOBODY) == excuse_of(text, NOBODY) == "it says that it failed"
-    assert failure_of(text, excuses_in("Why 'Summary generation failed'?")) is None
+    assert failure_of(text, folded("Why 'Summary generation failed'?")) is None
 
 
 def test_hostile_texts() -> None:
     """Whatever is said, it is read in linear time."""
     for text in ("ich kann das " * 50_000, "_" * 500_000, "对不起" * 100_000):
-        excuses_in(text)
         excuse_of(text, NOBODY)
