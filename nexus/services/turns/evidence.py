@@ -19,8 +19,6 @@ from nexus.services.turns.numbers import figures, number_words, spelling, spelli
 from nexus.services.turns.sentences import weight
 
 _MOST_UNKNOWN: Final = 2
-# So many bytes fit into any prompt.
-_SURELY_WHOLE: Final = 12_000
 # Which part of the weight of a brief summary by rules a detailed one has at least.
 _LEAST_PART: Final = 2
 
@@ -46,6 +44,11 @@ class Evidence:
     least: int = 0
     has_figures: bool = False
     has_calls: bool = False
+
+    @property
+    def of_part(self) -> "Evidence":
+        """What a summary of a part alone is held against: there may be little in it."""
+        return replace(self, least=0, has_figures=False, has_calls=False)
 
     def fault_of(self, texts: Sequence[str], detailed: str) -> str | None:
         """What is wrong with the language of these texts, or with the figures of one; None for nothing."""
@@ -84,12 +87,12 @@ def evidence_of(facts: TurnFacts) -> Evidence:
             *(text for call in calls for text in (call.name, call.raw_arguments)),
         ]
     )
-    evidence = Evidence(_language(facts), spellings(everything), number_words(everything), folded(everything))
-    if weight(everything) > _SURELY_WHOLE:
-        return evidence
     came = [facts.answer, *(item.text for item in facts.said if item.speaker == "tool")]
-    return replace(
-        evidence,
+    return Evidence(
+        _language(facts),
+        spellings(everything),
+        number_words(everything),
+        folded(everything),
         least=weight(summarise_by_rules(facts).brief) // _LEAST_PART,
         has_figures=any(map(figures, came)),
         has_calls=bool(calls),

@@ -114,8 +114,8 @@ class _Asking:
         """The summary of the turn in prompts of that size."""
         prompts = await to_thread.run_sync(prompts_of, self._facts, room)
         if len(prompts) == 1:
-            return await self._asked(prompts[0])
-        replies = [await self._part(prompt) for prompt in prompts]
+            return await self._asked(prompts[0], self._evidence)
+        replies = [await self._part(prompt, self._evidence.of_part) for prompt in prompts]
         while len(replies) > 1:
             replies = await self._put_together(replies, room)
         return replies[0]
@@ -123,28 +123,30 @@ class _Asking:
     async def _put_together(self, replies: list[Reply], room: int) -> list[Reply]:
         fewer: list[Reply] = []
         taken = 0
-        for prompt, count in prompts_of_parts(self._facts.goal, replies, room):
-            fewer.append(await self._part(prompt) if count > 1 else replies[taken])
+        prompts = list(prompts_of_parts(self._facts.goal, replies, room))
+        evidence = self._evidence if len(prompts) == 1 else self._evidence.of_part
+        for prompt, count in prompts:
+            fewer.append(await self._part(prompt, evidence) if count > 1 else replies[taken])
             taken += count
         return fewer
 
-    async def _part(self, prompt: Prompt) -> Reply:
+    async def _part(self, prompt: Prompt, evidence: Evidence) -> Reply:
         """What the model says of a part, or has said of it."""
         reply = self._known.get(prompt)
         if reply is None:
-            reply = await self._asked(prompt)
+            reply = await self._asked(prompt, evidence)
             self._known.keep(prompt, reply)
         return reply
 
-    async def _asked(self, prompt: Prompt) -> Reply:
+    async def _asked(self, prompt: Prompt, evidence: Evidence) -> Reply:
         """What the model says, at the second attempt if the first is nonsense."""
         try:
-            return await self._answer(prompt, "")
+            return await self._answer(prompt, evidence, "")
         except NonsenseError as error:
-            return await self._answer(prompt, str(error))
+            return await self._answer(prompt, evidence, str(error))
 
-    async def _answer(self, prompt: Prompt, fault: str) -> Reply:
+    async def _answer(self, prompt: Prompt, evidence: Evidence, fault: str) -> Reply:
         self.calls += 1
-        system = prompt.system(self._evidence.language, fault)
+        system = prompt.system(evidence.language, fault)
         text = await self._model.complete(system, prompt.user, schema=SCHEMA, schema_name=SCHEMA_NAME)
-        return read_reply(text, self._evidence)
+        return read_reply(text, evidence)

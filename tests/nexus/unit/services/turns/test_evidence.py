@@ -145,4 +145,5 @@ def test_what_is_not_asked_of_a_summary() -> None:
     """Figures and deeds of a turn without them, and anything of one that may be read in parts: a part may have none."""
     assert evidence_of(Run("Hello").answer("Hi!").facts).lack_of(["A greeting."], "A greeting.", deeds=False) is None
     long = Run("Read it.").call("read", {}, "Page 123. " * 2_000).answer("There are 123 pages.")
-    assert evidence_of(long.facts).lack_of(["-"], "-", deeds=False) is None
+    assert evidence_of(long.facts).lack_of(["-"], "-", deeds=False) is not None
+    assert evidence_of(long.facts).of_part.lack_of(["-"], "-", deeds=False) is None
