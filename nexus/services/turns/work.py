@@ -7,6 +7,7 @@ Rules of this module:
 - What was heard of a turn meanwhile makes it due again: a result is only kept if the turn is still as it was claimed.
 - Nothing here holds up an answer: a turn that is over gets a summary by rules at once, and keeps it until a model has
   made a better one.
+- What takes long with a large turn is done in a thread.
 - A model that is away is asked again when it has rested; one that answers with nonsense is asked less and less often,
   in the end once a day, and after weeks no more.
 """
@@ -20,6 +21,7 @@ from typing import Any, Final, Self
 
 import anyio
 import structlog
+from anyio import to_thread
 
 from nexus.core.errors import ModelUnavailableError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, NoMetrics
@@ -178,7 +180,8 @@ class TurnWork:
         document = claimed.document
         facts, rows = await self._facts(document)
         idle, settled = timedelta(seconds=self.settings.idle_s), timedelta(seconds=self.settings.settled_s)
-        changes = looked_at(document, facts, rows, utc_now(), idle=idle, settled=settled)
+        look = partial(looked_at, document, facts, rows, utc_now(), idle=idle, settled=settled)
+        changes = await to_thread.run_sync(look)
         if not await claimed.finish(changes):
             self._to_close.ring()
         elif changes.get("work") == SUMMARISE:
@@ -225,4 +228,4 @@ class TurnWork:
             )
             rows += page
             if len(page) < _ROWS_AT_ONCE:
-                return read_facts(rows, **facts_of(document)), len(rows)
+                return await to_thread.run_sync(partial(read_facts, rows, **facts_of(document))), len(rows)
