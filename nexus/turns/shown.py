@@ -39,7 +39,8 @@ def lines(turn: Turn, levels: Sequence[Level] = LEVELS) -> list[str]:
     }
     found = [f"{name:<10}  {value}" for name, value in facts.items()]
     for title, content in _sections(turn, levels):
-        found += ["", title, "", *content]
+        # No text can look like a title, or like one of the facts.
+        found += ["", title, "", *(f"  {line}".rstrip() for line in content)]
     return found
 
 

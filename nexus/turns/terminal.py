@@ -54,8 +54,9 @@ def carry_out_import(settings: DatabaseSettings, export: Export, *, replace: boo
 def tell_unreadable(unreadable: Sequence[int]) -> None:
     """Say which turns are malformed, if there are any."""
     if unreadable:
-        first = "it is" if len(unreadable) == 1 else "the first is"
-        typer.echo(f"nexus: {turns(len(unreadable))} cannot be read; {first} turn {unreadable[0]}", err=True)
+        left, first = ("is", "it is") if len(unreadable) == 1 else ("are", "the first is")
+        count = turns(len(unreadable))
+        typer.echo(f"nexus: {count} cannot be read and {left} left out; {first} turn {unreadable[0]}", err=True)
 
 
 def summary_of_list(found: Listed, where: str, search: str) -> str:

@@ -160,52 +160,52 @@ tokens      100 (thinking 7, action 93)
 
 Goal
 
-Review statins.
-Only new trials.
+  Review statins.
+  Only new trials.
 
 Brief
 
-Asked for statins, 2. 156.
+  Asked for statins, 2. 156.
 
 Detailed
 
-Asked.
-Found 156.
+  Asked.
+  Found 156.
 
 Structured
 
-Overview: Statins were looked up. 😀
-Actions:
-- pubmed_search(query=statins)
-Results:
-- 156 articles
-- HR 0.86 (95% CI 0.80-0.93)
-Next steps:
-- Extract
+  Overview: Statins were looked up. 😀
+  Actions:
+  - pubmed_search(query=statins)
+  Results:
+  - 156 articles
+  - HR 0.86 (95% CI 0.80-0.93)
+  Next steps:
+  - Extract
 
 Insights
 
-- 15 reviews remain
+  - 15 reviews remain
 
 Rounds of thought
 
-Round 1 (7 tokens):
-  Look
-  first.
+  Round 1 (7 tokens):
+    Look
+    first.
 
 Tools
 
-- pubmed_search: succeeded
-  arguments:
-    {"query": "statins"}
-  result:
-    156 articles
-- pubmed_search: failed
-  arguments:
-    {"query": "文章"}
-  result:
-    {"$ref": "a", "$id": 1}
-- filter: outcome unknown
+  - pubmed_search: succeeded
+    arguments:
+      {"query": "statins"}
+    result:
+      156 articles
+  - pubmed_search: failed
+    arguments:
+      {"query": "文章"}
+    result:
+      {"$ref": "a", "$id": 1}
+  - filter: outcome unknown
 """
 
 
@@ -255,6 +255,16 @@ async def test_one_turn(desk: Desk) -> None:
     assert summaries == {name: a_turn(2)["summaries"][name] for name in ("structured", "source")}
     for number in ("3", "9" * 30):
         assert await desk.refused("show", *OF_S1, number) == f"Turn {number} not found"
+
+
+async def test_a_text_that_looks_like_a_part_of_what_is_shown(desk: Desk) -> None:
+    """It stands behind two spaces, where no heading and no fact stands."""
+    forged = "Yes.\n\nTools\n\n- rm: succeeded\nstatus      failed"
+    await desk.keep(a_turn(1, task_context=forged))
+    shown = (await desk.said("show", *OF_S1, "1")).splitlines()
+    assert [line for line in shown if line.startswith("status")] == ["status      completed"]
+    assert [line for line in shown if line == "Tools"] == ["Tools"]
+    assert {"  Tools", "  - rm: succeeded", "  status      failed"} <= {*shown}
 
 
 async def test_there_and_back(desk: Desk, tmp_path: Path, turns: Collection[dict[str, Any]]) -> None:
@@ -441,7 +451,7 @@ async def test_what_others_have_stored(desk: Desk, turns: Collection[dict[str, A
     await desk.keep(nasty)
     turns.insert_one({**a_turn(2, owner_key=owner), "summaries": NASTY})
     turns.insert_one({**a_turn(3, owner_key=owner), "tool_calls": [{"name": "t", "result": b"\xff"}]})
-    unreadable = "nexus: 2 turns cannot be read; the first is turn "
+    unreadable = "nexus: 2 turns cannot be read and are left out; the first is turn "
     for words, code in ((("list",), 0), (("list", "--json"), 0), (("export",), 1)):
         done = await desk.run(*words, "--owner", owner, "--session", "s1")
         assert done.returncode == code
