@@ -8,7 +8,7 @@ import anyio
 from rich.console import Console
 from rich.markup import escape
 
-from nexus.config import LlmSettings, Settings
+from nexus.config import STORED_SECTIONS, LlmSettings, Settings
 from nexus.connections import open_bus, open_model, open_store, try_claim
 from nexus.core.errors import BusUnavailableError, ConfigError, ModelUnavailableError, NexusError
 from nexus.core.models import new_message_id
@@ -26,6 +26,9 @@ _OK_SCHEMA: Final = {
     "required": ["ok"],
     "additionalProperties": False,
 }
+_ONLY: Final = f"only {', '.join(STORED_SECTIONS)} are taken from there"
+# Of what a document of settings holds: the sections that count, and whose it is.
+_TAKEN: Final = frozenset({*STORED_SECTIONS, "environment"})
 _NO_JSON: Final = "answers, but not with the JSON that it was asked for"
 # By how the reason begins.
 _MODEL_ADVICE: Final = {
@@ -118,7 +121,9 @@ async def _stored(store: Store, settings: Settings) -> str:
     if document is None:
         return f"none stored for environment {settings.environment!r}; the file and its defaults hold"
     settings.with_stored(document)
-    return f"the stored ones of environment {settings.environment!r} are valid"
+    found = f"the stored ones of environment {settings.environment!r} are valid"
+    passed_over = [name for name in document if name in Settings.model_fields and name not in _TAKEN]
+    return f"{found}; {', '.join(passed_over)} in there: passed over, {_ONLY}" if passed_over else found
 
 
 async def _tools(store: Store, settings: Settings) -> str:

@@ -2,9 +2,11 @@
 
 import io
 from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from pymongo import MongoClient
 from redis.asyncio import Redis
 from rich.console import Console
 
@@ -135,6 +137,25 @@ async def test_no_model(mongo_uri: str, database_name: str) -> None:
     well, lines = await said_of_model(mongo_uri, database_name, {})
     assert well
     assert "ok     model: not configured: summaries are made by rules" in lines
+
+
+@pytest.mark.parametrize(
+    ("stored", "finding"),
+    [
+        ({"memory": {"turns_shown": 7}}, "are valid\n"),
+        (
+            {"llm": {"model": "m"}, "memory": {}, "other": 1},
+            "are valid; llm in there: passed over, only memory, layouts",
+        ),
+    ],
+)
+async def test_stored_settings(mongo_uri: str, database_name: str, stored: dict[str, Any], finding: str) -> None:
+    """A section that is not taken from there is named."""
+    with MongoClient[dict[str, Any]](mongo_uri) as client:
+        client[database_name]["configurations"].insert_one({"environment": "development", **stored})
+    well, lines = await said_of_model(mongo_uri, database_name, {})
+    assert well
+    assert f"the stored ones of environment 'development' {finding}" in lines
 
 
 @pytest.mark.parametrize(
