@@ -130,6 +130,8 @@ def _check_cleanup(name: str, criteria: Criteria, *, everything: bool, force: bo
         raise WrongUsage("say which documents: --older-than, --role, --run, --owner, --session; or --all for every one")
     if name.startswith("system."):
         raise WrongUsage(f"{name} belongs to the MongoDB server")
+    if name == "turns" and criteria.role is not None:
+        raise WrongUsage("turns have no role: leave out --role")
     if name in PROTECTED and not force:
         raise WrongUsage(f"{name} is protected: if you mean it, say the subcommand cleanup with --force")
 

@@ -733,6 +733,12 @@ class TestUsage:
             assert (result.code, result.out) == (2, ""), command
             one_line(result.err)
 
+    def test_a_role_of_turns(self, manager: Manager) -> None:
+        """Turns have none, which is said instead of that none of them match."""
+        result = manager.run("cleanup", "turns", "--role", "tool", "--dry-run")
+        assert (result.code, result.out) == (2, "")
+        assert one_line(result.err) == "database_manager: turns have no role: leave out --role\n"
+
     def test_a_server_that_is_not_there(self, manager: Manager) -> None:
         """A server that does not answer is one line, without the password."""
         result = manager.run("databases", "--uri", f"mongodb://user:{SECRET}@127.0.0.1:1/?replicaSet=rs0")
