@@ -31,6 +31,7 @@ def work_settings(settings: Settings) -> WorkSettings:
         idle_s=settings.memory.turn_idle_s,
         summaries_at_once=settings.llm.max_concurrency,
         again_s=settings.llm.again_s,
+        settled_s=settings.llm.settle_s,
     )
 
 

@@ -66,7 +66,7 @@ class WorkSettings:
     summaries_at_once: int = 4
     again_s: float = 30.0
     lease_s: float = 15.0
-    settled_s: float = 2.0
+    settled_s: float = 5.0
 
 
 _Do = Callable[[Claimed], Awaitable[None]]

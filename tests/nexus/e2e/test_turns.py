@@ -152,7 +152,14 @@ async def playing(
 
 def with_model(environment: Environment, server: ModelServer, **settings: str) -> Environment:
     """Variables for a service that has this model."""
-    given = {"BASE_URL": server.base_url, "MODEL": "scribe", "API_KEY": "sk-canary", "AGAIN_S": "0.5", "RETRIES": "0"}
+    given = {
+        "BASE_URL": server.base_url,
+        "MODEL": "scribe",
+        "API_KEY": "sk-canary",
+        "AGAIN_S": "0.5",
+        "RETRIES": "0",
+        "SETTLE_S": "1",
+    }
     return {**environment, **{f"NEXUS_LLM__{name}": value for name, value in {**given, **settings}.items()}}
 
 
@@ -265,7 +272,8 @@ async def test_many_runs_at_once(mode: str, environment: Environment, channel_pr
     """On two replicas 200 runs of one session: numbers from 1 to 200, each once, and each is summarised once."""
     async with (
         model_server(good()) as server,
-        playing(with_model(environment, server), channel_prefix, mode, replicas=2) as requester,
+        # A busy machine records late; what comes after the summary would rightly have the turn summarised again.
+        playing(with_model(environment, server, SETTLE_S="15"), channel_prefix, mode, replicas=2) as requester,
     ):
         session = Session(requester, turns)
         async with anyio.create_task_group() as tasks:
