@@ -140,7 +140,7 @@ class Turn(_Part):
 
     Attributes:
         id: `turn_<turn_number>_<milliseconds since 1970>`.
-        turn_number: from 1 in each session, without gaps.
+        turn_number: from 1 in each session, each one more than the one before.
         timestamp: when it began.
         task_context: the user's goal at that time.
         workspace_context: what the orchestrator said of the surroundings.
