@@ -18,7 +18,7 @@ from pymongo.errors import BulkWriteError
 from nexus.adapters.mongo_calls import Calls, completed
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
-from nexus.core.ports.turns import LONGEST_SEARCHED
+from nexus.core.ports.turns import LONGEST_SEARCHED, OVERTAKEN_AT_MOST
 from nexus.core.turns import CLOSE, Structured, TurnStatus
 
 COLLECTION: Final = "turns"
@@ -163,7 +163,8 @@ class MongoTurns:
         self, owner_key: str, session_id: str, before: int, changes: Mapping[str, Any], *, due_by: datetime
     ) -> int:
         """Set these fields of the turns with a lower number that are not over, and have them due by then."""
-        query = {**_of(owner_key, session_id), "turn_number": {"$lt": before}, "status": {"$nin": _OVER}}
+        earlier = {"$gte": before - OVERTAKEN_AT_MOST, "$lt": before}
+        query = {**_of(owner_key, session_id), "turn_number": earlier, "status": {"$nin": _OVER}}
         change = {"$set": dict(changes), "$min": {"due_at": due_by}}
         return int((await self._turns.update_many(query, change)).matched_count)
 

@@ -49,7 +49,11 @@ _log = structlog.get_logger(__name__)
 # Turns that are read at once where all of a session's are wanted.
 _PAGE: Final = 200
 _MOST_FOUND: Final = 100
+# A build that has just begun a turn need not ask for its goal. Later another replica may know better.
 _GOALS_KNOWN: Final = 256
+_GOAL_KNOWN_S: Final = 0.5
+# Runs that are begun while one goes on that is then given another goal.
+_MOST_AFTER: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ class TurnMemory:
         self._messages = messages
         self._metrics = metrics or NoMetrics()
         self._begins = BySession[_Begin](self._begin, self._settle, self._delayed)
-        self._goals: OrderedDict[tuple[str, str, str], Goal] = OrderedDict()
+        self._goals: OrderedDict[tuple[str, str, str], tuple[Goal, float]] = OrderedDict()
         self._later = Later()
         self.work = work
         self._metrics.read_from(Reading.UNWRITTEN_TURNS, lambda: self.pending.count)
@@ -149,7 +153,8 @@ class TurnMemory:
     async def goal(self, owner_key: str, session_id: str, run_id: str) -> Goal:
         """The goal as the run is to know it; see `TurnSource.goal`."""
         await self._begins.settled((owner_key, session_id))
-        if known := self._goals.get((owner_key, session_id, run_id)):
+        known, begun_at = self._goals.pop((owner_key, session_id, run_id), (None, 0.0))
+        if known and anyio.current_time() - begun_at <= _GOAL_KNOWN_S:
             return known
         own = await self._store.turns_of_runs(owner_key, session_id, [run_id])
         document = own[0] if own else await self._store.latest_turn(owner_key, session_id)
@@ -220,11 +225,19 @@ class TurnMemory:
                 return
             # A number was taken meanwhile, or a run is a turn already.
             for known in await self._store.turns_of_runs(*key, [*starts]):
-                changes = taken_over(starts.pop(known["run_id"]), known)
-                self._remember({**known, **changes})
-                if changes:
+                self._goals.pop((*key, known["run_id"]), None)
+                if changes := taken_over(starts.pop(known["run_id"]), known):
                     await self._store.touch_run(*key, known["run_id"], changes)
+                    await self._pass_on(key, known, changes.get("task_context", ""))
             latest = await self._store.latest_turn(*key)
+
+    async def _pass_on(self, key: Key, turn: Row, goal: str) -> None:
+        """Have the turns that began after this one know the goal that it was given since, if they have its old one."""
+        if not goal:
+            return
+        for later in await self._store.turns(*key, limit=_MOST_AFTER):
+            if later["turn_number"] > turn["turn_number"] and goal_of(later) == goal_of(turn):
+                await self._store.touch_run(*key, later["run_id"], {"task_context": goal})
 
     async def _begin_late(self, row: Row) -> Key | None:
         """Where the turn of the row's run is, which is begun now if it was not; None where it has no input."""
@@ -253,8 +266,7 @@ class TurnMemory:
     def _remember(self, document: Row) -> None:
         """Know the goal of a turn that was begun here, for the build that waits for it."""
         place = document["owner_key"], document["session_id"], document["run_id"]
-        self._goals[place] = _goal(document, own=True)
-        self._goals.move_to_end(place)
+        self._goals[place] = _goal(document, own=True), anyio.current_time()
         if len(self._goals) > _GOALS_KNOWN:
             self._goals.popitem(last=False)
 

@@ -11,6 +11,8 @@ from nexus.core.turns import Goal, TurnStart
 
 # Four characters stand for some of a text in a pattern, and not every server takes one of more than a thousand.
 LONGEST_SEARCHED: Final = 250
+# Of so many turns before one that begins `overtake` finds those that are not over.
+OVERTAKEN_AT_MOST: Final = 500
 
 
 class TurnStore(Protocol):
@@ -110,7 +112,9 @@ class TurnStore(Protocol):
     async def overtake(
         self, owner_key: str, session_id: str, before: int, changes: Mapping[str, Any], *, due_by: datetime
     ) -> int:
-        """Set these fields of the turns with a lower number that are not over, and have them due by then at the latest.
+        """Set these fields of the turns that are not over, and have them due by then at the latest.
+
+        Those with a lower number, of the 500 before it: older ones were overtaken before, and a session may be long.
 
         Returns:
             How many there were.

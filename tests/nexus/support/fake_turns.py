@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
-from nexus.core.ports.turns import LONGEST_SEARCHED
+from nexus.core.ports.turns import LONGEST_SEARCHED, OVERTAKEN_AT_MOST
 from nexus.core.turns import CLOSE, TurnStatus
 from tests.nexus.support.stored import stored
 
@@ -129,7 +129,8 @@ class FakeTurns:
     ) -> int:
         """Set these fields of the turns with a lower number that are not over, and have them due by then."""
         self._ask("overtake")
-        earlier = [row for row in self._of(owner_key, session_id) if row["turn_number"] < before]
+        of_session = self._of(owner_key, session_id)
+        earlier = [row for row in of_session if before - OVERTAKEN_AT_MOST <= row["turn_number"] < before]
         unfinished = [row for row in earlier if not TurnStatus(row["status"]).is_over]
         latest = stored({"due_at": due_by})["due_at"]
         for row in unfinished:

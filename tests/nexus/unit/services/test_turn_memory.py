@@ -32,6 +32,29 @@ async def test_every_turn_knows_the_goal() -> None:
     assert others == ["Something else"]
 
 
+async def test_a_goal_that_is_given_to_a_run_beside_others() -> None:
+    """It holds for what began after that run and had its old goal, and for what begins next."""
+    async with remembering() as memory:
+        await memory.begin("before", "Find reviews")
+        await memory.begin("a", "And now?")
+        await memory.begin("beside", "Hm")
+        await memory.begin("own", "Something else", task_context="My own")
+        await memory.begin("a", "And now?", task_context="Write a summary")
+        await memory.begin("next", "Go on")
+        goals = [document["task_context"] for document in await memory.documents()]
+    assert goals == ["Find reviews", "Write a summary", "Write a summary", "My own", "My own"]
+
+
+async def test_another_replica_knows_a_later_goal() -> None:
+    """Whoever began the run asks again, each time but the first."""
+    store = FakeStore()
+    async with remembering(store) as one, remembering(store) as two:
+        await one.begin("a", "Find reviews")
+        assert (await one.turns.goal("o", "s", "a")).text == "Find reviews"
+        await two.begin("a", "Find reviews", task_context="Write a summary")
+        assert (await one.turns.goal("o", "s", "a")).text == "Write a summary"
+
+
 async def test_a_session_from_before_there_were_turns() -> None:
     """Its goal is its first recorded input."""
     store = FakeStore()
