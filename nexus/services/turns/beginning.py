@@ -1,0 +1,214 @@
+"""Beginning turns: numbered without gaps, each with the goal that holds by then (CONTRACT §6).
+
+Rules of this module:
+
+- Each number is one more than the latest. Who comes second is refused by the store, and reads the latest again.
+- Every turn carries the goal of the one before it, unless it brings its own. The first has the first input of its
+  session. A goal that comes later holds for the turns that began meanwhile, too.
+- A turn that begins completes those before it that are not over.
+"""
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from typing import Final, Self
+
+import anyio
+import structlog
+
+from nexus.core.errors import StoreUnavailableError
+from nexus.core.metrics import Event, Metrics, Reading
+from nexus.core.models import utc_now
+from nexus.core.ports import MessageStore, Row, TurnStore
+from nexus.core.tasks import Later, Pending
+from nexus.core.turns import Goal, TurnStart
+from nexus.services.by_session import BySession, Key
+from nexus.services.context.memory import as_text
+from nexus.services.turns.documents import OVERTAKEN, begun, goal_of, is_going_on, taken_over
+from nexus.services.turns.work import TurnWork
+
+_log = structlog.get_logger(__name__)
+
+# A build that has just begun a turn need not ask for its goal. Later another replica may know better.
+_GOALS_KNOWN: Final = 256
+_GOAL_KNOWN_S: Final = 0.5
+# Runs that are begun while one goes on that is then given another goal.
+_MOST_AFTER: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class _Begin:
+    start: TurnStart
+    kept: anyio.Event
+
+
+class Beginnings:
+    """Begins turns. Use `running()` to have the background workers at work.
+
+    Args:
+        store: where turns are kept.
+        messages: where the inputs of sessions are.
+        work: says for how long something may be on its way.
+        metrics: what is counted.
+    """
+
+    def __init__(self, store: TurnStore, messages: MessageStore, work: TurnWork, metrics: Metrics) -> None:
+        self._store = store
+        self._messages = messages
+        self._work = work
+        self._metrics = metrics
+        self._begins = BySession[_Begin](self._begin, self._settle, self._delayed)
+        self._goals: OrderedDict[tuple[str, str, str], tuple[Goal, float]] = OrderedDict()
+        self._later = Later()
+        self._metrics.read_from(Reading.UNWRITTEN_TURNS, lambda: self.pending.count)
+
+    @property
+    def pending(self) -> Pending:
+        """Turns that were begun and are not kept yet."""
+        return self._begins.pending
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Keep turns that are begun, until the context ends. Wait for `pending` first, to lose nothing."""
+        async with self._begins.running(), anyio.create_task_group() as tasks:
+            tasks.start_soon(self._later.run)
+            try:
+                yield self
+            finally:
+                tasks.cancel_scope.cancel()
+                if self.pending.count:
+                    _log.error("turns_unwritten", pending=self.pending.count)
+                    self._metrics.count(Event.TURN_LOST, self.pending.count)
+
+    def offer(self, start: TurnStart) -> anyio.Event | None:
+        """Accept a turn; see `TurnSource.begin_turn`."""
+        begin = _Begin(start, anyio.Event())
+        size = sum(map(len, (start.input, start.task_context, start.workspace_context)))
+        size += sum(len(item.content) for item in start.rounds)
+        return begin.kept if self._begins.offer(_key(start), begin, size) else None
+
+    async def begin(self, start: TurnStart) -> None:
+        """Begin a turn now, and complete those before it.
+
+        Raises:
+            StoreUnavailableError: the store did not answer.
+            StoreRejectedError: it will never keep the turn.
+        """
+        await self._begin(_key(start), [_Begin(start, anyio.Event())])
+        await self._later.pending.none()
+
+    async def goal(self, key: Key, run_id: str) -> Goal | None:
+        """The goal of a turn that was begun here a moment ago, with what was offered before; None for any other.
+
+        Raises:
+            StoreUnavailableError: what was offered cannot be kept now.
+        """
+        await self._begins.settled(key)
+        known, begun_at = self._goals.pop((*key, run_id), (None, 0.0))
+        return known if anyio.current_time() - begun_at <= _GOAL_KNOWN_S else None
+
+    async def _begin(self, key: Key, begins: Sequence[_Begin]) -> None:
+        """Number and keep the turns, however often somebody else comes first."""
+        starts = _merged([begin.start for begin in begins])
+        latest = await self._store.latest_turn(*key)
+        while starts:
+            goal = goal_of(latest) or await self._first_goal(key, next(iter(starts.values())))
+            documents = _numbered([*starts.values()], latest, goal)
+            kept = await self._store.insert_turns(documents)
+            for document in documents[:kept]:
+                self._remember(document)
+                del starts[document["run_id"]]
+            if kept and latest and is_going_on(latest):
+                self._later.do(partial(self._overtake, key, documents[0]["turn_number"]))
+            self._metrics.count(Event.TURN_BEGUN, kept)
+            if not starts:
+                return
+            # A number was taken meanwhile, or a run is a turn already.
+            for known in await self._store.turns_of_runs(*key, [*starts]):
+                self._goals.pop((*key, known["run_id"]), None)
+                if changes := taken_over(starts.pop(known["run_id"]), known):
+                    await self._store.touch_run(*key, known["run_id"], changes)
+                    await self._pass_on(key, known, changes.get("task_context", ""))
+            latest = await self._store.latest_turn(*key)
+
+    async def _pass_on(self, key: Key, turn: Row, goal: str) -> None:
+        """Have the turns that began after this one know the goal that it was given since, if they have its old one."""
+        if not goal:
+            return
+        for later in await self._store.turns(*key, limit=_MOST_AFTER):
+            if later["turn_number"] > turn["turn_number"] and goal_of(later) == goal_of(turn):
+                await self._store.touch_run(*key, later["run_id"], {"task_context": goal})
+
+    async def _overtake(self, key: Key, turn_number: int) -> None:
+        """Have earlier turns that are not over counted as completed."""
+        due_by = utc_now() + timedelta(seconds=self._work.settings.settled_s)
+        try:
+            await self._store.overtake(*key, turn_number, OVERTAKEN, due_by=due_by)
+        except StoreUnavailableError as error:
+            # They fall silent, and are closed then.
+            _log.warning("turn_delayed", reason=str(error), pending=self.pending.count)
+
+    def _remember(self, document: Row) -> None:
+        """Know the goal of a turn that was begun here, for the build that waits for it."""
+        place = document["owner_key"], document["session_id"], document["run_id"]
+        self._goals[place] = goal_in(document, own=True), anyio.current_time()
+        if len(self._goals) > _GOALS_KNOWN:
+            self._goals.popitem(last=False)
+
+    async def _first_goal(self, key: Key, first: TurnStart) -> str:
+        """The first input of a session that has no turns yet, but perhaps a past from before there were any."""
+        row = await self._messages.first_input(*key)
+        return as_text(row.get("content") if row else None) or first.input
+
+    def _settle(self, begin: _Begin, reason: str | None) -> None:
+        if reason is not None:
+            _log.error("turn_refused", run_id=begin.start.run_id, reason=reason)
+            self._metrics.count(Event.TURN_LOST)
+        begin.kept.set()
+
+    def _delayed(self, reason: str) -> None:
+        _log.warning("turn_delayed", reason=reason, pending=self.pending.count)
+
+
+def goal_in(document: Row, *, own: bool) -> Goal:
+    """The goal as the turn of the run, or else the latest one, tells it."""
+    number = document["turn_number"]
+    text, turn_id = goal_of(document), str(document.get("id", ""))
+    return Goal(text, turn_id, number, number - 1) if own else Goal(text, turn_id, None, number)
+
+
+def _key(start: TurnStart) -> Key:
+    return start.owner_key, start.session_id
+
+
+def _merged(starts: Sequence[TurnStart]) -> dict[str, TurnStart]:
+    """One for each run, in the order in which they were asked for; what a later one brings counts."""
+    merged: dict[str, TurnStart] = {}
+    for start in starts:
+        known = merged.get(start.run_id)
+        merged[start.run_id] = _joined(known, start) if known else start
+    return merged
+
+
+def _joined(first: TurnStart, later: TurnStart) -> TurnStart:
+    return replace(
+        first,
+        task_context=later.task_context or first.task_context,
+        workspace_context=first.workspace_context or later.workspace_context,
+        thinking=later.thinking,
+        rounds=later.rounds or first.rounds,
+    )
+
+
+def _numbered(starts: Sequence[TurnStart], latest: Row | None, goal: str) -> list[Row]:
+    """The documents of turns that follow `latest`, each with the goal that holds by then."""
+    documents: list[Row] = []
+    now = utc_now()
+    for start in starts:
+        goal = start.task_context or goal
+        latest = begun(start, latest, goal, now)
+        documents.append(latest)
+    return documents
