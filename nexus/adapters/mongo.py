@@ -178,6 +178,12 @@ class MongoStore:
         return await self._rows.oldest({**of_session, "role": "HUMAN", **NOT_INTERNAL}, index=OF_SESSION)
 
     @completed
+    async def run_input(self, owner_key: str, run_id: str) -> Row | None:
+        """The oldest row of role HUMAN of a run that is not internal to a sub-agent, whole."""
+        of_run = {"owner_key": {"$eq": owner_key}, "run_id": {"$eq": run_id}}
+        return await self._rows.oldest({**of_run, "role": "HUMAN", **NOT_INTERNAL})
+
+    @completed
     async def find_origin(self, owner_key: str, run_id: str) -> RunOrigin | None:
         """Where the run's human input was recorded."""
         query = {"owner_key": {"$eq": owner_key}, "run_id": {"$eq": run_id}, "role": "HUMAN"}

@@ -168,10 +168,9 @@ class TurnMemory:
 
     async def _begin_late(self, row: Row) -> Key | None:
         """Where the turn of the row's run is, which is begun now if it was not; None where it has no input."""
-        rows = await self._messages.run_messages(row["owner_key"], row["run_id"], limit=_PAGE)
-        asked = next((item for item in reversed(rows) if item.get("role") == "HUMAN"), None)
+        asked = await self._messages.run_input(row["owner_key"], row["run_id"])
         text = as_text(asked.get("content")) if asked else ""
-        if not asked or not text or is_internal(asked.get("metadata")):
+        if not asked or not text:
             return None
         # A result may be said to belong to another session than its run.
         key = row["owner_key"], str(asked.get("session_id"))

@@ -84,6 +84,10 @@ class MessageStore(Protocol):
         """The oldest row of role HUMAN in a session that is not internal to a sub-agent, whole."""
         ...
 
+    async def run_input(self, owner_key: str, run_id: str) -> Row | None:
+        """The oldest row of role HUMAN of a run that is not internal to a sub-agent, whole."""
+        ...
+
     async def find_origin(self, owner_key: str, run_id: str) -> RunOrigin | None:
         """Where the run's first human input was recorded; None when it was not, or not in a session."""
         ...

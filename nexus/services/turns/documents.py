@@ -8,6 +8,7 @@ Besides the fields of `nexus.core.turns.Turn`, a document says what is due on it
 | `heard_at` | when something of its run was last recorded |
 | `rows` | how many rows its summaries stand for |
 | `attempts` | how often a model answered with nonsense |
+| `delays` | how often it could not be asked |
 | `overtaken` | a later turn of the session began before this one was over |
 """
 
@@ -129,7 +130,7 @@ def looked_at(
         settled: after so long a silence nothing is on its way any more.
     """
     silence = now - document["heard_at"]
-    if facts.finished or silence >= idle:
+    if facts.finished or silence >= idle or rows < (document.get("rows") or 0):
         return _closed(document, facts, rows, document["heard_at"] + settled)
     if document.get("overtaken") and silence >= settled:
         # There may be more to come, and then it is closed again: a model is only asked when that is unlikely.
@@ -178,6 +179,11 @@ def read_turn(document: Row) -> Turn | None:
 
 
 def _closed(document: Row, facts: TurnFacts, rows: int, summarise_at: datetime) -> dict[str, Any]:
+    known = document.get("rows") or 0
+    if rows < known or not facts.said:
+        # Rows were removed, or never came. What is remembered of them stays, and nobody could say more of it.
+        over = TurnStatus.COMPLETED if known or document.get("overtaken") else TurnStatus.FAILED
+        return {"status": over.value, "work": None, "due_at": None}
     phase = _phase_of(document)
     thought = facts.usage.thinking or (phase.tokens_used if phase else 0)
     changes = {
@@ -187,7 +193,7 @@ def _closed(document: Row, facts: TurnFacts, rows: int, summarise_at: datetime) 
         "token_usage": {"thinking": thought, "action": facts.usage.action, "total": thought + facts.usage.action},
         "rows": rows,
     }
-    if document.get("rows") == rows and _is_of_model(document):
+    if known == rows and _is_of_model(document):
         # Somebody looked again, and nothing has come.
         return {**changes, "work": None, "due_at": None}
     return {
@@ -197,6 +203,7 @@ def _closed(document: Row, facts: TurnFacts, rows: int, summarise_at: datetime) 
         "work": SUMMARISE,
         "due_at": summarise_at,
         "attempts": 0,
+        "delays": 0,
     }
 
 

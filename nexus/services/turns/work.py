@@ -8,8 +8,9 @@ Rules of this module:
 - Nothing here holds up an answer: a turn that is over gets a summary by rules at once, and keeps it until a model has
   made a better one.
 - What takes long with a large turn is done in a thread.
-- A model that is away is asked again when it has rested; one that answers with nonsense is asked less and less often,
-  in the end once a day, and after weeks no more.
+- A model that is away is asked again when it has rested, of the same turn less and less often, in the end every ten
+  minutes: one that it always refuses must not hold up the others. One that answers with nonsense is asked less and
+  less often, in the end once a day, and after weeks no more.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -44,6 +45,7 @@ _CLAIMED_S: Final = 1.0
 # How long giving back what was claimed may hold up the end of a service.
 _PARTING_S: Final = 0.5
 _AFTER_FAULT: Final = timedelta(hours=1)
+_LONGEST_DELAY: Final = timedelta(minutes=10)
 _LONGEST_PAUSE: Final = timedelta(days=1)
 # Which is some weeks.
 _MOST_ATTEMPTS: Final = 40
@@ -56,7 +58,7 @@ class WorkSettings:
     Attributes:
         idle_s: after so long a silence a turn is over although its answer is not known.
         summaries_at_once: turns that are with the model at once.
-        again_s: how soon a model is asked again that gave no summary; after nonsense twice as long with each attempt.
+        again_s: how soon a model is asked again that gave no summary; twice as long with each attempt.
         lease_s: for how long a claim holds that is not renewed.
         settled_s: after so long nothing of a run is on its way any more; in streams each replica records its share of
             the messages at its own pace.
@@ -202,13 +204,19 @@ class TurnWork:
         except ModelUnavailableError:
             # Whoever asks it says so.
             self._metrics.count(Event.SUMMARY_DELAYED)
-            await claimed.finish({"due_at": utc_now() + timedelta(seconds=self.settings.again_s)})
+            await claimed.finish(self._delayed(document))
         except NonsenseError as error:
             self._metrics.count(Event.SUMMARY_REFUSED)
             await claimed.finish(self._again(document, str(error)))
         else:
             if await claimed.finish(summarised(made.summaries, made.insights)):
                 self._metrics.count(Event.TURN_SUMMARISED)
+
+    def _delayed(self, document: Row) -> dict[str, Any]:
+        """What is changed in a turn of which the model could not be asked; perhaps because of this turn."""
+        delays = document.get("delays") or 0
+        pause = timedelta(seconds=self.settings.again_s * 2 ** min(delays, _MOST_ATTEMPTS))
+        return {"delays": delays + 1, "due_at": utc_now() + min(pause, _LONGEST_DELAY)}
 
     def _again(self, document: Row, reason: str) -> dict[str, Any]:
         """What is changed in a turn that the model had nothing sensible to say of."""

@@ -113,6 +113,13 @@ class FakeStore:
         inputs = [row for row in of_session if row.get("role") == "HUMAN" and not _is_internal(row)]
         return dict(inputs[-1]) if inputs else None
 
+    async def run_input(self, owner_key: str, run_id: str) -> Row | None:
+        """The oldest row of role HUMAN of a run that is not internal to a sub-agent, whole."""
+        self._ask("run_input")
+        of_run = [row for row in self._of(owner_key) if row.get("run_id") == run_id]
+        inputs = [row for row in of_run if row.get("role") == "HUMAN" and not _is_internal(row)]
+        return dict(inputs[-1]) if inputs else None
+
     async def find_origin(self, owner_key: str, run_id: str) -> RunOrigin | None:
         """Where the run's human input was recorded."""
         self._ask("find_origin")

@@ -156,6 +156,29 @@ async def test_something_is_heard_while_a_turn_is_closed() -> None:
     assert document["rows"] == 1
 
 
+async def test_rows_that_are_removed() -> None:
+    """What is remembered of them stays, whoever looks again."""
+    store, model = FakeStore(), ScriptedModel()
+    async with remembering(store) as memory:
+        await a_run(memory)
+        before = await memory.until(is_over)
+    store.messages.clear()
+    async with remembering(store, model) as memory:
+        after = await memory.until(lambda document: document["work"] is None)
+    assert not model.asked
+    assert {**after, "work": before["work"], "due_at": before["due_at"]} == before
+
+
+async def test_rows_that_never_came() -> None:
+    """The turn says what was asked, as it did from the start."""
+    async with remembering(idle_s=0.05) as memory:
+        await memory.begin("a", "Count the beans")
+        await memory.store.turns.touch_run("o", "s", "a", {"due_at": utc_now()})
+        document = await memory.until(lambda document: document["work"] is None)
+    assert document["status"] == "failed"
+    assert "Count the beans" in document["summaries"]["detailed"]
+
+
 async def test_a_copy_of_a_session() -> None:
     """What is heard of a run changes its own turn, wherever a copy of that is."""
     async with remembering() as memory:
@@ -210,6 +233,7 @@ async def test_a_turn_that_is_overtaken() -> None:
     """It is closed soon; a model is only asked when it has been silent for long, or its answer has come after all."""
     model = ScriptedModel()
     async with remembering(model=model) as memory:
+        await memory.store.insert_message(human("a"))
         await memory.begin("a")
         await memory.begin("b")
         document = await memory.until(is_over)
@@ -282,14 +306,17 @@ def away() -> str:
 
 async def test_a_model_that_is_away() -> None:
     """The summary by rules stays, and the model is asked again."""
-    model = ScriptedModel(away)
+    model = ScriptedModel(away, away)
     async with remembering(model=model) as memory:
         await a_run(memory)
         document = await memory.until(lambda document: document["work"] == SUMMARISE and bool(model.asked))
         assert document["summaries"]["source"] == "fallback"
-        document = await memory.until(lambda document: document["due_at"] > document["heard_at"])
+        document = await memory.until(lambda document: document.get("delays") == 1)
         assert document["attempts"] == 0
         await memory.store.turns.touch_run("o", "s", "a", {"due_at": utc_now()})
+        again = await memory.until(lambda document: document["delays"] == 2)
+        assert timedelta(seconds=50) < again["due_at"] - utc_now() < timedelta(seconds=61)
+        await memory.store.turns.touch_run("o", "s", "a", {"due_at": utc_now(), "delays": 99})
         await memory.until(is_summarised)
 
 
