@@ -47,6 +47,7 @@ _PARTING_S: Final = 0.5
 _AFTER_FAULT: Final = timedelta(hours=1)
 _LONGEST_DELAY: Final = timedelta(minutes=10)
 _LONGEST_PAUSE: Final = timedelta(days=1)
+_MOST_DOUBLINGS: Final = 16
 # Which is some weeks.
 _MOST_ATTEMPTS: Final = 40
 
@@ -215,8 +216,7 @@ class TurnWork:
     def _delayed(self, document: Row) -> dict[str, Any]:
         """What is changed in a turn of which the model could not be asked; perhaps because of this turn."""
         delays = document.get("delays") or 0
-        pause = timedelta(seconds=self.settings.again_s * 2 ** min(delays, _MOST_ATTEMPTS))
-        return {"delays": delays + 1, "due_at": utc_now() + min(pause, _LONGEST_DELAY)}
+        return {"delays": delays + 1, "due_at": utc_now() + self._pause(delays, _LONGEST_DELAY)}
 
     def _again(self, document: Row, reason: str) -> dict[str, Any]:
         """What is changed in a turn that the model had nothing sensible to say of."""
@@ -224,8 +224,11 @@ class TurnWork:
         _log.warning("summary_refused", run_id=document["run_id"], reason=reason, attempts=attempts)
         if attempts >= _MOST_ATTEMPTS:
             return {"attempts": attempts, "work": None, "due_at": None}
-        pause = timedelta(seconds=self.settings.again_s * 2 ** (attempts - 1))
-        return {"attempts": attempts, "due_at": utc_now() + min(pause, _LONGEST_PAUSE)}
+        return {"attempts": attempts, "due_at": utc_now() + self._pause(attempts - 1, _LONGEST_PAUSE)}
+
+    def _pause(self, before: int, longest: timedelta) -> timedelta:
+        """Twice as long each time; `before` says how often there has been one."""
+        return min(timedelta(seconds=self.settings.again_s * 2 ** min(before, _MOST_DOUBLINGS)), longest)
 
     async def _facts(self, document: Row) -> tuple[TurnFacts, int]:
         """The facts of a turn, and of how many rows they are."""

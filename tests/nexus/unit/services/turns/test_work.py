@@ -339,7 +339,7 @@ async def test_a_model_that_talks_nonsense(nonsense: str) -> None:
 async def test_a_model_that_never_makes_sense() -> None:
     """In the end it is not asked any more."""
     model = ScriptedModel(*["nonsense"] * 100)
-    async with remembering(model=model) as memory:
+    async with remembering(model=model, again_s=86_400) as memory:
         await a_run(memory)
         await memory.until(lambda document: document["attempts"] == 1)
         await memory.store.turns.touch_run("o", "s", "a", {"due_at": utc_now(), "attempts": 38})
