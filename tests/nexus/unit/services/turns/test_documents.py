@@ -1,0 +1,152 @@
+"""Turns as documents: how one begins, is heard of, looked at and closed (CONTRACT §6)."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from nexus.core.ports import Row
+from nexus.core.turns import CLOSE, SUMMARISE, ThinkingRound, TokenUsage, ToolOutcome
+from nexus.services.turns.documents import begun, goal_of, heard, looked_at, read_turn, summarised, taken_over
+from nexus.services.turns.facts import TurnFacts, read_facts
+from nexus.services.turns.fallback import summarise_by_rules
+from tests.nexus.unit.services.turns_at_work import a_start, answer, calls, human, result
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+IDLE, SETTLED = timedelta(seconds=300), timedelta(seconds=5)
+RUN = [human("a"), calls("a", "1"), result("a", "1"), answer("a")]
+
+
+def document(**changes: Any) -> Row:
+    """A turn that has just begun."""
+    return {**begun(a_start("a"), None, "the goal", NOW), **changes}
+
+
+def looked(turn: Row, rows: list[Row], after: float) -> dict[str, Any]:
+    """What is changed when somebody looks so many seconds after something was heard."""
+    facts = read_facts(rows)
+    return looked_at(turn, facts, len(rows), NOW + timedelta(seconds=after), idle=IDLE, settled=SETTLED)
+
+
+def seconds(changes: dict[str, Any]) -> float:
+    """How long after something was heard it is due."""
+    due: timedelta = changes["due_at"] - NOW
+    return due.total_seconds()
+
+
+def test_it_follows_the_latest() -> None:
+    """With the next number, and a document that reads as a turn."""
+    second = begun(a_start("b", thinking=True), document(), "", NOW)
+    turn = read_turn(second)
+    assert turn is not None
+    assert (turn.turn_number, turn.status, second["status"], turn.messages) == (
+        2,
+        "thinking",
+        "thinking",
+        ("msg_of_b",),
+    )
+    assert (second["work"], seconds(second)) == (CLOSE, 30)
+
+
+@pytest.mark.parametrize(
+    ("row", "status", "due"),
+    [
+        (calls("a", "1"), "executing", None),
+        (result("a", "1"), "acting", None),
+        (answer("a"), "acting", 0),
+        ({**answer("a"), "metadata": {"phase": "thinking", "has_tool_calls": False}}, "thinking", None),
+    ],
+    ids=["calls", "result", "answer", "thought"],
+)
+def test_what_is_heard(row: Row, status: str, due: float | None) -> None:
+    """An answer is looked at at once; all else leaves what is due, and makes a turn due that is not."""
+    changes, unless_due = heard(row, NOW)
+    assert (changes["status"], changes["heard_at"]) == (status, NOW)
+    if due is None:
+        assert not {"work", "due_at"} & {*changes}
+        assert (unless_due["work"], seconds(unless_due), changes["overtaken"]) == (CLOSE, 1, False)
+    else:
+        assert (changes["work"], seconds(changes), unless_due) == (CLOSE, due, {})
+
+
+def test_a_turn_that_is_over() -> None:
+    """It is closed with what its rows say, and a model is asked when nothing is on its way any more."""
+    changes = looked(document(heard_at=NOW), RUN, 0)
+    assert (changes["status"], changes["work"], seconds(changes)) == ("completed", SUMMARISE, 5)
+    assert (changes["rows"], changes["attempts"], changes["delays"], changes["insights"]) == (4, 0, 0, [])
+    assert changes["summaries"]["source"] == "fallback"
+
+
+@pytest.mark.parametrize(("after", "due"), [(0, 30), (100, 130), (290, 300)])
+def test_a_turn_that_goes_on(after: float, due: float) -> None:
+    """It is looked at every half minute, and when it has been silent for too long."""
+    assert looked(document(heard_at=NOW), RUN[:2], after) == {"due_at": NOW + timedelta(seconds=due)}
+
+
+@pytest.mark.parametrize(("after", "due"), [(0, 1), (1, 2), (8, 16), (100, 130)])
+def test_a_result_that_is_missing(after: float, due: float) -> None:
+    """Once the answer is known it is waited for ever longer."""
+    assert looked(document(heard_at=NOW), [RUN[0], RUN[1], RUN[3]], after) == {"due_at": NOW + timedelta(seconds=due)}
+
+
+@pytest.mark.parametrize(("after", "closed"), [(4.9, False), (5, True)])
+def test_a_turn_that_is_overtaken(after: float, closed: bool) -> None:
+    """It is closed when nothing is on its way any more; a model is asked when it has been silent for long."""
+    changes = looked(document(heard_at=NOW, overtaken=True), RUN[:2], after)
+    assert (changes.get("work") == SUMMARISE) == closed
+    if closed:
+        assert (changes["status"], seconds(changes)) == ("completed", 300)
+
+
+def test_nothing_has_come_since_a_model_summarised_it() -> None:
+    """What it said stays."""
+    by_model = summarise_by_rules(TurnFacts()).model_copy(update={"source": "model"})
+    turn = document(heard_at=NOW, rows=4, **summarised(by_model, ["wet"]))
+    changes = looked(turn, RUN, 0)
+    assert (changes["work"], changes["due_at"]) == (None, None)
+    assert not {"summaries", "insights"} & {*changes}
+    assert looked({**turn, "rows": 3}, RUN, 0)["work"] == SUMMARISE
+
+
+def test_tokens() -> None:
+    """What results report counts, else what the rounds of thought took."""
+    rounds = {"rounds": [{"round_number": 1, "content": "hm", "tokens_used": 7}], "tokens_used": 7}
+    for thinking, total in ((0, 12), (9, 14)):
+        facts = TurnFacts(said=read_facts(RUN).said, finished=True, usage=TokenUsage(thinking=thinking, action=5))
+        changes = looked_at(document(thinking_phase=rounds), facts, 4, NOW, idle=IDLE, settled=SETTLED)
+        assert changes["token_usage"] == {"thinking": thinking or 7, "action": 5, "total": total}
+
+
+@pytest.mark.parametrize("count", [1, 100, 1_000])
+def test_long_results_are_shortened(count: int) -> None:
+    """Both ends stay, it says how much is between them, and the document stays small enough to be kept."""
+    outcome = ToolOutcome(name="look", arguments={"at": "x" * 10_000}, success=True, result="a" + "é" * 10_000 + "z")
+    facts = TurnFacts(said=read_facts(RUN).said, outcomes=(outcome,) * count, finished=True)
+    kept = looked_at(document(), facts, 4, NOW, idle=IDLE, settled=SETTLED)["tool_calls"]
+    assert len(kept) == count
+    assert kept[0]["result"].startswith("aé")
+    assert kept[0]["result"].endswith("éz")
+    assert "characters more" in kept[0]["result"]
+    assert len(json.dumps(kept, ensure_ascii=False).encode()) < 8 << 20
+
+
+def test_what_a_later_request_brings() -> None:
+    """Another goal, surroundings where there are none, more rounds; a turn that is over thinks no more."""
+    kept = document(workspace_context="", thinking_phase=None)
+    rounds = (ThinkingRound(round_number=1, content="hm"),)
+    assert taken_over(a_start("a"), kept) == {}
+    assert taken_over(a_start("a", task_context="the goal"), kept) == {}
+    assert taken_over(a_start("a", task_context="another"), kept) == {"task_context": "another"}
+    assert taken_over(a_start("a", workspace_context="lab"), kept) == {"workspace_context": "lab"}
+    assert taken_over(a_start("a", workspace_context="lab"), {**kept, "workspace_context": "home"}) == {}
+    thought = taken_over(a_start("a", thinking=True, rounds=rounds), kept)
+    assert (thought["status"], len(thought["thinking_phase"]["rounds"])) == ("thinking", 1)
+    assert taken_over(a_start("a", rounds=rounds), {**kept, "thinking_phase": thought["thinking_phase"]}) == {}
+    assert taken_over(a_start("a", thinking=True), {**kept, "status": "completed"}) == {}
+
+
+@pytest.mark.parametrize("bad", [None, {}, {"task_context": 7}, {"task_context": None}])
+def test_a_goal_that_cannot_be_read(bad: Row | None) -> None:
+    """It is none."""
+    assert goal_of(bad) == ""
