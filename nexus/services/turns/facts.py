@@ -111,7 +111,7 @@ def read_facts(
     ranks = stored_order(rows)
     read = [item for index, row in enumerate(rows) if (item := _read_row(row, index, ranks[index]))]
     places = places_in_run(read)
-    told = _once(sorted(read, key=lambda item: places[item.index]))
+    told = _once(sorted(read, key=lambda item: _place(item, places[item.index])))
     outcomes, all_answered = match(item.step for item in told)
     last = next((item.said for item in reversed(told) if item.said.speaker == "assistant" and not item.thinking), None)
     answered = last is not None and not last.calls
@@ -125,6 +125,12 @@ def read_facts(
         finished=answered and all_answered,
         usage=_usage(told),
     )
+
+
+def _place(row: _Row, place: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Where the row belongs: of those of one moment an answer without calls comes last, whoever stored it first."""
+    *before, rank = place
+    return (*before, row.said.speaker == "assistant" and not row.said.calls, rank)
 
 
 def _once(rows: Iterable[_Row]) -> list[_Row]:

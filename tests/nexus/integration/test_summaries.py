@@ -57,6 +57,8 @@ NONSENSE = {
     "next to nothing": changed(brief="ok", detailed="ok"),
 }
 
+pytestmark = pytest.mark.once
+
 
 @asynccontextmanager
 async def asked(behaviour: Behaviour | None = None) -> AsyncIterator[tuple[Summariser, ModelServer]]:

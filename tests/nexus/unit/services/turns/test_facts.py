@@ -26,6 +26,13 @@ def search() -> Run:
 class TestWhatWasSaid:
     """Everything in its order, as it was recorded."""
 
+    def test_rows_of_one_moment(self) -> None:
+        """The answer comes last, whichever replica stored it first."""
+        rows = [{**row, "timestamp": "2026-01-01T00:00:00Z"} for row in search().answer("There are 156.").rows]
+        for order in (rows, rows[::-1], [rows[-1], *rows[:-1]]):
+            facts = read_facts([{**row, "_id": f"{index:024x}"} for index, row in enumerate(order)])
+            assert (facts.answer, facts.finished) == ("There are 156.", True)
+
     def test_a_run_with_tools(self) -> None:
         """The question, the calls, the results, the answer; and what the turn brings along."""
         rounds = (ThinkingRound(round_number=1, content="Search first."),)
