@@ -7,9 +7,11 @@ from nexus.core.ports.bus import Bus, Delivery, Subscription, Work
 from nexus.core.ports.conversation import Conversation, Cutoff, Past
 from nexus.core.ports.ledger import Acquired, Announced, Answered, Busy, Claim, Conflict, RequestLedger
 from nexus.core.ports.letters import DeadLetter, DeadLetters
+from nexus.core.ports.memory import MemoryStore
 from nexus.core.ports.model import LanguageModel
 from nexus.core.ports.rows import Row
 from nexus.core.ports.stores import DocumentStore, MessageStore, RunOrigin, SessionStateStore, Store
+from nexus.core.ports.tokens import TokenCounter
 from nexus.core.ports.turns import TurnSource, TurnStore
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "Delivery",
     "DocumentStore",
     "LanguageModel",
+    "MemoryStore",
     "MessageStore",
     "Past",
     "RequestLedger",
@@ -35,6 +38,7 @@ __all__ = [
     "SessionStateStore",
     "Store",
     "Subscription",
+    "TokenCounter",
     "TurnSource",
     "TurnStore",
     "Work",

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+from nexus.core.ports.memory import MemoryStore
 from nexus.core.ports.rows import Row
 from nexus.core.ports.turns import TurnStore
+from nexus.core.working_memory import Tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,45 @@ class MessageStore(Protocol):
             limit: rows at most.
             skip: rows that are passed over, because they were read before.
             sub_agent: with what is internal to the sub-agent of this id or names nobody; None for nothing internal.
+        """
+        ...
+
+    async def tail_messages(
+        self,
+        owner_key: str,
+        session_id: str,
+        tail: Tail,
+        *,
+        limit: int,
+        skip: int = 0,
+        oldest_first: bool = False,
+        sub_agent: str | None = None,
+    ) -> list[Row]:
+        """Up to `limit` rows of a session that the tail includes, whole, in the order in which they were stored.
+
+        It takes as long as what is read, whatever lies before the tail.
+
+        Args:
+            owner_key: whose.
+            session_id: of which session.
+            tail: which rows.
+            limit: rows at most.
+            skip: rows that are passed over.
+            oldest_first: the first stored first; else the last.
+            sub_agent: also the rows that are internal to this sub-agent, wherever they are, `""` for one that names
+                nobody; None for nothing internal.
+        """
+        ...
+
+    async def messages_of_ids(self, owner_key: str, row_ids: Sequence[str]) -> list[Row]:
+        """The rows with these `_id`s, as texts, whole and in any order. Those that are not there are left out."""
+        ...
+
+    async def search_messages(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
+        """Up to `limit` rows of a session whose content has `text` in it, whatever the case, newest first.
+
+        `text` is taken literally; one of more than `LONGEST_QUERY` characters is rejected. What is internal to a
+        sub-agent is left out.
         """
         ...
 
@@ -148,4 +189,9 @@ class Store(MessageStore, DocumentStore, SessionStateStore, Protocol):
     @property
     def turns(self) -> TurnStore:
         """Where turns are kept."""
+        ...
+
+    @property
+    def memory(self) -> MemoryStore:
+        """Where working memory is kept."""
         ...

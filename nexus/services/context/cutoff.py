@@ -11,8 +11,8 @@ from datetime import datetime
 from typing import Final, Self
 
 from nexus.core.ports import Row
+from nexus.core.working_memory import OBJECT_ID
 from nexus.services.context.clock import parse_moment
-from nexus.services.context.memory import OBJECT_ID
 
 _SECOND: Final = slice(0, 8)
 _REPLICA: Final = slice(8, 18)

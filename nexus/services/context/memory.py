@@ -7,18 +7,16 @@ Rules of this module:
 - Everything is compared as moments. At equal moments humans come before the AI of their run, then stored order counts.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, Protocol
 
+from nexus.core.working_memory import OBJECT_ID
 from nexus.services.context.agents import is_internal
 from nexus.services.context.annotations import ToolCall, as_json, read_tool_calls
 from nexus.services.context.clock import LONG_AGO, parse_moment
 
-# An ObjectId as text: it grows with the time of storing, which ids that other programs make up do not.
-OBJECT_ID = re.compile(r"[0-9a-f]{24}")
 _NO_ID: Final = "0" * 24
 
 

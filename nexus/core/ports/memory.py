@@ -1,0 +1,95 @@
+"""Where working memory is kept (CONTRACT §7)."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+from nexus.core.ports.rows import Row
+
+# As for turns: four characters stand for some of a text in a pattern.
+LONGEST_QUERY: Final = 250
+
+
+class MemoryStore(Protocol):
+    """Overviews, details and compactions, one document each revision, version or number.
+
+    - The documents have the fields of `nexus.core.working_memory`, and `owner_key` and `session_id`. Nothing that was
+      kept is changed, but for the summary of a compaction and the work that is due on it.
+    - Unique are (`owner_key`, `session_id`, `revision`), (…, `name`, `version`) and (…, `number`): of any number that
+      write the same one, one does.
+    - `work` of a compaction says what is due (`refine`, or None), `due_at` when. Times are kept to the millisecond.
+    - Every read but `claim_compaction` names an owner and returns documents of that owner only, without `_id`.
+    - Errors: `StoreUnavailableError`, within the store's time limit; `StoreRejectedError` for what it cannot keep.
+    """
+
+    async def insert_overview(self, overview: Row) -> bool:
+        """Keep a revision. False, and no change, when it is taken."""
+        ...
+
+    async def latest_overview(self, owner_key: str, session_id: str) -> Row | None:
+        """The overview with the highest revision."""
+        ...
+
+    async def overviews(self, owner_key: str, session_id: str, *, limit: int, before: int | None = None) -> list[Row]:
+        """Up to `limit` overviews, the highest revision first; only those below `before`."""
+        ...
+
+    async def insert_details(self, details: Sequence[Row]) -> int:
+        """Keep these, in their order, up to the first whose name and version are taken. Returns how many were kept."""
+        ...
+
+    async def list_details(self, owner_key: str, session_id: str) -> list[Row]:
+        """The newest version of each detail, by name, without `content`."""
+        ...
+
+    async def find_detail(
+        self, owner_key: str, session_id: str, name: str, *, version: int | None = None
+    ) -> Row | None:
+        """That version of the detail; its newest where none is named."""
+        ...
+
+    async def detail_versions(
+        self, owner_key: str, session_id: str, *, limit: int, after: tuple[str, int] | None = None
+    ) -> list[Row]:
+        """Up to `limit` versions, whole, by name and then by version; only those after that name and version."""
+        ...
+
+    async def search_details(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
+        """Up to `limit` details whose content has `text` in it, whatever the case, whole, the last written first.
+
+        Of each detail the newest version that has it. `text` is taken literally; one of more than `LONGEST_QUERY`
+        characters is rejected. Where the server has a text index it may be used to find them sooner, never to find
+        fewer.
+        """
+        ...
+
+    async def insert_compaction(self, compaction: Row) -> bool:
+        """Keep a compaction. False, and no change, when its number is taken."""
+        ...
+
+    async def latest_compaction(self, owner_key: str, session_id: str) -> Row | None:
+        """The compaction with the highest number, without `rows`, which are many."""
+        ...
+
+    async def compactions(
+        self, owner_key: str, session_id: str, *, limit: int, before: int | None = None, whole: bool = False
+    ) -> list[Row]:
+        """Up to `limit` compactions, the highest number first; only those below `before`; `whole`: with `rows`."""
+        ...
+
+    async def update_compaction(
+        self, owner_key: str, session_id: str, number: int, changes: Mapping[str, Any], *, seen: Mapping[str, Any]
+    ) -> bool:
+        """Set these fields, if those in `seen` still have these values. False, and no change, when they have not."""
+        ...
+
+    async def claim_compaction(self, work: str, now: datetime, until: datetime) -> Row | None:
+        """Of the compactions on which this work is due by `now`, the one first due, whole; it is then due at `until`.
+
+        Of several that claim at once, each gets another. None when nothing is due.
+        """
+        ...
+
+    async def delete_memory(self, owner_key: str, session_id: str) -> int:
+        """Forget all of it. Returns how many documents there were."""
+        ...

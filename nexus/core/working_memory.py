@@ -1,0 +1,152 @@
+"""The working memory of a session (CONTRACT §7): overview, details, compactions, and where a history goes on.
+
+What is stored and exported has these shapes. Reading one that is malformed raises pydantic's `ValidationError`.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, Literal, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from nexus.core.models import Moment
+from nexus.core.turns import Source, Texts
+
+Target = Literal["conversation", "tools", "all"]
+TARGETS: Final[tuple[Target, ...]] = get_args(Target)
+Strategy = Literal["summarize", "archive"]
+STRATEGIES: Final[tuple[Strategy, ...]] = get_args(Strategy)
+# Who brought it about: a call of the model's, the service by itself, or an operator.
+Trigger = Literal["tool", "automatic", "operator"]
+Author = Literal["model", "operator", "import"]
+
+# What may be due on a compaction: to have a model write its summary.
+REFINE: Final = "refine"
+
+OBJECT_ID: Final = re.compile(r"[0-9a-f]{24}")
+# Of an `_id` that MongoDB made, the second in which it was.
+SECOND: Final = slice(0, 8)
+_FIRST_SECOND: Final = "00000000"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Overview(_Part):
+    """One revision of what the model keeps in view, as Markdown.
+
+    Attributes:
+        revision: from 1 in each session. Where there is none yet, the template is shown, as revision 0.
+        turn_number: of the turn in which it was written; 0 where nobody knows.
+        call_id: of the message that asked for it; `""` for none.
+    """
+
+    revision: int = Field(ge=1)
+    content: str
+    updated_at: Moment
+    author: Author = "model"
+    run_id: str = ""
+    turn_number: int = Field(default=0, ge=0)
+    call_id: str = ""
+
+
+class Detail(_Part):
+    """One version of a named note, or messages as they were said, which no later version replaces.
+
+    Attributes:
+        version: from 1 for each name.
+        bytes: of the content in UTF-8.
+        content: `""` where only the header was read.
+        compaction: of an archive, the number of the compaction that it belongs to.
+        call_id: as for `Overview`.
+    """
+
+    name: str
+    version: int = Field(ge=1)
+    kind: Literal["note", "archive"] = "note"
+    bytes: int = Field(ge=0)
+    updated_at: Moment
+    content: str = ""
+    compaction: int | None = None
+    call_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Which rows of a session are under no compaction yet: those stored from a second on, without these.
+
+    Attributes:
+        since: the second, as the first eight digits of an `_id`.
+        without: `_id`s of rows stored later that are under a compaction.
+    """
+
+    since: str = _FIRST_SECOND
+    without: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def is_all(self) -> bool:
+        """Whether no row is under a compaction."""
+        return self.since == _FIRST_SECOND and not self.without
+
+    def includes(self, row_id: str) -> bool:
+        """Whether the row with that `_id` is under none. One whose `_id` says no second is, from the first one on."""
+        if self.is_all:
+            return True
+        return is_object_id(row_id) and row_id[SECOND] >= self.since and row_id not in self.without
+
+    def after(self, covered: Iterable[str], since: str) -> Self:
+        """What is left when these are covered too, where every row stored before `since` is."""
+        later = {row_id for row_id in {*self.without, *covered} if is_object_id(row_id) and row_id[SECOND] >= since}
+        return type(self)(since, frozenset(later))
+
+
+WHOLE: Final = Tail()
+
+
+class Compaction(_Part):
+    """A record of which rows are represented by which summary. No row is under two.
+
+    Attributes:
+        number: from 1 in each session; the summary of each carries that of the one before.
+        rows: `_id`s of the rows, in the order in which they were said; `()` where only the header was read.
+        count: how many they are.
+        total: rows under this one and all before it.
+        since, without: of the `Tail` that is left.
+        details: names of those that hold the rows word for word.
+        keep_recent: messages that were to be kept; None where tokens decided.
+        tokens_before, tokens_after: of what was compacted, and of what stands for it; 0 where nobody counted.
+        call_id: as for `Overview`.
+    """
+
+    number: int = Field(ge=1)
+    created_at: Moment
+    target: Target = "all"
+    strategy: Strategy = "summarize"
+    trigger: Trigger = "automatic"
+    summary: str
+    source: Source = "fallback"
+    rows: Texts = ()
+    count: int = Field(ge=0)
+    total: int = Field(ge=0)
+    since: str = Field(pattern=r"^[0-9a-f]{8}$")
+    without: Texts = ()
+    details: Texts = ()
+    first_at: Moment | None = None
+    last_at: Moment | None = None
+    keep_recent: int | None = None
+    run_id: str = ""
+    call_id: str = ""
+    tokens_before: int = 0
+    tokens_after: int = 0
+
+    @property
+    def tail(self) -> Tail:
+        """What is left of the session."""
+        return Tail(self.since, frozenset(self.without))
+
+
+def is_object_id(row_id: str) -> bool:
+    """Whether the text is an `_id` that MongoDB made, which says when its row was stored."""
+    return OBJECT_ID.fullmatch(row_id) is not None
