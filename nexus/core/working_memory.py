@@ -150,3 +150,45 @@ class Compaction(_Part):
 def is_object_id(row_id: str) -> bool:
     """Whether the text is an `_id` that MongoDB made, which says when its row was stored."""
     return OBJECT_ID.fullmatch(row_id) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What is kept of a session's working memory.
+
+    Attributes:
+        overview: the newest revision; None while there is only the template.
+        details: their newest versions, by name, without contents.
+        compaction: the newest one, without `rows`; None where nothing is compacted.
+    """
+
+    overview: Overview | None = None
+    details: tuple[Detail, ...] = ()
+    compaction: Compaction | None = None
+
+    @property
+    def tail(self) -> Tail:
+        """Which rows of the session are under no compaction."""
+        return self.compaction.tail if self.compaction else WHOLE
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A compaction that somebody wants.
+
+    Attributes:
+        keep_recent: messages that stay, the newest; None where `keep_tokens` says how much stays.
+        keep_tokens: of the newest messages, as many as are no more tokens than this.
+        run_id: the run that asks, of which nothing is compacted; `""` for none.
+        call_id: of the message that asks: what one message asks for is done once. `""` for none.
+    """
+
+    owner_key: str
+    session_id: str
+    target: Target = "all"
+    strategy: Strategy = "summarize"
+    trigger: Trigger = "automatic"
+    keep_recent: int | None = None
+    keep_tokens: int | None = None
+    run_id: str = ""
+    call_id: str = ""

@@ -7,7 +7,7 @@ from nexus.core.ports.bus import Bus, Delivery, Subscription, Work
 from nexus.core.ports.conversation import Conversation, Cutoff, Past
 from nexus.core.ports.ledger import Acquired, Announced, Answered, Busy, Claim, Conflict, RequestLedger
 from nexus.core.ports.letters import DeadLetter, DeadLetters
-from nexus.core.ports.memory import MemoryStore
+from nexus.core.ports.memory import MemorySource, MemoryStore
 from nexus.core.ports.model import LanguageModel
 from nexus.core.ports.rows import Row
 from nexus.core.ports.stores import DocumentStore, MessageStore, RunOrigin, SessionStateStore, Store
@@ -29,6 +29,7 @@ __all__ = [
     "Delivery",
     "DocumentStore",
     "LanguageModel",
+    "MemorySource",
     "MemoryStore",
     "MessageStore",
     "Past",

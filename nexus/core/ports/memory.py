@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any, Final, Protocol
 
 from nexus.core.ports.rows import Row
+from nexus.core.working_memory import Compaction, Snapshot, Wish
 
 # As for turns: four characters stand for some of a text in a pattern.
 LONGEST_QUERY: Final = 250
@@ -92,4 +93,24 @@ class MemoryStore(Protocol):
 
     async def delete_memory(self, owner_key: str, session_id: str) -> int:
         """Forget all of it. Returns how many documents there were."""
+        ...
+
+
+class MemorySource(Protocol):
+    """What the builder needs of the working memory."""
+
+    async def snapshot(self, owner_key: str, session_id: str) -> Snapshot:
+        """What is kept of it.
+
+        Raises:
+            StoreUnavailableError: the store did not answer.
+        """
+        ...
+
+    async def compact(self, wish: Wish) -> Compaction | None:
+        """Bring the compaction about; it is kept when this returns. None when there is nothing to compact.
+
+        Raises:
+            StoreUnavailableError: the store did not answer. It may have been brought about or not.
+        """
         ...
