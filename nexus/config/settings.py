@@ -106,9 +106,35 @@ class ContextSettings(_Section):
     on_history_failure: Literal["degrade", "error"] = "degrade"
 
 
+# A window in which the instructions of a layout alone would not fit is of no use to anybody.
+_Window = Annotated[int, Field(ge=1_000, le=10_000_000)]
+_Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class DialogueLayoutSettings(_Section):
+    """The layout for dialogues (CONTRACT §4)."""
+
+    max_tokens: _Window | None = None
+
+
+class ThinkingLayoutSettings(_Section):
+    """The layout for rounds of thought (CONTRACT §6)."""
+
+    max_tokens: _Window | None = None
+
+
+class AgentSharesSettings(_Section):
+    """How much of the window some blocks of the agent layout take at most (CONTRACT §7)."""
+
+    turn_memory: _Share = 0.15
+    pinned: _Share = 0.2
+
+
 class AgentLayoutSettings(_Section):
     """The layout for tool-using agents (CONTRACT §5)."""
 
+    max_tokens: _Window | None = None
+    shares: AgentSharesSettings = AgentSharesSettings()
     history_messages: int = Field(default=1_000, ge=1, le=10_000)
     placement: Literal["from_end", "before_assistant", "tail"] = "from_end"
     pinned_from_end: int = Field(default=5, ge=0, le=1_000)
@@ -118,17 +144,33 @@ class LayoutSettings(_Section):
     """Recipes for the message list."""
 
     default: Literal["dialogue", "agent", "thinking"] = "dialogue"
+    dialogue: DialogueLayoutSettings = DialogueLayoutSettings()
     agent: AgentLayoutSettings = AgentLayoutSettings()
+    thinking: ThinkingLayoutSettings = ThinkingLayoutSettings()
 
 
 class MemorySettings(_Section):
-    """How much of the past is shown (CONTRACT §4.3)."""
+    """How much of the past is shown, and what is kept of it (CONTRACT §4.3, §6, §7)."""
 
     history_context_size: int = Field(default=20, ge=1, le=200)
     truncate_chars: int = Field(default=500, ge=20, le=20_000)
     summary_detail_level: Level = "detailed"
     turns_shown: int = Field(default=100, ge=1, le=1_000)
     turn_idle_s: float = Field(default=300, ge=1, le=86_400)
+    working_memory: bool = True
+    context_window: _Window = 128_000
+    tokenizer: Literal["o200k_base", "cl100k_base", "o200k_harmony", "llama3", "qwen3"] = "o200k_base"
+    compact_at: float = Field(default=0.75, ge=0.1, le=0.95)
+    compact_to: float = Field(default=0.35, ge=0.05, le=0.9)
+    summary_max_tokens: int = Field(default=1_500, ge=100, le=100_000)
+    overview_max_bytes: int = Field(default=5_120, ge=256, le=65_536)
+    detail_max_bytes: int = Field(default=65_536, ge=1_024, le=1_048_576)
+
+    def faults(self) -> list[str]:
+        """What is wrong with the values together, one line an item."""
+        if self.compact_to < self.compact_at:
+            return []
+        return [f"memory.compact_to: {self.compact_to} is allowed only below memory.compact_at, {self.compact_at}"]
 
 
 class LlmSettings(_Section):
@@ -250,7 +292,8 @@ def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = 
     )
     environment = variables.get("NEXUS_ENV") or "development"
     settings = Settings.model_validate({**merge(in_file, in_environment), "environment": environment})
-    together = [*settings.bus.faults(), *settings.bus.signing.faults(), *settings.llm.faults()]
+    parts = (settings.bus, settings.bus.signing, settings.memory, settings.llm)
+    together = [line for part in parts for line in part.faults()]
     refuse([f"{_source_of(line, path, in_file, variables)}{line}" for line in together])
     return settings
 

@@ -156,7 +156,7 @@ class TestFaults:
                 "buss: unknown; allowed: bus, context, database, layouts, llm, memory, system, tools, user_defaults",
             ),
             ("environment: x", "environment: unknown; allowed: bus, context, database,"),
-            ("memory: {size: 3}", "memory.size: unknown; allowed: history_context_size, summary_detail_level, "),
+            ("memory: {size: 3}", "memory.size: unknown; allowed: compact_at, compact_to, context_window, "),
             (
                 "user_defaults: {prompts: {friends_profile: {text: x}}}",
                 "user_defaults.prompts.friends_profile.text: unknown; allowed: content, description, editable",
@@ -186,7 +186,7 @@ class TestFaults:
                 "x",
                 "buss: unknown; allowed: bus, context, database, layouts, llm, memory, system, tools, user_defaults",
             ),
-            ("NEXUS_MEMORY__SIZE", "3", "memory.size: unknown; allowed: history_context_size, summary_detail_level, "),
+            ("NEXUS_MEMORY__SIZE", "3", "memory.size: unknown; allowed: compact_at, compact_to, context_window, "),
             ("NEXUS_ENVIRONMENT__X", "3", "environment: unknown; allowed: bus, context,"),
             ("NEXUS_BUS__MODE", "kafka", "bus.mode: Input should be 'pubsub', 'streams' or 'memory'"),
             ("NEXUS_BUS__LEASE_MS", "", "bus.lease_ms: Input should be a valid integer"),
