@@ -1,0 +1,242 @@
+"""An orchestrator with its model and its tools, which plays a long session on a bus: redis-py and JSON alone."""
+
+import json
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Final, Literal
+
+import anyio
+from redis.asyncio import Redis
+
+from tests.nexus.e2e.harness import (
+    PATIENCE_S,
+    REQUEST,
+    Requester,
+    StreamRequester,
+    a_request,
+    requesting,
+    requesting_by_streams,
+)
+from tests.nexus.support.long_session import Call, Run, Step
+
+Document = dict[str, Any]
+Mode = Literal["pubsub", "streams"]
+
+RESULTS: Final = "tools.results"
+CALLS: Final = "tools.requests"
+# On a bus that keeps nothing, what is not answered is said again after so long.
+_AGAIN_S: Final = 2.0
+_DEADLINE_MS: Final = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A context that was answered.
+
+    Attributes:
+        step: which of the run's messages the model is to say next.
+        later: the messages of the run after its input that the request brought.
+        seconds: from the request to the answer.
+    """
+
+    run: Run
+    step: int
+    later: Sequence[Document]
+    content: Document
+    seconds: float
+
+
+@dataclass(slots=True)
+class Said:
+    """What was published and is to be recorded.
+
+    Attributes:
+        messages: ids, in order.
+        blocks: of each answer that makes calls its id, and those of the results.
+    """
+
+    messages: list[str] = field(default_factory=list)
+    blocks: list[frozenset[str]] = field(default_factory=list)
+
+
+class ToolResults:
+    """Collects what is said on `tools.results`, by the calls that it answers."""
+
+    def __init__(self, redis: Redis, key: str) -> None:
+        self._redis = redis
+        self._key = key
+        self._of: dict[str, list[Document]] = {}
+        self._heard = anyio.Event()
+
+    async def subscribe(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """Collect from a channel. Run in a task of its own."""
+        async with self._redis.pubsub() as pubsub:
+            await pubsub.subscribe(self._key)
+            while True:
+                message = await pubsub.get_message(timeout=None)
+                if message and message["type"] == "subscribe":
+                    task_status.started()
+                elif message:
+                    self._keep(message["data"])
+
+    async def read(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """Collect from a stream. Run in a task of its own."""
+        end: Any = b"0"
+        task_status.started()
+        while True:
+            found: Any = await self._redis.xread({self._key: end}, block=1_000)
+            for _, entries in found:
+                for entry, fields in entries:
+                    end = entry
+                    self._keep(fields[b"message"])
+
+    def _keep(self, data: bytes) -> None:
+        message = json.loads(data)
+        self._of.setdefault(message["content"]["call_id"], []).append(message)
+        self._heard.set()
+        self._heard = anyio.Event()
+
+    def of(self, call_id: str) -> list[Document]:
+        """The results that have come."""
+        return self._of.get(call_id, [])
+
+    async def first(self, call_id: str) -> Document:
+        """The first result of a call; waits for it."""
+        while not self.of(call_id):
+            await self._heard.wait()
+        return self.of(call_id)[0]
+
+
+class Player:
+    """Plays runs, one after the other.
+
+    Args:
+        requester, results: on the bus.
+        session: the id of the session.
+        metadata: of each run, besides its session and layout.
+        watch: is given every answer.
+        meanwhile: is called when a request (a step's, by its number) or a call to Nexus (by its id) is on its way.
+    """
+
+    def __init__(
+        self,
+        requester: Requester,
+        results: ToolResults,
+        *,
+        session: str = "long",
+        metadata: Mapping[str, Any] | None = None,
+        watch: Callable[[Heard], None] = lambda _: None,
+        meanwhile: Callable[[Run, int | str], Awaitable[None]] | None = None,
+    ) -> None:
+        self.requester = requester
+        self.results = results
+        self.session = session
+        self.said = Said()
+        self._metadata = {"layout": "agent", "session_id": session, **(metadata or {})}
+        self._watch = watch
+        self._meanwhile = meanwhile
+
+    async def play(self, run: Run) -> None:
+        """The run: a context for each message of the model, and the results of the calls that it makes."""
+        opened = a_request(run.input, run_id=run.id)["content"]["history"][0]
+        self.said.messages.append(opened["id"])
+        later: list[Document] = []
+        for number, step in enumerate(run.steps):
+            asked = perf_counter()
+            content = await self.ask(run, opened, later, number)
+            self._watch(Heard(run, number, [*later], content, perf_counter() - asked))
+            later += await self._do(run, step)
+        if isinstance(self.requester, StreamRequester):
+            # Streams are read side by side: only so is the next request later than all this.
+            await self.requester.finished("llm.results", RESULTS)
+
+    async def ask(self, run: Run, opened: Document, later: Sequence[Document], number: int = 0) -> Document:
+        """A context, by a request that is sent again while nobody answers."""
+        request = a_request(
+            run.input, run_id=run.id, run_metadata=self._metadata, metadata={"deadline_ms": _DEADLINE_MS}
+        )
+        request["content"]["history"] = [opened, *later]
+        await self._until_answered(REQUEST, request, lambda: self.requester.answered(request["id"]), run, number)
+        ((_, answer), *_) = self.requester.answers.pop(request["id"])
+        return dict(answer["content"])
+
+    async def call(self, run: Run, call: Call) -> Document:
+        """What Nexus answers to a call of one of its tools."""
+        asked = self.message(run, "SYSTEM", {"name": call.name, "args": call.arguments, "call_id": call.id})
+        await self._until_answered(CALLS, asked, lambda: self.results.first(call.id), run, call.id)
+        return await self.results.first(call.id)
+
+    async def _until_answered(
+        self, topic: str, message: Document, answered: Callable[[], Awaitable[Any]], run: Run, what: int | str
+    ) -> None:
+        await self.requester.publish(topic, message)
+        if self._meanwhile:
+            await self._meanwhile(run, what)
+        keeps = isinstance(self.requester, StreamRequester)
+        with anyio.fail_after(2 * PATIENCE_S):
+            while True:
+                with anyio.move_on_after(2 * PATIENCE_S if keeps else _AGAIN_S):
+                    await answered()
+                    return
+                await self.requester.publish(topic, message)
+
+    async def _do(self, run: Run, step: Step) -> list[Document]:
+        """Say what the model says, and have its calls answered."""
+        calls = [_declared(call, flat=run.number % 3 == 0) for call in step.calls]
+        said = self.message(run, "AI", {"content": step.text, "tool_calls": calls or None})
+        await self.requester.publish("llm.results", said)
+        results: dict[str, Document] = {}
+
+        async def answer(call: Call) -> None:
+            results[call.id] = await self._answer(run, call)
+
+        async with anyio.create_task_group() as tasks:
+            # Tools that work at once are not done in the order in which they were called.
+            for call in reversed(step.calls):
+                tasks.start_soon(answer, call)
+        self.said.messages += [said["id"], *(result["id"] for result in results.values())]
+        if calls:
+            self.said.blocks.append(frozenset({said["id"], *(result["id"] for result in results.values())}))
+        return [said, *results.values()]
+
+    async def _answer(self, run: Run, call: Call) -> Document:
+        if call.is_of_nexus:
+            result = await self.call(run, call)
+            assert result["content"]["status"] == "success", result
+            assert call.expected in json.dumps(result["content"]["result"], ensure_ascii=False), (call, result)
+            return result
+        content = {"result": call.result, "tool_name": call.name, "call_id": call.id, "status": "success"}
+        result = self.message(run, "TOOL", content)
+        await self.requester.publish(RESULTS, result)
+        return result
+
+    def message(self, run: Run, role: str, content: Any) -> Document:
+        """A message of the run as an orchestrator publishes it."""
+        common = {"run_id": run.id, "owner_key": "ada", "role": role, "timestamp": a_request()["timestamp"]}
+        metadata = {"session_id": self.session}
+        return {"id": f"msg_{uuid.uuid4().hex}", **common, "content": content, "metadata": metadata}
+
+
+def _declared(call: Call, *, flat: bool) -> Document:
+    if flat:
+        return {"id": call.id, "name": call.name, "arguments": dict(call.arguments)}
+    function = {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+@asynccontextmanager
+async def on_bus(redis_url: str, prefix: str, mode: Mode) -> AsyncIterator[tuple[Requester, ToolResults]]:
+    """Who asks, and who listens to tools."""
+    requesting_in = {"pubsub": requesting, "streams": requesting_by_streams}[mode]
+    async with (
+        requesting_in(redis_url, prefix) as requester,
+        Redis.from_url(redis_url) as redis,
+        anyio.create_task_group() as tasks,
+    ):
+        results = ToolResults(redis, f"{prefix}{RESULTS}")
+        await tasks.start(results.subscribe if mode == "pubsub" else results.read)
+        yield requester, results
+        tasks.cancel_scope.cancel()
