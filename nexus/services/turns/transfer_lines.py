@@ -9,7 +9,6 @@ Rules of this module:
 - A fault is said with its line and what is allowed, and quotes nothing but names of fields.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,25 +16,17 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import PydanticSerializationError
 
-from nexus.core.canonical import parsed
 from nexus.core.models import Identifier, Moment
 from nexus.core.ports import Row
 from nexus.core.turns import Turn, TurnStatus
-from nexus.core.wire import explain, is_deeper
 from nexus.services.context.request_turn import MAX_GOAL_CHARS
+from nexus.services.json_lines import explained, line_of_model, model_in, numbered, object_in, visible
 from nexus.services.turns.documents import to_milliseconds
 
-# As `json` and pydantic say what no user can know: the line of a line, and a class.
-_PLACE: Final = re.compile(r": line 1 column (\d+) \(char \d+\)$")
-_CLASS: Final = re.compile(r" or instance of \w+")
-# As deep as MongoDB keeps a document.
-_MOST_DEPTH: Final = 100
-# As large, less what stands in a document besides the turn.
+# As large as MongoDB keeps a document, less what stands in a document besides the turn.
 _MOST_BYTES: Final = (1 << 24) - (1 << 10)
-# Whole numbers that BSON has room for, and those that take half of it.
-_NUMBERS: Final = range(-(2**63), 2**63)
+# Whole numbers that take half of the room that BSON has for one.
 _SMALL_NUMBERS: Final = range(-(2**31), 2**31)
 _MOST_CHARS: Final = 10_000
 _MOST_INSIGHT_CHARS: Final = 2_000
@@ -78,7 +69,7 @@ class Export:
 def header_line(owner_key: str, session_id: str, turns: int, exported_at: datetime) -> str:
     """The first line of an export, without its end."""
     header = Header(owner_key=owner_key, session_id=session_id, turns=turns, exported_at=exported_at)
-    return _shown(header.model_dump_json())
+    return visible(header.model_dump_json())
 
 
 def line_of(document: Row) -> str:
@@ -87,12 +78,7 @@ def line_of(document: Row) -> str:
     Raises:
         ValueError: it is malformed; says what is wrong.
     """
-    try:
-        return _shown(Turn.model_validate(document).model_dump_json())
-    except ValidationError as error:
-        raise ValueError(_explained(error)) from None
-    except PydanticSerializationError:
-        raise ValueError("it holds something that is no JSON") from None
+    return line_of_model(Turn, document)
 
 
 def read_export(lines: Iterable[bytes], *, owner_key: str | None = None, session_id: str | None = None) -> Export:
@@ -101,27 +87,20 @@ def read_export(lines: Iterable[bytes], *, owner_key: str | None = None, session
     Raises:
         ValueError: it is none, or not whole; the line, what is wrong, what is allowed.
     """
-    numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
-    first = next(numbered, None)
+    rest = numbered(lines)
+    first = next(rest, None)
     if first is None:
         raise ValueError("no lines; an export has a header and a turn a line")
     header = _read_header(*first)
     renamed = {"owner_key": owner_key or header.owner_key, "session_id": session_id or header.session_id}
-    return Export(**renamed, turns=tuple(_read_turns(numbered, header, renamed)))
-
-
-def _shown(text: str) -> str:
-    """The JSON with escapes for what cannot be shown, which can only stand in its texts."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
+    return Export(**renamed, turns=tuple(_read_turns(rest, header, renamed)))
 
 
 def _read_header(number: int, line: bytes) -> Header:
     try:
-        return _GivenHeader.model_validate(_object(number, line))
+        return _GivenHeader.model_validate(object_in(number, line))
     except ValidationError as error:
-        raise ValueError(f"line {number}: no header of an export: {_explained(error)}") from None
+        raise ValueError(f"line {number}: no header of an export: {explained(error)}") from None
 
 
 def _read_turns(lines: Iterable[tuple[int, bytes]], header: Header, renamed: Mapping[str, str]) -> list[Turn]:
@@ -144,48 +123,13 @@ def _read_turns(lines: Iterable[tuple[int, bytes]], header: Header, renamed: Map
 
 
 def _read_turn(number: int, line: bytes, header: Header) -> Turn:
-    value = _object(number, line)
-    for fault in _unstorable(value):
-        raise ValueError(f"line {number}: {fault}")
-    try:
-        # Strictly: no text and no truth value is a number.
-        turn = Turn.model_validate_json(json.dumps(value), strict=True)
-    except ValidationError as error:
-        raise ValueError(f"line {number}: {_explained(error)}") from None
+    turn = model_in(number, line, Turn)
     for name in ("owner_key", "session_id"):
         if getattr(turn, name) != getattr(header, name):
             raise ValueError(f"line {number}: its {name} is not that of the header; an export is of one session")
     for fault in _out_of_bounds(turn):
         raise ValueError(f"line {number}: {fault}")
     return _as_imported(turn)
-
-
-def _object(number: int, line: bytes) -> dict[str, Any]:
-    try:
-        value = parsed(line)
-    except ValueError as error:
-        # The line is one of the file, and the only one of its own.
-        said = _PLACE.sub(r" at column \1", str(error))
-        raise ValueError(f"line {number}: {said}") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"line {number}: a JSON object is needed")
-    if is_deeper(value, _MOST_DEPTH):
-        raise ValueError(f"line {number}: nested deeper than {_MOST_DEPTH}")
-    return value
-
-
-def _unstorable(value: Any) -> Iterator[str]:
-    """What in it no store can hold."""
-    if isinstance(value, dict):
-        if any("\x00" in key for key in value):
-            yield "a key with a NUL; no document may have one"
-        for item in value.values():
-            yield from _unstorable(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _unstorable(item)
-    elif isinstance(value, int) and value not in _NUMBERS:
-        yield "a whole number of more than 64 bits; no document may have one"
 
 
 def _out_of_bounds(turn: Turn) -> Iterator[str]:
@@ -222,10 +166,6 @@ def _size(value: Any) -> int:
     if value is None or isinstance(value, bool):
         return int(value is not None)
     return 4 if isinstance(value, int) and value in _SMALL_NUMBERS else 8
-
-
-def _explained(error: ValidationError) -> str:
-    return _CLASS.sub("", explain(error))
 
 
 def _as_imported(turn: Turn) -> Turn:
