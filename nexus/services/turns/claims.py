@@ -1,28 +1,54 @@
-"""Holding a turn while something is done on it that takes a while."""
+"""Claiming what is due, and holding it while something is done with it that takes a while.
 
+What is due stands in a document, as `work` and `due_at`. Who claims it puts `due_at` off for a short time, again and
+again, so that what one left undone, because it was stopped or killed, is done by another or by itself when it is back.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 import anyio
 
 from nexus.core.errors import StoreUnavailableError
 from nexus.core.models import utc_now
-from nexus.core.ports import Row, TurnStore
+from nexus.core.ports import Row
 from nexus.services.turns.documents import to_milliseconds
 
 # How often a claim is renewed in the time that it holds.
 _RENEWALS: Final = 3
+# How often is looked for what is due, where nobody says so.
+_LOOKED_S: Final = 1.0
+# How long a claim may take, also at the end of a service.
+_CLAIMED_S: Final = 1.0
+# How long giving back what was claimed may hold up the end of a service.
+_PARTING_S: Final = 0.5
+
+# Sets these fields of a document, if the second ones still have these values; says whether they had.
+Write = Callable[[Mapping[str, Any], Mapping[str, Any]], Awaitable[bool]]
 
 
 class Claimed:
-    """A turn in hand. What is written of it counts only while it is, and it is until something is written."""
+    """A document in hand. What is written of it counts only while it is, and it is until something is written.
 
-    def __init__(self, store: TurnStore, document: Row, until: datetime, lease: timedelta) -> None:
+    Args:
+        document: as it was claimed.
+        write: how it is changed.
+        until: when the claim ends, which stands in its `due_at`.
+        lease: for how long a claim holds that is not renewed.
+        unchanged: fields that have to be as they were claimed for what is written to count.
+    """
+
+    def __init__(
+        self, document: Row, write: Write, until: datetime, lease: timedelta, unchanged: Sequence[str]
+    ) -> None:
         self.document = document
-        self._store = store
+        self._write = write
         self._lease = lease
         self._until: datetime | None = until
+        self._unchanged = unchanged
         # What is written names the end of the claim, which renewing moves.
         self._writing = anyio.Lock()
 
@@ -36,15 +62,15 @@ class Claimed:
                     with suppress(StoreUnavailableError):
                         self._until = until if await self._set({"due_at": until}) else None
 
-    async def finish(self, changes: dict[str, Any]) -> bool:
+    async def finish(self, changes: Mapping[str, Any]) -> bool:
         """Write what came of it. False, and nothing is written, when it is not in hand any more."""
         async with self._writing:
             if not self._until:
                 return False
             written = await self._set(changes)
             if not written:
-                # Something was heard meanwhile, and nobody else has it in hand: it is to be done again at once.
-                await self._write({"due_at": utc_now()}, seen={"due_at": self._until})
+                # It was changed meanwhile, and nobody else has it in hand: it is to be done again at once.
+                await self._write({"due_at": utc_now()}, {"due_at": self._until})
             self._until = None
             return written
 
@@ -57,13 +83,9 @@ class Claimed:
         if self._until:
             await self.finish({"due_at": utc_now()})
 
-    async def _set(self, changes: dict[str, Any]) -> bool:
-        return await self._write(changes, seen={"due_at": self._until, "heard_at": self.document["heard_at"]})
-
-    async def _write(self, changes: dict[str, Any], seen: dict[str, Any]) -> bool:
-        turn = self.document
-        place = turn["owner_key"], turn["session_id"], turn["turn_number"]
-        return await self._store.update_turn(*place, changes, seen=seen)
+    async def _set(self, changes: Mapping[str, Any]) -> bool:
+        seen = {name: self.document.get(name) for name in self._unchanged}
+        return await self._write(changes, {**seen, "due_at": self._until})
 
 
 class Bell:
@@ -81,3 +103,65 @@ class Bell:
         with anyio.move_on_after(seconds):
             await self._rung.wait()
         self._rung = anyio.Event()
+
+
+async def take(
+    claim: Callable[[datetime, datetime], Awaitable[Row | None]],
+    write: Callable[[Row, Mapping[str, Any], Mapping[str, Any]], Awaitable[bool]],
+    *,
+    lease_s: float,
+    unchanged: Sequence[str],
+) -> Claimed | None:
+    """What is due, in hand; None for nothing, and where the store is away.
+
+    Args:
+        claim: claims what is due by the first moment until the second one.
+        write: what `Claimed` takes, of a document.
+        lease_s: for how many seconds it is claimed.
+        unchanged: what `Claimed` takes.
+    """
+    # To the millisecond, as it will be kept: what is written later is compared with it.
+    now = to_milliseconds(utc_now())
+    lease = timedelta(milliseconds=round(lease_s * 1_000))
+    document = None
+    # Who is stopped now would not know what the store has given out, and nobody could give it back. A store that is
+    # away is asked again before long, and others say that it is.
+    with anyio.move_on_after(_CLAIMED_S, shield=True), suppress(StoreUnavailableError):
+        document = await claim(now, now + lease)
+    return Claimed(document, partial(write, document), now + lease, lease, unchanged) if document else None
+
+
+async def work_off(
+    taken: Callable[[], Awaitable[Claimed | None]], do: Callable[[Claimed], Awaitable[None]], bell: Bell, at_once: int
+) -> None:
+    """Do whatever is due, whenever some is, so much at once; never returns.
+
+    Args:
+        taken: takes a piece of it in hand; None for nothing.
+        do: does it, and must not raise: it would end the work on all others.
+        bell: says that there may be some.
+        at_once: pieces at most.
+    """
+    places = anyio.Semaphore(at_once)
+    async with anyio.create_task_group() as tasks:
+        while True:
+            await places.acquire()
+            claimed = await taken()
+            if claimed:
+                tasks.start_soon(_hold, claimed, do, places)
+            else:
+                places.release()
+                await bell.heard(_LOOKED_S)
+
+
+async def _hold(claimed: Claimed, do: Callable[[Claimed], Awaitable[None]], places: anyio.Semaphore) -> None:
+    """Do the work while holding on to the document; whatever becomes of it, somebody will look again."""
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(claimed.keep_hold)
+            await do(claimed)
+            tasks.cancel_scope.cancel()
+    finally:
+        with anyio.move_on_after(_PARTING_S, shield=True), suppress(StoreUnavailableError):
+            await claimed.give_back()
+        places.release()

@@ -88,30 +88,43 @@ def evidence_of(facts: TurnFacts) -> Evidence:
         ]
     )
     came = [facts.answer, *(item.text for item in facts.said if item.speaker == "tool")]
-    return Evidence(
-        _language(facts),
-        spellings(everything),
-        number_words(everything),
-        folded(everything),
+    asked = "\n".join(item.text for item in facts.said if item.speaker == "user")
+    return evidence_in(
+        everything,
+        language=language_of_user(asked, facts.answer, facts.goal),
         least=weight(summarise_by_rules(facts).brief) // _LEAST_PART,
         has_figures=any(map(figures, came)),
         has_calls=bool(calls),
     )
 
 
-def _language(facts: TurnFacts) -> str | None:
+def evidence_in(
+    everything: str, *, language: str | None, least: int = 0, has_figures: bool = False, has_calls: bool = False
+) -> Evidence:
+    """What is known where this is all that was said and done; the rest is as `Evidence` has it."""
+    return Evidence(
+        language,
+        spellings(everything),
+        number_words(everything),
+        folded(everything),
+        least=least,
+        has_figures=has_figures,
+        has_calls=has_calls,
+    )
+
+
+def language_of_user(asked: str, answered: str, goal: str = "") -> str | None:
     """In which language the user writes, as far as what was asked, what was answered and the goal say so together."""
-    asked = "\n".join(item.text for item in facts.said if item.speaker == "user")
     if language := language_of(asked):
         # Japanese may do without its own letters for a question.
-        return "ja" if language == "zh" and language_of(facts.answer) == "ja" else language
+        return "ja" if language == "zh" and language_of(answered) == "ja" else language
     letters, likely = letters_of(asked), likely_languages_of(asked)
-    for text in (f"{asked}\n{facts.answer}", facts.goal):
+    for text in (f"{asked}\n{answered}", goal):
         language = language_of(text)
         if language is None:
             continue
         # A word of one language is no other's, and what is not in Latin letters is in its own.
         if not differ(letters, language) if letters and letters != LATIN else not likely or language in likely:
             return language
-    around = {letters_of(facts.answer), letters_of(facts.goal)} - {None}
+    around = {letters_of(answered), letters_of(goal)} - {None}
     return letters if letters and not any(other and differ(letters, other) for other in around) else None

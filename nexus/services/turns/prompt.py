@@ -5,21 +5,20 @@
 - All of it is data. The instructions are in the system message, which says so, and nothing of the turn gets in there.
 """
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from nexus.services.turns.cutting import BYTES_A_TOKEN, as_json, size, slices
-from nexus.services.turns.facts import Said, TurnFacts
+from nexus.services.turns.entries import Entry, entries_of, packed
+from nexus.services.turns.facts import TurnFacts
 from nexus.services.turns.language import NAMES, name_of
 from nexus.services.turns.reply import Reply
 
 # A prompt has room for so many bytes of a turn, whatever it may have at most.
 LEAST_ROOM: Final = 1_200
-# What a document has beside its entries and the goal, and an entry beside its text.
+# What a document has beside its entries and the goal.
 _AROUND: Final = 80
-_AROUND_ENTRY: Final = 48
 # A goal is in every part, unless it takes more than this part of it; then it is an entry, and its beginning is in them.
 _MOST_OF_GOAL: Final = 4
 
@@ -64,11 +63,20 @@ class Prompt:
 
     def system(self, language: str | None, fault: str = "") -> str:
         """The system message; with a fault for one more attempt."""
-        theirs = "in the language that the user writes in"
-        if language:
-            theirs = f"in {NAMES[language]}" if language in NAMES else f"{theirs}, {name_of(language)}"
-        task = _TASK.format(what=self.what, language=theirs)
-        return task + (_ANEW.format(fault=fault) if fault else "")
+        return _TASK.format(what=self.what, language=in_language(language)) + anew(fault)
+
+
+def in_language(language: str | None) -> str:
+    """In which language a model is to write: as `language_of` has it, or the user's."""
+    theirs = "in the language that the user writes in"
+    if not language:
+        return theirs
+    return f"in {NAMES[language]}" if language in NAMES else f"{theirs}, {name_of(language)}"
+
+
+def anew(fault: str) -> str:
+    """What a task says besides in one more attempt: what was wrong with the answer before."""
+    return _ANEW.format(fault=fault) if fault else ""
 
 
 def room_in(max_input_tokens: int) -> int:
@@ -79,11 +87,11 @@ def room_in(max_input_tokens: int) -> int:
 
 def prompts_of(facts: TurnFacts, room: int) -> list[Prompt]:
     """The turn as one document, or as several in which nothing is missing."""
-    goal, entries = _goal_in(room, facts.goal), list(_entries(facts))
+    goal, entries = _goal_in(room, facts.goal), list(entries_of(facts))
     if goal != facts.goal:
-        entries.insert(0, _Entry({}, "goal", facts.goal))
+        entries.insert(0, Entry({}, "goal", facts.goal))
     left = room - size(goal) - _AROUND
-    parts = list(_packed((shown for entry in entries for shown in entry.shown(left)), left))
+    parts = list(packed((shown for entry in entries for shown in entry.shown(left)), left))
     if len(parts) <= 1:
         return [Prompt({"goal": goal, "turn": parts[0] if parts else []})]
     return [
@@ -99,77 +107,10 @@ def prompts_of_parts(goal: str, replies: Sequence[Reply], room: int) -> list[tup
     """How summaries of parts are put together: each prompt with how many of them it takes, two or more but the last."""
     goal = _goal_in(room, goal)
     left = room - size(goal) - _AROUND
-    groups = _packed((reply.to_json() for reply in replies), left, least=2)
+    groups = packed((reply.to_json() for reply in replies), left, least=2)
     return [(Prompt({"goal": goal, "parts": group}, _PARTS), len(group)) for group in groups]
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """One entry of the document: a text under a key, with other fields before it."""
-
-    fields: Mapping[str, Any]
-    key: str
-    text: str = field(repr=False)
-
-    def shown(self, room: int) -> Iterator[dict[str, Any]]:
-        """The entry, or as many as it takes for none to need more than `room`."""
-        whole = {**self.fields, self.key: self.text}
-        if size(whole) <= room:
-            yield whole
-            return
-        fields, text = self.fields, self.text
-        if size(fields) > room // 2:
-            # Fields that are themselves too long, as the name of a tool may be, are cut with the text.
-            fields, text = {}, f"{json.dumps(self.fields, ensure_ascii=False)}\n{self.text}"
-        pieces = list(slices(text, max(room - size(fields) - _AROUND_ENTRY, 1)))
-        for number, piece in enumerate(pieces, 1):
-            yield {**fields, "piece": f"{number}/{len(pieces)}", self.key: piece}
 
 
 def _goal_in(room: int, goal: str) -> str:
     most = room // _MOST_OF_GOAL
     return goal if size(goal) <= most else f"{next(slices(goal, most - len('...')))}..."
-
-
-def _entries(facts: TurnFacts) -> Iterator[_Entry]:
-    """All that is known of the turn, in the order in which it came about."""
-    if facts.workspace:
-        yield _Entry({}, "workspace", facts.workspace)
-    # Of calls in their order, like those in the messages: what were no JSON arguments is found only here.
-    given = (outcome.arguments for outcome in facts.outcomes if outcome.arguments is not None)
-    asked = 1 if facts.said and facts.said[0].speaker == "user" else 0
-    for item in facts.said[:asked]:
-        yield from _of_message(item, given)
-    for thought in facts.rounds:
-        yield _Entry({"thought": thought.round_number}, "text", thought.content)
-    for item in facts.said[asked:]:
-        yield from _of_message(item, given)
-
-
-def _of_message(item: Said, given: Iterator[Any]) -> Iterator[_Entry]:
-    if item.speaker == "tool":
-        success = {} if item.success is None else {"success": item.success}
-        yield _Entry({"from": "tool", "tool": item.tool, **success}, "text", item.text)
-        return
-    if item.text:
-        yield _Entry({"from": item.speaker}, "text", item.text)
-    for call in item.calls:
-        unread = next(given, None)
-        arguments = unread if isinstance(unread, str) else call.raw_arguments
-        yield _Entry({"from": "assistant", "calls": call.name}, "arguments", arguments)
-
-
-def _packed(items: Iterable[dict[str, Any]], room: int, least: int = 1) -> Iterator[list[dict[str, Any]]]:
-    """The items in order, as many together as have room, though `least` of them in any case."""
-    group: list[dict[str, Any]] = []
-    used = 0
-    for item in items:
-        # What JSON writes between two items.
-        needed = size(item) + len(", ")
-        if len(group) >= least and used + needed > room:
-            yield group
-            group, used = [], 0
-        group.append(item)
-        used += needed
-    if group:
-        yield group

@@ -50,8 +50,8 @@ class NonsenseError(NexusError):
     """What the model answered is no summary of the turn. The text says what is wrong with it, and quotes nothing."""
 
 
-def _clean(value: Any) -> Any:
-    # Escapes of JSON may hold half a surrogate pair, or NUL, which no store keeps.
+def clean(value: Any) -> Any:
+    """The value; of a text what a store keeps: escapes of JSON may hold half a surrogate pair, or NUL."""
     if not isinstance(value, str):
         return value
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\0", "").strip()
@@ -62,16 +62,16 @@ def _items(value: Any) -> Any:
     if value is None:
         return []
     listed = [value] if isinstance(value, str) else value
-    return [item for item in listed if item is not None and _clean(item) != ""] if isinstance(listed, list) else listed
+    return [item for item in listed if item is not None and clean(item) != ""] if isinstance(listed, list) else listed
 
 
 def _text(most: int) -> Any:
     return StringConstraints(min_length=1, max_length=most * _FAR_TOO_LONG)
 
 
-_Short = Annotated[str, _text(bounds.BRIEF), BeforeValidator(_clean)]
-_Long = Annotated[str, _text(bounds.DETAILED), BeforeValidator(_clean)]
-_Entry = Annotated[str, _text(bounds.ENTRY), BeforeValidator(_clean)]
+_Short = Annotated[str, _text(bounds.BRIEF), BeforeValidator(clean)]
+_Long = Annotated[str, _text(bounds.DETAILED), BeforeValidator(clean)]
+_Entry = Annotated[str, _text(bounds.ENTRY), BeforeValidator(clean)]
 _Items = Annotated[list[_Entry], Field(max_length=bounds.ENTRIES * _FAR_TOO_LONG), BeforeValidator(_items)]
 
 
@@ -112,7 +112,7 @@ def read_reply(text: str, evidence: Evidence) -> Reply:
     Raises:
         NonsenseError: there is none.
     """
-    answer = _validated(_found(text))
+    answer = _validated(find_object(text, "brief", "detailed"))
     if fault := _fault_of(answer, evidence):
         raise NonsenseError(fault)
     return _bounded(answer)
@@ -136,8 +136,12 @@ def _bounded(answer: _SummaryAnswer) -> Reply:
     return Reply(summaries, bounds.listed(answer.insights, bounds.INSIGHTS, bounds.INSIGHT))
 
 
-def _found(text: str) -> dict[str, Any]:
-    """The JSON object that is meant."""
+def find_object(text: str, *names: str) -> dict[str, Any]:
+    """The JSON object that is meant: the first one with one of these fields, else the first one.
+
+    Raises:
+        NonsenseError: there is none.
+    """
     if not text.strip():
         raise NonsenseError("it is empty")
     *thoughts, said = _THOUGHT_ENDS.split(text)
@@ -145,12 +149,17 @@ def _found(text: str) -> dict[str, Any]:
         raise NonsenseError("it ends before the answer begins")
     # The words of an answer may hold such a mark as well. An object around the one that is meant does not count.
     objects = (value for source in (said, text) for value in _objects(source))
-    found = next((value for value in objects if "brief" in value or "detailed" in value), None)
+    found = next((value for value in objects if not value.keys().isdisjoint(names)), None)
     if found is None:
         found = next(_objects(text), None)
     if found is None:
         raise NonsenseError("its JSON is broken" if "{" in text else "it holds no JSON object")
     return found
+
+
+def form_of(text: str) -> str | None:
+    """What is wrong with a text that only says what would stand in its place; None for nothing."""
+    return "it repeats the form instead of filling it in" if _PLACEHOLDER.fullmatch(text) else None
 
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:
@@ -187,7 +196,7 @@ def _fault_of(answer: _SummaryAnswer, evidence: Evidence) -> str | None:
     faults = (
         *(excuse_of(text, evidence.said) for text in told),
         *(failure_of(text, evidence.said) for text in entries),
-        "it repeats the form instead of filling it in" if any(map(_PLACEHOLDER.fullmatch, told)) else None,
+        next(filter(None, map(form_of, told)), None),
         # Entries are taken together: one by itself may be no more than a name or a title.
         evidence.fault_of([*told, "\n".join(entries)], answer.detailed),
         evidence.lack_of([*told, *entries], answer.detailed, deeds=bool(said.actions or said.results)),

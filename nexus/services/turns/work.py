@@ -2,18 +2,15 @@
 
 Rules of this module:
 
-- What is due stands in the store. A replica claims a piece of it for a short time and holds on to it while it works, so
-  that what one left undone, because it was stopped or killed, is done by another or by itself when it is back.
+- What is due stands in the store, and is claimed there piece by piece (`claims`).
 - What was heard of a turn meanwhile makes it due again: a result is only kept if the turn is still as it was claimed.
 - Nothing here holds up an answer: a turn that is over gets a summary by rules at once, and keeps it until a model has
   made a better one.
 - What takes long with a large turn is done in a thread.
-- A model that is away is asked again when it has rested, of the same turn less and less often, in the end every ten
-  minutes: one that it always refuses must not hold up the others. One that answers with nonsense is asked less and
-  less often, in the end once a day, and after weeks no more.
+- A model that is away is asked again when it has rested; how soon for the same turn, `patience` says.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -29,27 +26,17 @@ from nexus.core.metrics import Event, Metrics, NoMetrics
 from nexus.core.models import utc_now
 from nexus.core.ports import LanguageModel, MessageStore, Row, TurnStore
 from nexus.core.turns import CLOSE, SUMMARISE
-from nexus.services.turns.claims import Bell, Claimed
-from nexus.services.turns.documents import facts_of, looked_at, summarised, to_milliseconds
+from nexus.services.turns.claims import Bell, Claimed, take, work_off
+from nexus.services.turns.documents import facts_of, looked_at, summarised
 from nexus.services.turns.facts import TurnFacts, read_facts
+from nexus.services.turns.patience import delayed, refused
 from nexus.services.turns.summariser import NonsenseError, Summariser
 
 _log = structlog.get_logger(__name__)
 
 _CLOSING_AT_ONCE: Final = 4
 _ROWS_AT_ONCE: Final = 200
-# How often is looked for what is due, where nobody says so.
-_LOOKED_S: Final = 1.0
-# How long a claim may take, also at the end of a service.
-_CLAIMED_S: Final = 1.0
-# How long giving back what was claimed may hold up the end of a service.
-_PARTING_S: Final = 0.5
 _AFTER_FAULT: Final = timedelta(hours=1)
-_LONGEST_DELAY: Final = timedelta(minutes=10)
-_LONGEST_PAUSE: Final = timedelta(days=1)
-_MOST_DOUBLINGS: Final = 16
-# Which is some weeks.
-_MOST_ATTEMPTS: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +57,6 @@ class WorkSettings:
     again_s: float = 30.0
     lease_s: float = 15.0
     settled_s: float = 5.0
-
-
-_Do = Callable[[Claimed], Awaitable[None]]
 
 
 class TurnWork:
@@ -109,11 +93,12 @@ class TurnWork:
     async def running(self) -> AsyncIterator[Self]:
         """Do what is due, until the context ends; what is in hand then is given back."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._work_off, CLOSE, self._close, self._to_close, _CLOSING_AT_ONCE)
+            close = partial(self._try, self._close)
+            tasks.start_soon(work_off, partial(self._take, CLOSE), close, self._to_close, _CLOSING_AT_ONCE)
             if self._summariser:
                 at_once = self.settings.summaries_at_once
-                summarise = partial(self._summarise, self._summariser)
-                tasks.start_soon(self._work_off, SUMMARISE, summarise, self._to_summarise, at_once)
+                summarise = partial(self._try, partial(self._summarise, self._summariser))
+                tasks.start_soon(work_off, partial(self._take, SUMMARISE), summarise, self._to_summarise, at_once)
             try:
                 yield self
             finally:
@@ -123,45 +108,17 @@ class TurnWork:
         """There may be a turn to close."""
         self._to_close.ring()
 
-    async def _work_off(self, work: str, do: _Do, bell: Bell, at_once: int) -> None:
-        """Do this work whenever some is due, so much at once."""
-        places = anyio.Semaphore(at_once)
-        async with anyio.create_task_group() as tasks:
-            while True:
-                await places.acquire()
-                claimed = await self._claim(work)
-                if claimed:
-                    tasks.start_soon(self._hold, claimed, do, places)
-                else:
-                    places.release()
-                    await bell.heard(_LOOKED_S)
-
-    async def _claim(self, work: str) -> Claimed | None:
+    async def _take(self, work: str) -> Claimed | None:
         if work == SUMMARISE and self._model and self._model.resting_s:
             return None
-        # To the millisecond, as it will be kept: what is written later is compared with it.
-        now = to_milliseconds(utc_now())
-        lease = timedelta(milliseconds=round(self.settings.lease_s * 1_000))
-        document = None
-        # Who is stopped now would not know what the store has given out, and nobody could give it back. A store that is
-        # away is asked again before long, and others say that it is.
-        with anyio.move_on_after(_CLAIMED_S, shield=True), suppress(StoreUnavailableError):
-            document = await self._store.claim(work, now, now + lease)
-        return Claimed(self._store, document, now + lease, lease) if document else None
+        claim = partial(self._store.claim, work)
+        return await take(claim, self._write, lease_s=self.settings.lease_s, unchanged=("heard_at",))
 
-    async def _hold(self, claimed: Claimed, do: _Do, places: anyio.Semaphore) -> None:
-        """Do the work while holding on to the turn; whatever becomes of it, somebody will look again."""
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(claimed.keep_hold)
-                await self._try(claimed, do)
-                tasks.cancel_scope.cancel()
-        finally:
-            with anyio.move_on_after(_PARTING_S, shield=True), suppress(StoreUnavailableError):
-                await claimed.give_back()
-            places.release()
+    async def _write(self, turn: Row, changes: Mapping[str, Any], seen: Mapping[str, Any]) -> bool:
+        place = turn["owner_key"], turn["session_id"], turn["turn_number"]
+        return await self._store.update_turn(*place, changes, seen=seen)
 
-    async def _try(self, claimed: Claimed, do: _Do) -> None:
+    async def _try(self, do: Callable[[Claimed], Awaitable[None]], claimed: Claimed) -> None:
         run_id = claimed.document["run_id"]
         try:
             await do(claimed)
@@ -205,30 +162,15 @@ class TurnWork:
         except ModelUnavailableError:
             # Whoever asks it says so.
             self._metrics.count(Event.SUMMARY_DELAYED)
-            await claimed.finish(self._delayed(document))
+            await claimed.finish(delayed(document, self.settings.again_s))
         except NonsenseError as error:
             self._metrics.count(Event.SUMMARY_REFUSED)
-            await claimed.finish(self._again(document, str(error)))
+            changes = refused(document, self.settings.again_s)
+            _log.warning("summary_refused", run_id=document["run_id"], reason=str(error), attempts=changes["attempts"])
+            await claimed.finish(changes)
         else:
             if await claimed.finish(summarised(made.summaries, made.insights)):
                 self._metrics.count(Event.TURN_SUMMARISED)
-
-    def _delayed(self, document: Row) -> dict[str, Any]:
-        """What is changed in a turn of which the model could not be asked; perhaps because of this turn."""
-        delays = document.get("delays") or 0
-        return {"delays": delays + 1, "due_at": utc_now() + self._pause(delays, _LONGEST_DELAY)}
-
-    def _again(self, document: Row, reason: str) -> dict[str, Any]:
-        """What is changed in a turn that the model had nothing sensible to say of."""
-        attempts = document["attempts"] + 1
-        _log.warning("summary_refused", run_id=document["run_id"], reason=reason, attempts=attempts)
-        if attempts >= _MOST_ATTEMPTS:
-            return {"attempts": attempts, "work": None, "due_at": None}
-        return {"attempts": attempts, "due_at": utc_now() + self._pause(attempts - 1, _LONGEST_PAUSE)}
-
-    def _pause(self, before: int, longest: timedelta) -> timedelta:
-        """Twice as long each time; `before` says how often there has been one."""
-        return min(timedelta(seconds=self.settings.again_s * 2 ** min(before, _MOST_DOUBLINGS)), longest)
 
     async def _facts(self, document: Row) -> tuple[TurnFacts, int]:
         """The facts of a turn, and of how many rows they are."""
