@@ -1,0 +1,210 @@
+"""Calls of the memory tools: what a model gave, checked before anything is done (CONTRACT §7). Pure.
+
+Every fault is a `ValueError` whose text says what is wrong, where, and what is allowed, so that a model that reads it
+can call again. What it repeats of the arguments is short.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from nexus.core.ports.memory import LONGEST_QUERY
+from nexus.core.working_memory import STRATEGIES, TARGETS, Strategy, Target
+from nexus.tools.detail_names import is_reserved, read_name
+from nexus.tools.memory_tools import (
+    COMPACT_HISTORY,
+    DEFAULT_KEEP_RECENT,
+    MEMORY_TOOLS,
+    MOST_KEPT,
+    READ_MEMORY_DETAIL,
+    SEARCH_MEMORY,
+    UPDATE_WORKING_MEMORY,
+    WRITE_MEMORY_DETAIL,
+    MemoryLimits,
+)
+
+# JSON numbers are exact up to here everywhere.
+_LARGEST: Final = 2**53 - 1
+_SHOWN_CHARS: Final = 40
+_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
+
+_Word = TypeVar("_Word", Target, Strategy)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactHistory:
+    """Earlier messages are to be represented by a summary; `keep_recent` of the newest stay."""
+
+    target: Target
+    strategy: Strategy
+    keep_recent: int
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateOverview:
+    """The overview is to be this; only in place of revision `base_revision`, where that is not None."""
+
+    content: str
+    base_revision: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteDetail:
+    """The detail of that name is to be this."""
+
+    name: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadDetail:
+    """The detail of that name is wanted, from that character on."""
+
+    name: str
+    from_character: int
+
+
+@dataclass(frozen=True, slots=True)
+class SearchMemory:
+    """Wanted is where the session has this phrase."""
+
+    query: str
+
+
+MemoryCall = CompactHistory | UpdateOverview | WriteDetail | ReadDetail | SearchMemory
+
+
+def read_call(name: str, given: Any, limits: MemoryLimits | None = None) -> MemoryCall:
+    """The call that a model made.
+
+    Args:
+        name: of the tool.
+        given: its arguments: an object, or its JSON text.
+        limits: of what is kept.
+
+    Raises:
+        ValueError: it cannot be made; says what is wrong, where, and what is allowed.
+    """
+    reader = _READERS.get(name)
+    if reader is None:
+        raise ValueError(f"name: {_shown(name)} is unknown; allowed: {', '.join(sorted(MEMORY_TOOLS))}")
+    allowed, read = reader
+    arguments = _arguments(given)
+    for key in arguments:
+        if key not in allowed:
+            raise ValueError(f"args: {_shown(key)} is unknown; allowed: {', '.join(allowed)}")
+    return read(arguments, limits or MemoryLimits())
+
+
+def _arguments(given: Any) -> Mapping[str, Any]:
+    if isinstance(given, str) and given.strip():
+        try:
+            given = json.loads(given, parse_constant=_refuse_constant)
+        except RecursionError:
+            raise ValueError("args: nested too deep; a JSON object is needed") from None
+        except ValueError as error:
+            raise ValueError(f"args: not JSON: {error}; a JSON object is needed") from None
+    elif given is None or isinstance(given, str):
+        given = {}
+    if not isinstance(given, Mapping):
+        raise ValueError(f"args: {_shown(given)} is none; a JSON object is needed")
+    # Models write null for what they leave out.
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _compact_history(arguments: Mapping[str, Any], _limits: MemoryLimits) -> CompactHistory:
+    return CompactHistory(
+        _word(arguments, "target", TARGETS),
+        _word(arguments, "strategy", STRATEGIES),
+        _whole_number(arguments, "keep_recent", MOST_KEPT, DEFAULT_KEEP_RECENT),
+    )
+
+
+def _update_working_memory(arguments: Mapping[str, Any], limits: MemoryLimits) -> UpdateOverview:
+    content = _content(arguments, limits.overview_max_bytes, "drop what is settled, or put it into a detail")
+    base = _whole_number(arguments, "base_revision", _LARGEST) if "base_revision" in arguments else None
+    return UpdateOverview(content, base)
+
+
+def _write_memory_detail(arguments: Mapping[str, Any], limits: MemoryLimits) -> WriteDetail:
+    name = read_name(arguments.get("name"))
+    if is_reserved(name):
+        raise ValueError(f"name: {name!r} is one that archives have, which nobody writes to; take another name")
+    return WriteDetail(name, _content(arguments, limits.detail_max_bytes, "make several details of it"))
+
+
+def _read_memory_detail(arguments: Mapping[str, Any], _limits: MemoryLimits) -> ReadDetail:
+    return ReadDetail(read_name(arguments.get("name")), _whole_number(arguments, "from_character", _LARGEST, 0))
+
+
+def _search_memory(arguments: Mapping[str, Any], _limits: MemoryLimits) -> SearchMemory:
+    query = _text(arguments, "query").strip()
+    if len(query) > LONGEST_QUERY:
+        raise ValueError(f"query: {len(query)} characters, at most {LONGEST_QUERY} are allowed; a rare word is enough")
+    return SearchMemory(query)
+
+
+def _content(arguments: Mapping[str, Any], most: int, advice: str) -> str:
+    content = _text(arguments, "content")
+    size = len(content.encode())
+    if size > most:
+        raise ValueError(f"content: {size} bytes, at most {most} are allowed; {advice}")
+    return content
+
+
+def _text(arguments: Mapping[str, Any], where: str) -> str:
+    value = arguments.get(where)
+    if value is None:
+        raise ValueError(f"{where}: is needed, a text")
+    if not isinstance(value, str):
+        raise ValueError(f"{where}: {_shown(value)} is none; a text is needed")
+    if found := _UNSTORABLE.search(value):
+        what = "a NUL" if found[0] == "\x00" else "half a surrogate pair"
+        raise ValueError(f"{where}: {what} at place {found.start() + 1} cannot be kept; leave it out")
+    if not value.strip():
+        raise ValueError(f"{where}: is empty; a text with something in it is needed")
+    return value
+
+
+def _word(arguments: Mapping[str, Any], where: str, allowed: tuple[_Word, ...]) -> _Word:
+    given = arguments.get(where)
+    word = next((each for each in allowed if isinstance(given, str) and each == given), None)
+    if word is None:
+        fault = "is needed" if given is None else f"{_shown(given)} is unknown"
+        raise ValueError(f"{where}: {fault}; allowed: {', '.join(allowed)}")
+    return word
+
+
+def _whole_number(arguments: Mapping[str, Any], where: str, most: int, default: int | None = None) -> int:
+    given = arguments.get(where, default)
+    whole = int(given) if isinstance(given, float) and given.is_integer() else given
+    if not isinstance(whole, int) or isinstance(whole, bool) or not 0 <= whole <= most:
+        raise ValueError(f"{where}: {_shown(given)} is not allowed; a whole number from 0 to {most} is")
+    return whole
+
+
+def _shown(value: Any) -> str:
+    """What was given, in short."""
+    if isinstance(value, str):
+        cut = ascii(value[:_SHOWN_CHARS]) if _UNSTORABLE.search(value) else repr(value[:_SHOWN_CHARS])
+        return cut if len(value) <= _SHOWN_CHARS else f"{cut} and so on"
+    if isinstance(value, bool | None):
+        return json.dumps(value)
+    if isinstance(value, int | float):
+        return f"{value:.15g}" if isinstance(value, float) or abs(value) <= _LARGEST else "a number of that size"
+    return f"a JSON {'object' if isinstance(value, Mapping) else 'array'}"
+
+
+_READERS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any], MemoryLimits], MemoryCall]]]] = {
+    COMPACT_HISTORY: (("target", "strategy", "keep_recent"), _compact_history),
+    UPDATE_WORKING_MEMORY: (("content", "base_revision"), _update_working_memory),
+    WRITE_MEMORY_DETAIL: (("name", "content"), _write_memory_detail),
+    READ_MEMORY_DETAIL: (("name", "from_character"), _read_memory_detail),
+    SEARCH_MEMORY: (("query",), _search_memory),
+}
