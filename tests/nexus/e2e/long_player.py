@@ -116,9 +116,11 @@ class Player:
     Args:
         requester, results: on the bus.
         session: the id of the session.
+        session: its id.
         metadata: of each run, besides its session and layout.
+        said: where it is written down what was said.
         watch: is given every answer.
-        meanwhile: is called when a request (a step's, by its number) or a call to Nexus (by its id) is on its way.
+        meanwhile: is called when a request (a step's, by its number) or a call to Nexus (by its name) is on its way.
     """
 
     def __init__(
@@ -128,45 +130,53 @@ class Player:
         *,
         session: str = "long",
         metadata: Mapping[str, Any] | None = None,
+        said: Said | None = None,
         watch: Callable[[Heard], None] = lambda _: None,
         meanwhile: Callable[[Run, int | str], Awaitable[None]] | None = None,
     ) -> None:
         self.requester = requester
         self.results = results
         self.session = session
-        self.said = Said()
+        self.said = said or Said()
         self._metadata = {"layout": "agent", "session_id": session, **(metadata or {})}
         self._watch = watch
         self._meanwhile = meanwhile
 
     async def play(self, run: Run) -> None:
         """The run: a context for each message of the model, and the results of the calls that it makes."""
-        opened = a_request(run.input, run_id=run.id)["content"]["history"][0]
-        self.said.messages.append(opened["id"])
+        opened = self._open(run)
         later: list[Document] = []
         for number, step in enumerate(run.steps):
-            asked = perf_counter()
-            content = await self.ask(run, opened, later, number)
-            self._watch(Heard(run, number, [*later], content, perf_counter() - asked))
+            await self._ask(run, opened, later, number)
             later += await self._do(run, step)
         if isinstance(self.requester, StreamRequester):
             # Streams are read side by side: only so is the next request later than all this.
             await self.requester.finished("llm.results", RESULTS)
 
-    async def ask(self, run: Run, opened: Document, later: Sequence[Document], number: int = 0) -> Document:
-        """A context, by a request that is sent again while nobody answers."""
-        request = a_request(
-            run.input, run_id=run.id, run_metadata=self._metadata, metadata={"deadline_ms": _DEADLINE_MS}
-        )
+    async def begin(self, run: Run) -> Document:
+        """The first context of a run that is not played."""
+        return await self._ask(run, self._open(run), [], 0)
+
+    def _open(self, run: Run) -> Document:
+        opened: Document = a_request(run.input, run_id=run.id)["content"]["history"][0]
+        self.said.messages.append(opened["id"])
+        return opened
+
+    async def _ask(self, run: Run, opened: Document, later: Sequence[Document], number: int) -> Document:
+        metadata = {"deadline_ms": _DEADLINE_MS}
+        request = a_request(run.input, run_id=run.id, run_metadata=self._metadata, metadata=metadata)
         request["content"]["history"] = [opened, *later]
+        asked = perf_counter()
         await self._until_answered(REQUEST, request, lambda: self.requester.answered(request["id"]), run, number)
+        seconds = perf_counter() - asked
         ((_, answer), *_) = self.requester.answers.pop(request["id"])
+        self._watch(Heard(run, number, [*later], answer["content"], seconds))
         return dict(answer["content"])
 
     async def call(self, run: Run, call: Call) -> Document:
-        """What Nexus answers to a call of one of its tools."""
+        """What Nexus answers to a call of one of its tools, which is made again while nobody answers."""
         asked = self.message(run, "SYSTEM", {"name": call.name, "args": call.arguments, "call_id": call.id})
-        await self._until_answered(CALLS, asked, lambda: self.results.first(call.id), run, call.id)
+        await self._until_answered(CALLS, asked, lambda: self.results.first(call.id), run, call.name)
         return await self.results.first(call.id)
 
     async def _until_answered(
