@@ -1,0 +1,85 @@
+"""`TokenCounter` on quicktok, whose package holds the vocabularies (docs/decisions/0018-tokens-are-counted.md).
+
+Nothing is fetched, and no file outside the package is read.
+"""
+
+import re
+import threading
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import quicktok  # type: ignore[import-untyped]  # it comes without types
+
+from nexus.core.errors import ConfigError
+
+VOCABULARIES: Final = ("o200k_base", "cl100k_base", "o200k_harmony", "llama3", "qwen3")
+
+_NO_TEXT: Final = re.compile("[\ud800-\udfff]")
+
+
+class _Vocabulary(Protocol):
+    def count(self, text: str, /) -> int: ...
+
+
+_loading: Final = threading.Lock()
+# Each takes some 70 MB and never changes, so a process has it once.
+_loaded: Final[dict[str, _Vocabulary]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class BundledTokenizer:
+    """Counts by one of `VOCABULARIES`. Any number of threads may do so at once.
+
+    Half a surrogate pair, which no model is ever sent, counts as the U+FFFD that is sent in its place. Markers such as
+    `<|endoftext|>` count as the text that they are when somebody writes them.
+    """
+
+    name: str
+
+    def load(self) -> None:
+        """Read the vocabulary, if this process has not.
+
+        It takes half a second in which no other thread runs, so it is done before there is anything to serve. The first
+        count does it otherwise.
+
+        Raises:
+            ConfigError: what the package holds cannot be read.
+        """
+        _vocabulary(self.name)
+
+    def count(self, text: str) -> int:
+        """How many tokens the text is."""
+        vocabulary = _vocabulary(self.name)
+        try:
+            return vocabulary.count(text)
+        except TypeError:
+            return vocabulary.count(_NO_TEXT.sub("\ufffd", text))
+
+
+def open_tokenizer(name: str) -> BundledTokenizer:
+    """The tokenizer of that name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name not in VOCABULARIES:
+        raise ConfigError(f"memory.tokenizer: one of {', '.join(VOCABULARIES)} is needed")
+    return BundledTokenizer(name)
+
+
+def _vocabulary(name: str) -> _Vocabulary:
+    if found := _loaded.get(name):
+        return found
+    with _loading:
+        if name not in _loaded:
+            _loaded[name] = _read(name)
+        return _loaded[name]
+
+
+def _read(name: str) -> _Vocabulary:
+    try:
+        # Not its `get_encoding`, which goes on looking in the home folder.
+        vocabulary: _Vocabulary = quicktok.Tokenizer(name, "")
+    except RuntimeError as error:
+        raise ConfigError(f"memory.tokenizer: {name} cannot be read, install quicktok-v1 anew ({error})") from None
+    return vocabulary

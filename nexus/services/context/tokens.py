@@ -1,0 +1,104 @@
+"""How many tokens messages and tools take as they are sent (CONTRACT §7). Pure.
+
+In the form of OpenAI, texts are counted with the vocabulary itself. What stands around them is as documented:
+
+- A message takes 3 tokens and those of its role, a name one more, and the reply is opened with 3: OpenAI's cookbook,
+  "How to count tokens with tiktoken".
+- A call and a result name who says what to whom, as written down for the open models (the "harmony response format"):
+  12 tokens for a call besides name and arguments, 8 for a result. The ids of calls are not shown to a model.
+- How definitions of tools are shown is not published. Counted is their compact JSON, which is longer than what is known
+  of it: names, types and descriptions without most quotes and braces.
+
+Anthropic and Google publish no vocabulary. Theirs are estimated from the count for OpenAI, and rather too high: where
+an estimate is too low by a third, a session that is compacted at 75 % no longer fits into its window.
+
+- `anthropic`: twice as many. A reconstruction of that tokenizer (ctok 1.3) gives, for the models since Opus 4.7, 1.4
+  times as many for English and JSON, 1.5 for Chinese, 1.6 for Python, 1.9 for Korean, 2.3 to 2.7 for German, Hindi and
+  Arabic; for the models before, a fifth less. With tools comes a text of the provider's own, of up to 530 tokens
+  ("Tool use pricing and tokens").
+- `gemini`: one and a half times as many. By Google's rule of thumb a token is four characters, which is about what
+  English takes with o200k; but its tokenizer makes each digit a token, which is half as many again for logs.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from nexus.core.ports import TokenCounter
+
+_MESSAGE: Final = 3
+_REPLY: Final = 3
+_NAME: Final = 1
+_CALL: Final = 12
+_RESULT: Final = 8
+
+
+# For each form, how many halves of a token one that is counted stands for.
+_HALVES: Final[Mapping[str, int]] = MappingProxyType({"openai": 2, "anthropic": 4, "gemini": 3})
+# What the provider adds where there are tools.
+_WITH_TOOLS: Final[Mapping[str, int]] = MappingProxyType({"anthropic": 530})
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Counts what is sent to a model. Each message counts for itself: a list takes what its messages take, and 3 more.
+
+    Attributes:
+        counter: counts texts.
+        form: a key of `nexus.services.context.formats.FORMATS`. Messages are given in OpenAI's form whichever it is.
+
+    Raises:
+        ValueError: there is no such form.
+    """
+
+    counter: TokenCounter
+    form: str = "openai"
+
+    def __post_init__(self) -> None:
+        if self.form not in _HALVES:
+            raise ValueError(f"format: one of {', '.join(_HALVES)} is needed")
+
+    @property
+    def exact(self) -> bool:
+        """Whether texts are counted; else everything is estimated."""
+        return self.told(1) == 1
+
+    def text(self, text: str) -> int:
+        """Tokens of a text by itself."""
+        return self.told(self.counter.count(text))
+
+    def message(self, message: Mapping[str, Any]) -> int:
+        """Tokens of one message."""
+        count = self.counter.count
+        tokens = _MESSAGE + count(str(message.get("role", ""))) + count(_as_text(message.get("content")))
+        if message.get("role") == "tool":
+            tokens += _RESULT
+        if name := message.get("name"):
+            tokens += _NAME + count(_as_text(name))
+        for call in message.get("tool_calls") or ():
+            function = call["function"]
+            tokens += _CALL + count(_as_text(function["name"])) + count(_as_text(function["arguments"]))
+        return self.told(tokens)
+
+    def messages(self, messages: Sequence[Mapping[str, Any]]) -> int:
+        """Tokens of a list of messages, with the opening of the reply."""
+        return sum(map(self.message, messages)) + self.told(_REPLY)
+
+    def tools(self, tools: Sequence[Mapping[str, Any]]) -> int:
+        """Tokens of the definitions that go with a list, in OpenAI's form; 0 without any."""
+        if not tools:
+            return 0
+        return self.told(sum(self.counter.count(_as_text(tool)) for tool in tools)) + _WITH_TOOLS.get(self.form, 0)
+
+    def told(self, tokens: int) -> int:
+        """What tokens that were counted are taken for in this form, never for fewer."""
+        return -(-tokens * _HALVES[self.form] // 2)
+
+
+def _as_text(value: Any) -> str:
+    """What of a value is counted: a text as it is, anything else as compact JSON."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
