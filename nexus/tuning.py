@@ -3,6 +3,7 @@
 from nexus.config import BusSettings, Settings, signing_of
 from nexus.services.asks import RequestSettings
 from nexus.services.context.builder import BuilderSettings
+from nexus.services.context.limits import WindowSettings
 from nexus.services.turns.work import WorkSettings
 
 
@@ -22,6 +23,25 @@ def builder_settings(settings: Settings) -> BuilderSettings:
         summary_detail_level=settings.memory.summary_detail_level,
         turns_shown=settings.memory.turns_shown,
         summaries_by_model=settings.llm.enabled,
+        window=window_settings(settings),
+    )
+
+
+def window_settings(settings: Settings) -> WindowSettings:
+    """How long contexts may be, and when sessions are compacted."""
+    layouts, memory = settings.layouts, settings.memory
+    return WindowSettings(
+        context_window=memory.context_window,
+        max_tokens={
+            "dialogue": layouts.dialogue.max_tokens,
+            "agent": layouts.agent.max_tokens,
+            "thinking": layouts.thinking.max_tokens,
+        },
+        turn_share=layouts.agent.shares.turn_memory,
+        pinned_share=layouts.agent.shares.pinned,
+        compact_at=memory.compact_at,
+        compact_to=memory.compact_to,
+        summary_max_tokens=memory.summary_max_tokens,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from nexus.core.models import Message
 from nexus.core.ports import Cutoff, MessageStore, Past, Row, RunOrigin
+from nexus.core.working_memory import WHOLE, Tail
 from nexus.services.context.cutoff import UntilStored
 from nexus.services.context.memory import Utterance, merge, read_rows
 
@@ -83,6 +84,7 @@ async def read_session(
     messages: int,
     asked: Message | None = None,
     until: Cutoff | None = None,
+    tail: Tail = WHOLE,
 ) -> Past:
     """The newest rows of a session, whole; `stopped_early` when there are older ones.
 
@@ -96,6 +98,7 @@ async def read_session(
         messages: rows at most.
         asked: as for `read_past`.
         until: as for `read_past`.
+        tail: which rows are under no compaction; where some are, the newest are those that were stored last.
 
     Raises:
         StoreUnavailableError: the store did not answer.
@@ -106,13 +109,7 @@ async def read_session(
     while True:
         wanted = min(messages - len(usable), fitting) + 1
         page_size = min(most_rows, max(wanted, _SMALLEST_SESSION_PAGE))
-        page = await store.session_messages(
-            owner_key,
-            origin.session_id,
-            limit=page_size,
-            skip=len(rows),
-            sub_agent=origin.sub_agent,
-        )
+        page = await _session_page(store, owner_key, origin, tail, limit=page_size, skip=len(rows))
         rows += page
         until = until or _up_to_input(page, asked)
         usable = [row for row in _stored(rows, until) if asked is None or row.get("run_id") != asked.run_id]
@@ -125,6 +122,15 @@ async def read_session(
             return Past(kept)
         most_rows = min(most_rows * 2, _LARGEST_SESSION_PAGE)
         fitting = _rows_of(_MOST_SESSION_CHARS - sum(ends[-1:]), page)
+
+
+async def _session_page(
+    store: MessageStore, owner_key: str, origin: RunOrigin, tail: Tail, *, limit: int, skip: int
+) -> list[Row]:
+    session, agent = origin.session_id, origin.sub_agent
+    if tail.is_all:
+        return await store.session_messages(owner_key, session, limit=limit, skip=skip, sub_agent=agent)
+    return await store.tail_messages(owner_key, session, tail, limit=limit, skip=skip, sub_agent=agent)
 
 
 def _rows_of(chars: int, page: Sequence[Row]) -> int:

@@ -17,6 +17,7 @@ from nexus.core.metrics import Metrics, NoMetrics
 from nexus.core.models import Message
 from nexus.core.ports import Cutoff, MessageStore, Past, RequestLedger, Row, RunOrigin
 from nexus.core.topics import Topics
+from nexus.core.working_memory import WHOLE, Tail
 from nexus.services.context.cutoff import UntilStored
 from nexus.services.history import read_past, read_session
 from nexus.services.origins import RunOrigins
@@ -161,6 +162,7 @@ class PersistenceService:
         messages: int,
         asked: Message,
         until: Cutoff | None = None,
+        tail: Tail = WHOLE,
         continued: bool = False,
     ) -> Past:
         """The newest rows of a session, whole, without those of the current run; see `read_session`.
@@ -171,6 +173,7 @@ class PersistenceService:
             messages: rows at most.
             asked: the human input of the run that asks. What was stored after it, if it has been, is left out.
             until: where the history ends, where that is known better.
+            tail: which rows are under no compaction; others are not read.
             continued: the run was begun earlier.
 
         Raises:
@@ -185,6 +188,7 @@ class PersistenceService:
             messages=messages,
             asked=asked,
             until=until or (await self._begun_at(asked) if continued else None),
+            tail=tail,
         )
         return Past(self._own(owner_key, past.rows), past.stopped_early, complete)
 

@@ -8,6 +8,7 @@ import anyio
 from nexus.core.models import Message
 from nexus.core.ports.rows import Row
 from nexus.core.ports.stores import RunOrigin
+from nexus.core.working_memory import WHOLE, Tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class Conversation(Protocol):
         messages: int,
         asked: Message,
         until: Cutoff | None = None,
+        tail: Tail = WHOLE,
         continued: bool = False,
     ) -> Past:
         """The newest rows of a session, whole, without those of the current run.
@@ -65,6 +67,7 @@ class Conversation(Protocol):
             messages: rows at most.
             asked: the human input of the run that asks. What was stored after it, if it has been, is left out.
             until: where the history ends, where that is known better.
+            tail: which rows are under no compaction; others are not read.
             continued: the run was begun earlier.
 
         Raises:

@@ -114,3 +114,7 @@ class MemorySource(Protocol):
             StoreUnavailableError: the store did not answer. It may have been brought about or not.
         """
         ...
+
+    def compact_soon(self, wish: Wish) -> None:
+        """Bring the compaction about in the background, unless one of the session is under way. Never waits."""
+        ...

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nexus.services.context.blocks import Section, compact
+from nexus.services.context.budget import Weights
+from nexus.services.context.tokens import Measure
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,15 +16,22 @@ class Assembled:
 
     Attributes:
         repairs: what had to be changed or left out, for the notes.
+        weights: what it took before anything was left out to make it fit; None where that was not counted.
     """
 
     messages: list[dict[str, Any]]
     manifest: dict[str, Any]
     repairs: list[str]
+    weights: Weights | None = None
 
 
-def put_together(
-    layout: str, sections: Sequence[Section], history: Mapping[str, int], stable: int, repairs: list[str]
+def put_together(  # noqa: PLR0917  # one for each thing that an answer tells
+    layout: str,
+    sections: Sequence[Section],
+    history: Mapping[str, int],
+    stable: int,
+    repairs: list[str],
+    measure: Measure | None = None,
 ) -> Assembled:
     """The sections one after another.
 
@@ -32,11 +41,12 @@ def put_together(
         history: what the manifest says of the rows that were read.
         stable: how many of the first messages the next build of the owner or session can use again.
         repairs: for the notes.
+        measure: counts tokens; without it they are not told.
     """
     messages: list[dict[str, Any]] = []
     described: list[dict[str, Any]] = []
     for section in sections:
-        described += section.describe(len(messages))
+        described += section.describe(len(messages), measure)
         messages += section.messages
     manifest = {
         "layout": layout,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
+from nexus.services.context.tokens import Measure
 from nexus.services.context.transcript import Said
 from nexus.services.context.validity import Admitted
 
@@ -21,8 +22,13 @@ class Section(Protocol):
         """The section as messages of the list."""
         ...
 
-    def describe(self, index: int) -> list[dict[str, Any]]:
-        """The entries of its parts in the manifest; `index` is the place of its first message in the list."""
+    def describe(self, index: int, measure: Measure | None = None) -> list[dict[str, Any]]:
+        """The entries of its parts in the manifest.
+
+        Args:
+            index: the place of its first message in the list.
+            measure: counts their tokens; without it they are not told.
+        """
         ...
 
 
@@ -53,7 +59,7 @@ class Block:
         """The block as the one message that it is."""
         return [{"role": self.role, "content": self.text}]
 
-    def describe(self, index: int) -> list[dict[str, Any]]:
+    def describe(self, index: int, measure: Measure | None = None) -> list[dict[str, Any]]:
         """The block's entry in the manifest; `index` is its place in the message list."""
         return [
             {
@@ -61,6 +67,7 @@ class Block:
                 "role": self.role,
                 "index": index,
                 "bytes": len(self.text.encode()),
+                **({"tokens": measure.text(self.text)} if measure else {}),
                 "sources": list(self.sources),
                 "truncated": self.truncated,
                 "dropped": self.dropped,
@@ -81,9 +88,9 @@ class Joined:
         text = "\n\n".join(block.text for block in self.blocks)
         return [{"role": block.role, "content": text} for block in self.blocks[:1]]
 
-    def describe(self, index: int) -> list[dict[str, Any]]:
+    def describe(self, index: int, measure: Measure | None = None) -> list[dict[str, Any]]:
         """The entries of the blocks, all of them at the place of the message."""
-        return [entry for block in self.blocks for entry in block.describe(index)]
+        return [entry for block in self.blocks for entry in block.describe(index, measure)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +112,7 @@ class Passage:
         """The admitted messages from `start` to `end`."""
         return cls(tag, admitted.messages[start:end], admitted.origins[start:end], dropped)
 
-    def describe(self, index: int) -> list[dict[str, Any]]:
+    def describe(self, index: int, measure: Measure | None = None) -> list[dict[str, Any]]:
         """The passage's entry in the manifest. `bytes` are those of its compact JSON."""
         said = [origin for origin in self.origins if origin is not None]
         return [
@@ -115,6 +122,7 @@ class Passage:
                 "index": index,
                 "messages": len(self.messages),
                 "bytes": len(compact(self.messages)),
+                **({"tokens": sum(map(measure.message, self.messages))} if measure else {}),
                 "sources": [origin.source for origin in said if origin.source],
                 "truncated": 0,
                 "dropped": self.dropped,

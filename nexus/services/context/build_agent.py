@@ -1,30 +1,52 @@
-"""How a context of the agent layout comes about, for the main agent and for sub-agents alike (CONTRACT §5).
+"""How a context of the agent layout comes about, for the main agent and for sub-agents alike (CONTRACT §5, §7).
 
 Rules of this module:
 
-- What is pinned is made anew for every build. The history is that of the run's first build, and so are the tools and
-  what is remembered of earlier turns.
+- What is pinned is made anew for every build. The history is that of the run's first build, and so are the tools, the
+  working memory and what is remembered of earlier turns, until the session is compacted: then all is read again.
 - A sub-agent that has no role has asked nothing: nothing of it is recorded.
 """
 
 from collections.abc import Sequence
-
-import anyio
+from dataclasses import dataclass, replace
 
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.metrics import Part, Stage
+from nexus.core.working_memory import WHOLE, Snapshot
 from nexus.services.context.agents import missing_role
 from nexus.services.context.assembled import Assembled
+from nexus.services.context.build_memory import Kept, compact, offered, read_memory, taken_besides
 from nexus.services.context.build_parts import Begun, Build, BuildParts
 from nexus.services.context.cutoff import UntilShown
 from nexus.services.context.gathering import GatheredSession, gather_session
 from nexus.services.context.layouts import AgentInput, assemble_agent
+from nexus.services.context.meta import Meta
 from nexus.services.context.pinned import is_role_given, what_to_pin
 from nexus.services.context.prefix import RunPrefix, RunView
 from nexus.services.context.recall import Known, needs_goal, recall
 from nexus.services.context.remembered import Remembered
 from nexus.services.context.request import BuildRequest
 from nexus.services.context.window import Window
+
+
+@dataclass(slots=True)
+class _Made:
+    """One attempt at a context.
+
+    Attributes:
+        kept: what is known of the working memory now.
+        snapshot: what is shown of it.
+        view: as an earlier build has kept it; None in the first.
+        begun: the run, if this build has begun it.
+    """
+
+    kept: Kept
+    snapshot: Snapshot | None
+    view: RunView | None
+    begun: Begun | None
+    gathered: GatheredSession
+    remembered: Remembered
+    assembled: Assembled
 
 
 async def build_agent(parts: BuildParts, build: Build) -> RunPrefix:
@@ -34,27 +56,37 @@ async def build_agent(parts: BuildParts, build: Build) -> RunPrefix:
         RequestError: MISSING_AGENT_ROLE for a sub-agent without a role; HISTORY_UNAVAILABLE where its role could not be
             read, and as for `BuildParts.take_note`.
     """
-    kept = await parts.kept(build.request)
-    if not kept:
-        return await _build_first(parts, build)
-    view = RunView.from_bytes(kept)
-    parts.go_on(build, view.remembered.goal)
-    gathered, _, assembled = await _gather(parts, build, view)
-    return _prefix(gathered, assembled, view)
+    made = await _make(parts, build, None)
+    if await compact(parts, build, made.kept, made.assembled.weights, cut=made.gathered.cut):
+        made = await _make(parts, build, made.begun)
+    prefix = await _finished(parts, build, made)
+    return replace(prefix, meta=_meta(parts, build, made))
 
 
-async def _build_first(parts: BuildParts, build: Build) -> RunPrefix:
-    """The first build of a run, or one of which nothing is kept."""
-    begun = None
-    if build.request.agent.kind == "main" or is_role_given(build.request.agent, build.request.state):
+async def _make(parts: BuildParts, build: Build, begun: Begun | None) -> _Made:
+    kept = await read_memory(parts, build)
+    stored = await parts.kept(build.request, kept.compactions)
+    view = RunView.from_bytes(stored) if stored else None
+    if view:
+        parts.go_on(build, view.remembered.goal)
+    elif not begun and (build.request.agent.kind == "main" or is_role_given(build.request.agent, build.request.state)):
         begun = await _begin(parts, build)
-    gathered, remembered, assembled = await _gather(parts, build, None)
-    begun = begun or await _begin(parts, build)
-    tools = parts.tools.get_all_tool_definitions()
-    view = RunView(UntilShown.of(gathered.rows), gathered.cut, tools, remembered)
+    snapshot = view.snapshot if view else _shown(build.request, kept.snapshot)
+    gathered, remembered, assembled = await _gather(parts, build, view, kept, snapshot)
+    return _Made(kept, snapshot, view, begun, gathered, remembered, assembled)
+
+
+async def _finished(parts: BuildParts, build: Build, made: _Made) -> RunPrefix:
+    """The messages; of the first build with what the others of the run go by, which is kept for them."""
+    gathered, view = made.gathered, made.view
+    if view:
+        return _prefix(made, view)
+    begun = made.begun or await _begin(parts, build)
+    tools = offered(parts.tools, build.request)
+    view = RunView(UntilShown.of(gathered.rows), gathered.cut, tools, made.remembered, made.snapshot)
     if gathered.complete and not gathered.degraded:
-        view = RunView.from_bytes(await parts.keep(build, view.to_bytes()))
-    prefix = _prefix(gathered, assembled, view, begun.notes)
+        view = RunView.from_bytes(await parts.keep(build, view.to_bytes(), made.kept.compactions))
+    prefix = _prefix(made, view, begun.notes)
     await parts.written(begun, prefix, build.deadline)
     return prefix
 
@@ -64,16 +96,22 @@ async def _begin(parts: BuildParts, build: Build) -> Begun:
     return await parts.begin_run(build)
 
 
-def _prefix(gathered: GatheredSession, assembled: Assembled, view: RunView, notes: Sequence[str] = ()) -> RunPrefix:
-    all_notes = [*notes, *gathered.notes, *assembled.repairs]
+def _prefix(made: _Made, view: RunView, notes: Sequence[str] = ()) -> RunPrefix:
+    gathered, assembled = made.gathered, made.assembled
+    all_notes = [*notes, *gathered.notes, *made.kept.notes, *assembled.repairs]
     return RunPrefix(assembled.messages, assembled.manifest, view.tools, gathered.degraded, all_notes)
 
 
+def _shown(request: BuildRequest, snapshot: Snapshot | None) -> Snapshot | None:
+    """What is shown of the working memory: the template is for the main agent, who may put something in its place."""
+    return None if request.agent.kind == "sub" and snapshot == Snapshot() else snapshot
+
+
 async def _gather(
-    parts: BuildParts, build: Build, view: RunView | None
+    parts: BuildParts, build: Build, view: RunView | None, memory: Kept, snapshot: Snapshot | None
 ) -> tuple[GatheredSession, Remembered, Assembled]:
-    request, kept = build.request, view.remembered if view else None
-    deadline = anyio.current_time() + build.seconds
+    request, kept, deadline = build.request, view.remembered if view else None, build.deadline
+    tail = snapshot.tail if snapshot else WHOLE
     with parts.measured(Stage.GATHER, build.timings_ms):
         gathered = await gather_session(
             request,
@@ -82,28 +120,39 @@ async def _gather(
             parts.turns if needs_goal(request, kept) else None,
             messages=build.settings.history_messages,
             until=view.until if view else None,
+            tail=tail,
             deadline=deadline,
         )
+        gathered.degraded += memory.degraded
         if view:
             # Those that are left out may be of the same moment as the others, and are then not read any more.
             gathered.cut = view.cut
         # Which turns are read depends on what is shown of the session.
         window = Window.of(gathered.rows, request.agent, cut=gathered.cut, current_run_id=request.run_id)
-        known = Known.beside(window, gathered.goal, kept, missing=Part.HISTORY in gathered.degraded)
+        missing = Part.HISTORY in gathered.degraded or not tail.is_all
+        known = Known.beside(window, gathered.goal, kept, missing=missing)
         remembered = await recall(
             parts.turns, build, known, deadline=deadline, degraded=gathered.degraded, notes=gathered.notes
         )
         parts.take_note(gathered.degraded, build.settings)
     with parts.measured(Stage.ASSEMBLE, build.timings_ms):
-        return gathered, remembered, _assemble(build, gathered, window, remembered)
+        return gathered, remembered, _assemble(parts, build, gathered, window, remembered, snapshot)
 
 
-def _assemble(build: Build, gathered: GatheredSession, window: Window, remembered: Remembered) -> Assembled:
-    request, settings = build.request, build.settings
+def _assemble(  # noqa: PLR0917  # one for each thing that was read
+    parts: BuildParts,
+    build: Build,
+    gathered: GatheredSession,
+    window: Window,
+    remembered: Remembered,
+    snapshot: Snapshot | None,
+) -> Assembled:
+    request, settings, measure = build.request, build.settings, build.measure
     role, state = what_to_pin(request.agent, request.state, gathered.state)
-    missing = {Part.HISTORY, Part.TURNS} & {*gathered.degraded}
+    missing = {Part.HISTORY, Part.TURNS, Part.WORKING_MEMORY} & {*gathered.degraded}
     if request.agent.kind == "sub" and not role:
         raise _without_role(request, gathered.degraded)
+    limit = build.limit
     return assemble_agent(
         AgentInput(
             window=window,
@@ -116,7 +165,29 @@ def _assemble(build: Build, gathered: GatheredSession, window: Window, remembere
             placement=settings.placement,
             pinned_from_end=settings.pinned_from_end,
             input_id=request.human.id,
+            snapshot=snapshot,
+            room=settings.window.room(measure, limit, taken_besides(parts.tools, build)) if measure else None,
         )
+    )
+
+
+def _meta(parts: BuildParts, build: Build, made: _Made) -> Meta | None:
+    """What is said of the context at its end, as of now: the last message is the one that no cache holds."""
+    if parts.memory is None:
+        return None
+    snapshot, goal = made.kept.snapshot or made.snapshot or Snapshot(), made.gathered.goal
+    overview, turn_number = snapshot.overview, goal.turn_number if goal else None
+    written_in = overview.turn_number if overview else 0
+    weights = made.assembled.weights
+    return Meta(
+        tokens_limit=build.limit,
+        overview_bytes=len(overview.content.encode("utf-8", "replace")) if overview else 0,
+        overview_revision=overview.revision if overview else 0,
+        turns_since_overview_update=None if turn_number is None else max(turn_number - written_in, 0),
+        compactable=bool(weights and build.settings.window.is_worth_compacting(weights, build.limit)),
+        has_tools=build.request.agent.kind == "main",
+        is_template=overview is None,
+        compact_at=build.settings.window.compact_at,
     )
 
 

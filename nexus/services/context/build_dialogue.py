@@ -1,9 +1,10 @@
 """How a context of the dialogue layout comes about: once for a run, and kept for later builds (CONTRACT §4, §4.6)."""
 
 from nexus.core.metrics import Part, Stage
+from nexus.services.context.build_memory import offered, taken_besides
 from nexus.services.context.build_parts import Build, BuildParts
 from nexus.services.context.gathering import Gathered, gather
-from nexus.services.context.layouts import DialogueInput, assemble_dialogue
+from nexus.services.context.layouts import DialogueInput, fit_dialogue
 from nexus.services.context.prefix import RunPrefix
 
 
@@ -50,21 +51,21 @@ async def _fresh(parts: BuildParts, build: Build) -> tuple[RunPrefix, bool]:
 
 
 def _assemble(parts: BuildParts, build: Build, gathered: Gathered) -> RunPrefix:
-    request, tools = build.request, parts.tools.get_all_tool_definitions()
-    assembled = assemble_dialogue(
-        DialogueInput(
-            tools=tools,
-            history=gathered.rows,
-            user_profile=gathered.profile,
-            current_input=request.current_input,
-            current_run_id=request.run_id,
-            timestamp_utc=request.timestamp_utc,
-            timezone_offset=request.timezone_offset,
-            history_size=gathered.history_size,
-            truncate_chars=build.settings.truncate_chars,
-            default_profile=build.settings.default_profile,
-            tools_complete=Part.TOOLS not in gathered.degraded,
-            input_id=request.human.id,
-        )
+    request, tools = build.request, offered(parts.tools, build.request)
+    given = DialogueInput(
+        tools=tools,
+        history=gathered.rows,
+        user_profile=gathered.profile,
+        current_input=request.current_input,
+        current_run_id=request.run_id,
+        timestamp_utc=request.timestamp_utc,
+        timezone_offset=request.timezone_offset,
+        history_size=gathered.history_size,
+        truncate_chars=build.settings.truncate_chars,
+        default_profile=build.settings.default_profile,
+        tools_complete=Part.TOOLS not in gathered.degraded,
+        input_id=request.human.id,
+        measure=build.measure,
     )
+    assembled = fit_dialogue(given, build.limit - taken_besides(parts.tools, build))
     return RunPrefix(assembled.messages, assembled.manifest, tools, gathered.degraded, gathered.notes)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import anyio
@@ -11,12 +11,14 @@ import structlog
 
 from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError
 from nexus.core.metrics import Event, Metrics, Part, Stage
-from nexus.core.ports import Conversation, DocumentStore, RequestLedger, RunOrigin, TurnSource
+from nexus.core.ports import Conversation, DocumentStore, MemorySource, RequestLedger, RunOrigin, TurnSource
 from nexus.core.turns import Level, TurnStart
 from nexus.services.context.gathering import StateSource
+from nexus.services.context.limits import WindowSettings
 from nexus.services.context.placement import PINNED_FROM_END, Placement
 from nexus.services.context.prefix import RunPrefix, prefix_key
 from nexus.services.context.request import DEFAULT_SESSION, BuildRequest
+from nexus.services.context.tokens import Measure
 from nexus.tools.registry import ToolRegistry
 
 _log = structlog.get_logger(__name__)
@@ -46,6 +48,7 @@ class BuilderSettings:
         summary_detail_level: how much is shown of each earlier turn.
         turns_shown: earlier turns that are shown at most.
         summaries_by_model: a model replaces summaries that were made by rules.
+        window: what a context may take of the model's window, and when a session is compacted.
     """
 
     default_layout: str = "dialogue"
@@ -60,6 +63,7 @@ class BuilderSettings:
     summary_detail_level: Level = "detailed"
     turns_shown: int = 100
     summaries_by_model: bool = False
+    window: WindowSettings = field(default_factory=WindowSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,7 @@ class Build:
         seconds: for gathering what it needs.
         deadline: when they are over, by `anyio.current_time()`.
         timings_ms: what was measured, for the manifest.
+        measure: counts tokens; None where nobody does, and then nothing has a limit.
     """
 
     request: BuildRequest
@@ -77,6 +82,12 @@ class Build:
     seconds: float
     deadline: float
     timings_ms: dict[str, float]
+    measure: Measure | None = None
+
+    @property
+    def limit(self) -> int:
+        """How many tokens the context may take."""
+        return self.settings.window.limit(self.request.layout, self.request.context_window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +114,7 @@ class BuildParts:
         ledger: RequestLedger,
         states: StateSource,
         turns: TurnSource | None,
+        memory: MemorySource | None,
         metrics: Metrics,
     ) -> None:
         self.conversation = conversation
@@ -110,6 +122,7 @@ class BuildParts:
         self.tools = tools
         self.states = states
         self.turns = turns
+        self.memory = memory
         self._ledger = ledger
         self._metrics = metrics
 
@@ -183,17 +196,18 @@ class BuildParts:
             with anyio.move_on_after(min(_RECORDING_S, deadline - anyio.current_time())):
                 await begun.recorded.wait()
 
-    async def kept(self, request: BuildRequest) -> bytes | None:
-        """What the first build of the run has kept for this one."""
+    async def kept(self, request: BuildRequest, compactions: int = 0) -> bytes | None:
+        """What the first build of the run, since so many compactions of the session, has kept for this one."""
         try:
-            return await self._ledger.kept(prefix_key(request))
+            return await self._ledger.kept(prefix_key(request, compactions))
         except BusUnavailableError:
             return None
 
-    async def keep(self, build: Build, mine: bytes) -> bytes:
+    async def keep(self, build: Build, mine: bytes, compactions: int = 0) -> bytes:
         """Keep `mine` for later builds of the run; what counts is what was kept earlier, if something was."""
+        key = prefix_key(build.request, compactions)
         try:
-            return await self._ledger.keep_first(prefix_key(build.request), mine, build.settings.keep_prefix_ms)
+            return await self._ledger.keep_first(key, mine, build.settings.keep_prefix_ms)
         except BusUnavailableError:
             return mine
 

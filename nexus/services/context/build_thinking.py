@@ -7,9 +7,10 @@ rounds are those that the request brings.
 import anyio
 
 from nexus.core.metrics import Stage
+from nexus.services.context.build_memory import offered, taken_besides
 from nexus.services.context.build_parts import Build, BuildParts
 from nexus.services.context.gathering import gather_goal
-from nexus.services.context.layouts import ThinkingInput, assemble_thinking
+from nexus.services.context.layouts import ThinkingInput, fit_thinking
 from nexus.services.context.prefix import RunPrefix, ThinkingView
 from nexus.services.context.recall import Known, needs_goal, recall
 from nexus.services.context.remembered import Remembered
@@ -46,14 +47,14 @@ async def _build(parts: BuildParts, build: Build, view: ThinkingView | None) -> 
         remembered = await recall(parts.turns, build, known, deadline=deadline, degraded=degraded, notes=notes)
         parts.take_note(degraded, build.settings)
     with parts.measured(Stage.ASSEMBLE, build.timings_ms):
-        assembled = assemble_thinking(
-            ThinkingInput(
-                current_input=request.current_input,
-                remembered=remembered,
-                workspace=request.turn.workspace_context,
-                rounds=request.turn.thinking_rounds,
-                input_id=request.human.id,
-            )
+        given = ThinkingInput(
+            current_input=request.current_input,
+            remembered=remembered,
+            workspace=request.turn.workspace_context,
+            rounds=request.turn.thinking_rounds,
+            input_id=request.human.id,
+            measure=build.measure,
         )
-    tools = view.tools if view else parts.tools.get_all_tool_definitions()
+        assembled = fit_thinking(given, build.limit - taken_besides(parts.tools, build))
+    tools = view.tools if view else offered(parts.tools, request)
     return remembered, RunPrefix(assembled.messages, assembled.manifest, tools, degraded, notes)

@@ -19,16 +19,25 @@ import structlog
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.metrics import Metrics, NoMetrics, Stage
 from nexus.core.models import Message, Role, new_run_id
-from nexus.core.ports import Conversation, DocumentStore, RequestLedger, TurnSource
+from nexus.core.ports import (
+    Conversation,
+    DocumentStore,
+    MemorySource,
+    RequestLedger,
+    TokenCounter,
+    TurnSource,
+)
 from nexus.services.context.answers import answer, error_answer
 from nexus.services.context.build_agent import build_agent
 from nexus.services.context.build_dialogue import build_dialogue, fresh_dialogue
 from nexus.services.context.build_parts import Build, BuilderSettings, BuildParts
 from nexus.services.context.build_thinking import build_thinking
+from nexus.services.context.closing import close
 from nexus.services.context.gathering import StateSource
 from nexus.services.context.prefix import RunPrefix, in_format
 from nexus.services.context.request import BuildRequest, read_request
 from nexus.services.context.session_state import SessionState
+from nexus.services.context.tokens import Measure
 from nexus.services.context.validity import faults
 from nexus.tools.registry import ToolRegistry
 
@@ -58,6 +67,8 @@ class ContextBuilder:
         *,
         states: StateSource | None = None,
         turns: TurnSource | None = None,
+        memory: MemorySource | None = None,
+        counter: TokenCounter | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self._parts = BuildParts(
@@ -67,8 +78,10 @@ class ContextBuilder:
             ledger,
             states or _NoStates(),
             turns,
+            memory,
             metrics or NoMetrics(),
         )
+        self._counter = counter
         self.settings = settings or BuilderSettings()
 
     async def handle_build_request(
@@ -123,22 +136,27 @@ class ContextBuilder:
         run = {"id": run_id, "owner_key": owner_key, "history": [human], "metadata": metadata}
         request = read_request(Message(run_id=run_id, owner_key=owner_key, role=Role.HUMAN, content=run))
         ends_at = anyio.current_time() + _DEFAULT_BUDGET_S
-        return (
-            await fresh_dialogue(self._parts, Build(request, self.settings, _DEFAULT_BUDGET_S, ends_at, {}))
-        ).messages
+        build = Build(request, self.settings, _DEFAULT_BUDGET_S, ends_at, {}, self._measure(request))
+        return (await fresh_dialogue(self._parts, build)).messages
 
     async def _build(self, request: BuildRequest, budget_s: float, timings_ms: dict[str, float]) -> dict[str, Any]:
         with self._parts.measured(Stage.BUILD, timings_ms):
             seconds = budget_s * _GATHERING
-            build = Build(request, self.settings, seconds, anyio.current_time() + seconds, timings_ms)
+            measure = self._measure(request)
+            build = Build(request, self.settings, seconds, anyio.current_time() + seconds, timings_ms, measure)
             prefix = await _LAYOUTS[request.layout](self._parts, build)
-            content = prefix.continued(request)
+            content = prefix.continued(request, measure)
+            if measure:
+                content = close(content, measure, build.limit, prefix.meta)
             if found := faults(content["messages"]):
                 _log.error("invalid_list", request_id=request.request_id, reason="; ".join(found[:_SHOWN_FAULTS]))
                 raise RequestError(ErrorCode.INTERNAL, "the message list would not be one that providers accept")
             content = in_format(request.form, content)
         content["context"]["timings_ms"] = timings_ms
         return content
+
+    def _measure(self, request: BuildRequest) -> Measure | None:
+        return Measure(self._counter, request.form) if self._counter else None
 
 
 _LAYOUTS: Final[Mapping[str, Callable[[BuildParts, Build], Awaitable[RunPrefix]]]] = {

@@ -37,6 +37,7 @@ BLOCK_TAGS: Final = (
     "TASK_CONTEXT",
     "TURN_MEMORY",
     "WORKING_MEMORY",
+    "CONVERSATION_SUMMARY",
     "CONTEXT_META",
 )
 ELEMENTS: Final = ("human_input", "current_time")

@@ -11,6 +11,7 @@ from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Part
 from nexus.core.ports import Conversation, Cutoff, DocumentStore, Row, RunOrigin, TurnSource
 from nexus.core.turns import Goal
+from nexus.core.working_memory import Tail
 from nexus.services.context.pinned import is_all_given
 from nexus.services.context.request import BuildRequest, read_history_size
 from nexus.services.context.session_state import SessionState
@@ -137,6 +138,7 @@ async def gather_session(
     *,
     messages: int,
     until: Cutoff | None,
+    tail: Tail,
     deadline: float,
 ) -> GatheredSession:
     """Read what the agent layout needs, as far as it can be had until the deadline.
@@ -148,6 +150,7 @@ async def gather_session(
         turns: where the goal is; None when it is not needed.
         messages: rows of the session at most.
         until: where the history ends for this run; None when that is not known.
+        tail: which rows are under no compaction.
         deadline: for everything, by `anyio.current_time()`.
     """
     gathered = GatheredSession(notes=[*request.notes])
@@ -159,6 +162,7 @@ async def gather_session(
             messages=messages,
             asked=request.human,
             until=until,
+            tail=tail,
             continued=request.continuation,
         )
         gathered.rows, gathered.cut, gathered.complete = past.rows, past.stopped_early, past.complete

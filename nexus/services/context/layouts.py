@@ -1,19 +1,20 @@
 """The layouts: recipes for the message list (CONTRACT §4, §5, §6). Pure: the same inputs give the same bytes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from nexus.core.turns import ThinkingRound
+from nexus.core.working_memory import Snapshot
 from nexus.services.context.agents import MAIN, Agent
 from nexus.services.context.assembled import Assembled, put_together, sources
 from nexus.services.context.blocks import Block, Joined, Passage, Section
+from nexus.services.context.budget import Movable, Room, fit, largest, without_oldest
 from nexus.services.context.escape import CountingEscape
 from nexus.services.context.formatters import FriendsInfoFormatter, MemoryFormatter, MomentFormatter
-from nexus.services.context.pinned import pinned_blocks
 from nexus.services.context.placement import PINNED_FROM_END, Placement, pinned_position
 from nexus.services.context.prompts import PromptManager
-from nexus.services.context.remembered import NOTHING, Remembered, task_block, turns_block
+from nexus.services.context.remembered import NOTHING, Remembered, task_block
 from nexus.services.context.session_state import SessionState
 from nexus.services.context.thinking import (
     THINKING_INSTRUCTION,
@@ -23,8 +24,10 @@ from nexus.services.context.thinking import (
     turns_part,
     workspace_part,
 )
+from nexus.services.context.tokens import Measure
 from nexus.services.context.validity import Admitted, admit
 from nexus.services.context.window import Window, count_others
+from nexus.services.context.working import summary_block, working_memory_block
 
 # Of the dialogue layout the next build of the same owner shares the identity and the tools; the memory moves on. Where
 # the tools may not be all there, it is the identity alone.
@@ -46,6 +49,7 @@ class DialogueInput:
         timestamp_utc: the run's own time; `""` for none.
         timezone_offset: minutes west of UTC.
         input_id: id of the message that the input came in.
+        measure: counts tokens for the manifest; None where they are not told.
     """
 
     tools: Sequence[Mapping[str, Any]]
@@ -60,6 +64,7 @@ class DialogueInput:
     default_profile: str = ""
     tools_complete: bool = True
     input_id: str = ""
+    measure: Measure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,8 @@ class AgentInput:
         state: what else is pinned.
         pinned_from_end: before which message from the end of the history, or before which assistant message.
         input_id: id of the message that the input came in.
+        snapshot: the working memory; None where none is shown.
+        room: what may be taken; None for as much as there is.
     """
 
     window: Window
@@ -87,6 +94,8 @@ class AgentInput:
     placement: Placement = "from_end"
     pinned_from_end: int = PINNED_FROM_END
     input_id: str = ""
+    snapshot: Snapshot | None = None
+    room: Room | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +107,7 @@ class ThinkingInput:
         workspace: what was said of the surroundings; `""` for nothing.
         rounds: of thought in this run, in their order.
         input_id: id of the message that the input came in.
+        measure: counts tokens for the manifest; None where they are not told.
     """
 
     current_input: str
@@ -105,6 +115,7 @@ class ThinkingInput:
     workspace: str = ""
     rounds: Sequence[ThinkingRound] = ()
     input_id: str = ""
+    measure: Measure | None = None
 
 
 def assemble_dialogue(given: DialogueInput) -> Assembled:
@@ -135,36 +146,50 @@ def assemble_dialogue(given: DialogueInput) -> Assembled:
         "repaired": memory.repaired,
     }
     stable = _DIALOGUE_PREFIX if given.tools_complete else _WITHOUT_TOOLS
-    return put_together("dialogue", sections, history, stable, [])
+    return put_together("dialogue", sections, history, stable, [], given.measure)
+
+
+def fit_dialogue(given: DialogueInput, room: int) -> Assembled:
+    """The five messages in so many tokens, as far as leaving out the oldest of the memory can bring that about."""
+
+    def made(size: int) -> Assembled:
+        return assemble_dialogue(replace(given, history_size=size))
+
+    measure, whole = given.measure, assemble_dialogue(given)
+    if measure is None or measure.messages(whole.messages) <= room:
+        return whole
+    return made(largest(0, given.history_size, lambda size: measure.messages(made(size).messages) <= room))
 
 
 def assemble_agent(given: AgentInput) -> Assembled:
     """The messages of CONTRACT §5 up to the current input, for the main agent and for sub-agents alike."""
     window = given.window
     past = admit(window.said, "history", going_on=True)
-    opening = [*_opening(given.agent), *task_block(given.remembered)]
-    turns = turns_block(given.remembered)
-    pinned = pinned_blocks(given.role, given.state)
-    position = pinned_position(past.messages, given.placement, given.pinned_from_end)
+    opening = [*_opening(given), *task_block(given.remembered)]
     escape = CountingEscape()
     current = Block("INPUT", "user", escape(given.current_input), sources(given.input_id), escaped=escape.marked)
-    sections = [
-        *opening,
-        *turns,
-        *_history(past, position if pinned else len(past.messages), pinned, dropped=window.left_out),
-        current,
-    ]
+    summary = summary_block(given.snapshot) if given.snapshot else []
+    movable, weights = Movable(given.remembered, past, given.role, given.state, summary), None
+    if given.room:
+        movable, weights = fit([*opening, current], movable, given.room)
+    shown, pinned = past.messages[movable.start :], movable.pinned
+    position = pinned_position(shown, given.placement, given.pinned_from_end)
+    before = [*movable.turns, *movable.summary]
+    dropped = window.left_out + movable.start
+    passages = _history(past, movable.start, position if pinned else len(shown), pinned, dropped=dropped)
+    sections = [*opening, *before, *passages, current]
     history = {
         "fetched": window.fetched,
         "merged": window.left_out + len(window.said),
-        "shown": len(past.messages),
+        "shown": len(shown),
         "repaired": window.faults + len(past.repairs),
     }
     # The goal stays. What is shown of settled turns changes no sooner than the window does.
     # Also where nothing is pinned: the next build may have something to pin, or be able to read it.
-    stable = len(opening) + (len(turns) + _stays(past, position, given) if given.settled else 0)
-    older = ["history: older messages of the session are not shown"] if window.cut else []
-    return put_together("agent", sections, history, stable, [*older, *past.repairs])
+    stable = len(opening) + (len(before) + _stays(len(shown), position, given) if given.settled else 0)
+    notes = [*_left_out(window, movable), *past.repairs]
+    assembled = put_together("agent", sections, history, stable, notes, given.room.measure if given.room else None)
+    return replace(assembled, weights=weights)
 
 
 def assemble_thinking(given: ThinkingInput) -> Assembled:
@@ -177,11 +202,29 @@ def assemble_thinking(given: ThinkingInput) -> Assembled:
         *rounds_part(given.rounds),
     ]
     sections: list[Section] = [Block("THINKING_INSTRUCTION", "system", THINKING_INSTRUCTION), Joined(parts)]
-    return put_together("thinking", sections, _NO_ROWS, _THINKING_PREFIX, [])
+    return put_together("thinking", sections, _NO_ROWS, _THINKING_PREFIX, [], given.measure)
 
 
-def _opening(agent: Agent) -> list[Block]:
-    """What an agent is told first. Its role is not part of it."""
+def fit_thinking(given: ThinkingInput, room: int) -> Assembled:
+    """The two messages in so many tokens, as far as leaving out the oldest turns, then rounds, brings that about."""
+    turns, rounds = len(given.remembered.turns), len(given.rounds)
+
+    def made(kept: int) -> Assembled:
+        remembered = without_oldest(given.remembered, turns - max(kept - rounds, 0))
+        return assemble_thinking(replace(given, remembered=remembered, rounds=given.rounds[max(rounds - kept, 0) :]))
+
+    measure, whole = given.measure, assemble_thinking(given)
+    if measure is None or measure.messages(whole.messages) <= room:
+        return whole
+    return made(largest(0, turns + rounds, lambda kept: measure.messages(made(kept).messages) <= room))
+
+
+def _opening(given: AgentInput) -> list[Block]:
+    """What an agent is told first, and what it keeps in view. Its role is not part of it."""
+    return [*_instructions(given.agent), *([working_memory_block(given.snapshot)] if given.snapshot else [])]
+
+
+def _instructions(agent: Agent) -> list[Block]:
     escape = CountingEscape()
     if agent.kind == "sub":
         task = escape(agent.task_prompt)
@@ -192,18 +235,30 @@ def _opening(agent: Agent) -> list[Block]:
     return [Block("CORE_IDENTITY", "system", PromptManager().get_core_identity())]
 
 
-def _history(past: Admitted, position: int, pinned: Sequence[Block], *, dropped: int) -> list[Section]:
-    """The history with the pinned block inside of it."""
-    before = Passage.of("HISTORY", past, 0, position, dropped=dropped)
-    after = Passage.of("HISTORY", past, position, dropped=0 if before.messages else dropped)
+def _history(past: Admitted, start: int, position: int, pinned: Sequence[Block], *, dropped: int) -> list[Section]:
+    """The history from `start` on, with the pinned block at this position of that."""
+    before = Passage.of("HISTORY", past, start, start + position, dropped=dropped)
+    after = Passage.of("HISTORY", past, start + position, dropped=0 if before.messages else dropped)
     return [*([before] if before.messages else []), *pinned, *([after] if after.messages else [])]
 
 
-def _stays(past: Admitted, position: int, given: AgentInput) -> int:
+def _left_out(window: Window, movable: Movable) -> list[str]:
+    """Notes on what is not shown and of which no block says so."""
+    return [
+        *(["history: older messages of the session are not shown"] if window.cut else []),
+        *(["history: none of its messages fit into the window"] if movable.start and not _shown(movable) else []),
+    ]
+
+
+def _shown(movable: Movable) -> int:
+    return len(movable.past.messages) - movable.start
+
+
+def _stays(count: int, position: int, given: AgentInput) -> int:
     """How many messages of the history the next build begins with, wherever the pinned block is then.
 
     The block only moves on, but for a history so short that it stood at the end: with a message more it stands in
     front of all.
     """
-    short = given.placement == "from_end" and len(past.messages) < given.pinned_from_end
+    short = given.placement == "from_end" and count < given.pinned_from_end
     return 0 if short else position

@@ -52,13 +52,22 @@ def is_all_given(agent: Agent, given: SessionState) -> bool:
     return bool(role) and None not in {state.todos, state.useful_info, state.folder_notes}
 
 
-def pinned_blocks(role: str, state: SessionState) -> list[Block]:
-    """The parts of the pinned block that are not empty, in their order; `[]` where nothing is to be pinned."""
+def pinned_blocks(role: str, state: SessionState, *, most: int | None = None) -> list[Block]:
+    """The parts of the pinned block that are not empty, in their order; `[]` where nothing is to be pinned.
+
+    Args:
+        role: the agent's; `""` for none.
+        state: what else is pinned.
+        most: so many useful informations and folder notes together at most, the notes before the others, of each the
+            newest; None for as many as are ever shown.
+    """
+    infos, notes = state.useful_info or (), state.folder_notes or ()
+    kept = len(infos) + len(notes) if most is None else most
     return [
         *_role_block(role),
         *_todo_block(state.todos or ()),
-        *_info_block(state.useful_info or ()),
-        *_notes_block(state.folder_notes or ()),
+        *_info_block(infos, min(max(kept - len(notes), 0), MOST_INFOS)),
+        *_notes_block(notes, kept),
     ]
 
 
@@ -74,19 +83,19 @@ def _todo_block(todos: Sequence[Todo]) -> list[Block]:
     return [_block("TODO_LIST", _TODO, "\n".join(lines), escape)] if lines else []
 
 
-def _info_block(infos: Sequence[Info]) -> list[Block]:
+def _info_block(infos: Sequence[Info], most: int) -> list[Block]:
     escape = CountingEscape()
-    shown = _newest(infos, MOST_INFOS)
+    shown = _newest(infos, most)
     if not shown:
         return []
     text = "\n".join(_bullet(info.text, escape) for info in shown)
     return [_block("USEFUL_INFORMATION", _INFO, text, escape, len(infos) - len(shown))]
 
 
-def _notes_block(notes: Sequence[FolderNote]) -> list[Block]:
+def _notes_block(notes: Sequence[FolderNote], most: int) -> list[Block]:
     escape = CountingEscape()
     folders: dict[str, list[FolderNote]] = {}
-    for note in notes:
+    for note in notes if most >= len(notes) else _newest(notes, most):
         folders.setdefault(_folder(note), []).append(note)
     shown = [(folder, _newest(folders[folder], MOST_NOTES_A_FOLDER)) for folder in sorted(folders, key=_depth)]
     if not shown:

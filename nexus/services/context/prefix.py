@@ -5,16 +5,22 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from pydantic import TypeAdapter
+
+from nexus.core.working_memory import Snapshot
 from nexus.services.context.blocks import Passage, compact
 from nexus.services.context.cutoff import UntilShown
 from nexus.services.context.formats import convert
+from nexus.services.context.meta import Meta
 from nexus.services.context.remembered import Remembered
 from nexus.services.context.request import DEFAULT_FORMAT, BuildRequest
+from nexus.services.context.tokens import Measure
 from nexus.services.context.transcript import said_in_run
 from nexus.services.context.validity import admit
 
 # The block of the run's own later messages; a continuation has one.
-_RUN: Final = "RUN"
+RUN: Final = "RUN"
+_SNAPSHOT: Final[TypeAdapter[Snapshot | None]] = TypeAdapter(Snapshot | None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,7 @@ class RunPrefix:
         tools: the definitions that go with them.
         degraded: parts that are missing; a prefix with any is not kept.
         notes: what was passed over or repaired.
+        meta: what `[CONTEXT_META]` is to say; None where there is none. It is not kept.
     """
 
     messages: list[dict[str, Any]]
@@ -34,6 +41,7 @@ class RunPrefix:
     tools: list[dict[str, Any]]
     degraded: list[str]
     notes: list[str]
+    meta: Meta | None = None
 
     def to_bytes(self) -> bytes:
         """The prefix as it is kept."""
@@ -44,12 +52,12 @@ class RunPrefix:
         """The prefix of which `kept` is the `to_bytes`."""
         return cls(*json.loads(kept))
 
-    def continued(self, request: BuildRequest) -> dict[str, Any]:
+    def continued(self, request: BuildRequest, measure: Measure | None = None) -> dict[str, Any]:
         """The content of the answer (CONTRACT §1.4): this prefix, and after it the run's own later messages."""
         later = admit(said_in_run(request.later, request.agent), "run.history", after=self.messages)
         manifest = {**self.manifest, "notes": [*self.notes, *later.repairs]}
         if later.messages:
-            run = Passage.of(_RUN, later).describe(len(self.messages))
+            run = Passage.of(RUN, later).describe(len(self.messages), measure)
             manifest["blocks"] = [*self.manifest["blocks"], *run]
         return {
             "status": "success",
@@ -70,22 +78,27 @@ class RunView:
         cut: that build left older rows out.
         tools: the definitions at that time.
         remembered: what that build showed of the goal and of earlier turns.
+        snapshot: the working memory that it showed; None for none.
     """
 
     until: UntilShown
     cut: bool
     tools: list[dict[str, Any]]
     remembered: Remembered
+    snapshot: Snapshot | None = None
 
     def to_bytes(self) -> bytes:
         """The view as it is kept."""
-        return compact([self.until.since, sorted(self.until.ids), self.cut, self.tools, self.remembered.to_json()])
+        snapshot = _SNAPSHOT.dump_python(self.snapshot, mode="json")
+        ids = sorted(self.until.ids)
+        return compact([self.until.since, ids, self.cut, self.tools, self.remembered.to_json(), snapshot])
 
     @classmethod
     def from_bytes(cls, kept: bytes) -> Self:
         """The view of which `kept` is the `to_bytes`."""
-        since, ids, cut, tools, remembered = json.loads(kept)
-        return cls(UntilShown(since, frozenset(ids)), cut, tools, Remembered.from_json(remembered))
+        since, ids, cut, tools, remembered, snapshot = json.loads(kept)
+        until = UntilShown(since, frozenset(ids))
+        return cls(until, cut, tools, Remembered.from_json(remembered), _SNAPSHOT.validate_python(snapshot))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +136,7 @@ def in_format(form: str, content: dict[str, Any]) -> dict[str, Any]:
         content["messages"],
         content["tools"],
         stable=manifest["prefix"]["messages"],
-        goes_on=any(block["tag"] == _RUN for block in manifest["blocks"]),
+        goes_on=any(block["tag"] == RUN for block in manifest["blocks"]),
     )
     blocks = [{**block, "place": converted.places[block["index"]]} for block in manifest["blocks"]]
     notes = [*manifest["notes"], *(f"{form}: {note}" for note in converted.notes)]
@@ -137,7 +150,11 @@ def in_format(form: str, content: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def prefix_key(request: BuildRequest) -> str:
-    """The key under which a run's prefix is kept: the same for every build of the run, and for no other."""
+def prefix_key(request: BuildRequest, compactions: int = 0) -> str:
+    """The key under which a run's prefix is kept: the same for every build of the run, and for no other.
+
+    After a compaction of the session the run goes on with another prefix.
+    """
     identity = [request.owner_key, request.session_id, request.run_id, request.layout, request.current_input]
+    identity += [str(compactions)] if compactions else []
     return hashlib.sha256(compact(identity)).hexdigest()

@@ -21,6 +21,7 @@ from nexus.services.context.session_state import SessionState, read_state
 MAX_INPUT_CHARS: Final = 32_000
 DEADLINE_MS: Final = (100, 60_000)
 HISTORY_SIZES: Final = (1, 200)
+CONTEXT_WINDOWS: Final = (1_000, 10_000_000)
 REPLY_TO: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 DEFAULT_SESSION: Final = "default"
 DEFAULT_FORMAT: Final = "openai"
@@ -44,6 +45,7 @@ class BuildRequest:
         agent: whose context it is.
         state: what came along of the session's state.
         turn: what came along for the run's turn.
+        context_window: tokens that the model takes; None for as many as the settings say.
         notes: what was passed over, for the manifest.
     """
 
@@ -62,6 +64,7 @@ class BuildRequest:
     agent: Agent
     state: SessionState
     turn: TurnMetadata
+    context_window: int | None
     notes: tuple[str, ...]
 
     @property
@@ -140,6 +143,7 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
         agent=agent,
         state=state,
         turn=turn,
+        context_window=_read_window(metadata),
         notes=tuple(notes),
     )
 
@@ -179,6 +183,18 @@ def _read_session(metadata: Mapping[str, Any]) -> str:
     if not isinstance(session, str) or not 1 <= len(session) <= _SESSION_CHARS:
         raise invalid(f"run.metadata.session_id: a text of 1 to {_SESSION_CHARS} characters is needed")
     return session
+
+
+def _read_window(metadata: Mapping[str, Any]) -> int | None:
+    window = metadata.get("context_window")
+    if window is None:
+        return None
+    low, high = CONTEXT_WINDOWS
+    # As for the history size: numbers from JavaScript.
+    whole = isinstance(window, int) or (isinstance(window, float) and window.is_integer())
+    if isinstance(window, bool) or not whole or not low <= window <= high:
+        raise invalid(f"run.metadata.context_window: a whole number of tokens from {low} to {high} is needed")
+    return int(window)
 
 
 def _read_agency(metadata: Mapping[str, Any], *, strictly: bool) -> tuple[Agent, SessionState, list[str]]:

@@ -29,6 +29,7 @@ from nexus.services.context.formats.converted import (
     leading_system,
     needs_opening,
     object_schema,
+    trailing_system,
 )
 
 _COMBINING: Final = ("oneOf", "allOf", "anyOf")
@@ -45,7 +46,9 @@ def to_anthropic(
         conversation.open()
     places = [conversation.add(message) for message in messages[leading:]]
     last_blocks = [*system, *(conversation.turns.messages[place.turn]["content"][place.last] for place in places)]
-    for count in _repeated(leading, len(messages), stable, goes_on=goes_on):
+    # What a list ends with as the system is about this one list, and the next has another there.
+    repeatable = max(len(messages) - trailing_system(messages), leading)
+    for count in _repeated(leading, repeatable, stable, goes_on=goes_on):
         last_blocks[count - 1]["cache_control"] = {"type": "ephemeral"}
     shown = [_tool(tool) for tool in tools]
     return Converted(

@@ -120,6 +120,11 @@ def leading_system(messages: Sequence[Mapping[str, Any]]) -> int:
     return next((index for index, message in enumerate(messages) if message["role"] != "system"), len(messages))
 
 
+def trailing_system(messages: Sequence[Mapping[str, Any]]) -> int:
+    """How many system messages there are behind all others."""
+    return leading_system(messages[::-1])
+
+
 def calls_of(message: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], bool]]:
     """Id, name and arguments of each call of `message`, and whether the arguments could stay an object.
 

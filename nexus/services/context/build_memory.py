@@ -1,0 +1,126 @@
+"""The working memory in the build of a context: read, compacted in time, and offered as tools (CONTRACT §7).
+
+Rules of this module:
+
+- What cannot be read is missing, which the answer says.
+- A session is compacted before the answer, in a part of the time that there is. Where that does not come about, the
+  oldest of its messages are left out of this one context, and the next build tries again.
+- Where there are more messages than are ever read for a context, those are compacted in the background.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import anyio
+
+from nexus.core.errors import StoreUnavailableError
+from nexus.core.metrics import Part
+from nexus.core.working_memory import Snapshot, Wish
+from nexus.services.context.budget import Weights
+from nexus.services.context.build_parts import Build, BuildParts
+from nexus.services.context.gathering import within
+from nexus.services.context.meta import MOST_TOKENS
+from nexus.services.context.request import BuildRequest
+from nexus.services.context.transcript import said_in_run
+from nexus.services.context.validity import admit
+from nexus.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS
+from nexus.tools.registry import ToolRegistry
+
+# Of the time that is left, what a compaction may take.
+_COMPACTING: Final = 0.5
+_NOT_IN_TIME: Final = "history: the session could not be compacted in time; it is tried again for the next context"
+
+
+@dataclass(slots=True)
+class Kept:
+    """What is known of a session's working memory for one build.
+
+    Attributes:
+        snapshot: None where there is none, or it could not be read.
+        degraded, notes: as for `Gathered`.
+    """
+
+    snapshot: Snapshot | None = None
+    degraded: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def compactions(self) -> int:
+        """How often the session has been compacted, as far as is known."""
+        return self.snapshot.compaction.number if self.snapshot and self.snapshot.compaction else 0
+
+
+async def read_memory(parts: BuildParts, build: Build) -> Kept:
+    """What is kept of the session, as far as it can be had until the deadline of the build."""
+    kept, memory = Kept(), parts.memory
+    if memory is None:
+        return kept
+
+    async def read() -> None:
+        kept.snapshot = await memory.snapshot(build.request.owner_key, build.request.session_id)
+
+    await within(build.deadline, Part.WORKING_MEMORY, read, kept.degraded)
+    return kept
+
+
+async def compact(parts: BuildParts, build: Build, kept: Kept, weights: Weights | None, *, cut: bool) -> bool:
+    """Compact the session if the context is too heavy. Whether it was, and everything is to be read again.
+
+    Args:
+        parts: for the build.
+        build: for which.
+        kept: what is known of the session's memory; gets a note where it could not be done in time.
+        weights: of the context as it would be.
+        cut: the session has messages that are not read for a context.
+    """
+    if parts.memory is None or kept.snapshot is None or weights is None:
+        return False
+    taken, window = taken_besides(parts.tools, build), build.settings.window
+    heavy = window.is_heavy(weights, taken, build.limit)
+    if not (heavy or cut):
+        return False
+    request = build.request
+    wish = Wish(
+        request.owner_key,
+        request.session_id,
+        keep_tokens=window.keep_tokens(weights, taken, build.limit),
+        run_id=request.run_id,
+    )
+    if cut:
+        parts.memory.compact_soon(wish)
+        return False
+    seconds = (build.deadline - anyio.current_time()) * _COMPACTING
+    try:
+        with anyio.fail_after(max(seconds, 0)):
+            return await parts.memory.compact(wish) is not None
+    except (TimeoutError, StoreUnavailableError):
+        kept.notes.append(_NOT_IN_TIME)
+        return False
+
+
+def taken_besides(tools: ToolRegistry, build: Build) -> int:
+    """How many tokens are taken by what comes with the messages that a layout puts together."""
+    measure = build.measure
+    if measure is None:
+        return 0
+    later = admit(said_in_run(build.request.later, build.request.agent), "run.history").messages
+    closing = measure.told(MOST_TOKENS) if build.request.layout == "agent" else 0
+    return measure.tools(offered(tools, build.request)) + closing + sum(map(measure.message, later))
+
+
+def offered(tools: ToolRegistry, request: BuildRequest) -> list[dict[str, Any]]:
+    """The tools that go with a context: those of the working memory only where it is shown.
+
+    A sub-agent may look into it; what is written there is the main agent's.
+    """
+    if request.layout != "agent":
+        withheld = MEMORY_TOOLS
+    elif request.agent.kind == "sub":
+        withheld = MEMORY_TOOLS - READING_TOOLS
+    else:
+        return tools.get_all_tool_definitions()
+    return [tool for tool in tools.get_all_tool_definitions() if _name(tool) not in withheld]
+
+
+def _name(tool: dict[str, Any]) -> str:
+    return str(tool["function"]["name"])

@@ -1,0 +1,59 @@
+"""How much of a model's window a context may take, and when a session is compacted (CONTRACT §7, §9). Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from nexus.services.context.budget import Room, Weights
+from nexus.services.context.tokens import Measure
+
+# So much of the window stays word for word, whatever else is in it; and as long as the history takes no more, a
+# compaction would gain nothing.
+_LEAST_KEPT: Final = 0.05
+_LEAST_GAINED: Final = 0.1
+# However the settings stand to each other, a compaction has to gain something.
+_BELOW: Final = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSettings:
+    """What is needed of the settings.
+
+    Attributes:
+        context_window: tokens that the model takes, unless a request says otherwise.
+        max_tokens: by layout, tokens that a context of it takes at most; the window, where it has none.
+        turn_share, pinned_share: parts of that which two blocks of the agent layout take at most.
+        compact_at, compact_to: at which part of the window a session is compacted, and to which.
+        summary_max_tokens: the longest summary.
+    """
+
+    context_window: int = 128_000
+    max_tokens: Mapping[str, int | None] = field(default_factory=dict)
+    turn_share: float = 0.15
+    pinned_share: float = 0.2
+    compact_at: float = 0.75
+    compact_to: float = 0.35
+    summary_max_tokens: int = 1_500
+
+    def limit(self, layout: str, window: int | None = None) -> int:
+        """How many tokens a context of the layout may take, in a window that a request named, if it did."""
+        given = window or self.context_window
+        return min(given, self.max_tokens.get(layout) or given)
+
+    def room(self, measure: Measure, limit: int, taken: int) -> Room:
+        """What is left for the messages of a layout where so much is taken by what comes with them."""
+        return Room(measure, max(limit - taken, 0), int(limit * self.turn_share), int(limit * self.pinned_share))
+
+    def is_heavy(self, weights: Weights, taken: int, limit: int) -> bool:
+        """Whether the session is to be compacted, and there is something to be gained."""
+        return weights.total + taken >= limit * self.compact_at and self.is_worth_compacting(weights, limit)
+
+    def is_worth_compacting(self, weights: Weights, limit: int) -> bool:
+        """Whether something would be gained."""
+        return weights.history >= limit * _LEAST_GAINED
+
+    def keep_tokens(self, weights: Weights, taken: int, limit: int) -> int:
+        """How many tokens of the history stay, so that what is used then is what is aimed at."""
+        aim = min(self.compact_to, self.compact_at * _BELOW) * limit
+        others = weights.total - weights.history - weights.summary + self.summary_max_tokens + taken
+        return max(int(aim - others), int(limit * _LEAST_KEPT))
