@@ -22,8 +22,13 @@ from tests.nexus.support.tokens import tokens
 
 Document = dict[str, Any]
 
+# As docs/working-memory.md says what a provider adds to texts.
 _A_MESSAGE: Final = 3
+_A_CALL: Final = 12
+_A_RESULT: Final = 8
 _THE_REPLY: Final = 3
+# A number that is counted itself may be told too high, by the token by which a higher one is shorter.
+_TOLD_TOO_HIGH: Final = 3
 _USED: Final = re.compile(r"^tokens_used: (\d+)$", re.MULTILINE)
 _SHOWN: Final = {"HISTORY", "INPUT", "RUN"}
 
@@ -61,7 +66,6 @@ class Judge:
 
     Attributes:
         tokens: of each context.
-        raw: of each context as it would be if all that was said before were sent.
     """
 
     def __init__(self, window: int, said: Said) -> None:
@@ -78,7 +82,7 @@ class Judge:
         assert openai_faults(Converted(messages, tools, [], [], None), typed=False) == [], where
         used = tokens_of(messages, tools)
         assert used <= self._window, (where, used, weights(content))
-        assert told_tokens(messages) == used, where
+        assert 0 <= told_tokens(messages) - used <= _TOLD_TOO_HIGH, where
         self.tokens.append(used)
         shown = sources(content)
         assert len(shown) == len(set(shown)), where
@@ -91,15 +95,17 @@ class Judge:
 
 def tokens_of(messages: Iterable[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> int:
     """Tokens of messages in the OpenAI form, with what the provider adds, and of tool definitions as compact JSON."""
-    told = sum(_A_MESSAGE + sum(map(count, _texts(message))) for message in messages)
-    return told + _THE_REPLY + sum(count(_compact(tool)) for tool in tools)
+    return _THE_REPLY + sum(map(tokens_of_one, messages)) + sum(count(_compact(tool)) for tool in tools)
 
 
-def _texts(message: Mapping[str, Any]) -> Iterator[str]:
-    yield message["content"] or ""
+def tokens_of_one(message: Mapping[str, Any]) -> int:
+    """Tokens of one message."""
+    told: int = _A_MESSAGE + count(message["role"]) + count(message["content"] or "")
+    told += _A_RESULT * (message["role"] == "tool")
     for call in message.get("tool_calls", ()):
-        yield call["function"]["name"]
-        yield call["function"]["arguments"]
+        function = call["function"]
+        told += _A_CALL + count(function["name"]) + count(function["arguments"])
+    return told
 
 
 def _compact(value: Any) -> str:
