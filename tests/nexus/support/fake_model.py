@@ -13,24 +13,37 @@ class FakeModel:
 
     Args:
         answer: what it says to a system and a user message.
+        script: what it says first, one each; a callable is called, and may raise.
 
     Attributes:
         down: every call fails.
+        hangs: no call ends.
         holds: how many bytes of a prompt fit.
         asked: the system and the user message of every call that was made.
     """
 
     name = "fake"
-    resting_s = 0.0
 
-    def __init__(self, answer: Callable[[str, str], str]) -> None:
+    def __init__(self, answer: Callable[[str, str], str], *script: str | Callable[[], str]) -> None:
         self.answer = answer
+        self.script = [*script]
+        self.resting_s = 0.0
         self.down = False
+        self.hangs = False
         self.holds = 1 << 30
         self.asked: list[tuple[str, str]] = []
 
+    @property
+    def users(self) -> list[str]:
+        """The user message of every call that was made."""
+        return [user for _, user in self.asked]
+
+    async def was_asked(self) -> bool:
+        """Whether it was asked at all."""
+        return bool(self.asked)
+
     async def complete(self, system: str, user: str, *, schema: Mapping[str, Any], schema_name: str) -> str:
-        """What `answer` says."""
+        """What the script says, then what `answer` does."""
         assert schema["type"] == "object"
         assert schema_name.isidentifier()
         await anyio.lowlevel.checkpoint()
@@ -39,4 +52,7 @@ class FakeModel:
             raise ModelUnavailableError("down")
         if len(f"{system}{user}".encode(errors="replace")) > self.holds:
             raise PromptTooLongError("too long")
-        return self.answer(system, user)
+        if self.hangs:
+            await anyio.sleep_forever()
+        scripted = self.script.pop(0) if self.script else self.answer(system, user)
+        return scripted if isinstance(scripted, str) else scripted()

@@ -31,7 +31,7 @@ def good() -> Behaviour:
 
 def _answer(exchange: Exchange) -> dict[str, Any]:
     document = exchange.asked.document
-    return write(document) if "turn" in document or "parts" in document else {"ok": True}
+    return write(document) if not document.keys().isdisjoint({"turn", "parts", "messages"}) else {"ok": True}
 
 
 def saying(text: str | None, finish: str = "stop") -> Behaviour:
@@ -62,9 +62,10 @@ def changed(**fields: Any) -> Behaviour:
 
 
 def foreign() -> Behaviour:
-    """A summary in German, whatever the language of the turn."""
+    """A summary in German, whatever the language of the user."""
     structured = {"overview": _GERMAN, "actions": [], "results": [], "decisions": [], "next_steps": []}
-    return changed(brief=_GERMAN, detailed=f"{_GERMAN} {_GERMAN}", structured=structured, insights=[])
+    twice = f"{_GERMAN} {_GERMAN}"
+    return changed(brief=_GERMAN, detailed=twice, structured=structured, insights=[], summary=twice)
 
 
 def status(code: int, error: Mapping[str, Any] | str = "", **fields: str) -> Behaviour:
@@ -159,7 +160,7 @@ BEHAVIOURS: Final[dict[str, Callable[..., Behaviour]]] = {
     "empty": lambda: saying(""),
     "null": lambda: saying(None),
     "foreign": foreign,
-    "failure_words": lambda: changed(brief=FAILURE_WORDS, detailed=FAILURE_WORDS),
+    "failure_words": lambda: changed(brief=FAILURE_WORDS, detailed=FAILURE_WORDS, summary=FAILURE_WORDS),
     "status": status,
     "silent": silent,
     "trickling": trickling,

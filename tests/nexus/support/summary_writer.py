@@ -1,6 +1,7 @@
-"""A summary of a turn as a good model would write it, of what the prompt's document says: its figures, in its language.
+"""A summary as a good model would write it, of what the prompt's document says: its figures, in its language.
 
-It knows the documents of `nexus.services.turns.prompt`: entries of a turn, or summaries of its parts.
+It knows the documents of `nexus.services.turns.prompt`, entries of a turn or summaries of its parts, and that of
+`nexus.services.memory.asking`, a summary and the messages after it.
 """
 
 import json
@@ -15,6 +16,7 @@ _FIGURE: Final = re.compile(r"\d")
 _DECISION: Final = re.compile(r"because|decid|chose|exclud|因为|决定|筛选|排除", re.IGNORECASE)
 _NEXT: Final = re.compile(r"\bnext\b|will now|下一步|接下来", re.IGNORECASE)
 _MOST: Final = 8
+_MOST_LINES: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,17 @@ _CHINESE: Final = _Words(
 
 def write(document: Mapping[str, Any]) -> dict[str, Any]:
     """The answer, as its schema wants it."""
+    if "messages" in document:
+        return {"summary": _gone_on(document["summary"], document["messages"])}
     return _merged(document) if "parts" in document else _of_turn(document)
+
+
+def _gone_on(summary: str, messages: Iterable[Mapping[str, Any]]) -> str:
+    """The lines of the summary, and what the messages said with figures in it, else their first words."""
+    texts = [entry["text"] for entry in messages if entry.get("text")]
+    figures = [figure for text in texts for figure in _figures(text)]
+    lines = [*summary.splitlines(), *(f"- {_short(said)}" for said in figures or texts)]
+    return "\n".join(_some(lines, _MOST_LINES))
 
 
 def _of_turn(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A turn memory on a store in memory, and a model that does as it is told."""
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ from nexus.core.ports import LanguageModel, Row
 from nexus.core.turns import TurnStart
 from nexus.services.turn_memory import TurnMemory
 from nexus.services.turns.work import TurnWork, WorkSettings
+from tests.nexus.support.fake_model import FakeModel
 from tests.nexus.support.fakes import FakeStore
 
 PATIENCE_S = 20
@@ -30,36 +31,9 @@ GOOD = {
 }
 
 
-class ScriptedModel:
-    """`LanguageModel` that gives these answers, and then a good one each time.
-
-    Attributes:
-        asked: what it was asked, in order.
-        answers: what it says next; a callable is called, and may raise.
-    """
-
-    name = "scripted"
-
-    def __init__(self, *answers: str | Callable[[], str]) -> None:
-        self.answers = list(answers)
-        self.asked: list[str] = []
-        self.resting_s = 0.0
-        self.hang = False
-
-    async def was_asked(self) -> bool:
-        """Whether it was asked at all."""
-        return bool(self.asked)
-
-    async def complete(self, system: str, user: str, *, schema: Mapping[str, Any], schema_name: str) -> str:
-        """The next answer."""
-        assert system
-        assert schema
-        assert schema_name
-        self.asked.append(user)
-        if self.hang:
-            await anyio.sleep_forever()
-        answer = self.answers.pop(0) if self.answers else json.dumps(GOOD)
-        return answer if isinstance(answer, str) else answer()
+def scripted(*answers: str | Callable[[], str]) -> FakeModel:
+    """A model that gives these answers, and then a good one each time."""
+    return FakeModel(lambda _system, _user: json.dumps(GOOD), *answers)
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ from tests.nexus.support.waiting import until
 from tests.nexus.unit.services.turns_at_work import (
     GOOD,
     Memory,
-    ScriptedModel,
     answer,
     calls,
     human,
     remembering,
     result,
+    scripted,
 )
 
 
@@ -63,7 +63,7 @@ async def test_a_turn_without_a_model() -> None:
 
 async def test_a_turn_with_a_model() -> None:
     """The model is asked once, after the last result, and what it says is kept."""
-    model = ScriptedModel()
+    model = scripted()
     async with remembering(model=model) as memory:
         await a_run(memory)
         document = await memory.until(is_summarised)
@@ -72,7 +72,7 @@ async def test_a_turn_with_a_model() -> None:
         "source": "model",
     }
     assert (document["insights"], document["work"], document["due_at"]) == (GOOD["insights"], None, None)
-    (asked,) = model.asked
+    (asked,) = model.users
     assert "156 beans are wet" in asked
     assert "They are wet." in asked
 
@@ -85,7 +85,7 @@ async def test_a_model_that_was_not_there_yet() -> None:
             await a_run(memory, run_id)
         for number in (1, 2):
             await memory.until(is_over, number)
-    model = ScriptedModel()
+    model = scripted()
     async with remembering(store, model) as memory:
         for number in (1, 2):
             await memory.until(is_summarised, number)
@@ -108,13 +108,13 @@ async def test_a_result_that_comes_after_the_answer() -> None:
 
 async def test_a_turn_that_goes_on_after_its_summary() -> None:
     """It is closed again, and summarised again with what has come."""
-    model = ScriptedModel()
+    model = scripted()
     async with remembering(model=model) as memory:
         await a_run(memory)
         await memory.until(is_summarised)
         await memory.record(answer("a", "And 7 are dry.", id="later"))
         document = await memory.until(lambda document: is_summarised(document) and document["rows"] == 6)
-    assert [("7 are dry" in asked) for asked in model.asked] == [False, True]
+    assert [("7 are dry" in asked) for asked in model.users] == [False, True]
     assert document["messages"][-1] == "later"
 
 
@@ -158,7 +158,7 @@ async def test_something_is_heard_while_a_turn_is_closed() -> None:
 
 async def test_rows_that_are_removed() -> None:
     """What is remembered of them stays, whoever looks again."""
-    store, model = FakeStore(), ScriptedModel()
+    store, model = FakeStore(), scripted()
     async with remembering(store) as memory:
         await a_run(memory)
         before = await memory.until(is_over)
@@ -193,14 +193,14 @@ async def test_a_copy_of_a_session() -> None:
 
 async def test_what_nobody_has_told_of() -> None:
     """A row that was recorded meanwhile is in what the model is asked to summarise, and it is asked once."""
-    model = ScriptedModel()
+    model = scripted()
     async with remembering(model=model) as memory:
         await a_run(memory)
         await memory.until(is_over)
         await memory.store.insert_message(answer("a", "And 7 are dry.", id="later"))
         document = await memory.until(is_summarised)
     assert document["rows"] == 6
-    assert ["7 are dry" in asked for asked in model.asked] == [True]
+    assert ["7 are dry" in asked for asked in model.users] == [True]
 
 
 async def test_word_of_what_is_known() -> None:
@@ -231,7 +231,7 @@ async def test_a_turn_that_falls_silent(rows: list[Row], status: str) -> None:
 
 async def test_a_turn_that_is_overtaken() -> None:
     """It is closed soon; a model is only asked when it has been silent for long, or its answer has come after all."""
-    model = ScriptedModel()
+    model = scripted()
     async with remembering(model=model) as memory:
         await memory.store.insert_message(human("a"))
         await memory.begin("a")
@@ -247,7 +247,7 @@ async def test_a_turn_that_is_overtaken() -> None:
 
 async def test_a_killed_replica() -> None:
     """What it had claimed is done by another when the claim has run out."""
-    store, model = FakeStore(), ScriptedModel()
+    store, model = FakeStore(), scripted()
     async with remembering(store) as memory:
         await a_run(memory)
         await memory.until(is_over)
@@ -259,22 +259,22 @@ async def test_a_killed_replica() -> None:
 
 async def test_a_stopped_replica() -> None:
     """What it had in hand is given back at once."""
-    store, stuck = FakeStore(), ScriptedModel()
-    stuck.hang = True
+    store, stuck = FakeStore(), scripted()
+    stuck.hangs = True
     async with remembering(store, stuck) as memory:
         await a_run(memory)
         await until(stuck.was_asked)
     (document,) = await memory.documents()
     assert document["due_at"] <= utc_now()
-    model = ScriptedModel()
+    model = scripted()
     async with remembering(store, model) as memory:
         await memory.until(is_summarised)
 
 
 async def test_a_claim_is_held_for_as_long_as_the_work_takes() -> None:
     """A model that takes longer than a claim lasts is asked once."""
-    store, slow = FakeStore(), ScriptedModel()
-    slow.hang = True
+    store, slow = FakeStore(), scripted()
+    slow.hangs = True
     async with remembering(store, slow, lease_s=0.15) as memory, remembering(store, slow, lease_s=0.15):
         await a_run(memory)
         await memory.until(lambda document: document["work"] == SUMMARISE)
@@ -288,7 +288,7 @@ async def test_a_claim_is_held_for_as_long_as_the_work_takes() -> None:
 
 async def test_two_replicas_summarise_each_turn_once() -> None:
     """Many turns at once, and no turn twice."""
-    store, model = FakeStore(), ScriptedModel()
+    store, model = FakeStore(), scripted()
     async with remembering(store, model) as one, remembering(store, model) as two:
         async with anyio.create_task_group() as tasks:
             for number in range(40):
@@ -296,7 +296,7 @@ async def test_two_replicas_summarise_each_turn_once() -> None:
         for number in range(1, 41):
             await one.until(is_summarised, number)
     assert len(model.asked) == 40
-    assert set(Counter(model.asked).values()) <= {1, 40}
+    assert set(Counter(model.users).values()) <= {1, 40}
 
 
 def away() -> str:
@@ -306,7 +306,7 @@ def away() -> str:
 
 async def test_a_model_that_is_away() -> None:
     """The summary by rules stays, and the model is asked again."""
-    model = ScriptedModel(away, away)
+    model = scripted(away, away)
     async with remembering(model=model) as memory:
         await a_run(memory)
         document = await memory.until(lambda document: document["work"] == SUMMARISE and bool(model.asked))
@@ -323,7 +323,7 @@ async def test_a_model_that_is_away() -> None:
 @pytest.mark.parametrize("nonsense", ["", "I would rather not.", '{"brief": ', json.dumps({**GOOD, "detailed": " "})])
 async def test_a_model_that_talks_nonsense(nonsense: str) -> None:
     """It is asked again later, less and less often; the summary by rules stays until it makes sense."""
-    model = ScriptedModel(*[nonsense] * 4)
+    model = scripted(*[nonsense] * 4)
     async with remembering(model=model) as memory:
         await a_run(memory)
         first = await memory.until(lambda document: document["attempts"] == 1)
@@ -338,7 +338,7 @@ async def test_a_model_that_talks_nonsense(nonsense: str) -> None:
 
 async def test_a_model_that_never_makes_sense() -> None:
     """In the end it is not asked any more."""
-    model = ScriptedModel(*["nonsense"] * 100)
+    model = scripted(*["nonsense"] * 100)
     async with remembering(model=model, again_s=86_400) as memory:
         await a_run(memory)
         await memory.until(lambda document: document["attempts"] == 1)
@@ -353,7 +353,7 @@ async def test_a_model_that_never_makes_sense() -> None:
 
 async def test_a_model_that_rests() -> None:
     """No turn is taken in hand meanwhile."""
-    model = ScriptedModel()
+    model = scripted()
     model.resting_s = 5.0
     async with remembering(model=model) as memory:
         await a_run(memory)
@@ -366,7 +366,7 @@ async def test_a_model_that_rests() -> None:
 
 async def test_a_store_that_goes_away_meanwhile() -> None:
     """The work waits, and goes on when it is back."""
-    async with remembering(model=ScriptedModel(), lease_s=0.1) as memory:
+    async with remembering(model=scripted(), lease_s=0.1) as memory:
         await memory.begin("a")
         memory.store.down = True
         await memory.turns.heard(answer("a"))
@@ -378,7 +378,7 @@ async def test_a_store_that_goes_away_meanwhile() -> None:
 @pytest.mark.parametrize("bad", [{"heard_at": "yesterday"}, {"task_context": 7}, {"thinking_phase": 1}])
 async def test_a_malformed_document(bad: dict[str, Any]) -> None:
     """It does not stop the work on the others."""
-    async with remembering(model=ScriptedModel()) as memory:
+    async with remembering(model=scripted()) as memory:
         await memory.begin("a")
         await memory.store.turns.touch_run("o", "s", "a", {**bad, "work": CLOSE, "due_at": utc_now()})
         await memory.store.insert_message(human("b"))
