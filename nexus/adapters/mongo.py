@@ -8,7 +8,7 @@ Rules of this module:
 """
 
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -21,24 +21,18 @@ from pymongo.errors import ConfigurationError, DuplicateKeyError, InvalidURI
 
 from nexus.adapters.mongo_calls import Calls, completed
 from nexus.adapters.mongo_indexes import make_indexes
-from nexus.adapters.mongo_messages import MongoMessages
-from nexus.adapters.mongo_schema import (
-    CODEC,
-    HEADER,
-    NOT_INTERNAL,
-    NOT_SHOWN,
-    OF_SESSION,
-    OLDEST_FIRST,
-    ORIGIN,
-    origin_of,
-    seen_by,
-)
+from nexus.adapters.mongo_memory import MongoMemory
+from nexus.adapters.mongo_reads import MongoReads
+from nexus.adapters.mongo_schema import CODEC
 from nexus.adapters.mongo_states import COLLECTION as STATES
 from nexus.adapters.mongo_states import find_state, put_state
+from nexus.adapters.mongo_transfer import MongoTransfer
 from nexus.adapters.mongo_turns import COLLECTION as TURNS
 from nexus.adapters.mongo_turns import MongoTurns
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
-from nexus.core.ports import Row, RunOrigin, TurnStore
+from nexus.core.ports import Row, TurnStore
+from nexus.core.ports.memory import MemoryStore
+from nexus.core.ports.transfer import TransferStore
 
 Driver = Literal["motor", "pymongo"]
 
@@ -90,17 +84,17 @@ async def open_mongo(
                 await client.close()
 
 
-class MongoStore:
+class MongoStore(MongoReads):
     """`nexus.core.ports.Store` on MongoDB."""
 
     def __init__(self, client: Any, database: str, *, at_once: int) -> None:
-        self.calls = Calls(at_once)
         self._client = client
         self._database = client.get_database(database, codec_options=CODEC)
-        self._messages = self._database["messages"]
-        self._rows = MongoMessages(self._messages)
+        super().__init__(self._database["messages"], Calls(at_once))
         self._prepared = False
         self.turns: TurnStore = MongoTurns(self._database[TURNS], self.calls, self._prepare_late)
+        self.transfer: TransferStore = MongoTransfer(self._messages, self.calls, self._prepare_late)
+        self.memory: MemoryStore = MongoMemory(self._database, self.calls, self._prepare_late)
 
     @completed
     async def prepare(self) -> None:
@@ -126,69 +120,6 @@ class MongoStore:
         except DuplicateKeyError:
             return False
         return True
-
-    @completed
-    async def newest_messages(
-        self, owner_key: str, *, limit: int, skip: int = 0, excerpt_chars: int | None = None
-    ) -> list[Row]:
-        """Up to `limit` rows after the newest `skip`, newest first, of any role but tools, system and commands."""
-        query = {"owner_key": {"$eq": owner_key}, "role": {"$nin": NOT_SHOWN}, **NOT_INTERNAL}
-        return await self._rows.newest(query, limit=limit, skip=skip, excerpt_chars=excerpt_chars)
-
-    @completed
-    async def all_messages(self, owner_key: str, *, limit: int) -> list[Row]:
-        """Up to `limit` rows of every role, whole, newest first."""
-        return await self._rows.newest({"owner_key": {"$eq": owner_key}}, limit=limit)
-
-    @completed
-    async def messages_of_runs(
-        self, owner_key: str, run_ids: Sequence[str], *, limit: int, excerpt_chars: int | None = None
-    ) -> list[Row]:
-        """Up to `limit` rows of these runs, newest first, without those of tools, system and commands."""
-        query = {"owner_key": {"$eq": owner_key}, "run_id": {"$in": list(run_ids)}, "role": {"$nin": NOT_SHOWN}}
-        return await self._rows.newest(query, limit=limit, excerpt_chars=excerpt_chars)
-
-    @completed
-    async def find_message(self, owner_key: str, message_id: str) -> Row | None:
-        """The row with that `id`, without its content."""
-        query = {"owner_key": {"$eq": owner_key}, "id": {"$eq": message_id}}
-        row: Row | None = await self._messages.find_one(query, HEADER)
-        return {**row, "_id": str(row["_id"])} if row else None
-
-    @completed
-    async def session_messages(
-        self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, sub_agent: str | None = None
-    ) -> list[Row]:
-        """Up to `limit` rows of a session after the newest `skip`, whole, newest first, of any role."""
-        query = {"owner_key": {"$eq": owner_key}, "session_id": {"$eq": session_id}, **seen_by(sub_agent)}
-        # Where thousands of the newest rows are not shown, no index does better than another in the server's trials. It
-        # takes the owner's then, and what it remembers of that has it hold trials again for every other session.
-        return await self._rows.newest(query, limit=limit, skip=skip, index=OF_SESSION)
-
-    @completed
-    async def run_messages(self, owner_key: str, run_id: str, *, limit: int, skip: int = 0) -> list[Row]:
-        """Up to `limit` rows of a run after the newest `skip`, whole, newest first, of any role."""
-        query = {"owner_key": {"$eq": owner_key}, "run_id": {"$eq": run_id}}
-        return await self._rows.newest(query, limit=limit, skip=skip)
-
-    @completed
-    async def first_input(self, owner_key: str, session_id: str) -> Row | None:
-        """The oldest row of role HUMAN in a session that is not internal to a sub-agent, whole."""
-        of_session = {"owner_key": {"$eq": owner_key}, "session_id": {"$eq": session_id}}
-        return await self._rows.oldest({**of_session, "role": "HUMAN", **NOT_INTERNAL}, index=OF_SESSION)
-
-    @completed
-    async def run_input(self, owner_key: str, run_id: str) -> Row | None:
-        """The oldest row of role HUMAN of a run that is not internal to a sub-agent, whole."""
-        of_run = {"owner_key": {"$eq": owner_key}, "run_id": {"$eq": run_id}}
-        return await self._rows.oldest({**of_run, "role": "HUMAN", **NOT_INTERNAL})
-
-    @completed
-    async def find_origin(self, owner_key: str, run_id: str) -> RunOrigin | None:
-        """Where the run's human input was recorded."""
-        query = {"owner_key": {"$eq": owner_key}, "run_id": {"$eq": run_id}, "role": "HUMAN"}
-        row: Row | None = await self._messages.find_one(query, ORIGIN, sort=OLDEST_FIRST)
-        return origin_of(row or {})
 
     @completed
     async def find_identity(self, public_key: str) -> Row | None:

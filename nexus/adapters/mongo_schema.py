@@ -7,6 +7,7 @@ Rules of this module:
   a date, however new they are. They are read by themselves and put in their place here.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -45,6 +46,7 @@ NOT_SHOWN: Final = [form for role in ("TOOL", "SYSTEM", "COMMAND") for form in (
 HEADER: Final = dict.fromkeys(("id", "run_id", "owner_key", "session_id", "role", "timestamp"), 1)
 ORIGIN: Final = dict.fromkeys(("session_id", f"metadata.{INTERNAL}", f"metadata.{AGENT_ID}"), 1)
 NOT_INTERNAL: Final = {f"metadata.{INTERNAL}": {"$ne": True}}
+ONLY_INTERNAL: Final = {f"metadata.{INTERNAL}": True}
 TEXT_TIME: Final = {"timestamp": {"$type": "string"}}
 NO_TEXT_TIME: Final = {"timestamp": {"$not": {"$type": "string"}}}
 # What an excerpt has of a row's metadata.
@@ -52,12 +54,19 @@ _KEPT: Final = ("tool_calls", INTERNAL)
 
 # The role stands last in an index so that the sort is served and rows of tools are passed over without being read.
 _SORTED: Final = [*NEWEST_FIRST, ("role", ASCENDING)]
-OF_SESSION: Final = [("owner_key", ASCENDING), ("session_id", ASCENDING), *NEWEST_FIRST]
+_SESSION: Final = [("owner_key", ASCENDING), ("session_id", ASCENDING)]
+OF_SESSION: Final = [*_SESSION, *NEWEST_FIRST]
+STORED_IN_SESSION: Final = [*_SESSION, ("_id", ASCENDING)]
+INTERNAL_IN_SESSION: Final = [*_SESSION, (f"metadata.{AGENT_ID}", ASCENDING), ("_id", ASCENDING)]
+# Holds no more than the documents on which something is due: no session, however long, makes claiming slower.
+_IS_DUE: Final = {"work": {"$gt": ""}}
 INDEXES: Final[dict[str, list[IndexModel]]] = {
     "messages": [
         IndexModel([("owner_key", ASCENDING), *_SORTED], name="newest_of_owner"),
         IndexModel([("owner_key", ASCENDING), ("run_id", ASCENDING), *_SORTED], name="newest_of_run"),
         IndexModel(OF_SESSION, name="newest_of_session"),
+        IndexModel(STORED_IN_SESSION, name="stored_in_session"),
+        IndexModel(INTERNAL_IN_SESSION, name="internal_in_session", partialFilterExpression=ONLY_INTERNAL),
         # Partial, because rows that others wrote without an id must not stand in each other's way.
         IndexModel(
             [("owner_key", ASCENDING), ("id", ASCENDING)],
@@ -71,27 +80,24 @@ INDEXES: Final[dict[str, list[IndexModel]]] = {
     "identities": [IndexModel([("public_key", ASCENDING)], name="one_per_key", unique=True)],
     "configurations": [IndexModel([("environment", ASCENDING)], name="one_per_environment", unique=True)],
     "tools": [IndexModel([("name", ASCENDING)], name="one_per_name", unique=True)],
-    "session_states": [
-        IndexModel([("owner_key", ASCENDING), ("session_id", ASCENDING)], name="one_per_session", unique=True)
-    ],
+    "session_states": [IndexModel(_SESSION, name="one_per_session", unique=True)],
     "turns": [
-        IndexModel(
-            [("owner_key", ASCENDING), ("session_id", ASCENDING), ("turn_number", DESCENDING)],
-            name="one_per_number",
-            unique=True,
-        ),
+        IndexModel([*_SESSION, ("turn_number", DESCENDING)], name="one_per_number", unique=True),
         # The run comes before the session, because what is heard of a run need not say where it belongs.
         IndexModel(
             [("owner_key", ASCENDING), ("run_id", ASCENDING), ("session_id", ASCENDING)],
             name="one_per_run",
             unique=True,
         ),
-        # Holds no more than the turns on which something is due: no session, however long, makes claiming slower.
-        IndexModel(
-            [("work", ASCENDING), ("due_at", DESCENDING)],
-            name="work_due",
-            partialFilterExpression={"work": {"$gt": ""}},
-        ),
+        IndexModel([("work", ASCENDING), ("due_at", DESCENDING)], name="work_due", partialFilterExpression=_IS_DUE),
+    ],
+    "working_memory": [IndexModel([*_SESSION, ("revision", DESCENDING)], name="one_per_revision", unique=True)],
+    "memory_details": [
+        IndexModel([*_SESSION, ("name", ASCENDING), ("version", ASCENDING)], name="one_per_version", unique=True)
+    ],
+    "compactions": [
+        IndexModel([*_SESSION, ("number", DESCENDING)], name="one_per_number", unique=True),
+        IndexModel([("work", ASCENDING), ("due_at", ASCENDING)], name="work_due", partialFilterExpression=_IS_DUE),
     ],
 }
 
@@ -107,7 +113,27 @@ def seen_by(sub_agent: str | None) -> dict[str, Any]:
     """The condition for the rows that this sub-agent sees, None for the main agent; see `Agent.sees`."""
     if sub_agent is None:
         return NOT_INTERNAL
-    return {"$or": [NOT_INTERNAL, {f"metadata.{AGENT_ID}": {"$in": [None, "", sub_agent]}}]}
+    return {"$or": [NOT_INTERNAL, _names(sub_agent)]}
+
+
+def internal_to(sub_agent: str) -> dict[str, Any]:
+    """The condition for the rows that the main agent does not see, and this sub-agent does."""
+    return {**ONLY_INTERNAL, **_names(sub_agent)}
+
+
+def _names(sub_agent: str) -> dict[str, Any]:
+    return {f"metadata.{AGENT_ID}": {"$in": [None, "", sub_agent]}}
+
+
+def of_session(owner_key: str, session_id: str) -> dict[str, Any]:
+    """The condition for what belongs to a session: texts, so that nothing that one is called can be an operator."""
+    return {"owner_key": {"$eq": owner_key}, "session_id": {"$eq": session_id}}
+
+
+def containing(text: str) -> dict[str, str]:
+    """The condition for a text that has this one in it, whatever the case."""
+    # A pattern ends at a NUL, so that is written as what stands for it.
+    return {"$regex": re.escape(text).replace("\x00", r"\x00"), "$options": "i"}
 
 
 def origin_of(row: Row) -> RunOrigin | None:

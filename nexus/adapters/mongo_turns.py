@@ -7,7 +7,6 @@ Rules of this module, beside those of `nexus.adapters.mongo`:
 - What is changed is set field by field in one operation, so that of two who change a turn neither undoes the other.
 """
 
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -16,6 +15,7 @@ from pymongo import DESCENDING, ReturnDocument
 from pymongo.errors import BulkWriteError
 
 from nexus.adapters.mongo_calls import Calls, completed
+from nexus.adapters.mongo_schema import containing, of_session
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
 from nexus.core.ports.turns import LONGEST_SEARCHED, OVERTAKEN_AT_MOST
@@ -71,20 +71,20 @@ class MongoTurns:
     @completed
     async def latest_turn(self, owner_key: str, session_id: str) -> Row | None:
         """The turn with the highest number."""
-        row: Row | None = await self._turns.find_one(_of(owner_key, session_id), _HEADER, sort=_HIGHEST_FIRST)
+        row: Row | None = await self._turns.find_one(of_session(owner_key, session_id), _HEADER, sort=_HIGHEST_FIRST)
         return row
 
     @completed
     async def find_turn(self, owner_key: str, session_id: str, turn_number: int) -> Row | None:
         """The turn with that number."""
-        query = {**_of(owner_key, session_id), "turn_number": {"$eq": turn_number}}
+        query = {**of_session(owner_key, session_id), "turn_number": {"$eq": turn_number}}
         row: Row | None = await self._turns.find_one(query, _WHOLE)
         return row
 
     @completed
     async def turns_of_runs(self, owner_key: str, session_id: str, run_ids: Sequence[str]) -> list[Row]:
         """The turns of these runs, in any order."""
-        query = {**_of(owner_key, session_id), "run_id": {"$in": list(run_ids)}}
+        query = {**of_session(owner_key, session_id), "run_id": {"$in": list(run_ids)}}
         rows: list[Row] = await self._turns.find(query, _HEADER).to_list(None)
         return rows
 
@@ -100,7 +100,7 @@ class MongoTurns:
         whole: bool = False,
     ) -> list[Row]:
         """Up to `limit` turns, the highest number first."""
-        query: dict[str, Any] = _of(owner_key, session_id)
+        query: dict[str, Any] = of_session(owner_key, session_id)
         if before is not None:
             query["turn_number"] = {"$lt": before}
         if without_runs:
@@ -112,20 +112,18 @@ class MongoTurns:
         """Up to `limit` turns with `text` in a summary or an insight; the highest number first."""
         if len(text) > LONGEST_SEARCHED:
             raise StoreRejectedError(f"no text of more than {LONGEST_SEARCHED} characters can be searched for")
-        # A pattern ends at a NUL, so that is written as what stands for it.
-        literal = {"$regex": re.escape(text).replace("\x00", r"\x00"), "$options": "i"}
-        query = {**_of(owner_key, session_id), "$or": [{place: literal} for place in _SEARCHED]}
+        query = {**of_session(owner_key, session_id), "$or": [{place: containing(text)} for place in _SEARCHED]}
         return await self._find(query, _SHORT, limit)
 
     @completed
     async def count_turns(self, owner_key: str, session_id: str) -> int:
         """How many turns the session has."""
-        return int(await self._turns.count_documents(_of(owner_key, session_id)))
+        return int(await self._turns.count_documents(of_session(owner_key, session_id)))
 
     @completed
     async def delete_turns(self, owner_key: str, session_id: str) -> int:
         """Forget the session's turns. Returns how many there were."""
-        return int((await self._turns.delete_many(_of(owner_key, session_id))).deleted_count)
+        return int((await self._turns.delete_many(of_session(owner_key, session_id))).deleted_count)
 
     @completed
     async def update_turn(
@@ -133,7 +131,7 @@ class MongoTurns:
     ) -> bool:
         """Set these fields, if those in `seen` still have these values."""
         unchanged = {name: {"$eq": value} for name, value in seen.items()}
-        query = {**_of(owner_key, session_id), "turn_number": {"$eq": turn_number}, **unchanged}
+        query = {**of_session(owner_key, session_id), "turn_number": {"$eq": turn_number}, **unchanged}
         return bool((await self._turns.update_one(query, {"$set": dict(changes)})).matched_count)
 
     @completed
@@ -148,7 +146,7 @@ class MongoTurns:
         message_id: str | None = None,
     ) -> bool:
         """Set these fields of the run's turn, and `unless_due` where `close` is not due on it."""
-        query = {**_of(owner_key, session_id), "run_id": {"$eq": run_id}}
+        query = {**of_session(owner_key, session_id), "run_id": {"$eq": run_id}}
         if message_id is not None:
             query["messages"] = {"$ne": message_id}
         if unless_due:
@@ -164,7 +162,7 @@ class MongoTurns:
     ) -> int:
         """Set these fields of the turns with a lower number that are not over, and have them due by then."""
         earlier = {"$gte": before - OVERTAKEN_AT_MOST, "$lt": before}
-        query = {**_of(owner_key, session_id), "turn_number": earlier, "status": {"$nin": _OVER}}
+        query = {**of_session(owner_key, session_id), "turn_number": earlier, "status": {"$nin": _OVER}}
         change = {"$set": dict(changes), "$min": {"due_at": due_by}}
         return int((await self._turns.update_many(query, change)).matched_count)
 
@@ -184,7 +182,3 @@ class MongoTurns:
         cursor = self._turns.find(query, projection).sort(_HIGHEST_FIRST).limit(limit)
         rows: list[Row] = await cursor.batch_size(limit + 1).to_list(limit)
         return rows
-
-
-def _of(owner_key: str, session_id: str) -> dict[str, Any]:
-    return {"owner_key": {"$eq": owner_key}, "session_id": {"$eq": session_id}}

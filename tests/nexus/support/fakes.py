@@ -6,11 +6,15 @@ from typing import Any
 
 import bson
 
+from nexus.adapters.mongo_ids import id_text
 from nexus.adapters.mongo_schema import origin_of
-from nexus.core.errors import StoreUnavailableError
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import utc_now
 from nexus.core.ports import Row, RunOrigin
+from nexus.core.ports.memory import LONGEST_QUERY
+from nexus.core.working_memory import Tail, is_object_id
 from nexus.services.context.clock import parse_moment
+from tests.nexus.support.fake_memory import FakeMemoryStore, holds
 from tests.nexus.support.fake_turns import FakeTurns
 from tests.nexus.support.stored import stored
 
@@ -37,16 +41,21 @@ class FakeStore:
         self.said_at: dict[str, datetime] = {}
         self.calls: list[str] = []
         self.turns = FakeTurns(self._ask)
+        self.memory = FakeMemoryStore(self._ask)
 
     def plant(self, collection: str, documents: Sequence[Row]) -> None:
         """Store documents as somebody else would: whatever they are."""
         if collection == "tools":
             self.tools |= {document["name"]: document["definition"] for document in documents}
             return
+        if collection in self.memory.rows:
+            self.memory.rows[collection] += map(stored, documents)
+            return
         if collection == "turns":
             self.turns.rows += map(stored, documents)
             return
-        getattr(self, collection).extend({"_id": str(bson.ObjectId()), **document} for document in documents)
+        planted = ({"_id": bson.ObjectId(), **document} for document in documents)
+        getattr(self, collection).extend({**document, "_id": id_text(document["_id"])} for document in planted)
 
     async def prepare(self) -> None:
         """There are no indexes to make."""
@@ -99,6 +108,44 @@ class FakeStore:
         self._ask("session_messages")
         of_session = [row for row in self._of(owner_key) if row.get("session_id") == session_id]
         return [dict(row) for row in of_session if _is_seen_by(sub_agent, row)][skip : skip + limit]
+
+    async def tail_messages(
+        self,
+        owner_key: str,
+        session_id: str,
+        tail: Tail,
+        *,
+        limit: int,
+        skip: int = 0,
+        oldest_first: bool = False,
+        sub_agent: str | None = None,
+    ) -> list[Row]:
+        """Up to `limit` rows of a session that the tail includes, whole, in the order in which they were stored."""
+        self._ask("tail_messages")
+        found = [
+            row
+            for row in self._of(owner_key)
+            if row.get("session_id") == session_id
+            and (_is_seen_by(sub_agent, row) if _is_internal(row) else tail.includes(row["_id"]))
+        ]
+        found.sort(key=lambda row: (is_object_id(row["_id"]), row["_id"]), reverse=not oldest_first)
+        return [dict(row) for row in found[skip : skip + limit]]
+
+    async def messages_of_ids(self, owner_key: str, row_ids: Sequence[str]) -> list[Row]:
+        """The rows with these `_id`s, whole and in any order."""
+        self._ask("messages_of_ids")
+        wanted = frozenset(row_ids)
+        return [dict(row) for row in self._of(owner_key) if row["_id"] in wanted]
+
+    async def search_messages(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
+        """Up to `limit` rows of a session whose content has `text` in it, newest first."""
+        self._ask("search_messages")
+        if len(text) > LONGEST_QUERY:
+            raise StoreRejectedError(f"no text of more than {LONGEST_QUERY} characters can be searched for")
+        stored({"text": text})
+        of_session = [row for row in self._of(owner_key) if row.get("session_id") == session_id]
+        found = [row for row in of_session if not _is_internal(row) and holds(row.get("content"), text)]
+        return [dict(row) for row in found[:limit]]
 
     async def run_messages(self, owner_key: str, run_id: str, *, limit: int, skip: int = 0) -> list[Row]:
         """Up to `limit` rows of a run after the newest `skip`, whole, newest first, of any role."""

@@ -1,0 +1,118 @@
+"""The details of working memory in MongoDB: one document a version (CONTRACT §7)."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from inspect import isawaitable
+from typing import Any, Final
+
+from pymongo import ASCENDING, DESCENDING
+from pymongo.errors import BulkWriteError
+
+from nexus.adapters.mongo_calls import Calls, completed
+from nexus.adapters.mongo_schema import containing, of_session
+from nexus.core.errors import StoreRejectedError
+from nexus.core.ports import Row
+from nexus.core.ports.memory import LONGEST_QUERY
+
+_WHOLE: Final = {"_id": 0}
+_HEADER: Final = {**_WHOLE, "content": 0}
+_PLACE: Final = {"name": 1, "version": 1, "updated_at": 1}
+_IN_ORDER: Final = [("name", ASCENDING), ("version", ASCENDING)]
+_NEWEST_FIRST: Final = [("version", DESCENDING)]
+# By the whole of the index, and backwards: so the server goes from name to name and passes over older versions.
+_BACKWARDS: Final = dict.fromkeys(("owner_key", "session_id", "name", "version"), DESCENDING)
+_DUPLICATE: Final = 11000
+
+
+class MongoDetails:
+    """The details of `nexus.core.ports.memory.MemoryStore` on a collection.
+
+    Args:
+        details: the collection, of motor or of pymongo's asyncio client.
+        calls: through which the client is called.
+        prepared: returns once the indexes are made.
+    """
+
+    def __init__(self, details: Any, calls: Calls, prepared: Callable[[], Awaitable[None]]) -> None:
+        self.calls = calls
+        self._details = details
+        self._prepared = prepared
+
+    @completed
+    async def insert_details(self, details: Sequence[Row]) -> int:
+        """Keep these up to the first whose name and version are taken. Returns how many were kept."""
+        if not details:
+            return 0
+        await self._prepared()
+        try:
+            await self._details.insert_many([dict(detail) for detail in details])
+        except BulkWriteError as error:
+            faults = error.details.get("writeErrors") or [{}]
+            if faults[0].get("code") != _DUPLICATE:
+                raise
+            return int(error.details["nInserted"])
+        return len(details)
+
+    @completed
+    async def list_details(self, owner_key: str, session_id: str) -> list[Row]:
+        """The newest version of each detail, by name, without `content`."""
+        newest = [
+            {"$match": of_session(owner_key, session_id)},
+            {"$sort": _BACKWARDS},
+            {"$group": {"_id": "$name", "newest": {"$first": "$$ROOT"}}},
+            {"$replaceRoot": {"newRoot": "$newest"}},
+            {"$project": _HEADER},
+        ]
+        return sorted(await self._aggregated(newest), key=lambda detail: detail["name"])
+
+    @completed
+    async def find_detail(
+        self, owner_key: str, session_id: str, name: str, *, version: int | None = None
+    ) -> Row | None:
+        """That version of the detail; its newest where none is named."""
+        query: dict[str, Any] = {**of_session(owner_key, session_id), "name": {"$eq": name}}
+        if version is not None:
+            query["version"] = {"$eq": version}
+        row: Row | None = await self._details.find_one(query, _WHOLE, sort=_NEWEST_FIRST)
+        return row
+
+    @completed
+    async def detail_versions(
+        self, owner_key: str, session_id: str, *, limit: int, after: tuple[str, int] | None = None
+    ) -> list[Row]:
+        """Up to `limit` versions, whole, by name and then by version."""
+        session = of_session(owner_key, session_id)
+        if after is None:
+            return await self._in_order(session, limit)
+        name, version = after
+        found = await self._in_order({**session, "name": {"$eq": name}, "version": {"$gt": version}}, limit)
+        if len(found) < limit:
+            found += await self._in_order({**session, "name": {"$gt": name}}, limit - len(found))
+        return found
+
+    @completed
+    async def search_details(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
+        """Up to `limit` details whose content has `text` in it, whole, the last written first."""
+        if len(text) > LONGEST_QUERY:
+            raise StoreRejectedError(f"no text of more than {LONGEST_QUERY} characters can be searched for")
+        session = of_session(owner_key, session_id)
+        newest: dict[str, Row] = {}
+        for header in await self._details.find({**session, "content": containing(text)}, _PLACE).to_list(None):
+            known = newest.get(header["name"])
+            if known is None or known["version"] < header["version"]:
+                newest[header["name"]] = header
+        last_first = sorted(newest.values(), key=lambda each: (each["updated_at"], each["_id"]), reverse=True)
+        ids = [header["_id"] for header in last_first[:limit]]
+        rows = await self._details.find({"_id": {"$in": ids}, **session}).to_list(None)
+        found = {row.pop("_id"): row for row in rows}
+        return [found[each] for each in ids if each in found]
+
+    async def _aggregated(self, pipeline: Sequence[Row]) -> list[Row]:
+        cursor = self._details.aggregate(pipeline)
+        # Of pymongo's asyncio client it is a coroutine that gives the cursor; of motor the cursor.
+        found: list[Row] = await (await cursor if isawaitable(cursor) else cursor).to_list(None)
+        return found
+
+    async def _in_order(self, query: Row, limit: int) -> list[Row]:
+        cursor = self._details.find(query, _WHOLE).sort(_IN_ORDER).limit(limit)
+        found: list[Row] = await cursor.batch_size(limit + 1).to_list(limit)
+        return found

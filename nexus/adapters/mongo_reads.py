@@ -1,0 +1,131 @@
+"""How recorded messages are read from MongoDB (CONTRACT §2)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from nexus.adapters.mongo_calls import Calls, completed
+from nexus.adapters.mongo_ids import id_text
+from nexus.adapters.mongo_messages import MongoMessages
+from nexus.adapters.mongo_schema import (
+    HEADER,
+    NOT_INTERNAL,
+    NOT_SHOWN,
+    OF_SESSION,
+    OLDEST_FIRST,
+    ORIGIN,
+    containing,
+    of_session,
+    origin_of,
+    seen_by,
+)
+from nexus.adapters.mongo_tail import MongoTail
+from nexus.core.errors import StoreRejectedError
+from nexus.core.ports import Row, RunOrigin
+from nexus.core.ports.memory import LONGEST_QUERY
+from nexus.core.working_memory import Tail
+
+
+class MongoReads:
+    """The reads of `nexus.core.ports.MessageStore`.
+
+    Args:
+        messages: the collection, of motor or of pymongo's asyncio client.
+        calls: through which the client is called.
+    """
+
+    def __init__(self, messages: Any, calls: Calls) -> None:
+        self.calls = calls
+        self._messages = messages
+        self._rows = MongoMessages(messages)
+
+    @completed
+    async def newest_messages(
+        self, owner_key: str, *, limit: int, skip: int = 0, excerpt_chars: int | None = None
+    ) -> list[Row]:
+        """Up to `limit` rows after the newest `skip`, newest first, of any role but tools, system and commands."""
+        query = {"owner_key": {"$eq": owner_key}, "role": {"$nin": NOT_SHOWN}, **NOT_INTERNAL}
+        return await self._rows.newest(query, limit=limit, skip=skip, excerpt_chars=excerpt_chars)
+
+    @completed
+    async def all_messages(self, owner_key: str, *, limit: int) -> list[Row]:
+        """Up to `limit` rows of every role, whole, newest first."""
+        return await self._rows.newest({"owner_key": {"$eq": owner_key}}, limit=limit)
+
+    @completed
+    async def messages_of_runs(
+        self, owner_key: str, run_ids: Sequence[str], *, limit: int, excerpt_chars: int | None = None
+    ) -> list[Row]:
+        """Up to `limit` rows of these runs, newest first, without those of tools, system and commands."""
+        query = {"owner_key": {"$eq": owner_key}, "run_id": {"$in": list(run_ids)}, "role": {"$nin": NOT_SHOWN}}
+        return await self._rows.newest(query, limit=limit, excerpt_chars=excerpt_chars)
+
+    @completed
+    async def find_message(self, owner_key: str, message_id: str) -> Row | None:
+        """The row with that `id`, without its content."""
+        query = {"owner_key": {"$eq": owner_key}, "id": {"$eq": message_id}}
+        row: Row | None = await self._messages.find_one(query, HEADER)
+        return {**row, "_id": id_text(row["_id"])} if row else None
+
+    @completed
+    async def session_messages(
+        self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, sub_agent: str | None = None
+    ) -> list[Row]:
+        """Up to `limit` rows of a session after the newest `skip`, whole, newest first, of any role."""
+        query = {**of_session(owner_key, session_id), **seen_by(sub_agent)}
+        # Where thousands of the newest rows are not shown, no index does better than another in the server's trials. It
+        # takes the owner's then, and what it remembers of that has it hold trials again for every other session.
+        return await self._rows.newest(query, limit=limit, skip=skip, index=OF_SESSION)
+
+    @completed
+    async def tail_messages(
+        self,
+        owner_key: str,
+        session_id: str,
+        tail: Tail,
+        *,
+        limit: int,
+        skip: int = 0,
+        oldest_first: bool = False,
+        sub_agent: str | None = None,
+    ) -> list[Row]:
+        """Up to `limit` rows of a session that the tail includes, whole, in the order in which they were stored."""
+        rows = MongoTail(self._rows, owner_key, session_id, tail, oldest_first=oldest_first)
+        return await rows.read(limit=limit, skip=skip, sub_agent=sub_agent)
+
+    @completed
+    async def messages_of_ids(self, owner_key: str, row_ids: Sequence[str]) -> list[Row]:
+        """The rows with these `_id`s, whole and in any order."""
+        return await self._rows.of_ids(owner_key, row_ids)
+
+    @completed
+    async def search_messages(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
+        """Up to `limit` rows of a session whose content has `text` in it, newest first."""
+        if len(text) > LONGEST_QUERY:
+            raise StoreRejectedError(f"no text of more than {LONGEST_QUERY} characters can be searched for")
+        query = {**of_session(owner_key, session_id), **NOT_INTERNAL, "content": containing(text)}
+        return await self._rows.newest(query, limit=limit, index=OF_SESSION)
+
+    @completed
+    async def run_messages(self, owner_key: str, run_id: str, *, limit: int, skip: int = 0) -> list[Row]:
+        """Up to `limit` rows of a run after the newest `skip`, whole, newest first, of any role."""
+        query = {"owner_key": {"$eq": owner_key}, "run_id": {"$eq": run_id}}
+        return await self._rows.newest(query, limit=limit, skip=skip)
+
+    @completed
+    async def first_input(self, owner_key: str, session_id: str) -> Row | None:
+        """The oldest row of role HUMAN in a session that is not internal to a sub-agent, whole."""
+        query = {**of_session(owner_key, session_id), "role": "HUMAN", **NOT_INTERNAL}
+        return await self._rows.oldest(query, index=OF_SESSION)
+
+    @completed
+    async def run_input(self, owner_key: str, run_id: str) -> Row | None:
+        """The oldest row of role HUMAN of a run that is not internal to a sub-agent, whole."""
+        of_run = {"owner_key": {"$eq": owner_key}, "run_id": {"$eq": run_id}}
+        return await self._rows.oldest({**of_run, "role": "HUMAN", **NOT_INTERNAL})
+
+    @completed
+    async def find_origin(self, owner_key: str, run_id: str) -> RunOrigin | None:
+        """Where the run's human input was recorded."""
+        query = {"owner_key": {"$eq": owner_key}, "run_id": {"$eq": run_id}, "role": "HUMAN"}
+        row: Row | None = await self._messages.find_one(query, ORIGIN, sort=OLDEST_FIRST)
+        return origin_of(row or {})
