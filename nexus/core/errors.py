@@ -9,6 +9,7 @@
     ├── StoreUnavailableError    the document store did not answer, or not in time
     ├── StoreRejectedError       the document store will never accept this document
     ├── TurnNotFoundError        a session has no turn with that number
+    ├── CallRefusedError         a tool's call that is not done: says why, and what is allowed
     ├── ModelUnavailableError    the language model could not be reached, refused, or did not answer in time
     └── PromptTooLongError       the language model says that the prompt does not fit
 
@@ -94,6 +95,10 @@ class TurnNotFoundError(NexusError):
 
     def __init__(self, turn_number: int) -> None:
         super().__init__(f"Turn {turn_number} not found")
+
+
+class CallRefusedError(NexusError):
+    """A tool's call that is not done, and has changed nothing. The text is for the model: why, and what is allowed."""
 
 
 class ModelUnavailableError(NexusError):

@@ -1,12 +1,11 @@
 """Building the context of a request in time, for as long as its lease is held (CONTRACT §1.4, §1.5)."""
 
 import time
-from typing import Final
 
 import anyio
 import structlog
 
-from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError
+from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.metrics import DeadLetterCause, Metrics, Stage
 from nexus.core.models import Message
 from nexus.core.ports import Acquired, RequestLedger
@@ -14,14 +13,12 @@ from nexus.services.asks import Ask, RequestSettings
 from nexus.services.burying import Burying
 from nexus.services.context.builder import ContextBuilder
 from nexus.services.context.request import deadline_ms
+from nexus.services.leases import held
 
 _log = structlog.get_logger(__name__)
 
-_RELEASE_S: Final = 1.0
 # What is left of a deadline to say that it cannot be kept: so long, but no more than this part of it.
 _TELLING_S, _TELLING = 0.15, 0.05
-# How often a lease is renewed, in leases.
-_RENEWED: Final = 0.25
 
 
 class Building:
@@ -46,15 +43,8 @@ class Building:
 
         The lease is renewed meanwhile, and given back should the service stop.
         """
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._keep_lease, claim)
-            try:
-                built = await self._build(ask, message, claim)
-            except anyio.get_cancelled_exc_class():
-                await self._release(claim)
-                raise
-            tasks.cancel_scope.cancel()
-        return built
+        async with held(self._ledger, claim, self._settings):
+            return await self._build(ask, message, claim)
 
     async def _build(self, ask: Ask, message: Message, claim: Acquired) -> tuple[bytes, ErrorCode | None]:
         """The encoded answer, and its code when it is an error."""
@@ -83,18 +73,3 @@ class Building:
                 return await self._builder.handle_build_request(message, budget_s=left_s, timings_ms=timings_ms)
         reason = f"metadata.deadline_ms: the {allowed_ms} ms have passed"
         raise RequestError(ErrorCode.DEADLINE_EXCEEDED, reason)
-
-    async def _keep_lease(self, claim: Acquired) -> None:
-        while True:
-            await anyio.sleep(self._settings.lease_ms / 1_000 * _RENEWED)
-            try:
-                await self._ledger.renew(claim, self._settings.granted_ms)
-            except BusUnavailableError as error:
-                _log.warning("lease_not_renewed", request_id=claim.key, reason=str(error))
-
-    async def _release(self, claim: Acquired) -> None:
-        try:
-            with anyio.move_on_after(_RELEASE_S, shield=True):
-                await self._ledger.release(claim)
-        except BusUnavailableError as error:
-            _log.warning("lease_not_released", request_id=claim.key, reason=str(error))
