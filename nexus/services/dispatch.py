@@ -30,6 +30,7 @@ from nexus.services.burying import Burying
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests import RequestService
 from nexus.services.session_states import SessionStates
+from nexus.services.tool_calls import MOST_CALLS, ToolCallService
 from nexus.services.tool_catalog import ToolCatalog
 
 _log = structlog.get_logger(__name__)
@@ -49,8 +50,14 @@ class _Fault:
     message_id: str = ""
 
 
-def work(max_in_flight: int) -> tuple[Work, ...]:
-    """What the replicas share out among themselves. Tools are stored by one, and heard of by all."""
+def work(max_in_flight: int, *, tool_calls: bool = False) -> tuple[Work, ...]:
+    """What the replicas share out among themselves. Tools are stored by one, and heard of by all.
+
+    Args:
+        max_in_flight: requests that one of them has in hand at once.
+        tool_calls: whether there are tools of our own to be called.
+    """
+    calls = (Work(Topics.TOOLS_REQUESTS, MOST_CALLS),) if tool_calls else ()
     return (
         Work(Topics.CONTEXT_BUILD_REQUEST, max_in_flight, sheds=True),
         Work(Topics.LLM_RESULTS, _MOST_RESULTS),
@@ -58,6 +65,7 @@ def work(max_in_flight: int) -> tuple[Work, ...]:
         Work(Topics.TOOLS_REGISTER, _MOST_TOOLS),
         Work(Topics.TOOLS_UNREGISTER, _MOST_TOOLS),
         Work(Topics.SESSION_STATE, _MOST_STATES),
+        *calls,
     )
 
 
@@ -68,6 +76,7 @@ class Dispatcher:
         bus, requests, persistence, catalog, states, burying: whom it hands them to.
         reload: reads the stored settings again.
         settings: limits and keys.
+        tool_calls: does calls of our own tools; None where there are none.
     """
 
     def __init__(  # noqa: PLR0917  # one for each part
@@ -80,6 +89,7 @@ class Dispatcher:
         burying: Burying,
         reload: Callable[[], Awaitable[None]],
         settings: RequestSettings,
+        tool_calls: ToolCallService | None = None,
     ) -> None:
         self._bus = bus
         self._requests = requests
@@ -89,6 +99,7 @@ class Dispatcher:
         self._burying = burying
         self._reload = reload
         self._settings = settings
+        self._tool_calls = tool_calls
         self._later = Later()
         self._reload_wanted = anyio.Event()
         self._tasks = anyio.create_task_group()
@@ -122,6 +133,8 @@ class Dispatcher:
 
     def _dispatch(self, delivery: Delivery) -> _Fault | None:
         """Everything but requests. Says why it cannot be used, if so."""
+        if delivery.topic == Topics.TOOLS_REQUESTS:
+            return self._call(delivery)
         if delivery.deliveries > MOST_DELIVERIES:
             return _Fault(handed_out_too_often(delivery), DeadLetterCause.POISON)
         settings = self._settings
@@ -132,6 +145,12 @@ class Dispatcher:
         except UnreadablePayloadError as error:
             return _Fault(str(error), DeadLetterCause.UNREADABLE)
         return self._hand_on(delivery, message)
+
+    def _call(self, delivery: Delivery) -> _Fault | None:
+        """A message on a topic that others share, where most is none of ours."""
+        if self._tool_calls is None or self._tool_calls.offer(delivery):
+            return None
+        return _Fault("too many calls of tools are waiting", DeadLetterCause.BACKLOG)
 
     def _hand_on(self, delivery: Delivery, message: Message) -> _Fault | None:
         match delivery.topic:
