@@ -39,6 +39,7 @@ coverage: $(READY) ## the tests, with the share of lines and branches they reach
 
 bench: $(READY) ## what the pure part costs, as ratios, and what remembered turns cost in tokens
 	@$(BIN)/python benchmarks/assembly.py
+	@$(BIN)/python -m benchmarks.tokens
 	@$(BIN)/python -m benchmarks.agent
 	@$(BIN)/python -m benchmarks.turns
 
