@@ -1,0 +1,159 @@
+"""Calls of the memory tools are checked before anything is done (CONTRACT §7)."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nexus.core.ports.memory import LONGEST_QUERY
+from nexus.tools.memory_calls import (
+    CompactHistory,
+    ReadDetail,
+    SearchMemory,
+    UpdateOverview,
+    WriteDetail,
+    read_call,
+)
+from nexus.tools.memory_tools import MEMORY_TOOLS, MemoryLimits
+
+COMPACT: dict[str, Any] = {"target": "all", "strategy": "summarize"}
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+KEYS = st.sampled_from(["target", "strategy", "keep_recent", "content", "base_revision", "name", "query", "x"])
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "call"),
+    [
+        ("compact_history", COMPACT, CompactHistory("all", "summarize", 5)),
+        ("compact_history", COMPACT | {"keep_recent": 0}, CompactHistory("all", "summarize", 0)),
+        ("compact_history", COMPACT | {"keep_recent": 5.0}, CompactHistory("all", "summarize", 5)),
+        ("compact_history", COMPACT | {"keep_recent": 1_000}, CompactHistory("all", "summarize", 1_000)),
+        ("compact_history", COMPACT | {"keep_recent": None}, CompactHistory("all", "summarize", 5)),
+        ("update_working_memory", {"content": " # a\n"}, UpdateOverview(" # a\n", None)),
+        ("update_working_memory", {"content": "a", "base_revision": 0}, UpdateOverview("a", 0)),
+        ("write_memory_detail", {"name": "a b", "content": "字\n"}, WriteDetail("a b", "字\n")),
+        ("read_memory_detail", {"name": "compaction-0001"}, ReadDetail("compaction-0001", 0)),
+        ("read_memory_detail", {"name": "a", "from_character": 7}, ReadDetail("a", 7)),
+        ("search_memory", {"query": "  Porto "}, SearchMemory("Porto")),
+        ("search_memory", {"query": "🙂" * LONGEST_QUERY}, SearchMemory("🙂" * LONGEST_QUERY)),
+    ],
+)
+def test_good_calls(name: str, args: dict[str, Any], call: object) -> None:
+    """An object and its JSON text are the same call; what is left out has its default."""
+    assert read_call(name, args) == call
+    assert read_call(name, json.dumps(args)) == call
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "reason"),
+    [
+        (
+            "compact_history",
+            COMPACT | {"target": "everything"},
+            "target: 'everything' is unknown; allowed: conversation, tools, all",
+        ),
+        ("compact_history", COMPACT | {"target": 7}, "target: 7 is unknown; allowed: conversation, tools, all"),
+        ("compact_history", {"strategy": "archive"}, "target: is needed; allowed: conversation, tools, all"),
+        ("compact_history", {"target": "all"}, "strategy: is needed; allowed: summarize, archive"),
+        ("compact_history", None, "target: is needed; allowed: conversation, tools, all"),
+        ("compact_history", "", "target: is needed; allowed: conversation, tools, all"),
+        (
+            "compact_history",
+            COMPACT | {"keep_recent": -1},
+            "keep_recent: -1 is not allowed; a whole number from 0 to 1000 is",
+        ),
+        (
+            "compact_history",
+            COMPACT | {"keep_last": 5},
+            "args: 'keep_last' is unknown; allowed: target, strategy, keep_recent",
+        ),
+        ("update_working_memory", {}, "content: is needed, a text"),
+        ("update_working_memory", {"content": " \n"}, "content: is empty; a text with something in it is needed"),
+        ("update_working_memory", {"content": {"a": 1}}, "content: a JSON object is none; a text is needed"),
+        (
+            "update_working_memory",
+            {"content": "a", "base_revision": "3"},
+            "base_revision: '3' is not allowed; a whole number from 0 to 9007199254740991 is",
+        ),
+        (
+            "update_working_memory",
+            {"content": "ab\ud800"},
+            "content: half a surrogate pair at place 3 cannot be kept; leave it out",
+        ),
+        (
+            "write_memory_detail",
+            {"name": "a", "content": "\x00"},
+            "content: a NUL at place 1 cannot be kept; leave it out",
+        ),
+        (
+            "write_memory_detail",
+            {"name": "Compaction-0007", "content": "a"},
+            "name: 'Compaction-0007' is one that archives have, which nobody writes to; take another name",
+        ),
+        ("search_memory", {"query": "   "}, "query: is empty; a text with something in it is needed"),
+        (
+            "search_memory",
+            {"query": "x" * 251},
+            "query: 251 characters, at most 250 are allowed; a rare word is enough",
+        ),
+        ("search_memory", "[1]", "args: a JSON array is none; a JSON object is needed"),
+        ("search_memory", 5, "args: 5 is none; a JSON object is needed"),
+        ("search_memory", '{"query": NaN}', "args: not JSON: NaN is no number; a JSON object is needed"),
+        ("search_memory", "[" * 100_000, "args: nested too deep; a JSON object is needed"),
+    ],
+)
+def test_bad_calls(name: str, args: Any, reason: str) -> None:
+    """The error says what is wrong, where, and what is allowed."""
+    with pytest.raises(ValueError, match=r"^.") as raised:
+        read_call(name, args)
+    assert str(raised.value) == reason
+
+
+@pytest.mark.parametrize("keep", [-1, True, False, "5", "5x", 1e9, 1_001, 5.5, float("nan"), float("inf"), 10**400, []])
+def test_no_number_of_messages(keep: Any) -> None:
+    """A number of messages is a whole one, from 0 to 1000."""
+    with pytest.raises(ValueError, match=r"^keep_recent: .{1,60} is not allowed; a whole number from 0 to 1000 is$"):
+        read_call("compact_history", COMPACT | {"keep_recent": keep})
+
+
+@pytest.mark.parametrize(
+    ("tool", "most"), [("update_working_memory", "overview_max_bytes"), ("write_memory_detail", "detail_max_bytes")]
+)
+def test_how_large_a_text_may_be(tool: str, most: str) -> None:
+    """It is counted in bytes, and the error says how many they were and may be."""
+    limits = MemoryLimits(**{most: 6_000})
+    named = {"name": "a"} if tool == "write_memory_detail" else {}
+    read_call(tool, {**named, "content": "字" * 2_000}, limits)
+    with pytest.raises(ValueError, match=r"^content: 6003 bytes, at most 6000 are allowed; "):
+        read_call(tool, {**named, "content": "字" * 2_001}, limits)
+
+
+def test_an_unknown_tool() -> None:
+    """There are five."""
+    with pytest.raises(ValueError, match=r"^name: 'rm' is unknown; allowed: compact_history, read_memory_detail, "):
+        read_call("rm", {})
+
+
+def test_half_a_surrogate_pair_in_json_text() -> None:
+    r"""A model may spell one as `\ud83d` in the text of its arguments."""
+    with pytest.raises(ValueError, match=r"^query: half a surrogate pair at place 2"):
+        read_call("search_memory", '{"query": "a\\ud83d"}')
+
+
+@given(st.sampled_from(sorted(MEMORY_TOOLS)), JSON | st.dictionaries(KEYS, JSON) | st.text())
+def test_whatever_is_given(name: str, args: Any) -> None:
+    """Anything is a call, or an error that can be shown; never anything else."""
+    fault = ""
+    try:
+        call = read_call(name, args)
+        assert not isinstance(call, CompactHistory) or 0 <= call.keep_recent <= 1_000
+    except ValueError as error:
+        fault = str(error)
+    assert len(fault.encode()) < 1_000
