@@ -1,11 +1,13 @@
 """The bundled tokenizer: exact, by itself, and loaded once."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import quicktok  # type: ignore[import-untyped]  # it comes without types
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -39,6 +41,15 @@ threads = [threading.Thread(target=count) for _ in range(8)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
 print(len(found), {count for count, _ in found}, len({id(vocabulary) for _, vocabulary in found}))
+"""
+UNREADABLE = """
+from nexus.adapters.tokenizer import open_tokenizer
+from nexus.core.errors import ConfigError
+
+try:
+    open_tokenizer("o200k_base").load()
+except ConfigError as error:
+    print(error)
 """
 WITHOUT_A_NETWORK = """
 import sys
@@ -102,6 +113,17 @@ def test_nothing_is_fetched(tmp_path: Path) -> None:
         (tmp_path / f"{name}.vocab").write_bytes(b"nonsense")
     nowhere = {"HOME": str(tmp_path), "QUICKTOK_DATA": str(tmp_path)}
     assert run(WITHOUT_A_NETWORK, **nowhere) == "2 2 2 2 2"
+
+
+def test_a_package_without_its_vocabularies(tmp_path: Path) -> None:
+    """What is wrong is told as a matter of configuration, and no other place is looked at."""
+    package = Path(quicktok.__file__).parent
+    shutil.copytree(package, tmp_path / "quicktok", ignore=shutil.ignore_patterns("o200k.*"))
+    (tmp_path / "home").mkdir()
+    for file in (package / "data").glob("o200k*"):
+        shutil.copy(file, tmp_path / "home" / file.name)
+    said = run(UNREADABLE, PYTHONPATH=str(tmp_path), QUICKTOK_DATA=str(tmp_path / "home"))
+    assert said.startswith("memory.tokenizer: o200k_base cannot be read, install quicktok-v1 anew (")
 
 
 def test_loading_twice() -> None:
