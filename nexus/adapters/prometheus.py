@@ -39,6 +39,11 @@ _TURNS: Final = {
     Event.SUMMARY_DELAYED: "model_away",
     Event.SUMMARY_REFUSED: "nonsense",
 }
+_COMPACTIONS: Final = {
+    Event.COMPACTION_REFINED: "refined",
+    Event.REFINING_DELAYED: "model_away",
+    Event.REFINING_REFUSED: "nonsense",
+}
 _EVENTS: Final = {
     Event.LEASE_TAKEN_OVER: ("nexus_leases_taken_over", "Requests acquired that another replica had not finished."),
     Event.ANSWER_UNHEARD: ("nexus_answers_unheard", "Answers published to which nobody was subscribed."),
@@ -69,6 +74,8 @@ class PrometheusMetrics:
         self._events |= {event: states.labels(result) for event, result in _STATES.items()}
         turns = Counter("nexus_turns", "Turns by what became of them.", ["result"], registry=registry)
         self._events |= {event: turns.labels(result) for event, result in _TURNS.items()}
+        compactions = Counter("nexus_compactions", "Compactions by what became of them.", ["result"], registry=registry)
+        self._events |= {event: compactions.labels(result) for event, result in _COMPACTIONS.items()}
         outcomes = (_SUCCESS, *(code.value for code in ErrorCode))
         self._outcomes = _series(registry, "nexus_requests", "Answered requests by outcome.", "outcome", outcomes)
         self._parts = _series(registry, "nexus_degraded", "Contexts built without a part.", "part", _values(Part))

@@ -32,6 +32,9 @@ class Event(StrEnum):
         TURN_LOST: a turn was not taken in since too much waited, was refused, or was unwritten when the service ended.
         SUMMARY_DELAYED: a model could not be asked for a summary.
         SUMMARY_REFUSED: a model was asked for a summary, and answered with none.
+        COMPACTION_REFINED: a model's summary of what was compacted was kept.
+        REFINING_DELAYED: a model could not be asked for a summary of what was compacted.
+        REFINING_REFUSED: a model was asked for one, and answered with none.
     """
 
     LEASE_TAKEN_OVER = "lease_taken_over"
@@ -51,6 +54,9 @@ class Event(StrEnum):
     TURN_LOST = "turn_lost"
     SUMMARY_DELAYED = "summary_delayed"
     SUMMARY_REFUSED = "summary_refused"
+    COMPACTION_REFINED = "compaction_refined"
+    REFINING_DELAYED = "refining_delayed"
+    REFINING_REFUSED = "refining_refused"
 
 
 class Stage(StrEnum):
@@ -81,6 +87,7 @@ class Part(StrEnum):
     STATE = "state"
     TOOLS = "tools"
     TURNS = "turns"
+    WORKING_MEMORY = "working_memory"
 
 
 class DeadLetterCause(StrEnum):
