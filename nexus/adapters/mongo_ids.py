@@ -5,7 +5,8 @@ That of an ObjectId says when its row was stored, so an `_id` of another program
 
 from typing import Any, Final
 
-from bson import ObjectId, json_util
+from bson import ObjectId, Regex, json_util
+from bson.errors import BSONError
 
 from nexus.core.working_memory import is_object_id
 
@@ -28,6 +29,13 @@ def id_of(text: str) -> Any:
     if not text.startswith(_JSON):
         return text
     try:
-        return json_util.loads(text, json_options=json_util.CANONICAL_JSON_OPTIONS)["_id"]
-    except (ValueError, KeyError, TypeError):
+        value = json_util.loads(text, json_options=json_util.CANONICAL_JSON_OPTIONS)["_id"]
+    except (BSONError, ValueError, KeyError, TypeError):
         return text
+    return text if _is_condition(value) else value
+
+
+def _is_condition(value: Any) -> bool:
+    # No row has such an `_id`, and in a query it would not stand for itself.
+    names = value if isinstance(value, dict) else ()
+    return isinstance(value, Regex | list) or any(name.startswith("$") for name in names)
