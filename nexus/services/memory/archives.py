@@ -1,0 +1,263 @@
+r"""Messages word for word, as details of the working memory: written and read back (CONTRACT §7). Pure.
+
+    # Messages of compaction 7, part 1 of 2
+
+    ## 1. AI, 2026-03-01 10:02:11 UTC
+
+    {"message": 1, "role": "AI", "id": "msg_1", "run_id": "run_1", "at": "2026-03-01T10:02:11+00:00", "chars": 13}
+    ```
+    Let me look...
+    ```
+
+    {"message": 1, "call": 1, "id": "call_1", "tool": "timetable", "chars": 14}
+    ```
+    {"to": "Porto"}
+    ```
+
+Rules of this module:
+
+- Each text stands unchanged and in one piece behind a line of JSON that says how many characters it has. So it can be
+  found and read back whatever it holds; headings and fences are for people, and are longer than those in the text.
+- A message stays in one part if it fits into one. A text that does not goes on in the next: `"goes_on": true`.
+- A content that is no text stands as JSON (`"form": "json"`), and so do the arguments of a call that are none. Of a
+  result `tool`, `call_id` and `status` are told as they were recorded.
+- Half a surrogate pair takes one character, and still does when a store has put another in its place.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from nexus.core.ports import Row
+from nexus.services.context.annotations import as_id, as_json
+from nexus.services.context.clock import parse_moment
+from nexus.services.turns.sentences import beginning, weight
+
+# Of an id, a role or a name; longer ones are nobody's.
+_MOST_NAME: Final = 256
+_MOST_TITLE: Final = 16
+_LONGEST_FENCE: Final = 16
+_FENCES = re.compile("`{3,}")
+# What of a result is told, and what it is called where it is recorded.
+_ABOUT: Final = {"tool": "tool_name", "call_id": "call_id", "status": "status"}
+_NAMES: Final = ("role", "id", "run_id", *_ABOUT)
+# What says to which text a section belongs.
+_PLACE: Final = ("message", "call")
+# Of a part, what is for its title and for the fences around a text.
+_TITLE_BYTES: Final = 128
+_FENCE_BYTES: Final = 2 * _LONGEST_FENCE + 8
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One detail of an archive."""
+
+    name: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a message; `arguments` as they were recorded, or as JSON where they were no text."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(slots=True)
+class Archived:
+    """A message that was read back.
+
+    Attributes:
+        text: its content; JSON where `is_json`.
+        at: its time in ISO 8601; `""` for none that can be read.
+        about: of a result: `tool`, `call_id` and `status`.
+    """
+
+    role: str
+    id: str
+    run_id: str
+    at: str
+    text: str
+    is_json: bool = False
+    about: dict[str, str] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """A text and what is said of it; only the first of a message has a heading."""
+
+    facts: Mapping[str, Any]
+    text: str
+    heading: str = ""
+
+    def rendered(self) -> str:
+        """As it stands in a part."""
+        longest = max((len(found) for found in _FENCES.findall(self.text)), default=2)
+        fence = "`" * min(longest + 1, _LONGEST_FENCE)
+        head = f"## {self.heading}\n\n" if self.heading else ""
+        return f"{head}{_json({**self.facts, 'chars': len(self.text)})}\n{fence}\n{self.text}\n{fence}\n"
+
+    def shell(self) -> int:
+        """How many bytes stand around the text, at most."""
+        return weight(replace(self, text="").rendered()) + _FENCE_BYTES
+
+    def goes_on(self) -> "_Section":
+        """What is said of the rest of the text."""
+        return _Section({name: self.facts[name] for name in _PLACE if name in self.facts} | {"goes_on": True}, "")
+
+
+class _Pages:
+    """Parts that are being written."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.pages: list[list[str]] = [[]]
+        self._whole = self._room = most_bytes - _TITLE_BYTES
+
+    def write(self, sections: Sequence[_Section]) -> None:
+        """Put a message into what is left of this part, else into the next, else into as many as it takes."""
+        rendered = [section.rendered() for section in sections]
+        size = sum(map(weight, rendered)) + len(rendered)
+        if size > self._whole:
+            for section in sections:
+                self._divide(section)
+            return
+        if size > self._room:
+            self._turn()
+        self._put(*rendered)
+
+    def _divide(self, section: _Section) -> None:
+        begin, shown = 0, section
+        while begin < len(section.text) or shown is section:
+            shell = shown.shell() + 1
+            if self._room < shell + self._whole // 4:
+                self._turn()
+            room = self._room - shell
+            window = section.text[begin : begin + max(room, 1)]
+            at = beginning(window, room) if window else 0
+            self._put(replace(shown, text=window[:at]).rendered())
+            begin, shown = begin + at, section.goes_on()
+
+    def _put(self, *texts: str) -> None:
+        self.pages[-1] += texts
+        self._room -= sum(map(weight, texts)) + len(texts)
+
+    def _turn(self) -> None:
+        if self.pages[-1]:
+            self.pages.append([])
+        self._room = self._whole
+
+
+def archive(rows: Sequence[Row], number: int, *, most_bytes: int, again: int = 1) -> list[Part]:
+    """The rows as the details of the compaction with this number, each of at most `most_bytes` bytes in UTF-8.
+
+    Args:
+        rows: in the order in which they were said.
+        number: of the compaction.
+        most_bytes: 1,024 at least.
+        again: which attempt this is, where the names of those before are taken.
+    """
+    pages = _Pages(most_bytes)
+    for index, row in enumerate(rows, start=1):
+        pages.write(_sections(row, index, most_bytes // 4))
+    name = f"compaction-{number:04}" + (f"-again-{again}" if again > 1 else "")
+    return [
+        Part(
+            name if place == 1 else f"{name}-part-{place}",
+            "\n".join([f"# Messages of compaction {number}, part {place} of {len(pages.pages)}\n", *page]),
+        )
+        for place, page in enumerate(pages.pages, start=1)
+    ]
+
+
+def read_archive(contents: Iterable[str]) -> list[Archived]:
+    """The messages in these details, which are all parts of one archive in their order.
+
+    Raises:
+        ValueError: this is no such archive.
+    """
+    messages: dict[int, Archived] = {}
+    for content in contents:
+        for facts, text in _read_sections(content):
+            _take(messages, facts, text)
+    return list(messages.values())
+
+
+def _sections(row: Row, index: int, most_facts: int) -> list[_Section]:
+    metadata = row.get("metadata")
+    known = metadata if isinstance(metadata, Mapping) else {}
+    moment, role = parse_moment(row.get("timestamp")), _name(row.get("role"))
+    content = row.get("content")
+    facts = {
+        "message": index,
+        "role": role,
+        "id": _name(row.get("id")),
+        "run_id": _name(row.get("run_id")),
+        "at": moment.isoformat() if moment else "",
+        **{name: _name(known[key]) for name, key in _ABOUT.items() if known.get(key) and role.upper() == "TOOL"},
+        **({} if isinstance(content, str) else {"form": "json"}),
+    }
+    at = f"{moment.isoformat(' ', 'seconds')[:19]} UTC" if moment else "at an unknown time"
+    text = content if isinstance(content, str) else as_json(content)
+    calls = known.get("tool_calls")
+    given = [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, list | tuple) else []
+    sections = [
+        _Section(facts, text, f"{index}. {role if role.isalnum() and len(role) <= _MOST_TITLE else 'UNKNOWN'}, {at}"),
+        *(_call(call, index, place) for place, call in enumerate(given, start=1)),
+    ]
+    return [replace(section, facts=_within(section.facts, most_facts)) for section in sections]
+
+
+def _call(call: Mapping[str, Any], index: int, place: int) -> _Section:
+    function = call.get("function")
+    source = function if isinstance(function, Mapping) else call
+    given = source.get("arguments")
+    facts = {"message": index, "call": place, "id": _name(as_id(call.get("id"))), "tool": _name(source.get("name"))}
+    return _Section(facts, given if isinstance(given, str) else as_json(given))
+
+
+def _within(facts: Mapping[str, Any], most: int) -> Mapping[str, Any]:
+    """The facts in so many bytes: names that are too long, which nobody gives, become shorter."""
+    while weight(_json(facts)) > most and any(len(str(facts.get(name))) > 1 for name in _NAMES):
+        facts = {name: value[: len(value) // 2] if name in _NAMES else value for name, value in facts.items()}
+    return facts
+
+
+def _read_sections(content: str) -> Iterator[tuple[dict[str, Any], str]]:
+    begin = content.find("\n{") + 1
+    while begin:
+        end = content.index("\n", begin)
+        facts = json.loads(content[begin:end])
+        text_at = content.index("\n", end + 1) + 1
+        text = content[text_at : text_at + facts["chars"]]
+        if len(text) < facts["chars"]:
+            raise ValueError("the archive ends within a text")
+        yield facts, text
+        begin = content.find("\n{", text_at + len(text)) + 1
+
+
+def _take(messages: dict[int, Archived], facts: Mapping[str, Any], text: str) -> None:
+    message = messages.get(facts["message"])
+    if message is None:
+        about = {name: facts[name] for name in _ABOUT if name in facts}
+        role, row_id, run_id, at = (facts[name] for name in ("role", "id", "run_id", "at"))
+        messages[facts["message"]] = Archived(role, row_id, run_id, at, text, "form" in facts, about)
+    elif "call" not in facts:
+        message.text += text
+    elif facts.get("goes_on"):
+        last = message.calls[-1]
+        message.calls[-1] = Call(last.id, last.name, last.arguments + text)
+    else:
+        message.calls.append(Call(facts["id"], facts["tool"], text))
+
+
+def _json(facts: Mapping[str, Any]) -> str:
+    return json.dumps(facts, ensure_ascii=False)
+
+
+def _name(value: Any) -> str:
+    return value[:_MOST_NAME] if isinstance(value, str) else "" if value is None else as_json(value)[:_MOST_NAME]
