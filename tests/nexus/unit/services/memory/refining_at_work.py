@@ -1,7 +1,8 @@
 """Compactions on a store in memory, and a model that writes their summaries."""
 
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -77,7 +78,7 @@ def documents(model: FakeModel) -> list[dict[str, Any]]:
 def figures_told(document: dict[str, Any]) -> set[str]:
     """The figures of the runs among the messages of a document."""
     texts = " ".join(entry.get("text", "") for entry in document["messages"])
-    return {word.strip(".,") for word in texts.split() if word.strip(".,").isdigit()} - {"3"}
+    return {*re.findall(r"\d{4}", texts)}
 
 
 @dataclass
@@ -100,15 +101,24 @@ class Session:
         memory: MemoryStore = self.store.memory
         return memory
 
-    async def compact(self, number: int, *, figure: int | None = None, **changes: Any) -> None:
-        """Record a run, with that figure in its texts, and compact it."""
-        figure = 1_000 + number if figure is None else figure
+    async def compact(
+        self, number: int, *, figure: int | None = None, texts: Sequence[str] = (), **changes: Any
+    ) -> None:
+        """Record a run with that figure in its texts, or with these answers, and compact it."""
         run_id = f"{self.session}_{number}"
-        for row in a_run(run_id, figure):
+        rows = a_run(run_id, 1_000 + number if figure is None else figure)
+        rows = [answer(run_id, text, id=f"{run_id}_{place}") for place, text in enumerate(texts)] or rows
+        for row in rows:
             await self.store.insert_message({**row, "session_id": self.session})
-        rows = await self.store.run_messages("o", run_id, limit=10)
-        ids = [row["_id"] for row in sorted(rows, key=lambda row: str(row["_id"]))]
-        assert await self.memory.insert_compaction(a_compaction(number, ids, session_id=self.session, **changes))
+        found = await self.store.run_messages("o", run_id, limit=len(rows))
+        ids = {row["id"]: row["_id"] for row in found}
+        compaction = a_compaction(number, [ids[row["id"]] for row in rows], session_id=self.session)
+        assert await self.memory.insert_compaction({**compaction, **changes})
+
+    async def compact_all(self, numbers: Iterable[int], figure: int) -> None:
+        """Compact one run after the other, each with its number added to that figure."""
+        for number in numbers:
+            await self.compact(number, figure=figure + number)
 
     async def document(self, number: int = 1) -> Row:
         """The compaction, without its rows."""

@@ -1,0 +1,135 @@
+"""Summaries of compactions by a model at a real HTTP server, kept in a real MongoDB (CONTRACT §7)."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+
+import anyio
+import pytest
+
+from nexus.adapters.llm import open_llm
+from nexus.adapters.mongo import open_mongo
+from nexus.core.metrics import Event
+from nexus.core.ports import LanguageModel
+from tests.nexus.support.model_asked import KEY, LIMITS
+from tests.nexus.support.model_behaviours import BEHAVIOURS, Behaviour, good, holding, silent, status, trickling
+from tests.nexus.support.model_server import ModelServer, model_server
+from tests.nexus.support.waiting import until
+from tests.nexus.unit.services.memory.refining_at_work import Session, attempted, figures_told, is_refined, pause_of
+
+AWAY = {"slow": silent(), "trickling": trickling(), "an error": status(500), "too busy": status(429)}
+NONSENSE = {name: BEHAVIOURS[name]() for name in ("prose", "broken", "empty", "null", "foreign", "failure_words")}
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture
+async def session(mongo_uri: str, database_name: str) -> AsyncIterator[Session]:
+    """A session in a database of its own."""
+    async with open_mongo(mongo_uri, database_name, timeout_ms=20_000) as store:
+        yield Session(store)
+
+
+@asynccontextmanager
+async def asked(behaviour: Behaviour | None = None) -> AsyncIterator[tuple[LanguageModel, ModelServer]]:
+    """A model, and the server that it is at."""
+    limits = replace(LIMITS, timeout_s=1.0, retries=0)
+    async with model_server(behaviour) as server, open_llm(server.base_url, KEY, "m", limits) as model:
+        yield model, server
+
+
+def told(server: ModelServer) -> list[set[str]]:
+    """The figures that the model was told of, call by call."""
+    return [figures_told(call.document) for call in server.asked]
+
+
+async def test_a_good_model(session: Session) -> None:
+    """Three compactions, each told once, in their order; the last one carries all."""
+    for number in (1, 2, 3):
+        await session.compact(number)
+    async with asked() as (model, server), session.refining(model):
+        newest = await session.until(is_refined, 3)
+        assert told(server) == [{"1001"}, {"1002"}, {"1003"}]
+    assert all(f"{figure} beans are wet" in newest["summary"] for figure in (1001, 1002, 1003))
+    assert (newest["work"], newest["due_at"]) == (None, None)
+
+
+@pytest.mark.parametrize("behaviour", AWAY.values(), ids=AWAY.keys())
+async def test_a_model_that_is_away(session: Session, behaviour: Behaviour) -> None:
+    """The summary by rules stays; when the model is back it is replaced."""
+    await session.compact(1)
+    async with asked(behaviour) as (model, server), session.refining(model):
+        document = await session.until(lambda document: document.get("delays") == 1)
+        assert (document["summary"], document["source"]) == ("By rules, number 1.", "fallback")
+        assert pause_of(document) > timedelta(seconds=20)
+        server.behaviour = good()
+        await session.hasten()
+        await session.until(is_refined)
+
+
+@pytest.mark.parametrize("behaviour", NONSENSE.values(), ids=NONSENSE.keys())
+async def test_a_model_that_talks_nonsense(session: Session, behaviour: Behaviour) -> None:
+    """None of it is kept; it is asked twice, and later again, and what makes sense then is kept."""
+    await session.compact(1)
+    async with asked(behaviour) as (model, server), session.refining(model):
+        document = await session.until(attempted(1))
+        assert (document["summary"], document["source"]) == ("By rules, number 1.", "fallback")
+        assert "could not be used" in server.asked[1].system
+        server.behaviour = good()
+        await session.hasten()
+        await session.until(is_refined)
+        assert len(server.asked) == 3
+
+
+async def test_a_compaction_that_is_too_large(session: Session) -> None:
+    """It is told in parts that the endpoint takes, with every message in one of them."""
+    figures = range(1_000, 1_400)
+    await session.compact(1, texts=[f"{figure} beans are wet. " + "It is long. " * 9 for figure in figures])
+    async with asked(holding(12_000)) as (model, server), session.refining(model):
+        document = await session.until(is_refined)
+        taken = [call.document for call in server.asked if len(call.system.encode() + call.user.encode()) <= 12_000]
+    assert sorted(figure for part in taken for figure in figures_told(part)) == [str(figure) for figure in figures]
+    assert "1399 beans" in document["summary"]
+
+
+async def test_a_restart_in_the_middle(session: Session) -> None:
+    """What was with the model is given back, what was done is not done again."""
+    for number in (1, 2):
+        await session.compact(number)
+    async with asked() as (model, server):
+        server.script.append(good())
+        server.behaviour = silent()
+        async with session.refining(model):
+
+            async def both() -> bool:
+                return len(server.asked) == 2
+
+            await until(both)
+        first = await session.document(1)
+        assert is_refined(first)
+        assert pause_of(await session.document(2)) <= timedelta()
+        server.behaviour = good()
+        async with session.refining(model):
+            newest = await session.until(is_refined, 2)
+        assert told(server) == [{"1001"}, {"1002"}, {"1002"}]
+        assert server.asked[2].document["summary"] == first["summary"]
+    assert "1001 beans are wet" in newest["summary"]
+
+
+async def test_two_workers_on_many_sessions(session: Session) -> None:
+    """Each compaction is refined once, in the order of its session."""
+    sessions = [Session(session.store, f"s{number}", session.metrics) for number in range(5)]
+    async with asked() as (model, server), session.refining(model), session.refining(model):
+        async with anyio.create_task_group() as tasks:
+            for place, each in enumerate(sessions):
+                tasks.start_soon(each.compact_all, range(1, 5), 2_000 + 10 * place)
+        for each in sessions:
+            await each.until(is_refined, 4)
+        figures = [figure for call in told(server) for figure in call]
+    assert sorted(figures) == sorted(str(2_000 + 10 * place + number) for place in range(5) for number in range(1, 5))
+    for place, each in enumerate(sessions):
+        own = [figure for figure in figures if figure.startswith(f"20{place}")]
+        assert own == sorted(own)
+        assert f"{2_001 + 10 * place} beans" in (await each.document(4))["summary"]
+    assert session.metrics.counted == {Event.COMPACTION_REFINED: 20}
