@@ -4,7 +4,10 @@ from nexus.config import BusSettings, Settings, signing_of
 from nexus.services.asks import RequestSettings
 from nexus.services.context.builder import BuilderSettings
 from nexus.services.context.limits import WindowSettings
+from nexus.services.memory.compactor import CompactionSettings
+from nexus.services.memory.refining import RefiningSettings
 from nexus.services.turns.work import WorkSettings
+from nexus.tools.memory_tools import MemoryLimits
 
 
 def builder_settings(settings: Settings) -> BuilderSettings:
@@ -52,6 +55,31 @@ def work_settings(settings: Settings) -> WorkSettings:
         summaries_at_once=settings.llm.max_concurrency,
         again_s=settings.llm.again_s,
         settled_s=settings.llm.settle_s,
+    )
+
+
+def memory_limits(settings: Settings) -> MemoryLimits:
+    """How large what a model keeps may be."""
+    return MemoryLimits(settings.memory.overview_max_bytes, settings.memory.detail_max_bytes)
+
+
+def compaction_settings(settings: Settings) -> CompactionSettings:
+    """How sessions are compacted."""
+    return CompactionSettings(
+        idle_s=settings.memory.turn_idle_s,
+        summary_max_tokens=settings.memory.summary_max_tokens,
+        refine=settings.llm.enabled,
+        detail_max_bytes=settings.memory.detail_max_bytes,
+    )
+
+
+def refining_settings(settings: Settings) -> RefiningSettings:
+    """How a model rewrites summaries of what is compacted."""
+    return RefiningSettings(
+        at_once=settings.llm.max_concurrency,
+        again_s=settings.llm.again_s,
+        max_input_tokens=settings.llm.max_input_tokens,
+        summary_max_tokens=settings.memory.summary_max_tokens,
     )
 
 

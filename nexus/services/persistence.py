@@ -46,6 +46,9 @@ class PersistenceService:
         metrics: what is counted.
         ledger: where replicas tell each other to which session a run belongs.
         recorded: told of every row that was not there before.
+
+    Attributes:
+        origins: what is known of where runs belong.
     """
 
     def __init__(
@@ -57,8 +60,8 @@ class PersistenceService:
         recorded: Recorded = _nobody,
     ) -> None:
         self._store = store
-        self._origins = RunOrigins(store, ledger)
-        self._recorder = Recorder(store, self._origins, metrics or NoMetrics(), recorded)
+        self.origins = RunOrigins(store, ledger)
+        self._recorder = Recorder(store, self.origins, metrics or NoMetrics(), recorded)
 
     @property
     def unwritten(self) -> int:
@@ -77,11 +80,11 @@ class PersistenceService:
 
     def remember_run(self, owner_key: str, run_id: str, origin: RunOrigin) -> None:
         """Know where a run belongs that was heard of, whose results may come before its input is written."""
-        self._origins.remember(owner_key, run_id, origin)
+        self.origins.remember(owner_key, run_id, origin)
 
     async def begin_run(self, owner_key: str, run_id: str, origin: RunOrigin, keep_ms: int) -> RunOrigin:
         """Say where a run belongs that is asked for, for so long. Returns what the first has said who asked for it."""
-        return await self._origins.begin(owner_key, run_id, origin, keep_ms)
+        return await self.origins.begin(owner_key, run_id, origin, keep_ms)
 
     def offer(self, topic: str, message: Message, size: int, settled: Callable[[], None] = _nothing) -> bool:
         """Accept a result from the bus for recording.
@@ -107,7 +110,7 @@ class PersistenceService:
         Returns:
             An event that is set when the row is written; None when too much is waiting already.
         """
-        self._origins.remember(message.owner_key, message.run_id, origin)
+        self.origins.remember(message.owner_key, message.run_id, origin)
         written = anyio.Event()
         accepted = self._recorder.offer(human_row(message, text, origin), len(text), written.set)
         return written if accepted else None

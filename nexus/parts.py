@@ -1,0 +1,204 @@
+"""The parts of a service, put together as its settings say (DESIGN, habits).
+
+bus.consume ─ Dispatcher ─┬─ RequestService ── ContextBuilder ──┬─ PersistenceService ── MongoStore
+                          ├─ PersistenceService ─ TurnMemory    ├─ TurnMemory ── TurnWork ── LanguageModel
+                          ├─ ToolCallService ─ WorkingMemory    ├─ WorkingMemory ── Compactor, Refining
+                          ├─ SessionStates                      ├─ SessionStates
+                          ├─ ToolCatalog                        ├─ ToolRegistry
+                          └─ stored settings                    └─ RequestLedger
+"""
+
+from dataclasses import dataclass, field
+
+from nexus import __version__
+from nexus.adapters.prometheus import PrometheusMetrics
+from nexus.adapters.tokenizer import open_tokenizer
+from nexus.config import Settings
+from nexus.connections import Transport
+from nexus.core.ports import Bus, DeadLetters, LanguageModel, RequestLedger, Store, TokenCounter
+from nexus.readiness import Life
+from nexus.services.burying import Burying
+from nexus.services.context.builder import ContextBuilder
+from nexus.services.memory.compactor import Compactor
+from nexus.services.memory.refining import Refining
+from nexus.services.persistence import PersistenceService
+from nexus.services.requests import RequestService
+from nexus.services.session_states import SessionStates
+from nexus.services.tool_calls import ToolCallService
+from nexus.services.tool_catalog import ToolCatalog
+from nexus.services.turn_memory import TurnMemory
+from nexus.services.turns.work import TurnWork
+from nexus.services.working_memory import WorkingMemory
+from nexus.tools.discovery import discover
+from nexus.tools.memory_tools import definitions
+from nexus.tools.registry import ToolRegistry
+from nexus.tuning import (
+    builder_settings,
+    compaction_settings,
+    memory_limits,
+    refining_settings,
+    request_settings,
+    work_settings,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Remembering:
+    """What keeps working memory.
+
+    Attributes:
+        refining: None where no model is configured.
+    """
+
+    memory: WorkingMemory
+    compactor: Compactor
+    refining: Refining | None
+    tool_calls: ToolCallService
+
+
+@dataclass(frozen=True, slots=True)
+class Nexus:
+    """A running service and its parts.
+
+    Attributes:
+        remembering: None where no working memory is kept.
+        http_port: where health and metrics are asked; 0 while nobody listens there.
+    """
+
+    settings: Settings
+    bus: Bus
+    ledger: RequestLedger
+    dead_letters: DeadLetters
+    burying: Burying
+    store: Store
+    registry: ToolRegistry
+    persistence: PersistenceService
+    builder: ContextBuilder
+    requests: RequestService
+    catalog: ToolCatalog
+    states: SessionStates
+    turns: TurnMemory
+    remembering: Remembering | None
+    metrics: PrometheusMetrics
+    http_port: int = 0
+    life: Life = field(default_factory=Life)
+
+    async def load_stored(self) -> None:
+        """Prepare the store and take from it what is kept there: settings and tools.
+
+        Raises:
+            StoreUnavailableError: the store did not answer.
+            StoreRejectedError: what is stored stands in the way of an index.
+            ConfigError: the stored settings are wrong.
+        """
+        await self.store.prepare()
+        await self.reload_settings()
+        await self.catalog.refresh()
+
+    async def reload_settings(self) -> None:
+        """Take over the `configurations` document of the environment; without one the file's settings hold.
+
+        Raises:
+            StoreUnavailableError, ConfigError: as for `load_stored`; the settings stay as they are.
+        """
+        document = await self.store.find_configuration(self.settings.environment)
+        settings = self.settings.with_stored(document or {})
+        self.builder.settings = builder_settings(settings)
+        self.turns.work.settings = work_settings(settings)
+        if remembering := self.remembering:
+            remembering.memory.limits = memory_limits(settings)
+            remembering.compactor.settings = compaction_settings(settings)
+            if remembering.refining:
+                remembering.refining.settings = refining_settings(settings)
+
+
+def put_together(settings: Settings, transport: Transport, store: Store, model: LanguageModel | None) -> Nexus:
+    """The parts of a service that is not running yet.
+
+    Raises:
+        ConfigError: a tool module, or the tokenizer, is not there or wrong.
+    """
+    metrics = PrometheusMetrics(version=__version__)
+    registry = ToolRegistry()
+    discover(registry, settings.tools.modules)
+    work = TurnWork(
+        store.turns,
+        store,
+        model,
+        max_input_tokens=settings.llm.max_input_tokens,
+        settings=work_settings(settings),
+        metrics=metrics,
+    )
+    turns = TurnMemory(store.turns, store, work, metrics)
+    persistence = PersistenceService(store, metrics, ledger=transport.ledger, recorded=turns.heard)
+    states = SessionStates(store, metrics)
+    bodies_up_to = settings.bus.max_payload_bytes if settings.bus.dead_letter_bodies else None
+    burying = Burying(transport.dead_letters, metrics, bodies_up_to)
+    counter = open_tokenizer(settings.memory.tokenizer)
+    counter.load()
+    remembering = None
+    if settings.memory.working_memory:
+        remembering = _remembering(settings, transport, store, model, counter, burying, persistence, turns, metrics)
+        for definition in definitions(memory_limits(settings)):
+            registry.register(definition)
+    builder = ContextBuilder(
+        persistence,
+        store,
+        registry,
+        transport.ledger,
+        builder_settings(settings),
+        states=states,
+        turns=turns,
+        memory=remembering.memory if remembering else None,
+        counter=counter,
+        metrics=metrics,
+    )
+    requests = RequestService(
+        builder, transport.bus, transport.ledger, burying, request_settings(settings.bus), metrics
+    )
+    catalog = ToolCatalog(registry, store, refresh_s=settings.tools.refresh_seconds)
+    return Nexus(
+        settings,
+        transport.bus,
+        transport.ledger,
+        transport.dead_letters,
+        burying,
+        store,
+        registry,
+        persistence,
+        builder,
+        requests,
+        catalog,
+        states,
+        turns,
+        remembering,
+        metrics,
+    )
+
+
+def _remembering(  # noqa: PLR0917  # one for each part
+    settings: Settings,
+    transport: Transport,
+    store: Store,
+    model: LanguageModel | None,
+    counter: TokenCounter,
+    burying: Burying,
+    persistence: PersistenceService,
+    turns: TurnMemory,
+    metrics: PrometheusMetrics,
+) -> Remembering:
+    compactor = Compactor(store.memory, store, counter, compaction_settings(settings))
+    memory = WorkingMemory(store.memory, store, compactor, turns, memory_limits(settings))
+    refining = None
+    if model:
+        refining = Refining(store.memory, store, model, counter, settings=refining_settings(settings), metrics=metrics)
+    tool_calls = ToolCallService(
+        memory,
+        transport.bus,
+        transport.ledger,
+        burying,
+        persistence,
+        persistence.origins,
+        request_settings(settings.bus),
+    )
+    return Remembering(memory, compactor, refining, tool_calls)
