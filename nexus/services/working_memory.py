@@ -83,13 +83,13 @@ class WorkingMemory:
         self._messages = messages
         self._compactor = compactor
         self._turns = turns
-        self._soon = CompactingSoon(compactor.compact)
+        self._soon: CompactingSoon | None = None
         self.limits = limits or MemoryLimits()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Compact what nobody waits for, until the context ends."""
-        async with self._soon.running():
+        async with CompactingSoon(self._compactor.compact).running() as self._soon:
             yield self
 
     async def snapshot(self, owner_key: str, session_id: str) -> Snapshot:
@@ -101,8 +101,9 @@ class WorkingMemory:
         return await self._compactor.compact(wish)
 
     def compact_soon(self, wish: Wish) -> None:
-        """Bring a compaction about in the background; see `MemorySource.compact_soon`."""
-        self._soon.want(wish)
+        """Bring a compaction about in the background, where that is running; see `MemorySource.compact_soon`."""
+        if self._soon:
+            self._soon.want(wish)
 
     async def run(self, name: str, args: Any, caller: Caller) -> Outcome:
         """Do what a call of a memory tool asks for.
