@@ -15,12 +15,14 @@ from pymongo import MongoClient
 
 from nexus.services.context import PromptManager
 from nexus.services.context.formats import Converted
+from nexus.tools.memory_tools import definitions
 from tests.nexus.e2e.harness import PATIENCE_S, Requester, a_request, requesting, requesting_by_streams, serving
 from tests.nexus.support.providers import anthropic_faults, gemini_faults, openai_faults
 
 Environment = dict[str, str]
 Database = MongoClient[dict[str, Any]]
 
+ABOUT_MEMORY = ("[WORKING_MEMORY ", "[CONTEXT_META]")
 GOLDEN = Path(__file__).parent / "golden" / "agent"
 STATE = {
     "role": "You keep the garden's diary.",
@@ -90,9 +92,9 @@ def result(run_id: str, call_id: str, text: str) -> dict[str, Any]:
 
 
 def texts(content: Mapping[str, Any]) -> list[str]:
-    """The texts of the messages after the system message, without the goal."""
+    """The texts of the messages after the first, without the goal and what is said of the memory."""
     said = [item["content"] or "+".join(call["id"] for call in item["tool_calls"]) for item in content["messages"][1:]]
-    return [text for text in said if not text.startswith(GOAL)]
+    return [text for text in said if not text.startswith((GOAL, *ABOUT_MEMORY))]
 
 
 def goals(content: Mapping[str, Any]) -> list[str]:
@@ -121,10 +123,16 @@ async def test_the_golden_request(
     prefix = content["context"]["prefix"]
     front = json.dumps(content["messages"][: prefix["messages"]], ensure_ascii=False, separators=(",", ":")).encode()
     assert prefix.pop("sha256") == hashlib.sha256(front).hexdigest()
-    # The identity is in the code, and has tests of its own; the file would only repeat it.
+    # The identity and the tools are in the code, and have tests of their own; the file would only repeat them.
     identity = content["messages"].pop(0)
     assert identity == {"role": "system", "content": PromptManager().get_core_identity()}
-    assert content["context"]["blocks"][0].pop("bytes") == len(identity["content"].encode())
+    first, *_, last = content["context"]["blocks"]
+    assert first.pop("bytes") == len(identity["content"].encode())
+    assert content.pop("tools") == definitions()
+    counted, meta = content["context"].pop("tokens"), content["messages"].pop()["content"].splitlines()
+    assert f"tokens_used: {counted['used']}" in meta
+    assert sum(map(int, filter(None, (first.pop("tokens"), last.pop("tokens"))))) < counted["used"]
+    assert (last["tag"], meta[0], last.pop("bytes")) == ("CONTEXT_META", "[CONTEXT_META]", len("\n".join(meta)))
     assert set(content["context"].pop("timings_ms")) == {"queue", "gather", "assemble", "build"}
     assert json.dumps(content, ensure_ascii=False, indent=2) + "\n" == expected
 
@@ -162,7 +170,7 @@ async def test_a_session(
     assert texts(third) == [*PINNED, *said, "And the peas?"]
     assert [goals(content) for content in (first, second, third, scouting, again)] == [["How are the beans?"]] * 5
     assert goals(dialogue) == []
-    assert [item["role"] for item in third["messages"][6:]] == [
+    assert [item["role"] for item in third["messages"][7:-1]] == [
         "user",
         "assistant",
         "tool",
@@ -233,7 +241,9 @@ async def test_a_sub_agent_without_a_role(environment: Environment, channel_pref
     assert refused["error"]["code"] == "MISSING_AGENT_ROLE"
     assert "'scout'" in refused["error"]["message"]
     assert not refused["error"]["retryable"]
-    assert [item["content"] for item in built["messages"]] == ["## Agent Role Definition\n\nYou look things up.", "Go."]
+    said = [item["content"] for item in built["messages"]]
+    assert said[:-1] == ["## Agent Role Definition\n\nYou look things up.", "Go."]
+    assert said[-1].startswith("[CONTEXT_META]")
     assert texts(main) == ["## Agent Role Definition\n\nThe main one.", "Well?"]
 
 
@@ -246,11 +256,9 @@ async def test_the_command_line(environment: Environment) -> None:
         done = await anyio.run_process([sys.executable, "-m", "nexus", *words], env={**os.environ, **environment})
     content = json.loads(done.stdout)
     (message,) = content["messages"]
-    assert [part["text"] for part in message["parts"]] == [
-        "Find the last frost.",
-        "## Agent Role Definition\n\nYou look things up.",
-        "Go.",
-    ]
+    *said, meta = [part["text"] for part in message["parts"]]
+    assert said == ["Find the last frost.", "## Agent Role Definition\n\nYou look things up.", "Go."]
+    assert meta.startswith("[CONTEXT_META]")
     assert (content["layout"], content["format"], "system" in content) == ("agent", "gemini", False)
 
 

@@ -67,7 +67,10 @@ async def test_the_golden_request(
     # The identity is in the code, and has tests of its own; the file would only repeat it.
     identity = content["messages"].pop(0)
     assert identity == {"role": "system", "content": PromptManager().get_core_identity()}
-    assert content["context"]["blocks"][0].pop("bytes") == len(identity["content"].encode())
+    first, *others = content["context"]["blocks"]
+    assert first.pop("bytes") == len(identity["content"].encode())
+    counted = content["context"].pop("tokens")
+    assert counted["used"] > first.pop("tokens") + sum(block["tokens"] for block in others) + counted["tools"]
     assert set(content["context"].pop("timings_ms")) == {"queue", "gather", "assemble", "build"}
     assert json.dumps(content, ensure_ascii=False, indent=2) + "\n" == expected
 
