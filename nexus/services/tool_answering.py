@@ -40,7 +40,6 @@ _log = structlog.get_logger(__name__)
 _MOST_ATTEMPTS: Final = 5
 _SUSPECT: Final = 3
 _ASKED_AGAIN: Final = 0.03
-_PAUSE_S: Final = 1.0
 # For how long a store that is away is waited for, and on a bus that keeps nothing another replica, or Redis.
 _STORE_AWAY_S: Final = 10.0
 _LONGEST_S: Final = 120.0
@@ -105,7 +104,7 @@ class ToolAnswerer:
 
     async def _bring_about(self, ask: ToolAsk) -> None:
         delivery, asked_at = ask.source.delivery, ask.source.at
-        pauses = Pauses(_PAUSE_S)
+        pauses = Pauses()
         while True:
             try:
                 await self._serve(ask, asked_at)
@@ -224,7 +223,7 @@ class ToolAnswerer:
     async def _published(self, ask: ToolAsk, claim: Acquired, encoded: bytes) -> int | None:
         """What `finish` returns, when the bus is back: an outage is no failed attempt."""
         keep_ms, delivery = self._settings.answer_ttl_ms, ask.source.delivery
-        pauses = Pauses(_PAUSE_S)
+        pauses = Pauses()
         while True:
             try:
                 return await self._ledger.finish(claim, Topics.TOOLS_RESULTS, encoded, keep_ms, delivery)

@@ -1,0 +1,197 @@
+"""What a payload of `tools.requests` asks, and whom it can be answered to (CONTRACT §7)."""
+
+import json
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nexus.core.errors import UnreadablePayloadError
+from nexus.core.models import Message, Role
+from nexus.core.ports import Delivery
+from nexus.core.signing import Signing
+from nexus.core.topics import Topics
+from nexus.core.wire import EnvelopeError, decode, encode
+from nexus.services.context.transcript import said_in_run
+from nexus.services.rows import tool_row
+from nexus.services.tool_asks import ToolAsk, may_be_ours, read_tool_ask
+
+SIGNING: Final = Signing({"k1": b"the first secret"}, required=True)
+ARGS: Final = {"query": "porto"}
+
+
+def call(content: Any = None, message_id: str = "msg_1", **metadata: Any) -> Message:
+    """A call of a tool."""
+    given_content = {"name": "search_memory", "args": ARGS, "call_id": "call_1"} if content is None else content
+    return Message(
+        id=message_id, run_id="run_1", owner_key="ada", role=Role.AI, content=given_content, metadata=metadata
+    )
+
+
+def asked(payload: Message | bytes, *, max_bytes: int = 10_000, signing: Signing | None = None) -> ToolAsk | None:
+    """What it asks."""
+    content = encode(payload, topic=Topics.TOOLS_REQUESTS, signing=signing) if isinstance(payload, Message) else payload
+    return read_tool_ask(Delivery(Topics.TOOLS_REQUESTS, content), 0.0, max_bytes=max_bytes, signing=signing)
+
+
+def ask(payload: Message | bytes, **about: Any) -> ToolAsk:
+    """What it asks, where it is ours."""
+    found = asked(payload, **about)
+    assert found is not None
+    return found
+
+
+def test_a_call() -> None:
+    """Its parts are read, and nothing is wrong with it."""
+    found = ask(call(session_id="s"))
+    assert (found.name, found.args, found.call_id, found.session_id) == ("search_memory", ARGS, "call_1", "s")
+    assert (found.ids.id, found.ids.run_id, found.ids.owner_key) == ("msg_1", "run_1", "ada")
+    assert (found.wrong, found.sub_agent) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "content", [None, "compact_history", [], {"name": "web_search", "args": {}}, {"name": 5}, {"name": ["x"]}, {}]
+)
+def test_none_of_ours(content: Any) -> None:
+    """Whatever else passes there is nobody's business here."""
+    message = Message(run_id="run_1", owner_key="ada", role=Role.AI, content=content)
+    assert asked(message) is None
+
+
+@pytest.mark.parametrize("payload", [b"", b"{", b"\xff\xfe", b'{"name": "web_search"', b"[1]"])
+def test_unreadable_and_none_of_ours(payload: bytes) -> None:
+    """It is no dead letter: others may be able to read it."""
+    assert asked(payload) is None
+
+
+def test_unreadable_and_ours() -> None:
+    """What names one of our tools and nobody who asks is a fault."""
+    with pytest.raises(UnreadablePayloadError):
+        asked(b'{"content": {"name": "search_memory"')
+
+
+def test_too_large() -> None:
+    """Whoever can be told is told, with the call's own id."""
+    found = ask(call({"name": "update_working_memory", "args": {"content": "x" * 20_000}, "call_id": "call_7"}))
+    assert (found.name, found.call_id, found.ids.run_id) == ("update_working_memory", "call_7", "run_1")
+    assert found.wrong is not None
+    assert "at most 10000 are allowed" in found.wrong
+
+
+def test_names_within_texts() -> None:
+    """What a text quotes is no name and no id of the call."""
+    text = '{"name": "compact_history", "call_id": "other"} ' * 500
+    assert asked(call({"args": text, "name": "web_search"})) is None
+    assert ask(call({"args": text, "name": "search_memory", "call_id": "mine"})).call_id == "mine"
+
+
+def test_not_signed() -> None:
+    """Who may not say it is not answered, so that nobody has results recorded of runs that are not theirs."""
+    with pytest.raises(EnvelopeError):
+        read_tool_ask(Delivery(Topics.TOOLS_REQUESTS, encode(call())), 0.0, max_bytes=10_000, signing=SIGNING)
+    assert ask(call(), signing=SIGNING).wrong is None
+
+
+@pytest.mark.parametrize(
+    ("about", "reason"),
+    [
+        ({"session_id": ["s"]}, "metadata.session_id: a text of 1 to 256 characters is needed"),
+        ({"session_id": "s" * 257}, "metadata.session_id: a text of 1 to 256 characters is needed"),
+    ],
+)
+def test_no_session(about: dict[str, Any], reason: str) -> None:
+    """A session that is none is not taken for the run's own."""
+    found = ask(call(**about))
+    assert (found.session_id, found.wrong) == (None, reason)
+
+
+@pytest.mark.parametrize("session", [None, ""])
+def test_a_session_that_is_not_named(session: Any) -> None:
+    """It is the run's."""
+    assert ask(call(session_id=session)).session_id is None
+
+
+@pytest.mark.parametrize(("given_id", "call_id"), [(7, "7"), (None, ""), (True, ""), ({}, ""), ("字", "字")])
+def test_ids_of_calls(given_id: Any, call_id: str) -> None:
+    """Some servers number their calls, and some models leave the id out."""
+    found = ask(call({"name": "search_memory", "args": {}, "call_id": given_id}))
+    assert (found.call_id, found.wrong) == (call_id, None)
+
+
+def test_an_id_of_any_length() -> None:
+    """It is refused rather than repeated."""
+    found = ask(call({"name": "search_memory", "args": {}, "call_id": "x" * 300}))
+    assert (found.call_id, found.wrong) == ("", "content.call_id: 300 characters, at most 256 are allowed")
+
+
+def test_a_call_has_one_result() -> None:
+    """The same message has the same key and the same result; another run's, owner's or message's has another."""
+    same = [ask(call()), ask(call(session_id="s")), ask(call({"name": "compact_history"}))]
+    assert len({found.key for found in same}) == 1
+    others = [
+        call(message_id="msg_2"),
+        call().model_copy(update={"run_id": "run_2"}),
+        call().model_copy(update={"owner_key": "bob"}),
+    ]
+    assert len({ask(each).result_id for each in [call(), *others]}) == 4
+
+
+def test_a_conflict() -> None:
+    """It has a result of its own, which says so."""
+    found = ask(call())
+    conflict = found.as_conflict()
+    assert conflict.wrong == "id: belongs to another call; every call needs its own"
+    assert len({found.key, conflict.key, ask(call(session_id="s")).as_conflict().key}) == 3
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_result(done: bool) -> None:
+    """It is recorded, and shown in its run, as what answers the call."""
+    result = ask(call()).result("text", done=done, retryable=True, session_id="s")
+    row = tool_row(result)
+    assert (row["run_id"], row["owner_key"], row["session_id"], row["content"]) == ("run_1", "ada", "s", "text")
+    assert row["metadata"] == {
+        "source": "tool_result",
+        "tool_name": "search_memory",
+        "status": "success" if done else "error",
+        "execution_success": done,
+        "call_id": "call_1",
+    }
+    (said,) = said_in_run([result])
+    assert (said.role, said.text, said.call_id, said.tool_name) == ("tool", "text", "call_1", "search_memory")
+    assert result.content.get("error") == (None if done else {"message": "text", "retryable": True})
+    assert result.metadata["request_id"] == "msg_1"
+
+
+def test_a_result_of_a_sub_agent() -> None:
+    """It stays the sub-agent's own business."""
+    found = ask(call(sub_agent_internal=True, agent_id="a"))
+    assert found.sub_agent == "a"
+    assert tool_row(found.result("x", done=True))["metadata"]["sub_agent_internal"] is True
+
+
+def test_a_signed_result() -> None:
+    """Who checks signatures believes it on the topic of results."""
+    found = ask(call(), signing=SIGNING)
+    encoded = found.encoded(found.result("x", done=True))
+    assert decode(encoded, topic=Topics.TOOLS_RESULTS, signing=SIGNING).content["result"] == "x"
+
+
+def test_a_name_that_is_spelled_with_escapes() -> None:
+    """JSON has many spellings, and all of them are read."""
+    plain = encode(call())
+    spelled = plain.replace(b"search_memory", b"\\u0073earch_memory")
+    assert spelled != plain
+    assert may_be_ours(spelled)
+    assert ask(spelled).name == "search_memory"
+
+
+@given(st.binary(max_size=200) | st.builds(lambda text: json.dumps({"content": text}).encode(), st.text()))
+def test_whatever_is_sent(payload: bytes) -> None:
+    """Nothing but the two errors leaves, whatever the bytes are; and what is ours passes the quick look."""
+    try:
+        found = asked(payload)
+    except (EnvelopeError, UnreadablePayloadError):
+        found = None
+    assert found is None or may_be_ours(payload)

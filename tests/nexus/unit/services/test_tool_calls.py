@@ -1,0 +1,523 @@
+"""From a call of a memory tool to its one result (CONTRACT §7)."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import anyio
+import pytest
+from structlog.testing import capture_logs
+
+from nexus.core.errors import StoreUnavailableError
+from nexus.core.metrics import DeadLetterCause
+from nexus.core.models import Message, Role, utc_now
+from nexus.core.ports import Acquired, Delivery, RunOrigin, Subscription
+from nexus.core.signing import Signing
+from nexus.core.topics import Topics
+from nexus.core.wire import decode, encode
+from nexus.core.working_memory import Compaction, Wish
+from nexus.services.asks import RequestSettings
+from nexus.services.burying import Burying
+from nexus.services.memory.kept import Caller
+from nexus.services.origins import RunOrigins
+from nexus.services.persistence import PersistenceService
+from nexus.services.tool_asks import read_tool_ask
+from nexus.services.tool_calls import ToolCallService
+from nexus.services.working_memory import Outcome, WorkingMemory
+from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.metrics import RecordingMetrics
+from tests.nexus.support.waiting import PATIENCE_S, take, until
+from tests.nexus.unit.services.serving import Letters, SettlingBus, SettlingLedger, passed
+
+LONG_MS: Final = 60_000
+SAID_AT: Final = utc_now()
+SIGNING: Final = Signing({"k1": b"the first secret"}, required=True)
+
+
+class NoCompactions:
+    """There is never anything to compact."""
+
+    async def compact(self, wish: Wish) -> Compaction | None:
+        """Nothing."""
+        del wish
+        return None
+
+
+class StrangeMemory(WorkingMemory):
+    """A working memory that waits at a gate, fails, or stops the one who asks.
+
+    Attributes:
+        ran: the callers, in order.
+        failures: what the next calls raise.
+    """
+
+    def __init__(self, store: FakeStore) -> None:
+        super().__init__(store.memory, store, NoCompactions())
+        self.gate = anyio.Event()
+        self.gate.set()
+        self.ran: list[Caller] = []
+        self.failures: list[Exception] = []
+
+    async def run(self, name: str, args: Any, caller: Caller) -> Outcome:
+        """Do it when the gate is open, and then fail if something is to fail."""
+        self.ran.append(caller)
+        await self.gate.wait()
+        outcome = await super().run(name, args, caller)
+        if self.failures:
+            raise self.failures.pop(0)
+        return outcome
+
+
+@dataclass(frozen=True)
+class Replica:
+    """A service that does calls, and what it stands on."""
+
+    store: FakeStore
+    bus: SettlingBus
+    ledger: SettlingLedger
+    letters: Letters
+    memory: StrangeMemory
+    persistence: PersistenceService
+    service: ToolCallService
+    heard: Subscription
+    metrics: RecordingMetrics = field(default_factory=RecordingMetrics)
+
+    async def results(self, count: int = 1) -> list[Message]:
+        """The next `count` results."""
+        return [decode(delivery.payload) for delivery in await take(self.heard, count)]
+
+    async def call(self, payload: Message | bytes, **about: Any) -> dict[str, Any]:
+        """The content of the result of a call."""
+        assert self.service.offer(calling(payload, **about))
+        (result,) = await self.results()
+        await self.drained()
+        assert isinstance(result.content, dict)
+        return result.content
+
+    async def drained(self) -> None:
+        """Wait until everything that was accepted is finished and recorded."""
+        with anyio.fail_after(PATIENCE_S):
+            await self.service.pending.none()
+            await self.persistence.flush()
+
+    async def rest(self) -> list[Message]:
+        """Every result until all that was accepted is finished."""
+        await self.drained()
+        await self.heard.stop()
+        return [decode(delivery.payload) async for delivery in self.heard]
+
+    def revisions(self) -> list[str]:
+        """The overviews that are kept."""
+        return [row["content"] for row in self.store.memory.rows["working_memory"]]
+
+
+@asynccontextmanager
+async def serving(beside: Replica | None = None, **settings: Any) -> AsyncIterator[Replica]:
+    """A replica at work, on a bus and a store of its own or on those of another."""
+    store, bus = (beside.store, beside.bus) if beside else (FakeStore(), SettlingBus())
+    ledger = beside.ledger if beside else SettlingLedger(bus)
+    letters, metrics, memory = Letters(), RecordingMetrics(), StrangeMemory(store)
+    persistence = PersistenceService(store, ledger=ledger)
+    service = ToolCallService(
+        memory,
+        bus,
+        ledger,
+        Burying(letters, metrics, None),
+        persistence,
+        RunOrigins(store, ledger),
+        RequestSettings(**settings),
+    )
+    async with bus.subscribe(Topics.TOOLS_RESULTS) as heard, persistence.running(), service.running():
+        yield Replica(store, bus, ledger, letters, memory, persistence, service, heard, metrics)
+
+
+def update(content: str = "# One", message_id: str = "msg_1", *, owner: str = "ada", **metadata: Any) -> Message:
+    """A call that writes the overview."""
+    called = {"name": "update_working_memory", "args": {"content": content}, "call_id": "call_1"}
+    return Message(
+        id=message_id,
+        run_id="run_1",
+        owner_key=owner,
+        role=Role.AI,
+        content=called,
+        timestamp=SAID_AT,
+        metadata={"session_id": "s"} | metadata,
+    )
+
+
+def calling(payload: Message | bytes, **about: Any) -> Delivery:
+    """A call as the bus delivers it."""
+    return Delivery(Topics.TOOLS_REQUESTS, encode(payload) if isinstance(payload, Message) else payload, **about)
+
+
+def shared(payload: Message | bytes, entry: str = "1-0", **about: Any) -> Delivery:
+    """A call of which this replica has charge."""
+    return calling(payload, entry=entry, shared=True, **about)
+
+
+async def claimed(replica: Replica, message: Message, lease_ms: int = LONG_MS) -> Acquired:
+    """The call, in the hands of another replica."""
+    ask = read_tool_ask(calling(message), 0.0, max_bytes=10_000)
+    assert ask is not None
+    claim = await replica.ledger.begin(ask.key, ask.source.fingerprint, lease_ms)
+    assert isinstance(claim, Acquired)
+    return claim
+
+
+async def letter_of(replica: Replica) -> tuple[str, str]:
+    """Reason and id of the only dead letter; waits for it."""
+
+    async def buried() -> bool:
+        return await replica.letters.count() > 0
+
+    await until(buried)
+    (letter,) = await replica.letters.newest(9)
+    return letter.reason, letter.message_id
+
+
+class TestResults:
+    """Every call of our tools has one result."""
+
+    async def test_a_call(self) -> None:
+        """It is done, its result is published and recorded in its session, and the delivery is done."""
+        async with serving() as replica:
+            delivery = shared(update())
+            replica.service.offer(delivery)
+            (result,) = await replica.results()
+            await replica.drained()
+        assert result.content == {
+            "result": "The overview is revision 1 now, 5 of 5120 bytes. The next context shows it.",
+            "tool_name": "update_working_memory",
+            "status": "success",
+            "execution_success": True,
+            "call_id": "call_1",
+        }
+        assert (result.run_id, result.owner_key, result.role) == ("run_1", "ada", Role.TOOL)
+        assert replica.revisions() == ["# One"]
+        assert replica.bus.settled == [delivery]
+        (row,) = replica.store.messages
+        assert (row["id"], row["session_id"], row["metadata"]["call_id"]) == (result.id, "s", "call_1")
+
+    @pytest.mark.parametrize(
+        ("name", "args", "reason"),
+        [
+            ("compact_history", {"target": "everything", "strategy": "archive"}, "target: 'everything' is unknown; "),
+            (
+                "compact_history",
+                {"target": "all", "strategy": "archive", "keep_recent": -1},
+                "keep_recent: -1 is not allowed; ",
+            ),
+            ("update_working_memory", {"content": "x" * 6_144}, "content: 6144 bytes, at most 5120 are allowed; "),
+            ("update_working_memory", {"content": "x", "base_revision": 4}, "base_revision: 4 is not the newest. "),
+            ("write_memory_detail", {"name": "../../etc/passwd", "content": "x"}, "name: '/' at place 3 is not all"),
+            ("write_memory_detail", "{", "args: not JSON: "),
+            ("write_memory_detail", None, "name: a text is needed, not null; "),
+        ],
+    )
+    async def test_bad_input(self, name: str, args: Any, reason: str) -> None:
+        """It is a clear error result, and nothing is changed."""
+        content = {"name": name, "args": args, "call_id": "c"}
+        async with serving() as replica:
+            told = await replica.call(update().model_copy(update={"content": content}))
+            assert not any(replica.store.memory.rows.values())
+            assert await replica.letters.count() == 0
+        assert (told["status"], told["execution_success"], told["call_id"]) == ("error", False, "c")
+        assert told["result"].startswith(reason)
+        assert told["error"] == {"message": told["result"], "retryable": False}
+
+    async def test_a_session_that_is_not_named(self) -> None:
+        """It is the one to which the run belongs, as whoever built its context has said."""
+        async with serving() as replica:
+            await RunOrigins(replica.store, replica.ledger).begin("ada", "run_1", RunOrigin("theirs"), LONG_MS)
+            await replica.call(update(session_id=None))
+        assert replica.store.memory.rows["working_memory"][0]["session_id"] == "theirs"
+        assert replica.store.messages[0]["session_id"] == "theirs"
+
+    @pytest.mark.parametrize("marked", [True, False])
+    async def test_a_sub_agent(self, marked: bool) -> None:
+        """Whether the call says so or the run is known to be one's: it may not write, and its result stays its own."""
+        async with serving() as replica:
+            if not marked:
+                await RunOrigins(replica.store, replica.ledger).begin("ada", "run_1", RunOrigin("s", "a"), LONG_MS)
+            about: dict[str, Any] = {"sub_agent_internal": True, "agent_id": "a"} if marked else {}
+            told = await replica.call(update(**about))
+        assert told["result"].startswith("update_working_memory: is the main agent's. ")
+        assert replica.revisions() == []
+        assert replica.store.messages[0]["metadata"]["agent_id"] == "a"
+
+    async def test_signed(self) -> None:
+        """What is signed is believed, and answered with a signature; what is not is a dead letter."""
+        async with serving(signing=SIGNING) as replica:
+            replica.service.offer(calling(encode(update(), topic=Topics.TOOLS_REQUESTS, signing=SIGNING)))
+            (delivery,) = await take(replica.heard, 1)
+            decode(delivery.payload, topic=Topics.TOOLS_RESULTS, signing=SIGNING)
+            replica.service.offer(calling(update("mine", "msg_2")))
+            await replica.drained()
+            reason, message_id = await letter_of(replica)
+        assert "signature" in reason
+        assert message_id == "msg_2"
+        assert replica.metrics.counted == {DeadLetterCause.UNAUTHENTICATED: 1}
+        assert replica.revisions() == ["# One"]
+
+    async def test_none_of_ours(self) -> None:
+        """It is done at once, whatever it is, and leaves no trace."""
+        async with serving() as replica:
+            others = [
+                shared(b"\xff", "1-0"),
+                shared(update().model_copy(update={"content": {"name": "web_search"}}), "2-0"),
+                shared(update().model_copy(update={"content": "search_memory"}), "3-0"),
+            ]
+            assert all([replica.service.offer(each) for each in others])  # noqa: C419  # all are offered
+            assert await replica.rest() == []
+            assert await replica.letters.count() == 0
+        assert replica.bus.settled == others
+
+    async def test_nobody_to_tell(self) -> None:
+        """What names one of our tools and nobody who asks is a dead letter."""
+        async with serving() as replica:
+            delivery = shared(b'{"content": {"name": "search_memory"')
+            replica.service.offer(delivery)
+            await letter_of(replica)
+            await replica.drained()
+        assert replica.metrics.counted == {DeadLetterCause.UNREADABLE: 1}
+        assert replica.bus.settled == [delivery]
+
+
+class TestOnce:
+    """A call is done once, whoever hears it and however often."""
+
+    async def test_the_same_call_twice(self) -> None:
+        """At once and later: one effect, one recorded result, and whoever asks again hears it again."""
+        async with serving() as replica:
+            replica.memory.gate = anyio.Event()
+            for _ in range(3):
+                assert replica.service.offer(calling(update()))
+            replica.memory.gate.set()
+            (first,) = await replica.results()
+            await replica.drained()
+            replica.ledger.clock.now += 5
+            replica.service.offer(calling(update()))
+            (again,) = await replica.results()
+            await replica.drained()
+        assert again == first
+        assert len(replica.memory.ran) == 1
+        assert replica.revisions() == ["# One"]
+        assert len(replica.store.messages) == 1
+
+    async def test_several_replicas(self) -> None:
+        """Each hears it, one does it."""
+        async with serving() as one, serving(one) as other:
+            one.service.offer(calling(update()))
+            other.service.offer(calling(update()))
+            await other.drained()
+            assert len(await one.rest()) == 1
+        assert len(one.memory.ran) + len(other.memory.ran) == 1
+        assert one.revisions() == ["# One"]
+        assert len(one.store.messages) == 1
+
+    @pytest.mark.parametrize("is_shared", [True, False])
+    async def test_a_replica_that_dies(self, is_shared: bool) -> None:
+        """Nobody sends a call again, so who heard it too waits until it is free and does it."""
+        async with serving() as replica:
+            await claimed(replica, update())
+            replica.service.offer(shared(update()) if is_shared else calling(update()))
+            await replica.ledger.times_asked("begin", 3)
+            assert replica.memory.ran == []
+            replica.ledger.clock.now += LONG_MS
+            assert len(await replica.results()) == 1
+            await replica.drained()
+        assert replica.revisions() == ["# One"]
+
+    async def test_a_death_between_write_and_answer(self) -> None:
+        """Who takes over finds it done, and says so."""
+        async with serving() as first:
+            first.ledger.failures["finish"] = 10**6
+            first.service.offer(calling(update()))
+
+            async def written() -> bool:
+                return bool(first.revisions())
+
+            await until(written)
+            first.ledger.failures.clear()
+            async with serving(first) as second:
+                first.ledger.clock.now += LONG_MS
+                told = await second.call(update())
+        assert told["status"] == "success"
+        assert "revision 1 now" in told["result"]
+        assert first.revisions() == ["# One"]
+
+    async def test_an_id_used_twice(self) -> None:
+        """The second call is told so; the first keeps its result."""
+        async with serving() as replica:
+            await replica.call(update())
+            told = await replica.call(update("# Two"))
+            replica.ledger.clock.now += 5
+            assert (await replica.call(update()))["status"] == "success"
+        assert told["result"] == "id: belongs to another call; every call needs its own"
+        assert replica.revisions() == ["# One"]
+
+    async def test_two_calls_at_once(self) -> None:
+        """Both are done, one after the other."""
+        async with serving() as replica:
+            for number in range(20):
+                replica.service.offer(calling(update(f"text {number}", f"msg_{number}")))
+            results = await replica.results(20)
+            await replica.drained()
+        assert {result.content["status"] for result in results} == {"success"}
+        assert sorted(replica.revisions()) == sorted(f"text {number}" for number in range(20))
+
+
+class TestFaults:
+    """Whatever goes wrong, there is a result that says so."""
+
+    async def test_a_store_that_is_away_for_a_moment(self) -> None:
+        """It is waited for."""
+        async with serving() as replica:
+            replica.memory.failures = [StoreUnavailableError("away")] * 2
+            with capture_logs() as logs:
+                told = await replica.call(update())
+        assert told["status"] == "success"
+        assert replica.revisions() == ["# One"]
+        assert [log["event"] for log in logs if log["log_level"] == "warning"] == ["tool_call_delayed"]
+
+    async def test_a_store_that_stays_away(self) -> None:
+        """The result says that it may be tried again. A call that waited long is not made to wait on."""
+        async with serving() as replica:
+            replica.store.down = True
+            arrived = calling(update())
+            content = await _late(replica, arrived)
+            replica.store.down = False
+            await replica.drained()
+        assert content["result"].startswith("The memory cannot be reached now")
+        assert content["error"]["retryable"] is True
+        assert replica.revisions() == []
+
+    async def test_a_fault_of_ours(self) -> None:
+        """It is told without its text, and a dead letter names the call."""
+        async with serving() as replica:
+            replica.memory.failures = [RuntimeError("secret")]
+            with capture_logs() as logs:
+                told = await replica.call(update())
+            assert await letter_of(replica) == ("doing it failed", "msg_1")
+        assert told["status"] == "error"
+        assert "secret" not in str(told)
+        assert "tool_call_failed" in [log["event"] for log in logs]
+
+    async def test_who_kills_its_replicas(self) -> None:
+        """A call that was taken up five times without a result is a dead letter, and is told that it failed."""
+        async with serving() as replica:
+            for _ in range(5):
+                await claimed(replica, update(), lease_ms=1)
+                replica.ledger.clock.now += 1
+            told = await replica.call(update())
+            assert (await letter_of(replica))[0] == "taken up 5 times, and never answered"
+        assert told["status"] == "error"
+        assert replica.memory.ran == []
+
+    async def test_a_suspect(self) -> None:
+        """What was taken up for the third time is done alone among its like."""
+        async with serving() as replica:
+            for number in range(3):
+                for _ in range(2):
+                    await claimed(replica, update(message_id=f"msg_{number}"), lease_ms=1)
+                    replica.ledger.clock.now += 1
+            replica.memory.gate = anyio.Event()
+            for number in range(3):
+                replica.service.offer(calling(update(message_id=f"msg_{number}")))
+
+            async def begun() -> bool:
+                return bool(replica.memory.ran)
+
+            await until(begun)
+            await passed(50)
+            assert len(replica.memory.ran) == 1
+            replica.memory.gate.set()
+            assert len(await replica.results(3)) == 3
+            await replica.drained()
+
+    async def test_read_too_often(self) -> None:
+        """What was handed out a hundred times is a dead letter."""
+        async with serving() as replica:
+            delivery = shared(update(), deliveries=101)
+            replica.service.offer(delivery)
+            assert (await letter_of(replica))[0] == "handed out 100 times, and never read to its end"
+            await replica.drained()
+        assert replica.bus.settled == [delivery]
+
+    @pytest.mark.parametrize("operation", ["begin", "finish"])
+    @pytest.mark.parametrize("is_shared", [True, False])
+    async def test_redis_away(self, operation: str, is_shared: bool) -> None:
+        """Nobody would send the call again, so it is tried until Redis is back."""
+        async with serving() as replica:
+            replica.ledger.failures[operation] = 1
+            replica.service.offer(shared(update()) if is_shared else calling(update()))
+            assert len(await replica.results()) == 1
+            await replica.drained()
+        assert replica.revisions() == ["# One"]
+
+    async def test_a_reply_of_redis_that_is_lost(self) -> None:
+        """The result is known all the same, and is one."""
+        async with serving() as replica:
+            replica.ledger.lost_replies["finish"] = 1
+            replica.service.offer(shared(update()))
+            results = await replica.rest()
+        assert len({result.id for result in results}) == 1
+        assert len(replica.store.messages) == 1
+
+    async def test_a_key_of_another_kind(self) -> None:
+        """Trying again would not help: a dead letter."""
+        async with serving() as replica:
+            replica.ledger.refusing = True
+            delivery = shared(update())
+            replica.service.offer(delivery)
+            assert await letter_of(replica) == ("another kind", "msg_1")
+            await replica.drained()
+        assert replica.bus.settled == [delivery]
+
+    async def test_stopped(self) -> None:
+        """What is in hand when the service stops is given back at once, and another does it."""
+        async with serving() as one:
+            async with serving(one) as other:
+                other.memory.gate = anyio.Event()
+                other.service.offer(calling(update()))
+
+                async def begun() -> bool:
+                    return bool(other.memory.ran)
+
+                await until(begun)
+            assert (await one.call(update()))["status"] == "success"
+
+
+async def _late(replica: Replica, delivery: Delivery) -> dict[str, Any]:
+    """The result of a call that arrived long ago."""
+    with anyio.fail_after(PATIENCE_S):
+        await replica.service._answerer.answer(delivery, anyio.current_time() - 11)
+    (result,) = await replica.results()
+    assert isinstance(result.content, dict)
+    return result.content
+
+
+async def test_too_many() -> None:
+    """No more are accepted than may wait, and what waited is done all the same."""
+    async with serving() as replica:
+        replica.memory.gate = anyio.Event()
+        accepted = 0
+        while replica.service.offer(calling(update(message_id=f"msg_{accepted}", session_id=f"s_{accepted}"))):
+            accepted += 1
+        assert 1_024 <= accepted <= 1_024 + 64
+        assert replica.service.pending.count == accepted
+        replica.memory.gate.set()
+        await replica.drained()
+    assert len(replica.revisions()) == accepted
+
+
+async def test_too_many_bytes() -> None:
+    """Large calls that wait are bounded by their size."""
+    async with serving(max_payload_bytes=32 << 20) as replica:
+        replica.memory.gate = anyio.Event()
+        assert replica.service.offer(calling(update("x" * (30 << 20), "msg_1")))
+        assert replica.service.offer(calling(update("x" * (30 << 20), "msg_2")))
+        assert not replica.service.offer(calling(update("x" * (30 << 20), "msg_3")))
+        replica.memory.gate.set()
+        await replica.drained()
