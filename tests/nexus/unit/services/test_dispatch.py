@@ -15,7 +15,8 @@ from nexus.core.models import Message, Role, utc_now
 from nexus.core.ports import DeadLetter, Delivery, Row
 from nexus.core.signing import Signing
 from nexus.core.topics import Topics
-from nexus.core.wire import encode
+from nexus.core.wire import decode, encode
+from nexus.core.working_memory import Compaction, Wish
 from nexus.services.asks import RequestSettings
 from nexus.services.burying import Burying
 from nexus.services.context.builder import ContextBuilder
@@ -24,11 +25,13 @@ from nexus.services.dispatch import NEWS, Dispatcher, work
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests import RequestService
 from nexus.services.session_states import SessionStates
+from nexus.services.tool_calls import ToolCallService
 from nexus.services.tool_catalog import ToolCatalog
+from nexus.services.working_memory import WorkingMemory
 from nexus.tools.registry import ToolRegistry
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
-from tests.nexus.support.waiting import PATIENCE_S, until
+from tests.nexus.support.waiting import PATIENCE_S, take, until
 from tests.nexus.unit.services.parts import definition, request
 from tests.nexus.unit.services.serving import Letters, SettlingBus, passed
 
@@ -46,6 +49,25 @@ class FullPersistence(PersistenceService):
             self.full -= 1
             return False
         return super().offer(topic, message, size, settled)
+
+
+class FullCalls(ToolCallService):
+    """A service for calls of tools that takes none while it is full."""
+
+    full = False
+
+    def offer(self, delivery: Delivery) -> bool:
+        """Accept a call, unless it is full."""
+        return not self.full and super().offer(delivery)
+
+
+class NoCompactions:
+    """There is never anything to compact."""
+
+    async def compact(self, wish: Wish) -> Compaction | None:
+        """Nothing."""
+        del wish
+        return None
 
 
 class PickyStore(FakeStore):
@@ -70,6 +92,7 @@ class Trial:
     registry: ToolRegistry
     letters: Letters
     service: RequestService
+    calls: FullCalls
     dispatcher: Dispatcher
     metrics: RecordingMetrics
     reloads: list[None]
@@ -124,9 +147,11 @@ async def dispatching(**settings: Any) -> AsyncIterator[Trial]:
         builder = ContextBuilder(persistence, store, registry, ledger)
         burying = Burying(letters, metrics, None)
         service = RequestService(builder, bus, ledger, burying, limits, metrics)
-        dispatcher = Dispatcher(bus, service, persistence, catalog, states, burying, reload, limits)
-        async with service.running(), dispatcher.running():
-            yield Trial(bus, store, persistence, registry, letters, service, dispatcher, metrics, reloads)
+        memory = WorkingMemory(store.memory, store, NoCompactions())
+        calls = FullCalls(memory, bus, ledger, burying, persistence, persistence.origins, limits)
+        dispatcher = Dispatcher(bus, service, persistence, catalog, states, burying, reload, limits, calls)
+        async with service.running(), calls.running(), dispatcher.running():
+            yield Trial(bus, store, persistence, registry, letters, service, calls, dispatcher, metrics, reloads)
 
 
 def message(role: Role = Role.AI, content: Any = "an answer", **metadata: Any) -> Message:
@@ -241,6 +266,31 @@ class TestTopics:
         results = {Topics.LLM_RESULTS, Topics.TOOLS_RESULTS}
         kept = {Topics.TOOLS_REGISTER, Topics.TOOLS_UNREGISTER, Topics.SESSION_STATE}
         assert {*shared} == {Topics.CONTEXT_BUILD_REQUEST, *results, *kept}
+        with_tools = {item.topic: item.most for item in work(7, tool_calls=True)}
+        assert with_tools == {item.topic: item.most for item in work(7)} | {Topics.TOOLS_REQUESTS: 64}
+
+    async def test_a_call_of_a_tool(self) -> None:
+        """One of ours has a result; what is for others is done, and nobody is told that it could not be read."""
+        call = message(content={"name": "update_working_memory", "args": {"content": "# One"}})
+        async with dispatching() as trial, trial.bus.subscribe(Topics.TOOLS_RESULTS) as heard:
+            ours, others = of(Topics.TOOLS_REQUESTS, call), of(Topics.TOOLS_REQUESTS, b"not JSON", "2-0")
+            await trial.dispatch(ours, others)
+            (result,) = await take(heard, 1)
+            await trial.calls.pending.none()
+            assert {*trial.bus.settled} >= {others}
+            assert await trial.letters.count() == 0
+        assert decode(result.payload).content["status"] == "success"
+        assert trial.store.memory.rows["working_memory"][0]["content"] == "# One"
+
+    async def test_more_calls_than_can_wait(self) -> None:
+        """On a bus that keeps nothing they are dead letters, for it is now or never."""
+        async with dispatching() as trial:
+            trial.calls.full = True
+            call = message(content={"name": "search_memory", "args": {"query": "x"}})
+            await trial.dispatch(on_its_own(Topics.TOOLS_REQUESTS, call))
+            letter = await trial.letter()
+        assert letter.reason == "too many calls of tools are waiting"
+        assert trial.metrics.counted == {DeadLetterCause.BACKLOG: 1}
 
 
 def _lists(trial: Trial, *names: str) -> Callable[[], Awaitable[bool]]:
