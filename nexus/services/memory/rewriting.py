@@ -40,6 +40,10 @@ _AROUND: Final = 40
 # A summary may take this part of a prompt, and is asked for as if no token had more bytes than this.
 _PART_OF_SUMMARY: Final = 2
 _LONG_TOKEN: Final = 6
+# What is too long is cut into pieces of which some fit into a prompt: summaries grow, and a piece that just fitted
+# beside one would have to be cut again beside the next.
+_PIECES: Final = 4
+_LEAST_PIECE: Final = 1_000
 # Short ones: a thousand parts have some megabytes.
 _KNOWN_PARTS: Final = 1_000
 _MANY: Final = 1_000_000
@@ -161,7 +165,7 @@ class Rewriting:
         while self._waiting:
             entry, needed = self._waiting.popleft()
             self._size -= needed
-            first, *rest = entry.cut(most)
+            first, *rest = [entry] if needed <= most else entry.cut(min(max(most // _PIECES, _LEAST_PIECE), most))
             self._put_in_front(rest)
             needed = size(first.whole) + BETWEEN
             if taken and needed > left:

@@ -120,7 +120,8 @@ async def test_part_by_part() -> None:
 @given(texts=TEXTS, before=st.text(max_size=3_000), tokens=st.integers(1_000, 2_500), page=st.integers(1, 9))
 async def test_nothing_is_left_out(texts: list[str], before: str, tokens: int, page: int) -> None:
     """Whatever is told, in whatever pages and prompts, the model gets all of it, once, in its order."""
-    model = FakeModel(lambda _, user: short(json.loads(user)))
+    # In no language, with a figure.
+    model = FakeModel(lambda *_: said("(1000)"))
     rows = [row(number, role="AI", content=text) for number, text in enumerate(texts)]
     await rewritten(model, rows, before=before, tokens=tokens, page=page)
     asked = documents(model)
@@ -140,6 +141,16 @@ async def test_a_summary_before_that_is_longer_than_a_prompt() -> None:
     before = " ".join(f"Note {number}." for number in range(2_000))
     await rewritten(model, numbered(2), before=before, tokens=2_000)
     assert told(documents(model))[0] == before
+
+
+async def test_a_message_that_is_longer_than_many_prompts() -> None:
+    """It is told in pieces, all of it, in few more prompts than it fills."""
+    model = FakeModel(lambda _, user: short(json.loads(user)))
+    content = " ".join(f"Line {number} says something." for number in range(10_000))
+    await rewritten(model, [row(1, role="AI", content=content)], tokens=4_000)
+    assert told(documents(model)) == [content]
+    full = 3 * 4_000 - len(Question("", (), 10**6, 10**6).system().encode())
+    assert len(model.asked) < 1.5 * len(content) / full
 
 
 async def test_a_model_that_takes_less() -> None:
