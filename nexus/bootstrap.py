@@ -81,7 +81,7 @@ async def _listening(nexus: Nexus) -> AsyncIterator[None]:
         except StoreUnavailableError as error:
             _log.warning("database_unavailable_at_start", reason=str(error))
             tasks.start_soon(_load_later, nexus)
-        shared = work(nexus.settings.bus.max_in_flight)
+        shared = work(nexus.settings.bus.max_in_flight, tool_calls=nexus.remembering is not None)
         async with nexus.bus.consume(shared, NEWS) as subscription, dispatcher.running():
             nexus.life.subscription = subscription
             _measure(nexus, subscription)

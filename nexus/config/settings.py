@@ -126,7 +126,7 @@ class ThinkingLayoutSettings(_Section):
 class AgentSharesSettings(_Section):
     """How much of the window some blocks of the agent layout take at most (CONTRACT §7)."""
 
-    turn_memory: _Share = 0.15
+    turn_memory: _Share = 0.1
     pinned: _Share = 0.2
 
 
@@ -161,7 +161,7 @@ class MemorySettings(_Section):
     context_window: _Window = 128_000
     tokenizer: Literal["o200k_base", "cl100k_base", "o200k_harmony", "llama3", "qwen3"] = "o200k_base"
     compact_at: float = Field(default=0.75, ge=0.1, le=0.95)
-    compact_to: float = Field(default=0.35, ge=0.05, le=0.9)
+    compact_to: float = Field(default=0.4, ge=0.05, le=0.9)
     summary_max_tokens: int = Field(default=1_500, ge=100, le=100_000)
     overview_max_bytes: int = Field(default=5_120, ge=256, le=65_536)
     detail_max_bytes: int = Field(default=65_536, ge=1_024, le=1_048_576)

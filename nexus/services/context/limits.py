@@ -11,6 +11,9 @@ from nexus.services.context.tokens import Measure
 # compaction would gain nothing.
 _LEAST_KEPT: Final = 0.05
 _LEAST_GAINED: Final = 0.1
+# Of a session with more messages than are shown, this part of those that are: then there is none that is neither shown
+# nor compacted, for some time.
+_OF_SHOWN: Final = 0.5
 # However the settings stand to each other, a compaction has to gain something.
 _BELOW: Final = 0.9
 
@@ -29,10 +32,10 @@ class WindowSettings:
 
     context_window: int = 128_000
     max_tokens: Mapping[str, int | None] = field(default_factory=dict)
-    turn_share: float = 0.15
+    turn_share: float = 0.1
     pinned_share: float = 0.2
     compact_at: float = 0.75
-    compact_to: float = 0.35
+    compact_to: float = 0.4
     summary_max_tokens: int = 1_500
 
     def limit(self, layout: str, window: int | None = None) -> int:
@@ -45,15 +48,33 @@ class WindowSettings:
         return Room(measure, max(limit - taken, 0), int(limit * self.turn_share), int(limit * self.pinned_share))
 
     def is_heavy(self, weights: Weights, taken: int, limit: int) -> bool:
-        """Whether the session is to be compacted, and there is something to be gained."""
-        return weights.total + taken >= limit * self.compact_at and self.is_worth_compacting(weights, limit)
+        """Whether the session is to be compacted, and there is something to be gained.
+
+        Where instructions, input and run fill the window by themselves, there is not: nothing of the session is shown
+        then, whether it is compacted or not, and the next context may have room for all of it.
+        """
+        is_heavy = weights.total + taken >= limit * self.compact_at
+        return is_heavy and weights.fixed + taken < limit and self.is_worth_compacting(weights, limit)
 
     def is_worth_compacting(self, weights: Weights, limit: int) -> bool:
         """Whether something would be gained."""
         return weights.history >= limit * _LEAST_GAINED
 
-    def keep_tokens(self, weights: Weights, taken: int, limit: int) -> int:
-        """How many tokens of the history stay, so that what is used then is what is aimed at."""
+    def keep_tokens(self, weights: Weights, taken: int, limit: int, measure: Measure, *, cut: bool) -> int:
+        """How many tokens of the history stay, as the vocabulary counts them.
+
+        Args:
+            weights: of the context as it would be.
+            taken: by what comes with it.
+            limit: of both together.
+            measure: with which all that was counted.
+            cut: the session has messages that are not read for a context.
+        """
+        shown = int(weights.history * _OF_SHOWN)
+        if not self.is_heavy(weights, taken, limit):
+            return measure.counted(shown)
+        # What is used then is what is aimed at.
         aim = min(self.compact_to, self.compact_at * _BELOW) * limit
-        others = weights.total - weights.history - weights.summary + self.summary_max_tokens + taken
-        return max(int(aim - others), int(limit * _LEAST_KEPT))
+        others = weights.total - weights.history - weights.summary + measure.told(self.summary_max_tokens) + taken
+        keep = max(int(aim - others), int(limit * _LEAST_KEPT))
+        return measure.counted(min(keep, shown) if cut else keep)
