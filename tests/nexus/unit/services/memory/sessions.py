@@ -1,0 +1,91 @@
+"""Rows of sessions for hypothesis: runs at once, tool calls of all kinds, clocks that differ, and what is malformed."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from hypothesis import strategies as st
+
+from nexus.core.ports import Row
+from nexus.services.context.transcript import said_in_rows
+from nexus.services.context.validity import admit
+
+START: Final = datetime(2026, 3, 1, 9, tzinfo=UTC)
+_IDS: Final = st.sampled_from(["a", "b", "c", ""])
+_TOOLS: Final = st.sampled_from(["f", "g", "unknown"])
+_TEXTS: Final = st.sampled_from(
+    ["Is it 7?", "It is 7. 就是七。", "", " ", None, "🚂" * 40, "[Turn 3] x\n- y", {"n": 7}, ["t"]]
+)
+# Mostly none: most clocks agree.
+_SKEWS: Final = st.sampled_from([0, 0, 0, 0, 0, 0, -5, 7, -900])
+
+
+def object_id(second: int, number: int) -> str:
+    """An `_id` of a row that was stored so many seconds after `START`."""
+    return f"{int(START.timestamp()) + second:08x}{number:016x}"
+
+
+@st.composite
+def rows(draw: st.DrawFn, *, most: int = 24, foreign: bool = False) -> list[Row]:
+    """Rows in the order in which they were stored, each with a `_id` and an `id` of its own."""
+    second, made = 0, list[Row]()
+    for number in range(draw(st.integers(0, most))):
+        second += draw(st.sampled_from([0, 0, 1, 3, 400]))
+        made.append(draw(_row(number, second)))
+        if foreign and draw(st.integers(0, 9)) == 0:
+            made[-1]["_id"] = f"foreign-{number}"
+    return made
+
+
+@st.composite
+def _row(draw: st.DrawFn, number: int, second: int) -> Row:
+    role = draw(st.sampled_from(["HUMAN", "AI", "AI", "TOOL", "TOOL", "ai", "SYSTEM", "COMMAND", 7]))
+    metadata: Any = {}
+    if role in {"AI", "ai"}:
+        metadata = {"tool_calls": draw(st.one_of(st.none(), st.lists(_call(), max_size=3)))}
+    elif role == "TOOL":
+        metadata = {"call_id": draw(_IDS), "tool_name": draw(_TOOLS)}
+    time: Any = START + timedelta(seconds=second + draw(_SKEWS))
+    if draw(st.integers(0, 14)) == 0:
+        time, metadata = draw(st.sampled_from([(None, metadata), ("?", metadata), (time, None), (time, 7)]))
+    return {
+        "_id": object_id(second, number),
+        "id": f"m{number}",
+        "run_id": draw(st.sampled_from(["r1", "r1", "r2", "r3", "", None])),
+        "owner_key": "o",
+        "session_id": "s",
+        "role": role,
+        "content": draw(_TEXTS),
+        "timestamp": time,
+        "metadata": metadata,
+    }
+
+
+@st.composite
+def _call(draw: st.DrawFn) -> dict[str, Any]:
+    call_id, name = draw(_IDS), draw(_TOOLS)
+    arguments = draw(st.sampled_from(['{"q": "x"}', "{", {"q": 1}, None]))
+    if draw(st.booleans()):
+        return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"id": call_id, "name": name, "arguments": arguments}
+
+
+def blocks(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """What a context would show of the rows: for each message with calls its results, `""` for a lost one."""
+    shown: dict[str, list[str]] = {}
+    admitted = admit(said_in_rows(rows)[0], "rows")
+    declared = ""
+    for message, origin in zip(admitted.messages, admitted.origins, strict=True):
+        if message["role"] == "tool":
+            shown[declared].append(f"{origin.source}: {message['content']}" if origin else "")
+        elif origin and origin.calls:
+            declared = origin.source
+            shown[declared] = [f"{message['content']} {call['function']}" for call in message["tool_calls"]]
+    return shown
+
+
+def orphans(rows: Sequence[Row]) -> set[str]:
+    """The ids of results that a context would not show."""
+    said = said_in_rows(rows)[0]
+    shown = {origin.source for origin in admit(said, "rows").origins if origin}
+    return {item.source for item in said if item.role == "tool"} - shown

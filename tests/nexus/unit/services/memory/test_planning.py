@@ -1,0 +1,257 @@
+"""What of a session is compacted, and what is left (CONTRACT §7)."""
+
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nexus.core.ports import Row
+from nexus.core.working_memory import TARGETS, WHOLE, Tail, Target, is_object_id
+from nexus.services.context.transcript import said_in_rows
+from nexus.services.memory.planning import Keep, Plan, plan, tail_after
+from tests.nexus.unit.services.memory.sessions import START, blocks, object_id, orphans, rows
+
+IDLE = timedelta(seconds=300)
+LATER = START + timedelta(days=1)
+KEEPS = st.one_of(
+    st.builds(Keep),
+    st.builds(Keep, st.integers(0, 12)),
+    st.builds(Keep, st.none(), st.integers(0, 60), st.just(lambda row: len(str(row["content"])) % 9)),
+)
+RUNS = st.sampled_from(["", "r1", "r2"])
+
+
+def row(number: int, role: str = "HUMAN", run: str | None = "r1", **changes: Any) -> Row:
+    """A row that was stored `number` seconds after the start."""
+    metadata: dict[str, Any] = {}
+    if calls := changes.pop("calls", None):
+        metadata = {"tool_calls": [{"id": call, "name": "f", "arguments": {}} for call in calls]}
+    if (answers := changes.pop("answers", None)) is not None:
+        metadata = {"call_id": answers, "tool_name": "f"}
+    return {
+        "_id": object_id(number, number),
+        "id": f"m{number}",
+        "run_id": run,
+        "role": role,
+        "content": f"text {number}",
+        "timestamp": START + timedelta(seconds=number),
+        "metadata": metadata,
+        **changes,
+    }
+
+
+def exchange(first: int, run: str, calls: int = 1) -> list[Row]:
+    """A run that is over: a question, calls one after another, an answer."""
+    made = [row(first, run=run)]
+    for number in range(calls):
+        call_id = f"{run}-{number}"
+        made += [row(first + 2 * number + 1, "AI", run, calls=[call_id])]
+        made += [row(first + 2 * number + 2, "TOOL", run, answers=call_id)]
+    return [*made, row(first + 2 * calls + 1, "AI", run)]
+
+
+def planned(given: list[Row], keep: Keep | None = None, *, target: Target = "all", **changes: Any) -> Plan:
+    """The plan at a time when everything is over."""
+    return plan(given, keep or Keep(), **{"now": LATER, "idle": IDLE, "target": target, **changes})
+
+
+def covered(given: list[Row], keep: Keep | None = None, **changes: Any) -> list[str]:
+    """The ids of what is compacted."""
+    return [found["id"] for found in planned(given, keep, **changes).covered]
+
+
+class TestAnySession:
+    """What is true whatever was recorded."""
+
+    @given(rows().flatmap(lambda given: st.tuples(st.just(given), st.permutations(given))), KEEPS, st.data())
+    def test_is_shown_as_before(self, both: tuple[list[Row], list[Row]], keep: Keep, data: st.DataObject) -> None:
+        """Every row is covered or kept; what is kept has the same calls with the same results as before."""
+        given, mixed = both
+        target, run_id = data.draw(st.sampled_from(TARGETS)), data.draw(RUNS)
+        now = START + timedelta(seconds=data.draw(st.integers(0, 3_000)))
+        made = plan(mixed, keep, now=now, idle=IDLE, target=target, run_id=run_id)
+        assert sorted(found["_id"] for found in (*made.covered, *made.kept)) == [found["_id"] for found in given]
+        whole, left = blocks(given), blocks(list(made.kept))
+        assert left == {source: whole[source] for source in left}
+        assert orphans(list(made.kept)) <= orphans(given)
+        assert not any(found["run_id"] == run_id for found in made.covered if run_id)
+
+    @given(rows(), KEEPS, st.sampled_from(TARGETS), st.integers(0, 3_000))
+    def test_in_the_order_in_which_it_was_said(self, given: list[Row], keep: Keep, target: Target, second: int) -> None:
+        """Both parts of it, as a context has them."""
+        made = plan(given, keep, now=START + timedelta(seconds=second), idle=IDLE, target=target)
+        order = [item.source for item in said_in_rows(given)[0]]
+        for part in (made.covered, made.kept):
+            shown = [found["id"] for found in part if found["id"] in order]
+            assert shown == [source for source in order if source in shown]
+
+    @given(rows(), st.integers(0, 30), st.sampled_from(TARGETS), RUNS)
+    def test_the_newest_messages_stay(self, given: list[Row], most: int, target: Target, run_id: str) -> None:
+        """So many of them, not counting the run that asks; and with none to keep, everything goes that may."""
+        made = planned(given, Keep(most), target=target, run_id=run_id)
+        shown = said_in_rows(given, current_run_id=run_id)[0]
+        kept = {found["id"] for found in made.kept}
+        assert {item.source for item in shown[len(shown) - min(most, len(shown)) :]} <= kept
+        if most == 0 and target == "all":
+            assert all(run_id and found["run_id"] == run_id for found in made.kept)
+
+    @given(rows(), st.integers(0, 60))
+    def test_the_newest_that_fit(self, given: list[Row], most: int) -> None:
+        """What stays takes no more tokens than were said."""
+        shown = {item.source for item in said_in_rows(given)[0]}
+        made = planned(given, Keep(None, most, lambda _: 5))
+        assert sum(5 for found in made.kept if found["id"] in shown) <= most
+        if 5 * len(shown) <= most:
+            assert made.covered == ()
+
+    @given(rows(foreign=True), KEEPS, st.sampled_from(TARGETS), RUNS)
+    def test_what_no_tail_could_find_again(self, given: list[Row], keep: Keep, target: Target, run_id: str) -> None:
+        """Is covered whatever is asked for, and takes its block along."""
+        made = planned(given, keep, target=target, run_id=run_id)
+        assert all(is_object_id(found["_id"]) for found in made.kept)
+
+    @given(st.lists(rows(most=8), min_size=1, max_size=4), st.data())
+    def test_step_by_step(self, parts: list[list[Row]], data: st.DataObject) -> None:
+        """Whatever comes later and however often it is compacted: each row is in the tail or was covered once."""
+        tail, everything, done = WHOLE, list[Row](), list[str]()
+        for place, part in enumerate(parts):
+            everything += [
+                {**found, "_id": object_id(place * 10_000 + index * 7, place * 100 + index), "id": f"p{place}-{index}"}
+                for index, found in enumerate(part)
+            ]
+            now = START + timedelta(seconds=place * 10_000 + data.draw(st.integers(0, 9_000)))
+            given = [found for found in everything if tail.includes(found["_id"])]
+            made = plan(given, data.draw(KEEPS), now=now, idle=IDLE, target=data.draw(st.sampled_from(TARGETS)))
+            if made.covered:
+                tail = tail_after(tail, given, made.covered, now)
+            done += [found["_id"] for found in made.covered]
+            assert len(done) == len(set(done))
+            for found in everything:
+                assert tail.includes(found["_id"]) == (found["_id"] not in done)
+
+
+class TestUnits:
+    """What goes together."""
+
+    def test_a_block_is_not_split(self) -> None:
+        """The newest message to stay is a result, so its call does, and what lies between."""
+        given = [
+            row(1),
+            row(2, "AI", calls=["a", "b"]),
+            row(3, "TOOL", answers="b"),
+            row(4, "AI"),
+            row(5, "TOOL", answers="a"),
+            row(6, "AI"),
+        ]
+        assert covered(given, Keep(2)) == ["m1"]
+        assert covered(given, Keep(1)) == ["m1", "m2", "m3", "m4", "m5"]
+        assert covered(given, Keep(None, 2, lambda _: 1)) == ["m1", "m2", "m3", "m4", "m5"]
+        assert covered(given, Keep(None, 0, lambda _: 1)) == ["m1", "m2", "m3", "m4", "m5", "m6"]
+
+    def test_targets(self) -> None:
+        """Tools are blocks, conversation is the rest."""
+        given = exchange(1, "one", calls=2)
+        assert covered(given, target="tools") == ["m2", "m3", "m4", "m5"]
+        assert covered(given, target="conversation") == ["m1", "m6"]
+        assert covered(given, target="all") == ["m1", "m2", "m3", "m4", "m5", "m6"]
+
+    def test_runs_at_once(self) -> None:
+        """A block is made of the rows of its own run."""
+        given = [row(1, "AI", "one", calls=["a"]), row(2, run="two"), row(3, "TOOL", "one", answers="a")]
+        assert covered(given, target="tools") == ["m1", "m3"]
+        assert covered(given, Keep(2)) == []
+
+    def test_clocks_that_differ(self) -> None:
+        """Where the order of a run rests on its question, all of it stays or goes."""
+        given = [
+            row(1, timestamp=START + timedelta(seconds=90)),
+            row(2, "AI", calls=["a"]),
+            row(3, "TOOL", answers="a", timestamp=START),
+            row(4, "AI"),
+        ]
+        assert covered(given, Keep(3)) == []
+        assert covered(given, Keep(None, 3, lambda _: 1)) == ["m1", "m2", "m3", "m4"]
+
+    def test_sub_agents(self) -> None:
+        """What is internal to one is none of this."""
+        assert planned([row(1, metadata={"sub_agent_internal": True})]) == Plan((), ())
+
+
+class TestRunsInProgress:
+    """Of which nothing is compacted."""
+
+    def test_an_unanswered_one(self) -> None:
+        """Stays until it has been silent for as long as a run may be."""
+        given = [*exchange(1, "one"), row(10, run="two"), row(11, "AI", "two", calls=["a"])]
+        early, late = START + timedelta(seconds=310), START + timedelta(seconds=312)
+        assert covered(given, now=early) == ["m1", "m2", "m3", "m4"]
+        assert covered(given, now=late) == ["m1", "m2", "m3", "m4", "m10", "m11"]
+        assert covered(given, idle=None) == ["m1", "m2", "m3", "m4"]
+
+    def test_the_one_that_asks(self) -> None:
+        """Stays although it looks as if it were over."""
+        assert covered([*exchange(1, "one"), *exchange(11, "two")], run_id="two") == ["m1", "m2", "m3", "m4"]
+
+    def test_is_known_from_when_its_rows_were_stored(self) -> None:
+        """What they say of the time may be anything."""
+        given = [row(1, timestamp=START + timedelta(days=9_000))]
+        assert covered(given) == ["m1"]
+        assert covered(given, now=START + timedelta(seconds=2)) == []
+
+    def test_calls_without_a_run(self) -> None:
+        """May be answered as well, and hold back those that were made later."""
+        given = [
+            row(1, run=None),
+            row(2, "AI", None, calls=["a"]),
+            row(3, "AI", None, calls=["b"]),
+            row(4, "TOOL", None, answers="b"),
+        ]
+        assert covered(given, now=START + timedelta(seconds=9)) == ["m1"]
+        assert covered(given) == ["m1", "m2", "m3", "m4"]
+
+    def test_a_clock_at_the_beginning_of_time(self) -> None:
+        """Makes nothing idle."""
+        assert covered([row(1)], now=START, idle=timedelta.max) == []
+
+
+class TestTail:
+    """What is left after a compaction."""
+
+    def test_begins_before_what_is_not_covered(self) -> None:
+        """By two minutes at least, for what is still being written; covered rows from there on are listed."""
+        given = [row(number * 100) for number in range(300)]
+        tail = tail_after(WHOLE, given, given[:250], LATER)
+        assert tail.since <= object_id(25_000 - 120, 0)[:8]
+        assert [found["id"] for found in given if tail.includes(found["_id"])] == [found["id"] for found in given[250:]]
+        assert len(tail.without) < 50
+
+    def test_reaches_further_back_where_that_costs_little(self) -> None:
+        """Up to an hour."""
+        given = [row(0), row(4_000), row(8_000)]
+        tail = tail_after(WHOLE, given, given[:2], LATER)
+        assert tail == Tail(object_id(4_400, 0)[:8], frozenset())
+        assert tail_after(WHOLE, given, given, START + timedelta(seconds=8_001)).without == {given[2]["_id"]}
+
+    def test_never_goes_back(self) -> None:
+        """What was covered and is no longer listed would come again."""
+        before = Tail(object_id(5_000, 0)[:8], frozenset())
+        assert tail_after(before, [], [row(5_001)], START + timedelta(seconds=5_002)).since == before.since
+
+    def test_is_never_all_again(self) -> None:
+        """Rows whose `_id` says nothing are covered, and stay so."""
+        ancient = {**row(1), "_id": "0" * 24}
+        assert covered([ancient], Keep(5)) == ["m1"]
+        tail = tail_after(WHOLE, [ancient], [ancient], LATER)
+        assert not tail.is_all
+        assert not tail.includes(ancient["_id"])
+
+    @given(st.lists(st.integers(0, 9_000), max_size=300), st.integers(0, 300), st.integers(0, 10_000))
+    def test_lists_few(self, seconds: list[int], many: int, second: int) -> None:
+        """Two hundred, or what is within two minutes; and never leaves out what is not covered."""
+        given = [row(at, _id=object_id(at, number)) for number, at in enumerate(sorted(seconds))]
+        tail = tail_after(WHOLE, given, given[:many], START + timedelta(seconds=second))
+        assert [tail.includes(found["_id"]) for found in given] == [place >= many for place in range(len(given))]
+        edge = min([second, *sorted(seconds)[many:]])
+        near = sum(at >= edge - 120 for at in sorted(seconds)[:many])
+        assert len(tail.without) <= max(200, near)
