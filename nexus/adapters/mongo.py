@@ -20,7 +20,7 @@ from pymongo import ASCENDING, AsyncMongoClient
 from pymongo.errors import ConfigurationError, DuplicateKeyError, InvalidURI
 
 from nexus.adapters.mongo_calls import Calls, completed
-from nexus.adapters.mongo_indexes import make_indexes
+from nexus.adapters.mongo_indexes import Indexes
 from nexus.adapters.mongo_memory import MongoMemory
 from nexus.adapters.mongo_reads import MongoReads
 from nexus.adapters.mongo_schema import CODEC
@@ -91,7 +91,7 @@ class MongoStore(MongoReads):
         self._client = client
         self._database = client.get_database(database, codec_options=CODEC)
         super().__init__(self._database["messages"], Calls(at_once))
-        self._prepared = False
+        self._indexes = Indexes(client, self._database)
         self.turns: TurnStore = MongoTurns(self._database[TURNS], self.calls, self._prepare_late)
         self.transfer: TransferStore = MongoTransfer(self._messages, self.calls, self._prepare_late)
         self.memory: MemoryStore = MongoMemory(self._database, self.calls, self._prepare_late)
@@ -103,8 +103,7 @@ class MongoStore(MongoReads):
         Raises:
             StoreRejectedError: what is stored has twice what may be there once; says where.
         """
-        await make_indexes(self._client, self._database)
-        self._prepared = True
+        await self._indexes.make()
 
     @completed
     async def ping(self) -> None:
@@ -165,14 +164,13 @@ class MongoStore(MongoReads):
         return await put_state(self._database[STATES], owner_key, session_id, document, revision)
 
     async def _prepare_late(self) -> None:
-        if self._prepared:
+        if self._indexes.are_made:
             return
         try:
-            await make_indexes(self._client, self._database)
+            await self._indexes.make()
         except StoreRejectedError as error:
             # It is not the row that is wrong.
             raise StoreUnavailableError(str(error)) from error
-        self._prepared = True
 
     async def _find_one(self, collection: str, query: Mapping[str, Any]) -> Row | None:
         row: Row | None = await self._database[collection].find_one(query)

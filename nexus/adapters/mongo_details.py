@@ -4,14 +4,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
 from typing import Any, Final
 
+import anyio
 from pymongo import ASCENDING, DESCENDING
-from pymongo.errors import BulkWriteError
+from pymongo.errors import BulkWriteError, OperationFailure
 
 from nexus.adapters.mongo_calls import Calls, completed
-from nexus.adapters.mongo_schema import containing, of_session
-from nexus.core.errors import StoreRejectedError
+from nexus.adapters.mongo_schema import WORDS, containing, of_session
+from nexus.adapters.mongo_search import check_phrase, inner_word
 from nexus.core.ports import Row
-from nexus.core.ports.memory import LONGEST_QUERY
 
 _WHOLE: Final = {"_id": 0}
 _HEADER: Final = {**_WHOLE, "content": 0}
@@ -21,6 +21,8 @@ _NEWEST_FIRST: Final = [("version", DESCENDING)]
 # By the whole of the index, and backwards: so the server goes from name to name and passes over older versions.
 _BACKWARDS: Final = dict.fromkeys(("owner_key", "session_id", "name", "version"), DESCENDING)
 _DUPLICATE: Final = 11000
+# How long it may take until an index of words is noticed.
+_LOOKED_AGAIN_S: Final = 60
 
 
 class MongoDetails:
@@ -36,6 +38,8 @@ class MongoDetails:
         self.calls = calls
         self._details = details
         self._prepared = prepared
+        self._words = False
+        self._look_again_at = 0.0
 
     @completed
     async def insert_details(self, details: Sequence[Row]) -> int:
@@ -55,13 +59,7 @@ class MongoDetails:
     @completed
     async def list_details(self, owner_key: str, session_id: str) -> list[Row]:
         """The newest version of each detail, by name, without `content`."""
-        newest = [
-            {"$match": of_session(owner_key, session_id)},
-            {"$sort": _BACKWARDS},
-            {"$group": {"_id": "$name", "newest": {"$first": "$$ROOT"}}},
-            {"$replaceRoot": {"newRoot": "$newest"}},
-            {"$project": _HEADER},
-        ]
+        newest = newest_of_each(of_session(owner_key, session_id))
         return sorted(await self._aggregated(newest), key=lambda detail: detail["name"])
 
     @completed
@@ -92,11 +90,10 @@ class MongoDetails:
     @completed
     async def search_details(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
         """Up to `limit` details whose content has `text` in it, whole, the last written first."""
-        if len(text) > LONGEST_QUERY:
-            raise StoreRejectedError(f"no text of more than {LONGEST_QUERY} characters can be searched for")
+        check_phrase(text)
         session = of_session(owner_key, session_id)
         newest: dict[str, Row] = {}
-        for header in await self._details.find({**session, "content": containing(text)}, _PLACE).to_list(None):
+        for header in await self._having(session, text):
             known = newest.get(header["name"])
             if known is None or known["version"] < header["version"]:
                 newest[header["name"]] = header
@@ -105,6 +102,31 @@ class MongoDetails:
         rows = await self._details.find({"_id": {"$in": ids}, **session}).to_list(None)
         found = {row.pop("_id"): row for row in rows}
         return [found[each] for each in ids if each in found]
+
+    async def _having(self, session: Row, text: str) -> list[Row]:
+        """Where every version is that has the text: each is compared with it, whatever an index says."""
+        query = {**session, "content": containing(text)}
+        word = inner_word(text)
+        if word and await self._has_words():
+            try:
+                return await self._places({**query, "$text": {"$search": word}})
+            except OperationFailure:
+                # Somebody has just dropped the index.
+                self._look_again_at = 0.0
+        return await self._places(query)
+
+    async def _has_words(self) -> bool:
+        """Whether the collection has the index of words, and not another's, which would do for the query as well."""
+        now = anyio.current_time()
+        if now >= self._look_again_at:
+            known = await self._details.index_information()
+            self._words = known.get(WORDS, {}).get("weights") == {"content": 1}
+            self._look_again_at = now + _LOOKED_AGAIN_S
+        return self._words
+
+    async def _places(self, query: Row) -> list[Row]:
+        found: list[Row] = await self._details.find(query, _PLACE).to_list(None)
+        return found
 
     async def _aggregated(self, pipeline: Sequence[Row]) -> list[Row]:
         cursor = self._details.aggregate(pipeline)
@@ -116,3 +138,14 @@ class MongoDetails:
         cursor = self._details.find(query, _WHOLE).sort(_IN_ORDER).limit(limit)
         found: list[Row] = await cursor.batch_size(limit + 1).to_list(limit)
         return found
+
+
+def newest_of_each(session: Row) -> list[Row]:
+    """The stages that give the headers of a session's details, the newest version of each."""
+    return [
+        {"$match": session},
+        {"$sort": _BACKWARDS},
+        {"$group": {"_id": "$name", "newest": {"$first": "$$ROOT"}}},
+        {"$replaceRoot": {"newRoot": "$newest"}},
+        {"$project": _HEADER},
+    ]

@@ -1,11 +1,13 @@
 """The indexes that the promises of the store rest on, made where they are missing (CONTRACT §2)."""
 
+import asyncio
+from contextlib import suppress
 from typing import Any, Final
 
 import pymongo
-from pymongo.errors import DuplicateKeyError, OperationFailure
+from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 
-from nexus.adapters.mongo_schema import INDEXES, is_same_index
+from nexus.adapters.mongo_schema import INDEXES, WELCOME, is_same_index
 from nexus.core.errors import StoreRejectedError
 
 # The same index exists under another name, or another one under this name.
@@ -14,8 +16,43 @@ _CONFLICTS: Final = {85, 86}
 _INDEXING_S: Final = 300
 
 
+class Indexes:
+    """Makes the indexes of one database; whoever asks for it while that is under way waits for the same.
+
+    Attributes:
+        are_made: whether they were made.
+
+    Args:
+        client: of motor or of pymongo's asyncio client.
+        database: of that client.
+    """
+
+    def __init__(self, client: Any, database: Any) -> None:
+        self.are_made = False
+        self._client = client
+        self._database = database
+        self._making: asyncio.Task[None] | None = None
+
+    async def make(self) -> None:
+        """Make what is missing.
+
+        Raises:
+            StoreRejectedError: what is stored stands in the way; says where.
+        """
+        if self._making is None:
+            self._making = asyncio.create_task(self._make())
+        await self._making
+
+    async def _make(self) -> None:
+        try:
+            await make_indexes(self._client, self._database)
+            self.are_made = True
+        finally:
+            self._making = None
+
+
 async def make_indexes(client: Any, database: Any) -> None:
-    """Make what is missing of `INDEXES`. May be repeated and run by many at once.
+    """Make what is missing of `INDEXES`, and of `WELCOME` what can be made. May be repeated and run by many at once.
 
     Args:
         client: of motor or of pymongo's asyncio client.
@@ -30,6 +67,9 @@ async def make_indexes(client: Any, database: Any) -> None:
         for collection, indexes in INDEXES.items():
             for index in indexes:
                 await _make_index(collection, database[collection], index)
+        for collection, indexes in WELCOME.items():
+            with suppress(PyMongoError):
+                await database[collection].create_indexes(indexes)
 
 
 async def _make_index(collection: str, rows: Any, index: pymongo.IndexModel) -> None:

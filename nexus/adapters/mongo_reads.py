@@ -13,15 +13,13 @@ from nexus.adapters.mongo_schema import (
     OF_SESSION,
     OLDEST_FIRST,
     ORIGIN,
-    containing,
     of_session,
     origin_of,
     seen_by,
 )
+from nexus.adapters.mongo_search import search_rows
 from nexus.adapters.mongo_tail import MongoTail
-from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row, RunOrigin
-from nexus.core.ports.memory import LONGEST_QUERY
 from nexus.core.working_memory import Tail
 
 
@@ -100,10 +98,7 @@ class MongoReads:
     @completed
     async def search_messages(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
         """Up to `limit` rows of a session whose content has `text` in it, newest first."""
-        if len(text) > LONGEST_QUERY:
-            raise StoreRejectedError(f"no text of more than {LONGEST_QUERY} characters can be searched for")
-        query = {**of_session(owner_key, session_id), **NOT_INTERNAL, "content": containing(text)}
-        return await self._rows.newest(query, limit=limit, index=OF_SESSION)
+        return await search_rows(self._rows, of_session(owner_key, session_id), text, limit=limit)
 
     @completed
     async def run_messages(self, owner_key: str, run_id: str, *, limit: int, skip: int = 0) -> list[Row]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from bson.codec_options import CodecOptions, DatetimeConversion, TypeDecoder, TypeRegistry
 from bson.dbref import DBRef
-from pymongo import ASCENDING, DESCENDING, IndexModel
+from pymongo import ASCENDING, DESCENDING, TEXT, IndexModel
 
 from nexus.core.ports import Row, RunOrigin
 from nexus.services.context.agents import AGENT_ID, INTERNAL, named_agent
@@ -98,6 +98,14 @@ INDEXES: Final[dict[str, list[IndexModel]]] = {
     "compactions": [
         IndexModel([*_SESSION, ("number", DESCENDING)], name="one_per_number", unique=True),
         IndexModel([("work", ASCENDING), ("due_at", ASCENDING)], name="work_due", partialFilterExpression=_IS_DUE),
+    ],
+}
+WORDS: Final = "words"
+# What only makes something faster. Not every server can make these.
+WELCOME: Final[dict[str, list[IndexModel]]] = {
+    # Words as they are written: no language's stems and stop words, and no field that names a language.
+    "memory_details": [
+        IndexModel([*_SESSION, ("content", TEXT)], name=WORDS, default_language="none", language_override="_language")
     ],
 }
 

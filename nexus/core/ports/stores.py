@@ -3,12 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from nexus.core.ports.memory import MemoryStore
 from nexus.core.ports.rows import Row
 from nexus.core.ports.turns import TurnStore
 from nexus.core.working_memory import Tail
+
+# Rows whose contents are objects or lists, which are compared one by one, that a search looks at.
+STRUCTURED_SEARCHED: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,8 @@ class MessageStore(Protocol):
         """Up to `limit` rows of a session whose content has `text` in it, whatever the case, newest first.
 
         `text` is taken literally; one of more than `LONGEST_QUERY` characters is rejected. What is internal to a
-        sub-agent is left out.
+        sub-agent is left out. An object or a list is searched as the text that a context shows of it, in the newest
+        `STRUCTURED_SEARCHED` rows with such contents.
         """
         ...
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from random import Random
 from typing import Any
 
 import anyio
@@ -31,7 +32,7 @@ def overview(revision: int, **changes: Any) -> Row:
     return {"owner_key": "o", "session_id": "s", **written.model_dump(), **changes}
 
 
-def detail(name: str, version: int = 1, **changes: Any) -> Row:
+def detail(name: str, version: int = 1, /, **changes: Any) -> Row:
     """That version of the detail, with changes."""
     written = Detail(name=name, version=version, bytes=4, updated_at=at(version), content=f"{name} {version}")
     return {"owner_key": "o", "session_id": "s", **written.model_dump(), **changes}
@@ -237,6 +238,39 @@ async def test_what_is_searched_for_is_a_text(place: Place) -> None:
         for bad in ("x" * 251, "\ud800"):
             with pytest.raises(StoreRejectedError):
                 await memory.search_details("o", "s", bad, limit=20)
+
+
+async def test_whatever_is_cut_out_of_a_detail_is_found(place: Place) -> None:
+    """Wherever the cut goes, through words and signs of all kinds, and in whatever case: as a plain comparison does."""
+    dice = Random(7)  # noqa: S311
+    words = [
+        "fox",
+        "THE",
+        "Ünïcode",
+        "a",
+        "156",
+        "文章",
+        "x_y",
+        "e\u0301",
+        "ſend",
+        "naïve",
+        "42nd",
+        "don't",
+        "...",
+        "😀",
+    ]
+    gaps = [" ", " ", " ", "\n", ", ", "-", "\u00a0", "\t", "\u200b", "\u3000", "/"]
+    contents = ["".join(dice.choice(words) + dice.choice(gaps) for _ in range(60)) for _ in range(20)]
+    cuts = [(dice.choice(contents), dice.randrange(150), dice.randrange(1, 40)) for _ in range(80)]
+    async with place.open() as store:
+        memory = store.memory
+        await memory.insert_details([detail(f"d{number}", content=content) for number, content in enumerate(contents)])
+        for content, begin, length in cuts:
+            cut = content[begin : begin + length]
+            query = cut.swapcase() if cut.isascii() else cut
+            found = {int(row["name"][1:]) for row in await memory.search_details("o", "s", query, limit=50)}
+            assert found >= {number for number, each in enumerate(contents) if cut in each}, query
+            assert all(cut.casefold() in contents[number].casefold() for number in found), query
 
 
 async def test_what_is_found_of_a_detail(place: Place) -> None:

@@ -1,7 +1,7 @@
 """What is MongoDB's own: plans, servers that do not answer, and documents that only a real server can hold."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 
@@ -14,9 +14,12 @@ from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
 from nexus.adapters.mongo import Driver, MongoStore, open_mongo
+from nexus.adapters.mongo_details import newest_of_each
 from nexus.adapters.mongo_schema import HEADER, NEWEST_FIRST, NOT_SHOWN, excerpt
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
 from nexus.core.ports import Row
+from nexus.core.working_memory import WHOLE, Tail
+from tests.nexus.contract.test_memory import compaction, detail, overview
 from tests.nexus.contract.test_turns import turn
 from tests.nexus.support.proxy import proxied
 from tests.nexus.support.rows import START, ids, row
@@ -107,6 +110,70 @@ async def test_turns_come_out_of_their_indexes(explained: Janitor, mongo_uri: st
         assert plan["executionStats"]["totalDocsExamined"] == read
 
 
+async def test_memory_comes_out_of_its_indexes(explained: Janitor, mongo_uri: str, database_name: str) -> None:
+    """What is asked for is read without a sort and nothing besides, however much there is; of names only the newest."""
+    async with open_mongo(mongo_uri, database_name) as store:
+        for number in range(1, 101):
+            await store.memory.insert_overview(overview(number))
+            await store.memory.insert_compaction(compaction(number, work="refine" if number == 7 else None))
+            await store.memory.insert_details([detail(name, number) for name in "abc"])
+    database = explained[database_name]
+    of_session: Row = {"owner_key": {"$eq": "o"}, "session_id": {"$eq": "s"}}
+    due = {"work": {"$eq": "refine"}, "due_at": {"$lte": START.replace(year=2100)}}
+    named = {**of_session, "name": {"$eq": "b"}}
+    for cursor, index, read in (
+        (database.working_memory.find(of_session).sort("revision", -1).limit(1), "one_per_revision", 1),
+        (database.compactions.find({**of_session, "number": {"$lt": 50}}).sort("number", -1).limit(3), "number", 3),
+        (database.compactions.find(due).sort("due_at", 1).limit(1), "work_due", 1),
+        (database.memory_details.find(named).sort("version", -1).limit(1), "one_per_version", 1),
+        (database.memory_details.find(of_session).sort([("name", 1), ("version", 1)]).limit(9), "one_per_version", 9),
+    ):
+        plan = cursor.explain()
+        assert f"{index}'" in str(plan["queryPlanner"]["winningPlan"])
+        assert "'stage': 'SORT'" not in str(plan["queryPlanner"]["winningPlan"])
+        assert plan["executionStats"]["totalDocsExamined"] == read
+    command = {"aggregate": "memory_details", "pipeline": newest_of_each(of_session), "cursor": {}}
+    told = database.command("explain", command, verbosity="executionStats")
+    assert "DISTINCT_SCAN" in str(told)
+    assert "'totalDocsExamined': 3" in str(told)
+
+
+async def test_details_are_found_without_their_words(
+    mongo_janitor: Janitor, mongo_uri: str, database_name: str
+) -> None:
+    """The index of words makes searching faster where there is one; nothing fails where it is gone or never came."""
+    phrase = "of the quick brown fox"
+    details = mongo_janitor[database_name].memory_details
+    with suppress(OperationFailure):
+        details.create_index([("other", "text")], name="words")
+    async with open_mongo(mongo_uri, database_name) as store:
+        await store.prepare()
+        assert await store.memory.insert_details([detail("a", content=f"the tale {phrase}es")]) == 1
+        assert [row["name"] for row in await store.memory.search_details("o", "s", phrase, limit=5)] == ["a"]
+        with suppress(OperationFailure):
+            details.drop_index("words")
+        await store.prepare()
+        assert [row["name"] for row in await store.memory.search_details("o", "s", phrase, limit=5)] == ["a"]
+    async with open_mongo(mongo_uri, database_name) as store:
+        assert [row["name"] for row in await store.memory.search_details("o", "s", phrase, limit=5)] == ["a"]
+        with suppress(OperationFailure):
+            details.drop_index("words")
+        assert [row["name"] for row in await store.memory.search_details("o", "s", phrase, limit=5)] == ["a"]
+
+
+async def test_words_are_looked_up(explained: Janitor, mongo_uri: str, database_name: str) -> None:
+    """Of many details only those are read that have a rare word from the middle of the phrase."""
+    async with open_mongo(mongo_uri, database_name) as store:
+        many = [detail(f"d{number}", content=f"of number {number} and more") for number in range(300)]
+        await store.memory.insert_details(many)
+        explained[database_name].command("profile", 2)
+        found = await store.memory.search_details("o", "s", "R 217 AND MOR", limit=5)
+        explained[database_name].command("profile", 0)
+    told = list(explained[database_name]["system.profile"].find({"command.filter.$text": {"$exists": True}}))
+    assert [row["name"] for row in found] == ["d217"]
+    assert [query["docsExamined"] for query in told] in ([1], [2])
+
+
 @pytest.mark.parametrize(
     "content", [b"\xff" * 4, b"\xff" * 100, b"a" * 9 + b"\xf0\x9f" + b"b" * 100, b"a" * 100 + b"\xe2"]
 )
@@ -171,6 +238,25 @@ async def fails_in_every_operation(store: MongoStore) -> None:
         lambda: store.turns.touch_run("o", "s", "r", {"status": "x"}),
         lambda: store.turns.overtake("o", "s", 2, {"status": "x"}, due_by=START),
         lambda: store.turns.claim("close", START, START),
+        lambda: store.session_messages("o", "s", limit=5),
+        lambda: store.tail_messages("o", "s", WHOLE, limit=5),
+        lambda: store.tail_messages("o", "s", Tail("65000000"), limit=5, sub_agent="a"),
+        lambda: store.messages_of_ids("o", ["6" * 24]),
+        lambda: store.search_messages("o", "s", "x", limit=5),
+        lambda: store.memory.insert_overview(overview(1)),
+        lambda: store.memory.latest_overview("o", "s"),
+        lambda: store.memory.overviews("o", "s", limit=5),
+        lambda: store.memory.insert_details([detail("a")]),
+        lambda: store.memory.list_details("o", "s"),
+        lambda: store.memory.find_detail("o", "s", "a"),
+        lambda: store.memory.detail_versions("o", "s", limit=5),
+        lambda: store.memory.search_details("o", "s", "a few words", limit=5),
+        lambda: store.memory.insert_compaction(compaction(1)),
+        lambda: store.memory.latest_compaction("o", "s"),
+        lambda: store.memory.compactions("o", "s", limit=5),
+        lambda: store.memory.update_compaction("o", "s", 1, {"summary": "x"}, seen={"due_at": START}),
+        lambda: store.memory.claim_compaction("refine", START, START),
+        lambda: store.memory.delete_memory("o", "s"),
     ]
 
     async def fails(operation: Callable[[], Awaitable[object]]) -> None:

@@ -233,6 +233,30 @@ async def test_what_is_searched_for_in_messages_is_a_text(place: Place) -> None:
                 await store.search_messages("o", "s", bad, limit=5)
 
 
+async def test_structured_contents_are_searched(place: Place) -> None:
+    """An object or a list as the text that a context shows of it, between the texts, also behind many others."""
+    contents: list[Any] = [
+        {"rows": [{"title": 'The "needle" 针'}]},
+        "a needle",
+        [{"type": "text", "text": "some"}, {"type": "text", "text": "NEEDLE"}],
+        ["hay", "needle"],
+        {"needle": 1},
+        {"hay": [1, None, True]},
+        7,
+        None,
+        b"needle",
+    ]
+    rows = [row(number, content=content) for number, content in enumerate(contents)]
+    many = [row(1_000 + number, content={"hay": number}) for number in range(450)]
+    place.plant("messages", [*rows, *many, row(2_000, content={"needle": 1}, metadata=INTERNAL)])
+    async with place.open() as store:
+        assert ids(await store.search_messages("o", "s", "Needle", limit=50)) == ["m4", "m3", "m2", "m1", "m0"]
+        assert ids(await store.search_messages("o", "s", "needle", limit=2)) == ["m4", "m3"]
+        assert ids(await store.search_messages("o", "s", "needle", limit=1)) == ["m4"]
+        assert ids(await store.search_messages("o", "s", "针", limit=5)) == ["m0"]
+        assert ids(await store.search_messages("o", "s", '"HAY":[1,', limit=5)) == ["m5"]
+
+
 @given(st.one_of(st.integers(-(2**63), 2**63 - 1), st.text(), st.binary(), st.uuids(), st.booleans(), st.none()))
 def test_the_text_of_an_id_is_its_own(value: Any) -> None:
     """It says which `_id` it is, and only that of an ObjectId reads as one."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
 from nexus.core.ports.memory import LONGEST_QUERY
+from nexus.services.context.memory import as_text
 from tests.nexus.support.stored import stored
 
 _UNIQUE: Final = {
@@ -169,8 +170,9 @@ class FakeMemoryStore:
 
 
 def holds(content: Any, text: str) -> bool:
-    """Whether a content is a text that has this one in it, whatever the case."""
-    return isinstance(content, str) and re.search(re.escape(text), content, re.IGNORECASE) is not None
+    """Whether a content, as text, has this one in it, whatever the case."""
+    is_read = isinstance(content, str | list | dict)
+    return is_read and re.search(re.escape(text), as_text(content), re.IGNORECASE) is not None
 
 
 def _without(name: str, row: Row) -> Row:
