@@ -1,4 +1,4 @@
-r"""Messages word for word, as details of the working memory: written and read back (CONTRACT §7). Pure.
+r"""Messages word for word, as details of the working memory (CONTRACT §7). Pure.
 
     # Messages of compaction 7, part 1 of 2
 
@@ -26,8 +26,8 @@ Rules of this module:
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from nexus.core.ports import Row
@@ -56,35 +56,6 @@ class Part:
 
     name: str
     content: str
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call of a message; `arguments` as they were recorded, or as JSON where they were no text."""
-
-    id: str
-    name: str
-    arguments: str
-
-
-@dataclass(slots=True)
-class Archived:
-    """A message that was read back.
-
-    Attributes:
-        text: its content; JSON where `is_json`.
-        at: its time in ISO 8601; `""` for none that can be read.
-        about: of a result: `tool`, `call_id` and `status`.
-    """
-
-    role: str
-    id: str
-    run_id: str
-    at: str
-    text: str
-    is_json: bool = False
-    about: dict[str, str] = field(default_factory=dict)
-    calls: list[Call] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,19 +145,6 @@ def archive(rows: Sequence[Row], number: int, *, most_bytes: int, again: int = 1
     ]
 
 
-def read_archive(contents: Iterable[str]) -> list[Archived]:
-    """The messages in these details, which are all parts of one archive in their order.
-
-    Raises:
-        ValueError: this is no such archive.
-    """
-    messages: dict[int, Archived] = {}
-    for content in contents:
-        for facts, text in _read_sections(content):
-            _take(messages, facts, text)
-    return list(messages.values())
-
-
 def _sections(row: Row, index: int, most_facts: int) -> list[_Section]:
     metadata = row.get("metadata")
     known = metadata if isinstance(metadata, Mapping) else {}
@@ -225,34 +183,6 @@ def _within(facts: Mapping[str, Any], most: int) -> Mapping[str, Any]:
     while weight(_json(facts)) > most and any(len(str(facts.get(name))) > 1 for name in _NAMES):
         facts = {name: value[: len(value) // 2] if name in _NAMES else value for name, value in facts.items()}
     return facts
-
-
-def _read_sections(content: str) -> Iterator[tuple[dict[str, Any], str]]:
-    begin = content.find("\n{") + 1
-    while begin:
-        end = content.index("\n", begin)
-        facts = json.loads(content[begin:end])
-        text_at = content.index("\n", end + 1) + 1
-        text = content[text_at : text_at + facts["chars"]]
-        if len(text) < facts["chars"]:
-            raise ValueError("the archive ends within a text")
-        yield facts, text
-        begin = content.find("\n{", text_at + len(text)) + 1
-
-
-def _take(messages: dict[int, Archived], facts: Mapping[str, Any], text: str) -> None:
-    message = messages.get(facts["message"])
-    if message is None:
-        about = {name: facts[name] for name in _ABOUT if name in facts}
-        role, row_id, run_id, at = (facts[name] for name in ("role", "id", "run_id", "at"))
-        messages[facts["message"]] = Archived(role, row_id, run_id, at, text, "form" in facts, about)
-    elif "call" not in facts:
-        message.text += text
-    elif facts.get("goes_on"):
-        last = message.calls[-1]
-        message.calls[-1] = Call(last.id, last.name, last.arguments + text)
-    else:
-        message.calls.append(Call(facts["id"], facts["tool"], text))
 
 
 def _json(facts: Mapping[str, Any]) -> str:
