@@ -12,11 +12,22 @@ from nexus.adapters.llm import open_llm
 from nexus.adapters.mongo import open_mongo
 from nexus.core.metrics import Event
 from nexus.core.ports import LanguageModel
+from nexus.core.working_memory import Compaction, Wish
+from nexus.services.memory.compactor import Compactor
+from nexus.services.memory.drafting import CompactionSettings
+from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.model_asked import KEY, LIMITS
 from tests.nexus.support.model_behaviours import BEHAVIOURS, Behaviour, good, holding, silent, status, trickling
 from tests.nexus.support.model_server import ModelServer, model_server
-from tests.nexus.support.waiting import until
-from tests.nexus.unit.services.memory.refining_at_work import Session, attempted, figures_told, is_refined, pause_of
+from tests.nexus.support.waiting import PATIENCE_S, until
+from tests.nexus.unit.services.memory.refining_at_work import (
+    Session,
+    a_run,
+    attempted,
+    figures_told,
+    is_refined,
+    pause_of,
+)
 
 AWAY = {"slow": silent(), "trickling": trickling(), "an error": status(500), "too busy": status(429)}
 NONSENSE = {name: BEHAVIOURS[name]() for name in ("prose", "broken", "empty", "null", "foreign", "failure_words")}
@@ -32,9 +43,11 @@ async def session(mongo_uri: str, database_name: str) -> AsyncIterator[Session]:
 
 
 @asynccontextmanager
-async def asked(behaviour: Behaviour | None = None) -> AsyncIterator[tuple[LanguageModel, ModelServer]]:
+async def asked(
+    behaviour: Behaviour | None = None, timeout_s: float = PATIENCE_S
+) -> AsyncIterator[tuple[LanguageModel, ModelServer]]:
     """A model, and the server that it is at."""
-    limits = replace(LIMITS, timeout_s=1.0, retries=0)
+    limits = replace(LIMITS, timeout_s=timeout_s, retries=0)
     async with model_server(behaviour) as server, open_llm(server.base_url, KEY, "m", limits) as model:
         yield model, server
 
@@ -59,13 +72,20 @@ async def test_a_good_model(session: Session) -> None:
 async def test_a_model_that_is_away(session: Session, behaviour: Behaviour) -> None:
     """The summary by rules stays; when the model is back it is replaced."""
     await session.compact(1)
-    async with asked(behaviour) as (model, server), session.refining(model):
+    async with asked(behaviour, timeout_s=1.0) as (model, server), session.refining(model):
         document = await session.until(lambda document: document.get("delays") == 1)
         assert (document["summary"], document["source"]) == ("By rules, number 1.", "fallback")
         assert pause_of(document) > timedelta(seconds=20)
         server.behaviour = good()
-        await session.hasten()
-        await session.until(is_refined)
+
+        async def asked_again() -> bool:
+            # On a busy machine a good answer may take too long as well.
+            document = await session.document()
+            if document["work"] and pause_of(document) > timedelta(seconds=20):
+                await session.hasten()
+            return is_refined(document)
+
+        await until(asked_again)
 
 
 @pytest.mark.parametrize("behaviour", NONSENSE.values(), ids=NONSENSE.keys())
@@ -126,10 +146,37 @@ async def test_two_workers_on_many_sessions(session: Session) -> None:
                 tasks.start_soon(each.compact_all, range(1, 5), 2_000 + 10 * place)
         for each in sessions:
             await each.until(is_refined, 4)
+
+        async def counted() -> bool:
+            return session.metrics.counted == {Event.COMPACTION_REFINED: 20}
+
+        # Whoever has written it counts it then.
+        await until(counted)
         figures = [figure for call in told(server) for figure in call]
     assert sorted(figures) == sorted(str(2_000 + 10 * place + number) for place in range(5) for number in range(1, 5))
     for place, each in enumerate(sessions):
         own = [figure for figure in figures if figure.startswith(f"20{place}")]
         assert own == sorted(own)
         assert f"{2_001 + 10 * place} beans" in (await each.document(4))["summary"]
-    assert session.metrics.counted == {Event.COMPACTION_REFINED: 20}
+
+
+async def test_what_the_service_compacts(session: Session) -> None:
+    """Its summary by rules is there at once and refined later, and the next compaction carries what the model wrote."""
+    settings = CompactionSettings(idle_s=0.0, refine=True)
+    compactor = Compactor(session.memory, session.store, FakeCounter(), settings)
+    wish = Wish("o", "s", keep_recent=0)
+    async with asked() as (model, server), session.refining(model) as worker:
+        for number in (1, 2):
+            for row in a_run(f"r{number}", 1_000 + number):
+                await session.store.insert_message(row)
+            made = await compactor.compact(wish)
+            assert made
+            assert (made.number, made.source, made.count) == (number, "fallback", 4)
+            assert "1001 beans are wet" in made.summary
+            worker.wake()
+            refined = Compaction.model_validate(await session.until(is_refined, number))
+            assert f"{1_000 + number} beans are wet" in refined.summary
+            changed = {"summary": refined.summary, "tokens_after": FakeCounter().count(refined.summary)}
+            assert refined == made.model_copy(update={**changed, "source": "model", "rows": ()})
+    assert told(server) == [{"1001"}, {"1002"}]
+    assert "1001 beans are wet" in refined.summary
