@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from bson import ObjectId
 from pymongo import MongoClient
 
 from nexus.adapters.mongo import Driver, open_mongo
 from nexus.core.errors import StoreRejectedError
+from nexus.core.working_memory import Tail
 from tests.nexus.support.rows import ids, row
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "database_manager.py"
@@ -121,4 +123,60 @@ async def test_a_session_without_its_index(mongo_uri: str, database_name: str, d
             assert await store.session_messages("o", "s", limit=3) == before
             messages.drop_index("newest_of_session")
             assert await store.session_messages("o", "s", limit=3) == before
+    assert ids(before) == ["m4", "m3", "m2"]
+
+
+def _stored_at(session: str, second: int) -> ObjectId:
+    return ObjectId(f"{0x65000000 + second:08x}{session.encode().hex():0>16}")
+
+
+@pytest.mark.parametrize("sub_agent", [None, "reviewer"])
+async def test_a_tail_costs_what_it_holds(mongo_uri: str, database_name: str, sub_agent: str | None) -> None:
+    """The server says that of a long session it read the rows that it gave and no other, as of a short one."""
+    marked = {"sub_agent_internal": True, "agent_id": "reviewer"}
+    lengths = {"short": 100, "long": 5_000}
+    told: dict[str, list[tuple[Any, ...]]] = {}
+    with MongoClient[dict[str, Any]](mongo_uri) as client:
+        database = client[database_name]
+        async with open_mongo(mongo_uri, database_name) as store:
+            await store.prepare()
+            for session, length in lengths.items():
+                rows = [
+                    row(number, session_id=session, id=f"{session} {number}", _id=_stored_at(session, number))
+                    for number in range(length)
+                ]
+                rows[0]["metadata"] = rows[-2]["metadata"] = marked
+                database["messages"].insert_many(rows)
+            for session, length in lengths.items():
+                tail = Tail(f"{0x65000000 + length - 50:08x}", frozenset({str(_stored_at(session, length - 1))}))
+                database.command("profile", 2)
+                found = await store.tail_messages("o", session, tail, limit=400, sub_agent=sub_agent)
+                database.command("profile", 0)
+                assert len(found) == (48 if sub_agent is None else 50)
+                queries = [*database["system.profile"].find({"command.filter.session_id.$eq": session})]
+                told[session] = sorted(
+                    (each.get("planSummary"), each.get("keysExamined"), each.get("docsExamined")) for each in queries
+                )
+                assert not any(each.get("hasSortStage") for each in queries)
+    if not any(plan for plan, *_ in told["short"]):
+        pytest.skip("this server does not tell how it read: secantusdb has no plans")
+    assert told["long"] == told["short"]
+    assert all(plan.startswith("IXSCAN") and "timestamp" not in plan for plan, *_ in told["long"])
+    assert max(keys for _, keys, _ in told["long"]) <= 52
+
+
+@pytest.mark.parametrize("driver", get_args(Driver))
+async def test_a_tail_without_its_indexes(mongo_uri: str, database_name: str, driver: Driver) -> None:
+    """Is read before anybody has made one, and when somebody drops them."""
+    with MongoClient[dict[str, Any]](mongo_uri) as client:
+        messages = client[database_name]["messages"]
+        messages.insert_many([row(number, session_id="s") for number in range(5)])
+        tail = Tail("00000001")
+        async with open_mongo(mongo_uri, database_name, driver=driver) as store:
+            before = await store.tail_messages("o", "s", tail, limit=3, sub_agent="a")
+            await store.prepare()
+            assert await store.tail_messages("o", "s", tail, limit=3, sub_agent="a") == before
+            for name in ("stored_in_session", "internal_in_session"):
+                messages.drop_index(name)
+            assert await store.tail_messages("o", "s", tail, limit=3, sub_agent="a") == before
     assert ids(before) == ["m4", "m3", "m2"]
