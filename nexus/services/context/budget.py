@@ -20,6 +20,8 @@ from nexus.services.context.session_state import SessionState
 from nexus.services.context.tokens import Measure
 from nexus.services.context.validity import Admitted
 
+# A note on a block that has gone.
+NO_ROOM: Final = "window: there is no room for {}"
 _NO_LIMIT: Final = 1 << 62
 
 
@@ -45,11 +47,13 @@ class Weights:
 
     Attributes:
         total: all that was put together.
+        fixed: of that, what always stays.
         history: messages of the session.
         summary: what stands for older ones.
     """
 
     total: int
+    fixed: int
     history: int
     summary: int
 
@@ -98,6 +102,7 @@ def fit(fixed: Sequence[Block], movable: Movable, room: Room) -> tuple[Movable, 
     history = [room.measure.message(message) for message in movable.past.messages]
     weights = Weights(
         always + sum(history) + _of_blocks([*movable.turns, *movable.pinned, *movable.summary], weigh),
+        always,
         sum(history),
         _of_blocks(movable.summary, weigh),
     )
@@ -115,6 +120,14 @@ def fit(fixed: Sequence[Block], movable: Movable, room: Room) -> tuple[Movable, 
         movable = _fitting_items(movable, pinned - over, weigh)
         over -= pinned - _of_blocks(movable.pinned, weigh)
     return (replace(movable, summary=[]) if over > 0 else movable), weights
+
+
+def unsaid(whole: Movable, left: Movable) -> list[str]:
+    """Notes on what has gone, and of which no block is left that could say so."""
+    tags = {block.tag for block in (*left.turns, *left.pinned, *left.summary)}
+    gone = [block.tag for block in (*whole.turns, *whole.pinned, *whole.summary) if block.tag not in tags]
+    gone += ["HISTORY"] if left.start and left.start == len(left.past.messages) else []
+    return [NO_ROOM.format(tag) for tag in gone]
 
 
 def largest(low: int, high: int, fits: Callable[[int], bool]) -> int:

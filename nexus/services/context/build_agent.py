@@ -7,8 +7,9 @@ Rules of this module:
 - A sub-agent that has no role has asked nothing: nothing of it is recorded.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.metrics import Part, Stage
@@ -22,7 +23,7 @@ from nexus.services.context.gathering import GatheredSession, gather_session
 from nexus.services.context.layouts import AgentInput, assemble_agent
 from nexus.services.context.meta import Meta
 from nexus.services.context.pinned import is_role_given, what_to_pin
-from nexus.services.context.prefix import RunPrefix, RunView
+from nexus.services.context.prefix import RunPrefix, RunView, compactions_of
 from nexus.services.context.recall import Known, needs_goal, recall
 from nexus.services.context.remembered import Remembered
 from nexus.services.context.request import BuildRequest
@@ -37,12 +38,14 @@ class _Made:
         kept: what is known of the working memory now.
         snapshot: what is shown of it.
         view: as an earlier build has kept it; None in the first.
+        under: the number of compactions with which it is to be kept; see `prefix_key`.
         begun: the run, if this build has begun it.
     """
 
     kept: Kept
     snapshot: Snapshot | None
     view: RunView | None
+    under: int
     begun: Begun | None
     gathered: GatheredSession
     remembered: Remembered
@@ -57,7 +60,8 @@ async def build_agent(parts: BuildParts, build: Build) -> RunPrefix:
             read, and as for `BuildParts.take_note`.
     """
     made = await _make(parts, build, None)
-    if await compact(parts, build, made.kept, made.assembled.weights, cut=made.gathered.cut):
+    tools = _tools(parts, build, made.view)
+    if await compact(parts, build, made.kept, made.assembled.weights, tools, cut=made.gathered.cut):
         made = await _make(parts, build, made.begun)
     prefix = await _finished(parts, build, made)
     return replace(prefix, meta=_meta(parts, build, made))
@@ -65,15 +69,28 @@ async def build_agent(parts: BuildParts, build: Build) -> RunPrefix:
 
 async def _make(parts: BuildParts, build: Build, begun: Begun | None) -> _Made:
     kept = await read_memory(parts, build)
-    stored = await parts.kept(build.request, kept.compactions)
-    view = RunView.from_bytes(stored) if stored else None
+    view, under = await _find_view(parts, build, kept)
     if view:
         parts.go_on(build, view.remembered.goal)
     elif not begun and (build.request.agent.kind == "main" or is_role_given(build.request.agent, build.request.state)):
         begun = await _begin(parts, build)
     snapshot = view.snapshot if view else _shown(build.request, kept.snapshot)
     gathered, remembered, assembled = await _gather(parts, build, view, kept, snapshot)
-    return _Made(kept, snapshot, view, begun, gathered, remembered, assembled)
+    return _Made(kept, snapshot, view, under, begun, gathered, remembered, assembled)
+
+
+async def _find_view(parts: BuildParts, build: Build, kept: Kept) -> tuple[RunView | None, int]:
+    """What the run goes by, and with which number of compactions it is kept: none for that of the run's first build.
+
+    While nobody can tell whether the session has been compacted since, the run goes by that.
+    """
+    first = await parts.kept(build.request)
+    view = RunView.from_bytes(first) if first else None
+    under = compactions_of(kept.snapshot)
+    if view is None or kept.snapshot is None or view.compactions == under:
+        return view, 0
+    later = await parts.kept(build.request, under)
+    return (RunView.from_bytes(later) if later else None), under
 
 
 async def _finished(parts: BuildParts, build: Build, made: _Made) -> RunPrefix:
@@ -82,10 +99,10 @@ async def _finished(parts: BuildParts, build: Build, made: _Made) -> RunPrefix:
     if view:
         return _prefix(made, view)
     begun = made.begun or await _begin(parts, build)
-    tools = offered(parts.tools, build.request)
+    tools = _tools(parts, build, None)
     view = RunView(UntilShown.of(gathered.rows), gathered.cut, tools, made.remembered, made.snapshot)
     if gathered.complete and not gathered.degraded:
-        view = RunView.from_bytes(await parts.keep(build, view.to_bytes(), made.kept.compactions))
+        view = RunView.from_bytes(await parts.keep(build, view.to_bytes(), made.under))
     prefix = _prefix(made, view, begun.notes)
     await parts.written(begun, prefix, build.deadline)
     return prefix
@@ -100,6 +117,10 @@ def _prefix(made: _Made, view: RunView, notes: Sequence[str] = ()) -> RunPrefix:
     gathered, assembled = made.gathered, made.assembled
     all_notes = [*notes, *gathered.notes, *made.kept.notes, *assembled.repairs]
     return RunPrefix(assembled.messages, assembled.manifest, view.tools, gathered.degraded, all_notes)
+
+
+def _tools(parts: BuildParts, build: Build, view: RunView | None) -> list[dict[str, Any]]:
+    return view.tools if view else offered(parts.tools, build.request)
 
 
 def _shown(request: BuildRequest, snapshot: Snapshot | None) -> Snapshot | None:
@@ -136,28 +157,30 @@ async def _gather(
         )
         parts.take_note(gathered.degraded, build.settings)
     with parts.measured(Stage.ASSEMBLE, build.timings_ms):
-        return gathered, remembered, _assemble(parts, build, gathered, window, remembered, snapshot)
+        tools = _tools(parts, build, view)
+        return gathered, remembered, _assemble(build, gathered, window, remembered, snapshot, tools)
 
 
 def _assemble(  # noqa: PLR0917  # one for each thing that was read
-    parts: BuildParts,
     build: Build,
     gathered: GatheredSession,
     window: Window,
     remembered: Remembered,
     snapshot: Snapshot | None,
+    tools: Sequence[Mapping[str, Any]],
 ) -> Assembled:
     request, settings, measure = build.request, build.settings, build.measure
     role, state = what_to_pin(request.agent, request.state, gathered.state)
     missing = {Part.HISTORY, Part.TURNS, Part.WORKING_MEMORY} & {*gathered.degraded}
     if request.agent.kind == "sub" and not role:
         raise _without_role(request, gathered.degraded)
-    limit = build.limit
+    limit, compaction = build.limit, snapshot.compaction if snapshot else None
+    is_by_model = remembered.is_by_model and (compaction is None or compaction.source == "model")
     return assemble_agent(
         AgentInput(
             window=window,
             remembered=remembered,
-            settled=not missing and (remembered.is_by_model or not settings.summaries_by_model),
+            settled=not missing and (is_by_model or not settings.summaries_by_model),
             current_input=request.current_input,
             agent=request.agent,
             role=role,
@@ -166,7 +189,8 @@ def _assemble(  # noqa: PLR0917  # one for each thing that was read
             pinned_from_end=settings.pinned_from_end,
             input_id=request.human.id,
             snapshot=snapshot,
-            room=settings.window.room(measure, limit, taken_besides(parts.tools, build)) if measure else None,
+            memory_missing=snapshot is None and Part.WORKING_MEMORY in missing,
+            room=settings.window.room(measure, limit, taken_besides(tools, build)) if measure else None,
         )
     )
 
@@ -175,8 +199,9 @@ def _meta(parts: BuildParts, build: Build, made: _Made) -> Meta | None:
     """What is said of the context at its end, as of now: the last message is the one that no cache holds."""
     if parts.memory is None:
         return None
-    snapshot, goal = made.kept.snapshot or made.snapshot or Snapshot(), made.gathered.goal
-    overview, turn_number = snapshot.overview, goal.turn_number if goal else None
+    snapshot, goal = made.kept.snapshot or made.snapshot, made.gathered.goal
+    overview = snapshot.overview if snapshot else None
+    turn_number = goal.turn_number if goal and snapshot else None
     written_in = overview.turn_number if overview else 0
     weights = made.assembled.weights
     return Meta(
@@ -186,7 +211,8 @@ def _meta(parts: BuildParts, build: Build, made: _Made) -> Meta | None:
         turns_since_overview_update=None if turn_number is None else max(turn_number - written_in, 0),
         compactable=bool(weights and build.settings.window.is_worth_compacting(weights, build.limit)),
         has_tools=build.request.agent.kind == "main",
-        is_template=overview is None,
+        # Of an overview that could not be read nobody is told that there is none.
+        is_template=snapshot is not None and overview is None,
         compact_at=build.settings.window.compact_at,
     )
 

@@ -67,5 +67,5 @@ def _assemble(parts: BuildParts, build: Build, gathered: Gathered) -> RunPrefix:
         input_id=request.human.id,
         measure=build.measure,
     )
-    assembled = fit_dialogue(given, build.limit - taken_besides(parts.tools, build))
+    assembled = fit_dialogue(given, build.limit - taken_besides(tools, build))
     return RunPrefix(assembled.messages, assembled.manifest, tools, gathered.degraded, gathered.notes)

@@ -2,18 +2,21 @@
 
 Rules of this module:
 
-- What cannot be read is missing, which the answer says.
+- What cannot be read is missing, which the answer says. All else is read after it, so it may not take all the time.
 - A session is compacted before the answer, in a part of the time that there is. Where that does not come about, the
   oldest of its messages are left out of this one context, and the next build tries again.
 - Where there are more messages than are ever read for a context, those are compacted in the background.
+- The session is the main agent's. A sub-agent, whose model may be a smaller one, and whose own messages are under no
+  compaction, is shown less of it.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio
 
-from nexus.core.errors import StoreUnavailableError
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Part
 from nexus.core.working_memory import Snapshot, Wish
 from nexus.services.context.budget import Weights
@@ -26,7 +29,8 @@ from nexus.services.context.validity import admit
 from nexus.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS
 from nexus.tools.registry import ToolRegistry
 
-# Of the time that is left, what a compaction may take.
+# Of the time that is left, what reading may take, and what a compaction may.
+_READING: Final = 0.5
 _COMPACTING: Final = 0.5
 _NOT_IN_TIME: Final = "history: the session could not be compacted in time; it is tried again for the next context"
 
@@ -44,11 +48,6 @@ class Kept:
     degraded: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    @property
-    def compactions(self) -> int:
-        """How often the session has been compacted, as far as is known."""
-        return self.snapshot.compaction.number if self.snapshot and self.snapshot.compaction else 0
-
 
 async def read_memory(parts: BuildParts, build: Build) -> Kept:
     """What is kept of the session, as far as it can be had until the deadline of the build."""
@@ -59,11 +58,20 @@ async def read_memory(parts: BuildParts, build: Build) -> Kept:
     async def read() -> None:
         kept.snapshot = await memory.snapshot(build.request.owner_key, build.request.session_id)
 
-    await within(build.deadline, Part.WORKING_MEMORY, read, kept.degraded)
+    now = anyio.current_time()
+    await within(now + (build.deadline - now) * _READING, Part.WORKING_MEMORY, read, kept.degraded)
     return kept
 
 
-async def compact(parts: BuildParts, build: Build, kept: Kept, weights: Weights | None, *, cut: bool) -> bool:
+async def compact(
+    parts: BuildParts,
+    build: Build,
+    kept: Kept,
+    weights: Weights | None,
+    tools: Sequence[Mapping[str, Any]],
+    *,
+    cut: bool,
+) -> bool:
     """Compact the session if the context is too heavy. Whether it was, and everything is to be read again.
 
     Args:
@@ -71,21 +79,17 @@ async def compact(parts: BuildParts, build: Build, kept: Kept, weights: Weights 
         build: for which.
         kept: what is known of the session's memory; gets a note where it could not be done in time.
         weights: of the context as it would be.
+        tools: that go with it.
         cut: the session has messages that are not read for a context.
     """
-    if parts.memory is None or kept.snapshot is None or weights is None:
+    request, measure = build.request, build.measure
+    if parts.memory is None or kept.snapshot is None or weights is None or measure is None:
         return False
-    taken, window = taken_besides(parts.tools, build), build.settings.window
-    heavy = window.is_heavy(weights, taken, build.limit)
-    if not (heavy or cut):
+    taken, window = taken_besides(tools, build), build.settings.window
+    if request.agent.kind == "sub" or not (cut or window.is_heavy(weights, taken, build.limit)):
         return False
-    request = build.request
-    wish = Wish(
-        request.owner_key,
-        request.session_id,
-        keep_tokens=window.keep_tokens(weights, taken, build.limit),
-        run_id=request.run_id,
-    )
+    keep_tokens = window.keep_tokens(weights, taken, build.limit, measure, cut=cut)
+    wish = Wish(request.owner_key, request.session_id, keep_tokens=keep_tokens, run_id=request.run_id)
     if cut:
         parts.memory.compact_soon(wish)
         return False
@@ -93,19 +97,19 @@ async def compact(parts: BuildParts, build: Build, kept: Kept, weights: Weights 
     try:
         with anyio.fail_after(max(seconds, 0)):
             return await parts.memory.compact(wish) is not None
-    except (TimeoutError, StoreUnavailableError):
+    except (TimeoutError, StoreUnavailableError, StoreRejectedError):
         kept.notes.append(_NOT_IN_TIME)
         return False
 
 
-def taken_besides(tools: ToolRegistry, build: Build) -> int:
-    """How many tokens are taken by what comes with the messages that a layout puts together."""
+def taken_besides(tools: Sequence[Mapping[str, Any]], build: Build) -> int:
+    """How many tokens are taken by what comes with the messages of a layout: these tools, and what the run has said."""
     measure = build.measure
     if measure is None:
         return 0
     later = admit(said_in_run(build.request.later, build.request.agent), "run.history").messages
     closing = measure.told(MOST_TOKENS) if build.request.layout == "agent" else 0
-    return measure.tools(offered(tools, build.request)) + closing + sum(map(measure.message, later))
+    return measure.tools(tools) + closing + sum(map(measure.message, later))
 
 
 def offered(tools: ToolRegistry, request: BuildRequest) -> list[dict[str, Any]]:

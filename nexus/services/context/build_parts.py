@@ -197,7 +197,7 @@ class BuildParts:
                 await begun.recorded.wait()
 
     async def kept(self, request: BuildRequest, compactions: int = 0) -> bytes | None:
-        """What the first build of the run, since so many compactions of the session, has kept for this one."""
+        """What an earlier build of the run has kept for this one; see `prefix_key`."""
         try:
             return await self._ledger.kept(prefix_key(request, compactions))
         except BusUnavailableError:

@@ -55,6 +55,7 @@ async def _build(parts: BuildParts, build: Build, view: ThinkingView | None) -> 
             input_id=request.human.id,
             measure=build.measure,
         )
-        assembled = fit_thinking(given, build.limit - taken_besides(parts.tools, build))
-    tools = view.tools if view else offered(parts.tools, request)
-    return remembered, RunPrefix(assembled.messages, assembled.manifest, tools, degraded, notes)
+        tools = view.tools if view else offered(parts.tools, request)
+        assembled = fit_thinking(given, build.limit - taken_besides(tools, build))
+    all_notes = [*notes, *assembled.repairs]
+    return remembered, RunPrefix(assembled.messages, assembled.manifest, tools, degraded, all_notes)

@@ -9,7 +9,7 @@ from nexus.core.working_memory import Snapshot
 from nexus.services.context.agents import MAIN, Agent
 from nexus.services.context.assembled import Assembled, put_together, sources
 from nexus.services.context.blocks import Block, Joined, Passage, Section
-from nexus.services.context.budget import Movable, Room, fit, largest, without_oldest
+from nexus.services.context.budget import NO_ROOM, Movable, Room, fit, largest, unsaid, without_oldest
 from nexus.services.context.escape import CountingEscape
 from nexus.services.context.formatters import FriendsInfoFormatter, MemoryFormatter, MomentFormatter
 from nexus.services.context.placement import PINNED_FROM_END, Placement, pinned_position
@@ -81,6 +81,7 @@ class AgentInput:
         pinned_from_end: before which message from the end of the history, or before which assistant message.
         input_id: id of the message that the input came in.
         snapshot: the working memory; None where none is shown.
+        memory_missing: that is so because it could not be read.
         room: what may be taken; None for as much as there is.
     """
 
@@ -95,6 +96,7 @@ class AgentInput:
     pinned_from_end: int = PINNED_FROM_END
     input_id: str = ""
     snapshot: Snapshot | None = None
+    memory_missing: bool = False
     room: Room | None = None
 
 
@@ -106,6 +108,7 @@ class ThinkingInput:
         remembered: the goal, and all earlier turns.
         workspace: what was said of the surroundings; `""` for nothing.
         rounds: of thought in this run, in their order.
+        rounds_dropped: earlier ones, which are not shown.
         input_id: id of the message that the input came in.
         measure: counts tokens for the manifest; None where they are not told.
     """
@@ -114,6 +117,7 @@ class ThinkingInput:
     remembered: Remembered = NOTHING
     workspace: str = ""
     rounds: Sequence[ThinkingRound] = ()
+    rounds_dropped: int = 0
     input_id: str = ""
     measure: Measure | None = None
 
@@ -165,13 +169,17 @@ def assemble_agent(given: AgentInput) -> Assembled:
     """The messages of CONTRACT §5 up to the current input, for the main agent and for sub-agents alike."""
     window = given.window
     past = admit(window.said, "history", going_on=True)
-    opening = [*_opening(given), *task_block(given.remembered)]
+    instructions = _instructions(given.agent)
+    opening = [*instructions, *_in_view(given.snapshot), *task_block(given.remembered)]
     escape = CountingEscape()
     current = Block("INPUT", "user", escape(given.current_input), sources(given.input_id), escaped=escape.marked)
     summary = summary_block(given.snapshot) if given.snapshot else []
-    movable, weights = Movable(given.remembered, past, given.role, given.state, summary), None
+    whole, weights = Movable(given.remembered, past, given.role, given.state, summary), None
+    movable, settled = whole, given.settled
     if given.room:
-        movable, weights = fit([*opening, current], movable, given.room)
+        movable, weights = fit([*opening, current], whole, given.room)
+        # Where something has gone to make the rest fit, more of it goes when the session is longer.
+        settled = settled and weights.total <= given.room.tokens
     shown, pinned = past.messages[movable.start :], movable.pinned
     position = pinned_position(shown, given.placement, given.pinned_from_end)
     before = [*movable.turns, *movable.summary]
@@ -186,8 +194,10 @@ def assemble_agent(given: AgentInput) -> Assembled:
     }
     # The goal stays. What is shown of settled turns changes no sooner than the window does.
     # Also where nothing is pinned: the next build may have something to pin, or be able to read it.
-    stable = len(opening) + (len(before) + _stays(len(shown), position, given) if given.settled else 0)
-    notes = [*_left_out(window, movable), *past.repairs]
+    stable = len(opening) + (len(before) + _stays(len(shown), position, given) if settled else 0)
+    stable = len(instructions) if given.memory_missing else stable
+    cut = ["history: older messages of the session are not shown"] if window.cut else []
+    notes = [*cut, *unsaid(whole, movable), *past.repairs]
     assembled = put_together("agent", sections, history, stable, notes, given.room.measure if given.room else None)
     return replace(assembled, weights=weights)
 
@@ -199,7 +209,7 @@ def assemble_thinking(given: ThinkingInput) -> Assembled:
         *workspace_part(given.workspace),
         *turns_part(given.remembered),
         *input_part(given.current_input, given.remembered, sources(given.input_id)),
-        *rounds_part(given.rounds),
+        *rounds_part(given.rounds, given.rounds_dropped),
     ]
     sections: list[Section] = [Block("THINKING_INSTRUCTION", "system", THINKING_INSTRUCTION), Joined(parts)]
     return put_together("thinking", sections, _NO_ROWS, _THINKING_PREFIX, [], given.measure)
@@ -211,17 +221,24 @@ def fit_thinking(given: ThinkingInput, room: int) -> Assembled:
 
     def made(kept: int) -> Assembled:
         remembered = without_oldest(given.remembered, turns - max(kept - rounds, 0))
-        return assemble_thinking(replace(given, remembered=remembered, rounds=given.rounds[max(rounds - kept, 0) :]))
+        gone = max(rounds - kept, 0)
+        return assemble_thinking(
+            replace(
+                given, remembered=remembered, rounds=given.rounds[gone:], rounds_dropped=given.rounds_dropped + gone
+            )
+        )
 
     measure, whole = given.measure, assemble_thinking(given)
     if measure is None or measure.messages(whole.messages) <= room:
         return whole
-    return made(largest(0, turns + rounds, lambda kept: measure.messages(made(kept).messages) <= room))
+    fitting = made(largest(0, turns + rounds, lambda kept: measure.messages(made(kept).messages) <= room))
+    tags = {block["tag"] for block in fitting.manifest["blocks"]}
+    gone = [block["tag"] for block in whole.manifest["blocks"] if block["tag"] not in tags]
+    return replace(fitting, repairs=[*fitting.repairs, *map(NO_ROOM.format, gone)])
 
 
-def _opening(given: AgentInput) -> list[Block]:
-    """What an agent is told first, and what it keeps in view. Its role is not part of it."""
-    return [*_instructions(given.agent), *([working_memory_block(given.snapshot)] if given.snapshot else [])]
+def _in_view(snapshot: Snapshot | None) -> list[Block]:
+    return [working_memory_block(snapshot)] if snapshot else []
 
 
 def _instructions(agent: Agent) -> list[Block]:
@@ -240,18 +257,6 @@ def _history(past: Admitted, start: int, position: int, pinned: Sequence[Block],
     before = Passage.of("HISTORY", past, start, start + position, dropped=dropped)
     after = Passage.of("HISTORY", past, start + position, dropped=0 if before.messages else dropped)
     return [*([before] if before.messages else []), *pinned, *([after] if after.messages else [])]
-
-
-def _left_out(window: Window, movable: Movable) -> list[str]:
-    """Notes on what is not shown and of which no block says so."""
-    return [
-        *(["history: older messages of the session are not shown"] if window.cut else []),
-        *(["history: none of its messages fit into the window"] if movable.start and not _shown(movable) else []),
-    ]
-
-
-def _shown(movable: Movable) -> int:
-    return len(movable.past.messages) - movable.start
 
 
 def _stays(count: int, position: int, given: AgentInput) -> int:

@@ -87,6 +87,11 @@ class RunView:
     remembered: Remembered
     snapshot: Snapshot | None = None
 
+    @property
+    def compactions(self) -> int:
+        """How often the session had been compacted."""
+        return compactions_of(self.snapshot)
+
     def to_bytes(self) -> bytes:
         """The view as it is kept."""
         snapshot = _SNAPSHOT.dump_python(self.snapshot, mode="json")
@@ -123,6 +128,11 @@ class ThinkingView:
         return cls(tools, Remembered.from_json(remembered))
 
 
+def compactions_of(snapshot: Snapshot | None) -> int:
+    """How often the session had been compacted, as far as is known."""
+    return snapshot.compaction.number if snapshot and snapshot.compaction else 0
+
+
 def in_format(form: str, content: dict[str, Any]) -> dict[str, Any]:
     """The content of an answer with its messages and tools in that format.
 
@@ -151,10 +161,16 @@ def in_format(form: str, content: dict[str, Any]) -> dict[str, Any]:
 
 
 def prefix_key(request: BuildRequest, compactions: int = 0) -> str:
-    """The key under which a run's prefix is kept: the same for every build of the run, and for no other.
+    """The key under which a run's prefix is kept: the same for every build of the run by an agent, and for no other.
 
-    After a compaction of the session the run goes on with another prefix.
+    Args:
+        request: of one of the builds.
+        compactions: how often the session has been compacted, if that was since the run's first build; then the run
+            goes on with another prefix.
     """
     identity = [request.owner_key, request.session_id, request.run_id, request.layout, request.current_input]
-    identity += [str(compactions)] if compactions else []
+    # An agent is not shown what is internal to another, nor offered the same tools.
+    agent = request.agent.sub_agent if request.layout == "agent" else None
+    identity += [str(compactions)] if compactions or agent is not None else []
+    identity += [] if agent is None else [agent]
     return hashlib.sha256(compact(identity)).hexdigest()

@@ -93,12 +93,12 @@ def input_part(current_input: str, remembered: Remembered, sources: tuple[str, .
     return _part("INPUT", _INPUT, counting(said), counting, sources=sources)
 
 
-def rounds_part(rounds: Sequence[ThinkingRound]) -> list[Block]:
-    """The rounds of thought that say something, if any do."""
+def rounds_part(rounds: Sequence[ThinkingRound], dropped: int = 0) -> list[Block]:
+    """The rounds of thought that say something, if any do; so many earlier ones are not shown."""
     counting = GuardedEscape()
     said = [(item.round_number, canonical(item.content).strip()) for item in rounds]
     shown = [f"Round {number}: " + counting(text).replace("\n", "\n  ") for number, text in said if text]
-    return _part("THINKING_ROUNDS", _ROUNDS, "\n\n".join(shown), counting)
+    return _part("THINKING_ROUNDS", _ROUNDS, "\n\n".join(shown), counting, dropped=dropped)
 
 
 def _part(

@@ -92,6 +92,10 @@ class Measure:
             return 0
         return self.told(sum(self.counter.count(_as_text(tool)) for tool in tools)) + _WITH_TOOLS.get(self.form, 0)
 
+    def counted(self, told: int) -> int:
+        """How many tokens, as the vocabulary counts them, are taken for no more than these in this form."""
+        return told * 2 // _HALVES[self.form]
+
     def told(self, tokens: int) -> int:
         """What tokens that were counted are taken for in this form, never for fewer."""
         return -(-tokens * _HALVES[self.form] // 2)

@@ -12,7 +12,7 @@
 Rules of this module:
 
 - The list of details comes first, so that nothing in the overview can pass for an item of it: names of details are
-  plain, on one line, and the head says how many lines there are.
+  plain, on one line, and the head says how many there are. If it says more than are ever listed, the last line does.
 - The template is shown where there is no overview yet, and is never kept: it is no content.
 """
 
