@@ -200,5 +200,6 @@ def _remembering(  # noqa: PLR0917  # one for each part
         persistence,
         persistence.origins,
         request_settings(settings.bus),
+        metrics,
     )
     return Remembering(memory, compactor, refining, tool_calls)

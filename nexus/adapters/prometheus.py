@@ -39,6 +39,7 @@ _TURNS: Final = {
     Event.SUMMARY_DELAYED: "model_away",
     Event.SUMMARY_REFUSED: "nonsense",
 }
+_CALLS: Final = {Event.CALL_DONE: "done", Event.CALL_REFUSED: "refused", Event.CALL_FAILED: "failed"}
 _COMPACTIONS: Final = {
     Event.COMPACTION_REFINED: "refined",
     Event.REFINING_DELAYED: "model_away",
@@ -57,6 +58,7 @@ _QUEUES: Final = {
     Reading.UNWRITTEN_ROWS: "rows",
     Reading.UNWRITTEN_STATES: "states",
     Reading.UNWRITTEN_TURNS: "turns",
+    Reading.UNFINISHED_CALLS: "calls",
 }
 
 
@@ -76,6 +78,10 @@ class PrometheusMetrics:
         self._events |= {event: turns.labels(result) for event, result in _TURNS.items()}
         compactions = Counter("nexus_compactions", "Compactions by what became of them.", ["result"], registry=registry)
         self._events |= {event: compactions.labels(result) for event, result in _COMPACTIONS.items()}
+        calls = Counter(
+            "nexus_tool_calls", "Calls of memory tools by what became of them.", ["result"], registry=registry
+        )
+        self._events |= {event: calls.labels(result) for event, result in _CALLS.items()}
         outcomes = (_SUCCESS, *(code.value for code in ErrorCode))
         self._outcomes = _series(registry, "nexus_requests", "Answered requests by outcome.", "outcome", outcomes)
         self._parts = _series(registry, "nexus_degraded", "Contexts built without a part.", "part", _values(Part))

@@ -32,6 +32,9 @@ class Event(StrEnum):
         TURN_LOST: a turn was not taken in since too much waited, was refused, or was unwritten when the service ended.
         SUMMARY_DELAYED: a model could not be asked for a summary.
         SUMMARY_REFUSED: a model was asked for a summary, and answered with none.
+        CALL_DONE: a call of a memory tool was done.
+        CALL_REFUSED: a call of a memory tool was not done, since it may not be; the model was told why.
+        CALL_FAILED: a call of a memory tool could not be done: the store was away, or Nexus is at fault.
         COMPACTION_REFINED: a model's summary of what was compacted was kept.
         REFINING_DELAYED: a model could not be asked for a summary of what was compacted.
         REFINING_REFUSED: a model was asked for one, and answered with none.
@@ -54,6 +57,9 @@ class Event(StrEnum):
     TURN_LOST = "turn_lost"
     SUMMARY_DELAYED = "summary_delayed"
     SUMMARY_REFUSED = "summary_refused"
+    CALL_DONE = "call_done"
+    CALL_REFUSED = "call_refused"
+    CALL_FAILED = "call_failed"
     COMPACTION_REFINED = "compaction_refined"
     REFINING_DELAYED = "refining_delayed"
     REFINING_REFUSED = "refining_refused"
@@ -122,6 +128,7 @@ class Reading(StrEnum):
         UNWRITTEN_ROWS: rows that were accepted and are not written.
         UNWRITTEN_STATES: changes of sessions' states that were accepted and are not stored.
         UNWRITTEN_TURNS: turns that were begun and are not kept.
+        UNFINISHED_CALLS: calls of memory tools that were accepted and have no result.
         BUS_RECONNECTS: how often the subscription was opened anew. Never falls.
     """
 
@@ -131,6 +138,7 @@ class Reading(StrEnum):
     UNWRITTEN_ROWS = "unwritten_rows"
     UNWRITTEN_STATES = "unwritten_states"
     UNWRITTEN_TURNS = "unwritten_turns"
+    UNFINISHED_CALLS = "unfinished_calls"
     BUS_RECONNECTS = "bus_reconnects"
 
 

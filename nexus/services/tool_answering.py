@@ -7,8 +7,7 @@ Rules of this module:
   a replica that takes over from one that died does not do it again.
 - Nobody sends a call again on a bus that keeps nothing. So there every replica that hears one waits until it has a
   result, within a bound, and does it itself should the one that was at it be gone.
-- A store that is away is waited for, not for long: a model can be told to go on without, its user cannot.
-- Whatever goes wrong, there is a result that says so.
+- Whatever goes wrong, there is a result that says so; see `tool_doing`.
 """
 
 import time
@@ -17,8 +16,8 @@ from typing import Final
 import anyio
 import structlog
 
-from nexus.core.errors import BusRefusedError, BusUnavailableError, StoreUnavailableError, UnreadablePayloadError
-from nexus.core.metrics import DeadLetterCause
+from nexus.core.errors import BusRefusedError, BusUnavailableError, UnreadablePayloadError
+from nexus.core.metrics import DeadLetterCause, Metrics
 from nexus.core.models import Message
 from nexus.core.ports import Acquired, Announced, Answered, Bus, Busy, Claim, Conflict, Delivery, RequestLedger
 from nexus.core.tasks import Pauses
@@ -28,25 +27,19 @@ from nexus.services.answering import MOST_DELIVERIES, handed_out_too_often
 from nexus.services.asks import RequestSettings
 from nexus.services.burying import Burying
 from nexus.services.leases import held
-from nexus.services.memory.kept import Caller
 from nexus.services.origins import RunOrigins
 from nexus.services.persistence import PersistenceService
 from nexus.services.tool_asks import ToolAsk, read_tool_ask
-from nexus.services.working_memory import Outcome, WorkingMemory
+from nexus.services.tool_doing import Doing, Ended
+from nexus.services.working_memory import WorkingMemory
 
 _log = structlog.get_logger(__name__)
 
 # As for build requests; see `answering`.
-_MOST_ATTEMPTS: Final = 5
 _SUSPECT: Final = 3
 _ASKED_AGAIN: Final = 0.03
-# For how long a store that is away is waited for, and on a bus that keeps nothing another replica, or Redis.
-_STORE_AWAY_S: Final = 10.0
+# For how long another replica, or Redis, is waited for on a bus that keeps nothing.
 _LONGEST_S: Final = 120.0
-
-_FAILED: Final = (
-    "The call failed inside the memory service, which has kept a note of it. Nothing is known to be changed."
-)
 
 
 class ToolAnswerer:
@@ -61,14 +54,15 @@ class ToolAnswerer:
         persistence: PersistenceService,
         origins: RunOrigins,
         settings: RequestSettings,
+        metrics: Metrics,
     ) -> None:
-        self._memory = memory
+        self._doing = Doing(memory, origins, burying)
         self._bus = bus
         self._ledger = ledger
         self._burying = burying
         self._persistence = persistence
-        self._origins = origins
         self._settings = settings
+        self._metrics = metrics
         self._suspects = anyio.Lock()
 
     async def answer(self, delivery: Delivery, at: float) -> None:
@@ -112,7 +106,7 @@ class ToolAnswerer:
                 await self._give_up(delivery, str(error), DeadLetterCause.OTHER, ask.ids.id)
             except BusUnavailableError as error:
                 _log.warning("tool_call_unanswered", request_id=ask.ids.id, name=ask.name, reason=str(error))
-                if delivery.shared or _waited(ask) < _LONGEST_S:
+                if delivery.shared or ask.waited_s < _LONGEST_S:
                     await pauses.wait()
                     # What was announced last may be what has just failed.
                     asked_at = time.monotonic()
@@ -139,7 +133,7 @@ class ToolAnswerer:
             waited_ms = int((time.monotonic() - asked_at) * 1_000)
             granted_ms = self._settings.granted_ms
             claim = await self._ledger.begin(ask.key, ask.source.fingerprint, granted_ms, waited_ms)
-            given_up = not ask.source.delivery.shared and _waited(ask) >= _LONGEST_S
+            given_up = not ask.source.delivery.shared and ask.waited_s >= _LONGEST_S
             if not isinstance(claim, Busy) or given_up:
                 return claim
             await anyio.sleep(self._settings.lease_ms / 1_000 * _ASKED_AGAIN)
@@ -148,8 +142,8 @@ class ToolAnswerer:
         match claim:
             case Acquired():
                 async with held(self._ledger, claim, self._settings):
-                    session_id, outcome, retryable = await self._outcome(ask, claim)
-                await self._finish(ask, claim, session_id, outcome, retryable=retryable)
+                    ended = await self._doing.do(ask, claim.attempts)
+                await self._finish(ask, claim, ended)
                 return
             case Answered(topic, kept):
                 _log.info("answered_again", request_id=ask.ids.id)
@@ -160,51 +154,15 @@ class ToolAnswerer:
                 _log.debug("left_to_another_replica", request_id=ask.ids.id)
         self._bus.done(ask.source.delivery)
 
-    async def _outcome(self, ask: ToolAsk, claim: Acquired) -> tuple[str | None, Outcome, bool]:
-        """In which session it was done, what came of it, and whether it may be tried again."""
-        if claim.attempts > _MOST_ATTEMPTS:
-            reason = f"taken up {claim.attempts - 1} times, and never answered"
-            await self._burying.bury(ask.source.delivery, reason, DeadLetterCause.POISON, ask.ids.id)
-            return ask.session_id, Outcome(_FAILED, done=False), False
-        if ask.wrong is not None:
-            return ask.session_id, Outcome(ask.wrong, done=False), False
-        pauses = Pauses()
-        while True:
-            try:
-                caller = await self._caller(ask)
-                return caller.session_id, await self._memory.run(ask.name, ask.args, caller), False
-            except StoreUnavailableError as error:
-                if _waited(ask) > _STORE_AWAY_S:
-                    reason = "The memory cannot be reached now, so nothing is known to be changed. Try again later."
-                    return ask.session_id, Outcome(reason, done=False), True
-                if not pauses.begun:
-                    _log.warning("tool_call_delayed", request_id=ask.ids.id, name=ask.name, reason=str(error))
-                await pauses.wait()
-            except Exception:  # noqa: BLE001  # the outermost handler: whatever goes wrong, the model is told
-                _log.exception("tool_call_failed", request_id=ask.ids.id, name=ask.name)
-                reason = "doing it failed"
-                await self._burying.bury(ask.source.delivery, reason, DeadLetterCause.POISON, ask.ids.id)
-                return ask.session_id, Outcome(_FAILED, done=False), False
-
-    async def _caller(self, ask: ToolAsk) -> Caller:
-        origin = await self._origins.find(ask.ids.owner_key, ask.ids.run_id)
-        return Caller(
-            ask.ids.owner_key,
-            ask.session_id or origin.session_id,
-            ask.ids.run_id,
-            ask.result_id,
-            is_sub_agent=ask.sub_agent is not None or origin.sub_agent is not None,
-        )
-
-    async def _finish(
-        self, ask: ToolAsk, claim: Acquired, session_id: str | None, outcome: Outcome, *, retryable: bool
-    ) -> None:
-        result = ask.result(outcome.text, done=outcome.done, retryable=retryable, session_id=session_id)
+    async def _finish(self, ask: ToolAsk, claim: Acquired, ended: Ended) -> None:
+        outcome = ended.outcome
+        result = ask.result(outcome.text, done=outcome.done, retryable=ended.retryable, session_id=ended.session_id)
         encoded = ask.encoded(result)
         heard = await self._published(ask, claim, encoded)
         if heard is None:
             self._bus.done(ask.source.delivery)
         else:
+            self._metrics.count(ended.event)
             self._record(result, len(encoded))
         _log.info(
             "late_answer_discarded" if heard is None else "tool_call_answered",
@@ -213,7 +171,7 @@ class ToolAnswerer:
             name=ask.name,
             outcome="success" if outcome.done else "error",
             bytes=len(encoded),
-            ms=round(_waited(ask) * 1_000, 1),
+            ms=round(ask.waited_s * 1_000, 1),
         )
 
     def _record(self, result: Message, size: int) -> None:
@@ -228,13 +186,8 @@ class ToolAnswerer:
             try:
                 return await self._ledger.finish(claim, Topics.TOOLS_RESULTS, encoded, keep_ms, delivery)
             except BusUnavailableError as error:
-                given_up = not delivery.shared and _waited(ask) >= _LONGEST_S
+                given_up = not delivery.shared and ask.waited_s >= _LONGEST_S
                 if isinstance(error, BusRefusedError) or given_up:
                     raise
                 _log.warning("answer_delayed", request_id=ask.ids.id, reason=str(error))
             await pauses.wait()
-
-
-def _waited(ask: ToolAsk) -> float:
-    """For how many seconds it has been here."""
-    return time.monotonic() - ask.source.at

@@ -1,4 +1,4 @@
-"""What a payload of `tools.requests` asks of Nexus, and what it is answered (CONTRACT §7). Pure.
+"""What a payload of `tools.requests` asks of Nexus, and what it is answered (CONTRACT §7).
 
 The topic belongs to whoever runs tools: what does not name one of ours is nobody's business here, whatever it is. What
 does, and is no usable call, gets an error result as far as anybody can be told; what its sender may not say, and what
@@ -7,6 +7,7 @@ nobody can be told, is a fault that is not answered.
 
 import hashlib
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -81,6 +82,11 @@ class ToolAsk:
     def key(self) -> str:
         """What the ledger knows it by; no build request has such a key."""
         return f"tool:{self.result_id}"
+
+    @property
+    def waited_s(self) -> float:
+        """For how many seconds it has been here."""
+        return time.monotonic() - self.source.at
 
     def as_conflict(self) -> "ToolAsk":
         """This, as one whose message id belongs to another call; with a key of its own."""

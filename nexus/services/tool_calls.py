@@ -17,6 +17,7 @@ from typing import Final, Self
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 
+from nexus.core.metrics import Metrics, NoMetrics, Reading
 from nexus.core.ports import Bus, Delivery, RequestLedger
 from nexus.core.tasks import Pending
 from nexus.services.asks import RequestSettings
@@ -48,6 +49,7 @@ class ToolCallService:
         persistence: records the results.
         origins: knows to which session and agent a run belongs.
         settings: limits and keys.
+        metrics: what is counted.
 
     Attributes:
         pending: calls that were accepted and have no result yet.
@@ -62,13 +64,18 @@ class ToolCallService:
         persistence: PersistenceService,
         origins: RunOrigins,
         settings: RequestSettings | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
+        metrics = metrics or NoMetrics()
         self._bus = bus
-        self._answerer = ToolAnswerer(memory, bus, ledger, burying, persistence, origins, settings or RequestSettings())
+        self._answerer = ToolAnswerer(
+            memory, bus, ledger, burying, persistence, origins, settings or RequestSettings(), metrics
+        )
         self._send, self._receive = anyio.create_memory_object_stream[_Arrived](_MOST_WAITING)
         self._heard_once: set[bytes] = set()
         self._bytes_in_hand = 0
         self.pending = Pending()
+        metrics.read_from(Reading.UNFINISHED_CALLS, lambda: self.pending.count)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:

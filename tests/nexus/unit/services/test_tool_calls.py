@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from nexus.core.errors import StoreUnavailableError
-from nexus.core.metrics import DeadLetterCause
+from nexus.core.metrics import DeadLetterCause, Event, Reading
 from nexus.core.models import Message, Role, utc_now
 from nexus.core.ports import Acquired, Delivery, RunOrigin, Subscription
 from nexus.core.signing import Signing
@@ -81,7 +81,7 @@ class Replica:
     persistence: PersistenceService
     service: ToolCallService
     heard: Subscription
-    metrics: RecordingMetrics = field(default_factory=RecordingMetrics)
+    metrics: RecordingMetrics
 
     async def results(self, count: int = 1) -> list[Message]:
         """The next `count` results."""
@@ -127,6 +127,7 @@ async def serving(beside: Replica | None = None, **settings: Any) -> AsyncIterat
         persistence,
         RunOrigins(store, ledger),
         RequestSettings(**settings),
+        metrics,
     )
     async with bus.subscribe(Topics.TOOLS_RESULTS) as heard, persistence.running(), service.running():
         yield Replica(store, bus, ledger, letters, memory, persistence, service, heard, metrics)
@@ -225,6 +226,7 @@ class TestResults:
         assert (told["status"], told["execution_success"], told["call_id"]) == ("error", False, "c")
         assert told["result"].startswith(reason)
         assert told["error"] == {"message": told["result"], "retryable": False}
+        assert replica.metrics.counted == {Event.CALL_REFUSED: 1}
 
     async def test_a_session_that_is_not_named(self) -> None:
         """It is the one to which the run belongs, as whoever built its context has said."""
@@ -257,7 +259,7 @@ class TestResults:
             reason, message_id = await letter_of(replica)
         assert "signature" in reason
         assert message_id == "msg_2"
-        assert replica.metrics.counted == {DeadLetterCause.UNAUTHENTICATED: 1}
+        assert replica.metrics.counted == {DeadLetterCause.UNAUTHENTICATED: 1, Event.CALL_DONE: 1}
         assert replica.revisions() == ["# One"]
 
     async def test_none_of_ours(self) -> None:
@@ -391,6 +393,7 @@ class TestFaults:
             await replica.drained()
         assert content["result"].startswith("The memory cannot be reached now")
         assert content["error"]["retryable"] is True
+        assert replica.metrics.counted == {Event.CALL_FAILED: 1}
         assert replica.revisions() == []
 
     async def test_a_fault_of_ours(self) -> None:
@@ -403,6 +406,7 @@ class TestFaults:
         assert told["status"] == "error"
         assert "secret" not in str(told)
         assert "tool_call_failed" in [log["event"] for log in logs]
+        assert replica.metrics.counted == {Event.CALL_FAILED: 1, DeadLetterCause.POISON: 1}
 
     async def test_who_kills_its_replicas(self) -> None:
         """A call that was taken up five times without a result is a dead letter, and is told that it failed."""
@@ -506,7 +510,7 @@ async def test_too_many() -> None:
         while replica.service.offer(calling(update(message_id=f"msg_{accepted}", session_id=f"s_{accepted}"))):
             accepted += 1
         assert 1_024 <= accepted <= 1_024 + 64
-        assert replica.service.pending.count == accepted
+        assert replica.service.pending.count == replica.metrics.readings[Reading.UNFINISHED_CALLS]() == accepted
         replica.memory.gate.set()
         await replica.drained()
     assert len(replica.revisions()) == accepted
