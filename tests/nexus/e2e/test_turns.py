@@ -132,8 +132,9 @@ def is_by_model(turn: Document) -> bool:
 
 
 def contents(context: Document) -> list[str]:
-    """The texts of a context's messages."""
-    return [item["content"] for item in context["messages"] if isinstance(item["content"], str)]
+    """The texts of a context's messages, without what the model keeps itself."""
+    texts = [item["content"] for item in context["messages"] if isinstance(item["content"], str)]
+    return [text for text in texts if not text.startswith("[WORKING_MEMORY ")]
 
 
 @pytest.fixture
