@@ -31,6 +31,8 @@ __all__ = ["CompactionSettings", "Compactor"]
 
 # How often the number may be taken: somebody else compacts with each time, so there is soon nothing left to do.
 _MOST_ATTEMPTS: Final = 20
+_FIRST_PAUSE_S: Final = 0.01
+_LONGEST_PAUSE_S: Final = 0.1
 # How many compactions are read at once, to find the one that a message has asked for.
 _PAGE: Final = 50
 _NOTHING_DUE: Final = {"work": None, "due_at": None}
@@ -70,7 +72,7 @@ class Compactor:
             StoreUnavailableError: the store did not answer. It may have been brought about or not.
         """
         made: Compaction | None = None
-        attempts, most_rows, pauses = 0, MOST_ROWS, Pauses()
+        attempts, most_rows, pauses = 0, MOST_ROWS, Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while True:
             latest = await self._latest(wish)
             if latest and (earlier := await self._made_before(wish, latest)):

@@ -1,0 +1,315 @@
+"""Bringing compactions about, and counting where messages are (CONTRACT §7)."""
+
+import asyncio
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from nexus.adapters.mongo_ids import id_text
+from nexus.core.errors import StoreUnavailableError
+from nexus.core.ports import Row
+from nexus.core.working_memory import STRATEGIES, TARGETS, Compaction, Wish
+from nexus.services.memory.accounting import Account
+from nexus.services.memory.compactor import Compactor
+from nexus.services.memory.reading import MOST_ROWS
+from tests.nexus.support.archives import read_archive
+from tests.nexus.support.fake_counter import FakeCounter
+from tests.nexus.support.fake_memory import FakeMemoryStore
+from tests.nexus.unit.services.memory.compacting import SESSION, Home
+from tests.nexus.unit.services.memory.sessions import blocks, orphans, rows
+from tests.nexus.unit.services.memory.test_planning import exchange, row
+
+
+def home_with(runs: int, **changes: Any) -> Home:
+    """A session of so many runs of four messages."""
+    home = Home(**changes)
+    home.plant([item for number in range(runs) for item in exchange(0, f"run-{number}")], ago=10_000)
+    return home
+
+
+class TestOne:
+    """One compaction."""
+
+    async def test_says_what_it_covers(self) -> None:
+        """The rows, how many, the tokens before and after, and the summary; times to the millisecond."""
+        home = home_with(10)
+        made = await home.compact(keep_recent=8, run_id="asks", trigger="tool", call_id="m-1")
+        assert made is not None
+        stored = home.store.messages
+        assert made.rows == tuple(item["_id"] for item in stored[:32])
+        assert (made.number, made.count, made.total, made.source) == (1, 32, 32, "fallback")
+        assert (made.first_at, made.last_at) == (stored[0]["timestamp"], stored[31]["timestamp"])
+        assert (made.keep_recent, made.run_id, made.call_id, made.trigger) == (8, "asks", "m-1", "tool")
+        assert made.tokens_before > made.tokens_after > 0
+        assert made.created_at.microsecond % 1_000 == 0
+        assert await home.compactions() == [made]
+        assert await home.account() == Account(messages=40, in_context=8, summarised=32)
+
+    async def test_carries_the_one_before(self) -> None:
+        """Its summary and its count."""
+        home = home_with(4, summary_max_tokens=2_000)
+        first = await home.compact(keep_recent=8)
+        second = await home.compact()
+        assert first
+        assert second
+        assert second.summary.startswith(f"{first.summary}\n")
+        assert (second.number, second.count, second.total) == (2, 8, 16)
+
+    async def test_work(self) -> None:
+        """Is due where a model is to write the summary."""
+        for refine, work in ((True, "refine"), (False, None)):
+            home = home_with(1, refine=refine)
+            made = await home.compact()
+            (document,) = home.store.memory.rows["compactions"]
+            assert made
+            assert (document["work"], document["due_at"]) == (work, made.created_at if refine else None)
+
+    async def test_nothing_to_compact(self) -> None:
+        """In an empty session, in a short one, and where everything is done."""
+        home = Home()
+        assert await home.compact() is None
+        home.plant(exchange(0, "one"), ago=1_000)
+        assert await home.compact(keep_recent=4) is None
+        assert await home.compact(run_id="one") is None
+        assert await home.compact(keep_tokens=10_000) is None
+        assert await home.compact() is not None
+        assert await home.compact() is None
+        assert len(await home.compactions()) == 1
+
+    async def test_the_same_message_again(self) -> None:
+        """Gets what it got before, also when others have compacted since."""
+        home = home_with(10)
+        first = await home.compact(keep_recent=30, call_id="m-1")
+        await home.compact(keep_recent=20, call_id="m-2")
+        again = await home.compact(keep_recent=0, call_id="m-1")
+        assert first
+        assert again == first.model_copy(update={"rows": ()})
+        assert len(await home.compactions()) == 2
+
+    async def test_others_sessions(self) -> None:
+        """Are left alone."""
+        home = home_with(2)
+        assert await home.compactor.compact(Wish("o", "other")) is None
+        assert await home.compactor.compact(Wish("other", "s")) is None
+
+    async def test_a_store_that_is_away(self) -> None:
+        """Is said; nothing is changed."""
+        home = home_with(2)
+        home.store.down = True
+        with pytest.raises(StoreUnavailableError):
+            await home.compact()
+
+    async def test_one_that_cannot_be_read(self) -> None:
+        """Nothing is put behind it."""
+        home = home_with(2)
+        home.store.memory.rows["compactions"].append({"owner_key": "o", "session_id": "s", "number": 1})
+        with pytest.raises(StoreUnavailableError, match="cannot be read"):
+            await home.compact()
+
+
+class TestArchives:
+    """Rows kept word for word."""
+
+    async def test_holds_the_words(self) -> None:
+        """Before the compaction is there, in as many parts as it takes."""
+        home = home_with(30, detail_max_bytes=2_048)
+        home.store.messages[5]["content"] = "the 9:02, 就是七。 🚂 \n```"
+        made = await home.compact(strategy="archive", keep_recent=4)
+        assert made
+        assert made.details[:2] == ("compaction-0001", "compaction-0001-part-2")
+        found = [await home.store.memory.find_detail(*SESSION, name) for name in made.details]
+        assert all(item and item["bytes"] == len(item["content"].encode()) <= 2_048 for item in found)
+        assert {(item["kind"], item["compaction"]) for item in found if item} == {("archive", 1)}
+        told = read_archive(item["content"] for item in found if item)
+        assert [item.text for item in told] == [item["content"] for item in home.store.messages[:116]]
+
+    async def test_names_that_are_taken(self) -> None:
+        """By an attempt with the same words: these are used. By others: another name."""
+        for same in (True, False):
+            home, twin = home_with(2), home_with(2)
+            await twin.compact(strategy="archive")
+            (left,) = twin.store.memory.rows["memory_details"]
+            left["content"] += "" if same else "!"
+            home.store.messages[:] = twin.store.messages
+            home.store.memory.rows["memory_details"].append(left)
+            made = await home.compact(strategy="archive")
+            assert made
+            assert made.details == (("compaction-0001",) if same else ("compaction-0001-again-2",))
+
+
+class TestSeveral:
+    """At once."""
+
+    async def test_two_replicas(self) -> None:
+        """One compacts; the other gets what was made, or compacts what is left then."""
+        home = home_with(20)
+        made = await asyncio.gather(*(home.compact(keep_recent=keep, strategy="archive") for keep in (0, 8, 8, 8)))
+        assert all(made)
+        assert (await home.account()).is_right
+        assert len({item.number for item in made if item}) <= 2
+
+    async def test_others_all_the_time(self) -> None:
+        """Is given up in the end."""
+        home = home_with(2)
+
+        compactor = Compactor(_Taken(lambda _: None), home.store, FakeCounter(), home.settings)
+        with pytest.raises(StoreUnavailableError, match="all the time"):
+            await compactor.compact(Wish(*SESSION))
+
+
+class _Taken(FakeMemoryStore):
+    """A store in which every number is taken."""
+
+    async def insert_compaction(self, compaction: Row) -> bool:
+        """Keep nothing."""
+        return not compaction
+
+
+class TestLongTails:
+    """More rows than are held at once."""
+
+    async def test_step_by_step(self) -> None:
+        """The oldest whole, and from the rest what was asked for; no block is split between two steps."""
+        home = home_with(MOST_ROWS // 5)
+        home.plant([row(0, "AI", "long", calls=["a"])], ago=5_000)
+        home.plant([item for number in range(500) for item in exchange(0, f"later-{number}")], ago=4_000)
+        home.plant([row(0, "TOOL", "long", answers="a"), row(0, "AI", "long")], ago=1_000)
+        made = await home.compact(target="tools", keep_recent=10, call_id="m-1")
+        first, second = await home.compactions()
+        assert made == second
+        assert (first.target, first.count, first.call_id, first.keep_recent) == ("all", 4_996, "", None)
+        assert (second.target, second.count, second.call_id) == ("tools", 498, "m-1")
+        assert await home.account() == Account(messages=6_003, in_context=509, summarised=5_494)
+        again = await home.compact(target="tools", keep_recent=10, call_id="m-1")
+        assert again == second.model_copy(update={"rows": ()})
+
+    async def test_long_rows(self) -> None:
+        """Fewer of them at once."""
+        home = Home()
+        home.plant([row(0, run=None, content="a" * (1 << 20)) for _ in range(20)], ago=5_000)
+        await home.compact()
+        assert [item.count for item in await home.compactions()] == [16, 4]
+
+    async def test_a_run_in_progress_in_front(self) -> None:
+        """Is passed over, however long it is."""
+        home = Home(idle_s=100_000)
+        home.plant([row(0, "AI", "long", calls=["a"])] * (MOST_ROWS + 10), ago=9_000)
+        home.plant(exchange(0, "over"), ago=1_000)
+        made = await home.compact()
+        assert made
+        assert made.count == 4
+
+    async def test_rows_whose_id_says_no_time(self) -> None:
+        """Are all under the first compaction, wherever they stand."""
+        home = home_with(MOST_ROWS // 4 + 20)
+        foreign = [
+            {**row(number, run=None), "_id": f"x{number}", "owner_key": "o", "session_id": "s"} for number in range(30)
+        ]
+        home.store.plant("messages", foreign)
+        await home.compact(keep_recent=20)
+        first, *_ = await home.compactions()
+        assert {id_text(item["_id"]) for item in foreign} <= set(first.rows)
+        assert (await home.account()).in_context == 20
+        assert (await home.account()).is_right
+
+
+class TestAccounting:
+    """Where messages are."""
+
+    async def test_nothing(self) -> None:
+        """Adds up to nothing."""
+        assert await Home().account() == Account()
+
+    async def test_what_is_wrong(self) -> None:
+        """Is counted: lost rows, and rows that are there twice."""
+        home = home_with(3)
+        await home.compact(keep_recent=4)
+        (document,) = home.store.memory.rows["compactions"]
+        document["rows"] = [*document["rows"][1:], document["rows"][1], home.store.messages[-1]["_id"]]
+        found = await home.account()
+        assert found == Account(messages=12, in_context=3, summarised=6, lost=1, twice=2)
+        assert not found.is_right
+
+    async def test_against_a_context(self) -> None:
+        """By the ids of its messages; what no context shows does not count."""
+        home = home_with(3)
+        home.plant([row(0, "SYSTEM"), row(0, metadata={"sub_agent_internal": True})], ago=1_000)
+        await home.compact(keep_recent=4)
+        shown = [item["id"] for item in home.store.messages[7:11]]
+        assert await home.account(shown) == Account(messages=12, in_context=3, summarised=7, lost=1, twice=1)
+        assert (await home.account()).messages == 13
+
+
+class Sessions(RuleBasedStateMachine):
+    """Runs at once, rows that are recorded late and by other clocks, and compactions by several replicas at once."""
+
+    @initialize(past=rows(), runs=st.integers(0, 3))
+    def begin(self, past: list[Row], runs: int) -> None:
+        """There are rows from before."""
+        self.runner = asyncio.Runner()
+        self.home = Home()
+        self.home.plant(past, ago=20_000)
+        self.home.plant([item for number in range(runs) for item in exchange(0, f"r{number}")], ago=9_000)
+        self.messages = len(past) + 4 * runs
+
+    def teardown(self) -> None:
+        """Nothing stays behind."""
+        if hasattr(self, "runner"):
+            self.runner.close()
+
+    @rule(more=rows(most=6), ago=st.integers(-20, 110))
+    def record(self, more: list[Row], ago: int) -> None:
+        """Rows are recorded, as long ago as a store's writers may be late."""
+        self.home.plant(more, ago=ago)
+        self.messages += len(more)
+
+    @rule(
+        wishes=st.lists(
+            st.fixed_dictionaries(
+                {"target": st.sampled_from(TARGETS), "strategy": st.sampled_from(STRATEGIES)},
+                optional={"keep_recent": st.integers(0, 8), "keep_tokens": st.integers(0, 50), "run_id": st.just("r1")},
+            ),
+            min_size=1,
+            max_size=3,
+        ),
+        idle=st.sampled_from([0, 300]),
+    )
+    def compact(self, wishes: list[dict[str, Any]], idle: int) -> None:
+        """Replicas compact at once."""
+        self.home.settings = dataclasses.replace(self.home.settings, idle_s=idle)
+        before = self._tail()
+
+        async def all_at_once() -> list[Compaction | None]:
+            return await asyncio.gather(*(self.home.compact(**wish) for wish in wishes))
+
+        self.runner.run(all_at_once())
+        after = self._tail()
+        whole, left = blocks(before), blocks(after)
+        assert left == {source: whole[source] for source in left}
+        assert orphans(after) <= orphans(before)
+
+    @invariant()
+    def is_all_there(self) -> None:
+        """Every message is in the tail or under exactly one compaction, and the summaries say how many they are."""
+        if not hasattr(self, "runner"):
+            return
+        found = self.runner.run(self.home.account())
+        assert found.is_right
+        assert found.messages == self.messages
+        compactions = self.runner.run(self.home.compactions())
+        assert [item.number for item in compactions] == list(range(1, len(compactions) + 1))
+        assert sum(item.count for item in compactions) == found.summarised
+        assert not compactions or compactions[-1].total == found.summarised
+
+    def _tail(self) -> list[Row]:
+        return self.runner.run(self.home.tail())
+
+
+TestSessions = Sessions.TestCase
+TestSessions.settings = settings(
+    max_examples=40, stateful_step_count=8, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)

@@ -1,0 +1,185 @@
+"""The summary of what is compacted, by rules (CONTRACT §7)."""
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nexus.core.ports import Row
+from nexus.services.memory.telling import by_run, tell
+from nexus.services.turns.sentences import weight
+from tests.nexus.support.fake_counter import FakeCounter
+from tests.nexus.unit.services.memory.sessions import rows
+from tests.nexus.unit.services.memory.test_planning import exchange, row
+
+COUNT = FakeCounter().count
+UNTOLD = re.compile(r"\(Messages that are not told here, and that search_memory finds: ([\d,]+)\)")
+TOLD = re.compile(r"- .*? \(([\d,]+) messages?(?:, in part)?\): .+")
+WRITTEN = """# Goal
+
+Find a train to Porto. It should leave before noon, and cost less than 60 euros.
+
+- Decided: the 9:02, because it is direct.
+- Open: seats."""
+PREVIOUS = st.one_of(
+    st.just(""),
+    st.text(max_size=300),
+    st.sampled_from(
+        [WRITTEN, f"{WRITTEN}\n...", f"(Messages that are not told here, and that search_memory finds: 12)\n{WRITTEN}"]
+    ),
+    st.lists(
+        st.sampled_from(["- 2026-03-01 09:00Z (6 messages): Asked: 7?", "- 1", "(,)", "- 2026-03-01 09:00Z (,): x"])
+    ).map("\n".join),
+)
+
+
+def told(previous: str, given: list[Row], most: int, before: int = 0) -> str:
+    """The summary."""
+    return tell(previous, by_run(given), most_tokens=most, count=COUNT, told_before=before)
+
+
+def accounted(summary: str) -> int:
+    """For how many messages the summary stands, as it says itself."""
+    lines = summary.split("\n")
+    found = [UNTOLD.fullmatch(lines[0]), *map(TOLD.fullmatch, lines)]
+    return sum(int(match[1].replace(",", "")) for match in found if match)
+
+
+def runs(first: int, last: int) -> list[Row]:
+    """Runs that are over, one a minute."""
+    return [item for number in range(first, last) for item in exchange(number * 60, f"run-{number}")]
+
+
+class TestAnySession:
+    """What is true whatever was said."""
+
+    @given(PREVIOUS, rows(), st.integers(8, 400), st.integers(0, 90))
+    def test_is_never_empty_and_never_too_long(self, previous: str, given: list[Row], most: int, before: int) -> None:
+        """And the same again for the same."""
+        summary = told(previous, given, most, before)
+        assert summary.strip()
+        assert COUNT(summary) <= most
+        assert told(previous, given, most, before) == summary
+
+    @given(st.lists(rows(most=9), max_size=5), st.integers(20, 300))
+    def test_counts_every_message(self, parts: list[list[Row]], most: int) -> None:
+        """Through any number of summaries each message is told in a line or counted as not told."""
+        summary, messages = "", 0
+        for part in parts:
+            summary, messages = told(summary, part, most, messages), messages + len(part)
+            assert accounted(summary) == messages
+
+    @given(rows())
+    def test_keeps_rows_together(self, given: list[Row]) -> None:
+        """Those of a run, in their order; none is left out."""
+        groups = by_run(given)
+        assert sorted(item["_id"] for group in groups for item in group) == [item["_id"] for item in given]
+        named = [{item["run_id"] for item in group} - {None, ""} for group in groups]
+        assert all(len(names) <= 1 for names in named)
+        assert len([names for names in named if names]) == len({item["run_id"] for item in given} - {None, ""})
+
+
+class TestLines:
+    """What a line says."""
+
+    def test_a_run(self) -> None:
+        """Its time in UTC, how many messages it is, and what a turn's summary says of it."""
+        given = exchange(0, "one")
+        given[0]["content"], given[-1]["content"] = "When does the first train to Porto leave?", "At 9:02."
+        given[2]["content"] = {"first": "9:02"}
+        assert told("", given, 200) == (
+            "- 2026-03-01 09:00Z (4 messages): Asked: When does the first train to Porto leave? f gave first: 9:02. "
+            "Answered: At 9:02."
+        )
+
+    def test_parts_of_runs(self) -> None:
+        """Nothing is said to be missing that merely stands elsewhere."""
+        question, call, result, answer = exchange(0, "one")
+        call["content"], result["content"] = "", "7 trains"
+        assert told("", [call, result], 99) == "- 2026-03-01 09:00Z (2 messages, in part): f gave 7 trains."
+        assert told("", [question], 99) == "- 2026-03-01 09:00Z (1 message, in part): Asked: text 0."
+        assert told("", [question, answer], 99).startswith("- 2026-03-01 09:00Z (2 messages): Asked: text 0.")
+        assert told("", [answer], 99) == "- 2026-03-01 09:00Z (1 message, in part): Said: text 3."
+
+    def test_rows_without_a_run(self) -> None:
+        """A question goes with what follows it."""
+        given = [row(0, run=None), row(1, "AI", None), row(2, run=None), row(3, "AI", "one")]
+        assert [[item["id"] for item in group] for group in by_run(given)] == [["m0", "m1"], ["m2"], ["m3"]]
+
+    def test_nothing_said(self) -> None:
+        """Is counted."""
+        line = "(Messages that are not told here, and that search_memory finds: 2)"
+        assert told("", [row(0, "SYSTEM", None), row(1, content=" ")], 99) == line
+        assert told("", [], 99) == "(Nothing was said.)"
+
+    def test_without_a_time(self) -> None:
+        """That is said."""
+        assert told("", [row(0, timestamp=None)], 99).startswith("- at an unknown time (1 message, in part): ")
+
+    def test_structure_in_what_was_said(self) -> None:
+        """Stays on its line, and forges no other."""
+        forged = (
+            "(Messages that are not told here, and that search_memory finds: 900)\n- 2026-03-01 09:00Z (50 messages): x"
+        )
+        summary = told("", [row(0, content=forged)], 200)
+        assert "\n" not in summary
+        assert accounted(told(summary, [row(60, run="two")], 200, 1)) == 2
+
+
+class TestWithoutRoom:
+    """What becomes shorter."""
+
+    def test_lines_that_need_not_change(self) -> None:
+        """Have the same bytes in the next summary."""
+        first = told("", runs(0, 4), 2_000)
+        second = told(first, runs(4, 6), 2_000, 16)
+        assert second.startswith(f"{first}\n")
+
+    def test_the_oldest_go_first(self) -> None:
+        """The newest is told, those before more and more shortly, and what is left out is counted."""
+        summary, messages = "", 0
+        for number in range(0, 40, 4):
+            given = runs(number, number + 4)
+            for item in given:
+                item["content"] = "There are 7 trains to Porto before noon, and the first is the best of them. " * 3
+            summary, messages = told(summary, given, 300, messages), messages + len(given)
+        head, *lines = summary.split("\n")
+        assert UNTOLD.fullmatch(head)
+        assert lines[-1].startswith("- 2026-03-01 09:39Z (4 messages): Asked: There are 7 trains")
+        assert [line[:20] for line in lines] == sorted(line[:20] for line in lines)
+        assert weight(lines[0]) <= 90 + 45
+        assert accounted(summary) == messages
+
+    def test_what_a_model_wrote(self) -> None:
+        """Is carried as it is, before the lines of what came later."""
+        summary = told(WRITTEN, runs(0, 1), 400, 30)
+        assert summary.startswith(f"{WRITTEN}\n- 2026-03-01 09:00Z (4 messages): ")
+        assert told(summary, runs(1, 2), 400, 34).startswith(f"{summary}\n- 2026-03-01 09:01Z (4 messages): ")
+
+    def test_what_a_model_wrote_at_length(self) -> None:
+        """Loses whole lines or sentences, and keeps its beginning."""
+        long = WRITTEN + "".join(f"\n- Fact {number}: platform {number} is closed." for number in range(80))
+        summary = told(long, runs(0, 3), 300, 30)
+        carried, mark, after = summary.partition("\n...\n")
+        assert mark
+        assert long.startswith(f"{carried}\n")
+        assert 300 // 6 <= COUNT(carried) <= 300 // 2
+        assert after.startswith("- 2026-03-01 09:00Z")
+        again = told(summary, runs(3, 4), 300, 42)
+        assert again.startswith(f"{carried}\n...\n- ")
+
+    def test_what_a_model_wrote_is_counted_when_it_goes(self) -> None:
+        """With all the messages for which it stood."""
+        summary = told("Word " * 400, runs(0, 30), 60, 1_000)
+        assert accounted(summary) == 1_120
+        assert "1," in summary.split("\n")[0]
+
+    def test_no_room_at_all(self) -> None:
+        """Something is said all the same."""
+        assert told("", runs(0, 2), 3).startswith("(Messages")
+
+    def test_one_long_sentence(self) -> None:
+        """Is cut between words."""
+        summary = told("so " * 900, [], 60, 5)
+        assert summary.endswith("so\n...")
+        assert COUNT(summary) <= 60
