@@ -1,5 +1,7 @@
 """The settings as each service takes them."""
 
+from typing import Final
+
 from nexus.config import BusSettings, Settings, signing_of
 from nexus.services.asks import RequestSettings
 from nexus.services.context.builder import BuilderSettings
@@ -8,6 +10,9 @@ from nexus.services.memory.compactor import CompactionSettings
 from nexus.services.memory.refining import RefiningSettings
 from nexus.services.turns.work import WorkSettings
 from nexus.tools.memory_tools import MemoryLimits
+
+# Turns are summarised by the same model, and are many more.
+_REFINED_AT_ONCE: Final = 2
 
 
 def builder_settings(settings: Settings) -> BuilderSettings:
@@ -76,7 +81,7 @@ def compaction_settings(settings: Settings) -> CompactionSettings:
 def refining_settings(settings: Settings) -> RefiningSettings:
     """How a model rewrites summaries of what is compacted."""
     return RefiningSettings(
-        at_once=settings.llm.max_concurrency,
+        at_once=min(_REFINED_AT_ONCE, settings.llm.max_concurrency),
         again_s=settings.llm.again_s,
         max_input_tokens=settings.llm.max_input_tokens,
         summary_max_tokens=settings.memory.summary_max_tokens,
