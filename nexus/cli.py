@@ -17,7 +17,7 @@ import typer
 from pydantic import SecretStr, ValidationError
 from rich.console import Console
 
-from nexus import __version__, dead_letters, demo, doctor, states, turns
+from nexus import __version__, dead_letters, demo, doctor, memory, states, turns
 from nexus.bootstrap import open_nexus
 from nexus.client import AnswerError
 from nexus.config import Settings, load_settings, signing_of
@@ -39,6 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(dead_letters.app, name="dead-letters")
+app.add_typer(memory.app, name="memory")
 app.add_typer(states.app, name="state")
 app.add_typer(turns.app, name="turns")
 _DATA = Path(".nexus")

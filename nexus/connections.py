@@ -21,7 +21,8 @@ from nexus.client import ContextClient
 from nexus.config import BusSettings, DatabaseSettings, LlmSettings
 from nexus.core.errors import BusUnavailableError
 from nexus.core.models import new_message_id
-from nexus.core.ports import Acquired, Bus, DeadLetters, LanguageModel, RequestLedger, Store
+from nexus.core.ports import Acquired, Bus, DeadLetters, LanguageModel, RequestLedger
+from nexus.core.ports.transfer import TransferableStore
 from nexus.core.signing import Signing
 
 _GROUP: Final = "nexus"
@@ -105,7 +106,7 @@ def counts_hearers(settings: BusSettings) -> bool:
     return settings.mode == "streams" or parse_redis_url(settings.url.get_secret_value()).kind != "cluster"
 
 
-def open_store(settings: DatabaseSettings) -> AbstractAsyncContextManager[Store]:
+def open_store(settings: DatabaseSettings) -> AbstractAsyncContextManager[TransferableStore]:
     """The document store. Connects when it is first used.
 
     Raises:

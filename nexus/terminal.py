@@ -8,22 +8,28 @@ Rules of this module:
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
+import anyio
 import typer
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.progress import Progress
 
+from nexus.config import DatabaseSettings
+from nexus.connections import open_store
 from nexus.core.canonical import parsed
 from nexus.core.errors import NexusError, StoreRejectedError, StoreUnavailableError
 from nexus.core.models import Identifier
+from nexus.core.ports.transfer import TransferableStore
 from nexus.core.tasks import ungrouped
 from nexus.core.wire import explain
 from nexus.services.context.state_change import read_session
+
+_Result = TypeVar("_Result")
 
 Config = Annotated[
     Path | None, typer.Option(help="Settings file. Default: what NEXUS_CONFIG names.", show_default=False)
@@ -126,6 +132,17 @@ def mongodb_in_words() -> Iterator[None]:
             yield
     except (StoreUnavailableError, StoreRejectedError) as error:
         raise NexusError(f"MongoDB does not do what was asked ({error}): {SEE_MONGODB}") from error
+
+
+def run_on_store(settings: DatabaseSettings, work: Callable[[TransferableStore], Awaitable[_Result]]) -> _Result:
+    """What `work` returns. Errors of the store come in words for somebody at a terminal."""
+
+    async def on_store() -> _Result:
+        async with open_store(settings) as store:
+            return await work(store)
+
+    with mongodb_in_words():
+        return anyio.run(on_store)
 
 
 def bus_advice(error: Exception) -> str:

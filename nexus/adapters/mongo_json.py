@@ -34,7 +34,9 @@ def spelled(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [spelled(item) for item in value]
     if isinstance(value, Int64):
-        return {"$numberLong": str(int(value))} if value in _SMALL else int(value)
+        # A range looks for what is no plain `int` one by one.
+        plain = int(value)
+        return {"$numberLong": str(plain)} if plain in _SMALL else plain
     # A text of MongoDB's code is a `str` too, so the type has to be it.
     if value is None or type(value) in {str, bool, int} or (isinstance(value, float) and math.isfinite(value)):
         return value

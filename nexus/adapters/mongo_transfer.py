@@ -10,11 +10,11 @@ from typing import Any, Final
 import bson
 from bson.errors import BSONError
 from pymongo import ASCENDING
-from pymongo.errors import BulkWriteError
+from pymongo.errors import BulkWriteError, OperationFailure
 
 from nexus.adapters.mongo_calls import Calls, completed
 from nexus.adapters.mongo_json import spelled, unspelled
-from nexus.adapters.mongo_schema import CODEC
+from nexus.adapters.mongo_schema import CODEC, STORED_IN_SESSION
 from nexus.core.ports import Row
 from nexus.core.ports.transfer import SpelledRow
 
@@ -23,6 +23,8 @@ _BY_ID: Final = [("_id", ASCENDING)]
 _FOREIGN: Final = {"_id": {"$not": {"$type": "objectId"}}}
 _MOST_BYTES: Final = 1 << 24
 _DUPLICATE: Final = 11000
+# No index has the fields of the hint.
+_NO_SUCH_INDEX: Final = 2
 
 
 class MongoTransfer:
@@ -78,17 +80,18 @@ class MongoTransfer:
             after = {"$type": "objectId", "$gt": page[-1]["_id"]}
 
     @completed
-    async def is_taken(self, owner_key: str, session_id: str, documents: Sequence[Row]) -> bool:
-        """Whether a row of another session or owner has the `_id` of one of these."""
-        ids = [unspelled(document["_id"]) for document in documents]
+    async def is_taken(self, owner_key: str, session_id: str, row_ids: Sequence[Any]) -> bool:
+        """Whether a row of another session or owner has one of these `_id`s."""
+        ids = [unspelled(row_id) for row_id in row_ids]
         query = {"_id": {"$in": ids}, "$nor": [_of(owner_key, session_id)]}
         return await self._messages.find_one(query, {"_id": 1}) is not None
 
     @completed
-    async def recorded_in(self, owner_key: str, session_id: str, documents: Sequence[Row]) -> str | None:
-        """Another session of the owner in which a message with the `id` of one of these is recorded."""
-        ids = [document["id"] for document in documents if isinstance(document.get("id"), str) and document["id"]]
-        query = {"owner_key": {"$eq": owner_key}, "id": {"$in": ids}, "session_id": {"$ne": session_id}}
+    async def recorded_in(self, owner_key: str, session_id: str, message_ids: Sequence[str]) -> str | None:
+        """Another session of the owner in which a message with one of these `id`s is recorded."""
+        # What the index has, and nothing else: rows that others wrote without an id do not stand in each other's way.
+        ids = {"$in": list(message_ids), "$gt": ""}
+        query = {"owner_key": {"$eq": owner_key}, "id": ids, "session_id": {"$ne": session_id}}
         row: Row | None = await self._messages.find_one(query, {"session_id": 1})
         return None if row is None else str(row.get("session_id"))
 
@@ -114,9 +117,18 @@ class MongoTransfer:
 
     @completed
     async def _page(self, query: Mapping[str, Any], skip: int) -> list[Row]:
+        try:
+            return await self._read(query, skip, STORED_IN_SESSION)
+        except OperationFailure as error:
+            if error.code != _NO_SUCH_INDEX:
+                raise
+            # Nobody has made it yet.
+            return await self._read(query, skip, None)
+
+    async def _read(self, query: Mapping[str, Any], skip: int, index: Sequence[tuple[str, int]] | None) -> list[Row]:
         # A negative limit: one batch, which is no larger than a large document however large the rows are.
-        cursor = self._messages.find(query).sort(_BY_ID).skip(skip).limit(-_PAGE)
-        rows: list[Row] = await cursor.to_list(_PAGE)
+        cursor = self._messages.find(query, hint=index).sort(_BY_ID).skip(skip).limit(-_PAGE)
+        rows: list[Row] = await cursor.batch_size(_PAGE).to_list(_PAGE)
         return rows
 
 

@@ -1,6 +1,6 @@
 """`nexus turns`: look at what is remembered of a session's runs, export it, import it (CONTRACT §6, §10).
 
-`commands` is the command line, `files` where exports go to and come from, `shown` how turns look.
+`commands` is the command line, `reading` what it reads, `shown` how turns look.
 """
 
 from nexus.turns.commands import app

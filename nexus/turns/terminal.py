@@ -5,31 +5,23 @@ from contextlib import aclosing
 from functools import partial
 from typing import TypeVar
 
-import anyio
 import typer
 
 from nexus.config import DatabaseSettings
-from nexus.connections import open_store
 from nexus.core.models import utc_now
 from nexus.core.ports import TurnStore
+from nexus.files import written
 from nexus.services.turns.transfer import Survey, export_lines, import_turns
 from nexus.services.turns.transfer_lines import Export
-from nexus.terminal import mongodb_in_words, printable, progress
-from nexus.turns.files import written
+from nexus.terminal import printable, progress, run_on_store
 from nexus.turns.reading import Listed
 
 _Result = TypeVar("_Result")
 
 
 def run(settings: DatabaseSettings, work: Callable[[TurnStore], Awaitable[_Result]]) -> _Result:
-    """What `work` returns. Errors of the store come in words for somebody at a terminal."""
-
-    async def on_store() -> _Result:
-        async with open_store(settings) as store:
-            return await work(store.turns)
-
-    with mongodb_in_words():
-        return anyio.run(on_store)
+    """What `work` returns; see `run_on_store`."""
+    return run_on_store(settings, lambda store: work(store.turns))
 
 
 def carry_out_export(settings: DatabaseSettings, found: Survey, path: str) -> None:

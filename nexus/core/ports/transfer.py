@@ -55,12 +55,12 @@ class TransferStore(Protocol):
         """All rows of a session in the order of their `_id`s, in pages that are read as they are asked for."""
         ...
 
-    async def is_taken(self, owner_key: str, session_id: str, documents: Sequence[Row]) -> bool:
-        """Whether a row of another session or owner has the `_id` of one of these."""
+    async def is_taken(self, owner_key: str, session_id: str, row_ids: Sequence[Any]) -> bool:
+        """Whether a row of another session or owner has one of these `_id`s, which are spelled."""
         ...
 
-    async def recorded_in(self, owner_key: str, session_id: str, documents: Sequence[Row]) -> str | None:
-        """Another session of the owner in which a message with the `id` of one of these is recorded; None for none."""
+    async def recorded_in(self, owner_key: str, session_id: str, message_ids: Sequence[str]) -> str | None:
+        """Another session of the owner in which a message with one of these `id`s is recorded; None for none."""
         ...
 
     async def insert_rows(self, documents: Sequence[Row]) -> int:

@@ -22,7 +22,7 @@ from pymongo.collection import Collection
 from nexus.adapters.mongo import open_mongo
 from nexus.core.errors import NexusError
 from nexus.core.ports import Row
-from nexus.turns.files import lines_of, written
+from nexus.files import lines_of, written
 from tests.nexus.support.terminal import on_terminal
 from tests.nexus.support.waiting import until
 

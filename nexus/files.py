@@ -30,12 +30,26 @@ def lines_of(path: str) -> Iterator[bytes]:
     """
     try:
         if path == STREAM:
-            yield from _lines(path, sys.stdin.buffer)
+            yield from bounded_lines(sys.stdin.buffer, name_of(path))
         else:
             with Path(path).open("rb") as file:
-                yield from _lines(path, file)
+                yield from bounded_lines(file, name_of(path))
     except OSError as error:
         raise NexusError(f"{name_of(path)}: cannot be read: {error.strerror}") from None
+
+
+def bounded_lines(file: IO[bytes], name: str) -> Iterator[bytes]:
+    """The lines of an open file that is called so in what is said of it.
+
+    Raises:
+        NexusError: one is longer than any document.
+    """
+    number = 0
+    while line := file.readline(_LONGEST_LINE + 1):
+        number += 1
+        if len(line) > _LONGEST_LINE:
+            raise NexusError(f"{name}: line {number}: more than {_LONGEST_LINE} bytes")
+        yield line
 
 
 def checked_target(path: str, *, asks: bool) -> None:
@@ -96,15 +110,6 @@ def _beside(target: Path) -> Iterator[IO[bytes]]:
         except BaseException:
             part.unlink(missing_ok=True)
             raise
-
-
-def _lines(path: str, file: IO[bytes]) -> Iterator[bytes]:
-    number = 0
-    while line := file.readline(_LONGEST_LINE + 1):
-        number += 1
-        if len(line) > _LONGEST_LINE:
-            raise NexusError(f"{name_of(path)}: line {number}: more than {_LONGEST_LINE} bytes")
-        yield line
 
 
 def _write(file: IO[bytes], line: str) -> None:
