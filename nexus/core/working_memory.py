@@ -116,6 +116,7 @@ class Compaction(_Part):
         since, without: of the `Tail` that is left.
         details: names of those that hold the rows word for word.
         keep_recent: messages that were to be kept; None where tokens decided.
+        summary_tokens: that its summary may have, whoever writes it.
         tokens_before, tokens_after: of what was compacted, and of what stands for it; 0 where nobody counted.
         call_id: as for `Overview`.
     """
@@ -136,6 +137,7 @@ class Compaction(_Part):
     first_at: Moment | None = None
     last_at: Moment | None = None
     keep_recent: int | None = None
+    summary_tokens: int | None = None
     run_id: str = ""
     call_id: str = ""
     tokens_before: int = 0
@@ -179,6 +181,7 @@ class Wish:
     Attributes:
         keep_recent: messages that stay, the newest; None where `keep_tokens` says how much stays.
         keep_tokens: of the newest messages, as many as are no more tokens than this.
+        summary_tokens: that the summary may have, where that is less than what the settings allow.
         run_id: the run that asks, of which nothing is compacted; `""` for none.
         call_id: of the message that asks: what one message asks for is done once. `""` for none.
     """
@@ -190,5 +193,6 @@ class Wish:
     trigger: Trigger = "automatic"
     keep_recent: int | None = None
     keep_tokens: int | None = None
+    summary_tokens: int | None = None
     run_id: str = ""
     call_id: str = ""

@@ -89,7 +89,13 @@ async def compact(
     if request.agent.kind == "sub" or not (cut or window.is_heavy(weights, taken, build.limit)):
         return False
     keep_tokens = window.keep_tokens(weights, taken, build.limit, measure, cut=cut)
-    wish = Wish(request.owner_key, request.session_id, keep_tokens=keep_tokens, run_id=request.run_id)
+    wish = Wish(
+        request.owner_key,
+        request.session_id,
+        keep_tokens=keep_tokens,
+        summary_tokens=window.summary_tokens(build.limit, measure),
+        run_id=request.run_id,
+    )
     if cut:
         parts.memory.compact_soon(wish)
         return False

@@ -11,6 +11,8 @@ from nexus.services.context.tokens import Measure
 # compaction would gain nothing.
 _LEAST_KEPT: Final = 0.05
 _LEAST_GAINED: Final = 0.1
+# The part of a small window that a summary may take.
+_SUMMARY: Final = 1 / 16
 # Of a session with more messages than are shown, this part of those that are: then there is none that is neither shown
 # nor compacted, for some time.
 _OF_SHOWN: Final = 0.5
@@ -56,6 +58,10 @@ class WindowSettings:
         is_heavy = weights.total + taken >= limit * self.compact_at
         return is_heavy and weights.fixed + taken < limit and self.is_worth_compacting(weights, limit)
 
+    def summary_tokens(self, limit: int, measure: Measure) -> int:
+        """How many tokens a summary may have, as the vocabulary counts them."""
+        return min(self.summary_max_tokens, measure.counted(int(limit * _SUMMARY)))
+
     def is_worth_compacting(self, weights: Weights, limit: int) -> bool:
         """Whether something would be gained."""
         return weights.history >= limit * _LEAST_GAINED
@@ -75,6 +81,12 @@ class WindowSettings:
             return measure.counted(shown)
         # What is used then is what is aimed at.
         aim = min(self.compact_to, self.compact_at * _BELOW) * limit
-        others = weights.total - weights.history - weights.summary + measure.told(self.summary_max_tokens) + taken
+        others = (
+            weights.total
+            - weights.history
+            - weights.summary
+            + measure.told(self.summary_tokens(limit, measure))
+            + taken
+        )
         keep = max(int(aim - others), int(limit * _LEAST_KEPT))
         return measure.counted(min(keep, shown) if cut else keep)

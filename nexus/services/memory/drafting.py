@@ -99,10 +99,13 @@ def draft(
     if not covered:
         return None
     before, total = (latest.summary, latest.total) if latest else ("", 0)
+    # A model that asks does not know of any window; that of the session was last known to whoever compacted it last.
+    wanted = wish.summary_tokens or (latest.summary_tokens if latest else None)
+    most_tokens = min(settings.summary_max_tokens, wanted or settings.summary_max_tokens)
     summary = tell(
         before,
         by_run(covered),
-        most_tokens=settings.summary_max_tokens,
+        most_tokens=most_tokens,
         count=counter.count,
         told_before=total,
     )
@@ -123,6 +126,7 @@ def draft(
         first_at=_stored(min(moments, default=None)),
         last_at=_stored(max(moments, default=None)),
         keep_recent=None if found.goes_on else wish.keep_recent,
+        summary_tokens=most_tokens,
         run_id=wish.run_id,
         # Only the last step does what was asked for.
         call_id="" if found.goes_on else wish.call_id,

@@ -190,7 +190,8 @@ class Refining:
         ids: Sequence[str] = document["rows"]
         by_model = before is not None and before.get("source") == _BY_MODEL
         earlier = before["summary"] if before else ""
-        rewriting = self._rewriter.begin(earlier, self.settings.summary_max_tokens, by_model=by_model)
+        most = self.settings.summary_max_tokens
+        rewriting = self._rewriter.begin(earlier, min(most, document.get("summary_tokens") or most), by_model=by_model)
         for start in range(0, len(ids), _ROWS_AT_ONCE):
             page = ids[start : start + _ROWS_AT_ONCE]
             found = {row["_id"]: row for row in await self._messages.messages_of_ids(document["owner_key"], page)}
