@@ -3,10 +3,12 @@
 from datetime import timedelta
 from typing import Any
 
+import bson
 import pytest
 
 from nexus.core.models import Message, Role
 from nexus.core.ports import Past, Row, RunOrigin
+from nexus.core.working_memory import Tail
 from nexus.services.history import read_session
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.rows import START
@@ -131,3 +133,50 @@ async def test_rows_without_text() -> None:
     past = await read_session(store, "o", RunOrigin("s"), messages=1_000)
     assert (len(past.rows), past.stopped_early) == (301, False)
     assert store.pages == [100, 200, 400]
+
+
+def at(number: int, **metadata: Any) -> Row:
+    """A row that was stored so many seconds after the first."""
+    return a_row(number, **metadata) | {"_id": bson.ObjectId(f"{number + 1:08x}{number:016x}")}
+
+
+class TestTail:
+    """What is under no compaction yet."""
+
+    @pytest.mark.parametrize("messages", [1, 24, 25, 26, 150, 151, 200])
+    async def test_only_that(self, messages: int) -> None:
+        """Rows under a compaction are neither shown nor counted, on whichever page they would be."""
+        rows = [at(number) for number in range(300)]
+        covered = frozenset(str(row["_id"]) for row in rows[100::2])
+        past = await read(rows, messages, tail=Tail(f"{101:08x}", covered))
+        left = [row["id"] for row in rows[100:] if str(row["_id"]) not in covered][::-1]
+        assert [row["id"] for row in past.rows] == left[:messages]
+        assert past.stopped_early is (messages < len(left))
+
+    async def test_what_came_late(self) -> None:
+        """A row is left by when it was stored: one that says it is old and was recorded late is shown."""
+        late = at(50) | {"timestamp": START - timedelta(days=1)}
+        past = await read([at(number) for number in range(40)] + [late], 10, tail=Tail(f"{45:08x}"))
+        assert [row["id"] for row in past.rows] == ["50"]
+
+    async def test_a_sub_agents_own_rows(self) -> None:
+        """They are under no compaction; the main agent sees none of them."""
+        own = {"sub_agent_internal": True, "agent_id": "reviewer"}
+        rows = [at(number, **(own if number % 2 else {})) for number in range(10)]
+        store = FakeStore()
+        store.plant("messages", rows)
+        tail = Tail(f"{9:08x}")
+        sub = await read_session(store, "o", RunOrigin("s", "reviewer"), messages=20, tail=tail)
+        main = await read_session(store, "o", RunOrigin("s"), messages=20, tail=tail)
+        assert [row["id"] for row in sub.rows] == ["9", "8", "7", "5", "3", "1"]
+        assert [row["id"] for row in main.rows] == ["8"]
+
+    async def test_nothing_is_left(self) -> None:
+        """A session of which everything is compacted has an empty tail."""
+        assert await read([at(number) for number in range(5)], 10, tail=Tail(f"{9:08x}")) == Past([])
+
+    async def test_without_a_compaction(self) -> None:
+        """All of it is left, also rows whose `_id` says nothing of when they were stored."""
+        rows = [a_row(number) | {"_id": f"own {number}"} for number in range(3)]
+        assert len((await read(rows, 10, tail=Tail())).rows) == 3
+        assert (await read(rows, 10, tail=Tail(f"{1:08x}"))).rows == []

@@ -17,6 +17,7 @@ TAGS: Final = (
     "[TURN_MEMORY level=brief count=2]",
     "[Turn 12]",
     "[WORKING_MEMORY]",
+    "[CONVERSATION_SUMMARY compactions=2 messages=9]",
     "[CONTEXT_META]",
     "[tool_use:web_search, query:x]",
     "<human_input>",

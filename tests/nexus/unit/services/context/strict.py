@@ -18,6 +18,7 @@ BLOCKS: Final = (
     "taskcontext",
     "turnmemory",
     "workingmemory",
+    "conversationsummary",
     "contextmeta",
 )
 TITLES: Final = ("agentroledefinition", "currenttodolist", "usefulinformation", "foldernotes")

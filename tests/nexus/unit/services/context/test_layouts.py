@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -9,8 +10,10 @@ from hypothesis import strategies as st
 
 from nexus.services.context.assembled import put_together
 from nexus.services.context.blocks import Block
-from nexus.services.context.layouts import DialogueInput, assemble_dialogue
+from nexus.services.context.layouts import DialogueInput, assemble_dialogue, fit_dialogue
 from nexus.services.context.prompts import PromptManager
+from nexus.services.context.tokens import Measure
+from tests.nexus.support.fake_counter import FakeCounter
 
 TOOL: dict[str, Any] = {
     "type": "function",
@@ -178,3 +181,36 @@ def test_the_prefix_hash_is_that_of_compact_utf8() -> None:
     made = put_together("layout", [Block("ONE", "user", "é"), Block("TWO", "user", "x")], {}, 1, [])
     expected = hashlib.sha256('[{"role":"user","content":"é"}]'.encode()).hexdigest()
     assert made.manifest["prefix"] == {"messages": 1, "sha256": expected}
+
+
+SAID = [row(f"h{number}", "HUMAN", f"said {number} and more", number, run=f"past_{number}") for number in range(12)]
+
+
+@given(st.integers(0, 200))
+def test_as_much_as_fits(beside: int) -> None:
+    """Of the memory the newest messages stay, as many as there is room for; all else stays as it is."""
+    measure = Measure(FakeCounter())
+    asked = replace(GIVEN, history=SAID, measure=measure)
+    least = measure.messages(assemble_dialogue(replace(asked, history_size=0)).messages)
+    made = fit_dialogue(asked, least + beside)
+    whole = assemble_dialogue(asked)
+    memory = made.manifest["blocks"][2]
+    assert [made.messages[place] for place in (0, 1, 3, 4)] == [whole.messages[place] for place in (0, 1, 3, 4)]
+    assert measure.messages(made.messages) <= least + beside
+    shown = made.manifest["history"]["shown"]
+    assert memory["dropped"] == len(SAID) - shown
+    assert [f"said {number} " in made.messages[2]["content"] for number in range(12)] == [
+        number >= 12 - shown for number in range(12)
+    ]
+    if shown < len(SAID):
+        more = assemble_dialogue(replace(asked, history_size=shown + 1))
+        assert measure.messages(more.messages) > least + beside
+    assert made == fit_dialogue(asked, least + beside)
+
+
+def test_room_enough_or_none() -> None:
+    """With room it is the whole context, and without counting too; what cannot go stays where there is none."""
+    counted = replace(GIVEN, measure=Measure(FakeCounter()))
+    assert fit_dialogue(counted, 1 << 40) == assemble_dialogue(counted)
+    assert fit_dialogue(GIVEN, 0) == assemble_dialogue(GIVEN)
+    assert fit_dialogue(counted, 0) == assemble_dialogue(replace(counted, history_size=0))

@@ -500,3 +500,24 @@ def test_any_content_is_a_request_or_a_request_error(content: Any) -> None:
     message = Message(id="msg_1", run_id="run_1", owner_key="ada", role=Role.HUMAN, content=content)
     with suppress(RequestError):
         assert read_request(message).owner_key == "ada"
+
+
+class TestWindow:
+    """How many tokens the model takes."""
+
+    @pytest.mark.parametrize(
+        ("wanted", "window"), [(None, None), (1_000, 1_000), (32_000.0, 32_000), (10_000_000, 10_000_000)]
+    )
+    @pytest.mark.parametrize("layout", ["dialogue", "agent", "thinking"])
+    def test_a_window(self, wanted: Any, window: int | None, layout: str) -> None:
+        """A whole number in every layout; JavaScript writes it as a float."""
+        assert read({"context_window": wanted, "layout": layout}).context_window == window
+
+    @pytest.mark.parametrize(
+        "wanted", [0, -1, 999, 10_000_001, 1e300, 1_000.5, float("inf"), float("nan"), True, "32000", "", [], {}]
+    )
+    def test_no_window(self, wanted: Any) -> None:
+        """Anything else is refused, and said what is allowed: a context of another length would be of no use."""
+        code, said = refused(envelope(metadata={"context_window": wanted}))
+        assert code is ErrorCode.INVALID_REQUEST
+        assert said == "run.metadata.context_window: a whole number of tokens from 1000 to 10000000 is needed"

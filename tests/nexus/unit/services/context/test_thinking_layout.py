@@ -14,10 +14,12 @@ from nexus.core.turns import LEVELS, Level, ThinkingRound
 from nexus.services.context.assembled import Assembled
 from nexus.services.context.escape import canonical, unescape
 from nexus.services.context.formats import convert
-from nexus.services.context.layouts import ThinkingInput, assemble_thinking
+from nexus.services.context.layouts import ThinkingInput, assemble_thinking, fit_thinking
 from nexus.services.context.remembered import Remembered, read_turns
 from nexus.services.context.thinking import THINKING_INSTRUCTION
+from nexus.services.context.tokens import Measure
 from nexus.services.context.validity import faults
+from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.providers import anthropic_faults, gemini_faults, openai_faults
 from tests.nexus.unit.services.context import hostile, strict
 from tests.nexus.unit.services.context.remembering import read_turns_text, stored_turn, summaries, texts_of
@@ -319,3 +321,35 @@ def said_in(shown: str) -> str:
 
 def _compact(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+@pytest.mark.parametrize("beside", [*range(0, 120, 7), 1 << 40])
+def test_as_much_as_fits(beside: int) -> None:
+    """The oldest turns go first, then the oldest rounds; goal, surroundings and input stay, and what went is said."""
+    measure = Measure(FakeCounter())
+    rounds = [thought(number, f"thought {number}") for number in range(1, 4)]
+    asked = ThinkingInput("and trials", remembered(dropped=3), "a desk", rounds, input_id="in", measure=measure)
+    bare = ThinkingInput("and trials", Remembered("find reviews"), "a desk", measure=measure)
+    room = measure.messages(assemble_thinking(bare).messages) + beside
+    made, whole = fit_thinking(asked, room), assemble_thinking(asked)
+    assert measure.messages(made.messages) <= room
+    parts, every = parts_of(made), parts_of(whole)
+    for tag in ("TASK_CONTEXT", "WORKSPACE_CONTEXT", "INPUT"):
+        assert parts[TITLES[tag]] == every[TITLES[tag]]
+    numbers = [number for number, _ in read_rounds(parts.get(TITLES["THINKING_ROUNDS"], ""))] if len(parts) > 3 else []
+    thought_of = [number for number in (1, 2, 3) if f"thought {number}" in made.messages[1]["content"]]
+    turns = [number for number in (1, 2) if f"[Turn {number}]" in made.messages[1]["content"]]
+    assert thought_of == [1, 2, 3][3 - len(thought_of) :]
+    assert turns == [1, 2][2 - len(turns) :]
+    assert not turns or thought_of == [1, 2, 3]
+    assert numbers in ([], thought_of)
+    blocks = {block["tag"]: block for block in made.manifest["blocks"]}
+    for tag, kept, gone in (
+        ("TURN_MEMORY", turns, 5 - len(turns)),
+        ("THINKING_ROUNDS", thought_of, 3 - len(thought_of)),
+    ):
+        assert (tag in blocks) is bool(kept)
+        assert tag not in blocks or blocks[tag]["dropped"] == gone
+        assert (f"window: there is no room for {tag}" in made.repairs) is (not kept)
+    if beside == 1 << 40:
+        assert made == whole
