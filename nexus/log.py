@@ -16,6 +16,7 @@ _ALLOWED: Final = frozenset(
     {
         "attempts",
         "bytes",
+        "calls",
         "deliveries",
         "entry",
         "environment",

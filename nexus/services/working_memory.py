@@ -157,7 +157,7 @@ class WorkingMemory:
         size = len(overview.content.encode("utf-8", "replace"))
         return (
             f"The overview is revision {overview.revision} now, {size} of {self.limits.overview_max_bytes} bytes. The "
-            "next context shows it."
+            "next exchange begins with it."
         )
 
     async def _compact(self, call: CompactHistory, caller: Caller) -> str:

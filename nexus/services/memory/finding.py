@@ -50,7 +50,7 @@ async def search(store: MemoryStore, messages: MessageStore, caller: Caller, que
         return f"Nothing that is remembered of this session has {query!r} in it. A shorter or rarer word may be found."
     full = len(found.details) == _MOST_DETAILS or len(said) == _MOST_MESSAGES
     more = "; there may be more, and a rarer phrase finds them" if full else ""
-    return "\n\n".join([f"{query!r} was found in {len(places)} places{more}.", *places])
+    return "\n\n".join([f"{query!r} was found in {len(places)} place{'' if len(places) == 1 else 's'}{more}.", *places])
 
 
 async def _find(store: MemoryStore, messages: MessageStore, caller: Caller, query: str) -> _Found:

@@ -188,7 +188,7 @@ class TestResults:
             (result,) = await replica.results()
             await replica.drained()
         assert result.content == {
-            "result": "The overview is revision 1 now, 5 of 5120 bytes. The next context shows it.",
+            "result": "The overview is revision 1 now, 5 of 5120 bytes. The next exchange begins with it.",
             "tool_name": "update_working_memory",
             "status": "success",
             "execution_success": True,

@@ -163,8 +163,8 @@ class TestOverview:
         assert await memory.snapshot("ada", "s") == Snapshot()
         first = await update(memory, "# One", 1)
         second = await update(memory, "# Zwei ö", 2, base_revision=1)
-        assert first.text == "The overview is revision 1 now, 5 of 5120 bytes. The next context shows it."
-        assert second == Outcome("The overview is revision 2 now, 9 of 5120 bytes. The next context shows it.")
+        assert first.text == "The overview is revision 1 now, 5 of 5120 bytes. The next exchange begins with it."
+        assert second == Outcome("The overview is revision 2 now, 9 of 5120 bytes. The next exchange begins with it.")
         overview = (await memory.snapshot("ada", "s")).overview
         assert overview is not None
         assert (overview.revision, overview.content, overview.run_id) == (2, "# Zwei ö", "run_9")
