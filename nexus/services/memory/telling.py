@@ -38,7 +38,7 @@ _SHORT: Final = (200, 90)
 # Of a text that a model has written, the parts of the room that it may take.
 _PARTS: Final = (2, 3, 6)
 # No line takes fewer tokens, so that no more of them need to be made.
-_LEAST_TOKENS: Final = 8
+_LEAST_TOKENS: Final = 16
 
 
 def tell(previous: str, runs: Sequence[Sequence[Row]], *, most_tokens: int, count: Count, told_before: int = 0) -> str:

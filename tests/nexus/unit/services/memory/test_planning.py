@@ -149,6 +149,13 @@ class TestUnits:
         assert covered(given, Keep(None, 2, lambda _: 1)) == ["m1", "m2", "m3", "m4", "m5"]
         assert covered(given, Keep(None, 0, lambda _: 1)) == ["m1", "m2", "m3", "m4", "m5", "m6"]
 
+    def test_blocks_that_overlap(self) -> None:
+        """Are one."""
+        calls = [row(1), row(2, "AI", calls=["a"]), row(3, "AI", calls=["b"])]
+        given = [*calls, row(4, "TOOL", answers="a"), row(5, "TOOL", answers="b"), row(6, "AI")]
+        assert covered(given, Keep(2)) == ["m1"]
+        assert covered(given, Keep(1)) == ["m1", "m2", "m3", "m4", "m5"]
+
     def test_targets(self) -> None:
         """Tools are blocks, conversation is the rest."""
         given = exchange(1, "one", calls=2)
@@ -245,6 +252,9 @@ class TestTail:
         tail = tail_after(WHOLE, [ancient], [ancient], LATER)
         assert not tail.is_all
         assert not tail.includes(ancient["_id"])
+        early = {**row(1), "_id": f"{50:08x}{1:016x}"}
+        tail = tail_after(WHOLE, [ancient, early], [ancient], LATER)
+        assert (tail.includes(early["_id"]), tail.is_all) == (True, False)
 
     @given(st.lists(st.integers(0, 9_000), max_size=300), st.integers(0, 300), st.integers(0, 10_000))
     def test_lists_few(self, seconds: list[int], many: int, second: int) -> None:
