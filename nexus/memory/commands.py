@@ -9,6 +9,7 @@ from nexus.memory import moving
 from nexus.memory.options import Json, Owner, Session, loaded
 from nexus.memory.reading import detail, kept, pair, past
 from nexus.memory.shown import (
+    account_lines,
     as_json,
     detail_lines,
     diff_lines,
