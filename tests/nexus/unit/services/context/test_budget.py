@@ -134,6 +134,19 @@ def test_whatever_the_room(given_input: AgentInput, tokens: int, form: str) -> N
     assert compact(made.messages) == compact(within(given_input, tokens, form).messages)
 
 
+def test_no_call_without_its_results() -> None:
+    """However much room there is, down to the token: a call and its results go together, and nothing else with them."""
+    said = [item for number in range(4) for item in exchange(number, "done", [words_of(5), words_of(9), words_of(2)])]
+    given_input = AgentInput(Window(said), "and now?", agent=Agent(system_prompt="You help."))
+    every, starts = assemble_agent(given_input).messages[1:-1], set()
+    for tokens in range(measure().messages(every) + 50):
+        made = within(given_input, tokens)
+        assert faults(made.messages) == []
+        shown = made.messages[1:-1]
+        starts.add(len(every) - len(shown))
+    assert starts == {place for place in range(len(every) + 1) if place == len(every) or every[place]["role"] != "tool"}
+
+
 @settings(max_examples=60)
 @given(inputs(), st.integers(0, 900))
 def test_what_went_is_said(given_input: AgentInput, tokens: int) -> None:

@@ -11,6 +11,7 @@ import pytest
 from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Part
+from nexus.core.ports import Row
 from nexus.core.working_memory import Compaction, Snapshot, Wish
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.context.limits import WindowSettings
@@ -24,6 +25,17 @@ from tests.nexus.unit.services.parts import Parts, definition, opened, past
 
 PROMPT: dict[str, Any] = {"agent": {"system_prompt": "You help."}}
 TIGHT = WindowSettings(context_window=2_000, summary_max_tokens=50)
+
+
+class YieldingStore(FakeStore):
+    """A store that others may have their turn before: no time at all is too little for it."""
+
+    async def session_messages(
+        self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, sub_agent: str | None = None
+    ) -> list[Row]:
+        """A page of the session."""
+        await anyio.lowlevel.checkpoint()
+        return await super().session_messages(owner_key, session_id, limit=limit, skip=skip, sub_agent=sub_agent)
 
 
 class FakeMemory:
@@ -89,7 +101,7 @@ async def remembering(
     runs: int = 3, *, length: int = 1, window: WindowSettings = TIGHT, **settings: Any
 ) -> AsyncIterator[tuple[Parts, FakeMemory]]:
     """Parts with a working memory, over a session of so many runs whose messages have so many words more."""
-    store, bus = FakeStore(), MemoryBus()
+    store, bus = YieldingStore(), MemoryBus()
     store.plant("messages", [{**row, "content": f"{row['content']} {words_of(length)}"} for row in past(runs)])
     memory = FakeMemory(store)
     async with opened(store, bus=bus) as parts:
@@ -308,7 +320,7 @@ class TestMissing:
             memory.hangs = True
             content = await parts.build(asking(**PROMPT), budget_s=0.5)
         assert content["degraded"] == [Part.WORKING_MEMORY]
-        assert len(history(content)) == 6
+        assert len(history(content)) == 6, "the session is read after it"
 
 
 class TestPrefix:
