@@ -187,10 +187,11 @@ def _note(console: Console, label: str, items: Sequence[str]) -> None:
 def _manifest_table(blocks: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(title="Where it came from", title_justify="left")
     table.add_column("block")
-    for name in ("bytes", "sources", "truncated", "dropped", "escaped"):
+    names = ("bytes", "tokens", "sources", "truncated", "dropped", "escaped")
+    for name in names:
         table.add_column(name, justify="right")
     for block in blocks:
-        counts = (block["bytes"], len(block["sources"]), block["truncated"], block["dropped"], block["escaped"])
+        counts = [len(block[name]) if name == "sources" else block.get(name, "") for name in names]
         table.add_row(block["tag"], *map(str, counts))
     return table
 

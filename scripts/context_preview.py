@@ -7,10 +7,14 @@ from typing import Annotated, Any, Final, get_args
 import typer
 from rich.console import Console
 
+from nexus.adapters.tokenizer import open_tokenizer
 from nexus.core.turns import LEVELS, Level, ThinkingRound
+from nexus.core.working_memory import Detail, Overview, Snapshot
 from nexus.demo import load_sample, show_context
 from nexus.services.context.agents import MAIN
 from nexus.services.context.assembled import Assembled
+from nexus.services.context.budget import Room
+from nexus.services.context.closing import close
 from nexus.services.context.formats import FORMATS
 from nexus.services.context.layouts import (
     AgentInput,
@@ -20,17 +24,22 @@ from nexus.services.context.layouts import (
     assemble_dialogue,
     assemble_thinking,
 )
+from nexus.services.context.meta import Meta
 from nexus.services.context.pinned import what_to_pin
 from nexus.services.context.placement import PINNED_FROM_END, Placement
 from nexus.services.context.prefix import in_format
 from nexus.services.context.remembered import Remembered, read_turns
 from nexus.services.context.request import DEFAULT_FORMAT, LAYOUTS
 from nexus.services.context.session_state import SessionState, read_state
+from nexus.services.context.tokens import Measure
 from nexus.services.context.window import Window
 
 _PLACEMENTS: Final[tuple[Placement, ...]] = get_args(Placement)
 _LIMIT: Final = 20
 _LEVEL: Final[Level] = "detailed"
+# A small model's, of which the sample takes a part that is worth showing.
+_WINDOW: Final = 32_000
+_VOCABULARY: Final = "o200k_base"
 # In which layouts an option says something.
 _OPTIONS: Final = {
     "--limit": {"dialogue"},
@@ -82,7 +91,10 @@ def main(  # noqa: PLR0917  # typer makes options of them
     else:
         assembled = _dialogue(tools, _LIMIT if limit is None else limit)
     context = {**assembled.manifest, "notes": assembled.repairs, "timings_ms": {}}
-    content = in_format(form, {"messages": assembled.messages, "tools": tools, "context": context, "degraded": []})
+    content = {"messages": assembled.messages, "tools": tools, "context": context, "degraded": []}
+    if layout == "agent":
+        content = close(content, Measure(open_tokenizer(_VOCABULARY), form), _WINDOW, _meta())
+    content = in_format(form, content)
     if raw:
         shown = {name: content[name] for name in ("system", "messages") if name in content}
         typer.echo(json.dumps(shown if "system" in shown else shown["messages"], ensure_ascii=False, indent=2))
@@ -121,8 +133,22 @@ def _agent(placement: Placement, from_end: int, level: Level) -> Assembled:
             placement=placement,
             pinned_from_end=from_end,
             input_id="preview",
+            snapshot=_snapshot(),
+            room=Room(Measure(open_tokenizer(_VOCABULARY)), _WINDOW),
         )
     )
+
+
+def _snapshot() -> Snapshot:
+    kept = load_sample("working_memory")
+    overview = Overview.model_validate(kept["overview"])
+    return Snapshot(overview, tuple(map(Detail.model_validate, kept["details"])))
+
+
+def _meta() -> Meta:
+    overview = _snapshot().overview
+    size = len(overview.content.encode()) if overview else 0
+    return Meta(_WINDOW, overview_bytes=size, turns_since_overview_update=1, has_tools=True, is_template=False)
 
 
 def _thinking(level: Level) -> Assembled:

@@ -59,8 +59,18 @@ def test_the_agent_layout_marks_the_pinned_block() -> None:
 def test_the_agent_layout_shows_the_goal_and_what_came_before() -> None:
     """The turns of runs that are no longer in the session are told in summaries, at the level that is asked for."""
     raw = json.loads(_preview("--layout", "agent", "--level", "brief", "--raw").stdout)
-    assert raw[1]["content"].startswith("[TASK_CONTEXT]\nUser's Goal: Release ferrytime 2.3.1")
-    assert raw[2]["content"].startswith("[TURN_MEMORY level=brief count=2]\n[Turn 1] ")
+    assert raw[2]["content"].startswith("[TASK_CONTEXT]\nUser's Goal: Release ferrytime 2.3.1")
+    assert raw[3]["content"].startswith("[TURN_MEMORY level=brief count=2]\n[Turn 1] ")
+
+
+def test_the_agent_layout_shows_what_the_model_keeps() -> None:
+    """Its overview comes first and the length of the list last; the manifest has the tokens of each block."""
+    raw = json.loads(_preview("--layout", "agent", "--raw").stdout)
+    assert raw[1]["content"].startswith("[WORKING_MEMORY revision=3 bytes=")
+    assert "\n- who subtracts moments (note, 1873 bytes)\n\n# ferrytime 2.3.1\n" in raw[1]["content"]
+    assert raw[-1]["role"] == "system"
+    assert raw[-1]["content"].startswith("[CONTEXT_META]\ntokens_used: ")
+    assert "tokens" in _preview("--layout", "agent").stdout.partition("Where it came from")[2]
 
 
 def test_the_thinking_layout_shows_every_part() -> None:
