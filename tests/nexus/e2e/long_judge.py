@@ -87,7 +87,7 @@ class Judge:
         shown = sources(content)
         assert len(shown) == len(set(shown)), where
         split = [block for block in self._said.blocks if 0 < len(block & set(shown)) < len(block)]
-        assert not split, (where, split)
+        assert not split, (where, [block - set(shown) for block in split], content["context"]["notes"])
         assert {message["id"] for message in heard.later} <= set(shown), where
         marks = list(marks_of(messages))
         assert marks == sorted(set(marks)), where

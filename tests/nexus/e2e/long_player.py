@@ -148,7 +148,11 @@ class Player:
         later: list[Document] = []
         for number, step in enumerate(run.steps):
             await self._ask(run, opened, later, number)
-            later += await self._do(run, step)
+            said = await self.act(run, step)
+            for call, result in zip(step.calls, said[1:], strict=True):
+                assert result["content"]["status"] == "success", result
+                assert call.expected in json.dumps(result["content"]["result"], ensure_ascii=False), (call, result)
+            later += said
         if isinstance(self.requester, StreamRequester):
             # Streams are read side by side: only so is the next request later than all this.
             await self.requester.finished("llm.results", RESULTS)
@@ -193,8 +197,8 @@ class Player:
                     return
                 await self.requester.publish(topic, message)
 
-    async def _do(self, run: Run, step: Step) -> list[Document]:
-        """Say what the model says, and have its calls answered."""
+    async def act(self, run: Run, step: Step) -> list[Document]:
+        """Say what the model says, and have its calls answered. Returns the messages, results in the order of calls."""
         calls = [_declared(call, flat=run.number % 3 == 0) for call in step.calls]
         said = self.message(run, "AI", {"content": step.text, "tool_calls": calls or None})
         await self.requester.publish("llm.results", said)
@@ -207,17 +211,15 @@ class Player:
             # Tools that work at once are not done in the order in which they were called.
             for call in reversed(step.calls):
                 tasks.start_soon(answer, call)
-        self.said.messages += [said["id"], *(result["id"] for result in results.values())]
+        messages = [said, *(results[call.id] for call in step.calls)]
+        self.said.messages += [message["id"] for message in messages]
         if calls:
-            self.said.blocks.append(frozenset({said["id"], *(result["id"] for result in results.values())}))
-        return [said, *results.values()]
+            self.said.blocks.append(frozenset(message["id"] for message in messages))
+        return messages
 
     async def _answer(self, run: Run, call: Call) -> Document:
         if call.is_of_nexus:
-            result = await self.call(run, call)
-            assert result["content"]["status"] == "success", result
-            assert call.expected in json.dumps(result["content"]["result"], ensure_ascii=False), (call, result)
-            return result
+            return await self.call(run, call)
         content = {"result": call.result, "tool_name": call.name, "call_id": call.id, "status": "success"}
         result = self.message(run, "TOOL", content)
         await self.requester.publish(RESULTS, result)

@@ -1,0 +1,365 @@
+"""The memory tools on running services, called as orchestrators do: by redis-py and JSON alone (CONTRACT §7)."""
+
+import json
+import os
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import pytest
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from nexus.services.context.escape import unescape
+from tests.nexus.e2e.harness import PATIENCE_S, port_of, serving
+from tests.nexus.e2e.long_judge import account, sources
+from tests.nexus.e2e.long_player import CALLS, Mode, Player, on_bus
+from tests.nexus.support.long_session import Call, Run, Step, question_for, seal_of, session
+from tests.nexus.support.model_behaviours import good, silent
+from tests.nexus.support.model_server import model_server
+from tests.nexus.support.proxy import proxied
+from tests.nexus.support.redis_server import HOST
+from tests.nexus.support.waiting import until
+
+Document = dict[str, Any]
+Environment = dict[str, str]
+
+SESSION: Final = "long"
+KEPT: Final = ("working_memory", "memory_details", "compactions")
+# A model that is about to call a tool, in a run of its own.
+CALLER: Final = Run(9_000, "Put your memory in order.", (Step("Done."),))
+LAST: Final = Run(9_001, "And now?", (Step("Nothing."),))
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A session, and a look at what is stored of it."""
+
+    player: Player
+    database: Database[Document]
+
+    async def call(self, tool: str, /, **arguments: Any) -> tuple[bool, str]:
+        """Whether a call succeeded, and what it gave."""
+        call = Call(uuid.uuid4().hex, tool, arguments)
+        _, result = await self.player.act(CALLER, Step("", (call,)))
+        content = result["content"]
+        assert (content["tool_name"], content["execution_success"]) == (tool, content["status"] == "success")
+        return content["execution_success"], content["result"]
+
+    async def done(self, tool: str, /, **arguments: Any) -> str:
+        """What a call gave that succeeds."""
+        success, text = await self.call(tool, **arguments)
+        assert success, text
+        return text
+
+    async def past(self, runs: int) -> list[Run]:
+        """Play so many runs in which the model does nothing for its memory."""
+        played = [*session(runs, longest=1_000, most_of_a_run=2_000, with_memory=False)]
+        for run in played:
+            await self.player.play(run)
+        await self.recorded()
+        return played
+
+    async def recorded(self) -> None:
+        """Wait until all that was said is stored."""
+
+        async def are() -> bool:
+            wanted = self.player.said.messages
+            return self.database["messages"].count_documents({"id": {"$in": wanted}}) == len(wanted)
+
+        await until(are)
+
+    async def settled(self) -> None:
+        """Wait until all that was said is stored, and no turn is about to be closed."""
+        await self.recorded()
+
+        async def are() -> bool:
+            return not self.database["turns"].count_documents({"work": "close"})
+
+        await until(are)
+
+    def kept(self) -> Document:
+        """Everything that is stored of working memory."""
+        return {name: [*self.database[name].find().sort("_id", 1)] for name in KEPT}
+
+    def revisions(self) -> list[int]:
+        """Of the overview."""
+        return sorted(document["revision"] for document in self.database["working_memory"].find())
+
+
+@pytest.fixture(params=["pubsub", "streams"])
+def mode(request: pytest.FixtureRequest, environment: Environment) -> Mode:
+    """The mode of the bus, which the services of the test have."""
+    environment |= {"NEXUS_BUS__MODE": request.param}
+    mode: Mode = request.param
+    return mode
+
+
+@asynccontextmanager
+async def at_desk(
+    environment: Environment, uri: str, mode: Mode = "pubsub", *, replicas: int = 1
+) -> AsyncIterator[Desk]:
+    """So many services on one bus, and a session."""
+    async with AsyncExitStack() as stack:
+        client = stack.enter_context(MongoClient[Document](uri))
+        for _ in range(replicas):
+            await stack.enter_async_context(serving(environment))
+        prefix = environment["NEXUS_BUS__CHANNEL_PREFIX"]
+        ends = await stack.enter_async_context(on_bus(environment["NEXUS_BUS__URL"], prefix, mode))
+        yield Desk(Player(*ends, session=SESSION), client[environment["NEXUS_DATABASE__NAME"]])
+
+
+async def test_an_archive_keeps_the_words(environment: Environment, mode: Mode, mongo_uri: str) -> None:
+    """Every message that is archived stands in the details as it was said, and a phrase in it is found."""
+    async with at_desk(environment, mongo_uri, mode) as desk:
+        runs = await desk.past(8)
+        said = desk.player.said.messages[:]
+        told = await desk.done("compact_history", target="all", strategy="archive", keep_recent=0)
+        (compaction,) = desk.kept()["compactions"]
+        pages = [await desk.done("read_memory_detail", name=name) for name in compaction["details"]]
+        found = {run.number: await desk.done("search_memory", query=question_for(run.number)) for run in runs}
+        content = await desk.player.begin(LAST)
+    words = [text for run in runs for text in _texts_of(run)]
+    archive = "\n".join(pages)
+    assert [text for text in words if text not in archive] == []
+    assert all(name in told for name in compaction["details"])
+    assert all(seal_of(number) in text for number, text in found.items())
+    assert compaction["count"] == len(compaction["rows"]) == len(said)
+    assert not set(said) & set(sources(content))
+
+
+def _texts_of(run: Run) -> list[str]:
+    """What was said in a run, as it was said."""
+    said = [run.input, *(step.text for step in run.steps)]
+    return [*said, *(call.result for step in run.steps for call in step.calls if isinstance(call.result, str))]
+
+
+async def test_what_was_summarised_is_found(environment: Environment, mode: Mode, mongo_uri: str) -> None:
+    """A summary is short; what it leaves out is found in the messages, which are still there, in any script."""
+    async with at_desk(environment, mongo_uri, mode) as desk:
+        runs = await desk.past(30)
+        before = await desk.player.begin(LAST)
+        await desk.done("compact_history", target="all", strategy="summarize", keep_recent=0)
+        after = await desk.player.begin(Run(9_002, "And then?", LAST.steps))
+        found = {run.number: await desk.done("search_memory", query=question_for(run.number)) for run in runs}
+        nothing = await desk.done("search_memory", query="nobody has said this")
+    assert all(seal_of(number) in text for number, text in found.items())
+    assert "nobody has said this" in nothing
+    assert len(after["messages"]) < len(before["messages"]) / 4
+    assert _summary_in(after)
+
+
+def _summary_in(content: Document) -> str:
+    """What a context says of what was compacted."""
+    texts = (item["content"] or "" for item in content["messages"])
+    (summary,) = (text for text in texts if text.startswith("[CONVERSATION_SUMMARY "))
+    return summary
+
+
+BAD: Final[dict[str, tuple[str, Document, str]]] = {
+    "an unknown target": (
+        "compact_history",
+        {"target": "everything", "strategy": "summarize"},
+        "conversation, tools, all",
+    ),
+    "an unknown strategy": ("compact_history", {"target": "all", "strategy": "forget"}, "summarize, archive"),
+    "keeping less than nothing": (
+        "compact_history",
+        {"target": "all", "strategy": "summarize", "keep_recent": -1},
+        "from 0 to",
+    ),
+    "too long an overview": ("update_working_memory", {"content": "x" * 6_144}, "5120"),
+    "too many bytes for an overview": ("update_working_memory", {"content": "水" * 1_707}, "5121 bytes"),
+    "an empty overview": ("update_working_memory", {"content": " \n"}, "content"),
+    "a path as a name": ("write_memory_detail", {"name": "../../etc/passwd", "content": "x"}, "plain name"),
+    "a wide path as a name": ("write_memory_detail", {"name": "．．／passwd", "content": "x"}, "plain name"),
+    "the name of an archive": ("write_memory_detail", {"name": "compaction-0001", "content": "x"}, "another name"),
+    "a path to be read": ("read_memory_detail", {"name": "../../etc/passwd"}, "plain name"),
+    "a detail that is not there": ("read_memory_detail", {"name": "Nothing"}, "notes"),
+    "an outdated revision": ("update_working_memory", {"content": "# Mine", "base_revision": 0}, "# Overview 水"),
+    "a revision to come": ("update_working_memory", {"content": "# Mine", "base_revision": 7}, "revision 1"),
+    "an unknown argument": ("search_memory", {"query": "x", "limit": 3}, "limit"),
+    "no argument": ("search_memory", {}, "query"),
+    "too long a query": ("search_memory", {"query": "x" * 251}, "250"),
+}
+
+
+async def test_bad_input(environment: Environment, mode: Mode, mongo_uri: str) -> None:
+    """Each is an error that says what is allowed; nothing is changed, and what is right is done afterwards."""
+    async with at_desk(environment, mongo_uri, mode) as desk:
+        await desk.past(3)
+        await desk.done("update_working_memory", content="# Overview 水")
+        await desk.done("write_memory_detail", name="notes", content="Kept.")
+        before = desk.kept()
+        answers = {name: await desk.call(tool, **arguments) for name, (tool, arguments, _) in BAD.items()}
+        after = desk.kept()
+        assert await desk.done("read_memory_detail", name="notes")
+        await desk.done("update_working_memory", content="# Mine", base_revision=1)
+    assert after == before
+    for name, (success, text) in answers.items():
+        assert not success, name
+        assert BAD[name][2] in text, (name, text)
+
+
+async def test_updates_at_once(environment: Environment, mode: Mode, mongo_uri: str) -> None:
+    """On two replicas each gets a revision of its own; of those that go out from the same revision one is kept."""
+    async with at_desk(environment, mongo_uri, mode, replicas=2) as desk:
+        texts = await _at_once(desk, *({"content": f"# Overview {number}"} for number in range(10)))
+        revisions = desk.revisions()
+        based = await _at_once(desk, *({"content": f"# Based {number}", "base_revision": 10} for number in range(5)))
+        (kept,) = desk.database["working_memory"].find({"revision": 11})
+    assert all(success for success, _ in texts)
+    assert revisions == [*range(1, 11)]
+    assert sorted(success for success, _ in based) == [False] * 4 + [True]
+    assert all(kept["content"] in text for success, text in based if not success)
+
+
+async def _at_once(desk: Desk, *arguments: Document) -> list[tuple[bool, str]]:
+    answers: list[tuple[bool, str]] = []
+
+    async def update(given: Document) -> None:
+        answers.append(await desk.call("update_working_memory", **given))
+
+    async with anyio.create_task_group() as tasks:
+        for given in arguments:
+            tasks.start_soon(update, given)
+    return answers
+
+
+async def test_the_same_call_again(environment: Environment, mode: Mode, mongo_uri: str) -> None:
+    """A call that is sent ten times to two replicas has one effect, one result, and one recorded result."""
+    async with at_desk(environment, mongo_uri, mode, replicas=2) as desk:
+        called = {"name": "write_memory_detail", "args": {"name": "n", "content": "Once."}, "call_id": "call_1"}
+        asked = desk.player.message(CALLER, "SYSTEM", called)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(10):
+                tasks.start_soon(desk.player.requester.publish, CALLS, asked)
+        with anyio.fail_after(PATIENCE_S):
+            first = await desk.player.results.first("call_1")
+        for number in range(10):
+            await desk.done("write_memory_detail", name=f"after {number}", content="x")
+        results = desk.player.results.of("call_1")
+        versions = [document["version"] for document in desk.database["memory_details"].find({"name": "n"})]
+
+        async def recorded() -> list[Document]:
+            return [*desk.database["messages"].find({"metadata.call_id": "call_1"})]
+
+        (row,) = await until(recorded)
+    assert versions == [1]
+    assert {json.dumps(result["content"], sort_keys=True) for result in results} == {
+        json.dumps(first["content"], sort_keys=True)
+    }
+    assert {result["id"] for result in results} == {row["id"]}
+
+
+async def test_while_mongodb_is_away(environment: Environment, mode: Mode, mongo_uri: str) -> None:
+    """A call is done once MongoDB is back, or its result says that it was not: never both, and never silence."""
+    async with proxied(HOST, port_of(mongo_uri)) as proxy:
+        environment |= {
+            "NEXUS_DATABASE__URI": f"mongodb://127.0.0.1:{proxy.port}/?directConnection=true",
+            "NEXUS_DATABASE__TIMEOUT_MS": "1000",
+        }
+        async with at_desk(environment, mongo_uri, mode) as desk:
+            await desk.done("update_working_memory", content="# Before")
+            proxy.refuse()
+            away = await desk.call("update_working_memory", content="# Meanwhile")
+            proxy.behave()
+            after = await desk.done("update_working_memory", content="# After")
+            revisions = desk.revisions()
+    assert not away[0], away
+    assert "again" in away[1]
+    assert "revision 2" in after
+    assert revisions == [1, 2]
+
+
+async def test_replicas_that_compact_at_once(environment: Environment, mode: Mode, mongo_uri: str) -> None:
+    """Calls and requests that all want the same session compacted, on two replicas: no row is lost or under two."""
+    environment |= {"NEXUS_MEMORY__CONTEXT_WINDOW": "12000"}
+    async with at_desk(environment, mongo_uri, mode, replicas=2) as desk:
+        await desk.past(12)
+        contents: list[Document] = []
+
+        async def ask(number: int) -> None:
+            contents.append(await desk.player.begin(Run(number, f"Question {number}?", LAST.steps)))
+
+        async def compact(number: int) -> None:
+            strategy = ("summarize", "archive")[number % 2]
+            await desk.done("compact_history", target="all", strategy=strategy, keep_recent=number)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(6):
+                tasks.start_soon(ask, 9_100 + number)
+                tasks.start_soon(compact, number)
+        content = await desk.player.begin(LAST)
+        await desk.recorded()
+        found = account(desk.database, SESSION, content)
+        compactions = desk.kept()["compactions"]
+    assert (found.lost, found.twice) == (0, 0)
+    assert found.messages == found.in_context + found.summarised
+    assert {answer["status"] for answer in contents} == {"success"}
+    assert sorted(made["number"] for made in compactions) == [*range(1, len(compactions) + 1)]
+
+
+async def test_a_model_tells_it_better(environment: Environment, mode: Mode, mongo_uri: str) -> None:
+    """The summary is by rules at once; later it is the model's, and the next run is shown that one."""
+    async with model_server(silent()) as server:
+        given = {"BASE_URL": server.base_url, "MODEL": "scribe", "SETTLE_S": "0", "AGAIN_S": "0.5", "TIMEOUT_S": "5"}
+        environment |= {f"NEXUS_LLM__{name}": value for name, value in given.items()}
+        async with at_desk(environment, mongo_uri, mode) as desk:
+            await desk.past(6)
+            await desk.done("compact_history", target="all", strategy="summarize", keep_recent=0)
+            (by_rules,) = desk.kept()["compactions"]
+            first = await desk.player.begin(LAST)
+            server.behaviour = good()
+
+            async def refined() -> Document | None:
+                return desk.database["compactions"].find_one({"source": "model"})
+
+            by_model = await until(refined)
+            later = await desk.player.begin(Run(9_002, "And then?", LAST.steps))
+    assert by_rules["source"] == "fallback"
+    assert by_model is not None
+    assert by_model["rows"] == by_rules["rows"]
+    assert by_model["summary"] != by_rules["summary"]
+    for content, compaction in ((first, by_rules), (later, by_model)):
+        assert unescape(_summary_in(content)).endswith(compaction["summary"].strip())
+
+
+async def test_moved_to_another_database(
+    environment: Environment, mongo_uri: str, mongo_janitor: MongoClient[Document], tmp_path: Path
+) -> None:
+    """Exported and imported into an empty database, a session gives the next context to the byte."""
+    elsewhere = {
+        **environment,
+        "NEXUS_DATABASE__NAME": f"test_{uuid.uuid4().hex}",
+        "NEXUS_BUS__CHANNEL_PREFIX": f"t{uuid.uuid4().hex}:",
+    }
+    folder = tmp_path / "session"
+    try:
+        async with at_desk(environment, mongo_uri) as desk:
+            for run in session(25, longest=1_000, most_of_a_run=2_000):
+                await desk.player.play(run)
+            await desk.settled()
+            await _command(environment, "export", "--owner", "ada", "--session", SESSION, str(folder))
+            here = await desk.player.begin(LAST)
+        await _command(elsewhere, "import", str(folder))
+        async with at_desk(elsewhere, mongo_uri) as desk:
+            there = await desk.player.begin(LAST)
+    finally:
+        mongo_janitor.drop_database(elsewhere["NEXUS_DATABASE__NAME"])
+    assert json.dumps(there["messages"]) == json.dumps(here["messages"])
+    assert there["tools"] == here["tools"]
+    assert _summary_in(here)
+
+
+async def _command(environment: Environment, *words: str) -> str:
+    """What `nexus memory` says, which does what it is asked."""
+    command = [sys.executable, "-m", "nexus", "memory", *words]
+    done = await anyio.run_process(command, check=False, env={**os.environ, **environment})
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
