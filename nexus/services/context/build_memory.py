@@ -99,13 +99,18 @@ async def compact(
     if cut:
         parts.memory.compact_soon(wish)
         return False
+    if parts.futile.lately(wish):
+        return False
     seconds = (build.deadline - anyio.current_time()) * _COMPACTING
     try:
         with anyio.fail_after(max(seconds, 0)):
-            return await parts.memory.compact(wish) is not None
+            compacted = await parts.memory.compact(wish) is not None
     except (TimeoutError, StoreUnavailableError, StoreRejectedError):
         kept.notes.append(_NOT_IN_TIME)
         return False
+    if not compacted:
+        parts.futile.note(wish)
+    return compacted
 
 
 def taken_besides(tools: Sequence[Mapping[str, Any]], build: Build) -> int:

@@ -13,6 +13,7 @@ from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError
 from nexus.core.metrics import Event, Metrics, Part, Stage
 from nexus.core.ports import Conversation, DocumentStore, MemorySource, RequestLedger, RunOrigin, TurnSource
 from nexus.core.turns import Level, TurnStart
+from nexus.services.context.futile import Futile
 from nexus.services.context.gathering import StateSource
 from nexus.services.context.limits import WindowSettings
 from nexus.services.context.placement import PINNED_FROM_END, Placement
@@ -123,6 +124,7 @@ class BuildParts:
         self.states = states
         self.turns = turns
         self.memory = memory
+        self.futile = Futile()
         self._ledger = ledger
         self._metrics = metrics
 

@@ -20,6 +20,8 @@ from nexus.services.context.validity import admit
 
 # The block of the run's own later messages; a continuation has one.
 RUN: Final = "RUN"
+# That of what is kept. Replicas of another release keep it in another, and neither finds what it cannot read.
+_FORM: Final = "2"
 _SNAPSHOT: Final[TypeAdapter[Snapshot | None]] = TypeAdapter(Snapshot | None)
 
 
@@ -168,7 +170,7 @@ def prefix_key(request: BuildRequest, compactions: int = 0) -> str:
         compactions: how often the session has been compacted, if that was since the run's first build; then the run
             goes on with another prefix.
     """
-    identity = [request.owner_key, request.session_id, request.run_id, request.layout, request.current_input]
+    identity = [_FORM, request.owner_key, request.session_id, request.run_id, request.layout, request.current_input]
     # An agent is not shown what is internal to another, nor offered the same tools.
     agent = request.agent.sub_agent if request.layout == "agent" else None
     identity += [str(compactions)] if compactions or agent is not None else []

@@ -16,6 +16,7 @@ Rules of this module:
 - The template is shown where there is no overview yet, and is never kept: it is no content.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from nexus.core.working_memory import Detail, Snapshot
@@ -23,7 +24,7 @@ from nexus.services.context.blocks import Block
 from nexus.services.context.escape import CountingEscape, one_line
 
 # A session with more is searched rather than listed.
-MOST_DETAILS: Final = 50
+MOST_NOTES, MOST_ARCHIVES = 50, 10
 
 TEMPLATE: Final = """\
 # Working memory
@@ -46,7 +47,7 @@ def working_memory_block(snapshot: Snapshot) -> Block:
     counting = CountingEscape()
     overview, details = snapshot.overview, snapshot.details
     content = overview.content if overview else TEMPLATE
-    shown = sorted(details, key=lambda detail: detail.updated_at)[-MOST_DETAILS:]
+    shown = [*_latest(details, "note", MOST_NOTES), *_latest(details, "archive", MOST_ARCHIVES)]
     listed = [_item(detail, counting) for detail in sorted(shown, key=lambda detail: detail.name)]
     others = len(details) - len(shown)
     if others:
@@ -66,6 +67,11 @@ def summary_block(snapshot: Snapshot) -> list[Block]:
     head = f"[CONVERSATION_SUMMARY compactions={compaction.number} messages={compaction.total}]"
     text = f"{head}\n{counting(compaction.summary).strip()}"
     return [Block("CONVERSATION_SUMMARY", "user", text, escaped=counting.marked)]
+
+
+def _latest(details: Sequence[Detail], kind: str, most: int) -> list[Detail]:
+    of_kind = (detail for detail in details if detail.kind == kind)
+    return sorted(of_kind, key=lambda detail: detail.updated_at)[-most:]
 
 
 def _item(detail: Detail, escape: CountingEscape) -> str:

@@ -133,7 +133,8 @@ def remembered_heads(text: str) -> list[str]:
 
 def _is_unnumbered_round(line: str) -> bool:
     named = plain_text(line).startswith("round")
-    number = line.partition(":")[0].strip()[len("round") :]
+    before_colon = next((line[:index] for index, char in enumerate(line) if plain(char) == ":"), line)
+    number = before_colon.strip()[len("round") :]
     return named and (not any(map(str.isdigit, number)) or any(map(str.isalpha, number)))
 
 

@@ -231,12 +231,13 @@ class TestCompaction:
         assert len(memory.wishes) == 1
 
     async def test_nothing_to_compact(self) -> None:
-        """The context is shown as far as it fits; it is not read twice."""
+        """The context is shown as far as it fits; it is not read twice, and not tried again with each step of a run."""
         async with remembering(20, length=80) as (parts, memory):
             memory.does = lambda wish: None  # noqa: ARG005
             content = await parts.build(asking(**PROMPT))
+            assert parts.store.calls.count("session_messages") == 1
+            await parts.build(asking(**PROMPT))
         assert len(memory.wishes) == 1
-        assert parts.store.calls.count("session_messages") == 1
         assert content["context"]["tokens"]["used"] <= 2_000
 
     async def test_more_rows_than_are_read(self) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nexus.core.working_memory import Compaction, Detail, Overview, Snapshot
 from nexus.services.context.escape import canonical, unescape
-from nexus.services.context.working import MOST_DETAILS, TEMPLATE, summary_block, working_memory_block
+from nexus.services.context.working import MOST_ARCHIVES, MOST_NOTES, TEMPLATE, summary_block, working_memory_block
 from tests.nexus.unit.services.context import hostile, strict
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)
@@ -62,18 +62,30 @@ def test_an_empty_overview() -> None:
     assert working_memory_block(Snapshot(overview(""))).text == "[WORKING_MEMORY revision=3 bytes=0 details=0]"
 
 
+def test_many_archives() -> None:
+    """They do not push notes out of the list: of each kind the latest are listed."""
+    archives = tuple(detail(f"a{number:03d}", number, kind="archive") for number in range(MOST_ARCHIVES + 60))
+    block = working_memory_block(Snapshot(overview("x"), (detail("note"), *archives)))
+    listed = block.text.splitlines()[1:-2]
+    assert listed == [
+        *(f"- a{number:03d} (archive, 7 bytes)" for number in range(60, MOST_ARCHIVES + 60)),
+        "- note (note, 7 bytes)",
+        "- (60 older ones, which search_memory finds)",
+    ]
+
+
 def test_many_details() -> None:
     """Those that were written last are listed; how many are not is said in the list, and counted."""
-    many = tuple(detail(f"n{number:03d}", -number) for number in range(MOST_DETAILS + 7))
+    many = tuple(detail(f"n{number:03d}", -number) for number in range(MOST_NOTES + 7))
     block = working_memory_block(Snapshot(overview("x"), many))
     head, *lines = block.text.split("\n\n")[0].split("\n")
     assert head.endswith("details=57]")
     assert lines == [
-        *(f"- n{number:03d} (note, 7 bytes)" for number in range(MOST_DETAILS)),
+        *(f"- n{number:03d} (note, 7 bytes)" for number in range(MOST_NOTES)),
         "- (7 older ones, which search_memory finds)",
     ]
     assert block.dropped == 7
-    assert working_memory_block(Snapshot(overview("x"), many[:MOST_DETAILS])).dropped == 0
+    assert working_memory_block(Snapshot(overview("x"), many[:MOST_NOTES])).dropped == 0
 
 
 def test_nothing_is_forged() -> None:
