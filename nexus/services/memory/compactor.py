@@ -24,7 +24,8 @@ from nexus.core.tasks import Pauses
 from nexus.core.working_memory import REFINE, WHOLE, Compaction, Wish
 from nexus.services.memory.drafting import CompactionSettings, Draft, draft
 from nexus.services.memory.kept import document_of, read_all
-from nexus.services.memory.reading import MOST_ROWS, read_tail
+from nexus.services.memory.planning import cut_runs
+from nexus.services.memory.reading import MOST_ROWS, read_tail, runs_over
 from nexus.services.turns.documents import to_milliseconds
 
 __all__ = ["CompactionSettings", "Compactor"]
@@ -35,6 +36,8 @@ _FIRST_PAUSE_S: Final = 0.01
 _LONGEST_PAUSE_S: Final = 0.1
 # How many compactions are read at once, to find the one that a message has asked for.
 _PAGE: Final = 50
+# Of how many runs all rows are read, to see whether they are over: others are once they have been silent for long.
+_MOST_CUT: Final = 100
 _NOTHING_DUE: Final = {"work": None, "due_at": None}
 
 
@@ -81,9 +84,11 @@ class Compactor:
                 self._messages, wish.owner_key, wish.session_id, latest.tail if latest else WHOLE, most_rows=most_rows
             )
             now = to_milliseconds(utc_now())
+            cut = cut_runs(found.rows, now=now, idle=self.settings.idle)[:_MOST_CUT]
+            over = await runs_over(self._messages, wish.owner_key, cut)
             # Whoever asks may stop waiting, and the thread changes nothing.
             drafted = await to_thread.run_sync(
-                partial(draft, wish, found, latest, now, counter=self._counter, settings=self.settings),
+                partial(draft, wish, found, latest, now, counter=self._counter, settings=self.settings, over=over),
                 abandon_on_cancel=True,
             )
             if drafted is None and found.goes_on:

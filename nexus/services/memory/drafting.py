@@ -3,7 +3,7 @@
 It takes time that grows with the rows, so it is done in a thread.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -44,6 +44,11 @@ class CompactionSettings:
     refine: bool = False
     detail_max_bytes: int = 65_536
 
+    @property
+    def idle(self) -> timedelta:
+        """`idle_s` as a time."""
+        return timedelta(seconds=self.idle_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:
@@ -83,6 +88,7 @@ def draft(
     *,
     counter: TokenCounter,
     settings: CompactionSettings,
+    over: Collection[str] = (),
 ) -> Draft | None:
     """The compaction that follows `latest`; None where there is nothing to compact.
 
@@ -93,9 +99,10 @@ def draft(
         now: the time, to the millisecond.
         counter: counts tokens.
         settings: how it is done.
+        over: runs that are known to be over; see `planning.plan`.
     """
     measure = Measure(counter)
-    covered = _plan(wish, found, now, settings, measure).covered
+    covered = _plan(wish, found, now, settings, measure, over).covered
     if not covered:
         return None
     before, total = (latest.summary, latest.total) if latest else ("", 0)
@@ -136,13 +143,14 @@ def draft(
     return Draft(compaction, covered)
 
 
-def _plan(wish: Wish, found: Found, now: datetime, settings: CompactionSettings, measure: Measure) -> Plan:
+def _plan(  # noqa: PLR0917  # one for each thing that it depends on
+    wish: Wish, found: Found, now: datetime, settings: CompactionSettings, measure: Measure, over: Collection[str]
+) -> Plan:
     if found.goes_on:
         # Later rows are not at hand: what is not seen to be over may go on in them.
-        return plan(found.rows, now=now, idle=None, run_id=wish.run_id)
+        return plan(found.rows, now=now, idle=None, run_id=wish.run_id, over=over)
     keep = Keep(wish.keep_recent, wish.keep_tokens, partial(_cost, measure))
-    idle = timedelta(seconds=settings.idle_s)
-    return plan(found.rows, keep, now=now, idle=idle, target=wish.target, run_id=wish.run_id)
+    return plan(found.rows, keep, now=now, idle=settings.idle, target=wish.target, run_id=wish.run_id, over=over)
 
 
 def _until(found: Found) -> datetime:

@@ -4,7 +4,8 @@ Rules of this module:
 
 - Units are compacted whole (`units`), the oldest first. So what is left is shown as it was before: every result with
   its call, in the same order.
-- Rows of a run in progress stay.
+- Rows of a run in progress stay. One of which the beginning, perhaps with its answer, is compacted already is not seen
+  to be over by the rows that are left of it: whoever has all its rows says so.
 - What no later compaction could find is compacted in any case: rows whose `_id` does not say when they were stored.
 - n log n time in the number of rows.
 """
@@ -18,7 +19,8 @@ from typing import Any, Final
 from nexus.core.ports import Row
 from nexus.core.working_memory import SECOND, Tail, Target, is_object_id
 from nexus.services.context.agents import is_internal
-from nexus.services.context.clock import LONG_AGO
+from nexus.services.context.clock import LONG_AGO, parse_moment
+from nexus.services.context.transcript import SPEAKERS
 from nexus.services.memory.units import Item, Unit, in_order, is_steady, units_of
 from nexus.services.turns.facts import read_facts
 
@@ -63,6 +65,7 @@ def plan(
     idle: timedelta | None,
     target: Target = "all",
     run_id: str = "",
+    over: Collection[str] = (),
 ) -> Plan:
     """Which of the rows are compacted.
 
@@ -74,11 +77,12 @@ def plan(
             rows, which are not at hand.
         target: `tools` compacts blocks only, `conversation` all that is in none.
         run_id: the run that asks; `""` for none.
+        over: runs that are known to be over, whatever these rows say.
     """
     items = in_order(rows)
     units = units_of(items)
     young = _since(now, idle)
-    going_on = _runs_going_on(items, young) | ({run_id} if run_id else set())
+    going_on = (_runs_going_on(items, young) - {*over}) | ({run_id} if run_id else set())
     movable = [unit for unit in _over_with(units, items, going_on, young) if _is_meant(unit, target)]
     counted = [item.said is not None and not (run_id and item.run_id == run_id) for item in items]
     if keep.messages is not None:
@@ -94,6 +98,20 @@ def plan(
         tuple(item.row for place, item in enumerate(items) if place in covered),
         tuple(item.row for place, item in enumerate(items) if place not in covered),
     )
+
+
+def cut_runs(rows: Iterable[Row], *, now: datetime, idle: timedelta) -> list[str]:
+    """The runs that may be going on and of which the human input is not among the rows, in the order of these."""
+    young, begun = _since(now, idle), set()
+    runs: dict[str, bool] = {}
+    for row in rows:
+        run_id, role = row.get("run_id"), row.get("role")
+        if isinstance(run_id, str) and run_id:
+            heard = stored_at(row) or parse_moment(row.get("timestamp")) or LONG_AGO
+            runs[run_id] = runs.get(run_id, False) or heard >= young
+            if isinstance(role, str) and SPEAKERS.get(role.lower()) == "user":
+                begun.add(run_id)
+    return [run_id for run_id, is_young in runs.items() if is_young and run_id not in begun]
 
 
 def tail_after(tail: Tail, rows: Iterable[Row], covered: Iterable[Row], now: datetime) -> Tail:

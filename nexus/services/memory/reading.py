@@ -1,12 +1,13 @@
 """Reading what of a session is under no compaction, the oldest first (CONTRACT §7)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from nexus.core.ports import MessageStore, Row
 from nexus.core.working_memory import Tail
 from nexus.services.memory.planning import is_lost_later
+from nexus.services.turns.facts import read_facts
 
 MOST_ROWS: Final = 5_000
 _PAGE: Final = 500
@@ -53,6 +54,19 @@ async def read_tail(
             chars += _chars(row)
         if len(page) < _PAGE or (goes_on and not tail.is_all):
             return Found(list(rows.values()), goes_on)
+
+
+async def runs_over(messages: MessageStore, owner_key: str, run_ids: Iterable[str]) -> frozenset[str]:
+    """Of these runs those that are over, by all their rows.
+
+    Raises:
+        StoreUnavailableError: the store did not answer.
+    """
+    over = set()
+    for run_id in run_ids:
+        if read_facts(await messages.run_messages(owner_key, run_id, limit=MOST_ROWS)).finished:
+            over.add(run_id)
+    return frozenset(over)
 
 
 def _chars(row: Row) -> int:
