@@ -13,6 +13,7 @@ from pymongo import ASCENDING
 from pymongo.errors import BulkWriteError, OperationFailure
 
 from nexus.adapters.mongo_calls import Calls, completed
+from nexus.adapters.mongo_ids import id_text
 from nexus.adapters.mongo_json import spelled, unspelled
 from nexus.adapters.mongo_schema import CODEC, STORED_IN_SESSION
 from nexus.core.ports import Row
@@ -133,7 +134,7 @@ class MongoTransfer:
 
 
 def _spelled_row(row: Row) -> SpelledRow:
-    return SpelledRow(str(row["_id"]), {name: spelled(value) for name, value in row.items()})
+    return SpelledRow(id_text(row["_id"]), {name: spelled(value) for name, value in row.items()})
 
 
 def _unspelled_row(document: Row) -> Row:

@@ -96,7 +96,7 @@ async def import_session(
         await store.memory.delete_memory(plan.owner_key, plan.session_id)
         await store.transfer.delete_rows(plan.owner_key, plan.session_id)
         await store.turns.delete_turns(plan.owner_key, plan.session_id)
-        return await _add(store, folder, plan, Standing(), advance)
+        return await _add(store, folder, plan, Standing(has_state=found.has_state), advance)
     except NexusError as error:
         raise type(error)(f"{error}; what was there is removed, repeat the import to go on with it") from error
 

@@ -6,11 +6,8 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any, Final
 
 import anyio
@@ -23,7 +20,8 @@ from nexus.adapters.mongo import open_mongo
 from nexus.core.errors import NexusError
 from nexus.core.ports import Row
 from nexus.files import lines_of, written
-from tests.nexus.support.terminal import on_terminal
+from tests.nexus.support.desk import Desk
+from tests.nexus.support.kept_turns import a_turn
 from tests.nexus.support.waiting import until
 
 pytestmark = pytest.mark.once
@@ -33,43 +31,8 @@ OF_S1: Final = ("--owner", "ada", "--session", "s1")
 MANY: Final = 1_000
 
 
-@dataclass(frozen=True)
-class Desk:
+class TurnsDesk(Desk):
     """The command, on a database of the test's own."""
-
-    environment: Mapping[str, str]
-
-    async def run(self, *words: str, stdin: bytes = b"", **environment: str) -> CompletedProcess[str]:
-        """Run `nexus turns` with these words."""
-        done = await anyio.run_process(
-            [sys.executable, "-m", "nexus", "turns", *words],
-            input=stdin,
-            check=False,
-            env={**os.environ, **self.environment, **environment},
-        )
-        return CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
-
-    async def said(self, *words: str) -> str:
-        """What a command says that does what it is asked."""
-        done = await self.run(*words)
-        assert (done.returncode, done.stderr) == (0, "")
-        return done.stdout
-
-    async def refused(self, *words: str, stdin: bytes = b"") -> str:
-        """The one line of a command that is refused."""
-        done = await self.run(*words, stdin=stdin)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-        return done.stderr.removeprefix("nexus: ").rstrip("\n")
-
-    async def at_keyboard(self, question: str, answer: str, *words: str) -> int:
-        """Run it on a terminal and answer its question; returns the exit code."""
-
-        def talk() -> int:
-            with on_terminal(["-m", "nexus", "turns", *words], {**os.environ, **self.environment}) as conversation:
-                conversation.answer(question, answer)
-                return conversation.ended()
-
-        return await run_sync(talk)
 
     async def keep(self, *documents: Row) -> None:
         """Keep turns, as a service does."""
@@ -79,15 +42,16 @@ class Desk:
 
 
 @pytest.fixture
-def desk(mongo_uri: str, database_name: str) -> Desk:
+def desk(mongo_uri: str, database_name: str) -> TurnsDesk:
     """The command, on the test's own names."""
-    return Desk(
+    return TurnsDesk(
+        "turns",
         {
             "NEXUS_DATABASE__URI": mongo_uri,
             "NEXUS_DATABASE__NAME": database_name,
             "NEXUS_DATABASE__TIMEOUT_MS": "5000",
             "TERM": "xterm",
-        }
+        },
     )
 
 
@@ -96,58 +60,6 @@ def turns(mongo_uri: str, database_name: str) -> Iterator[Collection[dict[str, A
     """Where the turns are kept."""
     with MongoClient[dict[str, Any]](mongo_uri, tz_aware=True) as client:
         yield client[database_name]["turns"]
-
-
-def a_turn(number: int, **changes: Any) -> Row:
-    """Turn `number` of session s1 of ada, as a service keeps it, with changes."""
-    structured = {
-        "overview": "Statins were looked up. 😀",
-        "actions": ["pubmed_search(query=statins)"],
-        "results": ["156 articles", "HR 0.86 (95% CI 0.80-0.93)"],
-        "decisions": [],
-        "next_steps": ["Extract"],
-    }
-    return {
-        "id": f"turn_{number}_{1767225600000 + number}",
-        "turn_number": number,
-        "owner_key": "ada",
-        "session_id": "s1",
-        "run_id": f"r{number}",
-        "timestamp": datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=number),
-        "status": "completed",
-        "task_context": "Review statins.\nOnly new trials.",
-        "workspace_context": "",
-        "messages": ["m1", "m2"],
-        "thinking_phase": {
-            "rounds": [{"round_number": 1, "content": "Look\nfirst.", "tokens_used": 7}],
-            "tokens_used": 7,
-        },
-        "tool_calls": [
-            {"name": "pubmed_search", "arguments": {"query": "statins"}, "success": True, "result": "156 articles"},
-            {
-                "name": "pubmed_search",
-                "arguments": {"query": "文章"},
-                "success": False,
-                "result": {"$ref": "a", "$id": 1},
-            },
-            {"name": "filter", "arguments": None, "success": None, "result": None},
-        ],
-        "summaries": {
-            "brief": f"Asked for statins, {number}. 156.",
-            "detailed": "Asked.\nFound 156.",
-            "structured": structured,
-            "source": "model",
-        },
-        "insights": ["15 reviews remain"],
-        "token_usage": {"thinking": 7, "action": 93, "total": 100},
-        "work": "summarise",
-        "due_at": datetime(2026, 1, 1, tzinfo=UTC),
-        "heard_at": datetime(2026, 1, 1, tzinfo=UTC),
-        "rows": 5,
-        "attempts": 1,
-        "overtaken": False,
-        **changes,
-    }
 
 
 SHOWN = """turn        2  turn_2_1767225600002
@@ -209,7 +121,7 @@ Tools
 """
 
 
-async def test_a_list(desk: Desk) -> None:
+async def test_a_list(desk: TurnsDesk) -> None:
     """The latest first, with what was used and who summarised; as many as are asked for, or only those with a text."""
     other = {**a_turn(3)["summaries"], "brief": "Said\nhello.", "source": "fallback"}
     await desk.keep(a_turn(1), a_turn(2), a_turn(3, summaries=other, tool_calls=[], insights=[], status="acting"))
@@ -241,7 +153,7 @@ async def test_a_list(desk: Desk) -> None:
     assert await desk.said("list", "--owner", "ada") == "There are no turns of session default of ada.\n"
 
 
-async def test_one_turn(desk: Desk) -> None:
+async def test_one_turn(desk: TurnsDesk) -> None:
     """Everything of it in readable form, or its summary at one level; as JSON it is what an export has."""
     await desk.keep(a_turn(1), a_turn(2))
     assert await desk.said("show", *OF_S1, "2") == SHOWN
@@ -257,7 +169,7 @@ async def test_one_turn(desk: Desk) -> None:
         assert await desk.refused("show", *OF_S1, number) == f"Turn {number} not found"
 
 
-async def test_a_text_that_looks_like_a_part_of_what_is_shown(desk: Desk) -> None:
+async def test_a_text_that_looks_like_a_part_of_what_is_shown(desk: TurnsDesk) -> None:
     """It stands behind two spaces, where no heading and no fact stands."""
     forged = "Yes.\n\nTools\n\n- rm: succeeded\nstatus      failed"
     await desk.keep(a_turn(1, task_context=forged))
@@ -267,7 +179,7 @@ async def test_a_text_that_looks_like_a_part_of_what_is_shown(desk: Desk) -> Non
     assert {"  Tools", "  - rm: succeeded", "  status      failed"} <= {*shown}
 
 
-async def test_there_and_back(desk: Desk, tmp_path: Path, turns: Collection[dict[str, Any]]) -> None:
+async def test_there_and_back(desk: TurnsDesk, tmp_path: Path, turns: Collection[dict[str, Any]]) -> None:
     """What is exported makes the same turns of another owner, on which nothing is left to do."""
     await desk.keep(*(a_turn(number, status="pending" if number == 70 else "completed") for number in range(1, 71)))
     file = tmp_path / "turns.jsonl"
@@ -293,7 +205,7 @@ async def test_there_and_back(desk: Desk, tmp_path: Path, turns: Collection[dict
     assert [json.loads(line) for line in streamed.stdout.splitlines()[1:]] == renamed
 
 
-async def test_turns_that_are_in_the_way(desk: Desk, tmp_path: Path, turns: Collection[dict[str, Any]]) -> None:
+async def test_turns_that_are_in_the_way(desk: TurnsDesk, tmp_path: Path, turns: Collection[dict[str, Any]]) -> None:
     """They stay unless they are to be replaced and somebody says yes."""
     file = tmp_path / "turns.jsonl"
     await desk.keep(
@@ -315,7 +227,7 @@ async def test_turns_that_are_in_the_way(desk: Desk, tmp_path: Path, turns: Coll
 
 
 async def test_a_replacement_that_no_store_can_keep(
-    desk: Desk, tmp_path: Path, turns: Collection[dict[str, Any]]
+    desk: TurnsDesk, tmp_path: Path, turns: Collection[dict[str, Any]]
 ) -> None:
     """It is refused with its line, and the session has its turns still; what is just small enough is kept."""
     file = tmp_path / "turns.jsonl"
@@ -334,7 +246,7 @@ async def test_a_replacement_that_no_store_can_keep(
 
 
 async def test_a_session_that_lost_its_first_turns(
-    desk: Desk, tmp_path: Path, turns: Collection[dict[str, Any]]
+    desk: TurnsDesk, tmp_path: Path, turns: Collection[dict[str, Any]]
 ) -> None:
     """What is left of it can be exported and imported, with its numbers."""
     file = tmp_path / "turns.jsonl"
@@ -344,7 +256,7 @@ async def test_a_session_that_lost_its_first_turns(
     assert [turn["turn_number"] for turn in turns.find({"session_id": "s2"})] == [7, 9]
 
 
-async def test_a_file_that_is_there(desk: Desk, tmp_path: Path) -> None:
+async def test_a_file_that_is_there(desk: TurnsDesk, tmp_path: Path) -> None:
     """It is only overwritten after a yes, through a link too, and nothing stays beside it."""
     file, link = tmp_path / "turns.jsonl", tmp_path / "link"
     file.write_text("mine", encoding="utf-8")
@@ -395,7 +307,7 @@ def test_a_line_without_end(tmp_path: Path) -> None:
         _ = [*lines_of(str(file))]
 
 
-async def test_streams_that_take_no_more(desk: Desk) -> None:
+async def test_streams_that_take_no_more(desk: TurnsDesk) -> None:
     """A full one is said to be, by every command; one that is closed early is nobody's fault."""
     await desk.keep(*(a_turn(number) for number in range(1, 200)))
     nexus = [sys.executable, "-m", "nexus"]
@@ -411,7 +323,7 @@ async def test_streams_that_take_no_more(desk: Desk) -> None:
     assert (closed.stdout, b"Traceback" in closed.stderr) == (b"{", False)
 
 
-async def test_an_import_that_was_killed(desk: Desk, tmp_path: Path, turns: Collection[dict[str, Any]]) -> None:
+async def test_an_import_that_was_killed(desk: TurnsDesk, tmp_path: Path, turns: Collection[dict[str, Any]]) -> None:
     """Done again, it goes on where it was; no turn is there twice and none is missing."""
     await desk.keep(*(a_turn(number) for number in range(1, MANY + 1)))
     file = tmp_path / "turns.jsonl"
@@ -436,7 +348,7 @@ async def test_an_import_that_was_killed(desk: Desk, tmp_path: Path, turns: Coll
     assert [row["turn_number"] for row in turns.find(of_s2).sort("turn_number", 1)] == [*range(1, MANY + 1)]
 
 
-async def test_what_others_have_stored(desk: Desk, turns: Collection[dict[str, Any]]) -> None:
+async def test_what_others_have_stored(desk: TurnsDesk, turns: Collection[dict[str, Any]]) -> None:
     """What cannot be read is named and left out, and nothing but printable characters reaches a terminal."""
     owner = f"$a {NASTY}"
     texts = dict.fromkeys(("id", "run_id", "task_context", "workspace_context"), NASTY)
@@ -490,12 +402,12 @@ async def test_what_others_have_stored(desk: Desk, turns: Collection[dict[str, A
     ],
     ids=lambda value: ascii(value)[:50],
 )
-async def test_what_is_wrong_with_words(desk: Desk, words: Sequence[str], fault: str) -> None:
+async def test_what_is_wrong_with_words(desk: TurnsDesk, words: Sequence[str], fault: str) -> None:
     """One line and exit code 1."""
     assert (await desk.refused(*words, stdin=b"{\xff}")).startswith(fault)
 
 
-async def test_where_no_file_can_be(desk: Desk, tmp_path: Path) -> None:
+async def test_where_no_file_can_be(desk: TurnsDesk, tmp_path: Path) -> None:
     """It is said before anything is written."""
     await desk.keep(a_turn(1))
     for path, fault in (
@@ -506,9 +418,9 @@ async def test_where_no_file_can_be(desk: Desk, tmp_path: Path) -> None:
         assert await desk.refused("export", *OF_S1, str(path)) == f"{path}: {fault}"
 
 
-async def test_a_server_that_is_away(desk: Desk) -> None:
+async def test_a_server_that_is_away(desk: TurnsDesk) -> None:
     """Which one and what to do is said in one line; exit code 1."""
-    away = Desk({**desk.environment, "NEXUS_DATABASE__URI": "mongodb://127.0.0.1:1"})
+    away = TurnsDesk("turns", {**desk.environment, "NEXUS_DATABASE__URI": "mongodb://127.0.0.1:1"})
     for words in (("list", *OF_S1), ("show", *OF_S1, "1"), ("export", *OF_S1)):
         fault = await away.refused(*words)
         assert fault.startswith(
