@@ -42,6 +42,7 @@ bench: $(READY) ## what the pure part costs, as ratios, and what remembered turn
 	@$(BIN)/python -m benchmarks.tokens
 	@$(BIN)/python -m benchmarks.agent
 	@$(BIN)/python -m benchmarks.turns
+	@$(BIN)/python -m benchmarks.working_memory
 
 # On the real servers where there are some (NEXUS_TEST_MONGO_URI; redis-server and mongod are started as needed). Histories
 # and logs stay where NEXUS_FAULTS_DIR says; NEXUS_FAULTS_SCALE=0.2 makes the load smaller.
