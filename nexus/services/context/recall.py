@@ -5,21 +5,32 @@ Rules of this module:
 - The goal is the one that the request brings; else that of the run's own turn, which another build may have brought
   since; else the one with which the run began; where nothing is stored of the session, the current input.
 - Turns are shown as the run began with them, so that their bytes stay; but another level of detail is honoured.
+- A turn that has just got its answer is waited for, a moment: its summary is about to be made.
 - What cannot be read is missing, which the answer says, and never taken for nothing.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import partial
+from typing import Final
+
+import anyio
 
 from nexus.core.metrics import Part
+from nexus.core.models import utc_now
 from nexus.core.ports import Row, TurnSource
-from nexus.core.turns import Goal, Level
+from nexus.core.turns import CLOSE, Goal, Level, TurnStatus
 from nexus.services.context.build_parts import Build
 from nexus.services.context.gathering import within
 from nexus.services.context.remembered import Remembered, read_turns
 from nexus.services.context.request import BuildRequest
 from nexus.services.context.window import Window
+
+# For how long a build waits for the turn of an answer that was heard a moment ago, and how often it looks.
+_CLOSED_S: Final = 0.25
+_LOOKED_S: Final = 0.02
+_LATELY: Final = timedelta(seconds=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +132,15 @@ async def _read(
 
     # One more than are shown tells whether there are more.
     first = partial(read_rows, most + 1, known.goal.turn_number if known.goal else None)
-    if not await within(deadline, Part.TURNS, first, degraded):
-        return None
+    closed_by = min(anyio.current_time() + _CLOSED_S, deadline)
+    while True:
+        if not await within(deadline, Part.TURNS, first, degraded):
+            return None
+        if anyio.current_time() >= closed_by or not any(map(_is_being_closed, rows)):
+            break
+        # What is shown of it now would change with the next run, and all that stands behind it with that.
+        await anyio.sleep(_LOOKED_S)
+        rows.clear()
     shown, malformed = read_turns(rows[:most], level)
     if malformed and rows[most:] and isinstance(rows[most].get("turn_number"), int):
         # As many older ones may take their places.
@@ -136,6 +154,13 @@ async def _read(
         # There is no block that could say so.
         notes.append(f"turns: {dropped} earlier ones are not shown")
     return Remembered(level=level, turns=shown, dropped=dropped)
+
+
+def _is_being_closed(row: Row) -> bool:
+    """Whether the answer of the turn was heard a moment ago, so that somebody is at its summary now."""
+    heard_at = row.get("heard_at")
+    lately = isinstance(heard_at, datetime) and utc_now() - heard_at < _LATELY
+    return lately and row.get("work") == CLOSE and row.get("status") == TurnStatus.ACTING
 
 
 def _and_before(row: Row) -> int:

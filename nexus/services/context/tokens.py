@@ -22,7 +22,7 @@ an estimate is too low by a third, a session that is compacted at 75 % no longer
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -55,6 +55,8 @@ class Measure:
 
     counter: TokenCounter
     form: str = "openai"
+    # A list is counted several times over while it is made, and looking up a text that is the same object costs nothing.
+    _known: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.form not in _HALVES:
@@ -67,11 +69,11 @@ class Measure:
 
     def text(self, text: str) -> int:
         """Tokens of a text by itself."""
-        return self.told(self.counter.count(text))
+        return self.told(self._count(text))
 
     def message(self, message: Mapping[str, Any]) -> int:
         """Tokens of one message."""
-        count = self.counter.count
+        count = self._count
         tokens = _MESSAGE + count(str(message.get("role", ""))) + count(_as_text(message.get("content")))
         if message.get("role") == "tool":
             tokens += _RESULT
@@ -90,11 +92,17 @@ class Measure:
         """Tokens of the definitions that go with a list, in OpenAI's form; 0 without any."""
         if not tools:
             return 0
-        return self.told(sum(self.counter.count(_as_text(tool)) for tool in tools)) + _WITH_TOOLS.get(self.form, 0)
+        return self.told(sum(self._count(_as_text(tool)) for tool in tools)) + _WITH_TOOLS.get(self.form, 0)
 
     def counted(self, told: int) -> int:
         """How many tokens, as the vocabulary counts them, are taken for no more than these in this form."""
         return told * 2 // _HALVES[self.form]
+
+    def _count(self, text: str) -> int:
+        known = self._known.get(text)
+        if known is None:
+            known = self._known[text] = self.counter.count(text)
+        return known
 
     def told(self, tokens: int) -> int:
         """What tokens that were counted are taken for in this form, never for fewer."""
