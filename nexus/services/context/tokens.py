@@ -55,7 +55,7 @@ class Measure:
 
     counter: TokenCounter
     form: str = "openai"
-    # A list is counted several times over while it is made, and looking up a text that is the same object costs nothing.
+    # A list is counted several times over while it is made. Looking up a text that is the same object costs nothing.
     _known: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
