@@ -202,17 +202,18 @@ class Player:
         calls = [_declared(call, flat=run.number % 3 == 0) for call in step.calls]
         said = self.message(run, "AI", {"content": step.text, "tool_calls": calls or None})
         await self.requester.publish("llm.results", said)
+        self.said.messages.append(said["id"])
         results: dict[str, Document] = {}
 
         async def answer(call: Call) -> None:
             results[call.id] = await self._answer(run, call)
+            self.said.messages.append(results[call.id]["id"])
 
         async with anyio.create_task_group() as tasks:
             # Tools that work at once are not done in the order in which they were called.
             for call in reversed(step.calls):
                 tasks.start_soon(answer, call)
         messages = [said, *(results[call.id] for call in step.calls)]
-        self.said.messages += [message["id"] for message in messages]
         if calls:
             self.said.blocks.append(frozenset(message["id"] for message in messages))
         return messages
