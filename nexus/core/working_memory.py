@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal, Self, get_args
 
+import anyio
 from pydantic import BaseModel, ConfigDict, Field
 
 from nexus.core.models import Moment
@@ -196,3 +197,18 @@ class Wish:
     summary_tokens: int | None = None
     run_id: str = ""
     call_id: str = ""
+
+
+@dataclass(slots=True)
+class CompactionJob:
+    """A compaction that is being brought about.
+
+    Attributes:
+        done: set when it has come to its end, whatever that is.
+        made: the compaction; None while there is none, and where there was nothing to compact.
+        failed: it could not be brought about.
+    """
+
+    done: anyio.Event = field(default_factory=anyio.Event)
+    made: Compaction | None = None
+    failed: bool = False

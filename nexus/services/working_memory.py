@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, Self
 
 from nexus.core.errors import CallRefusedError, StoreRejectedError
 from nexus.core.ports import MemoryStore, MessageStore, TurnSource
-from nexus.core.working_memory import Compaction, Snapshot, Wish
+from nexus.core.working_memory import Compaction, CompactionJob, Snapshot, Wish
 from nexus.services.memory.details import read_detail, write_detail
 from nexus.services.memory.finding import search
 from nexus.services.memory.kept import Caller, read_snapshot
@@ -100,10 +100,9 @@ class WorkingMemory:
         """Bring a compaction about; see `MemorySource.compact`."""
         return await self._compactor.compact(wish)
 
-    def compact_soon(self, wish: Wish) -> None:
+    def compact_soon(self, wish: Wish, *, long: bool = False) -> CompactionJob | None:
         """Bring a compaction about in the background, where that is running; see `MemorySource.compact_soon`."""
-        if self._soon:
-            self._soon.want(wish)
+        return self._soon.want(wish, long=long) if self._soon else None
 
     async def run(self, name: str, args: Any, caller: Caller) -> Outcome:
         """Do what a call of a memory tool asks for.

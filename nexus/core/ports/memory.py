@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, Final, Protocol
 
 from nexus.core.ports.rows import Row
-from nexus.core.working_memory import Compaction, Snapshot, Wish
+from nexus.core.working_memory import CompactionJob, Snapshot, Wish
 
 # As for turns: four characters stand for some of a text in a pattern.
 LONGEST_QUERY: Final = 250
@@ -107,14 +107,13 @@ class MemorySource(Protocol):
         """
         ...
 
-    async def compact(self, wish: Wish) -> Compaction | None:
-        """Bring the compaction about; it is kept when this returns. None when there is nothing to compact.
+    def compact_soon(self, wish: Wish, *, long: bool = False) -> CompactionJob | None:
+        """Bring the compaction about in the background, or go on with that of the session which is under way.
 
-        Raises:
-            StoreUnavailableError: the store did not answer. It may have been brought about or not.
+        Never waits; None when too many are under way, and then it is not brought about.
+
+        Args:
+            wish: what is wanted.
+            long: nobody waits for it, and it may take long.
         """
-        ...
-
-    def compact_soon(self, wish: Wish) -> None:
-        """Bring the compaction about in the background, unless one of the session is under way. Never waits."""
         ...

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import anyio
 
-from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Part
 from nexus.core.working_memory import Snapshot, Wish
 from nexus.services.context.budget import Weights
@@ -96,21 +95,21 @@ async def compact(
         summary_tokens=window.summary_tokens(build.limit, measure),
         run_id=request.run_id,
     )
-    if cut:
-        parts.memory.compact_soon(wish)
-        return False
     if parts.futile.lately(wish):
         return False
-    seconds = (build.deadline - anyio.current_time()) * _COMPACTING
-    try:
-        with anyio.fail_after(max(seconds, 0)):
-            compacted = await parts.memory.compact(wish) is not None
-    except (TimeoutError, StoreUnavailableError, StoreRejectedError):
-        kept.notes.append(_NOT_IN_TIME)
-        return False
-    if not compacted:
+    job = parts.memory.compact_soon(wish, long=cut)
+    if cut:
+        # It takes long. Should there be nothing to compact, the next steps of the run need not ask again.
         parts.futile.note(wish)
-    return compacted
+    if cut or job is None:
+        return False
+    with anyio.move_on_after(max((build.deadline - anyio.current_time()) * _COMPACTING, 0)):
+        await job.done.wait()
+    if job.failed or not job.done.is_set():
+        kept.notes.append(_NOT_IN_TIME)
+    elif job.made is None:
+        parts.futile.note(wish)
+    return job.made is not None
 
 
 def taken_besides(tools: Sequence[Mapping[str, Any]], build: Build) -> int:
