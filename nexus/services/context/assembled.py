@@ -16,6 +16,7 @@ class Assembled:
 
     Attributes:
         repairs: what had to be changed or left out, for the notes.
+        run_room: in how many tokens what the run itself has said is to be brought; None for as many as it has.
         weights: what it took before anything was left out to make it fit; None where that was not counted.
     """
 
@@ -23,6 +24,7 @@ class Assembled:
     manifest: dict[str, Any]
     repairs: list[str]
     weights: Weights | None = None
+    run_room: int | None = None
 
 
 def put_together(  # noqa: PLR0917  # one for each thing that an answer tells

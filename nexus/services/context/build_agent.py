@@ -16,7 +16,7 @@ from nexus.core.metrics import Part, Stage
 from nexus.core.working_memory import WHOLE, Snapshot
 from nexus.services.context.agents import missing_role
 from nexus.services.context.assembled import Assembled
-from nexus.services.context.build_memory import Kept, compact, offered, read_memory, taken_besides
+from nexus.services.context.build_memory import Kept, compact, offered, read_memory, room_of_run, taken_besides
 from nexus.services.context.build_parts import Begun, Build, BuildParts
 from nexus.services.context.cutoff import UntilShown
 from nexus.services.context.gathering import GatheredSession, gather_session
@@ -61,10 +61,11 @@ async def build_agent(parts: BuildParts, build: Build) -> RunPrefix:
     """
     made = await _make(parts, build, None)
     tools = _tools(parts, build, made.view)
-    if await compact(parts, build, made.kept, made.assembled.weights, tools, cut=made.gathered.cut):
+    weights, run_room = made.assembled.weights, made.assembled.run_room
+    if await compact(parts, build, made.kept, weights, tools, cut=made.gathered.cut, run_room=run_room):
         made = await _make(parts, build, made.begun)
     prefix = await _finished(parts, build, made)
-    return replace(prefix, meta=_meta(parts, build, made))
+    return replace(prefix, meta=_meta(parts, build, made), run_room=made.assembled.run_room)
 
 
 async def _make(parts: BuildParts, build: Build, begun: Begun | None) -> _Made:
@@ -169,30 +170,41 @@ def _assemble(  # noqa: PLR0917  # one for each thing that was read
     snapshot: Snapshot | None,
     tools: Sequence[Mapping[str, Any]],
 ) -> Assembled:
-    request, settings, measure = build.request, build.settings, build.measure
+    request, settings = build.request, build.settings
     role, state = what_to_pin(request.agent, request.state, gathered.state)
     missing = {Part.HISTORY, Part.TURNS, Part.WORKING_MEMORY} & {*gathered.degraded}
     if request.agent.kind == "sub" and not role:
         raise _without_role(request, gathered.degraded)
-    limit, compaction = build.limit, snapshot.compaction if snapshot else None
+    compaction = snapshot.compaction if snapshot else None
     is_by_model = remembered.is_by_model and (compaction is None or compaction.source == "model")
-    return assemble_agent(
-        AgentInput(
-            window=window,
-            remembered=remembered,
-            settled=not missing and (is_by_model or not settings.summaries_by_model),
-            current_input=request.current_input,
-            agent=request.agent,
-            role=role,
-            state=state,
-            placement=settings.placement,
-            pinned_from_end=settings.pinned_from_end,
-            input_id=request.human.id,
-            snapshot=snapshot,
-            memory_missing=snapshot is None and Part.WORKING_MEMORY in missing,
-            room=settings.window.room(measure, limit, taken_besides(tools, build)) if measure else None,
-        )
+    given = AgentInput(
+        window=window,
+        remembered=remembered,
+        settled=not missing and (is_by_model or not settings.summaries_by_model),
+        current_input=request.current_input,
+        agent=request.agent,
+        role=role,
+        state=state,
+        placement=settings.placement,
+        pinned_from_end=settings.pinned_from_end,
+        input_id=request.human.id,
+        snapshot=snapshot,
+        memory_missing=snapshot is None and Part.WORKING_MEMORY in missing,
     )
+    return _in_room(build, given, tools)
+
+
+def _in_room(build: Build, given: AgentInput, tools: Sequence[Mapping[str, Any]]) -> Assembled:
+    """The context as far as there is room for it: a run that fits in no case has its results go before the memory."""
+    measure, limit, window = build.measure, build.limit, build.settings.window
+    if measure is None:
+        return assemble_agent(given)
+    assembled = assemble_agent(replace(given, room=window.room(measure, limit, taken_besides(tools, build))))
+    run_room = room_of_run(tools, build, assembled.weights)
+    if run_room is None:
+        return assembled
+    room = window.room(measure, limit, taken_besides(tools, build, run_room))
+    return replace(assemble_agent(replace(given, room=room)), run_room=run_room)
 
 
 def _meta(parts: BuildParts, build: Build, made: _Made) -> Meta | None:

@@ -3,8 +3,9 @@
 from nexus.core.metrics import Part, Stage
 from nexus.services.context.build_memory import offered, taken_besides
 from nexus.services.context.build_parts import Build, BuildParts
+from nexus.services.context.fitting import fit_dialogue
 from nexus.services.context.gathering import Gathered, gather
-from nexus.services.context.layouts import DialogueInput, fit_dialogue
+from nexus.services.context.layouts import DialogueInput
 from nexus.services.context.prefix import RunPrefix
 
 

@@ -16,13 +16,17 @@ from typing import Any, Final
 
 import anyio
 
+from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.metrics import Part
 from nexus.core.working_memory import Snapshot, Wish
 from nexus.services.context.budget import Weights
 from nexus.services.context.build_parts import Build, BuildParts
 from nexus.services.context.gathering import within
+from nexus.services.context.layouts import instructions
 from nexus.services.context.meta import MOST_TOKENS
 from nexus.services.context.request import BuildRequest
+from nexus.services.context.shortening import shortened
+from nexus.services.context.tokens import Measure
 from nexus.services.context.transcript import said_in_run
 from nexus.services.context.validity import admit
 from nexus.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS
@@ -70,6 +74,7 @@ async def compact(
     tools: Sequence[Mapping[str, Any]],
     *,
     cut: bool,
+    run_room: int | None = None,
 ) -> bool:
     """Compact the session if the context is too heavy. Whether it was, and everything is to be read again.
 
@@ -80,11 +85,12 @@ async def compact(
         weights: of the context as it would be.
         tools: that go with it.
         cut: the session has messages that are not read for a context.
+        run_room: as for `taken_besides`.
     """
     request, measure = build.request, build.measure
     if parts.memory is None or kept.snapshot is None or weights is None or measure is None:
         return False
-    taken, window = taken_besides(tools, build), build.settings.window
+    taken, window = taken_besides(tools, build, run_room), build.settings.window
     if request.agent.kind == "sub" or not (cut or window.is_heavy(weights, taken, build.limit)):
         return False
     keep_tokens = window.keep_tokens(weights, taken, build.limit, measure, cut=cut)
@@ -112,14 +118,56 @@ async def compact(
     return job.made is not None
 
 
-def taken_besides(tools: Sequence[Mapping[str, Any]], build: Build) -> int:
-    """How many tokens are taken by what comes with the messages of a layout: these tools, and what the run has said."""
+def taken_besides(tools: Sequence[Mapping[str, Any]], build: Build, run_room: int | None = None) -> int:
+    """How many tokens are taken by what comes with the messages of a layout: these tools, and what the run has said.
+
+    Args:
+        tools: that go with them.
+        build: for which.
+        run_room: in how many tokens what the run has said is brought.
+    """
     measure = build.measure
     if measure is None:
         return 0
     later = admit(said_in_run(build.request.later, build.request.agent), "run.history").messages
-    closing = measure.told(MOST_TOKENS) if build.request.layout == "agent" else 0
-    return measure.tools(tools) + closing + sum(map(measure.message, later))
+    if run_room is not None:
+        later, _ = shortened(later, measure, run_room)
+    return _besides_run(tools, build, measure) + sum(map(measure.message, later))
+
+
+def check_input(tools: Sequence[Mapping[str, Any]], build: Build) -> None:
+    """See that there is a context for this input, before anything of the run is recorded.
+
+    Raises:
+        RequestError: PAYLOAD_TOO_LARGE, where instructions, tools and the input do not fit into the window.
+    """
+    measure, request = build.measure, build.request
+    if measure is None:
+        return
+    opening = [message for block in instructions(request.layout, request.agent) for message in block.messages]
+    said = measure.text(request.current_input)
+    others = measure.messages(opening) + _besides_run(tools, build, measure)
+    if said + others > build.limit:
+        reason = (
+            f"run.history: the input takes {said} tokens, and instructions and tools {others}; at most {build.limit} "
+            "are allowed together"
+        )
+        raise RequestError(ErrorCode.PAYLOAD_TOO_LARGE, reason)
+
+
+def room_of_run(tools: Sequence[Mapping[str, Any]], build: Build, weights: Weights | None) -> int | None:
+    """In how many tokens what the run has said has to be brought, so that it fits beside what always stays.
+
+    None where it fits: then memory goes before anything of the run does.
+    """
+    measure = build.measure
+    if measure is None or weights is None or weights.fixed + taken_besides(tools, build) <= build.limit:
+        return None
+    return max(build.limit - weights.fixed - _besides_run(tools, build, measure), 0)
+
+
+def _besides_run(tools: Sequence[Mapping[str, Any]], build: Build, measure: Measure) -> int:
+    return measure.tools(tools) + (measure.told(MOST_TOKENS) if build.request.layout == "agent" else 0)
 
 
 def offered(tools: ToolRegistry, request: BuildRequest) -> list[dict[str, Any]]:

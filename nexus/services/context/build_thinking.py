@@ -9,8 +9,9 @@ import anyio
 from nexus.core.metrics import Stage
 from nexus.services.context.build_memory import offered, taken_besides
 from nexus.services.context.build_parts import Build, BuildParts
+from nexus.services.context.fitting import fit_thinking
 from nexus.services.context.gathering import gather_goal
-from nexus.services.context.layouts import ThinkingInput, fit_thinking
+from nexus.services.context.layouts import ThinkingInput
 from nexus.services.context.prefix import RunPrefix, ThinkingView
 from nexus.services.context.recall import Known, needs_goal, recall
 from nexus.services.context.remembered import Remembered

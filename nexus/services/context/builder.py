@@ -30,6 +30,7 @@ from nexus.core.ports import (
 from nexus.services.context.answers import answer, error_answer
 from nexus.services.context.build_agent import build_agent
 from nexus.services.context.build_dialogue import build_dialogue, fresh_dialogue
+from nexus.services.context.build_memory import check_input, offered
 from nexus.services.context.build_parts import Build, BuilderSettings, BuildParts
 from nexus.services.context.build_thinking import build_thinking
 from nexus.services.context.closing import close
@@ -144,10 +145,11 @@ class ContextBuilder:
             seconds = budget_s * _GATHERING
             measure = self._measure(request)
             build = Build(request, self.settings, seconds, anyio.current_time() + seconds, timings_ms, measure)
+            check_input(offered(self._parts.tools, request), build)
             prefix = await _LAYOUTS[request.layout](self._parts, build)
             content = prefix.continued(request, measure)
             if measure:
-                content = close(content, measure, build.limit, prefix.meta)
+                content = close(content, measure, build.limit, prefix.meta, prefix.run_room)
             if found := faults(content["messages"]):
                 _log.error("invalid_list", request_id=request.request_id, reason="; ".join(found[:_SHOWN_FAULTS]))
                 raise RequestError(ErrorCode.INTERNAL, "the message list would not be one that providers accept")

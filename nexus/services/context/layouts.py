@@ -9,7 +9,7 @@ from nexus.core.working_memory import Snapshot
 from nexus.services.context.agents import MAIN, Agent
 from nexus.services.context.assembled import Assembled, put_together, sources
 from nexus.services.context.blocks import Block, Joined, Passage, Section
-from nexus.services.context.budget import NO_ROOM, Movable, Room, fit, largest, unsaid, without_oldest
+from nexus.services.context.budget import Movable, Room, fit, unsaid
 from nexus.services.context.escape import CountingEscape
 from nexus.services.context.formatters import FriendsInfoFormatter, MemoryFormatter, MomentFormatter
 from nexus.services.context.placement import PINNED_FROM_END, Placement, pinned_position
@@ -153,18 +153,6 @@ def assemble_dialogue(given: DialogueInput) -> Assembled:
     return put_together("dialogue", sections, history, stable, [], given.measure)
 
 
-def fit_dialogue(given: DialogueInput, room: int) -> Assembled:
-    """The five messages in so many tokens, as far as leaving out the oldest of the memory can bring that about."""
-
-    def made(size: int) -> Assembled:
-        return assemble_dialogue(replace(given, history_size=size))
-
-    measure, whole = given.measure, assemble_dialogue(given)
-    if measure is None or measure.messages(whole.messages) <= room:
-        return whole
-    return made(largest(0, given.history_size, lambda size: measure.messages(made(size).messages) <= room))
-
-
 def assemble_agent(given: AgentInput) -> Assembled:
     """The messages of CONTRACT §5 up to the current input, for the main agent and for sub-agents alike."""
     window = given.window
@@ -211,34 +199,19 @@ def assemble_thinking(given: ThinkingInput) -> Assembled:
         *input_part(given.current_input, given.remembered, sources(given.input_id)),
         *rounds_part(given.rounds, given.rounds_dropped),
     ]
-    sections: list[Section] = [Block("THINKING_INSTRUCTION", "system", THINKING_INSTRUCTION), Joined(parts)]
+    sections: list[Section] = [*instructions("thinking", MAIN), Joined(parts)]
     return put_together("thinking", sections, _NO_ROWS, _THINKING_PREFIX, [], given.measure)
-
-
-def fit_thinking(given: ThinkingInput, room: int) -> Assembled:
-    """The two messages in so many tokens, as far as leaving out the oldest turns, then rounds, brings that about."""
-    turns, rounds = len(given.remembered.turns), len(given.rounds)
-
-    def made(kept: int) -> Assembled:
-        remembered = without_oldest(given.remembered, turns - max(kept - rounds, 0))
-        gone = max(rounds - kept, 0)
-        return assemble_thinking(
-            replace(
-                given, remembered=remembered, rounds=given.rounds[gone:], rounds_dropped=given.rounds_dropped + gone
-            )
-        )
-
-    measure, whole = given.measure, assemble_thinking(given)
-    if measure is None or measure.messages(whole.messages) <= room:
-        return whole
-    fitting = made(largest(0, turns + rounds, lambda kept: measure.messages(made(kept).messages) <= room))
-    tags = {block["tag"] for block in fitting.manifest["blocks"]}
-    gone = [block["tag"] for block in whole.manifest["blocks"] if block["tag"] not in tags]
-    return replace(fitting, repairs=[*fitting.repairs, *map(NO_ROOM.format, gone)])
 
 
 def _in_view(snapshot: Snapshot | None) -> list[Block]:
     return [working_memory_block(snapshot)] if snapshot else []
+
+
+def instructions(layout: str, agent: Agent) -> list[Block]:
+    """What a context of the layout begins with, whatever else is in it."""
+    if layout == "thinking":
+        return [Block("THINKING_INSTRUCTION", "system", THINKING_INSTRUCTION)]
+    return _instructions(agent if layout == "agent" else MAIN)
 
 
 def _instructions(agent: Agent) -> list[Block]:

@@ -147,21 +147,22 @@ _COMPACTING: Final = {
     Band.NORMAL: "",
     Band.LIGHT: "When a task is done, let its results go: "
     'compact_history(target="tools", strategy="summarize", keep_recent=20).',
-    Band.MEDIUM: "When the step at hand is done, put earlier talk where it can be read again: "
-    'compact_history(target="conversation", strategy="archive", keep_recent=20).',
+    Band.MEDIUM: "When the step at hand is done, put what is settled where it can be read again: "
+    'compact_history(target="all", strategy="archive", keep_recent=20).',
     Band.HEAVY: "Before anything new, see that the overview holds what must not be lost, then call "
     'compact_history(target="all", strategy="summarize", keep_recent=10): at {compact_at} it is done by rules.',
     Band.EMERGENCY: "Before any other tool, put what must not be lost into the overview in a few lines, then call "
     'compact_history(target="all", strategy="summarize", keep_recent=5): next time it may be done by rules.',
 }
-# Where it could, and there is nothing to make room of.
+# Where it could, and there is hardly anything to make room of.
 _NOTHING_LEFT: Final = {
     Band.NORMAL: "",
-    Band.LIGHT: "There is nothing to compact, and no need to.",
-    Band.MEDIUM: "There is nothing to compact now: most of this is what is always shown, and the current run.",
-    Band.HEAVY: "There is nothing to compact: the current run takes the room, so ask tools for little at a time.",
-    Band.EMERGENCY: "Nothing is left to compact, so do not try: finish the current run with as few calls and as short "
-    "results as you can, or say what you have and what is missing.",
+    Band.LIGHT: "Little would be gained by compacting, and there is no need to.",
+    Band.MEDIUM: "Little would be gained by compacting: most of this is what is always shown, and the current run.",
+    Band.HEAVY: "Little would be gained by compacting: what is always shown and the current run take the room, so ask "
+    "tools for little at a time.",
+    Band.EMERGENCY: "Little would be gained by compacting: what is always shown and the current run take the room, so "
+    "finish it with as few calls and as short results as you can, or say what you have and what is missing.",
 }
 # Where it cannot.
 _BY_ITSELF: Final = {

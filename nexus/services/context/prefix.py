@@ -36,6 +36,7 @@ class RunPrefix:
         degraded: parts that are missing; a prefix with any is not kept.
         notes: what was passed over or repaired.
         meta: what `[CONTEXT_META]` is to say; None where there is none. It is not kept.
+        run_room: as for `closing.close`. It is not kept.
     """
 
     messages: list[dict[str, Any]]
@@ -44,6 +45,7 @@ class RunPrefix:
     degraded: list[str]
     notes: list[str]
     meta: Meta | None = None
+    run_room: int | None = None
 
     def to_bytes(self) -> bytes:
         """The prefix as it is kept."""

@@ -270,7 +270,7 @@ class TestCompaction:
 
     async def test_a_run_longer_than_the_window(self) -> None:
         """Its oldest results are left out, and no session is compacted for what the next run does not have."""
-        async with remembering(20, length=80) as (parts, memory):
+        async with remembering(4, length=40) as (parts, memory):
             content = await parts.build(asking(**PROMPT, later=called(words_of(3_000), "the newest")))
         assert memory.wishes == []
         assert content["context"]["tokens"]["used"] <= 2_000
@@ -282,6 +282,33 @@ class TestCompaction:
         async with remembering(20, length=80) as (parts, memory):
             content = await parts.build(asking(agent=SUB))
         assert memory.wishes == memory.soon == []
+        assert content["context"]["tokens"]["used"] <= 2_000
+
+
+class TestTooLong:
+    """What does not fit into the window."""
+
+    @pytest.mark.parametrize("layout", ["agent", "dialogue", "thinking"])
+    async def test_an_input_that_does_not_fit(self, layout: str) -> None:
+        """It is refused before anything of its run is recorded: the session goes on as if nobody had asked."""
+        async with remembering(3) as (parts, _):
+            given = {**PROMPT, "layout": layout}
+            content = await parts.build(asking(**given, text=words_of(3_000)))
+            await parts.persistence.flush()
+        assert content["error"]["code"] == "PAYLOAD_TOO_LARGE"
+        assert "the input takes 3000 tokens" in content["error"]["message"]
+        assert all("word" * 5 not in str(row["content"]) for row in parts.store.messages[6:])
+        assert len(parts.store.messages) == 6
+
+    async def test_a_result_that_does_not_fit(self) -> None:
+        """It goes, and not the memory of the session for its sake; what fits stays."""
+        async with remembering(3) as (parts, _):
+            plain = await parts.build(asking(**PROMPT, later=called("short")))
+            content = await parts.build(asking(request_id="msg_2", **PROMPT, later=called("short", words_of(2_500))))
+        assert history(content) == history(plain) != []
+        results = [item["content"] for item in content["messages"] if item["role"] == "tool"]
+        assert results[0] == "short"
+        assert results[1].startswith("(left out: a result of ")
         assert content["context"]["tokens"]["used"] <= 2_000
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from nexus.services.context.assembled import put_together
 from nexus.services.context.blocks import Block
-from nexus.services.context.layouts import DialogueInput, assemble_dialogue, fit_dialogue
+from nexus.services.context.fitting import fit_dialogue
+from nexus.services.context.layouts import DialogueInput, assemble_dialogue
 from nexus.services.context.prompts import PromptManager
 from nexus.services.context.tokens import Measure
 from tests.nexus.support.fake_counter import FakeCounter

@@ -28,8 +28,8 @@ OLD_OVERVIEW: Final = (
     "update_working_memory(content, base_revision=3)."
 )
 EARLIER_TALK: Final = (
-    "When the step at hand is done, put earlier talk where it can be read again: "
-    'compact_history(target="conversation", strategy="archive", keep_recent=20).'
+    "When the step at hand is done, put what is settled where it can be read again: "
+    'compact_history(target="all", strategy="archive", keep_recent=20).'
 )
 METAS: Final = st.builds(
     Meta,
@@ -78,7 +78,7 @@ def test_what_it_says() -> None:
     assert (block.tag, block.role) == ("CONTEXT_META", "system")
     assert block.text.split("\n") == [
         "[CONTEXT_META]",
-        "tokens_used: 18234",
+        "tokens_used: 18235",
         "tokens_limit: 32000",
         "tokens_percent: 56.9",
         "band: medium",
@@ -219,7 +219,7 @@ def test_when_the_overview_is_asked_for() -> None:
 def test_an_emergency_that_cannot_be_helped() -> None:
     """It says so, rather than give an order again that cannot be followed."""
     meta = Meta(32_000, has_tools=True, is_template=False, compactable=False)
-    assert advised(meta, Band.EMERGENCY).startswith("Nothing is left to compact, so do not try")
+    assert advised(meta, Band.EMERGENCY).startswith("Little would be gained by compacting: ")
 
 
 def test_from_when_on_it_is_done() -> None:

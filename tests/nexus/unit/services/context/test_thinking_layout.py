@@ -13,8 +13,9 @@ import pytest
 from nexus.core.turns import LEVELS, Level, ThinkingRound
 from nexus.services.context.assembled import Assembled
 from nexus.services.context.escape import canonical, unescape
+from nexus.services.context.fitting import fit_thinking
 from nexus.services.context.formats import convert
-from nexus.services.context.layouts import ThinkingInput, assemble_thinking, fit_thinking
+from nexus.services.context.layouts import ThinkingInput, assemble_thinking
 from nexus.services.context.remembered import Remembered, read_turns
 from nexus.services.context.thinking import THINKING_INSTRUCTION
 from nexus.services.context.tokens import Measure
