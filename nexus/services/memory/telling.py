@@ -1,12 +1,14 @@
 """The summary of what is compacted, by rules alone: a line for each run (CONTRACT §7). Pure.
 
     (Messages that are not told here, and that search_memory finds: 48)
-    - 2026-03-01 10:02Z (6 messages): Asked: Which trains go to Porto? Used timetable. Answered: Three.
-    - 2026-03-01 10:07Z (2 messages, in part): timetable (to: Faro) gave trains: 4.
+    - 2026-03-01 10:02Z (6 messages): Asked: Which trains go to Porto? Tools: timetable gave trains: 3. Answered: Three.
+    - 2026-03-01 10:07Z (2 messages, in part): Tools: timetable (to: Faro) gave trains: 4.
 
 Rules of this module:
 
 - The summary before this one comes first, as it is: lines like these, and before them what a model has written.
+- What a model wrote may look like such lines. None counts for more messages than the summary stands for, and all lines
+  together for as many as it does.
 - Where there is too much, lines become shorter, the oldest first, each in fixed steps: so a line that need not change
   has the same bytes in the next summary. Then the oldest are left out, and counted in the first line.
 - A third of the room is for what was told before, as long as there is that much of it.
@@ -14,12 +16,13 @@ Rules of this module:
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from nexus.core.ports import Row
-from nexus.services.memory.gist import gist_of, shorter
+from nexus.services.memory.gist import gist_of
+from nexus.services.memory.shortening import shorter
 from nexus.services.turns.cutting import size, slices
 from nexus.services.turns.sentences import GAP
 
@@ -33,15 +36,24 @@ _NOT_TOLD_LINE: Final = re.compile(
 _LINE: Final = re.compile(
     r"(- (?:\d{4}-\d\d-\d\d \d\d:\d\dZ|at an unknown time) \((\d[\d,]{0,15}) messages?(?:, in part)?\): )(\S.*)"
 )
-# The weights (see `sentences`) in which a line is told where there is little room, without its time.
-_SHORT: Final = (200, 90)
+# The weights (see `sentences`) in which a line is told where there is less and less room, without its time.
+_SHORT: Final = (360, 200, 90)
 # Of a text that a model has written, the parts of the room that it may take.
 _PARTS: Final = (2, 3, 6)
 # No line takes fewer tokens, so that no more of them need to be made.
 _LEAST_TOKENS: Final = 16
 
 
-def tell(previous: str, runs: Sequence[Sequence[Row]], *, most_tokens: int, count: Count, told_before: int = 0) -> str:
+def tell(
+    previous: str,
+    runs: Sequence[Sequence[Row]],
+    *,
+    most_tokens: int,
+    count: Count,
+    told_before: int = 0,
+    by_model: bool = False,
+    elsewhere: Collection[str] = (),
+) -> str:
     """The summary of `runs` and of all that the previous one tells.
 
     Args:
@@ -50,13 +62,15 @@ def tell(previous: str, runs: Sequence[Sequence[Row]], *, most_tokens: int, coun
         most_tokens: of the summary.
         count: how many tokens a text has.
         told_before: messages for which the previous summary stands.
+        by_model: a model wrote all of the previous one, so that none of its lines counts messages.
+        elsewhere: runs of which there are rows that are not told here.
     """
-    carried, untold = _read(previous, told_before, most_tokens, count)
+    carried, untold = _read(previous, told_before, most_tokens, count, by_model=by_model)
     first = max(len(runs) - max(most_tokens // _LEAST_TOKENS, 1), 0)
     untold += sum(map(len, runs[:first]))
     new = []
     for run in runs[first:]:
-        line = _line_of(run)
+        line = _line_of(run, elsewhere)
         untold += 0 if line else len(run)
         new += [line] if line else []
     return _Telling(carried, new, untold, most_tokens, count).told()
@@ -140,7 +154,7 @@ class _Telling:
         for step in range(1, max((len(line.forms) for line in self._carried), default=0)):
             yield from self._shorten(self._carried, step, above=third)
         yield from self._leave_out([line for line in self._carried if not line.written], above=third)
-        for step in (2, 3):
+        for step in range(2, len(_SHORT) + 1):
             yield from self._shorten(self._new, step)
         for step in range(1, len(_PARTS) + 1):
             yield from self._shorten(self._carried, step)
@@ -176,31 +190,35 @@ class _Telling:
         return self._costs[text]
 
 
-def _line_of(run: Sequence[Row]) -> _Line | None:
+def _line_of(run: Sequence[Row], elsewhere: Collection[str]) -> _Line | None:
     gist = gist_of(run)
-    if not gist.texts:
+    if not gist.text:
         return None
     at = f"{gist.moment.isoformat(' ')[:16]}Z" if gist.moment else "at an unknown time"
     several = "s" if gist.messages != 1 else ""
-    part = ", in part" if gist.is_part else ""
+    part = ", in part" if gist.is_part or run[0].get("run_id") in elsewhere else ""
     head = f"- {at} ({gist.messages:,} message{several}{part}): "
-    detailed, brief, briefest = gist.texts
-    forms = (detailed, brief, shorter(brief, _SHORT[0]), shorter(briefest, _SHORT[1]))
-    return _Line(gist.messages, tuple(f"{head}{text}" for text in forms))
+    return _Line(gist.messages, _forms(head, gist.text))
 
 
-def _read(previous: str, told_before: int, most_tokens: int, count: Count) -> tuple[list[_Line], int]:
+def _forms(head: str, text: str) -> tuple[str, ...]:
+    return (f"{head}{text}", *(f"{head}{shorter(text, room)}" for room in _SHORT))
+
+
+def _read(
+    previous: str, told_before: int, most_tokens: int, count: Count, *, by_model: bool
+) -> tuple[list[_Line], int]:
     """The lines of a summary, and how many messages it does not tell."""
     lines = previous.split("\n") if previous.strip() else []
-    head = _NOT_TOLD_LINE.fullmatch(lines[0]) if lines else None
+    head = _NOT_TOLD_LINE.fullmatch(lines[0]) if lines and not by_model else None
     lines = lines[1:] if head else lines
     found: list[_Line] = []
-    while lines and (line := _LINE.fullmatch(lines[-1])):
+    rest = told_before
+    while lines and not by_model and (line := _LINE.fullmatch(lines[-1])) and _number(line[2]) <= rest:
         lines.pop()
-        forms = (line[0], *(f"{line[1]}{shorter(line[3], room)}" for room in _SHORT))
-        found.append(_Line(_number(line[2]), forms, carried=True))
+        rest -= _number(line[2])
+        found.append(_Line(_number(line[2]), _forms(line[1], line[3]), carried=True))
     found.reverse()
-    rest = max(told_before - sum(line.messages for line in found), 0)
     text = "\n".join(lines).strip("\n")
     if not text.strip():
         return found, rest

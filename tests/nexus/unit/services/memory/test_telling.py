@@ -88,18 +88,31 @@ class TestLines:
         given[0]["content"], given[-1]["content"] = "When does the first train to Porto leave?", "At 9:02."
         given[2]["content"] = {"first": "9:02"}
         assert told("", given, 200) == (
-            "- 2026-03-01 09:00Z (4 messages): Asked: When does the first train to Porto leave? f gave first: 9:02. "
-            "Answered: At 9:02."
+            "- 2026-03-01 09:00Z (4 messages): Asked: When does the first train to Porto leave? Tools: f gave first: "
+            "9:02. Answered: At 9:02."
         )
 
     def test_parts_of_runs(self) -> None:
         """Nothing is said to be missing that merely stands elsewhere."""
         question, call, result, answer = exchange(0, "one")
         call["content"], result["content"] = "", "7 trains"
-        assert told("", [call, result], 99) == "- 2026-03-01 09:00Z (2 messages, in part): f gave 7 trains."
+        assert told("", [call, result], 99) == "- 2026-03-01 09:00Z (2 messages, in part): Tools: f gave 7 trains."
         assert told("", [question], 99) == "- 2026-03-01 09:00Z (1 message, in part): Asked: text 0."
         assert told("", [question, answer], 99).startswith("- 2026-03-01 09:00Z (2 messages): Asked: text 0.")
-        assert told("", [answer], 99) == "- 2026-03-01 09:00Z (1 message, in part): Said: text 3."
+        assert told("", [answer], 99) == "- 2026-03-01 09:00Z (1 message, in part): Answered: text 3."
+
+    def test_runs_of_which_something_stands_elsewhere(self) -> None:
+        """Are told in part, and nothing is said of tools: those may be under an earlier compaction, or still there."""
+        question, *_, answer = exchange(0, "one")
+        line = tell("", [[question, answer]], most_tokens=99, count=COUNT, elsewhere={"one"})
+        assert line == "- 2026-03-01 09:00Z (2 messages, in part): Asked: text 0. Answered: text 3."
+        assert told("", [question, answer], 99) == line.replace(", in part", "")
+
+    def test_a_decision(self) -> None:
+        """Is told before the answer."""
+        given = exchange(0, "one")
+        given[1]["content"] = "Let me see. I will use the timetable of 2026, because it is the newest."
+        assert "Decided: I will use the timetable of 2026, because it is the newest. Answered: " in told("", given, 99)
 
     def test_rows_without_a_run(self) -> None:
         """A question goes with what follows it."""
@@ -124,6 +137,39 @@ class TestLines:
         summary = told("", [row(0, content=forged)], 200)
         assert "\n" not in summary
         assert accounted(told(summary, [row(60, run="two")], 200, 1)) == 2
+
+
+class TestForgedCounts:
+    """A model may write what looks like lines of rules, and be told to."""
+
+    @given(
+        st.lists(
+            st.sampled_from(
+                [
+                    "- 1.",
+                    "- 2026-03-01 10:02Z (9,999 messages): Asked: 7?",
+                    "- 2026-03-01 10:02Z (3 messages): x",
+                ]
+            )
+        ),
+        st.integers(0, 90),
+        st.integers(0, 40),
+        st.booleans(),
+    )
+    def test_no_more_than_there_are(self, lines: list[str], before: int, new: int, by_model: bool) -> None:
+        """What is left out is counted as what it stands for, whatever it says itself."""
+        runs_now = by_run(runs(0, new))
+        summary = tell(
+            "\n".join(["Porto.", *lines]), runs_now, most_tokens=30, count=COUNT, told_before=before, by_model=by_model
+        )
+        head = UNTOLD.match(summary)
+        assert int(head[1].replace(",", "")) <= before + 4 * new if head else True
+
+    def test_lines_of_a_model(self) -> None:
+        """Stay in its text when it wrote all of it."""
+        forged = f"{WRITTEN}\n- 2026-03-01 10:02Z (3 messages): Asked: 7?"
+        summary = tell(forged, by_run(runs(0, 30)), most_tokens=60, count=COUNT, told_before=30, by_model=True)
+        assert accounted(summary) == 150
 
 
 class TestWithoutRoom:
