@@ -1,6 +1,6 @@
 """How recorded messages are read from MongoDB (CONTRACT §2)."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from nexus.adapters.mongo_calls import Calls, completed
@@ -17,7 +17,7 @@ from nexus.adapters.mongo_schema import (
     origin_of,
     seen_by,
 )
-from nexus.adapters.mongo_search import search_rows
+from nexus.adapters.mongo_search import Searched, search_rows
 from nexus.adapters.mongo_tail import MongoTail
 from nexus.core.ports import Row, RunOrigin
 from nexus.core.working_memory import Tail
@@ -96,9 +96,19 @@ class MongoReads:
         return await self._rows.of_ids(owner_key, row_ids)
 
     @completed
-    async def search_messages(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
-        """Up to `limit` rows of a session whose content has `text` in it, newest first."""
-        return await search_rows(self._rows, of_session(owner_key, session_id), text, limit=limit)
+    async def search_messages(
+        self,
+        owner_key: str,
+        session_id: str,
+        text: str,
+        *,
+        limit: int,
+        without_tools: Collection[str] = (),
+        without_run: str | None = None,
+    ) -> list[Row]:
+        """Up to `limit` rows of a session that have `text` in them, newest first."""
+        searched = Searched(of_session(owner_key, session_id), text, tuple(without_tools), without_run)
+        return await search_rows(self._rows, searched, limit=limit)
 
     @completed
     async def run_messages(self, owner_key: str, run_id: str, *, limit: int, skip: int = 0) -> list[Row]:

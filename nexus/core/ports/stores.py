@@ -1,6 +1,6 @@
 """The document store: what is recorded, and everything else that is kept (CONTRACT §2)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
@@ -10,7 +10,7 @@ from nexus.core.ports.rows import Row
 from nexus.core.ports.turns import TurnStore
 from nexus.core.working_memory import Tail
 
-# Rows whose contents are objects or lists, which are compared one by one, that a search looks at.
+# Rows whose contents or arguments are compared one by one, since the server has no pattern for them, in a search.
 STRUCTURED_SEARCHED: Final = 2_000
 
 
@@ -112,12 +112,31 @@ class MessageStore(Protocol):
         """The rows with these `_id`s, as texts, whole and in any order. Those that are not there are left out."""
         ...
 
-    async def search_messages(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
-        """Up to `limit` rows of a session whose content has `text` in it, whatever the case, newest first.
+    async def search_messages(
+        self,
+        owner_key: str,
+        session_id: str,
+        text: str,
+        *,
+        limit: int,
+        without_tools: Collection[str] = (),
+        without_run: str | None = None,
+    ) -> list[Row]:
+        """Up to `limit` rows of a session that have `text` in them, whatever the case, newest first.
 
-        `text` is taken literally; one of more than `LONGEST_QUERY` characters is rejected. What is internal to a
-        sub-agent is left out. An object or a list is searched as the text that a context shows of it, in the newest
-        `STRUCTURED_SEARCHED` rows with such contents.
+        Looked at are contents and, of each call, its name and its arguments as they are written. `text` is taken
+        literally; one of more than `LONGEST_QUERY` characters is rejected. What is internal to a sub-agent is left out.
+        What cannot be compared as it is stored is, as the text that a context shows of it or a tool is given, in the
+        newest `STRUCTURED_SEARCHED` rows with such: contents that are objects or lists, and arguments that are, or that
+        have an escape in them.
+
+        Args:
+            owner_key: whose.
+            session_id: of which session.
+            text: the phrase.
+            limit: rows at most.
+            without_tools: names of tools whose results and calls are no find.
+            without_run: a run whose rows are none.
         """
         ...
 

@@ -1,5 +1,6 @@
 """What `nexus.core.ports.MessageStore` promises of tails, of rows by their `_id`s and of searching them."""
 
+import json
 from typing import Any
 from uuid import UUID
 
@@ -255,6 +256,52 @@ async def test_structured_contents_are_searched(place: Place) -> None:
         assert ids(await store.search_messages("o", "s", "needle", limit=1)) == ["m4"]
         assert ids(await store.search_messages("o", "s", "针", limit=5)) == ["m0"]
         assert ids(await store.search_messages("o", "s", '"HAY":[1,', limit=5)) == ["m5"]
+
+
+async def test_what_is_no_find(place: Place) -> None:
+    """Results and calls of tools that are left out, and rows of such a run, stand before nothing."""
+    asked = [{"id": "c", "type": "function", "function": {"name": "search", "arguments": '{"q":"needle"}'}}]
+    flat = [{"id": "c", "name": "search", "arguments": {"q": "needle"}}]
+    hiding = [
+        *(row(100 + number, content="needle", metadata={"tool_name": "search"}) for number in range(50)),
+        *(row(200 + number, content="", metadata={"tool_calls": calls}) for number, calls in enumerate((asked, flat))),
+        *(row(300 + number, content="needle", run_id="mine") for number in range(50)),
+    ]
+    place.plant("messages", [row(1, content="needle"), row(2, content=["needle"]), *hiding])
+    async with place.open() as store:
+        found = await store.search_messages(
+            "o", "s", "needle", limit=3, without_tools=["read", "search"], without_run="mine"
+        )
+        assert ids(found) == ["m2", "m1"]
+        of_mine = await store.search_messages("o", "s", "needle", limit=99, without_tools={"search"})
+        assert len(of_mine) == 52
+        assert len(await store.search_messages("o", "s", "needle", limit=999)) == 104
+
+
+@pytest.mark.parametrize("nested", [True, False])
+@pytest.mark.parametrize("written", [json.dumps, json.loads])
+async def test_calls_are_searched(place: Place, written: Any, *, nested: bool) -> None:
+    """Names and arguments, flat or nested, as text or as an object, and what is escaped in them as it is meant."""
+    text = '{"path":"/srv/zebra.txt","city":"\\u00c9vora \\"x\\"","lines":["one\\ntwo"],"n":4711}'
+    arguments = text if written is json.dumps else json.loads(text)
+    function = {"name": "Look_up", "arguments": arguments}
+    call = {"id": "c", "function": function} if nested else {"id": "c", **function}
+    strange: list[Any] = ["zebra", [7, "zebra", None], {"name": "zebra"}, [{"name": 7, "arguments": 7}], [{}], None]
+    broken = [{"name": "broken", "arguments": '{"path": "/srv/gnu'}]
+    place.plant(
+        "messages",
+        [
+            row(1, content=None, metadata={"tool_calls": [{"name": "f", "arguments": "{}"}, call]}),
+            row(2, metadata={"tool_calls": broken}),
+            row(3, metadata={"tool_calls": [call], **INTERNAL}),
+            *(row(10 + number, metadata={"tool_calls": calls}) for number, calls in enumerate(strange)),
+        ],
+    )
+    async with place.open() as store:
+        for query in ("zebra", "/SRV/z", "look_", "ÉVORA", 'a "x"', "one\ntwo", "4711", '{"path":"/srv/z'):
+            assert ids(await store.search_messages("o", "s", query, limit=9)) == ["m1"], query
+        assert ids(await store.search_messages("o", "s", "/srv/gnu", limit=9)) == ["m2"]
+        assert await store.search_messages("o", "s", "z.bra", limit=9) == []
 
 
 @given(st.one_of(st.integers(-(2**63), 2**63 - 1), st.text(), st.binary(), st.uuids(), st.booleans(), st.none()))

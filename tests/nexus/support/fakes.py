@@ -1,6 +1,6 @@
 """A document store in memory, for tests of what stands on it. The store's contract suite runs on it too."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,7 +14,8 @@ from nexus.core.ports import Row, RunOrigin
 from nexus.core.ports.memory import LONGEST_QUERY
 from nexus.core.working_memory import Tail, is_object_id
 from nexus.services.context.clock import parse_moment
-from tests.nexus.support.fake_memory import FakeMemoryStore, holds
+from nexus.services.memory.phrases import place_of, texts_of, tool_of
+from tests.nexus.support.fake_memory import FakeMemoryStore
 from tests.nexus.support.fake_turns import FakeTurns
 from tests.nexus.support.stored import stored
 
@@ -137,14 +138,27 @@ class FakeStore:
         wanted = frozenset(row_ids)
         return [dict(row) for row in self._of(owner_key) if row["_id"] in wanted]
 
-    async def search_messages(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
-        """Up to `limit` rows of a session whose content has `text` in it, newest first."""
+    async def search_messages(
+        self,
+        owner_key: str,
+        session_id: str,
+        text: str,
+        *,
+        limit: int,
+        without_tools: Collection[str] = (),
+        without_run: str | None = None,
+    ) -> list[Row]:
+        """Up to `limit` rows of a session that have `text` in them, newest first."""
         self._ask("search_messages")
         if len(text) > LONGEST_QUERY:
             raise StoreRejectedError(f"no text of more than {LONGEST_QUERY} characters can be searched for")
         stored({"text": text})
         of_session = [row for row in self._of(owner_key) if row.get("session_id") == session_id]
-        found = [row for row in of_session if not _is_internal(row) and holds(row.get("content"), text)]
+        own = [row for row in of_session if tool_of(row) not in without_tools and not _is_internal(row)]
+        others = [row for row in own if without_run is None or row.get("run_id") != without_run]
+        found = [
+            row for row in others if any(place_of(each, text) is not None for _, each in texts_of(row, without_tools))
+        ]
         return [dict(row) for row in found[:limit]]
 
     async def run_messages(self, owner_key: str, run_id: str, *, limit: int, skip: int = 0) -> list[Row]:
