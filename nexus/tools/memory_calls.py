@@ -15,8 +15,11 @@ from nexus.core.working_memory import STRATEGIES, TARGETS, Strategy, Target
 from nexus.tools.detail_names import is_reserved, read_name
 from nexus.tools.memory_tools import (
     COMPACT_HISTORY,
+    DEFAULT_CHARACTERS,
     DEFAULT_KEEP_RECENT,
+    FEWEST_CHARACTERS,
     MEMORY_TOOLS,
+    MOST_CHARACTERS,
     MOST_KEPT,
     READ_MEMORY_DETAIL,
     SEARCH_MEMORY,
@@ -60,10 +63,11 @@ class WriteDetail:
 
 @dataclass(frozen=True, slots=True)
 class ReadDetail:
-    """The detail of that name is wanted, from that character on."""
+    """The detail of that name is wanted, from that character on, at most so many."""
 
     name: str
-    from_character: int
+    from_character: int = 0
+    characters: int = DEFAULT_CHARACTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +144,11 @@ def _write_memory_detail(arguments: Mapping[str, Any], limits: MemoryLimits) -> 
 
 
 def _read_memory_detail(arguments: Mapping[str, Any], _limits: MemoryLimits) -> ReadDetail:
-    return ReadDetail(read_name(arguments.get("name")), _whole_number(arguments, "from_character", _LARGEST, 0))
+    return ReadDetail(
+        read_name(arguments.get("name")),
+        _whole_number(arguments, "from_character", _LARGEST, 0),
+        _whole_number(arguments, "characters", MOST_CHARACTERS, DEFAULT_CHARACTERS, least=FEWEST_CHARACTERS),
+    )
 
 
 def _search_memory(arguments: Mapping[str, Any], _limits: MemoryLimits) -> SearchMemory:
@@ -181,11 +189,13 @@ def _word(arguments: Mapping[str, Any], where: str, allowed: tuple[_Word, ...]) 
     return word
 
 
-def _whole_number(arguments: Mapping[str, Any], where: str, most: int, default: int | None = None) -> int:
+def _whole_number(
+    arguments: Mapping[str, Any], where: str, most: int, default: int | None = None, *, least: int = 0
+) -> int:
     given = arguments.get(where, default)
     whole = int(given) if isinstance(given, float) and given.is_integer() else given
-    if not isinstance(whole, int) or isinstance(whole, bool) or not 0 <= whole <= most:
-        raise ValueError(f"{where}: {_shown(given)} is not allowed; a whole number from 0 to {most} is")
+    if not isinstance(whole, int) or isinstance(whole, bool) or not least <= whole <= most:
+        raise ValueError(f"{where}: {_shown(given)} is not allowed; a whole number from {least} to {most} is")
     return whole
 
 
@@ -205,6 +215,6 @@ _READERS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any],
     COMPACT_HISTORY: (("target", "strategy", "keep_recent"), _compact_history),
     UPDATE_WORKING_MEMORY: (("content", "base_revision"), _update_working_memory),
     WRITE_MEMORY_DETAIL: (("name", "content"), _write_memory_detail),
-    READ_MEMORY_DETAIL: (("name", "from_character"), _read_memory_detail),
+    READ_MEMORY_DETAIL: (("name", "from_character", "characters"), _read_memory_detail),
     SEARCH_MEMORY: (("query",), _search_memory),
 }

@@ -24,6 +24,9 @@ MEMORY_TOOLS: Final = READING_TOOLS | {COMPACT_HISTORY, UPDATE_WORKING_MEMORY, W
 DEFAULT_KEEP_RECENT: Final = 5
 MOST_KEPT: Final = 1_000
 NAME_CHARS: Final = 64
+# Of a detail at once: what a small window has room for several times.
+DEFAULT_CHARACTERS: Final = 8_000
+FEWEST_CHARACTERS, MOST_CHARACTERS = 1_000, 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,15 @@ def _read_memory_detail() -> dict[str, Any]:
                 "type": "integer",
                 "minimum": 0,
                 "default": 0,
-                "description": "Where to begin. The answer to a long detail says where it goes on.",
+                "description": "Where to begin. The answer to a long detail says where it goes on, and search_memory "
+                "at which character of a detail a phrase stands.",
+            },
+            "characters": {
+                "type": "integer",
+                "minimum": FEWEST_CHARACTERS,
+                "maximum": MOST_CHARACTERS,
+                "default": DEFAULT_CHARACTERS,
+                "description": "How much of it to show at once, at most. More takes more of the window.",
             },
         },
         ("name",),

@@ -18,10 +18,12 @@ from nexus.services.memory.kept import Caller, document_of, read_all
 from nexus.services.memory.overviews import MOST_ATTEMPTS, contending
 from nexus.services.turns.documents import to_milliseconds
 from nexus.tools.memory_calls import ReadDetail, WriteDetail
+from nexus.tools.memory_tools import DEFAULT_CHARACTERS
 
 MOST_NOTES: Final = 500
-# What is shown of a detail at once.
-PAGE_BYTES: Final = 65_536
+# What is shown of a detail at once, in UTF-8: where nobody says how much, and at most for each character asked for.
+_PAGE_BYTES: Final = 16_384
+_MOST_PAGE_BYTES: Final = 65_536
 
 # Versions may be large, and somebody who asks again asks soon.
 _LOOKED_BACK: Final = 5
@@ -70,12 +72,12 @@ async def read_detail(store: MemoryStore, caller: Caller, call: ReadDetail) -> s
     text = detail.content[call.from_character :]
     if call.from_character and not text:
         raise CallRefusedError(f"from_character: the detail has {len(detail.content)} characters")
-    shown = _page(text)
+    shown = _page(text, call.characters)
     end = call.from_character + len(shown)
     head = f"{detail.name} ({detail.kind}, version {detail.version}, {detail.updated_at:%Y-%m-%d %H:%M} UTC"
     if len(shown) < len(detail.content):
         head += f", characters {call.from_character} to {end} of {len(detail.content)}"
-        head += f"; it goes on from_character {end}" if end < len(detail.content) else ""
+        head += f"; it goes on with from_character {end}" if end < len(detail.content) else "; this is the end"
     return f"{head})\n\n{shown}"
 
 
@@ -128,11 +130,12 @@ def _listed(known: list[Detail]) -> str:
     return f"there are: {names}" + (f", and {others} older ones" if others else "")
 
 
-def _page(text: str) -> str:
+def _page(text: str, characters: int) -> str:
     """As much of the text as is shown at once: up to the end of a line, if that is half of it or more."""
-    encoded = text.encode("utf-8", "replace")
-    if len(encoded) <= PAGE_BYTES:
+    most_bytes = _PAGE_BYTES if characters <= DEFAULT_CHARACTERS else _MOST_PAGE_BYTES
+    encoded = text[:characters].encode("utf-8", "replace")
+    page = encoded[:most_bytes].decode("utf-8", "ignore")
+    if len(page) == len(text):
         return text
-    page = encoded[:PAGE_BYTES].decode("utf-8", "ignore")
     line = page.rfind("\n") + 1
     return page[:line] if line * 2 >= len(page) else page

@@ -366,23 +366,27 @@ class TestDetails:
         kept.overtaken = [archive("Plan", "theirs", kind="note", compaction=None)]
         assert (await write(memory_on(store), "Plan", "mine")).text == "Plan is kept as version 2, 4 bytes."
 
-    @pytest.mark.parametrize("line", ["字" * 40 + "\n", "字" * 100_000])
-    async def test_a_long_one(self, line: str) -> None:
-        """What is above 64 KiB comes in parts that are the whole together, cut at lines where there are some."""
-        content = line * (200_000 // len(line))
+    @pytest.mark.parametrize("line", ["字" * 40 + "\n", "字" * 100_000, "x" * 70 + "\n", "🙂"])
+    @pytest.mark.parametrize(
+        ("asked", "chars", "size"),
+        [({}, 8_000, 16_384), ({"characters": 1_000}, 1_000, 16_384), ({"characters": 65_536}, 65_536, 65_536)],
+    )
+    async def test_a_long_one(self, line: str, asked: dict[str, int], chars: int, size: int) -> None:
+        """It comes in parts that fit into a window and are the whole together, cut at lines where there are some."""
+        content = line * (100_000 // len(line))
         store = FakeStore()
         store.plant("memory_details", [archive("long", content)])
         memory, shown, begin = memory_on(store), "", 0
         while True:
-            head, _, part = (await read(memory, "long", from_character=begin)).text.partition("\n\n")
-            assert part
-            assert len(part.encode()) <= 65_536
+            head, _, part = (await read(memory, "long", from_character=begin, **asked)).text.partition("\n\n")
+            assert 0 < len(part) <= chars
+            assert len(part.encode()) <= size
             shown += part
             begin = len(shown)
-            if f"it goes on from_character {begin})" not in head:
+            if f"it goes on with from_character {begin})" not in head:
                 break
         assert shown == content
-        assert head.endswith(f"to {len(content)} of {len(content)})")
+        assert head.endswith(f"to {len(content)} of {len(content)}; this is the end)")
         refused = await read(memory, "long", from_character=len(content))
         assert refused == Outcome(f"from_character: the detail has {len(content)} characters", done=False)
 

@@ -40,7 +40,8 @@ KEYS = st.sampled_from(["target", "strategy", "keep_recent", "content", "base_re
         ("update_working_memory", {"content": "a", "base_revision": 0}, UpdateOverview("a", 0)),
         ("write_memory_detail", {"name": "a b", "content": "字\n"}, WriteDetail("a b", "字\n")),
         ("read_memory_detail", {"name": "compaction-0001"}, ReadDetail("compaction-0001", 0)),
-        ("read_memory_detail", {"name": "a", "from_character": 7}, ReadDetail("a", 7)),
+        ("read_memory_detail", {"name": "a", "from_character": 7}, ReadDetail("a", 7, 8_000)),
+        ("read_memory_detail", {"name": "a", "characters": 65_536}, ReadDetail("a", 0, 65_536)),
         ("search_memory", {"query": "  Porto "}, SearchMemory("Porto")),
         ("search_memory", {"query": "🙂" * LONGEST_QUERY}, SearchMemory("🙂" * LONGEST_QUERY)),
     ],
@@ -96,6 +97,11 @@ def test_good_calls(name: str, args: dict[str, Any], call: object) -> None:
             "write_memory_detail",
             {"name": "Compaction-0007", "content": "a"},
             "name: 'Compaction-0007' is one that archives have, which nobody writes to; take another name",
+        ),
+        (
+            "read_memory_detail",
+            {"name": "a", "characters": 999},
+            "characters: 999 is not allowed; a whole number from 1000 to 65536 is",
         ),
         ("search_memory", {"query": "   "}, "query: is empty; a text with something in it is needed"),
         (
