@@ -2,25 +2,27 @@ r"""Messages word for word, as details of the working memory (CONTRACT §7). Pur
 
     # Messages of compaction 7, part 1 of 2
 
-    ## 1. AI, 2026-03-01 10:02:11 UTC
-
-    {"message": 1, "role": "AI", "id": "msg_1", "run_id": "run_1", "at": "2026-03-01T10:02:11+00:00", "chars": 13}
-    ```
+    ## 1. AI, 2026-03-01 10:02:11.250Z {"id": "msg_1", "run": "run_1", "chars": 14}
     Let me look...
-    ```
 
-    {"message": 1, "call": 1, "id": "call_1", "tool": "timetable", "chars": 14}
-    ```
+    ## 1. call 1 {"id": "call_1", "tool": "timetable", "chars": 15}
     {"to": "Porto"}
+
+    ## 2. TOOL, 2026-03-01 10:02:12Z {"id": "msg_2", "call": "call_1", "status": "success", "chars": 22}
+    ```
+    9:02 Porto
+    10:02 Porto
     ```
 
 Rules of this module:
 
-- Each text stands unchanged and in one piece behind a line of JSON that says how many characters it has. So it can be
-  found and read back whatever it holds; headings and fences are for people, and are longer than those in the text.
-- A message stays in one part if it fits into one. A text that does not goes on in the next: `"goes_on": true`.
+- Each text stands unchanged and in one piece behind a line that says how many characters it has. So it can be found and
+  read back whatever it holds. One of several lines, or that might look like a heading, stands between fences, which are
+  longer than those in it. Where nothing was said, there is no text.
+- A message stays in one part if it fits into one. A text that does not goes on in the next, behind a line that says so.
 - A content that is no text stands as JSON (`"form": "json"`), and so do the arguments of a call that are none. Of a
-  result `tool`, `call_id` and `status` are told as they were recorded.
+  result `tool`, `call` and `status` are told as they were recorded. The run is told where it is another than before,
+  and the role in JSON where it is none of the usual ones.
 - Half a surrogate pair takes one character, and still does when a store has put another in its place.
 """
 
@@ -28,6 +30,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC
 from typing import Any, Final
 
 from nexus.core.ports import Row
@@ -37,17 +40,15 @@ from nexus.services.turns.sentences import beginning, weight
 
 # Of an id, a role or a name; longer ones are nobody's.
 _MOST_NAME: Final = 256
-_MOST_TITLE: Final = 16
 _LONGEST_FENCE: Final = 16
 _FENCES = re.compile("`{3,}")
 # What of a result is told, and what it is called where it is recorded.
-_ABOUT: Final = {"tool": "tool_name", "call_id": "call_id", "status": "status"}
-_NAMES: Final = ("role", "id", "run_id", *_ABOUT)
-# What says to which text a section belongs.
-_PLACE: Final = ("message", "call")
+_ABOUT: Final = {"tool": "tool_name", "call": "call_id", "status": "status"}
+_NAMES: Final = ("role", "id", "run", *_ABOUT)
+_ROLES: Final = ("HUMAN", "AI", "TOOL", "SYSTEM")
 # Of a part, what is for its title and for the fences around a text.
 _TITLE_BYTES: Final = 128
-_FENCE_BYTES: Final = 2 * _LONGEST_FENCE + 8
+_FENCE_BYTES: Final = 2 * _LONGEST_FENCE + 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +61,37 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """A text and what is said of it; only the first of a message has a heading."""
+    """A text and what is said of it.
 
+    Attributes:
+        place: to what it belongs: the number of the message, and of the call.
+        heading: what else stands before the facts.
+    """
+
+    place: str
+    heading: str
     facts: Mapping[str, Any]
     text: str
-    heading: str = ""
 
     def rendered(self) -> str:
         """As it stands in a part."""
+        facts = {**self.facts, "chars": len(self.text)} if self.text else self.facts
+        head = f"## {self.place}{self.heading} {_json(facts)}\n"
+        if not self.text:
+            return head
+        if self.text.splitlines() == [self.text] and not self.text.startswith(("#", "`")):
+            return f"{head}{self.text}\n"
         longest = max((len(found) for found in _FENCES.findall(self.text)), default=2)
         fence = "`" * min(longest + 1, _LONGEST_FENCE)
-        head = f"## {self.heading}\n\n" if self.heading else ""
-        return f"{head}{_json({**self.facts, 'chars': len(self.text)})}\n{fence}\n{self.text}\n{fence}\n"
+        return f"{head}{fence}\n{self.text}\n{fence}\n"
 
     def shell(self) -> int:
         """How many bytes stand around the text, at most."""
-        return weight(replace(self, text="").rendered()) + _FENCE_BYTES
+        return weight(replace(self, text="-").rendered()) + _FENCE_BYTES
 
     def goes_on(self) -> "_Section":
         """What is said of the rest of the text."""
-        return _Section({name: self.facts[name] for name in _PLACE if name in self.facts} | {"goes_on": True}, "")
+        return _Section(self.place, " goes on", {}, "")
 
 
 class _Pages:
@@ -132,9 +144,11 @@ def archive(rows: Sequence[Row], number: int, *, most_bytes: int, again: int = 1
         most_bytes: 1,024 at least.
         again: which attempt this is, where the names of those before are taken.
     """
-    pages = _Pages(most_bytes)
+    pages, run_id = _Pages(most_bytes), ""
     for index, row in enumerate(rows, start=1):
-        pages.write(_sections(row, index, most_bytes // 4))
+        before, run_id = run_id, _name(row.get("run_id"))
+        told = {} if run_id == before else {"run": run_id}
+        pages.write(_sections(row, index, told, most_bytes // 4))
     name = f"compaction-{number:04}" + (f"-again-{again}" if again > 1 else "")
     return [
         Part(
@@ -145,37 +159,44 @@ def archive(rows: Sequence[Row], number: int, *, most_bytes: int, again: int = 1
     ]
 
 
-def _sections(row: Row, index: int, most_facts: int) -> list[_Section]:
+def _sections(row: Row, index: int, run: Mapping[str, str], most_facts: int) -> list[_Section]:
     metadata = row.get("metadata")
     known = metadata if isinstance(metadata, Mapping) else {}
-    moment, role = parse_moment(row.get("timestamp")), _name(row.get("role"))
-    content = row.get("content")
+    content, role, row_id = row.get("content"), _name(row.get("role")), _name(row.get("id"))
     facts = {
-        "message": index,
-        "role": role,
-        "id": _name(row.get("id")),
-        "run_id": _name(row.get("run_id")),
-        "at": moment.isoformat() if moment else "",
+        **({} if role in _ROLES else {"role": role}),
+        **({"id": row_id} if row_id else {}),
+        **run,
         **{name: _name(known[key]) for name, key in _ABOUT.items() if known.get(key) and role.upper() == "TOOL"},
         **({} if isinstance(content, str) else {"form": "json"}),
     }
-    at = f"{moment.isoformat(' ', 'seconds')[:19]} UTC" if moment else "at an unknown time"
     text = content if isinstance(content, str) else as_json(content)
     calls = known.get("tool_calls")
     given = [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, list | tuple) else []
     sections = [
-        _Section(facts, text, f"{index}. {role if role.isalnum() and len(role) <= _MOST_TITLE else 'UNKNOWN'}, {at}"),
-        *(_call(call, index, place) for place, call in enumerate(given, start=1)),
+        _Section(f"{index}.", f" {role if role in _ROLES else 'UNKNOWN'}, {_at(row)}", facts, text),
+        *(_call(call, f"{index}. call {place}") for place, call in enumerate(given, start=1)),
     ]
     return [replace(section, facts=_within(section.facts, most_facts)) for section in sections]
 
 
-def _call(call: Mapping[str, Any], index: int, place: int) -> _Section:
+def _at(row: Row) -> str:
+    moment = parse_moment(row.get("timestamp"))
+    if moment is None:
+        return "at an unknown time"
+    at = moment.astimezone(UTC).replace(tzinfo=None)
+    # As exactly as it is known, and stores keep milliseconds.
+    return (
+        f"{at.isoformat(' ', 'auto' if at.microsecond % 1_000 else 'milliseconds' if at.microsecond else 'seconds')}Z"
+    )
+
+
+def _call(call: Mapping[str, Any], place: str) -> _Section:
     function = call.get("function")
     source = function if isinstance(function, Mapping) else call
     given = source.get("arguments")
-    facts = {"message": index, "call": place, "id": _name(as_id(call.get("id"))), "tool": _name(source.get("name"))}
-    return _Section(facts, given if isinstance(given, str) else as_json(given))
+    facts = {"id": _name(as_id(call.get("id"))), "tool": _name(source.get("name"))}
+    return _Section(place, "", facts, given if isinstance(given, str) else as_json(given))
 
 
 def _within(facts: Mapping[str, Any], most: int) -> Mapping[str, Any]:

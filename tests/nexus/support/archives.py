@@ -1,11 +1,15 @@
 """Archives read back: the form that `nexus.services.memory.archives` documents (CONTRACT §7)."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
-_ABOUT: Final = ("tool", "call_id", "status")
+_ABOUT: Final = {"tool": "tool", "call": "call_id", "status": "status"}
+_HEADING: Final = re.compile(r"## (\d+)\.(?: call (\d+)| (\w+), ([^{]+?))?( goes on)? (?=\{)")
+_FENCE: Final = "```"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,34 +49,49 @@ def read_archive(contents: Iterable[str]) -> list[Archived]:
     """
     messages: dict[int, Archived] = {}
     for content in contents:
-        for facts, text in _read_sections(content):
-            _take(messages, facts, text)
+        for heading, facts, text in _read_sections(content):
+            _take(messages, heading, facts, text)
     return list(messages.values())
 
 
-def _read_sections(content: str) -> Iterator[tuple[dict[str, Any], str]]:
-    begin = content.find("\n{") + 1
+def _read_sections(content: str) -> Iterator[tuple[re.Match[str], dict[str, Any], str]]:
+    begin = content.find("\n## ") + 1
     while begin:
         end = content.index("\n", begin)
-        facts = json.loads(content[begin:end])
-        text_at = content.index("\n", end + 1) + 1
-        text = content[text_at : text_at + facts["chars"]]
-        if len(text) < facts["chars"]:
+        heading = _HEADING.match(content, begin, end)
+        if not heading:
+            raise ValueError(f"no heading: {content[begin:end]}")
+        facts = json.loads(content[heading.end() : end])
+        at, chars = end + 1, facts.get("chars", 0)
+        if chars and content.startswith(_FENCE, at):
+            at = content.index("\n", at) + 1
+        text = content[at : at + chars]
+        if len(text) < chars:
             raise ValueError("the archive ends within a text")
-        yield facts, text
-        begin = content.find("\n{", text_at + len(text)) + 1
+        yield heading, facts, text
+        begin = content.find("\n## ", at + chars - 1) + 1
 
 
-def _take(messages: dict[int, Archived], facts: Mapping[str, Any], text: str) -> None:
-    message = messages.get(facts["message"])
-    if message is None:
-        about = {name: facts[name] for name in _ABOUT if name in facts}
-        role, row_id, run_id, at = (facts[name] for name in ("role", "id", "run_id", "at"))
-        messages[facts["message"]] = Archived(role, row_id, run_id, at, text, "form" in facts, about)
-    elif "call" not in facts:
+def _take(messages: dict[int, Archived], heading: re.Match[str], facts: Mapping[str, Any], text: str) -> None:
+    number, call, role, at, goes_on = heading.groups()
+    message = messages.get(int(number))
+    if call and message:
+        if goes_on:
+            last = message.calls[-1]
+            message.calls[-1] = Call(last.id, last.name, last.arguments + text)
+        else:
+            message.calls.append(Call(facts["id"], facts["tool"], text))
+    elif goes_on and message:
         message.text += text
-    elif facts.get("goes_on"):
-        last = message.calls[-1]
-        message.calls[-1] = Call(last.id, last.name, last.arguments + text)
     else:
-        message.calls.append(Call(facts["id"], facts["tool"], text))
+        before = next(reversed(messages.values())).run_id if messages else ""
+        about = {name: facts[key] for key, name in _ABOUT.items() if key in facts}
+        messages[int(number)] = Archived(
+            facts.get("role", role),
+            facts.get("id", ""),
+            facts.get("run", before),
+            datetime.fromisoformat(at).isoformat() if at[0].isdigit() else "",
+            text,
+            "form" in facts,
+            about,
+        )
