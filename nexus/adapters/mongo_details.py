@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
+from operator import itemgetter
 from typing import Any, Final
 
 import anyio
@@ -12,14 +13,20 @@ from nexus.adapters.mongo_calls import Calls, completed
 from nexus.adapters.mongo_schema import WORDS, containing, of_session
 from nexus.adapters.mongo_search import check_phrase, inner_word
 from nexus.core.ports import Row
+from nexus.core.working_memory import Detail
 
 _WHOLE: Final = {"_id": 0}
 _HEADER: Final = {**_WHOLE, "content": 0}
+_FIELDS: Final = ("owner_key", "session_id", *(name for name in Detail.model_fields if name != "content"))
 _PLACE: Final = {"name": 1, "version": 1, "updated_at": 1}
 _IN_ORDER: Final = [("name", ASCENDING), ("version", ASCENDING)]
 _NEWEST_FIRST: Final = [("version", DESCENDING)]
 # By the whole of the index, and backwards: so the server goes from name to name and passes over older versions.
-_BACKWARDS: Final = dict.fromkeys(("owner_key", "session_id", "name", "version"), DESCENDING)
+_BACKWARDS: Final = ("owner_key", "session_id", "name", "version")
+_BACKWARDS_OF_KIND: Final = ("owner_key", "session_id", "kind", "name", "version")
+# Several archives may be of one moment.
+_LAST_FIRST: Final = [("updated_at", DESCENDING), ("name", DESCENDING)]
+_NAME: Final = itemgetter("name")
 _DUPLICATE: Final = 11000
 # How long it may take until an index of words is noticed.
 _LOOKED_AGAIN_S: Final = 60
@@ -59,8 +66,22 @@ class MongoDetails:
     @completed
     async def list_details(self, owner_key: str, session_id: str) -> list[Row]:
         """The newest version of each detail, by name, without `content`."""
-        newest = newest_of_each(of_session(owner_key, session_id))
-        return sorted(await self._aggregated(newest), key=lambda detail: detail["name"])
+        return sorted(await self._aggregated(newest_of_each(of_session(owner_key, session_id))), key=_NAME)
+
+    @completed
+    async def recent_details(
+        self, owner_key: str, session_id: str, *, notes: int, archives: int
+    ) -> tuple[list[Row], int]:
+        """Of so many notes and archives, those written last, the newest version; and how many there are."""
+        session = of_session(owner_key, session_id)
+        noted = await self._aggregated(newest_of_each(session, "note"))
+        # Nobody writes a second version of an archive.
+        archived = {**session, "kind": {"$eq": "archive"}}
+        count = await self._details.count_documents(archived)
+        cursor = self._details.find(archived, _HEADER).sort(_LAST_FIRST).limit(archives)
+        recent: list[Row] = await cursor.to_list(archives) if archives else []
+        noted.sort(key=lambda detail: (detail["updated_at"], detail["name"]), reverse=True)
+        return sorted([*noted[:notes], *recent], key=_NAME), len(noted) + count
 
     @completed
     async def find_detail(
@@ -140,12 +161,15 @@ class MongoDetails:
         return found
 
 
-def newest_of_each(session: Row) -> list[Row]:
-    """The stages that give the headers of a session's details, the newest version of each."""
+def newest_of_each(session: Row, kind: str | None = None) -> list[Row]:
+    """The stages that give the headers of a session's details, or of those of a kind, the newest version of each.
+
+    Field by field, since a group of whole documents holds all contents at once.
+    """
+    order = _BACKWARDS if kind is None else _BACKWARDS_OF_KIND
     return [
-        {"$match": session},
-        {"$sort": _BACKWARDS},
-        {"$group": {"_id": "$name", "newest": {"$first": "$$ROOT"}}},
-        {"$replaceRoot": {"newRoot": "$newest"}},
-        {"$project": _HEADER},
+        {"$match": session if kind is None else {**session, "kind": {"$eq": kind}}},
+        {"$sort": dict.fromkeys(order, DESCENDING)},
+        {"$group": {"_id": "$name", **{field: {"$first": f"${field}"} for field in _FIELDS}}},
+        {"$project": {"_id": 0}},
     ]

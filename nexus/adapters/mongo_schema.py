@@ -93,7 +93,13 @@ INDEXES: Final[dict[str, list[IndexModel]]] = {
     ],
     "working_memory": [IndexModel([*_SESSION, ("revision", DESCENDING)], name="one_per_revision", unique=True)],
     "memory_details": [
-        IndexModel([*_SESSION, ("name", ASCENDING), ("version", ASCENDING)], name="one_per_version", unique=True)
+        IndexModel([*_SESSION, ("name", ASCENDING), ("version", ASCENDING)], name="one_per_version", unique=True),
+        IndexModel(
+            [*_SESSION, ("kind", ASCENDING), ("updated_at", DESCENDING), ("name", DESCENDING)], name="newest_of_kind"
+        ),
+        IndexModel(
+            [*_SESSION, ("kind", ASCENDING), ("name", ASCENDING), ("version", ASCENDING)], name="versions_of_kind"
+        ),
     ],
     "compactions": [
         IndexModel([*_SESSION, ("number", DESCENDING)], name="one_per_number", unique=True),

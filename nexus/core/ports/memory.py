@@ -43,6 +43,15 @@ class MemoryStore(Protocol):
         """The newest version of each detail, by name, without `content`."""
         ...
 
+    async def recent_details(
+        self, owner_key: str, session_id: str, *, notes: int, archives: int
+    ) -> tuple[list[Row], int]:
+        """Of up to so many notes and archives the newest version, by name, without `content`; and how many there are.
+
+        Those written last. It takes as long as what is given, and not as all archives.
+        """
+        ...
+
     async def find_detail(
         self, owner_key: str, session_id: str, name: str, *, version: int | None = None
     ) -> Row | None:

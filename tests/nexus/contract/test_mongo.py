@@ -117,25 +117,29 @@ async def test_memory_comes_out_of_its_indexes(explained: Janitor, mongo_uri: st
             await store.memory.insert_overview(overview(number))
             await store.memory.insert_compaction(compaction(number, work="refine" if number == 7 else None))
             await store.memory.insert_details([detail(name, number) for name in "abc"])
+            await store.memory.insert_details([detail(f"archive {number}", kind="archive")])
     database = explained[database_name]
     of_session: Row = {"owner_key": {"$eq": "o"}, "session_id": {"$eq": "s"}}
     due = {"work": {"$eq": "refine"}, "due_at": {"$lte": START.replace(year=2100)}}
     named = {**of_session, "name": {"$eq": "b"}}
+    archived = {**of_session, "kind": {"$eq": "archive"}}
     for cursor, index, read in (
         (database.working_memory.find(of_session).sort("revision", -1).limit(1), "one_per_revision", 1),
         (database.compactions.find({**of_session, "number": {"$lt": 50}}).sort("number", -1).limit(3), "number", 3),
         (database.compactions.find(due).sort("due_at", 1).limit(1), "work_due", 1),
         (database.memory_details.find(named).sort("version", -1).limit(1), "one_per_version", 1),
         (database.memory_details.find(of_session).sort([("name", 1), ("version", 1)]).limit(9), "one_per_version", 9),
+        (database.memory_details.find(archived).sort([("updated_at", -1), ("name", -1)]).limit(2), "newest_of_kind", 2),
     ):
         plan = cursor.explain()
         assert f"{index}'" in str(plan["queryPlanner"]["winningPlan"])
         assert "'stage': 'SORT'" not in str(plan["queryPlanner"]["winningPlan"])
         assert plan["executionStats"]["totalDocsExamined"] == read
-    command = {"aggregate": "memory_details", "pipeline": newest_of_each(of_session), "cursor": {}}
-    told = database.command("explain", command, verbosity="executionStats")
-    assert "DISTINCT_SCAN" in str(told)
-    assert "'totalDocsExamined': 3" in str(told)
+    for pipeline, read in ((newest_of_each(of_session), 103), (newest_of_each(of_session, "note"), 3)):
+        command = {"aggregate": "memory_details", "pipeline": pipeline, "cursor": {}}
+        told = database.command("explain", command, verbosity="executionStats")
+        assert "DISTINCT_SCAN" in str(told)
+        assert f"'totalDocsExamined': {read}" in str(told)
 
 
 async def test_details_are_found_without_their_words(
@@ -248,6 +252,7 @@ async def fails_in_every_operation(store: MongoStore) -> None:
         lambda: store.memory.overviews("o", "s", limit=5),
         lambda: store.memory.insert_details([detail("a")]),
         lambda: store.memory.list_details("o", "s"),
+        lambda: store.memory.recent_details("o", "s", notes=5, archives=5),
         lambda: store.memory.find_detail("o", "s", "a"),
         lambda: store.memory.detail_versions("o", "s", limit=5),
         lambda: store.memory.search_details("o", "s", "a few words", limit=5),
