@@ -5,9 +5,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from nexus.core.ports import Store
 from nexus.memory import moving
 from nexus.memory.options import Json, Owner, Session, loaded
-from nexus.memory.reading import detail, kept, pair, past
+from nexus.memory.reading import Kept, Past, detail, is_unknown, kept, pair, past
 from nexus.memory.shown import (
     account_lines,
     as_json,
@@ -17,7 +18,7 @@ from nexus.memory.shown import (
     history_lines,
     lines,
 )
-from nexus.services.memory.accounting import account
+from nexus.services.memory.accounting import Account, account
 from nexus.terminal import Config, check_names, print_json, run_on_store, session_named
 
 app = typer.Typer(
@@ -56,8 +57,13 @@ def show(  # noqa: PLR0917  # typer makes options of them
         note = run_on_store(settings.database, lambda store: detail(store.memory, *key, name, revision))
         _print(note.model_dump(mode="json") if as_objects else detail_lines(note))
         return
-    found = run_on_store(settings.database, lambda store: kept(store.memory, *key, revision))
-    _print(as_json(found) if as_objects else lines(found, settings.memory.overview_max_bytes))
+
+    async def read(store: Store) -> tuple[Kept, bool]:
+        return await kept(store.memory, *key, revision), await is_unknown(store, *key)
+
+    found, unknown = run_on_store(settings.database, read)
+    shown = _nothing_of(*key) if unknown else lines(found, settings.memory.overview_max_bytes)
+    _print(as_json(found) if as_objects else shown)
 
 
 @app.command(
@@ -73,9 +79,14 @@ def history(
     """Show the revisions of the overview and the compactions of a session, the newest first."""
     settings = loaded(config)
     check_names(owner, session)
-    found = run_on_store(settings.database, lambda store: past(store.memory, owner, session, limit))
+
+    async def read(store: Store) -> tuple[Past, bool]:
+        return await past(store.memory, owner, session, limit), await is_unknown(store, owner, session)
+
+    found, unknown = run_on_store(settings.database, read)
     nothing = [f"Nothing is written down or compacted of {session_named(owner, session)}."]
-    _print(history_as_json(found) if as_objects else history_lines(found) or nothing)
+    shown = _nothing_of(owner, session) if unknown else history_lines(found) or nothing
+    _print(history_as_json(found) if as_objects else shown)
 
 
 @app.command(epilog="Examples:\n\nnexus memory diff --owner ada --session s1\n\nnexus memory diff --owner ada 0 3")
@@ -109,10 +120,17 @@ def check(owner: Owner, session: Session = "default", as_objects: Json = False, 
     """
     settings = loaded(config)
     check_names(owner, session)
-    found = run_on_store(settings.database, lambda store: account(store.memory, store, owner, session))
+
+    async def read(store: Store) -> tuple[Account, bool]:
+        return await account(store.memory, store, owner, session), await is_unknown(store, owner, session)
+
+    found, unknown = run_on_store(settings.database, read)
     counts = (found.messages, found.in_context, found.summarised, found.lost, found.twice)
     named = {name.lower().replace(" ", "_"): count for name, count in zip(_ACCOUNT, counts, strict=True)}
-    _print(named if as_objects else account_lines(_ACCOUNT, counts))
+    shown = [session_named(owner, session), *account_lines(_ACCOUNT, counts)]
+    if unknown:
+        shown = _nothing_of(owner, session)
+    _print({"owner_key": owner, "session_id": session, **named} if as_objects else shown)
     if not found.is_right:
         raise typer.Exit(1)
 
@@ -126,6 +144,10 @@ app.command(
     epilog="Examples:\n\nnexus memory import session-s1/\n\n"
     "nexus memory import --owner bob --session copy session-s1/ --replace --yes",
 )(moving.import_folder)
+
+
+def _nothing_of(owner: str, session: str) -> list[str]:
+    return [f"There is nothing of {session_named(owner, session)}."]
 
 
 def _print(found: dict[str, Any] | Sequence[str]) -> None:

@@ -144,7 +144,8 @@ def given_folder(path: str) -> GivenFolder:
     """
     folder = Path(path)
     if not folder.is_dir():
-        raise NexusError(f"{printable(path)}: there is no such folder")
+        fault = "is a file; the folder that `export` wrote is needed" if folder.exists() else "there is no such folder"
+        raise NexusError(f"{printable(path)}: {fault}")
     if not (folder / HEADER).exists():
         raise NexusError(f"{printable(path)}: no {HEADER} is in it: it is no export of a session")
     return GivenFolder(folder)

@@ -7,8 +7,8 @@ from pydantic import BaseModel, ValidationError
 
 from nexus.core.errors import NexusError
 from nexus.core.models import utc_now
-from nexus.core.ports import MemoryStore, Row
-from nexus.core.working_memory import Compaction, Detail, Overview
+from nexus.core.ports import MemoryStore, Row, Store
+from nexus.core.working_memory import WHOLE, Compaction, Detail, Overview
 from nexus.services.context.working import TEMPLATE
 from nexus.services.json_lines import explained
 
@@ -40,6 +40,21 @@ class Past:
     compactions: tuple[Compaction, ...]
 
 
+async def is_unknown(store: Store, owner_key: str, session_id: str) -> bool:
+    """Whether there is no message of the session, and nothing is written down or compacted.
+
+    Raises:
+        StoreUnavailableError: the store did not answer.
+    """
+    key, memory = (owner_key, session_id), store.memory
+    return not (
+        await store.tail_messages(*key, WHOLE, limit=1)
+        or await memory.latest_overview(*key)
+        or await memory.list_details(*key)
+        or await memory.latest_compaction(*key)
+    )
+
+
 async def kept(store: MemoryStore, owner_key: str, session_id: str, revision: int | None) -> Kept:
     """The newest of everything, or of the overview that revision; 0 is the template.
 
@@ -68,8 +83,8 @@ async def detail(store: MemoryStore, owner_key: str, session_id: str, name: str,
         newest = {str(found["name"]): found["version"] for found in listed}
         if name in newest:
             raise NexusError(f"detail {name!r} has no version {version}; its newest is {newest[name]}")
-        there = ", ".join(map(repr, sorted(newest))) if newest else "there are none"
-        raise NexusError(f"there is no detail {name!r}; known: {there}")
+        known = f"known: {', '.join(map(repr, sorted(newest)))}" if newest else "the session has no details"
+        raise NexusError(f"there is no detail {name!r}; {known}")
     return _read(Detail, document, "name")
 
 
@@ -134,8 +149,8 @@ async def _overview(store: MemoryStore, owner_key: str, session_id: str, revisio
     found = await store.overviews(*key, limit=1, before=revision + 1) if 0 < revision < _HIGHEST else []
     if not found or found[0]["revision"] != revision:
         latest = await store.latest_overview(*key)
-        there = f"0, the template, to {latest['revision']}" if latest else "only 0, the template"
-        raise NexusError(f"revision {revision} not found; there are {there}")
+        there = f"the newest is {latest['revision']}" if latest else "nothing is written down yet"
+        raise NexusError(f"there is no revision {revision}; {there}, and 0 is the template")
     return _read(Overview, found[0], "revision")
 
 

@@ -183,8 +183,10 @@ def all_of(db: _Database, owner: str = "ada") -> dict[str, list[Row]]:
 
 async def test_what_is_kept(desk: Desk, db: _Database) -> None:
     """Overview, details and the summary of what is compacted; what looks like a title is indented."""
+    db["messages"].insert_one(a_row(1_000))
     assert "models are shown the template" in await desk.said("show", *OF_S1)
     assert json.loads(await desk.said("show", *OF_S1, "--json"))["overview"] == {"revision": 0, "content": TEMPLATE}
+    db["messages"].drop()
     keep_session(db)
     db["working_memory"].insert_one(an_overview(3, f"Yes.\n\nDetails\n\n{NASTY}"))
     shown = (await desk.said("show", *OF_S1)).splitlines()
@@ -225,14 +227,15 @@ async def test_what_became_of_it(desk: Desk, db: _Database) -> None:
     assert (await desk.said("diff", *OF_S1, "1")).splitlines() == differing
     assert (await desk.said("diff", *OF_S1, "0", "1")).startswith("--- revision 0\n+++ revision 1\n")
     assert await desk.said("diff", *OF_S1, "2", "2") == "Nothing differs between revisions 2 and 2.\n"
-    assert await desk.refused("diff", *OF_S1, "7") == "revision 7 not found; there are 0, the template, to 2"
+    assert await desk.refused("diff", *OF_S1, "7") == ("there is no revision 7; the newest is 2, and 0 is the template")
 
 
 async def test_the_account(desk: Desk, db: _Database) -> None:
     """Each message is counted once; exit 1 when one is under two compactions, or lost."""
     keep_session(db)
-    head, counts = (await desk.said("check", *OF_S1)).splitlines()
-    assert (head.split(), counts.split()) == (
+    session, head, counts = (await desk.said("check", *OF_S1)).splitlines()
+    assert (session, head.split(), counts.split()) == (
+        "session s1 of ada",
         ["MESSAGES", "IN", "CONTEXT", "SUMMARISED", "LOST", "TWICE"],
         ["603", "300", "303", "0", "0"],
     )
@@ -240,6 +243,7 @@ async def test_the_account(desk: Desk, db: _Database) -> None:
     db["compactions"].update_one({"number": 1}, {"$pull": {"rows": str(a_row(5)["_id"])}})
     done = await desk.run("check", *OF_S1, "--json")
     counts_now = json.loads(done.stdout)
+    assert (counts_now["owner_key"], counts_now["session_id"]) == ("ada", "s1")
     assert (done.returncode, counts_now["lost"], counts_now["twice"]) == (1, 1, 1)
 
 
@@ -275,7 +279,7 @@ async def test_a_copy_of_another_owner(desk: Desk, db: _Database, tmp_path: Path
     await desk.said("export", *OF_S1, str(folder))
     for said in ("", "; 616 of 616 documents were there"):
         assert (await desk.said("import", "--owner", "$bob", str(folder))).endswith(f"session s1 of $bob{said}.\n")
-    account = (await desk.said("check", "--owner", "$bob", "--session", "s1")).splitlines()[1].split()
+    account = (await desk.said("check", "--owner", "$bob", "--session", "s1")).splitlines()[2].split()
     assert account == ["603", "300", "303", "0", "0"]
     copies = all_of(db, "$bob")["messages"]
     assert not {repr(row["_id"]) for row in copies} & {repr(row["_id"]) for row in all_of(db)["messages"]}
@@ -461,11 +465,13 @@ async def test_a_folder_that_is_there(desk: Desk, db: _Database, tmp_path: Path)
     ("words", "fault"),
     [
         (("show", "--owner", ""), "--owner: String should have at least 1 character"),
-        (("show", *OF_S1, "x\x1b"), r"there is no detail 'x\x1b'; known: there are none"),
-        (("show", *OF_S1, "--revision", "9" * 30), "revision 9"),
+        (("show", *OF_S1, "x\x1b"), r"there is no detail 'x\x1b'; the session has no details"),
+        (("show", *OF_S1, "--revision", "9" * 30), "there is no revision 9"),
+        (("diff", *OF_S1, "1"), "there is no revision 1; nothing is written down yet, and 0 is the template"),
         (("diff", *OF_S1), "nothing is written down: there is only the template, as revision 0"),
         (("export", *OF_S1, "no/where"), "no/where: there is no folder for it"),
         (("import", "no\x1bwhere"), "no\\x1bwhere: there is no such folder"),
+        (("import", __file__), f"{__file__}: is a file; the folder that `export` wrote is needed"),
         (("import", "."), ".: no export.json is in it: it is no export of a session"),
         (("import", ".", "--yes"), "--yes says nothing without --replace: nothing else asks"),
     ],
@@ -476,11 +482,14 @@ async def test_what_is_wrong_with_words(desk: Desk, words: Sequence[str], fault:
     assert (await desk.refused(*words)).startswith(fault)
 
 
-async def test_a_session_without_anything(desk: Desk, tmp_path: Path) -> None:
-    """There is nothing to export, and no folder appears."""
+async def test_a_session_without_anything(desk: Desk, db: _Database, tmp_path: Path) -> None:
+    """That is said, with its name; there is nothing to export, and no folder appears."""
     said = await desk.refused("export", *OF_S1, str(tmp_path / "s1"))
     assert said == "session s1 of ada: there is nothing of it"
     assert [*await run_sync(tmp_path.iterdir)] == []
+    for command in ("show", "history", "check"):
+        assert await desk.said(command, *OF_S1) == "There is nothing of session s1 of ada.\n"
+    db["messages"].insert_one(a_row(0))
     assert await desk.said("history", *OF_S1) == "Nothing is written down or compacted of session s1 of ada.\n"
 
 
