@@ -9,6 +9,7 @@ Rules of this module:
 - What is internal to a sub-agent is left out.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -129,21 +130,24 @@ def _units_of_run(run_id: str, places: Sequence[int], blocks: Sequence[_Block]) 
     for block in blocks:
         first, last = block.places[0], block.places[-1]
         # Rows without a run have nothing to do with each other.
-        members = tuple(place for place in places if first <= place <= last) if run_id else block.places
-        inside.update(members)
-        units.append(Unit(members, run_id, is_block=True, is_open=block.is_open))
+        between = places[bisect_left(places, first) : bisect_right(places, last)] if run_id else block.places
+        inside.update(between)
+        units.append(Unit(tuple(between), run_id, is_block=True, is_open=block.is_open))
     return units + [Unit((place,), run_id) for place in places if place not in inside]
 
 
 def _merged(blocks: Iterable[_Block]) -> list[_Block]:
-    merged: list[_Block] = []
+    groups: list[list[_Block]] = []
+    end = -1
     for block in sorted(blocks, key=lambda block: block.places):
-        if not merged or block.places[0] > merged[-1].places[-1]:
-            merged.append(block)
-            continue
-        last = merged[-1]
-        merged[-1] = _Block(tuple(sorted({*last.places, *block.places})), last.is_open or block.is_open)
-    return merged
+        if block.places[0] > end:
+            groups.append([])
+        groups[-1].append(block)
+        end = max(end, block.places[-1])
+    return [
+        _Block(tuple(sorted({place for block in group for place in block.places})), any(b.is_open for b in group))
+        for group in groups
+    ]
 
 
 def _blocks(items: Sequence[Item]) -> list[_Block]:
