@@ -121,16 +121,26 @@ async def test_an_archive_keeps_the_words(environment: Environment, mode: Mode, 
         said = desk.player.said.messages[:]
         told = await desk.done("compact_history", target="all", strategy="archive", keep_recent=0)
         (compaction,) = desk.kept()["compactions"]
-        pages = [await desk.done("read_memory_detail", name=name) for name in compaction["details"]]
+        archive = "\n".join([await _read_through(desk, name) for name in compaction["details"]])
         found = {run.number: await desk.done("search_memory", query=question_for(run.number)) for run in runs}
         content = await desk.player.begin(LAST)
     words = [text for run in runs for text in _texts_of(run)]
-    archive = "\n".join(pages)
     assert [text for text in words if text not in archive] == []
     assert all(name in told for name in compaction["details"])
     assert all(seal_of(number) in text for number, text in found.items())
     assert compaction["count"] == len(compaction["rows"]) == len(said)
     assert not set(said) & set(sources(content))
+
+
+async def _read_through(desk: Desk, name: str) -> str:
+    """A detail as a model reads it: page after page, by what each says of the next."""
+    text, start = "", "0"
+    while start:
+        page = await desk.done("read_memory_detail", name=name, from_character=int(start))
+        head, _, shown = page.partition("\n\n")
+        text += shown
+        _, _, start = head.rstrip(")").partition("it goes on with from_character ")
+    return text
 
 
 def _texts_of(run: Run) -> list[str]:
