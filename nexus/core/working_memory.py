@@ -114,11 +114,14 @@ class Compaction(_Part):
         rows: `_id`s of the rows, in the order in which they were said; `()` where only the header was read.
         count: how many they are.
         total: rows under this one and all before it.
+        is_step: others are to follow that do the rest of what was asked for.
         since, without: of the `Tail` that is left.
         details: names of those that hold the rows word for word.
         keep_recent: messages that were to be kept; None where tokens decided.
         summary_tokens: that its summary may have, whoever writes it.
-        tokens_before, tokens_after: of what was compacted, and of what stands for it; 0 where nobody counted.
+        disowned: names of archives, among those of this number and all before it, of compactions that never came about.
+        tokens_before, tokens_after: of what was compacted, and of the summary now; 0 where nobody counted.
+        tokens_carried: of the summary before this one, which is part of `tokens_after`.
         call_id: as for `Overview`.
     """
 
@@ -132,9 +135,11 @@ class Compaction(_Part):
     rows: Texts = ()
     count: int = Field(ge=0)
     total: int = Field(ge=0)
+    is_step: bool = False
     since: str = Field(pattern=r"^[0-9a-f]{8}$")
     without: Texts = ()
     details: Texts = ()
+    disowned: Texts = ()
     first_at: Moment | None = None
     last_at: Moment | None = None
     keep_recent: int | None = None
@@ -143,6 +148,7 @@ class Compaction(_Part):
     call_id: str = ""
     tokens_before: int = 0
     tokens_after: int = 0
+    tokens_carried: int = 0
 
     @property
     def tail(self) -> Tail:
@@ -161,13 +167,20 @@ class Snapshot:
 
     Attributes:
         overview: the newest revision; None while there is only the template.
-        details: their newest versions, by name, without contents.
+        details: their newest versions, by name, without contents; of many, those written last.
+        details_in_all: how many there are; None where `details` are all.
         compaction: the newest one, without `rows`; None where nothing is compacted.
     """
 
     overview: Overview | None = None
     details: tuple[Detail, ...] = ()
     compaction: Compaction | None = None
+    details_in_all: int | None = None
+
+    @property
+    def detail_count(self) -> int:
+        """How many details there are, whether they are among `details` or not."""
+        return len(self.details) if self.details_in_all is None else self.details_in_all
 
     @property
     def tail(self) -> Tail:

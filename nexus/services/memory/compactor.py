@@ -6,8 +6,9 @@ Rules of this module:
   begins again with what is left then. So no row is under two compactions, whatever the number of replicas.
 - Archives are stored before their compaction. What an attempt leaves of one that did not come about is harmless, and
   another attempt that has the same words uses it.
-- A tail that is too long to be held is compacted in several steps, each of which holds by itself: from the oldest part
-  goes everything that is over, whatever was asked for.
+- A tail that is too long to be held is compacted in several steps, each of which holds by itself and covers nothing
+  that is to be kept. All are marked with the message that asked for them, and all but the last as steps: when whoever
+  was at it dies, whoever hears the message again does the rest.
 - What takes long is done in a thread.
 """
 
@@ -17,15 +18,15 @@ from typing import Final
 
 from anyio import to_thread
 
-from nexus.core.errors import StoreUnavailableError
+from nexus.core.errors import CallRefusedError, StoreUnavailableError
 from nexus.core.models import utc_now
 from nexus.core.ports import MemoryStore, MessageStore, Row, TokenCounter
 from nexus.core.tasks import Pauses
-from nexus.core.working_memory import REFINE, WHOLE, Compaction, Wish
+from nexus.core.working_memory import REFINE, WHOLE, Compaction, Detail, Wish
+from nexus.services.memory.disowning import disowned
 from nexus.services.memory.drafting import CompactionSettings, Draft, draft
-from nexus.services.memory.kept import document_of, read_all
-from nexus.services.memory.planning import cut_runs
-from nexus.services.memory.reading import MOST_ROWS, read_tail, runs_over
+from nexus.services.memory.kept import LOOKED_BACK, document_of, read_all
+from nexus.services.memory.reading import MOST_ROWS, Found, look_at_runs, read_tail
 from nexus.services.turns.documents import to_milliseconds
 
 __all__ = ["CompactionSettings", "Compactor"]
@@ -34,10 +35,10 @@ __all__ = ["CompactionSettings", "Compactor"]
 _MOST_ATTEMPTS: Final = 20
 _FIRST_PAUSE_S: Final = 0.01
 _LONGEST_PAUSE_S: Final = 0.1
-# How many compactions are read at once, to find the one that a message has asked for.
-_PAGE: Final = 50
-# Of how many runs all rows are read, to see whether they are over: others are once they have been silent for long.
-_MOST_CUT: Final = 100
+_NO_GAIN: Final = (
+    "Nothing would be gained: what is to be compacted takes {} tokens, and the summary would grow by {}. Nothing was "
+    "changed"
+)
 _NOTHING_DUE: Final = {"work": None, "due_at": None}
 
 
@@ -72,38 +73,43 @@ class Compactor:
         is nothing to compact.
 
         Raises:
+            CallRefusedError: a model asks for a summary that would be no shorter than what it stands for.
             StoreUnavailableError: the store did not answer. It may have been brought about or not.
         """
         made: Compaction | None = None
         attempts, most_rows, pauses = 0, MOST_ROWS, Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while True:
             latest = await self._latest(wish)
-            if latest and (earlier := await self._made_before(wish, latest)):
-                return earlier
-            found = await read_tail(
-                self._messages, wish.owner_key, wish.session_id, latest.tail if latest else WHOLE, most_rows=most_rows
-            )
-            now = to_milliseconds(utc_now())
-            cut = cut_runs(found.rows, now=now, idle=self.settings.idle)[:_MOST_CUT]
-            over = await runs_over(self._messages, wish.owner_key, cut)
-            # Whoever asks may stop waiting, and the thread changes nothing.
-            drafted = await to_thread.run_sync(
-                partial(draft, wish, found, latest, now, counter=self._counter, settings=self.settings, over=over),
-                abandon_on_cancel=True,
-            )
+            made = made or await self._made_before(wish, latest)
+            if made and not made.is_step:
+                return made
+            found, drafted = await self._draft(wish, latest, most_rows)
             if drafted is None and found.goes_on:
-                # So many rows of runs in progress come first.
+                # So many rows that stay come first.
                 most_rows *= 2
-            elif drafted is None:
-                return made or (latest if attempts else None)
-            elif compaction := await self._keep(drafted, wish):
-                made, attempts, most_rows = compaction, 0, MOST_ROWS
-                if not found.goes_on:
-                    return made
+            elif drafted is None or (made and not _is_worth_it(wish, drafted)):
+                return await self._finished(wish, made) if made else (latest if attempts else None)
+            elif not _is_worth_it(wish, drafted):
+                told = drafted.compaction
+                raise CallRefusedError(_NO_GAIN.format(told.tokens_before, told.tokens_after - told.tokens_carried))
+            elif compaction := await self._keep(drafted, wish, latest):
+                made, attempts = compaction, 0
+                # Where some of the oldest rows are not meant, they come first again.
+                most_rows = MOST_ROWS if wish.target == "all" else 2 * most_rows
             elif (attempts := attempts + 1) == _MOST_ATTEMPTS:
                 raise StoreUnavailableError("others compact the session all the time")
             else:
                 await pauses.wait()
+
+    async def _draft(self, wish: Wish, latest: Compaction | None, most_rows: int) -> tuple[Found, Draft | None]:
+        """What could be compacted next."""
+        tail = latest.tail if latest else WHOLE
+        found = await read_tail(self._messages, wish.owner_key, wish.session_id, tail, most_rows=most_rows)
+        now, settings = to_milliseconds(utc_now()), self.settings
+        known = await look_at_runs(self._messages, wish.owner_key, found, now=now, idle=settings.idle)
+        make = partial(draft, wish, found, latest, now, counter=self._counter, settings=settings, known=known)
+        # Whoever asks may stop waiting, and the thread changes nothing.
+        return found, await to_thread.run_sync(make, abandon_on_cancel=True)
 
     async def _latest(self, wish: Wish) -> Compaction | None:
         """The newest compaction.
@@ -119,23 +125,28 @@ class Compactor:
             raise StoreUnavailableError("the newest compaction of the session cannot be read")
         return next(iter(found), None)
 
-    async def _made_before(self, wish: Wish, latest: Compaction) -> Compaction | None:
-        """What the same message has brought about."""
+    async def _made_before(self, wish: Wish, latest: Compaction | None) -> Compaction | None:
+        """The last that the same message has brought about."""
+        if latest is None or not wish.call_id or latest.call_id == wish.call_id:
+            return latest if wish.call_id else None
         session = (wish.owner_key, wish.session_id)
-        before = latest.number + 1
-        while wish.call_id and before > 1:
-            documents = await self._store.compactions(*session, limit=_PAGE, before=before)
-            same = (found for found in read_all(Compaction, session, documents) if found.call_id == wish.call_id)
-            if found := next(same, None):
-                return found
-            before = min((document["number"] for document in documents), default=1)
-        return None
+        documents = await self._store.compactions(*session, limit=LOOKED_BACK, before=latest.number)
+        same = (found for found in read_all(Compaction, session, documents) if found.call_id == wish.call_id)
+        return next(same, None)
 
-    async def _keep(self, drafted: Draft, wish: Wish) -> Compaction | None:
+    async def _finished(self, wish: Wish, made: Compaction) -> Compaction:
+        """The last step, when nothing is left that was asked for."""
+        session = (wish.owner_key, wish.session_id)
+        await self._store.update_compaction(*session, made.number, {"is_step": False}, seen={"is_step": True})
+        return made.model_copy(update={"is_step": False})
+
+    async def _keep(self, drafted: Draft, wish: Wish, latest: Compaction | None) -> Compaction | None:
         """Store the compaction, after its archive; None where its number is taken."""
         session, compaction = (wish.owner_key, wish.session_id), drafted.compaction
         if compaction.strategy == "archive":
             compaction = compaction.model_copy(update={"details": await self._keep_archive(drafted, session)})
+        listed = read_all(Detail, session, await self._store.list_details(*session))
+        compaction = compaction.model_copy(update={"disowned": disowned(listed, compaction, latest)})
         document = {"owner_key": wish.owner_key, "session_id": wish.session_id, **compaction.model_dump()}
         work = {"work": REFINE, "due_at": compaction.created_at} if self.settings.refine else _NOTHING_DUE
         return compaction if await self._store.insert_compaction({**document, **work}) else None
@@ -160,3 +171,8 @@ class Compactor:
                     return False
                 left = left[1:]
         return True
+
+
+def _is_worth_it(wish: Wish, drafted: Draft) -> bool:
+    """Whether it is made: what a model wants to be shorter has to become so. An archive may be wanted for itself."""
+    return wish.trigger != "tool" or wish.strategy == "archive" or drafted.compaction.is_step or drafted.gains

@@ -3,29 +3,27 @@
 It takes time that grows with the rows, so it is done in a thread.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
-from typing import Final
 
 from nexus.core.ports import Row, TokenCounter
 from nexus.core.working_memory import WHOLE, Compaction, Detail, Wish
+from nexus.services.context.agents import is_internal
 from nexus.services.context.annotations import read_tool_calls
 from nexus.services.context.clock import parse_moment
 from nexus.services.context.memory import as_text
 from nexus.services.context.tokens import Measure
 from nexus.services.context.transcript import SPEAKERS
 from nexus.services.memory.archives import archive
-from nexus.services.memory.planning import Keep, Plan, plan, stored_at, tail_after
+from nexus.services.memory.choosing import Chooser
+from nexus.services.memory.progress import NOTHING_KNOWN, Known
 from nexus.services.memory.reading import Found
 from nexus.services.memory.telling import by_run, tell
 from nexus.services.rows import storable
 from nexus.services.turns.documents import to_milliseconds
 from nexus.services.turns.sentences import weight
-
-# Before all that is stored.
-_FIRST: Final = datetime.fromtimestamp(1, UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +60,12 @@ class Draft:
     compaction: Compaction
     covered: tuple[Row, ...]
 
+    @property
+    def gains(self) -> bool:
+        """Whether a context is shorter with it."""
+        made = self.compaction
+        return made.tokens_after - made.tokens_carried < made.tokens_before
+
     def archive(self, most_bytes: int, again: int) -> list[Detail]:
         """Its rows word for word; `again` says which attempt this is, where the names of others are taken."""
         number, now = self.compaction.number, self.compaction.created_at
@@ -88,7 +92,7 @@ def draft(
     *,
     counter: TokenCounter,
     settings: CompactionSettings,
-    over: Collection[str] = (),
+    known: Known = NOTHING_KNOWN,
 ) -> Draft | None:
     """The compaction that follows `latest`; None where there is nothing to compact.
 
@@ -99,10 +103,12 @@ def draft(
         now: the time, to the millisecond.
         counter: counts tokens.
         settings: how it is done.
-        over: runs that are known to be over; see `planning.plan`.
+        known: what is known of runs by other rows.
     """
     measure = Measure(counter)
-    covered = _plan(wish, found, now, settings, measure, over).covered
+    chooser = Chooser(now, settings.idle, partial(cost_of, measure), known)
+    choice = chooser.choose(wish, found, latest.tail if latest else WHOLE)
+    covered = choice.covered
     if not covered:
         return None
     before, total = (latest.summary, latest.total) if latest else ("", 0)
@@ -115,50 +121,44 @@ def draft(
         most_tokens=most_tokens,
         count=counter.count,
         told_before=total,
+        by_model=latest is not None and latest.source == "model",
+        elsewhere=_runs_shown(found.rows, covered),
     )
-    tail = tail_after(latest.tail if latest else WHOLE, found.rows, covered, _until(found) if found.goes_on else now)
     moments = [moment for row in covered if (moment := parse_moment(row.get("timestamp")))]
     compaction = Compaction(
         number=1 + (latest.number if latest else 0),
         created_at=now,
-        target="all" if found.goes_on else wish.target,
+        target=choice.target,
         strategy=wish.strategy,
         trigger=wish.trigger,
         summary=storable(summary),
         rows=tuple(row["_id"] for row in covered),
         count=len(covered),
         total=total + len(covered),
-        since=tail.since,
-        without=tuple(sorted(tail.without)),
+        is_step=found.goes_on,
+        since=choice.tail.since,
+        without=tuple(sorted(choice.tail.without)),
         first_at=_stored(min(moments, default=None)),
         last_at=_stored(max(moments, default=None)),
-        keep_recent=None if found.goes_on else wish.keep_recent,
+        keep_recent=wish.keep_recent,
         summary_tokens=most_tokens,
         run_id=wish.run_id,
-        # Only the last step does what was asked for.
-        call_id="" if found.goes_on else wish.call_id,
-        tokens_before=measure.text(before) + sum(_cost(measure, row) for row in covered),
+        call_id=wish.call_id,
+        tokens_before=sum(cost_of(measure, row) for row in covered),
         tokens_after=measure.text(summary),
+        tokens_carried=measure.text(before) if before else 0,
     )
     return Draft(compaction, covered)
 
 
-def _plan(  # noqa: PLR0917  # one for each thing that it depends on
-    wish: Wish, found: Found, now: datetime, settings: CompactionSettings, measure: Measure, over: Collection[str]
-) -> Plan:
-    if found.goes_on:
-        # Later rows are not at hand: what is not seen to be over may go on in them.
-        return plan(found.rows, now=now, idle=None, run_id=wish.run_id, over=over)
-    keep = Keep(wish.keep_recent, wish.keep_tokens, partial(_cost, measure))
-    return plan(found.rows, keep, now=now, idle=settings.idle, target=wish.target, run_id=wish.run_id, over=over)
+def _runs_shown(rows: Iterable[Row], covered: Iterable[Row]) -> frozenset[str]:
+    """The runs of which something is left that may be shown."""
+    taken = {row["_id"] for row in covered}
+    left = [row for row in rows if row["_id"] not in taken and not is_internal(row.get("metadata"))]
+    return frozenset(run_id for row in left if isinstance(run_id := row.get("run_id"), str))
 
 
-def _until(found: Found) -> datetime:
-    """Before what was stored later than these rows, which come in that order."""
-    return max((moment for row in found.rows if (moment := stored_at(row))), default=_FIRST)
-
-
-def _cost(measure: Measure, row: Row) -> int:
+def cost_of(measure: Measure, row: Row) -> int:
     """How many tokens the row takes in a context; none where it is never shown."""
     role, metadata = row.get("role"), row.get("metadata")
     speaker = SPEAKERS.get(role.lower()) if isinstance(role, str) else None

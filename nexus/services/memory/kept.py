@@ -17,6 +17,8 @@ from nexus.core.ports import MemoryStore, Row
 from nexus.core.tasks import ungrouped
 from nexus.core.wire import explain
 from nexus.core.working_memory import Compaction, Detail, Overview, Snapshot
+from nexus.services.context.working import MOST_ARCHIVES, MOST_NOTES
+from nexus.services.memory.disowning import owned
 
 _log = structlog.get_logger(__name__)
 
@@ -48,7 +50,7 @@ class Caller:
 
 
 async def read_snapshot(store: MemoryStore, owner_key: str, session_id: str) -> Snapshot:
-    """What is kept of a session. Three reads at once.
+    """What is kept of a session, as far as a context shows it. Three reads at once.
 
     Raises:
         StoreUnavailableError: the store did not answer.
@@ -57,12 +59,16 @@ async def read_snapshot(store: MemoryStore, owner_key: str, session_id: str) -> 
     overview: list[Overview] = []
     details: list[Detail] = []
     compaction: list[Compaction] = []
+    count = 0
 
     async def read_overview() -> None:
         overview.extend(read_all(Overview, session, [await store.latest_overview(*session)]))
 
     async def read_details() -> None:
-        details.extend(read_all(Detail, session, await store.list_details(*session)))
+        nonlocal count
+        documents, count = await store.recent_details(*session, notes=MOST_NOTES, archives=MOST_ARCHIVES)
+        details.extend(read_all(Detail, session, documents))
+        count -= len(documents) - len(details)
 
     async def read_compaction() -> None:
         compaction.extend(read_all(Compaction, session, [await store.latest_compaction(*session)]))
@@ -71,7 +77,10 @@ async def read_snapshot(store: MemoryStore, owner_key: str, session_id: str) -> 
         async with anyio.create_task_group() as tasks:
             for read in (read_overview, read_details, read_compaction):
                 tasks.start_soon(read)
-    return Snapshot(next(iter(overview), None), tuple(details), next(iter(compaction), None))
+    latest = next(iter(compaction), None)
+    known = owned(details, latest)
+    count -= len(details) - len(known)
+    return Snapshot(next(iter(overview), None), known, latest, count if count > len(known) else None)
 
 
 def read_all(kind: type[_Kept], session: tuple[str, str], documents: Sequence[Row | None]) -> list[_Kept]:

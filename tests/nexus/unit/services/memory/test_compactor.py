@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from nexus.adapters.mongo_ids import id_text
-from nexus.core.errors import StoreUnavailableError
+from nexus.core.errors import CallRefusedError, StoreUnavailableError
 from nexus.core.ports import Row
-from nexus.core.working_memory import STRATEGIES, TARGETS, Compaction, Wish
+from nexus.core.working_memory import STRATEGIES, TARGETS, Compaction, Target, Wish
 from nexus.services.memory.accounting import Account
 from nexus.services.memory.compactor import Compactor
+from nexus.services.memory.kept import read_snapshot
 from nexus.services.memory.reading import MOST_ROWS
 from tests.nexus.support.archives import read_archive
 from tests.nexus.support.fake_counter import FakeCounter
@@ -67,6 +68,49 @@ class TestOne:
             (document,) = home.store.memory.rows["compactions"]
             assert made
             assert (document["work"], document["due_at"]) == (work, made.created_at if refine else None)
+
+    async def test_counts_what_is_newly_covered(self) -> None:
+        """Not the summary before, of which it says what it took."""
+        home = home_with(8)
+        first, second = await home.compact(keep_recent=16), await home.compact()
+        assert first
+        assert second
+        assert second.tokens_before == first.tokens_before
+        assert (first.tokens_carried, second.tokens_carried) == (0, first.tokens_after)
+
+    async def test_no_gain(self) -> None:
+        """Is refused to a model that asks for a summary; nothing is changed. Anybody else gets it, and an archive."""
+        home = Home()
+        home.plant([row(0, content="?")], ago=1_000)
+        with pytest.raises(CallRefusedError, match=r"^Nothing would be gained: .* takes \d+ tokens, .* grow by \d+\. "):
+            await home.compact(trigger="tool")
+        assert await home.compactions() == []
+        assert await home.compact(trigger="tool", strategy="archive")
+        home.plant([row(0, content="?")], ago=900)
+        assert await home.compact(trigger="automatic")
+
+    async def test_lists_no_more_than_can_be_read_each_time(self) -> None:
+        """With the calls of one run after the other: the oldest exchanges go as well, and then it says so."""
+        home, targets = Home(), list[Target]()
+        for number in range(4):
+            home.plant(exchange(0, f"run-{number}", calls=300), ago=80_000 - number * 1_000)
+            made = await home.compact(target="tools", keep_recent=3)
+            assert made
+            assert len(made.without) <= 2_000
+            targets.append(made.target)
+        assert targets == ["tools", "tools", "tools", "all"]
+        assert [item["run_id"] for item in await home.tail()] == ["run-2", *["run-3"] * 4]
+
+    async def test_a_call_that_nobody_answers(self) -> None:
+        """Does not have everything listed that came after it."""
+        home = Home(idle_s=300)
+        home.plant([row(0, run="dead"), row(0, "AI", "dead", calls=["a"])], ago=80_000)
+        for number in range(3):
+            home.plant(exchange(0, f"run-{number}", calls=400), ago=70_000 - number * 1_000)
+            made = await home.compact()
+            assert made
+            assert len(made.without) <= 2_000
+        assert await home.tail() == []
 
     async def test_nothing_to_compact(self) -> None:
         """In an empty session, in a short one, and where everything is done."""
@@ -140,6 +184,32 @@ class TestArchives:
             assert made
             assert made.details == (("compaction-0001",) if same else ("compaction-0001-again-2",))
 
+    async def test_one_whose_compaction_did_not_come_about(self) -> None:
+        """Is in no list, neither before there is a compaction of its number nor after."""
+        home = home_with(4)
+        home.store.memory.rows["memory_details"] += [await left_by("compaction-0001", 1), await left_by("x", 2)]
+        assert (await read_snapshot(home.store.memory, *SESSION)).details == ()
+        first = await home.compact(keep_recent=8)
+        assert first
+        assert first.disowned == ("compaction-0001",)
+        assert (await read_snapshot(home.store.memory, *SESSION)).details == ()
+        # Somebody was late for the first.
+        home.store.memory.rows["memory_details"].append(await left_by("compaction-0001-again-2", 1))
+        second = await home.compact(strategy="archive")
+        assert second
+        assert second.disowned == ("compaction-0001", "compaction-0001-again-2", "x")
+        assert second.details == ("compaction-0002",)
+        listed = (await read_snapshot(home.store.memory, *SESSION)).details
+        assert [item.name for item in listed] == ["compaction-0002"]
+
+
+async def left_by(name: str, number: int) -> Row:
+    """An archive that an attempt for that number has left."""
+    home = home_with(1)
+    await home.compact(strategy="archive")
+    (detail,) = home.store.memory.rows["memory_details"]
+    return {**detail, "name": name, "compaction": number}
+
 
 class TestSeveral:
     """At once."""
@@ -173,19 +243,62 @@ class TestLongTails:
     """More rows than are held at once."""
 
     async def test_step_by_step(self) -> None:
-        """The oldest whole, and from the rest what was asked for; no block is split between two steps."""
+        """Each covers nothing that is to stay; no block is split between two of them."""
         home = home_with(MOST_ROWS // 5)
         home.plant([row(0, "AI", "long", calls=["a"])], ago=5_000)
         home.plant([item for number in range(500) for item in exchange(0, f"later-{number}")], ago=4_000)
         home.plant([row(0, "TOOL", "long", answers="a"), row(0, "AI", "long")], ago=1_000)
-        made = await home.compact(target="tools", keep_recent=10, call_id="m-1")
+        made = await home.compact(keep_recent=10, call_id="m-1")
         first, second = await home.compactions()
         assert made == second
-        assert (first.target, first.count, first.call_id, first.keep_recent) == ("all", 4_996, "", None)
-        assert (second.target, second.count, second.call_id) == ("tools", 498, "m-1")
-        assert await home.account() == Account(messages=6_003, in_context=509, summarised=5_494)
-        again = await home.compact(target="tools", keep_recent=10, call_id="m-1")
-        assert again == second.model_copy(update={"rows": ()})
+        assert (first.count, first.call_id, first.keep_recent, first.is_step) == (4_999, "m-1", 10, True)
+        assert (second.count, second.call_id, second.keep_recent, second.is_step) == (993, "m-1", 10, False)
+        assert await home.account() == Account(messages=6_003, in_context=11, summarised=5_992)
+
+    @pytest.mark.parametrize(
+        ("target", "keep_recent", "kinds"), [("all", 1_000, {"HUMAN", "AI"}), ("tools", 5, {"AI", "TOOL"})]
+    )
+    async def test_what_is_to_stay(self, target: Target, keep_recent: int, kinds: set[str]) -> None:
+        """Stays, as it does in a short one: the newest messages, and all of another kind."""
+        home = Home()
+        said = [item for number in range(2_400) for item in exchange(0, f"talk-{number}", calls=0)]
+        home.plant([*said, *(item for number in range(100) for item in exchange(0, f"run-{number}"))], ago=90_000)
+        await home.compact(target=target, keep_recent=keep_recent)
+        tail = await home.tail()
+        assert [item["id"] for item in tail[-keep_recent:]] == [
+            item["id"] for item in home.store.messages[-keep_recent:]
+        ]
+        left = {item["_id"] for item in tail}
+        gone = [item for item in home.store.messages if item["_id"] not in left]
+        assert {item["role"] for item in gone} == kinds
+        assert len(gone) == (4_200 if target == "all" else 198)
+
+    async def test_the_same_message_again(self) -> None:
+        """Finds it done also when the last step had left nothing over, and goes on where whoever was at it died."""
+        home = Home()
+        home.plant([item for number in range(1_300) for item in exchange(0, f"run-{number}")], ago=90_000)
+        home.plant(exchange(0, "asks", calls=50)[:-1], ago=1_000)
+        made = await home.compact(keep_recent=0, run_id="asks", call_id="m-1")
+        assert made
+        number = made.number
+        home.plant(exchange(0, "later"), ago=10)
+        again = await home.compact(keep_recent=0, run_id="asks", call_id="m-1")
+        assert again
+        assert (again.number, again.is_step) == (number, False)
+        home.store.memory.rows["compactions"][-1]["is_step"] = True
+        resumed = await home.compact(keep_recent=0, run_id="asks", call_id="m-1")
+        assert resumed
+        assert (resumed.number, resumed.count, resumed.is_step) == (number + 1, 4, False)
+        assert (await home.account()).is_right
+
+    async def test_a_last_step_with_nothing_to_do(self) -> None:
+        """Leaves none marked as if others were to follow."""
+        home = home_with(MOST_ROWS // 4 + 1)
+        made = await home.compact(keep_recent=4, call_id="m-1")
+        assert made
+        assert [item.is_step for item in await home.compactions()] == [False]
+        assert made.count == MOST_ROWS
+        assert not made.is_step
 
     async def test_long_rows(self) -> None:
         """Fewer of them at once."""

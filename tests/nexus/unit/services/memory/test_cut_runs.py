@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 
 from nexus.core.ports import Row
-from nexus.services.memory.planning import NOTHING, cut_runs, plan
+from nexus.services.memory.planning import NOTHING, plan
+from nexus.services.memory.progress import Known, cut_runs
 from tests.nexus.unit.services.memory.compacting import Home
-from tests.nexus.unit.services.memory.sessions import START, rows
+from tests.nexus.unit.services.memory.sessions import START, blocks, rows
 from tests.nexus.unit.services.memory.test_planning import exchange, row
 
 IDLE = timedelta(seconds=300)
@@ -41,12 +42,26 @@ async def test_a_run_in_progress_stays() -> None:
 
 
 async def test_nobody_is_asked_without_need() -> None:
-    """No rows are read again of runs that are seen from their beginning, or that have been silent for long."""
+    """No rows are read again of runs that are seen from their beginning, or that have been silent for a day."""
     home = Home(idle_s=50)
-    home.plant([row(0, "AI", "old", calls=["a"]), row(0, "TOOL", "old", answers="a")], ago=200)
+    home.plant([row(0, "AI", "old", calls=["a"]), row(0, "TOOL", "old", answers="a")], ago=90_000)
     home.plant(exchange(0, "one"), ago=20)
     await home.compact()
     assert "run_messages" not in home.store.calls
+
+
+async def test_a_sub_agent_at_work_is_a_sign_of_life() -> None:
+    """The run of the agent that waits for it stays whole; in silence, only what waits does."""
+    for internal, left in ((True, 3), (False, 1)):
+        home = Home(idle_s=300)
+        home.plant([row(0, run="main"), row(0, "AI", "main"), row(0, "AI", "main", calls=["c"])], ago=400)
+        work = {"sub_agent_internal": True, "agent_id": "a"}
+        home.plant([row(0, "AI", "main" if internal else "other", metadata=work) for _ in range(390)], ago=390)
+        made = await home.compact(keep_recent=0, run_id="asks")
+        assert (made.count if made else 0) == 3 - left
+        home.plant([row(0, "TOOL", "main", answers="c", content="the report"), row(0, "AI", "main")], ago=0)
+        ((_, result),) = blocks(await home.tail()).values()
+        assert result == "m394: the report"
 
 
 @given(rows())
@@ -56,5 +71,5 @@ def test_only_runs_without_input_are_cut(given_rows: list[Row]) -> None:
     cut = cut_runs(given_rows, now=now, idle=timedelta(days=1))
     asked = {each["run_id"] for each in given_rows if each["role"] == "HUMAN"}
     assert not asked & {*cut}
-    made = plan(given_rows, NOTHING, now=now, idle=timedelta(days=1), over=cut)
+    made = plan(given_rows, NOTHING, now=now, idle=timedelta(days=1), known=Known(over=cut))
     assert not {each["run_id"] for each in made.kept} & {*cut}

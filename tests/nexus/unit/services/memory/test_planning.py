@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 from nexus.core.ports import Row
 from nexus.core.working_memory import TARGETS, WHOLE, Tail, Target, is_object_id
 from nexus.services.context.transcript import said_in_rows
-from nexus.services.memory.planning import Keep, Plan, plan, tail_after
+from nexus.services.memory.planning import Keep, Plan, plan
+from nexus.services.memory.progress import LONGEST_CALL, Known
+from nexus.services.memory.tails import edge_for, tail_after
 from tests.nexus.unit.services.memory.sessions import START, blocks, object_id, orphans, rows
 
 IDLE = timedelta(seconds=300)
-LATER = START + timedelta(days=1)
+LATER = START + timedelta(days=2)
 KEEPS = st.one_of(
     st.builds(Keep),
     st.builds(Keep, st.integers(0, 12)),
@@ -130,6 +132,29 @@ class TestAnySession:
             for found in everything:
                 assert tail.includes(found["_id"]) == (found["_id"] not in done)
 
+    @given(rows(most=20), st.data())
+    def test_where_some_are_not_at_hand(self, given: list[Row], data: st.DataObject) -> None:
+        """Nothing is covered that would not be if they were, of the newest messages or of another kind."""
+        first = data.draw(st.integers(0, len(given)))
+        last = data.draw(st.integers(first, len(given)))
+        keep, target = Keep(data.draw(st.integers(0, 12))), data.draw(st.sampled_from(TARGETS))
+        newest = given[last:]
+        shown = said_in_rows(given)[0]
+        made = planned([*given[:first], *newest], keep, target=target, idle=None, fixed={row["_id"] for row in newest})
+        gone = {found["id"] for found in made.covered}
+        assert gone <= {row["id"] for row in given[:first]}
+        assert not gone & {item.source for item in shown[max(len(shown) - (keep.messages or 0), 0) :]}
+
+    @given(rows(), st.integers(0, 12), st.sampled_from(TARGETS), st.integers(0, 3_000))
+    def test_what_is_to_be_cleared(self, given: list[Row], most: int, target: Target, second: int) -> None:
+        """Is of any kind, and never of the newest messages; nothing else goes that would stay."""
+        clear = START + timedelta(seconds=second)
+        shown = said_in_rows(given)[0]
+        made = planned(given, Keep(most), target=target, clear=clear)
+        gone = {found["id"] for found in made.covered}
+        assert not gone & {item.source for item in shown[max(len(shown) - most, 0) :]}
+        assert gone <= {found["id"] for found in planned(given, Keep(most)).covered}
+
 
 class TestUnits:
     """What goes together."""
@@ -148,6 +173,16 @@ class TestUnits:
         assert covered(given, Keep(1)) == ["m1", "m2", "m3", "m4", "m5"]
         assert covered(given, Keep(None, 2, lambda _: 1)) == ["m1", "m2", "m3", "m4", "m5"]
         assert covered(given, Keep(None, 0, lambda _: 1)) == ["m1", "m2", "m3", "m4", "m5", "m6"]
+
+    def test_runs_are_shown_whole(self) -> None:
+        """Where that leaves half of the tokens that may stay; an exact number of messages is what was asked for."""
+        given = [found for place in range(4) for found in exchange(10 * place, f"run-{place}")]
+        assert len(covered(given, Keep(None, 11, lambda _: 1))) == 8
+        assert len(covered(given, Keep(None, 8, lambda _: 1))) == 8
+        # The run itself would be less than half.
+        assert len(covered(given, Keep(None, 7, lambda _: 1))) == 12
+        assert len(covered(exchange(0, "long", calls=9), Keep(None, 7, lambda _: 1))) == 13
+        assert len(covered(given, Keep(10))) == 5
 
     def test_blocks_that_overlap(self) -> None:
         """Are one."""
@@ -190,11 +225,36 @@ class TestRunsInProgress:
 
     def test_an_unanswered_one(self) -> None:
         """Stays until it has been silent for as long as a run may be."""
-        given = [*exchange(1, "one"), row(10, run="two"), row(11, "AI", "two", calls=["a"])]
+        given = [*exchange(1, "one"), row(10, run="two"), row(11, "AI", "two")]
         early, late = START + timedelta(seconds=310), START + timedelta(seconds=312)
+        given[-1]["metadata"] = {"phase": "thinking"}
         assert covered(given, now=early) == ["m1", "m2", "m3", "m4"]
         assert covered(given, now=late) == ["m1", "m2", "m3", "m4", "m10", "m11"]
         assert covered(given, idle=None) == ["m1", "m2", "m3", "m4"]
+
+    def test_a_call_that_is_not_answered(self) -> None:
+        """Stays for a day with all that came after it: somebody may have to approve it."""
+        given = [*exchange(1, "one"), row(10, run="two"), *exchange(20, "two")[1:3]]
+        given += [row(31, "AI", "two", calls=["a"]), row(32, "AI", "two")]
+        before = ["m1", "m2", "m3", "m4", "m10", "m21", "m22"]
+        assert covered(given, now=START + timedelta(seconds=400)) == before
+        assert covered(given, now=START + LONGEST_CALL) == before
+        assert covered(given, now=START + LONGEST_CALL + timedelta(seconds=32)) == [*before, "m31", "m32"]
+        assert covered([*given, row(33, "TOOL", "two", answers="a")])[-3:] == ["m31", "m32", "m33"]
+
+    def test_calls_that_are_waited_for_no_longer(self) -> None:
+        """Where too much would be listed because of them."""
+        given = [row(1), row(2, "AI", calls=["a"]), row(3, run="two"), row(4, "AI", "two", calls=["b"])]
+        now = START + timedelta(seconds=400)
+        assert covered(given, now=now) == ["m1", "m3"]
+        assert covered(given, now=now, clear=START + timedelta(seconds=3)) == ["m1", "m2", "m3"]
+        assert covered(given, now=START + timedelta(seconds=20), clear=START + timedelta(seconds=9)) == []
+
+    def test_what_is_known_by_other_rows(self) -> None:
+        """That one goes on, although it is silent; that one is over, although its answer is elsewhere."""
+        given = [row(1, run="one"), row(2, "AI", "two", calls=["a"]), row(3, run="three")]
+        now = START + timedelta(seconds=400)
+        assert covered(given, now=now, known=Known({"two"}, {"one"})) == ["m2", "m3"]
 
     def test_the_one_that_asks(self) -> None:
         """Stays although it looks as if it were over."""
@@ -255,6 +315,16 @@ class TestTail:
         early = {**row(1), "_id": f"{50:08x}{1:016x}"}
         tail = tail_after(WHOLE, [ancient, early], [ancient], LATER)
         assert (tail.includes(early["_id"]), tail.is_all) == (True, False)
+
+    def test_what_is_cleared_makes_it_short(self) -> None:
+        """When everything before that second is gone, so many are listed, and what was cleared last."""
+        given = [row(number * 10) for number in range(3_000)]
+        # Each second row is covered.
+        long = tail_after(WHOLE, given, given[::2], LATER)
+        assert len(long.without) == 1_500
+        edge = edge_for(long, 500)
+        gone = [found for place, found in enumerate(given) if place % 2 == 0 or found["timestamp"] < edge]
+        assert 520 > len(tail_after(WHOLE, given, gone, LATER).without) > 480
 
     @given(st.lists(st.integers(0, 9_000), max_size=300), st.integers(0, 300), st.integers(0, 10_000))
     def test_lists_few(self, seconds: list[int], many: int, second: int) -> None:
