@@ -51,11 +51,13 @@ class RunOrigins:
         Raises:
             StoreUnavailableError: somebody may know who did not answer.
         """
+        return await self.known(owner_key, run_id) or RunOrigin(DEFAULT_SESSION)
+
+    async def known(self, owner_key: str, run_id: str) -> RunOrigin | None:
+        """Where a run belongs; None if nobody knows. Raises as `find` does."""
         known = self._known.get((owner_key, run_id))
         found = known or await self._kept(owner_key, run_id) or await self._store.find_origin(owner_key, run_id)
-        if found is None:
-            return RunOrigin(DEFAULT_SESSION)
-        return self._learn(owner_key, run_id, found)
+        return self._learn(owner_key, run_id, found) if found else None
 
     async def _kept(self, owner_key: str, run_id: str) -> RunOrigin | None:
         if self._ledger is None:

@@ -180,7 +180,8 @@ def _read(message: Message, source: ToolSource) -> ToolAsk | None:
         call_id,
         _digest(message.owner_key, message.run_id, message.id),
         source,
-        args=content.get("args"),
+        # Models' own calls have `arguments`, and whoever passes one on may leave that as it is.
+        args=content.get("arguments") if content.get("args") is None else content["args"],
         session_id=session_id,
         sub_agent=named_agent(message.metadata),
         wrong=wrong,

@@ -22,6 +22,8 @@ _log = structlog.get_logger(__name__)
 # As for build requests: one that was taken up more often kills who does it.
 _MOST_ATTEMPTS: Final = 5
 _STORE_AWAY_S: Final = 10.0
+# Of what is repeated of a run id.
+_ID_CHARS: Final = 64
 
 _FAILED: Final = Outcome("The call failed inside the memory service, which has kept a note of it.", done=False)
 _AWAY: Final = Outcome(
@@ -69,6 +71,8 @@ class Doing:
         while True:
             try:
                 caller = await self._caller(ask)
+                if isinstance(caller, Outcome):
+                    return Ended(Event.CALL_REFUSED, caller, ask.session_id)
                 outcome = await self._memory.run(ask.name, ask.args, caller)
                 return Ended(Event.CALL_DONE if outcome.done else Event.CALL_REFUSED, outcome, caller.session_id)
             except StoreUnavailableError as error:
@@ -85,12 +89,16 @@ class Doing:
         await self._burying.bury(ask.source.delivery, reason, DeadLetterCause.POISON, ask.ids.id)
         return Ended(Event.CALL_FAILED, _FAILED, ask.session_id)
 
-    async def _caller(self, ask: ToolAsk) -> Caller:
-        origin = await self._origins.find(ask.ids.owner_key, ask.ids.run_id)
-        return Caller(
-            ask.ids.owner_key,
-            ask.session_id or origin.session_id,
-            ask.ids.run_id,
-            ask.result_id,
-            is_sub_agent=ask.sub_agent is not None or origin.sub_agent is not None,
-        )
+    async def _caller(self, ask: ToolAsk) -> Caller | Outcome:
+        """Who calls, in the session of the run; or why nobody can say, and so nothing is done."""
+        run_id, named = ask.ids.run_id, ask.session_id
+        origin = await self._origins.known(ask.ids.owner_key, run_id)
+        if origin and named not in {None, origin.session_id}:
+            where = f"the run {run_id[:_ID_CHARS]!r} belongs to the session {origin.session_id!r}"
+            return Outcome(f"metadata.session_id: is {named!r}, and {where}; leave it out", done=False)
+        session_id = origin.session_id if origin else named
+        if session_id is None:
+            reason = f"run_id: of the run {run_id[:_ID_CHARS]!r} it is not known to which session it belongs; "
+            return Outcome(reason + "ask for its context first, or name the session in metadata.session_id", done=False)
+        is_sub_agent = ask.sub_agent is not None or (origin is not None and origin.sub_agent is not None)
+        return Caller(ask.ids.owner_key, session_id, run_id, ask.result_id, is_sub_agent=is_sub_agent)

@@ -50,6 +50,15 @@ def test_a_call() -> None:
     assert (found.wrong, found.sub_agent) == (None, None)
 
 
+@pytest.mark.parametrize("given", [ARGS, json.dumps(ARGS)])
+@pytest.mark.parametrize("missing", [{}, {"args": None}])
+def test_arguments(given: Any, missing: dict[str, None]) -> None:
+    """They may be called as models' own calls have them; where both are there, `args` counts."""
+    content = {"name": "search_memory", "arguments": given, "call_id": "call_1", **missing}
+    assert ask(call(content)).args == given
+    assert ask(call({**content, "args": {}})).args == {}
+
+
 @pytest.mark.parametrize(
     "content", [None, "compact_history", [], {"name": "web_search", "args": {}}, {"name": 5}, {"name": ["x"]}, {}]
 )

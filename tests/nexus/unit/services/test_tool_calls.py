@@ -25,6 +25,7 @@ from nexus.services.persistence import PersistenceService
 from nexus.services.tool_asks import read_tool_ask
 from nexus.services.tool_calls import ToolCallService
 from nexus.services.working_memory import Outcome, WorkingMemory
+from nexus.tools.memory_tools import MEMORY_TOOLS
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.waiting import PATIENCE_S, take, until
@@ -32,6 +33,13 @@ from tests.nexus.unit.services.serving import Letters, SettlingBus, SettlingLedg
 
 LONG_MS: Final = 60_000
 SAID_AT: Final = utc_now()
+ARGS: Final[dict[str, Any]] = {
+    "read_memory_detail": {"name": "x"},
+    "search_memory": {"query": "x"},
+    "compact_history": {"target": "all", "strategy": "summarize"},
+    "update_working_memory": {"content": "x"},
+    "write_memory_detail": {"name": "x", "content": "x"},
+}
 SIGNING: Final = Signing({"k1": b"the first secret"}, required=True)
 
 
@@ -235,6 +243,30 @@ class TestResults:
             await replica.call(update(session_id=None))
         assert replica.store.memory.rows["working_memory"][0]["session_id"] == "theirs"
         assert replica.store.messages[0]["session_id"] == "theirs"
+
+    @pytest.mark.parametrize("name", sorted(MEMORY_TOOLS))
+    async def test_a_run_that_nobody_knows(self, name: str) -> None:
+        """Without a session of its own a call of it is refused, whatever it asks for: whose memory would it be?"""
+        content = {"name": name, "args": ARGS[name], "call_id": "c"}
+        async with serving() as replica:
+            told = await replica.call(update(session_id=None).model_copy(update={"content": content}))
+            assert not any(replica.store.memory.rows.values())
+        assert (told["status"], replica.memory.ran) == ("error", [])
+        assert told["result"] == (
+            "run_id: of the run 'run_1' it is not known to which session it belongs; ask for its context first, or "
+            "name the session in metadata.session_id"
+        )
+
+    async def test_another_session_than_the_runs(self) -> None:
+        """A run that is known writes into its own session and no other; the error names both."""
+        async with serving() as replica:
+            await RunOrigins(replica.store, replica.ledger).begin("ada", "run_1", RunOrigin("theirs"), LONG_MS)
+            told = await replica.call(update(session_id="other"))
+            assert told["result"] == (
+                "metadata.session_id: is 'other', and the run 'run_1' belongs to the session 'theirs'; leave it out"
+            )
+            assert replica.revisions() == []
+            assert (await replica.call(update(message_id="msg_2", session_id="theirs")))["status"] == "success"
 
     @pytest.mark.parametrize("marked", [True, False])
     async def test_a_sub_agent(self, marked: bool) -> None:
