@@ -153,6 +153,8 @@ class WorkingMemory:
             return (await self._turns.goal(*caller.session, caller.run_id)).turn_number or 0
 
         overview = await update_overview(self._store, caller, call, turn_number)
+        if overview.call_id != caller.call_id:
+            return f"That is what the overview says already: unchanged, revision {overview.revision}."
         size = len(overview.content.encode("utf-8", "replace"))
         return (
             f"The overview is revision {overview.revision} now, {size} of {self.limits.overview_max_bytes} bytes. The "

@@ -56,8 +56,10 @@ def _fault_of(name: str) -> str | None:
     size = len(name.encode("utf-8", "replace"))
     if not name:
         return "is empty"
-    if len(name) > NAME_CHARS or size > _NAME_BYTES:
-        return f"{len(name)} characters in {size} bytes are too many, at most {_NAME_BYTES} bytes fit"
+    if len(name) > NAME_CHARS:
+        return f"{len(name)} characters are too many"
+    if size > _NAME_BYTES:
+        return f"{size} bytes are too many, at most {_NAME_BYTES} fit"
     for place, char in enumerate(name, 1):
         if not (char in _BETWEEN or _is_plain(char)):
             return f"{_shown(char)} at place {place} is not allowed"

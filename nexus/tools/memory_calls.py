@@ -6,6 +6,7 @@ can call again. What it repeats of the arguments is short.
 
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -32,6 +33,11 @@ from nexus.tools.memory_tools import (
 _LARGEST: Final = 2**53 - 1
 _SHOWN_CHARS: Final = 40
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
+
+# Blanks, control characters, joiners and the like; marks stand on nothing where there is nothing else.
+_UNSEEN: Final = frozenset({"Zs", "Zl", "Zp", "Cc", "Cf", "Mn", "Me"})
+# Letters and symbols by their category, and nothing to the eye.
+_BLANK: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")
 
 _Word = TypeVar("_Word", Target, Strategy)
 
@@ -113,7 +119,7 @@ def _arguments(given: Any) -> Mapping[str, Any]:
     elif given is None or isinstance(given, str):
         given = {}
     if not isinstance(given, Mapping):
-        raise ValueError(f"args: {_shown(given)} is none; a JSON object is needed")
+        raise ValueError(f"args: a JSON object is needed, not {_shown(given)}")
     # Models write null for what they leave out.
     return {key: value for key, value in given.items() if value is not None}
 
@@ -169,22 +175,27 @@ def _content(arguments: Mapping[str, Any], most: int, advice: str) -> str:
 def _text(arguments: Mapping[str, Any], where: str) -> str:
     value = arguments.get(where)
     if value is None:
-        raise ValueError(f"{where}: is needed, a text")
+        raise ValueError(f"{where}: is missing; a text is needed")
     if not isinstance(value, str):
-        raise ValueError(f"{where}: {_shown(value)} is none; a text is needed")
+        raise ValueError(f"{where}: a text is needed, not {_shown(value)}")
     if found := _UNSTORABLE.search(value):
         what = "a NUL" if found[0] == "\x00" else "half a surrogate pair"
         raise ValueError(f"{where}: {what} at place {found.start() + 1} cannot be kept; leave it out")
-    if not value.strip():
+    if not any(map(_is_seen, value)):
         raise ValueError(f"{where}: is empty; a text with something in it is needed")
     return value
+
+
+def _is_seen(char: str) -> bool:
+    """Whether there is something to see of the character, when it stands alone."""
+    return unicodedata.category(char) not in _UNSEEN and char not in _BLANK
 
 
 def _word(arguments: Mapping[str, Any], where: str, allowed: tuple[_Word, ...]) -> _Word:
     given = arguments.get(where)
     word = next((each for each in allowed if isinstance(given, str) and each == given), None)
     if word is None:
-        fault = "is needed" if given is None else f"{_shown(given)} is unknown"
+        fault = "is missing" if given is None else f"{_shown(given)} is unknown"
         raise ValueError(f"{where}: {fault}; allowed: {', '.join(allowed)}")
     return word
 

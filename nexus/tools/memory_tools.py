@@ -96,9 +96,10 @@ def _update_working_memory(most_bytes: int) -> dict[str, Any]:
             "base_revision": {
                 "type": "integer",
                 "minimum": 0,
-                "description": "The revision that your text goes out from, as [WORKING_MEMORY] says it. If somebody "
-                "has written another since then, nothing is changed and you are shown that one. Leave it out to write "
-                "over whatever there is.",
+                "description": "The revision that your text goes out from: the one that the last result of this tool "
+                "told you, or else the one in [WORKING_MEMORY], which is that of the start of this exchange. If "
+                "somebody has written another since then, nothing is changed and you are shown that one. Leave it out "
+                "to write over whatever there is.",
             },
         },
         ("content",),

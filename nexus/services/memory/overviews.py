@@ -42,7 +42,8 @@ async def update_overview(
         turn_number: says in which turn; asked only where something is written.
 
     Returns:
-        The revision; the earlier one, where the same message has written one.
+        The revision; the earlier one, where the same message has written one, and the newest, which another message
+        has written, where that says the same already.
 
     Raises:
         CallRefusedError: it may not be written, for the reason that is told.
@@ -59,6 +60,8 @@ async def update_overview(
         revision = _revision_of(newest[0]) if newest else 0
         if call.base_revision not in {None, revision}:
             raise CallRefusedError(_outdated(call, revision, known))
+        if known and (known[0].revision, known[0].content) == (revision, call.content):
+            return known[0]
         overview = Overview(
             revision=revision + 1,
             content=call.content,

@@ -193,6 +193,19 @@ class TestOverview:
         assert refused.text.endswith("The newest is revision 0, the template: nothing is kept yet.")
         assert (await update(memory, "a", base_revision=0)).done
 
+    async def test_the_same_text_again(self) -> None:
+        """It makes no new revision, and the result says so; on an outdated revision it is refused like any other."""
+        store = FakeStore()
+        memory = memory_on(store)
+        await update(memory, "# One", 1)
+        again = await update(memory, "# One", 2)
+        assert again == Outcome("That is what the overview says already: unchanged, revision 1.")
+        assert await update(memory, "# One", 3, base_revision=1) == again
+        assert not (await update(memory, "# One", 4, base_revision=0)).done
+        assert len(store.memory.rows["working_memory"]) == 1
+        await update(memory, "# Two", 5)
+        assert (await update(memory, "# One", 6)).text.startswith("The overview is revision 3 now")
+
     async def test_the_template_is_no_content(self) -> None:
         """Sending it back does not make it one."""
         store = FakeStore()
@@ -623,16 +636,31 @@ async def test_malformed_documents() -> None:
     """Each is passed over and said, and the rest is there."""
     store = FakeStore()
     store.plant("working_memory", [{"owner_key": "ada", "session_id": "s", "revision": 3, "content": 7}])
-    store.plant("memory_details", [archive("good", "x"), archive("bad", "x", bytes=-1)])
+    store.plant("memory_details", [archive("good", "x", kind="note"), archive("bad", "x", kind="note", bytes=-1)])
     store.plant("compactions", [{"owner_key": "ada", "session_id": "s", "number": 1}])
     memory = memory_on(store)
     with capture_logs() as logs:
         snapshot = await memory.snapshot("ada", "s")
     assert (snapshot.overview, snapshot.compaction) == (None, None)
     assert [detail.name for detail in snapshot.details] == ["good"]
+    assert snapshot.detail_count == 1
     assert sorted(log["name"] for log in logs) == ["compaction", "detail", "overview"]
     with capture_logs():
         assert (await update(memory, "mine")).text.startswith("The overview is revision 4 now")
+
+
+async def test_many_details() -> None:
+    """A context gets no more than it shows, those written last, and their count; archives beyond are not read."""
+    store = FakeStore()
+    about = {"kind": "note", "compaction": None}
+    store.plant("compactions", [COMPACTION.model_dump() | {"owner_key": "ada", "session_id": "s", "rows": []}])
+    store.plant("memory_details", [archive(f"a{number:03}", "x") for number in range(100)])
+    store.plant("memory_details", [archive(f"n{number:03}", "x", **about) for number in range(60)])
+    snapshot = await memory_on(store).snapshot("ada", "s")
+    shown = [*(f"a{number:03}" for number in range(90, 100)), *(f"n{number:03}" for number in range(10, 60))]
+    assert [detail.name for detail in snapshot.details] == shown
+    assert (snapshot.detail_count, snapshot.details_in_all) == (160, 160)
+    assert "list_details" not in store.calls
 
 
 async def test_the_turn_is_known() -> None:

@@ -61,10 +61,10 @@ def test_good_calls(name: str, args: dict[str, Any], call: object) -> None:
             "target: 'everything' is unknown; allowed: conversation, tools, all",
         ),
         ("compact_history", COMPACT | {"target": 7}, "target: 7 is unknown; allowed: conversation, tools, all"),
-        ("compact_history", {"strategy": "archive"}, "target: is needed; allowed: conversation, tools, all"),
-        ("compact_history", {"target": "all"}, "strategy: is needed; allowed: summarize, archive"),
-        ("compact_history", None, "target: is needed; allowed: conversation, tools, all"),
-        ("compact_history", "", "target: is needed; allowed: conversation, tools, all"),
+        ("compact_history", {"strategy": "archive"}, "target: is missing; allowed: conversation, tools, all"),
+        ("compact_history", {"target": "all"}, "strategy: is missing; allowed: summarize, archive"),
+        ("compact_history", None, "target: is missing; allowed: conversation, tools, all"),
+        ("compact_history", "", "target: is missing; allowed: conversation, tools, all"),
         (
             "compact_history",
             COMPACT | {"keep_recent": -1},
@@ -75,9 +75,9 @@ def test_good_calls(name: str, args: dict[str, Any], call: object) -> None:
             COMPACT | {"keep_last": 5},
             "args: 'keep_last' is unknown; allowed: target, strategy, keep_recent",
         ),
-        ("update_working_memory", {}, "content: is needed, a text"),
+        ("update_working_memory", {}, "content: is missing; a text is needed"),
         ("update_working_memory", {"content": " \n"}, "content: is empty; a text with something in it is needed"),
-        ("update_working_memory", {"content": {"a": 1}}, "content: a JSON object is none; a text is needed"),
+        ("update_working_memory", {"content": {"a": 1}}, "content: a text is needed, not a JSON object"),
         (
             "update_working_memory",
             {"content": "a", "base_revision": "3"},
@@ -109,8 +109,8 @@ def test_good_calls(name: str, args: dict[str, Any], call: object) -> None:
             {"query": "x" * 251},
             "query: 251 characters, at most 250 are allowed; a rare word is enough",
         ),
-        ("search_memory", "[1]", "args: a JSON array is none; a JSON object is needed"),
-        ("search_memory", 5, "args: 5 is none; a JSON object is needed"),
+        ("search_memory", "[1]", "args: a JSON object is needed, not a JSON array"),
+        ("search_memory", 5, "args: a JSON object is needed, not 5"),
         ("search_memory", '{"query": NaN}', "args: not JSON: NaN is no number; a JSON object is needed"),
         ("search_memory", "[" * 100_000, "args: nested too deep; a JSON object is needed"),
     ],
@@ -151,6 +151,19 @@ def test_half_a_surrogate_pair_in_json_text() -> None:
     r"""A model may spell one as `\ud83d` in the text of its arguments."""
     with pytest.raises(ValueError, match=r"^query: half a surrogate pair at place 2"):
         read_call("search_memory", '{"query": "a\\ud83d"}')
+
+
+@pytest.mark.parametrize("text", ["\u200b", "\ufeff \u2060\n", "\u200d\ufe0f", "\u3164", "\u2800\u00ad", "\U000e0041"])
+def test_nothing_to_be_seen(text: str) -> None:
+    """A text of invisible characters alone is empty; beside others they stay as they are."""
+    for name, where, others in (
+        ("update_working_memory", "content", {}),
+        ("write_memory_detail", "content", {"name": "a"}),
+        ("search_memory", "query", {}),
+    ):
+        with pytest.raises(ValueError, match=rf"^{where}: is empty; "):
+            read_call(name, {**others, where: text})
+    assert read_call("update_working_memory", {"content": f"{text}a"}) == UpdateOverview(f"{text}a", None)
 
 
 @given(st.sampled_from(sorted(MEMORY_TOOLS)), JSON | st.dictionaries(KEYS, JSON) | st.text())
