@@ -16,7 +16,7 @@ from nexus.services.memory.transfer_edits import Limits
 from nexus.services.memory.transfer_import import RecordedElsewhereError, import_session, planned
 from nexus.services.memory.transfer_lines import Header
 from nexus.services.memory.transfer_reading import Given, read_folder
-from nexus.services.memory.transfer_standing import Plan, Standing, standing
+from nexus.services.memory.transfer_standing import Differing, Plan, Standing, standing
 from nexus.terminal import Config, check_names, confirm, printable, progress, run_on_store, session_named
 
 
@@ -111,14 +111,23 @@ def _see_replaced(found: Standing, where: str, *, replace: bool, asks: bool) -> 
     Raises:
         NexusError: it may not.
     """
-    differs = ", ".join(f"{count} {kind}" for kind, count in found.differs.items())
+    differs = ", ".join(_differing(kind, one) for kind, one in found.differs.items())
     if not replace:
+        # An owner has each message once.
+        copy = "--owner OTHER imports a copy" if found.has_messages else "--session OTHER imports it beside this"
         raise NexusError(
-            f"{where} has something that the export has not, or not so: {differs}; --session OTHER keeps these beside "
-            "what is there, --replace puts these in its place"
+            f"{where} has something that the export has not, or not so: {differs}; {copy}, --replace removes what is "
+            "there first"
         )
     if asks:
-        confirm(f"Remove all of {where} ({differs} that differ) and import it?", "--yes does it without asking")
+        confirm(
+            f"{where} has {differs}, and not so the export. Remove it and import that?", "--yes does it without asking"
+        )
+
+
+def _differing(kind: str, found: Differing) -> str:
+    first = printable(found.first)
+    return f"1 {kind} ({first})" if found.count == 1 else f"{found.count} {kind}s (the first: {first})"
 
 
 def _amount(header: Header) -> str:

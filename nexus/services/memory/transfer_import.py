@@ -3,6 +3,7 @@
 Rules of this module:
 
 - Nothing is written unless all of the export can be read, and the session has nothing else, or is to be replaced.
+- What has come further in the session since the export stays as it is.
 - Messages keep their `_id`s, by which compactions name them, unless the session gets another name or others have them.
 - The compactions come after the messages that they name, the newest last: an import that was broken off shows more of
   the history rather than less. It is gone on with by repeating it.
@@ -10,6 +11,7 @@ Rules of this module:
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace as replace_in
 from datetime import datetime
 from typing import Final, TypeVar
 
@@ -107,7 +109,8 @@ async def _add(
     advance(found.there - found.turns)
     written = await _add_rows(store, folder, plan, found, advance)
     if turns := plan.turns:
-        written += await import_turns(store.turns, turns, advance=advance)
+        stay = tuple(found.further.get(turn.turn_number, turn) for turn in turns.turns)
+        written += await import_turns(store.turns, replace_in(turns, turns=stay), advance=advance)
     written += await _add_details(store, folder, plan, found, advance)
     for overview in plan.overviews:
         if overview.revision not in found.overviews:

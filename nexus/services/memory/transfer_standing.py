@@ -1,7 +1,8 @@
 """How a session stands to an export that is to be imported into it (CONTRACT §7).
 
 An import that was broken off has left some of what the export holds, word for word, and nothing else. Whatever else
-the session has is in the way.
+the session has is in the way, but for one thing: what was in the making when it was exported may have come further
+since (`transfer_further`). It stays as it is.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -14,10 +15,12 @@ from pydantic import BaseModel, ValidationError
 
 from nexus.core.ports import MemoryStore, Row
 from nexus.core.ports.transfer import TransferableStore
+from nexus.core.turns import Turn
 from nexus.core.working_memory import Compaction, Detail, Overview
+from nexus.services.memory.transfer_further import compaction_is_further, is_same, turn_is_further
 from nexus.services.memory.transfer_ids import renamed_compaction
 from nexus.services.memory.transfer_reading import Given, told_by, told_by_detail
-from nexus.services.turns.transfer import standing as standing_of_turns
+from nexus.services.turns.documents import read_turn
 from nexus.services.turns.transfer_lines import Export
 
 _PAGE: Final = 50
@@ -60,6 +63,14 @@ class Plan:
 
 
 @dataclass(slots=True)
+class Differing:
+    """What of a kind is in the way: how many, and what the first is called."""
+
+    count: int = 0
+    first: str = ""
+
+
+@dataclass(slots=True)
 class Standing:
     """What a session has.
 
@@ -67,8 +78,10 @@ class Standing:
         rows: `_id`s, as in the export, of the messages that are there.
         overviews, details, compactions: keys of those that are there.
         turns: how many there are.
+        further: of them, those that have come further since the export.
         has_state: there is a state.
-        differs: what is in the way, by kind: how many.
+        has_messages: a message of the export is recorded, as it is or otherwise.
+        differs: what is in the way, by what one of it is called.
     """
 
     rows: set[str] = field(default_factory=set)
@@ -76,8 +89,10 @@ class Standing:
     details: set[tuple[str, int]] = field(default_factory=set)
     compactions: set[int] = field(default_factory=set)
     turns: int = 0
+    further: dict[int, Turn] = field(default_factory=dict)
     has_state: bool = False
-    differs: dict[str, int] = field(default_factory=dict)
+    has_messages: bool = False
+    differs: dict[str, Differing] = field(default_factory=dict)
 
     @property
     def there(self) -> int:
@@ -85,9 +100,12 @@ class Standing:
         memory = len(self.overviews) + len(self.details) + len(self.compactions)
         return len(self.rows) + memory + self.turns + self.has_state
 
-    def in_the_way(self, kind: str) -> None:
-        """Count one that is in the way."""
-        self.differs[kind] = self.differs.get(kind, 0) + 1
+    def in_the_way(self, kind: str, name: object, *, downwards: bool = False) -> None:
+        """Count one that is in the way. The first of those that are read `downwards` is the last that is read."""
+        differing = self.differs.setdefault(kind, Differing())
+        differing.count += 1
+        if downwards or not differing.first:
+            differing.first = str(name)
 
 
 def plan(given: Given, owner_key: str, session_id: str, ids: Mapping[str, str], now: datetime) -> Plan:
@@ -117,15 +135,17 @@ async def standing(store: TransferableStore, planned: Plan) -> Standing:
 
 async def _rows(store: TransferableStore, planned: Plan, found: Standing) -> None:
     names = {new: row_id for row_id, new in planned.ids.items()}
+    message_ids = {row.message_id for row in planned.given.rows.values() if row.message_id}
     async with aclosing(store.transfer.rows(planned.owner_key, planned.session_id)) as pages:
         async for page in pages:
             for row in page:
                 row_id = names.get(row.row_id, row.row_id)
-                given = planned.given.rows.get(row_id)
+                given, message_id = planned.given.rows.get(row_id), row.document.get("id")
+                found.has_messages = found.has_messages or message_id in message_ids
                 if given and given.told_by == told_by(row.document):
                     found.rows.add(row_id)
                 else:
-                    found.in_the_way("messages")
+                    found.in_the_way("message", message_id or row.row_id)
 
 
 async def _overviews(store: MemoryStore, planned: Plan, found: Standing) -> None:
@@ -137,10 +157,10 @@ async def _overviews(store: MemoryStore, planned: Plan, found: Standing) -> None
 
     async for document in _downwards(read, "revision"):
         overview = _read(Overview, document)
-        if overview is not None and _same(overview, wanted.get(overview.revision)):
+        if overview is not None and is_same(overview, wanted.get(overview.revision)):
             found.overviews.add(overview.revision)
         else:
-            found.in_the_way("revisions of the overview")
+            found.in_the_way("revision", document["revision"], downwards=True)
 
 
 async def _details(store: MemoryStore, planned: Plan, found: Standing) -> None:
@@ -154,11 +174,11 @@ async def _details(store: MemoryStore, planned: Plan, found: Standing) -> None:
             if (
                 detail
                 and there
-                and (planned.given.details.get(there) == told_by_detail(detail) or _same(detail, edited.get(there)))
+                and (planned.given.details.get(there) == told_by_detail(detail) or is_same(detail, edited.get(there)))
             ):
                 found.details.add(there)
             else:
-                found.in_the_way("details")
+                found.in_the_way("detail", f"{document['name']}, version {document['version']}")
         after = page[-1]["name"], page[-1]["version"]
 
 
@@ -171,23 +191,35 @@ async def _compactions(store: MemoryStore, planned: Plan, found: Standing) -> No
 
     async for document in _downwards(read, "number"):
         compaction = _read(Compaction, document)
-        if compaction is not None and compaction == wanted.get(compaction.number):
+        given = wanted.get(document["number"])
+        if compaction and given and (compaction == given or compaction_is_further(compaction, given)):
             found.compactions.add(compaction.number)
         else:
-            found.in_the_way("compactions")
+            found.in_the_way("compaction", document["number"], downwards=True)
 
 
 async def _turns(store: TransferableStore, planned: Plan, found: Standing) -> None:
-    if (turns := planned.turns) is None:
-        there = await store.turns.count_turns(planned.owner_key, planned.session_id)
-        differs = there > 0
-    else:
-        stands = await standing_of_turns(store.turns, turns)
-        there, differs = stands.there, stands.differs is not None
-    if differs:
-        found.differs["turns"] = there
-    else:
-        found.turns = there
+    wanted = {turn.turn_number: turn for turn in planned.turns.turns} if planned.turns else {}
+    key = planned.owner_key, planned.session_id
+
+    async def read(before: int | None) -> list[Row]:
+        return await store.turns.turns(*key, limit=_PAGE, before=before, whole=True)
+
+    there, others = set[int](), set[int]()
+    async for document in _downwards(read, "turn_number"):
+        number = document["turn_number"]
+        turn, given = read_turn(document), wanted.get(number)
+        if turn is not None and given is not None and (turn == given or turn_is_further(turn, given)):
+            there.add(number)
+            if turn != given:
+                found.further[number] = turn
+        else:
+            others.add(number)
+            found.in_the_way("turn", number, downwards=True)
+    # They are written in this order, and a gap is not filled.
+    for number in sorted(set(sorted(wanted)[: len(there)]) - there - others):
+        found.in_the_way("turn", number)
+    found.turns = len(there)
 
 
 async def _state(store: TransferableStore, planned: Plan, found: Standing) -> None:
@@ -197,7 +229,7 @@ async def _state(store: TransferableStore, planned: Plan, found: Standing) -> No
     if planned.given.state is not None and store.transfer.spelled(row.get("document")) == planned.given.state:
         found.has_state = True
     elif row.get("document"):
-        found.in_the_way("states")
+        found.in_the_way("state", "that of the session")
 
 
 async def _downwards(read: Callable[[int | None], Any], name: str) -> AsyncIterator[Row]:
@@ -213,13 +245,3 @@ def _read(model: type[_Model], document: Row) -> _Model | None:
         return model.model_validate(document)
     except ValidationError:
         return None
-
-
-def _same(there: Overview | Detail, wanted: Overview | Detail | None) -> bool:
-    """Whether it is that one; what was edited has come at another time with each import."""
-    if wanted is None:
-        return False
-    return there == wanted or (
-        there.model_copy(update={"updated_at": wanted.updated_at}) == wanted
-        and getattr(wanted, "author", "import") == "import"
-    )

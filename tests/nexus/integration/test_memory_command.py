@@ -325,14 +325,34 @@ async def test_something_in_the_way(
     elsewhere["working_memory"].insert_one(an_overview(3, "later"))
     said = await other.refused("import", str(folder))
     assert said == (
-        "session s1 of ada has something that the export has not, or not so: 1 messages, 1 revisions of the overview; "
-        "--session OTHER keeps these beside what is there, --replace puts these in its place"
+        "session s1 of ada has something that the export has not, or not so: 1 message (m5000), 1 revision (3); "
+        "--owner OTHER imports a copy, --replace removes what is there first"
     )
-    question = "and import it? [y/N]"
+    question = "Remove it and import that? [y/N]"
     assert await other.at_keyboard(question, "n", "import", str(folder), "--replace") == 1
     assert elsewhere["messages"].count_documents({}) == 605
     assert await other.at_keyboard(question, "y", "import", str(folder), "--replace") == 0
     assert repr(all_of(elsewhere)) == repr(all_of(db))
+
+
+async def test_a_session_that_goes_on(desk: Desk, db: _Database, tmp_path: Path) -> None:
+    """What was in the making at the export has come further, and stays; what is new is counted and named."""
+    keep_session(db)
+    folder = tmp_path / "s1"
+    db["turns"].update_one({"turn_number": 2}, {"$set": {"status": "pending", "summaries.source": "fallback"}})
+    await desk.said("export", *OF_S1, str(folder))
+    for changes in ({"status": "pending"}, {"status": "completed", "summaries.source": "model", "insights": ["new"]}):
+        db["turns"].update_one({"turn_number": 2}, {"$set": changes})
+        db["compactions"].update_one({"number": 2}, {"$set": {"summary": "Better.", "source": "model"}})
+        before = all_of(db)
+        assert (await desk.said("import", str(folder))).endswith("; 616 of 616 documents were there.\n")
+        assert repr(all_of(db)) == repr(before)
+    turns = [{**a_turn(number), "owner_key": "ada", "session_id": "s1"} for number in (3, 4)]
+    db["turns"].insert_many(turns)
+    db["turns"].update_one({"turn_number": 1}, {"$set": {"insights": ["changed"]}})
+    db["messages"].delete_many({"session_id": "s1"})
+    said = await desk.refused("import", str(folder))
+    assert "or not so: 3 turns (the first: 1); --session OTHER imports it beside this, --replace" in said
 
 
 async def test_an_import_that_was_killed(
