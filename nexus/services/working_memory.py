@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, Self
 
 from nexus.core.errors import CallRefusedError, StoreRejectedError
 from nexus.core.ports import MemoryStore, MessageStore, TurnSource
-from nexus.core.working_memory import Compaction, CompactionJob, Snapshot, Wish
+from nexus.core.working_memory import Compaction, CompactionJob, Snapshot, Target, Wish
 from nexus.services.memory.details import read_detail, write_detail
 from nexus.services.memory.finding import search
 from nexus.services.memory.kept import Caller, read_snapshot
@@ -172,16 +172,23 @@ class WorkingMemory:
             call_id=caller.call_id,
         )
         compaction = await self.compact(wish)
-        return _told(compaction) if compaction else _NOTHING_TO_COMPACT
+        return _told(compaction, call.target) if compaction else _NOTHING_TO_COMPACT
 
 
-def _told(compaction: Compaction) -> str:
-    """What came of a compaction."""
-    made = f"Compaction {compaction.number} is made: a summary stands for {compaction.count} messages now"
-    lines = [f"{made}, {compaction.total} with those before. The next context shows it."]
+def _told(compaction: Compaction, asked: Target) -> str:
+    """What came of a compaction that was asked for."""
+    made = f"Compaction {compaction.number} is made, of {_messages(compaction.count)}"
+    lines = [f"{made}; the summary stands for {_messages(compaction.total)} now. The next context shows it."]
     if compaction.tokens_before:
-        lines.append(f"They took {compaction.tokens_before} tokens, and the summary takes {compaction.tokens_after}.")
+        grown = f"the summary went from {compaction.tokens_carried} to {compaction.tokens_after}"
+        lines.append(f"What is newly covered took {compaction.tokens_before} tokens, and {grown}.")
+    if compaction.target != asked:
+        lines.append("The oldest messages of the other kind are among them: too many compacted ones lay between.")
     if compaction.details:
         lines.append(f"Word for word they are in: {', '.join(compaction.details)}. read_memory_detail opens them.")
     lines.append("search_memory finds what was said. What has to stay in view belongs into the overview.")
     return "\n".join(lines)
+
+
+def _messages(count: int) -> str:
+    return f"{count} message{'' if count == 1 else 's'}"

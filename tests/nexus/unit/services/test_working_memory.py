@@ -35,6 +35,7 @@ COMPACTION: Final = Compaction(
     details=("compaction-0003",),
     tokens_before=900,
     tokens_after=70,
+    tokens_carried=50,
 )
 
 
@@ -550,12 +551,22 @@ class TestCompaction:
         assert compacting.wishes == [
             Wish("ada", "s", "tools", "archive", "tool", keep_recent=7, run_id="run_9", call_id="call_1")
         ]
-        made = "Compaction 3 is made: a summary stands for 40 messages now, 148 with those before"
-        assert outcome.text.splitlines()[:3] == [
+        made = "Compaction 3 is made, of 40 messages; the summary stands for 148 messages now"
+        assert outcome.text.splitlines()[:4] == [
             f"{made}. The next context shows it.",
-            "They took 900 tokens, and the summary takes 70.",
+            "What is newly covered took 900 tokens, and the summary went from 50 to 70.",
+            "The oldest messages of the other kind are among them: too many compacted ones lay between.",
             "Word for word they are in: compaction-0003. read_memory_detail opens them.",
         ]
+
+    async def test_one_message(self) -> None:
+        """Is told as one; of another kind nothing is told where there was none."""
+        made = COMPACTION.model_copy(update={"count": 1, "total": 1})
+        outcome = await memory_on(FakeStore(), Compacting(made)).run(
+            "compact_history", {"target": "all", "strategy": "archive"}, CALLER
+        )
+        assert outcome.text.startswith("Compaction 3 is made, of 1 message; the summary stands for 1 message now.")
+        assert "other kind" not in outcome.text
 
     async def test_nothing_to_compact(self) -> None:
         """That is no error, and says why."""
