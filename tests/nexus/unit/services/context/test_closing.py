@@ -84,11 +84,6 @@ def test_it_fits_or_is_refused(results: list[str], limit: int, form: str, says: 
     said = messages[:-1] if says else messages
     changed = [place for place, message in enumerate(said) if message != content["messages"][place]]
     assert all(said[place]["role"] == "tool" for place in changed)
-    # Of the results that could be shorter, the oldest went.
-    worth = [place for place, message in enumerate(content["messages"]) if len(str(message["content"])) > 150]
-    assert [place for place in worth if place in changed] == worth[
-        : len([place for place in worth if place in changed])
-    ]
     run = next((block for block in manifest["blocks"] if block["tag"] == "RUN"), None)
     if run:
         shown = said[run["index"] :]
