@@ -49,11 +49,11 @@ def working_memory_block(snapshot: Snapshot) -> Block:
     content = overview.content if overview else TEMPLATE
     shown = [*_latest(details, "note", MOST_NOTES), *_latest(details, "archive", MOST_ARCHIVES)]
     listed = [_item(detail, counting) for detail in sorted(shown, key=lambda detail: detail.name)]
-    others = len(details) - len(shown)
+    others = snapshot.detail_count - len(shown)
     if others:
         listed.append(f"- ({others} older ones, which search_memory finds)")
     revision, size = (overview.revision, len(content.encode("utf-8", "replace"))) if overview else (0, 0)
-    head = f"[WORKING_MEMORY revision={revision} bytes={size} details={len(details)}]"
+    head = f"[WORKING_MEMORY revision={revision} bytes={size} details={snapshot.detail_count}]"
     text = "\n\n".join(filter(None, ("\n".join([head, *listed]), counting(content).strip("\n"))))
     return Block("WORKING_MEMORY", "system", text, dropped=others, escaped=counting.marked)
 

@@ -74,6 +74,16 @@ def test_many_archives() -> None:
     ]
 
 
+def test_details_that_were_not_read() -> None:
+    """They are counted all the same."""
+    block = working_memory_block(Snapshot(overview("x"), (detail("note"),), details_in_all=70))
+    assert block.text.startswith(
+        "[WORKING_MEMORY revision=3 bytes=1 details=70]\n"
+        "- note (note, 7 bytes)\n"
+        "- (69 older ones, which search_memory finds)\n"
+    )
+
+
 def test_many_details() -> None:
     """Those that were written last are listed; how many are not is said in the list, and counted."""
     many = tuple(detail(f"n{number:03d}", -number) for number in range(MOST_NOTES + 7))
