@@ -19,7 +19,7 @@ demo: $(READY) ## set up when needed, then show Nexus at work on the embedded se
 	@$(BIN)/nexus demo
 
 test: $(READY) ## set up when needed, then run the tests (no network, no servers needed)
-	@echo 'Running the tests, some 7,000, on servers that come as packages (about 9 minutes on 2 cores)'
+	@echo 'Running the tests, some 8,000, on servers that come as packages (about 9 minutes on 2 cores)'
 	@$(BIN)/python -m pytest -rs -n auto --dist worksteal
 
 check: lint types imports coverage ## all that a change must pass
