@@ -356,7 +356,9 @@ async def test_killed_before_the_turn_is_closed(environment: Environment, channe
 
 async def test_turns_beyond_the_history(environment: Environment, channel_prefix: str, turns: Turns) -> None:
     """They are shown at the level that is asked for; `comprehensive` reads as the structured summary."""
-    given = {**environment, "NEXUS_LAYOUTS__AGENT__HISTORY_MESSAGES": "8"}
+    # With a working memory the session would be compacted meanwhile, and more turns be told.
+    alone = {"NEXUS_LAYOUTS__AGENT__HISTORY_MESSAGES": "8", "NEXUS_MEMORY__WORKING_MEMORY": "false"}
+    given = environment | alone
     async with playing(given, channel_prefix) as requester:
         session = Session(requester, turns)
         await three_runs(session)
