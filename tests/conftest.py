@@ -9,7 +9,8 @@ import os
 import sys
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from anyio.from_thread import start_blocking_portal
@@ -18,10 +19,12 @@ from pymongo import MongoClient
 
 from nexus.embedded import EmbeddedServers, embedded_servers
 
-settings.register_profile("default", deadline=None, derandomize=bool(os.environ.get("CI")))
+_CI: Final = bool(os.environ.get("CI"))
+settings.register_profile("default", deadline=None, derandomize=_CI, max_examples=60 if _CI else 100)
 settings.load_profile("default")
 
 
+_UNIT: Final = Path(__file__).parent / "nexus" / "unit"
 _OF_TESTS = ("NEXUS_TEST_", "NEXUS_FAULTS_", "NEXUS_REAL_")
 
 
@@ -33,6 +36,13 @@ def pytest_configure() -> None:
         if ours or name.upper().endswith("_PROXY"):
             del os.environ[name]
     sys.addaudithook(_stay_on_this_machine)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs no server is tried once, whatever the servers are."""
+    for item in items:
+        if _UNIT in item.path.parents:
+            item.add_marker(pytest.mark.once)
 
 
 def _stay_on_this_machine(event: str, arguments: tuple[Any, ...]) -> None:

@@ -145,6 +145,7 @@ def scene(
     return Scene(environment, channel_prefix, mongo_janitor[database_name])
 
 
+@pytest.mark.once
 @pytest.mark.timeout(300)
 async def test_three_hundred_runs(scene: Scene) -> None:
     """With tools, restarted in the middle of a run: every message is in the context, or under one summary."""
@@ -154,6 +155,7 @@ async def test_three_hundred_runs(scene: Scene) -> None:
     assert found.summarised > found.in_context > 0
 
 
+@pytest.mark.once
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["pubsub", "streams"])
 async def test_killed_while_it_compacts(mode: Mode, scene: Scene) -> None:

@@ -283,6 +283,7 @@ async def test_a_model_that_is_not_there(environment: Environment, channel_prefi
             await turns.all_are(is_by_model, 5)
 
 
+@pytest.mark.once
 @pytest.mark.timeout(300)
 async def test_many_runs_at_once(mode: str, environment: Environment, channel_prefix: str, turns: Turns) -> None:
     """On two replicas 200 runs of one session (60 on a slow MongoDB): numbers without a gap, each summarised once."""

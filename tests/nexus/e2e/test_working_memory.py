@@ -149,6 +149,7 @@ def _texts_of(run: Run) -> list[str]:
     return [*said, *(call.result for step in run.steps for call in step.calls if isinstance(call.result, str))]
 
 
+@pytest.mark.once
 async def test_what_was_summarised_is_found(environment: Environment, mode: Mode, mongo_uri: str) -> None:
     """A summary is short; what it leaves out is found in the messages, which are still there, in any script."""
     async with at_desk(environment, mongo_uri, mode) as desk:
@@ -340,6 +341,7 @@ async def test_a_model_tells_it_better(environment: Environment, mode: Mode, mon
         assert unescape(_summary_in(content)).endswith(compaction["summary"].strip())
 
 
+@pytest.mark.once
 async def test_moved_to_another_database(
     environment: Environment, mongo_uri: str, mongo_janitor: MongoClient[Document], tmp_path: Path
 ) -> None:

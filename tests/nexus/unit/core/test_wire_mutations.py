@@ -11,8 +11,6 @@ from nexus.core.errors import UnreadablePayloadError
 from nexus.core.wire import EnvelopeError, decode
 from tests.nexus.support.wire_oracle import SEEDS, SENT_MS, SIGNED, SIGNING, TOPIC, judge
 
-pytestmark = pytest.mark.once
-
 TOKENS: Final = [
     b"NaN",
     b"-Infinity",

@@ -30,8 +30,6 @@ from tests.nexus.unit.services.serving import (
     shared,
 )
 
-pytestmark = pytest.mark.once
-
 # The same bytes whenever it is sent.
 ASKED = request()
 SIGNING = Signing({"k1": b"the first secret"}, required=True)

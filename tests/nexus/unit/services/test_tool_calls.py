@@ -31,8 +31,6 @@ from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.waiting import PATIENCE_S, take, until
 from tests.nexus.unit.services.serving import Letters, SettlingBus, SettlingLedger, passed
 
-pytestmark = pytest.mark.once
-
 LONG_MS: Final = 60_000
 SAID_AT: Final = utc_now()
 ARGS: Final[dict[str, Any]] = {

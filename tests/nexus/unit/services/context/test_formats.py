@@ -31,8 +31,6 @@ from tests.nexus.unit.services.context.canonical_lists import (
     user,
 )
 
-pytestmark = pytest.mark.once
-
 FAULTS: dict[str, Callable[..., list[str]]] = {
     "openai": openai_faults,
     "anthropic": anthropic_faults,

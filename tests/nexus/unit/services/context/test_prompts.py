@@ -366,7 +366,6 @@ class TestForgery:
 
         assert not any(line.startswith("[2025") for line in shown.splitlines())
 
-    @pytest.mark.once
     @given(
         st.lists(st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | _objects(inner)))
     )

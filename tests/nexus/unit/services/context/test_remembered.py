@@ -79,7 +79,6 @@ class TestGoal:
         )
         assert block.escaped == 4
 
-    @pytest.mark.once
     @pytest.mark.parametrize("seed", SEEDS)
     def test_hostile_goals(self, seed: int) -> None:
         """Nothing but the goal is in the block, and it comes back."""
@@ -239,7 +238,6 @@ class TestTurns:
         turns, malformed = read_turns([stored_turn(1, insights=None, mood="good", work="close")], "brief")
         assert (turns, malformed) == ((RememberedTurn(1, "turn_1_1764547200000", "brief 1", (), "model"),), 0)
 
-    @pytest.mark.once
     @pytest.mark.parametrize("level", LEVELS)
     @pytest.mark.parametrize("seed", SEEDS)
     def test_hostile_texts(self, seed: int, level: Level) -> None:

@@ -19,8 +19,6 @@ from nexus.services.context.session_state import SessionState, Todo, TodoStatus,
 from nexus.services.context.state_change import Change, read_change, read_session
 from nexus.services.context.state_document import Document, apply, shown
 
-pytestmark = pytest.mark.once
-
 NOON = datetime(2025, 12, 10, 12, tzinfo=UTC)
 
 Said = tuple[int, str, dict[str, Any]]

@@ -254,7 +254,6 @@ def test_every_provider_takes_it(form: str) -> None:
         assert CHECKS[form](converted) == []
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_hostile_texts(seed: int, level: Level) -> None:

@@ -26,8 +26,6 @@ from tests.nexus.unit.services.turns_at_work import (
     scripted,
 )
 
-pytestmark = pytest.mark.once
-
 
 async def a_run(memory: Memory, run_id: str = "a") -> None:
     """A run with two calls, from its input to its answer."""
