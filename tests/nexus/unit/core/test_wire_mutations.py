@@ -11,6 +11,8 @@ from nexus.core.errors import UnreadablePayloadError
 from nexus.core.wire import EnvelopeError, decode
 from tests.nexus.support.wire_oracle import SEEDS, SENT_MS, SIGNED, SIGNING, TOPIC, judge
 
+pytestmark = pytest.mark.heavy
+
 TOKENS: Final = [
     b"NaN",
     b"-Infinity",

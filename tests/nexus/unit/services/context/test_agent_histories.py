@@ -17,6 +17,8 @@ from nexus.services.context.validity import NO_RESULT, admit, faults
 from tests.nexus.support.providers import anthropic_faults, gemini_faults, openai_faults
 from tests.nexus.unit.services.context.session_histories import History, Sessions
 
+pytestmark = pytest.mark.heavy
+
 HISTORIES = 100_000
 CHUNKS = 40
 # All of them take some minutes of a core, so CI plays a quarter.

@@ -31,6 +31,8 @@ from tests.nexus.unit.services.context.canonical_lists import (
     user,
 )
 
+pytestmark = pytest.mark.heavy
+
 FAULTS: dict[str, Callable[..., list[str]]] = {
     "openai": openai_faults,
     "anthropic": anthropic_faults,

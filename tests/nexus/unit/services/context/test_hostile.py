@@ -14,6 +14,8 @@ from nexus.services.context.formatters import FriendsInfoFormatter, MemoryFormat
 from nexus.services.context.prompts import PromptManager
 from tests.nexus.unit.services.context import hostile, strict
 
+pytestmark = pytest.mark.heavy
+
 SEEDS: Final = range(20)
 TEXTS_PER_SEED: Final = 1000
 

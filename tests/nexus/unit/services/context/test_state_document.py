@@ -19,6 +19,8 @@ from nexus.services.context.session_state import SessionState, Todo, TodoStatus,
 from nexus.services.context.state_change import Change, read_change, read_session
 from nexus.services.context.state_document import Document, apply, shown
 
+pytestmark = pytest.mark.heavy
+
 NOON = datetime(2025, 12, 10, 12, tzinfo=UTC)
 
 Said = tuple[int, str, dict[str, Any]]

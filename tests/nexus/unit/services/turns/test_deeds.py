@@ -11,6 +11,8 @@ from nexus.services.turns.deeds import called, read_result, resulted, tell, told
 from nexus.services.turns.sentences import one_line, weight
 from tests.nexus.unit.services.turns.test_outline import documents
 
+pytestmark = pytest.mark.heavy
+
 
 def outcome(name: str = "f", arguments: Any = None, result: Any = None, success: bool | None = None) -> ToolOutcome:
     """A call and what came of it."""

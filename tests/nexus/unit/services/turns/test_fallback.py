@@ -16,6 +16,8 @@ from tests.nexus.unit.services.turns.runs import Run
 from tests.nexus.unit.services.turns.test_outline import _short, documents, numbers
 from tests.nexus.unit.services.turns.test_sentences import hard
 
+pytestmark = pytest.mark.heavy
+
 
 def summary(run: Run) -> Summaries:
     """What is said of the run."""

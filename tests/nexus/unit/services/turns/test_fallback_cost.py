@@ -14,6 +14,8 @@ from tests.nexus.support.tokens import tokens
 from tests.nexus.unit.services.turns.literature import LANGUAGES, session
 from tests.nexus.unit.services.turns.runs import Run
 
+pytestmark = pytest.mark.heavy
+
 TURNS: Final = 60
 # Two questions, and sentences of results and answers.
 WORDS: Final = {

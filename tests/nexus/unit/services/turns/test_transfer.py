@@ -35,6 +35,8 @@ from nexus.services.turns.transfer import (
 from nexus.services.turns.transfer_lines import Export, read_export
 from tests.nexus.support.fake_turns import FakeTurns
 
+pytestmark = pytest.mark.heavy
+
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MANY = 123
 
