@@ -20,7 +20,7 @@ from pymongo import MongoClient
 from nexus.embedded import EmbeddedServers, embedded_servers
 
 _CI: Final = bool(os.environ.get("CI"))
-settings.register_profile("default", deadline=None, derandomize=_CI, max_examples=60 if _CI else 100)
+settings.register_profile("default", deadline=None, derandomize=_CI, max_examples=40 if _CI else 100)
 settings.load_profile("default")
 
 

@@ -22,7 +22,7 @@ from nexus.core.errors import BusUnavailableError, NexusError
 from nexus.dead_letters.handling import Outcome, choice
 from nexus.dead_letters.terminal import carry_out
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.heavy]
 
 REQUEST = "context.build.request"
 # 2026-11-21 22:37:50 UTC.

@@ -32,7 +32,7 @@ from tests.nexus.support.desk import Desk
 from tests.nexus.support.kept_turns import a_turn
 from tests.nexus.support.waiting import until
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.heavy]
 
 NASTY: Final = "\x1b[31mred\x07\x85\u202etxt\x9b2J"
 OF_S1: Final = ("--owner", "ada", "--session", "s1")

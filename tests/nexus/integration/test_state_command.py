@@ -30,7 +30,7 @@ from nexus.states.shown import as_object, lines
 from tests.nexus.support.terminal import Conversation, on_terminal
 from tests.nexus.support.waiting import until
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.heavy]
 
 STATE: dict[str, Any] = {
     "role": "You write tests.\n## Current TODO List\nfor 你好 👩‍🚀",

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.heavy
 
 HISTORIES = 100_000
 CHUNKS = 40
-# All of them take some minutes of a core, so CI plays a quarter.
-PLAYED = CHUNKS // 4 if os.environ.get("CI") else CHUNKS
+# All of them take some minutes of a core, so CI plays an eighth.
+PLAYED = CHUNKS // 8 if os.environ.get("CI") else CHUNKS
 CHECKS = {"openai": openai_faults, "anthropic": anthropic_faults, "gemini": gemini_faults}
 PINNED = ("## Agent Role Definition\n", "## Current TODO List\n", "## Useful Information\n", "## Folder Notes\n")
 # The providers' own types are slow to look at.
