@@ -14,7 +14,22 @@ import anyio
 import structlog
 from anyio.lowlevel import checkpoint
 
-from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Conflict, Delivery, Work
+from nexus.adapters.memory_journal import MemoryJournal
+from nexus.core.ports import (
+    Acquired,
+    Announced,
+    Answered,
+    Busy,
+    Claim,
+    Concluded,
+    Conflict,
+    Delivery,
+    Ending,
+    KeptBefore,
+    Look,
+    Moved,
+    Work,
+)
 from nexus.core.tasks import items_of
 
 _log = structlog.get_logger(__name__)
@@ -131,6 +146,9 @@ class MemoryLedger:
     Args:
         bus: where answers are published.
         clock: seconds that never run back.
+
+    Attributes:
+        journal: where rows are put by `conclude`.
     """
 
     def __init__(self, bus: MemoryBus, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -138,8 +156,11 @@ class MemoryLedger:
         self._clock = clock
         self._epoch_ms = time.time_ns() // 1_000_000 - int(clock() * 1_000)
         self._state = _State()
+        self.journal = MemoryJournal(clock)
 
-    async def begin(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0) -> Claim:
+    async def begin(
+        self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0, look: Look | None = None
+    ) -> Claim:
         """Ask for a request."""
         now = self._clock()
         self._sweep(now)
@@ -161,7 +182,8 @@ class MemoryLedger:
         self._lease(entry, now, lease_ms)
         now_ms = int(now * 1_000) + self._epoch_ms
         entry.asked_ms = entry.asked_ms or now_ms - waited_ms
-        return Acquired(key, fingerprint, entry.token, now_ms, entry.attempts, entry.asked_ms)
+        standing = self.journal.look(look, await self.kept(look.kept)) if look else None
+        return Acquired(key, fingerprint, entry.token, now_ms, entry.attempts, entry.asked_ms, standing)
 
     async def renew(self, claim: Acquired, lease_ms: int) -> bool:
         """Hold a request for longer."""
@@ -176,16 +198,28 @@ class MemoryLedger:
         self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None = None
     ) -> int | None:
         """Keep the answer and publish it."""
+        done = await self.conclude(claim, topic, answer, keep_ms, delivery, Ending())
+        return done.heard if isinstance(done, Concluded) else None
+
+    async def conclude(  # noqa: PLR0917  # those of `finish`, and one
+        self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None, ending: Ending
+    ) -> Concluded | KeptBefore | None:
+        """`finish`, and in the same step what `ending` says."""
         del delivery  # nothing is kept that could be done with
         now = self._clock()
         entry = self._live(claim.key, now)
         if entry and (entry.answer is not None or entry.fingerprint not in {claim.fingerprint, ""}):
-            return 1 if entry.token == claim.token and entry.fingerprint == claim.fingerprint else None
+            return Concluded(1) if entry.token == claim.token and entry.fingerprint == claim.fingerprint else None
+        if ending.kept:
+            first = await self.keep_first(ending.kept_key, ending.kept, ending.keep_ms)
+            if first != ending.kept:
+                return KeptBefore(first)
+        moved = self.journal.put(ending.row) if ending.row else Moved()
         until = now + keep_ms / 1_000
         self._state.requests[claim.key] = _Entry(
             claim.fingerprint, claim.token, until, topic=topic, answer=answer, said_at=now
         )
-        return await self._bus.publish(topic, answer)
+        return Concluded(await self._bus.publish(topic, answer), moved)
 
     async def release(self, claim: Acquired) -> None:
         """Give a request back."""

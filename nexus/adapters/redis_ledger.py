@@ -5,6 +5,9 @@ it is finished, `topic`, `answer`, `said_ms` and `said_to`. Times are those of R
 
 Two ways of publishing an answer: on pub/sub, where a script touches the one hash; on streams, where the stream of the
 answer and that of the request are written in the same step, so that on a Redis Cluster the three share a slot.
+
+What else is done in the same step belongs to an owner (see `redis_journal`), and has a slot of its own on a cluster. So
+there it is not done.
 """
 
 import uuid
@@ -14,8 +17,24 @@ from typing import Any, Final
 from redis.asyncio import Redis
 
 from nexus.adapters.redis_client import repeated
-from nexus.adapters.redis_cluster import hearers
-from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Conflict, Delivery
+from nexus.adapters.redis_cluster import ClusterRedis, hearers
+from nexus.adapters.redis_journal import VERSION_LASTS_MS, JournalKeys, short
+from nexus.adapters.redis_ledger_scripts import BEGIN, FINISH_PUBSUB, FINISH_STREAMS, RELEASE, RENEW
+from nexus.core.ports import (
+    Acquired,
+    Announced,
+    Answered,
+    Busy,
+    Claim,
+    Concluded,
+    Conflict,
+    Delivery,
+    Ending,
+    KeptBefore,
+    Look,
+    Moved,
+    Standing,
+)
 from nexus.core.topics import Topics
 
 # An answer is announced again at most this often, however many replicas are asked for it at once.
@@ -24,89 +43,8 @@ _SAID_AGAIN_MS: Final = 1_000
 _KNOWN_MS: Final = 600_000
 # How long it is known when a request was asked that was given back: longer than any deadline.
 _ASKED_KNOWN_MS: Final = 120_000
-
-_NOW = """
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-"""
-# KEYS: request. ARGV: token, fingerprint, lease_ms, said_again_ms, known_ms, waited_ms.
-_BEGIN = (
-    _NOW
-    + """
-local known = redis.call('HMGET', KEYS[1], 'fingerprint', 'token', 'answer', 'topic', 'said_ms', 'said_to',
-  'lease_until', 'attempts', 'asked_ms')
-if known[1] and known[1] ~= ARGV[2] then return {'conflict'} end
-if known[3] then
-  if now - ARGV[6] - known[5] < tonumber(ARGV[4]) and known[6] ~= ARGV[1] then return {'announced'} end
-  redis.call('HSET', KEYS[1], 'said_ms', now, 'said_to', ARGV[1])
-  return {'answered', known[4], known[3]}
-end
-local mine = known[2] == ARGV[1]
-if known[2] and not mine and tonumber(known[7]) > now then return {'busy'} end
-local attempts = tonumber(known[8] or 0) + (mine and 0 or 1)
-local asked = tonumber(known[9]) or (now - ARGV[6])
-redis.call('HSET', KEYS[1], 'fingerprint', ARGV[2], 'token', ARGV[1], 'lease_until', now + ARGV[3],
-  'attempts', attempts, 'asked_ms', asked)
-redis.call('PEXPIRE', KEYS[1], ARGV[3] + ARGV[5])
-return {'acquired', now, attempts, asked}
-"""
-)
-# KEYS: request. ARGV: token, lease_ms, known_ms.
-_RENEW = (
-    _NOW
-    + """
-if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] or redis.call('HEXISTS', KEYS[1], 'answer') == 1 then return 0 end
-redis.call('HSET', KEYS[1], 'lease_until', now + ARGV[2])
-return redis.call('PEXPIRE', KEYS[1], ARGV[2] + ARGV[3])
-"""
-)
-# KEYS: request. ARGV: token, asked_known_ms. The attempt is taken back; of a first one stays only when it was asked.
-_RELEASE = """
-if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] or redis.call('HEXISTS', KEYS[1], 'answer') == 1 then return 0 end
-if redis.call('HINCRBY', KEYS[1], 'attempts', -1) > 0 then
-  return redis.call('HDEL', KEYS[1], 'token', 'lease_until')
-end
-local asked = redis.call('HGET', KEYS[1], 'asked_ms')
-redis.call('DEL', KEYS[1])
-redis.call('HSET', KEYS[1], 'asked_ms', asked)
-return redis.call('PEXPIRE', KEYS[1], ARGV[2])
-"""
-# KEYS: request. ARGV: token, fingerprint, answer, keep_ms, topic. `token` says whose answer is kept. What is appended
-# to it publishes, and returns how many heard.
-_KEEP = (
-    _NOW
-    + """
-local known = redis.call('HMGET', KEYS[1], 'fingerprint', 'token', 'answer')
-local foreign = known[1] and known[1] ~= ARGV[2]
-if known[3] or foreign then
-  if known[2] == ARGV[1] and not foreign then return 1 end
-  return -1
-end
-redis.call('HSET', KEYS[1], 'fingerprint', ARGV[2], 'token', ARGV[1], 'topic', ARGV[5], 'answer', ARGV[3],
-  'said_ms', now)
-redis.call('PEXPIRE', KEYS[1], ARGV[4])
-"""
-)
-# ARGV, further: channel.
-_FINISH_PUBSUB = (
-    _KEEP
-    + """
-return redis.call('PUBLISH', ARGV[6], ARGV[3])
-"""
-)
-# KEYS, further: the stream of the answer, that of the request. ARGV, further: group, entry or '', how long a stream
-# that belongs to one requester lasts without a further answer, or 0. A requester whose stream is none hears nothing;
-# what was done before is not undone by Redis, so the rest is done too.
-_FINISH_STREAMS = (
-    _KEEP
-    + """
-local added = redis.pcall('XADD', KEYS[2], '*', 'message', ARGV[3])
-local heard = type(added) == 'string' and 1 or 0
-if heard == 1 and ARGV[8] ~= '0' then redis.call('PEXPIRE', KEYS[2], ARGV[8]) end
-if ARGV[7] ~= '' then redis.call('XACK', KEYS[3], ARGV[6], ARGV[7]) end
-return heard
-"""
-)
+# What a script says instead of how many heard.
+_KEPT_BEFORE: Final = -2
 
 
 class RedisLedger:
@@ -119,19 +57,30 @@ class RedisLedger:
         self._client = client
         self._prefix = prefix
         self._repeated_s = repeated_s
-        self._begin = client.register_script(_BEGIN)
-        self._renew = client.register_script(_RENEW)
-        self._release = client.register_script(_RELEASE)
-        self._finish = client.register_script(_FINISH_PUBSUB)
+        self._keys = JournalKeys(prefix)
+        # Keys of an owner and of a request are in different slots.
+        self._journals = not isinstance(client, ClusterRedis)
+        self._begin = client.register_script(BEGIN)
+        self._renew = client.register_script(RENEW)
+        self._release = client.register_script(RELEASE)
+        self._finish = client.register_script(FINISH_PUBSUB)
 
-    async def begin(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0) -> Claim:
+    async def begin(
+        self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0, look: Look | None = None
+    ) -> Claim:
         """Ask for a request."""
         token = uuid.uuid4().hex
+        keys = [self._request(key)]
         arguments = [token, fingerprint, lease_ms, _SAID_AGAIN_MS, _KNOWN_MS, waited_ms]
-        reply = await self._run(self._begin, [self._request(key)], arguments)
+        if look and self._journals:
+            owner = short(look.owner_key)
+            keys += [self._keys.version(owner), self._keys.journal(owner), self._kept(look.kept)]
+            arguments += [look.version, VERSION_LASTS_MS, "1" if look.kept else ""]
+        reply = await self._run(self._begin, keys, arguments)
         match reply:
-            case [b"acquired", now_ms, attempts, asked_ms]:
-                return Acquired(key, fingerprint, token, int(now_ms), int(attempts), int(asked_ms))
+            case [b"acquired", now_ms, attempts, asked_ms, *rest]:
+                standing = _standing(*rest) if rest else None
+                return Acquired(key, fingerprint, token, int(now_ms), int(attempts), int(asked_ms), standing)
             case [b"answered", topic, answer]:
                 return Answered(topic.decode(), answer)
             case [b"announced"]:
@@ -152,11 +101,44 @@ class RedisLedger:
     async def finish(
         self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None = None
     ) -> int | None:
-        """Keep the answer and publish it, in one step."""
-        del delivery  # pub/sub keeps nothing that could be done with
-        arguments = [claim.token, claim.fingerprint, answer, keep_ms, topic, self._prefix + topic]
-        heard = int(await self._run(self._finish, [self._request(claim.key)], arguments))
-        return None if heard < 0 else hearers(self._client, heard)
+        """Keep the answer, publish it, and acknowledge the request's entry where there is one, in one step."""
+        done = await self.conclude(claim, topic, answer, keep_ms, delivery, Ending())
+        return done.heard if isinstance(done, Concluded) else None
+
+    async def conclude(  # noqa: PLR0917  # those of `finish`, and one
+        self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None, ending: Ending
+    ) -> Concluded | KeptBefore | None:
+        """`finish`, and in the same step what `ending` says."""
+        row = ending.row
+        owner = short(row.owner_key) if row else ""
+        request = self._request(claim.key)
+        # A cluster wants to know the slot also of what is not touched.
+        of_owner = (
+            [self._keys.version(owner), self._keys.journal(owner), self._keys.unwritten] if row else [request] * 3
+        )
+        keys = [request, *of_owner, self._kept(ending.kept_key) if ending.kept else request]
+        arguments = [claim.token, claim.fingerprint, answer, keep_ms, topic]
+        arguments += [f"{owner}:{row.id}", row.id, row.content] if row else ["", "", ""]
+        arguments += [VERSION_LASTS_MS, ending.kept, ending.keep_ms]
+        more_keys, more_arguments = self._publishing(topic, delivery)
+        heard, *rest = await self._run(self._finish, keys + more_keys, arguments + more_arguments)
+        if heard == _KEPT_BEFORE:
+            return KeptBefore(rest[0])
+        if heard < 0:
+            return None
+        self._acknowledge(delivery)
+        before, after = rest or (b"", b"")
+        return Concluded(self._hearers(heard), Moved(before.decode(), after.decode()))
+
+    def _publishing(self, topic: str, _delivery: Delivery | None) -> tuple[list[str], list[Any]]:
+        """The further keys and arguments of the script that publishes."""
+        return [], [self._prefix + topic]
+
+    def _hearers(self, counted: int) -> int:
+        return hearers(self._client, counted)
+
+    def _acknowledge(self, _delivery: Delivery | None) -> None:
+        """Take note of what the script has acknowledged: pub/sub keeps nothing that could be."""
 
     async def keep_first(self, key: str, value: bytes, keep_ms: int) -> bytes:
         """Keep a value unless there is one; returns the one that is kept."""
@@ -213,22 +195,24 @@ class RedisStreamsLedger(RedisLedger):
         self._group = group
         self._reply_keep_ms = reply_keep_ms
         self._acknowledged = acknowledged
-        self._finish = client.register_script(_FINISH_STREAMS)
+        self._finish = client.register_script(FINISH_STREAMS)
 
-    async def finish(
-        self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None = None
-    ) -> int | None:
-        """Keep the answer, publish it and acknowledge the request's entry, in one step."""
+    def _publishing(self, topic: str, delivery: Delivery | None) -> tuple[list[str], list[Any]]:
         topic_of_request, entry = (delivery.topic, delivery.entry) if delivery else (Topics.CONTEXT_BUILD_REQUEST, "")
-        keys = [self._request(claim.key), self._prefix + topic, self._prefix + topic_of_request]
         keep_reply = self._reply_keep_ms if is_of_one_requester(topic) else 0
-        arguments = [claim.token, claim.fingerprint, answer, keep_ms, topic, self._group, entry, keep_reply]
-        heard = int(await self._run(self._finish, keys, arguments))
-        if heard < 0:
-            return None
+        return [self._prefix + topic, self._prefix + topic_of_request], [self._group, entry, keep_reply]
+
+    def _hearers(self, counted: int) -> int:
+        # An entry is there for whoever reads it.
+        return counted
+
+    def _acknowledge(self, delivery: Delivery | None) -> None:
         if delivery:
             self._acknowledged(delivery)
-        return heard
+
+
+def _standing(version: bytes, quiet_us: bytes, kept: bytes | None, rows: list[bytes]) -> Standing:
+    return Standing(version.decode(), int(quiet_us), tuple(rows), kept)
 
 
 def is_of_one_requester(topic: str) -> bool:

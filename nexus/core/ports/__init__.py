@@ -5,6 +5,7 @@ Adapters keep the guarantees; the tests under `tests/nexus/contract` check them 
 
 from nexus.core.ports.bus import Bus, Delivery, Subscription, Work
 from nexus.core.ports.conversation import Conversation, Cutoff, Past
+from nexus.core.ports.journal import Concluded, Ending, Journal, JournalRow, KeptBefore, Look, Moved, Standing
 from nexus.core.ports.ledger import Acquired, Announced, Answered, Busy, Claim, Conflict, RequestLedger
 from nexus.core.ports.letters import DeadLetter, DeadLetters
 from nexus.core.ports.memory import MemorySource, MemoryStore
@@ -21,6 +22,7 @@ __all__ = [
     "Bus",
     "Busy",
     "Claim",
+    "Concluded",
     "Conflict",
     "Conversation",
     "Cutoff",
@@ -28,15 +30,22 @@ __all__ = [
     "DeadLetters",
     "Delivery",
     "DocumentStore",
+    "Ending",
+    "Journal",
+    "JournalRow",
+    "KeptBefore",
     "LanguageModel",
+    "Look",
     "MemorySource",
     "MemoryStore",
     "MessageStore",
+    "Moved",
     "Past",
     "RequestLedger",
     "Row",
     "RunOrigin",
     "SessionStateStore",
+    "Standing",
     "Store",
     "Subscription",
     "TokenCounter",

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from nexus.core.ports.bus import Delivery
+from nexus.core.ports.journal import Concluded, Ending, KeptBefore, Look, Standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,7 @@ class Acquired:
         attempts: how often the request has been acquired without an answer coming of it, this time included.
         asked_ms: when the first of its deliveries arrived that anybody asked the ledger about, by the same clock; 0
             where that is not known.
+        standing: what was asked for along the way; None where it was not, or where this ledger keeps no journal.
     """
 
     key: str
@@ -24,6 +26,7 @@ class Acquired:
     now_ms: int
     attempts: int = 1
     asked_ms: int = 0
+    standing: Standing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +67,13 @@ class RequestLedger(Protocol):
     - Errors: `BusUnavailableError`, and nothing else.
     """
 
-    async def begin(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0) -> Claim:
+    async def begin(
+        self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0, look: Look | None = None
+    ) -> Claim:
         """Ask for the request `key`, whose payload has this `fingerprint` and arrived `waited_ms` ago.
 
-        What arrived before the answer was last announced, or less than a second after, is `Announced`.
+        What arrived before the answer was last announced, or less than a second after, is `Announced`. With `look`,
+        what is `Acquired` says how things are with an owner, where this ledger keeps a journal.
         """
         ...
 
@@ -82,6 +88,17 @@ class RequestLedger(Protocol):
 
         Returns:
             How many heard it, as for `Bus.publish`; None when the request has an answer already.
+        """
+        ...
+
+    async def conclude(  # noqa: PLR0917  # those of `finish`, and one
+        self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None, ending: Ending
+    ) -> Concluded | KeptBefore | None:
+        """`finish`, and in the same step what `ending` says. Only where a claim came with its owner's standing.
+
+        Returns:
+            `KeptBefore`, and nothing has happened, where something else is kept under the key of `ending`; None when
+            the request has an answer already.
         """
         ...
 

@@ -30,7 +30,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from nexus.adapters import redis_ledger
+from nexus.adapters import redis_ledger_scripts
 from nexus.adapters.memory_bus import MemoryLedger
 from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Conflict
 from tests.nexus.contract.ledgers import Desk, OpenDesk, memory_desk, pubsub_desk, streams_desk
@@ -419,10 +419,10 @@ async def broken_desk(redis_url: str, script: str, source: str) -> AsyncIterator
 def test_it_finds_a_fault_on_redis(script: str, right: str, wrong: str, redis_url: str) -> None:
     """Nor on Redis: with one condition of a script turned, it says so."""
     sources = {
-        "_begin": redis_ledger._BEGIN,
-        "_renew": redis_ledger._RENEW,
-        "_release": redis_ledger._RELEASE,
-        "_finish": redis_ledger._FINISH_PUBSUB,
+        "_begin": redis_ledger_scripts.BEGIN,
+        "_renew": redis_ledger_scripts.RENEW,
+        "_release": redis_ledger_scripts.RELEASE,
+        "_finish": redis_ledger_scripts.FINISH_PUBSUB,
     }
     assert right in sources[script]
     with pytest.raises(AssertionError):

@@ -1,0 +1,82 @@
+"""The journal on Redis, and the versions of owners (CONTRACT §1.5, §2).
+
+`nexus:version:<owner>` is the microsecond of its last move, `nexus:journal:<owner>` a hash of rows by id, where
+`<owner>` is a hash of the owner's key; `nexus:unwritten` is a sorted set of the rows in all journals by the millisecond
+in which they came. A version nobody asks for is forgotten after a while, and rows are not.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+from redis.asyncio import Redis
+
+from nexus.adapters.redis_client import repeated
+from nexus.adapters.redis_ledger_scripts import MOVED, UNWRITTEN, WRITTEN
+from nexus.core.ports import JournalRow, Moved
+
+# For how long the version of an owner is known of whom nothing is heard.
+VERSION_LASTS_MS: Final = 3_600_000
+
+
+class JournalKeys:
+    """The names of what belongs to an owner."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self.unwritten = f"{prefix}nexus:unwritten"
+
+    def version(self, owner: str) -> str:
+        """Of the owner's version."""
+        return f"{self._prefix}nexus:version:{owner}"
+
+    def last(self, owner: str) -> str:
+        """Of what moved it last that was not journaled."""
+        return f"{self._prefix}nexus:moved:{owner}"
+
+    def journal(self, owner: str) -> str:
+        """Of the owner's rows."""
+        return f"{self._prefix}nexus:journal:{owner}"
+
+
+def short(owner_key: str) -> str:
+    """What stands for an owner in keys: a key may be long, and hold anything."""
+    return hashlib.sha256(owner_key.encode()).hexdigest()[:32]
+
+
+class RedisJournal:
+    """`nexus.core.ports.Journal` on Redis; not on a cluster, where an owner and a request need not share a slot."""
+
+    def __init__(self, client: Redis, *, prefix: str = "", repeated_s: float = 5.0) -> None:
+        self._client = client
+        self._keys = JournalKeys(prefix)
+        self._repeated_s = repeated_s
+        self._moved = client.register_script(MOVED)
+        self._written = client.register_script(WRITTEN)
+        self._unwritten = client.register_script(UNWRITTEN)
+
+    async def moved(self, owner_key: str, row_id: str) -> Moved:
+        """Have the version move because of a row that is in the store now."""
+        owner = short(owner_key)
+        keys = [self._keys.version(owner), self._keys.last(owner)]
+        before, after = await self._run(self._moved, keys, [row_id, VERSION_LASTS_MS])
+        return Moved(before.decode(), after.decode())
+
+    async def written(self, rows: Sequence[JournalRow]) -> None:
+        """Take rows out that the store has."""
+        owners = [short(row.owner_key) for row in rows]
+        keys = [self._keys.unwritten, *map(self._keys.journal, owners)]
+        arguments = [part for owner, row in zip(owners, rows, strict=True) for part in (f"{owner}:{row.id}", row.id)]
+        await self._run(self._written, keys, arguments)
+
+    async def unwritten(self, older_than_ms: int, limit: int) -> list[bytes]:
+        """Rows that have been in the journal for so long."""
+        arguments = [older_than_ms, limit, self._keys.journal("")]
+        rows: list[bytes] = await self._run(self._unwritten, [self._keys.unwritten], arguments)
+        return rows
+
+    async def _run(self, script: Any, keys: list[str], arguments: list[Any]) -> Any:
+        async def call() -> Any:
+            return await script(keys=keys, args=arguments)
+
+        return await repeated(call, for_s=self._repeated_s)

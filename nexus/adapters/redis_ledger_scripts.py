@@ -1,0 +1,168 @@
+"""The scripts of the request ledger and the journal: each is one step for everybody (CONTRACT §1.5).
+
+Times are those of Redis: milliseconds, and microseconds for versions, which are moments that never run back, so that
+none ever comes again, whatever Redis forgets or fails over to.
+"""
+
+from typing import Final
+
+_NOW = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+"""
+# ARGV of what moves a version: for how long one is known in milliseconds.
+_MOVE = """
+local function move(key, lasts)
+  local before = redis.call('GET', key) or ''
+  local after = time[1] * 1000000 + time[2]
+  if before ~= '' and after <= tonumber(before) then after = before + 1 end
+  after = string.format('%.0f', after)
+  redis.call('SET', key, after, 'PX', lasts)
+  return before, after
+end
+"""
+# KEYS: request; to have the owner looked at: version, journal, kept. ARGV: token, fingerprint, lease_ms, said_again_ms,
+# known_ms, waited_ms; further: known version, version_lasts_ms, '1' to tell what is kept.
+BEGIN: Final = (
+    _NOW
+    + """
+local known = redis.call('HMGET', KEYS[1], 'fingerprint', 'token', 'answer', 'topic', 'said_ms', 'said_to',
+  'lease_until', 'attempts', 'asked_ms')
+if known[1] and known[1] ~= ARGV[2] then return {'conflict'} end
+if known[3] then
+  if now - ARGV[6] - known[5] < tonumber(ARGV[4]) and known[6] ~= ARGV[1] then return {'announced'} end
+  redis.call('HSET', KEYS[1], 'said_ms', now, 'said_to', ARGV[1])
+  return {'answered', known[4], known[3]}
+end
+local mine = known[2] == ARGV[1]
+if known[2] and not mine and tonumber(known[7]) > now then return {'busy'} end
+local attempts = tonumber(known[8] or 0) + (mine and 0 or 1)
+local asked = tonumber(known[9]) or (now - ARGV[6])
+redis.call('HSET', KEYS[1], 'fingerprint', ARGV[2], 'token', ARGV[1], 'lease_until', now + ARGV[3],
+  'attempts', attempts, 'asked_ms', asked)
+redis.call('PEXPIRE', KEYS[1], ARGV[3] + ARGV[5])
+if not KEYS[2] then return {'acquired', now, attempts, asked} end
+local us = time[1] * 1000000 + time[2]
+local version = redis.call('GETEX', KEYS[2], 'PX', ARGV[8])
+if not version then
+  version = string.format('%.0f', us)
+  redis.call('SET', KEYS[2], version, 'PX', ARGV[8])
+end
+local kept = ARGV[9] == '1' and redis.call('GET', KEYS[4])
+local rows = version == ARGV[7] and {} or redis.call('HVALS', KEYS[3])
+return {'acquired', now, attempts, asked, version, string.format('%.0f', us - version), kept, rows}
+"""
+)
+# KEYS: request. ARGV: token, lease_ms, known_ms.
+RENEW: Final = (
+    _NOW
+    + """
+if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] or redis.call('HEXISTS', KEYS[1], 'answer') == 1 then return 0 end
+redis.call('HSET', KEYS[1], 'lease_until', now + ARGV[2])
+return redis.call('PEXPIRE', KEYS[1], ARGV[2] + ARGV[3])
+"""
+)
+# KEYS: request. ARGV: token, asked_known_ms. The attempt is taken back; of a first one stays only when it was asked.
+RELEASE: Final = """
+if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] or redis.call('HEXISTS', KEYS[1], 'answer') == 1 then return 0 end
+if redis.call('HINCRBY', KEYS[1], 'attempts', -1) > 0 then
+  return redis.call('HDEL', KEYS[1], 'token', 'lease_until')
+end
+local asked = redis.call('HGET', KEYS[1], 'asked_ms')
+redis.call('DEL', KEYS[1])
+redis.call('HSET', KEYS[1], 'asked_ms', asked)
+return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+"""
+# KEYS: request, version, journal, unwritten, kept; the last four are not touched where nothing is journaled or kept.
+# ARGV: token, fingerprint, answer, keep_ms, topic, name of the row among the unwritten or '', id of the row, row,
+# version_lasts_ms, what is kept or '', kept_ms. `token` says whose answer is kept. What is appended to it publishes,
+# and sets `heard`.
+_KEEP = (
+    _NOW
+    + _MOVE
+    + """
+local known = redis.call('HMGET', KEYS[1], 'fingerprint', 'token', 'answer')
+local foreign = known[1] and known[1] ~= ARGV[2]
+if known[3] or foreign then
+  if known[2] == ARGV[1] and not foreign then return {1} end
+  return {-1}
+end
+if ARGV[10] ~= '' then
+  local first = redis.call('GET', KEYS[5])
+  if first and first ~= ARGV[10] then return {-2, first} end
+  redis.call('SET', KEYS[5], ARGV[10], 'PX', ARGV[11])
+end
+local before, after = '', ''
+if ARGV[6] ~= '' then
+  redis.call('HSET', KEYS[3], ARGV[7], ARGV[8])
+  redis.call('ZADD', KEYS[4], now, ARGV[6])
+  before, after = move(KEYS[2], ARGV[9])
+end
+redis.call('HSET', KEYS[1], 'fingerprint', ARGV[2], 'token', ARGV[1], 'topic', ARGV[5], 'answer', ARGV[3],
+  'said_ms', now)
+redis.call('PEXPIRE', KEYS[1], ARGV[4])
+local heard = 0
+"""
+)
+_CONCLUDED = """
+return {heard, before, after}
+"""
+# ARGV, further: channel.
+FINISH_PUBSUB: Final = (
+    _KEEP
+    + """
+heard = redis.call('PUBLISH', ARGV[12], ARGV[3])
+"""
+    + _CONCLUDED
+)
+# KEYS, further: the stream of the answer, that of the request. ARGV, further: group, entry or '', how long a stream
+# that belongs to one requester lasts without a further answer, or 0. A requester whose stream is none hears nothing;
+# what was done before is not undone by Redis, so the rest is done too.
+FINISH_STREAMS: Final = (
+    _KEEP
+    + """
+local added = redis.pcall('XADD', KEYS[6], '*', 'message', ARGV[3])
+heard = type(added) == 'string' and 1 or 0
+if heard == 1 and ARGV[14] ~= '0' then redis.call('PEXPIRE', KEYS[6], ARGV[14]) end
+if ARGV[13] ~= '' then redis.call('XACK', KEYS[7], ARGV[12], ARGV[13]) end
+"""
+    + _CONCLUDED
+)
+# KEYS: version, last row. ARGV: id of the row, version_lasts_ms. What the last row has moved it does not move again.
+MOVED: Final = (
+    _NOW
+    + _MOVE
+    + """
+local last = redis.call('GET', KEYS[2])
+local version = redis.call('GET', KEYS[1])
+if version and last then
+  local row, before = string.match(last, '^(.*) (%d*)$')
+  if row == ARGV[1] then return {before, version} end
+end
+local before, after = move(KEYS[1], ARGV[2])
+redis.call('SET', KEYS[2], ARGV[1] .. ' ' .. before, 'PX', ARGV[2])
+return {before, after}
+"""
+)
+# KEYS: unwritten, journals. ARGV: for each journal the name of its row among the unwritten, and the id of the row.
+WRITTEN: Final = """
+for number = 2, #KEYS do
+  redis.call('ZREM', KEYS[1], ARGV[number * 2 - 3])
+  redis.call('HDEL', KEYS[number], ARGV[number * 2 - 2])
+end
+return #KEYS - 1
+"""
+# KEYS: unwritten. ARGV: older_than_ms, limit, what the names of journals begin with. Nothing of this is for a cluster,
+# so the journals need not be named beforehand.
+UNWRITTEN: Final = (
+    _NOW
+    + """
+local rows = {}
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[1], 'LIMIT', 0, ARGV[2])) do
+  local owner, id = string.match(name, '^(.-):(.*)$')
+  local row = redis.call('HGET', ARGV[3] .. owner, id)
+  if row then rows[#rows + 1] = row else redis.call('ZREM', KEYS[1], name) end
+end
+return rows
+"""
+)

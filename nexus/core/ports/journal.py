@@ -1,0 +1,125 @@
+"""What is recorded and not yet in the store, and how recent what is known of an owner is (CONTRACT §1.5, §2).
+
+An answer does not wait until the input of its run is stored. The input is put into the journal in the same step in
+which the answer is published, and written to the store in the background. Whoever reads an owner's history adds what
+the journal holds of it, so that a run that is asked for next, of whichever replica, has it.
+
+The version of an owner is a number that grows with everything that is recorded of that owner, by whichever replica.
+While it stays what it was, so does the history.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What whoever claims a request wants to know of its owner, in the same step.
+
+    Attributes:
+        owner_key: whose.
+        kept: what `keep_first` may have kept under this key; `""` for nothing.
+        version: the version that the caller knows.
+    """
+
+    owner_key: str
+    kept: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How things were with an owner at one moment.
+
+    Attributes:
+        version: at that moment.
+        quiet_us: for how many microseconds it had been that.
+        rows: what the journal held; nothing where the version is the one that the caller knows.
+        kept: what was kept under the key; None for nothing.
+    """
+
+    version: str
+    quiet_us: int = 0
+    rows: tuple[bytes, ...] = ()
+    kept: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRow:
+    """A row for the journal.
+
+    Attributes:
+        owner_key: whose.
+        id: that of the row; the journal has one row with it.
+        content: the row as bytes, which the journal does not look into.
+    """
+
+    owner_key: str
+    id: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What happens in one step with an answer's being published.
+
+    Attributes:
+        row: is put into the journal, and the version moves with it.
+        kept_key, kept, keep_ms: is kept as `keep_first` would; nothing of all that happens where something else is kept
+            already. `b""` for nothing.
+    """
+
+    row: JournalRow | None = None
+    kept_key: str = ""
+    kept: bytes = b""
+    keep_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The version of an owner, before and after one row."""
+
+    before: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Concluded:
+    """A request is finished.
+
+    Attributes:
+        heard: how many heard the answer, as for `Bus.publish`.
+        moved: where a row was journaled.
+    """
+
+    heard: int
+    moved: Moved = Moved()
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBefore:
+    """Nothing has happened, because this was kept under the key already."""
+
+    kept: bytes
+
+
+class Journal(Protocol):
+    """Rows on their way to the store, and the versions of owners.
+
+    - A row is put there by `RequestLedger.conclude`, and stays until `written` says that the store has it.
+    - Every operation may be repeated after an error: its effect is that of doing it once, or for `moved`, harmless.
+    - Errors: `BusUnavailableError`, and nothing else.
+    """
+
+    async def moved(self, owner_key: str, row_id: str) -> Moved:
+        """Have the version move because of a row that is in the store now. Once for each row, if they come in a row."""
+        ...
+
+    async def written(self, rows: Sequence[JournalRow]) -> None:
+        """Take rows out that the store has. The versions do not move: what there is to be read is the same."""
+        ...
+
+    async def unwritten(self, older_than_ms: int, limit: int) -> list[bytes]:
+        """Up to `limit` rows that have been in the journal for so long: those who should have written them are gone."""
+        ...
