@@ -2,21 +2,24 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import Final
+from typing import Annotated, Final
 
 import anyio
+import typer
 from rich.console import Console
 from rich.markup import escape
 
-from nexus.config import STORED_SECTIONS, LlmSettings, Settings
+from nexus.config import STORED_SECTIONS, LlmSettings, Settings, load_settings
 from nexus.connections import open_bus, open_model, open_store, try_claim
 from nexus.core.errors import BusUnavailableError, ConfigError, ModelUnavailableError, NexusError
 from nexus.core.models import new_message_id
 from nexus.core.ports import Bus, RequestLedger, Store
-from nexus.terminal import SEE_MONGODB, bus_advice
+from nexus.log import configure_logging
+from nexus.terminal import SEE_MONGODB, Config, bus_advice
 from nexus.tools.discovery import discover
 from nexus.tools.registry import ToolRegistry
 
+app = typer.Typer(add_completion=False)
 _PATIENCE_S = 5.0
 # What the model is asked: something that it can do only if it follows a schema.
 _QUESTION: Final = 'Answer with the JSON object {"ok": true} and nothing else.'
@@ -49,6 +52,17 @@ _SEE_MODEL: Final = "see that the endpoint runs, and llm.base_url and llm.model 
 
 Check = Callable[[], Awaitable[str]]
 Advice = str | Callable[[Exception], str]
+
+
+@app.command()
+def command(
+    config: Config = None,
+    quick: Annotated[bool, typer.Option(help="Only ask whether both servers answer.")] = False,
+) -> None:
+    """Check Redis, MongoDB, indexes, settings, tools and the model. Exit 1 when something is wrong, with what to do."""
+    configure_logging("error", "console")
+    settings = load_settings(config)
+    raise typer.Exit(0 if anyio.run(examine, settings, Console(), quick) else 1)
 
 
 async def examine(settings: Settings, console: Console, quick: bool = False) -> bool:

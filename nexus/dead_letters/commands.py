@@ -28,6 +28,7 @@ from nexus.log import configure_logging
 from nexus.terminal import Config, print_json, printable
 
 app = typer.Typer(
+    add_completion=False,
     no_args_is_help=True,
     help="Look at messages that could not be used, send them again, drop them.",
 )

@@ -22,6 +22,7 @@ from nexus.services.memory.accounting import Account, account
 from nexus.terminal import Config, check_names, print_json, run_on_store, session_named
 
 app = typer.Typer(
+    add_completion=False,
     no_args_is_help=True,
     help="Look at the working memory of a session, check it, export the session, import it.",
 )

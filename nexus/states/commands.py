@@ -32,6 +32,7 @@ from nexus.terminal import (
 _Result = TypeVar("_Result")
 
 app = typer.Typer(
+    add_completion=False,
     no_args_is_help=True,
     help="Look at what is kept of a session for agents, say something of it, clear it.",
 )

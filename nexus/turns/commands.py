@@ -20,6 +20,7 @@ from nexus.turns.shown import as_json, lines, listed_as_json, table
 from nexus.turns.terminal import carry_out_export, carry_out_import, run, summary_of_list, tell_unreadable, turns
 
 app = typer.Typer(
+    add_completion=False,
     no_args_is_help=True,
     help="Look at what is remembered of a session's runs, export it, import it.",
 )

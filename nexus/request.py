@@ -1,0 +1,102 @@
+"""`nexus request`: ask a running service for a context, as an orchestrator would."""
+
+import json
+import os
+from typing import Annotated, Any, Final
+
+import anyio
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+
+from nexus.client import AnswerError
+from nexus.config import Settings, load_settings, signing_of
+from nexus.connections import open_client
+from nexus.core.errors import BusUnavailableError, NexusError
+from nexus.core.models import Message, Role, Run, new_run_id
+from nexus.core.wire import MAX_DEPTH, explain, is_deeper
+from nexus.log import configure_logging
+from nexus.shown import show_context
+from nexus.terminal import NOBODY, Config, bus_advice, json_of
+
+app = typer.Typer(add_completion=False)
+_NOT_BELIEVED: Final = "answers came, but none signed with a key known here: compare bus.signing.keys"
+
+
+@app.command()
+def command(  # noqa: PLR0917  # typer makes options of them
+    owner: Annotated[str, typer.Option(help="Whose context: the owner_key.")],
+    text: Annotated[str, typer.Option("--input", help="What the person says.")],
+    session: Annotated[str, typer.Option(help="The session that the run belongs to.")] = "default",
+    layout: Annotated[str | None, typer.Option(help="The layout; the service's default when not given.")] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", help="The form of the messages: openai, anthropic or gemini.")
+    ] = None,
+    more: Annotated[
+        str, typer.Option("--metadata", help="More of run.metadata, as a JSON object: agent, state, ...")
+    ] = "{}",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    timeout: Annotated[float, typer.Option(min=0.1, max=60, help="Seconds to wait.")] = 5.0,
+    config: Config = None,
+) -> None:
+    """Ask a running service for a context, as an orchestrator would. Exit 1 on an error answer, 2 on time-out.
+
+    The input is recorded like any other: the next context of this owner shows it.
+    """
+    configure_logging("error", "console")
+    settings = load_settings(config)
+    if settings.bus.mode == "memory":
+        raise NexusError("bus.mode is memory: there is no other process to ask")
+    given = {"session_id": session, "layout": layout, "format": form}
+    metadata = _json_object("--metadata", more) | {name: value for name, value in given.items() if value}
+    run_id = new_run_id()
+    try:
+        "".join((owner, text, session, layout or "", form or "")).encode()
+        human = Message(run_id=run_id, owner_key=owner, role=Role.HUMAN, content=text)
+        run = Run(id=run_id, owner_key=owner, history=[human], metadata=metadata)
+    except UnicodeEncodeError:
+        raise NexusError("--owner, --input, --session, --layout and --format: UTF-8 text is needed") from None
+    except ValidationError as error:
+        raise NexusError(explain(error).replace("owner_key", "--owner")) from None
+    try:
+        content = anyio.run(_request, settings, run, timeout)
+    except AnswerError as error:
+        if as_json:
+            typer.echo(json.dumps(error.content, ensure_ascii=False, indent=2))
+        raise
+    except TimeoutError as error:
+        typer.echo(f"nexus: no answer within {timeout:g} s: {error}", err=True)
+        raise typer.Exit(2) from error
+    except BusUnavailableError as error:
+        raise NexusError(f"{error}: {bus_advice(error)}") from error
+    if as_json:
+        typer.echo(json.dumps(content, ensure_ascii=False, indent=2))
+    else:
+        show_context(Console(), content)
+
+
+async def _request(settings: Settings, run: Run, timeout: float) -> dict[str, Any]:  # noqa: ASYNC109  # passed on
+    bus = settings.bus
+    async with open_client(
+        bus.url.get_secret_value(),
+        mode="streams" if bus.mode == "streams" else "pubsub",
+        channel_prefix=bus.channel_prefix,
+        signing=signing_of(bus.signing),
+        connect_s=timeout,
+    ) as client:
+        try:
+            return await client.build(run, timeout=timeout)
+        except TimeoutError:
+            raise TimeoutError(_NOT_BELIEVED if client.disbelieved else NOBODY) from None
+
+
+def _json_object(option: str, text: str) -> dict[str, Any]:
+    try:
+        value = json_of(option, os.fsencode(text))
+    except NexusError:
+        value = None
+    if not isinstance(value, dict):
+        raise NexusError(f"{option}: a JSON object is needed")
+    if is_deeper(value, MAX_DEPTH):
+        raise NexusError(f"{option}: nested deeper than {MAX_DEPTH}")
+    return value

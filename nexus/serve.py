@@ -1,0 +1,88 @@
+"""`nexus serve`: the service as a process of its own, from its settings to the signal that ends it."""
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Final
+
+import anyio
+import structlog
+import typer
+from pydantic import SecretStr
+
+from nexus import __version__
+from nexus.bootstrap import open_nexus
+from nexus.config import Settings, load_settings
+from nexus.core.tasks import ungrouped
+from nexus.embedded import embedded_servers
+from nexus.log import configure_logging
+from nexus.terminal import Config
+
+_log = structlog.get_logger(__name__)
+
+app = typer.Typer(add_completion=False)
+_DATA: Final = Path(".nexus")
+
+
+@app.command()
+def command(
+    config: Config = None,
+    embedded: Annotated[bool, typer.Option(help="Run on servers of its own, with data under .nexus/.")] = False,
+) -> None:
+    """Answer context requests until SIGTERM or SIGINT; then finish what was begun and exit 0."""
+    settings = load_settings(config)
+    configure_logging(settings.system.log_level, settings.system.log_format)
+    anyio.run(_serve, settings, embedded)
+    # Everything has ended in order. Python would now wait for Motor's threads, and those for a server that may be gone.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+async def _serve(settings: Settings, embedded: bool) -> None:
+    with ungrouped():
+        async with anyio.create_task_group() as tasks:
+            starting, ready, stop = anyio.CancelScope(), anyio.Event(), anyio.Event()
+            await tasks.start(_watch_signals, lambda: stop.set() if ready.is_set() else starting.cancel())
+            # A start that waits for a server is given up; once it is through, what was begun is finished first.
+            with starting:
+                async with _servers(settings, embedded) as ready_settings, open_nexus(ready_settings) as nexus:
+                    ready.set()
+                    mode, port = ready_settings.bus.mode, nexus.http_port
+                    _log.info("ready", version=__version__, mode=mode, pid=os.getpid(), http_port=port)
+                    await stop.wait()
+                    _log.info("draining", seconds=ready_settings.system.drain_seconds)
+            _log.info("stopped")
+            tasks.cancel_scope.cancel()
+        # On its way out the process needs no further telling; the default would end it with a signal's exit code.
+        for sign in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(sign, signal.SIG_IGN)
+
+
+async def _watch_signals(end: Callable[[], None], *, task_status: anyio.abc.TaskStatus[None]) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        async for _ in signals:
+            end()
+
+
+@asynccontextmanager
+async def _servers(settings: Settings, embedded: bool) -> AsyncIterator[Settings]:
+    if not embedded:
+        yield settings
+        return
+    async with embedded_servers(_DATA) as servers:
+        typer.echo(f"Servers of its own, data under {_DATA}/. To use them from another terminal:")
+        typer.echo(f"  export NEXUS_BUS__URL={servers.redis_url} NEXUS_DATABASE__URI='{servers.mongo_uri}'")
+        yield on_servers(settings, servers.redis_url, servers.mongo_uri)
+
+
+def on_servers(settings: Settings, redis_url: str, mongo_uri: str) -> Settings:
+    """`settings` with other addresses of Redis and MongoDB."""
+    mode = "streams" if settings.bus.mode == "streams" else "pubsub"
+    bus = settings.bus.model_copy(update={"url": SecretStr(redis_url), "mode": mode})
+    database = settings.database.model_copy(update={"uri": SecretStr(mongo_uri)})
+    return settings.model_copy(update={"bus": bus, "database": database})
