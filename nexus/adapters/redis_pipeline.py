@@ -1,0 +1,170 @@
+"""Scripts and single commands of many callers on one connection, and in its round trips (automatic pipelining).
+
+What is called in one pass of the event loop is written at once; the replies come in the order of the calls, and each
+goes to its caller. redis-py takes a connection out of its pool for every command instead, which costs several times
+the processor time of the command itself.
+
+Rules of this module:
+
+- Nothing is sent twice, except a script that Redis refused with NOSCRIPT, which has not run.
+- A connection that breaks, or that brings no reply for so long that it counts as stalled, fails all calls that are on
+  it, whether Redis did them or not. The next call opens another one.
+- Connections come from the client's pool and go back closed, so that its options hold: time limits, TLS, users,
+  Sentinel. A connection to a server that is no longer the master is given up before anything is written to it.
+- Commands that block or change the connection's state (BLPOP, XREAD BLOCK, SUBSCRIBE, MULTI, SELECT) are not for here.
+
+Used of redis-py's pools, as in 6.2 and 8.1: `get_connection` and `release`; of its connections `disconnect`.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from nexus.adapters.redis_cluster import ClusterRedis
+from nexus.adapters.redis_multiplexed import Argument, MultiplexedConnection, Script, packed
+from nexus.core.tasks import ungrouped
+
+# From how many bytes on another connection is used, so that what is small need not wait behind what is large.
+_CROWDED: Final = 1 << 17
+
+
+@dataclass(frozen=True)
+class PipelineLimits:
+    """What the connections of a pipeline may carry.
+
+    Attributes:
+        command_s: how long a connection may bring no reply, in seconds, and how long a call waits for room.
+        most_connections: a further one is opened only when those that there are have much to carry.
+        most_bytes: of commands under way on one connection, each counted with 512 more; above it callers wait.
+    """
+
+    command_s: float = 2.0
+    most_connections: int = 2
+    most_bytes: int = 1 << 24
+
+
+@asynccontextmanager
+async def pipelined(client: Redis, limits: PipelineLimits = PipelineLimits()) -> AsyncIterator["Pipelined"]:
+    """Open a `Pipelined` on the pool of `client`. Connects when it is first used; calls under way at the end fail.
+
+    Args:
+        client: of one server or of the master that Sentinel watches. To be closed after this one, by its owner.
+        limits: what the connections may carry.
+
+    Raises:
+        TypeError: the client is of a cluster.
+    """
+    if isinstance(client, ClusterRedis):
+        raise TypeError("the keys of a cluster are on several servers")
+    with ungrouped():
+        async with anyio.create_task_group() as tasks:
+            redis = Pipelined(client.connection_pool, tasks, limits)
+            try:
+                yield redis
+            finally:
+                redis.closed = True
+                tasks.cancel_scope.cancel()
+
+
+class Pipelined:
+    """Runs scripts and commands on connections that all callers share. `pipelined` opens one.
+
+    Errors are redis-py's: what Redis answers to one caller (READONLY, OOM, LOADING) reaches that one alone. A reply is
+    what Redis said, of bytes, int, None and lists; redis-py's conversions by command are not made.
+
+    Attributes:
+        closed: calls fail from now on.
+    """
+
+    def __init__(self, pool: Any, tasks: TaskGroup, limits: PipelineLimits) -> None:
+        self.closed = False
+        self._pool = pool
+        self._usable: Callable[[Any], bool] = getattr(pool, "leads_to_master", _always)
+        self._tasks = tasks
+        self._limits = limits
+        self._connections: list[MultiplexedConnection] = []
+        self._room = asyncio.Event()
+
+    async def run(self, script: Script, keys: Sequence[Argument] = (), args: Sequence[Argument] = ()) -> Any:
+        """What the script returns.
+
+        Raises:
+            RedisError: Redis refused it, or what became of it is unknown, as for a caller who is cancelled.
+            OSError: likewise.
+        """
+        command = packed("EVALSHA", script.sha, len(keys), *keys, *args)
+        connection = self._uncrowded() or await self._roomy()
+        try:
+            return await connection.call(command, script)
+        except NoScriptError:
+            connection = self._uncrowded() or await self._roomy()
+            connection.loaded.discard(script.sha)
+            return await connection.call(command, script)
+
+    async def execute(self, *command: Argument) -> Any:
+        """The reply to one command, such as `execute("GET", key)`. Errors as for `run`."""
+        connection = self._uncrowded() or await self._roomy()
+        return await connection.call(packed(*command))
+
+    def _uncrowded(self) -> MultiplexedConnection | None:
+        """The first that has not much to carry, so that calls share writes; a new one while there may be more."""
+        if self.closed:
+            raise RedisConnectionError("closed")
+        for connection in self._connections:
+            if connection.load < _CROWDED and connection.load < self._limits.most_bytes:
+                return connection
+        if len(self._connections) == self._limits.most_connections:
+            return None
+        connection = MultiplexedConnection(self._limits.command_s, self._room.set)
+        self._connections.append(connection)
+        self._tasks.start_soon(self._serve, connection)
+        return connection
+
+    async def _roomy(self) -> MultiplexedConnection:
+        """The one that has least to carry, as soon as it has room for more."""
+        with anyio.move_on_after(self._limits.command_s):
+            while True:
+                connection = self._uncrowded() or min(self._connections, key=lambda each: each.load)
+                if connection.load < self._limits.most_bytes:
+                    return connection
+                self._room.clear()
+                await self._room.wait()
+        raise RedisTimeoutError("too much is under way")
+
+    async def _serve(self, calls: MultiplexedConnection) -> None:
+        connection: Any = None
+        error: Exception = RedisConnectionError("closed")
+        try:
+            connection = await self._pool.get_connection()
+            await calls.carry(connection, self._usable)
+        except* (RedisError, OSError) as group:
+            error = _first(group)
+        finally:
+            self._connections.remove(calls)
+            calls.fail(error)
+            if connection is not None:
+                await self._give_back(connection)
+
+    async def _give_back(self, connection: Any) -> None:
+        # `disconnect` has a time limit of its own.
+        with anyio.CancelScope(shield=True):
+            with suppress(RedisError, OSError):
+                await connection.disconnect()
+            await self._pool.release(connection)
+
+
+def _always(_connection: Any) -> bool:
+    return True
+
+
+def _first(error: Any) -> Exception:
+    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
