@@ -4,6 +4,7 @@ No function here reads the clock.
 """
 
 from datetime import UTC, datetime, timedelta, timezone
+from functools import lru_cache
 from typing import Any, Final
 
 from nexus.core.models import as_utc
@@ -23,6 +24,8 @@ def parse_moment(value: Any) -> datetime | None:
             return None
     if not isinstance(value, datetime):
         return None
+    if value.tzinfo is UTC:
+        return value
     try:
         return as_utc(value)
     except OverflowError:
@@ -45,6 +48,11 @@ def parse_offset(value: Any) -> int | None:
 def at_offset(moment: datetime, minutes_west: int) -> datetime:
     """`moment` on a clock `minutes_west` of UTC (UTC+8 is -480); in UTC at the very ends of the calendar."""
     try:
-        return moment.astimezone(timezone(timedelta(minutes=-minutes_west)))
+        return moment.astimezone(_zone(minutes_west))
     except OverflowError:
         return moment.astimezone(UTC)
+
+
+@lru_cache(maxsize=256)
+def _zone(minutes_west: int) -> timezone:
+    return timezone(timedelta(minutes=-minutes_west))

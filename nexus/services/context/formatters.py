@@ -8,13 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from nexus.services.context.annotations import annotate, read_tool_calls
 from nexus.services.context.blocks import Block
 from nexus.services.context.clock import at_offset, parse_moment, parse_offset
+from nexus.services.context.entries import Entry, read_rows
 from nexus.services.context.escape import CountingEscape, canonical, escape
-from nexus.services.context.memory import Entry, Utterance, merge, read_rows
+from nexus.services.context.memory import Utterance, merge
 from nexus.services.context.shorten import cut
 
 _NO_TEXT: Final = "[工具调用结果]"
@@ -38,8 +39,7 @@ class MemoryBlock:
     repaired: int
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """A text as it is stored, or an annotation ready to be shown."""
 
     text: str
@@ -79,7 +79,7 @@ class MemoryFormatter:
         """The block over stored rows in any order (CONTRACT §4.3). Never raises for a malformed row.
 
         Args:
-            history: rows as `PersistenceService.get_history` returns them.
+            history: rows as `PersistenceService.get_history` returns them, or what `entries.read_row` made of them.
             limit: messages shown at most, counted after merging; the newest are kept; none for 0 or less.
             current_run_id: the run whose rows are left out.
             truncate_chars: the length to which a longer message is cut.
@@ -91,16 +91,17 @@ class MemoryFormatter:
         offset = parse_offset(timezone_offset) or 0
         counted = CountingEscape()
         lines = [f"[SHARED_MEMORY count={len(shown)}]", "Recent conversation memory:", ""]
-        truncated = 0
-        for before, utterance in zip([None, *shown], shown, strict=False):
+        truncated, before = 0, ""
+        for utterance in shown:
             body, was_cut = _body(utterance, truncate_chars, counted)
             lines.append(_head(before, utterance, offset) + body)
             truncated += was_cut
+            before = utterance.role
         block = Block(
             tag="SHARED_MEMORY",
             role="user",
             text="\n".join(lines if shown else [*lines, _NO_CONVERSATIONS]),
-            sources=tuple(entry.id for utterance in shown for entry in utterance.entries if entry.id),
+            sources=tuple([entry.id for utterance in shown for entry in utterance.entries if entry.id]),
             truncated=truncated,
             dropped=len(utterances) - len(shown),
             escaped=counted.marked,
@@ -111,7 +112,7 @@ class MemoryFormatter:
     def _merge_messages_by_run_id(messages: Sequence[Any]) -> list[dict[str, Any]]:
         """The rows merged by run, newest first: humans as they are, the AI rows of a run as one row (CONTRACT §4.3)."""
         entries, _ = read_rows(messages)
-        return [_as_row(utterance, messages) for utterance in merge(entries)]
+        return [_as_row(utterance) for utterance in merge(entries)]
 
     @staticmethod
     def _extract_tool_call_annotation(tool_calls: Any) -> str:
@@ -119,8 +120,8 @@ class MemoryFormatter:
         return annotate(read_tool_calls(tool_calls), escape)
 
 
-def _head(before: Utterance | None, utterance: Utterance, offset: int) -> str:
-    if utterance.role == "ai" and before is not None and before.role == "human":
+def _head(before: str, utterance: Utterance, offset: int) -> str:
+    if utterance.role == "ai" and before == "human":
         return "  Nexus: "
     return f"[{_shown_time(utterance.moment, offset)}] {'Human' if utterance.role == 'human' else 'Nexus'}: "
 
@@ -131,6 +132,15 @@ def _shown_time(moment: datetime | None, offset: int) -> str:
 
 
 def _body(utterance: Utterance, limit: int, escaped: CountingEscape) -> tuple[str, bool]:
+    entries = utterance.entries
+    if len(entries) == 1 and not entries[0].stored_calls and entries[0].text and not entries[0].text.isspace():
+        # Most are one text, and it is all that there is to cut and to escape.
+        (text,), was_cut = cut([entries[0].text], 0, limit)
+        return escaped(canonical(text)), was_cut
+    return _body_of_parts(utterance, limit, escaped)
+
+
+def _body_of_parts(utterance: Utterance, limit: int, escaped: CountingEscape) -> tuple[str, bool]:
     parts = _parts(utterance.entries, escaped)
     if not parts:
         return (_NO_TEXT if utterance.role == "ai" else ""), False
@@ -151,14 +161,14 @@ def _parts(entries: Iterable[Entry], escape_value: CountingEscape) -> list[Part]
     for entry in entries:
         if entry.text.strip():
             parts.append(Part(entry.text))
-        if entry.tool_calls:
-            parts.append(Part(annotate(entry.tool_calls, escape_value), is_annotation=True))
+        if calls := entry.tool_calls:
+            parts.append(Part(annotate(calls, escape_value), is_annotation=True))
     return parts
 
 
-def _as_row(utterance: Utterance, messages: Sequence[Any]) -> dict[str, Any]:
+def _as_row(utterance: Utterance) -> dict[str, Any]:
     if not utterance.merged:
-        return dict(messages[utterance.entries[0].index])
+        return dict(utterance.entries[0].row)
     latest = next(entry for entry in reversed(utterance.entries) if entry.moment == utterance.moment)
     texts = [part.text for part in _parts(utterance.entries, CountingEscape())]
     return {
@@ -166,7 +176,7 @@ def _as_row(utterance: Utterance, messages: Sequence[Any]) -> dict[str, Any]:
         "run_id": utterance.run_id,
         "role": "ai",
         "content": "\n".join(texts) or _NO_TEXT,
-        "timestamp": messages[latest.index].get("timestamp"),
+        "timestamp": latest.row.get("timestamp"),
         "metadata": {
             "source": "merged",
             "original_count": len(utterance.entries),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from nexus.services.context.agents import MAIN, Agent
+from nexus.services.context.entries import Entry
 from nexus.services.context.transcript import Said, said_in_rows, window_start
 
 
@@ -49,7 +50,7 @@ def count_others(rows: Sequence[Any], run_id: str) -> int:
 
     Whether the run's own input is among the rows already depends on who was faster, and shall not show.
     """
-    return sum(not _is_of_run(row, run_id) for row in rows)
+    return len(rows) - (sum([_is_of_run(row, run_id) for row in rows]) if run_id else 0)
 
 
 def _begun_from(said: Sequence[Said], start: int) -> frozenset[str]:
@@ -62,4 +63,5 @@ def _begun_from(said: Sequence[Said], start: int) -> frozenset[str]:
 
 
 def _is_of_run(row: Any, run_id: str) -> bool:
-    return bool(run_id) and isinstance(row, Mapping) and row.get("run_id") == run_id
+    stored = row.row if type(row) is Entry else row
+    return (type(stored) is dict or isinstance(stored, Mapping)) and stored.get("run_id") == run_id

@@ -118,7 +118,8 @@ def test_the_current_run_is_left_out() -> None:
     """Its own input and answers are not the past; no current run leaves out nothing."""
     rows = [row("HUMAN", "q", 30), row("HUMAN", "now", 31, "r2"), row("HUMAN", "old", 29, "")]
 
-    assert [entry.text for entry in read_rows(rows, current_run_id="r2")[0]] == ["q", "old"]
+    entries, _ = read_rows(rows, current_run_id="r2")
+    assert [entry.text for entry in entries if entry.role] == ["q", "old"]
     assert [entry.text for entry in read_rows(rows, current_run_id="")[0]] == ["q", "now", "old"]
 
 
@@ -317,8 +318,8 @@ class TestMalformedRows:
 
         assert rows == before
         assert 0 <= faults <= len(rows)
-        assert sorted(entry.index for utterance in utterances for entry in utterance.entries) == sorted(
-            entry.index for entry in entries
+        assert sorted(id(entry) for utterance in utterances for entry in utterance.entries) == sorted(
+            id(entry) for entry in entries if entry.role
         )
         assert [utterance.order for utterance in utterances] == sorted((u.order for u in utterances), reverse=True)
         assert sum(utterance.merged for utterance in utterances) == len(

@@ -1,0 +1,132 @@
+"""Stored rows one by one: what each says, whatever rows are read with it (CONTRACT §2). Pure.
+
+Rules of this module:
+
+- One malformed row never spoils the rest: it is repaired or not shown, and counted.
+- What is read depends on the row alone, so it may be kept as long as the row stays the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple
+
+from nexus.services.context.agents import is_internal
+from nexus.services.context.annotations import ToolCall, as_json, read_tool_calls
+from nexus.services.context.clock import parse_moment
+
+_SHOWN: Final = frozenset({"human", "ai"})
+_PASSED_OVER: Final = frozenset({"tool", "system", "command"})
+_NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class Entry(NamedTuple):
+    """What one stored row says, whatever rows are read with it: it may be kept and used again.
+
+    Attributes:
+        role: `""` for a row that is not shown.
+        id: `""` when the row has none.
+        run_id: `""` for a row that belongs to no run, or is not shown.
+        text: as stored; `""` for an answer without content.
+        moment: in UTC; None when the row has no readable time.
+        stored_calls: those that the row declared, as stored; None for those of a human, which count for nothing.
+        repaired: something in the row was not as it is stored today.
+        row: the row itself.
+    """
+
+    role: Literal["human", "ai", ""]
+    id: str
+    run_id: str
+    text: str
+    moment: datetime | None
+    stored_calls: Any
+    repaired: bool
+    row: Any
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The calls that the row declared."""
+        return read_tool_calls(self.stored_calls) if self.stored_calls else ()
+
+
+def read_rows(rows: Sequence[Any], *, current_run_id: str = "") -> tuple[list[Entry], int]:
+    """What each row says, and how many of them had to be repaired or left out.
+
+    Rows of other roles (tools, system, commands), those internal to a sub-agent and those of the current run are not
+    shown, and not counted.
+
+    Args:
+        rows: as stored, or as `read_row` has read them before.
+        current_run_id: the run that asks.
+    """
+    entries = [row if type(row) is Entry else read_row(row) for row in rows]
+    if current_run_id and any(entry.run_id == current_run_id for entry in entries):
+        entries = [_not_shown(entry.row) if entry.run_id == current_run_id else entry for entry in entries]
+    return entries, sum(entry.repaired for entry in entries)
+
+
+def read_row(row: Any) -> Entry:
+    """What a stored row says."""
+    if not (type(row) is dict or isinstance(row, Mapping)):
+        return _not_shown(row, faulty=True)
+    stored, metadata = row.get("role"), row.get("metadata", _NO_METADATA)
+    role = stored.lower() if isinstance(stored, str) else ""
+    internal = bool(metadata) and is_internal(metadata)
+    if internal or role not in _SHOWN:
+        # Nothing is wrong with a row that is none of what people and Nexus said to each other.
+        return _not_shown(row, faulty=not internal and role not in _PASSED_OVER)
+    return _read(row, "human" if role == "human" else "ai", metadata)
+
+
+def _read(row: Mapping[str, Any], role: Literal["human", "ai"], metadata: Any) -> Entry:
+    described = type(metadata) is dict or isinstance(metadata, Mapping)
+    calls = metadata.get("tool_calls") if metadata and described and role == "ai" else None
+    text, moment = row.get("content"), parse_moment(row.get("timestamp"))
+    repaired = moment is None or not described
+    if not isinstance(text, str):
+        if text is None and role == "human":
+            return _not_shown(row, faulty=True)
+        # Older rows say None instead of "" when a model only made calls.
+        repaired = repaired or not (text is None and read_tool_calls(calls))
+        text = as_text(text)
+    row_id, run_id = row.get("id"), row.get("run_id")
+    return Entry(
+        role,
+        row_id if isinstance(row_id, str) else "",
+        run_id if isinstance(run_id, str) else "",
+        text,
+        moment,
+        calls,
+        repaired,
+        row,
+    )
+
+
+def _not_shown(row: Any, *, faulty: bool = False) -> Entry:
+    return Entry("", "", "", "", None, None, faulty, row)
+
+
+def _read_text(content: Any) -> tuple[str | None, bool]:
+    """The text of a content, and whether it had to be made from something else than a text."""
+    if isinstance(content, str):
+        return content, False
+    if content is None:
+        return None, True
+    return as_text(content), True
+
+
+def as_text(content: Any) -> str:
+    """A content as text: `""` for None, and as JSON what is neither a text nor a list of texts."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    text = text_of_parts(content)
+    return as_json(content) if text is None else text
+
+
+def text_of_parts(content: Any) -> str | None:
+    """The joined texts of content parts (`{"type": "text", "text": …}` or plain texts); None for anything else."""
+    if not isinstance(content, list | tuple) or not content:
+        return None
+    found = (part.get("text") if isinstance(part, Mapping) else part for part in content)
+    texts = [text for text in found if isinstance(text, str)]
+    return "\n".join(texts) if len(texts) == len(content) else None
