@@ -27,6 +27,7 @@ _MODULES: Final = {
     "memory": "nexus.memory",
     "state": "nexus.states",
     "turns": "nexus.turns",
+    "bench": "nexus.bench.commands",
 }
 # What a stream says that takes no more: the disk is full, or whatever was behind it is gone.
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE})

@@ -1,0 +1,175 @@
+"""Asks in a closed loop and takes the times: the next request of a place goes out when its last one is answered."""
+
+import asyncio
+import math
+import re
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from redis.asyncio import Redis
+
+from nexus.adapters.redis_client import open_redis
+from nexus.adapters.redis_entries import entries_of
+from nexus.bench.shapes import Request
+from nexus.core.topics import Topics
+
+_ID: Final = re.compile(rb'"request_id":\s*"([^"]*)"')
+# Where an answer says whether it is one, and where it names its request.
+_HEAD, _TAIL = 1_024, 512
+_PATIENCE_S: Final = 20.0
+_LONGEST_READ_MS: Final = 1_000
+
+
+@dataclass(slots=True)
+class Sample:
+    """What asking came to.
+
+    Attributes:
+        latencies: of each request that was answered, in seconds.
+        seconds: from the first to the last.
+        errors: requests with an error for an answer, or with none.
+        degraded: contexts in which something is missing.
+        answer_bytes: the length of the last answer.
+    """
+
+    latencies: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    errors: int = 0
+    degraded: int = 0
+    answer_bytes: int = 0
+
+    def add(self, other: "Sample") -> None:
+        """Count what was asked afterwards with this."""
+        self.latencies += other.latencies
+        self.seconds += other.seconds
+        self.errors += other.errors
+        self.degraded += other.degraded
+        self.answer_bytes = other.answer_bytes or self.answer_bytes
+
+    def quantile(self, share: float) -> float:
+        """The latency that this share of the requests did not exceed, in seconds; nan without any."""
+        ordered = sorted(self.latencies)
+        return ordered[max(0, math.ceil(len(ordered) * share) - 1)] if ordered else math.nan
+
+    @property
+    def rate(self) -> float:
+        """Answers a second."""
+        return len(self.latencies) / self.seconds if self.seconds else math.nan
+
+
+class Asker:
+    """A requester with a reply topic of its own.
+
+    Attributes:
+        reply_to: its name.
+
+    Args:
+        send: publishes the bytes of a request.
+    """
+
+    def __init__(self, send: Callable[[bytes], Awaitable[object]]) -> None:
+        self.reply_to = uuid.uuid4().hex
+        self._send = send
+        # By the id of the request: when it was asked, and its latency once there is one.
+        self._waiting: dict[str, tuple[float, asyncio.Future[float]]] = {}
+        self._sample = Sample()
+
+    async def ask(self, requests: Sequence[Request], at_once: int) -> Sample:
+        """Send the requests, so many at once, and wait until all are answered or given up."""
+        self._sample = sample = Sample()
+        left = iter(requests)
+        started = time.perf_counter()
+        async with asyncio.TaskGroup() as tasks:
+            places = [tasks.create_task(self._ask_each(left)) for _ in range(at_once)]
+            while (await asyncio.wait(places, timeout=_PATIENCE_S))[1]:
+                self._give_up(time.perf_counter() - _PATIENCE_S)
+        sample.seconds = time.perf_counter() - started
+        return sample
+
+    async def _ask_each(self, left: Iterator[Request]) -> None:
+        loop = asyncio.get_running_loop()
+        for request in left:
+            latency: asyncio.Future[float] = loop.create_future()
+            self._waiting[request.id] = time.perf_counter(), latency
+            await self._send(request.payload)
+            with suppress(TimeoutError):
+                self._sample.latencies.append(await latency)
+
+    def heard(self, data: bytes) -> None:
+        """Take an answer."""
+        now = time.perf_counter()
+        found = _ID.search(data, max(0, len(data) - _TAIL)) or _ID.search(data, 0, _HEAD)
+        waiting = self._waiting.pop(found[1].decode(), None) if found else None
+        if waiting is None:
+            return
+        asked_at, latency = waiting
+        latency.set_result(now - asked_at)
+        sample = self._sample
+        sample.answer_bytes = len(data)
+        if data.find(b'"status":"success"', 0, _HEAD) < 0:
+            sample.errors += 1
+        elif b'"degraded":[]' not in data:
+            sample.degraded += 1
+
+    def _give_up(self, before: float) -> None:
+        """Count those that were asked before then as unanswered."""
+        late = [request_id for request_id, (asked_at, _) in self._waiting.items() if asked_at < before]
+        for request_id in late:
+            self._sample.errors += 1
+            self._waiting.pop(request_id)[1].set_exception(TimeoutError())
+
+
+@asynccontextmanager
+async def asking(redis_url: str, prefix: str, mode: str) -> AsyncIterator[Asker]:
+    """A requester that hears its answers.
+
+    Args:
+        redis_url: of the bus.
+        prefix: before its topics.
+        mode: `pubsub` or `streams`.
+    """
+    topic = prefix + Topics.CONTEXT_BUILD_REQUEST
+    async with open_redis(redis_url) as redis:
+
+        async def publish(payload: bytes) -> None:
+            await redis.publish(topic, payload)
+
+        async def append(payload: bytes) -> None:
+            await redis.xadd(topic, {"message": payload})
+
+        asker = Asker(append if mode == "streams" else publish)
+        listening = asyncio.Event()
+        hear = _hear_stream if mode == "streams" else _hear
+        own = f"{prefix}{Topics.CONTEXT_BUILD_RESPONSE}.{asker.reply_to}"
+        hearing = asyncio.create_task(hear(redis, own, asker, listening))
+        try:
+            await asyncio.wait([hearing, asyncio.create_task(listening.wait())], return_when=asyncio.FIRST_COMPLETED)
+            yield asker
+        finally:
+            hearing.cancel()
+            with suppress(asyncio.CancelledError):
+                await hearing
+
+
+async def _hear(redis: Redis, topic: str, asker: Asker, listening: asyncio.Event) -> None:
+    async with redis.pubsub() as pubsub:
+        await pubsub.subscribe(topic)
+        while True:
+            message = await pubsub.get_message(timeout=None)
+            if message and message["type"] == "message":
+                asker.heard(message["data"])
+            elif message:
+                listening.set()
+
+
+async def _hear_stream(redis: Redis, topic: str, asker: Asker, listening: asyncio.Event) -> None:
+    last: Any = "0"
+    listening.set()
+    while True:
+        for entry, fields in entries_of(await redis.xread({topic: last}, block=_LONGEST_READ_MS)):
+            asker.heard(fields[b"message"])
+            last = entry

@@ -1,0 +1,151 @@
+"""The servers that are measured on, and names on them that nobody else uses."""
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+import anyio
+from pydantic import SecretStr
+from pymongo import AsyncMongoClient, DeleteMany
+from pymongo.errors import PyMongoError
+from redis.exceptions import RedisError
+
+from nexus.adapters.redis_client import open_redis
+from nexus.bench.shapes import Document, Request, Shape
+from nexus.config import DatabaseSettings
+from nexus.connections import open_store
+from nexus.core.errors import ConfigError, NexusError
+
+_PATIENCE_S: Final = 3.0
+_INSERTED_AT_ONCE: Final = 2_000
+_DELETED_AT_ONCE: Final = 1_000
+# How long what was asked may take to be recorded, and how often that is looked at.
+_RECORDED_S: Final = 10.0
+_LOOK_EVERY_S: Final = 0.02
+
+Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Where Redis and MongoDB are.
+
+    Attributes:
+        mongo: a client for filling and cleaning.
+        driver: as `database.driver`, of what is measured.
+        run: goes before the names of this run's databases and topics.
+    """
+
+    redis_url: str
+    mongo_uri: str
+    driver: str
+    run: str
+    mongo: AsyncMongoClient[Document]
+
+
+@asynccontextmanager
+async def on_servers(redis_url: str, mongo_uri: str, driver: str) -> AsyncIterator[Servers]:
+    """The servers, seen to be there. All that was made on them is dropped at the end.
+
+    Raises:
+        NexusError: one of them does not answer. The text repeats no address.
+    """
+    try:
+        client = AsyncMongoClient[Document](mongo_uri, serverSelectionTimeoutMS=int(_PATIENCE_S * 1_000))
+    except (PyMongoError, ValueError) as error:
+        raise ConfigError(f"--mongo-uri: cannot be used ({type(error).__name__})") from None
+    servers = Servers(redis_url, mongo_uri, driver, f"nexus_bench_{uuid.uuid4().hex[:12]}", client)
+    async with client:
+        await _see(servers)
+        try:
+            yield servers
+        finally:
+            with anyio.CancelScope(shield=True):
+                for name in await client.list_database_names():
+                    if name.startswith(servers.run):
+                        await client.drop_database(name)
+                await _drop_keys(servers)
+
+
+async def _see(servers: Servers) -> None:
+    """See that both servers answer."""
+    try:
+        async with open_redis(servers.redis_url) as redis:
+            with anyio.fail_after(_PATIENCE_S):
+                await redis.ping()
+    except (RedisError, OSError) as error:
+        advice = "name one with --redis-url; its address is also taken from NEXUS_TEST_REDIS_URL or bus.url"
+        raise NexusError(f"Redis does not answer ({type(error).__name__}): {advice}") from None
+    try:
+        await servers.mongo.admin.command("ping")
+    except PyMongoError as error:
+        advice = "name one with --mongo-uri; its address is also taken from NEXUS_TEST_MONGO_URI or database.uri"
+        raise NexusError(f"MongoDB does not answer ({type(error).__name__}): {advice}") from None
+
+
+async def _drop_keys(servers: Servers) -> None:
+    async with open_redis(servers.redis_url) as redis:
+        keys: list[Any] = []
+        async for key in redis.scan_iter(f"{servers.run}*", count=_DELETED_AT_ONCE):
+            keys.append(key)
+            if len(keys) == _DELETED_AT_ONCE:
+                await redis.unlink(*keys)
+                keys = []
+        if keys:
+            await redis.unlink(*keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A database of the run."""
+
+    servers: Servers
+    name: str
+
+    @property
+    def database(self) -> str:
+        """Its name on the server."""
+        return f"{self.servers.run}_{self.name}"
+
+    async def fill(self, shapes: Iterable[Shape], advance: Advance) -> None:
+        """Store the rows, and then make the service's own indexes. `advance` is told of every row."""
+        messages = self.servers.mongo[self.database]["messages"]
+        for shape in shapes:
+            rows = shape.all_rows()
+            while batch := [*islice(rows, _INSERTED_AT_ONCE if shape.chars < _BIG else _BIG_AT_ONCE)]:
+                await messages.insert_many(batch, ordered=False)
+                advance(len(batch))
+        settings = DatabaseSettings(uri=SecretStr(self.servers.mongo_uri), name=self.database)
+        async with open_store(settings) as store:
+            await store.prepare()
+
+    async def forget(self, requests: Sequence[Request]) -> int:
+        """Take back what these requests had recorded, so that the next find what they found.
+
+        Returns how many inputs were not recorded in time.
+        """
+        database = self.servers.mongo[self.database]
+        inputs: dict[str, list[str]] = {}
+        for request in requests:
+            inputs.setdefault(request.owner, []).append(request.input_id)
+        left = [*inputs.items()]
+        with anyio.move_on_after(_RECORDED_S):
+            while left := [one for one in left if await self._count(*one) < len(one[1])]:  # noqa: ASYNC110  # another process records
+                await anyio.sleep(_LOOK_EVERY_S)
+        missing = sum([len(ids) - await self._count(owner, ids) for owner, ids in left])
+        recorded = [DeleteMany({"owner_key": owner, "id": {"$in": ids}}) for owner, ids in inputs.items()]
+        await database["messages"].bulk_write(recorded, ordered=False)
+        await database["turns"].delete_many({"owner_key": {"$in": [*inputs]}})
+        return missing
+
+    async def _count(self, owner: str, ids: Sequence[str]) -> int:
+        found = {"owner_key": owner, "id": {"$in": [*ids]}}
+        return await self.servers.mongo[self.database]["messages"].count_documents(found)
+
+
+# Rows longer than that are inserted so many at once.
+_BIG: Final = 10_000
+_BIG_AT_ONCE: Final = 50
