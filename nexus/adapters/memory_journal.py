@@ -44,6 +44,10 @@ class MemoryJournal:
         rows = () if same else tuple(waiting.content for waiting in owner.rows.values())
         return Standing(str(owner.version), self._now_us() - owner.version, rows, kept)
 
+    async def standing(self, look: Look) -> Standing:
+        """How things are with an owner now."""
+        return self.look(look, None)
+
     def put(self, row: JournalRow) -> Moved:
         """Put a row into the journal."""
         owner = self._owner(row.owner_key)

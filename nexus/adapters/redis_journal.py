@@ -12,8 +12,8 @@ from typing import Any, Final
 from redis.asyncio import Redis
 
 from nexus.adapters.redis_client import repeated
-from nexus.adapters.redis_ledger_scripts import MOVED, UNWRITTEN, WRITTEN
-from nexus.core.ports import JournalRow, Moved
+from nexus.adapters.redis_ledger_scripts import MOVED, STANDING, UNWRITTEN, WRITTEN
+from nexus.core.ports import JournalRow, Look, Moved, Standing
 
 # For how long the version of an owner is known of whom nothing is heard.
 VERSION_LASTS_MS: Final = 3_600_000
@@ -38,10 +38,25 @@ class JournalKeys:
         """Of the owner's rows."""
         return f"{self._prefix}nexus:journal:{owner}"
 
+    def kept(self, key: str) -> str:
+        """Of what the ledger keeps."""
+        return f"{self._prefix}nexus:kept:{key}"
+
+    def looked_at(self, look: Look) -> tuple[list[str], list[str | int]]:
+        """Keys and arguments of a script that tells how things are with an owner; see `standing_of`."""
+        owner = short(look.owner_key)
+        keys = [self.version(owner), self.journal(owner), self.kept(look.kept)]
+        return keys, [look.version, VERSION_LASTS_MS, "1" if look.kept else ""]
+
 
 def short(owner_key: str) -> str:
     """What stands for an owner in keys: a key may be long, and hold anything."""
     return hashlib.sha256(owner_key.encode()).hexdigest()[:32]
+
+
+def standing_of(version: bytes, quiet_us: bytes, kept: bytes | None, rows: list[bytes]) -> Standing:
+    """What such a script replies."""
+    return Standing(version.decode(), int(quiet_us), tuple(rows), kept)
 
 
 class RedisJournal:
@@ -51,9 +66,14 @@ class RedisJournal:
         self._client = client
         self._keys = JournalKeys(prefix)
         self._repeated_s = repeated_s
+        self._standing = client.register_script(STANDING)
         self._moved = client.register_script(MOVED)
         self._written = client.register_script(WRITTEN)
         self._unwritten = client.register_script(UNWRITTEN)
+
+    async def standing(self, look: Look) -> Standing:
+        """How things are with an owner now."""
+        return standing_of(*await self._run(self._standing, *self._keys.looked_at(look)))
 
     async def moved(self, owner_key: str, row_id: str) -> Moved:
         """Have the version move because of a row that is in the store now."""

@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 
 from nexus.adapters.redis_client import repeated
 from nexus.adapters.redis_cluster import ClusterRedis, hearers
-from nexus.adapters.redis_journal import VERSION_LASTS_MS, JournalKeys, short
+from nexus.adapters.redis_journal import VERSION_LASTS_MS, JournalKeys, short, standing_of
 from nexus.adapters.redis_ledger_scripts import BEGIN, FINISH_PUBSUB, FINISH_STREAMS, RELEASE, RENEW
 from nexus.core.ports import (
     Acquired,
@@ -33,7 +33,6 @@ from nexus.core.ports import (
     KeptBefore,
     Look,
     Moved,
-    Standing,
 )
 from nexus.core.topics import Topics
 
@@ -73,13 +72,13 @@ class RedisLedger:
         keys = [self._request(key)]
         arguments = [token, fingerprint, lease_ms, _SAID_AGAIN_MS, _KNOWN_MS, waited_ms]
         if look and self._journals:
-            owner = short(look.owner_key)
-            keys += [self._keys.version(owner), self._keys.journal(owner), self._kept(look.kept)]
-            arguments += [look.version, VERSION_LASTS_MS, "1" if look.kept else ""]
+            looked_at, known = self._keys.looked_at(look)
+            keys += looked_at
+            arguments += known
         reply = await self._run(self._begin, keys, arguments)
         match reply:
             case [b"acquired", now_ms, attempts, asked_ms, *rest]:
-                standing = _standing(*rest) if rest else None
+                standing = standing_of(*rest) if rest else None
                 return Acquired(key, fingerprint, token, int(now_ms), int(attempts), int(asked_ms), standing)
             case [b"answered", topic, answer]:
                 return Answered(topic.decode(), answer)
@@ -116,7 +115,7 @@ class RedisLedger:
         of_owner = (
             [self._keys.version(owner), self._keys.journal(owner), self._keys.unwritten] if row else [request] * 3
         )
-        keys = [request, *of_owner, self._kept(ending.kept_key) if ending.kept else request]
+        keys = [request, *of_owner, self._keys.kept(ending.kept_key) if ending.kept else request]
         arguments = [claim.token, claim.fingerprint, answer, keep_ms, topic]
         arguments += [f"{owner}:{row.id}", row.id, row.content] if row else ["", "", ""]
         arguments += [VERSION_LASTS_MS, ending.kept, ending.keep_ms]
@@ -144,7 +143,7 @@ class RedisLedger:
         """Keep a value unless there is one; returns the one that is kept."""
 
         async def keep() -> Any:
-            return await self._client.set(self._kept(key), value, nx=True, get=True, px=keep_ms)
+            return await self._client.set(self._keys.kept(key), value, nx=True, get=True, px=keep_ms)
 
         before = await repeated(keep, for_s=self._repeated_s)
         return value if before is None else bytes(before)
@@ -153,16 +152,13 @@ class RedisLedger:
         """What is kept."""
 
         async def get() -> Any:
-            return await self._client.get(self._kept(key))
+            return await self._client.get(self._keys.kept(key))
 
         found = await repeated(get, for_s=self._repeated_s)
         return None if found is None else bytes(found)
 
     def _request(self, key: str) -> str:
         return f"{self._prefix}nexus:request:{key}"
-
-    def _kept(self, key: str) -> str:
-        return f"{self._prefix}nexus:kept:{key}"
 
     async def _run(self, script: Any, keys: list[str], arguments: list[Any]) -> Any:
         async def call() -> Any:
@@ -209,10 +205,6 @@ class RedisStreamsLedger(RedisLedger):
     def _acknowledge(self, delivery: Delivery | None) -> None:
         if delivery:
             self._acknowledged(delivery)
-
-
-def _standing(version: bytes, quiet_us: bytes, kept: bytes | None, rows: list[bytes]) -> Standing:
-    return Standing(version.decode(), int(quiet_us), tuple(rows), kept)
 
 
 def is_of_one_requester(topic: str) -> bool:

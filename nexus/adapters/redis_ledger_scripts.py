@@ -21,10 +21,24 @@ local function move(key, lasts)
   return before, after
 end
 """
+# How things are with an owner. `wanted` is '1' where what is kept is to be told.
+_LOOK = """
+local function look(versions, journal, kept, known, lasts, wanted)
+  local us = time[1] * 1000000 + time[2]
+  local version = redis.call('GETEX', versions, 'PX', lasts)
+  if not version then
+    version = string.format('%.0f', us)
+    redis.call('SET', versions, version, 'PX', lasts)
+  end
+  local rows = version == known and {} or redis.call('HVALS', journal)
+  return version, string.format('%.0f', us - version), wanted == '1' and redis.call('GET', kept), rows
+end
+"""
 # KEYS: request; to have the owner looked at: version, journal, kept. ARGV: token, fingerprint, lease_ms, said_again_ms,
 # known_ms, waited_ms; further: known version, version_lasts_ms, '1' to tell what is kept.
 BEGIN: Final = (
     _NOW
+    + _LOOK
     + """
 local known = redis.call('HMGET', KEYS[1], 'fingerprint', 'token', 'answer', 'topic', 'said_ms', 'said_to',
   'lease_until', 'attempts', 'asked_ms')
@@ -42,15 +56,16 @@ redis.call('HSET', KEYS[1], 'fingerprint', ARGV[2], 'token', ARGV[1], 'lease_unt
   'attempts', attempts, 'asked_ms', asked)
 redis.call('PEXPIRE', KEYS[1], ARGV[3] + ARGV[5])
 if not KEYS[2] then return {'acquired', now, attempts, asked} end
-local us = time[1] * 1000000 + time[2]
-local version = redis.call('GETEX', KEYS[2], 'PX', ARGV[8])
-if not version then
-  version = string.format('%.0f', us)
-  redis.call('SET', KEYS[2], version, 'PX', ARGV[8])
-end
-local kept = ARGV[9] == '1' and redis.call('GET', KEYS[4])
-local rows = version == ARGV[7] and {} or redis.call('HVALS', KEYS[3])
-return {'acquired', now, attempts, asked, version, string.format('%.0f', us - version), kept, rows}
+local version, quiet, kept, rows = look(KEYS[2], KEYS[3], KEYS[4], ARGV[7], ARGV[8], ARGV[9])
+return {'acquired', now, attempts, asked, version, quiet, kept, rows}
+"""
+)
+# KEYS: version, journal, kept. ARGV: known version, version_lasts_ms, '1' to tell what is kept.
+STANDING: Final = (
+    _NOW
+    + _LOOK
+    + """
+return {look(KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2], ARGV[3])}
 """
 )
 # KEYS: request. ARGV: token, lease_ms, known_ms.

@@ -112,6 +112,10 @@ class Journal(Protocol):
     - Errors: `BusUnavailableError`, and nothing else.
     """
 
+    async def standing(self, look: Look) -> Standing:
+        """How things are with an owner now."""
+        ...
+
     async def moved(self, owner_key: str, row_id: str) -> Moved:
         """Have the version move because of a row that is in the store now. Once for each row, if they come in a row."""
         ...
