@@ -132,12 +132,12 @@ def _shown_time(moment: datetime | None, offset: int) -> str:
 
 
 def _body(utterance: Utterance, limit: int, escaped: CountingEscape) -> tuple[str, bool]:
-    entries = utterance.entries
-    if len(entries) == 1 and not entries[0].stored_calls and entries[0].text and not entries[0].text.isspace():
-        # Most are one text, and it is all that there is to cut and to escape.
-        (text,), was_cut = cut([entries[0].text], 0, limit)
-        return escaped(canonical(text)), was_cut
-    return _body_of_parts(utterance, limit, escaped)
+    first = utterance.entries[0]
+    if len(utterance.entries) > 1 or first.stored_calls or not first.text or first.text.isspace():
+        return _body_of_parts(utterance, limit, escaped)
+    # Most are one text and no more.
+    (text,), was_cut = cut([first.text], 0, limit) if len(first.text) > limit else ([first.text], False)
+    return escaped(text), was_cut
 
 
 def _body_of_parts(utterance: Utterance, limit: int, escaped: CountingEscape) -> tuple[str, bool]:

@@ -62,30 +62,34 @@ def merge(entries: Sequence[Entry]) -> list[Utterance]:
 
 
 def _add_run(members: list[tuple[int, Entry]], utterances: list[Utterance]) -> None:
-    """Add what the two sides said in a run."""
-    moments = _assumed_moments([(rank, entry.moment) for rank, entry in members])
-    first = min(moments)
+    """Add what the two sides said in a run: of rows that come newest first, the newest first."""
+    times = [entry.moment for _, entry in members]
+    moments = None if all(times) else _assumed_moments([(rank, entry.moment) for rank, entry in members])
+    first = min([rank for rank, _ in members])
+    humans: list[Utterance] = []
     spoken: list[tuple[datetime, int, Entry]] = []
-    humans: list[datetime] = []
     for rank, entry in members:
-        at = moments[rank]
+        at = moments[rank] if moments else entry.moment or LONG_AGO
         if entry.role == "ai":
             spoken.append((at, rank, entry))
         else:
-            humans.append(at)
             order = (at, first, 0, rank)
-            utterances.append(Utterance(entry.id, entry.run_id, "human", (entry,), entry.moment, False, order))
-    if not spoken:
-        return
+            humans.append(Utterance(entry.id, entry.run_id, "human", (entry,), entry.moment, False, order))
+    if spoken:
+        utterances.append(_answer(spoken, first, humans))
+    utterances += humans
+
+
+def _answer(spoken: list[tuple[datetime, int, Entry]], first: int, humans: list[Utterance]) -> Utterance:
+    """The AI's side of a run."""
     spoken.sort()
     at, rank, last = spoken[-1]
+    moment = last.moment if len(spoken) == 1 else max([e.moment for *_, e in spoken if e.moment], default=None)
     # Clocks differ: an answer that claims to be older than its question still comes after it.
-    asked = min(humans) if humans else LONG_AGO
-    told = [entry.moment for _, _, entry in spoken if entry.moment is not None]
-    said = tuple([entry for _, _, entry in spoken])
+    asked = humans[0].order[0] if len(humans) == 1 else min([human.order[0] for human in humans], default=LONG_AGO)
+    entries = tuple([entry for _, _, entry in spoken])
     order = (max(at, asked), first, 1, rank)
-    run_id = last.run_id
-    utterances.append(Utterance(f"merged_ai_{run_id}", run_id, "ai", said, max(told, default=None), True, order))
+    return Utterance(f"merged_ai_{last.run_id}", last.run_id, "ai", entries, moment, True, order)
 
 
 def _assumed_moments(members: Sequence[tuple[int, datetime | None]]) -> dict[int, datetime]:
