@@ -20,6 +20,7 @@ from pymongo import ASCENDING, AsyncMongoClient
 from pymongo.errors import ConfigurationError, DuplicateKeyError, InvalidURI
 
 from nexus.adapters.mongo_calls import Calls, completed
+from nexus.adapters.mongo_ids import id_of
 from nexus.adapters.mongo_indexes import Indexes
 from nexus.adapters.mongo_memory import MongoMemory
 from nexus.adapters.mongo_reads import MongoReads
@@ -115,7 +116,7 @@ class MongoStore(MongoReads):
         """Record a row. False when its owner has a row with that `id`."""
         await self._prepare_late()
         try:
-            await self._messages.insert_one(dict(row))
+            await self._messages.insert_one({**row, "_id": id_of(row["_id"])} if "_id" in row else dict(row))
         except DuplicateKeyError:
             return False
         return True

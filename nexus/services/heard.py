@@ -9,8 +9,8 @@ from itertools import count
 
 import anyio
 
-# Of one owner, by number, the run that each unwritten row is of, and what is set when it is written.
-_Unwritten = dict[int, tuple[str, anyio.Event]]
+# Of one owner, by number, the run that each unwritten row is of, the row's id, and what is set when it is written.
+_Unwritten = dict[int, tuple[str, str, anyio.Event]]
 
 
 class Heard:
@@ -20,19 +20,27 @@ class Heard:
         self._of_owner: dict[str, _Unwritten] = {}
         self._numbers = count()
 
-    def begin(self, owner_key: str, run_id: str) -> Callable[[], None]:
+    def begin(self, owner_key: str, run_id: str, row_id: str = "") -> Callable[[], None]:
         """A row was accepted. Returns what is to be called when it is written, or never will be."""
         number, written = next(self._numbers), anyio.Event()
-        unwritten = self._of_owner.setdefault(owner_key, {})
-        unwritten[number] = (run_id, written)
+        self._of_owner.setdefault(owner_key, {})[number] = (run_id, row_id, written)
 
         def end() -> None:
             written.set()
-            del unwritten[number]
-            if not unwritten:
-                del self._of_owner[owner_key]
+            self._forget(owner_key, number)
 
         return end
+
+    def visible(self, owner_key: str, row_id: str) -> None:
+        """A row need not be waited for any more: whoever reads finds it elsewhere."""
+        for number, (_, heard_id, written) in list(self._of_owner.get(owner_key, {}).items()):
+            if heard_id == row_id:
+                written.set()
+                self._forget(owner_key, number)
+
+    def any_of(self, owner_key: str, *, besides: str = "") -> bool:
+        """Whether anything of the owner, but for rows of the run `besides`, is not written yet."""
+        return any(run_id != besides for run_id, _, _ in self._of_owner.get(owner_key, {}).values())
 
     async def written(self, owner_key: str, seconds: float, *, besides: str = "") -> bool:
         """Wait until what has been accepted of the owner by now is written, but for rows of the run `besides`.
@@ -40,8 +48,16 @@ class Heard:
         Returns:
             False when that takes longer than so many seconds.
         """
-        events = [written for run_id, written in self._of_owner.get(owner_key, {}).values() if run_id != besides]
+        unwritten = self._of_owner.get(owner_key)
+        events = [event for run_id, _, event in unwritten.values() if run_id != besides] if unwritten else []
+        if not events:
+            return True
         with anyio.move_on_after(seconds):
             for written in events:
                 await written.wait()
         return all(written.is_set() for written in events)
+
+    def _forget(self, owner_key: str, number: int) -> None:
+        unwritten = self._of_owner.get(owner_key)
+        if unwritten and unwritten.pop(number, None) and not unwritten:
+            del self._of_owner[owner_key]

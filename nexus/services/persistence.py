@@ -2,32 +2,30 @@
 
 Rules of this module:
 
-- Who reads waits a moment for what was heard before and is not written yet.
+- Who reads waits a moment for what was heard before and is not written yet, unless the journal has it.
 - Every row that is read is checked against its owner once more before anybody sees it.
+- The version of an owner moves with every row: in the step that journals an input, and for all others when the store has
+  the row, before whoever sent it is told that it is settled.
 """
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Final, Self
-
-import anyio
-import structlog
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Self
 
 from nexus.core.metrics import Metrics, NoMetrics
 from nexus.core.models import Message
-from nexus.core.ports import Cutoff, MessageStore, Past, RequestLedger, Row, RunOrigin
+from nexus.core.ports import Cutoff, Journal, MessageStore, Past, RequestLedger, Row, RunOrigin
 from nexus.core.topics import Topics
 from nexus.core.working_memory import WHOLE, Tail
 from nexus.services.context.cutoff import UntilStored
 from nexus.services.history import read_past, read_session
+from nexus.services.inputs import OfferedInput, offer_input
+from nexus.services.journaling import HEARD_S, Journaling
 from nexus.services.origins import RunOrigins
+from nexus.services.past import OwnersPast, own_rows
 from nexus.services.recording import Recorded, Recorder
 from nexus.services.rows import human_row, llm_row, tool_row
-
-_log = structlog.get_logger(__name__)
-
-# How long a reader waits for what was heard before.
-_HEARD_S: Final = 0.25
+from nexus.services.tails import Tails
 
 
 def _nothing() -> None:
@@ -46,6 +44,8 @@ class PersistenceService:
         metrics: what is counted.
         ledger: where replicas tell each other to which session a run belongs.
         recorded: told of every row that was not there before.
+        journal: where inputs are until they are written; None where answers wait for that.
+        tails: where what was read is kept for as long as it is the newest; only with a journal.
 
     Attributes:
         origins: what is known of where runs belong.
@@ -58,10 +58,14 @@ class PersistenceService:
         *,
         ledger: RequestLedger | None = None,
         recorded: Recorded = _nobody,
+        journal: Journal | None = None,
+        tails: Tails | None = None,
     ) -> None:
         self._store = store
+        self._tails = tails or Tails()
         self.origins = RunOrigins(store, ledger)
-        self._recorder = Recorder(store, self.origins, metrics or NoMetrics(), recorded)
+        self._recorder = Recorder(store, self.origins, metrics or NoMetrics(), recorded, self._stored)
+        self._journaling = Journaling(journal, self._tails, self._recorder) if journal else None
 
     @property
     def unwritten(self) -> int:
@@ -71,7 +75,10 @@ class PersistenceService:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Write what is offered, until the context ends. `flush` first, to lose nothing that can be written."""
-        async with self._recorder.running():
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._recorder.running())
+            if self._journaling:
+                await stack.enter_async_context(self._journaling.running())
             yield self
 
     async def flush(self) -> None:
@@ -104,16 +111,10 @@ class PersistenceService:
             return True
         return self._recorder.offer(row, size, settled)
 
-    def offer_input(self, message: Message, text: str, origin: RunOrigin) -> anyio.Event | None:
-        """Accept a run's human input for recording.
-
-        Returns:
-            An event that is set when the row is written; None when too much is waiting already.
-        """
+    def offer_input(self, message: Message, text: str, origin: RunOrigin) -> OfferedInput | None:
+        """Accept a run's human input for recording; None when too much is waiting already."""
         self.origins.remember(message.owner_key, message.run_id, origin)
-        written = anyio.Event()
-        accepted = self._recorder.offer(human_row(message, text, origin), len(text), written.set)
-        return written if accepted else None
+        return offer_input(self._recorder, self._journaling, human_row(message, text, origin))
 
     async def get_history(self, owner_key: str, limit: int = 20) -> list[Row]:
         """The newest `limit` rows of every role, whole, newest first.
@@ -123,7 +124,7 @@ class PersistenceService:
         """
         if limit <= 0:
             return []
-        return self._own(owner_key, await self._store.all_messages(owner_key, limit=limit))
+        return own_rows(owner_key, await self._store.all_messages(owner_key, limit=limit))
 
     async def get_past(
         self,
@@ -146,16 +147,35 @@ class PersistenceService:
         Raises:
             StoreUnavailableError: the store did not answer.
         """
-        complete = await self._recorder.heard.written(owner_key, _HEARD_S, besides=asked.run_id)
+        if not continued:
+            return await self.past(owner_key, messages=messages, excerpt_chars=excerpt_chars, asked=asked).get(None)
+        complete = await self._recorder.heard.written(owner_key, HEARD_S, besides=asked.run_id)
         past = await read_past(
             self._store,
             owner_key,
             messages=messages,
             excerpt_chars=excerpt_chars,
             asked=asked,
-            until=await self._begun_at(asked) if continued else None,
+            until=await self._begun_at(asked),
         )
-        return Past(self._own(owner_key, past.rows), past.stopped_early, complete)
+        return Past(own_rows(owner_key, past.rows), past.stopped_early, complete)
+
+    def past(self, owner_key: str, *, messages: int, excerpt_chars: int, asked: Message) -> OwnersPast:
+        """The past for a run that has not been built before, for whoever knows how things are with the owner."""
+        return OwnersPast(
+            self._store,
+            self._tails,
+            self._journaling,
+            self._recorder.heard,
+            owner_key=owner_key,
+            messages=messages,
+            excerpt_chars=excerpt_chars,
+            asked=asked,
+        )
+
+    async def write_journal(self, contents: Sequence[bytes]) -> bool:
+        """Write what the journal holds, for a reader who looks into the store alone. False if not in time."""
+        return await self._journaling.write(contents) if self._journaling else True
 
     async def get_session(
         self,
@@ -183,7 +203,7 @@ class PersistenceService:
             StoreUnavailableError: the store did not answer.
         """
         # What comes after a known end is not asked for, so it is not waited for.
-        complete = until is not None or await self._recorder.heard.written(owner_key, _HEARD_S, besides=asked.run_id)
+        complete = until is not None or await self._recorder.heard.written(owner_key, HEARD_S, besides=asked.run_id)
         past = await read_session(
             self._store,
             owner_key,
@@ -193,16 +213,13 @@ class PersistenceService:
             until=until or (await self._begun_at(asked) if continued else None),
             tail=tail,
         )
-        return Past(self._own(owner_key, past.rows), past.stopped_early, complete)
+        return Past(own_rows(owner_key, past.rows), past.stopped_early, complete)
 
     async def _begun_at(self, asked: Message) -> Cutoff | None:
         """Up to the row of a run's human input."""
         begun = await self._store.find_message(asked.owner_key, asked.id)
         return UntilStored.of(begun) if begun and begun.get("run_id") == asked.run_id else None
 
-    def _own(self, owner_key: str, rows: list[Row]) -> list[Row]:
-        own = [row for row in rows if row.get("owner_key") == owner_key]
-        if len(own) != len(rows):
-            # The store broke its promise. Showing nothing of it is the only safe answer.
-            _log.error("foreign_rows_withheld", rows=len(rows) - len(own))
-        return own
+    async def _stored(self, rows: Sequence[Row]) -> None:
+        if self._journaling:
+            await self._journaling.stored(rows)

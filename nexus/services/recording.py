@@ -8,7 +8,8 @@ Rules of this module:
   is settled, so that a bus that keeps messages keeps this one until then.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Self
@@ -21,10 +22,11 @@ from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, Reading
 from nexus.core.models import utc_now
 from nexus.core.ports import MessageStore, Row
+from nexus.core.row_ids import new_row_id, seconds_of
 from nexus.core.tasks import Pauses, Pending
 from nexus.services.heard import Heard
 from nexus.services.origins import RunOrigins
-from nexus.services.rows import of_run
+from nexus.services.rows import as_stored, of_run
 
 _log = structlog.get_logger(__name__)
 
@@ -34,6 +36,10 @@ _MOST_WAITING_BYTES: Final = 64 << 20
 
 # Told of a row that was not there before.
 Recorded = Callable[[Row], Awaitable[None]]
+# Told of rows that the store has now, and may have had before, as they will be read.
+Stored = Callable[[Sequence[Row]], Awaitable[None]]
+# An id that was given so long ago no longer says when its row was stored.
+_ID_LASTS_S: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +58,25 @@ class Recorder:
         origins: to which session and agent a result belongs that does not say so.
         metrics: what is counted.
         recorded: told of every row that was not there before.
+        stored: told of every row that the store has, before anybody who waits for the row is.
 
     Attributes:
         heard: rows that were accepted and are not written yet.
     """
 
-    def __init__(self, store: MessageStore, origins: RunOrigins, metrics: Metrics, recorded: Recorded) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        origins: RunOrigins,
+        metrics: Metrics,
+        recorded: Recorded,
+        stored: Stored,
+    ) -> None:
         self._store = store
         self._origins = origins
         self._metrics = metrics
         self._recorded = recorded
+        self._stored = stored
         self._send, self._receive = anyio.create_memory_object_stream[_Waiting](_MOST_WAITING)
         self._waiting_bytes = 0
         self._unwritten = Pending()
@@ -103,7 +118,7 @@ class Recorder:
             return False
         # A clock that is ahead would have the row stand behind everything that is said until then.
         row["timestamp"] = min(row["timestamp"], utc_now())
-        written = self.heard.begin(row["owner_key"], row["run_id"])
+        written = self.heard.begin(row["owner_key"], row["run_id"], row["id"])
         try:
             self._send.send_nowait(_Waiting(row, size, settled, written))
         except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -131,6 +146,7 @@ class Recorder:
             try:
                 if row["role"] != "HUMAN":
                     row = of_run(row, await self._origins.find(row["owner_key"], row["run_id"]))
+                row = _with_id(row)
                 new = await self._store.insert_message(row) or await self._insert_reused(row)
             except StoreUnavailableError as error:
                 if not pauses.begun:
@@ -142,6 +158,7 @@ class Recorder:
                 return None
             else:
                 self._metrics.count(Event.ROW_RECORDED)
+                await self._stored([as_stored(row)])
                 # After an error nobody knows which of the attempts wrote it.
                 return row if new or pauses.begun else None
 
@@ -156,3 +173,10 @@ class Recorder:
             return False
         _log.warning("message_id_reused", message_id=row["id"], run_id=row["run_id"])
         return await self._store.insert_message({**row, "id": f"{row['id']}@{row['run_id']}"})
+
+
+def _with_id(row: Row) -> Row:
+    """The row with an `_id` that says when it is stored."""
+    given = row.get("_id")
+    lately = given and time.time() - seconds_of(given) < _ID_LASTS_S
+    return row if lately else {**row, "_id": new_row_id()}

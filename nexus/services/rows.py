@@ -29,6 +29,12 @@ def of_run(row: Row, origin: RunOrigin) -> Row:
     return {**row, "session_id": row["session_id"] or origin.session_id, "metadata": row["metadata"] | marks}
 
 
+def as_stored(row: Row) -> Row:
+    """The row as it will be read: the store keeps times to the millisecond."""
+    moment = row["timestamp"]
+    return {**row, "timestamp": moment.replace(microsecond=moment.microsecond // 1_000 * 1_000)}
+
+
 def llm_row(message: Message) -> Row | None:
     """The row of a model's result, without its session; None for what is not recorded.
 

@@ -35,7 +35,10 @@ class MessageStore(Protocol):
     """
 
     async def insert_message(self, row: Row) -> bool:
-        """Record a row. False, and no change, when its owner has a row with that `id`."""
+        """Record a row. False, and no change, when its owner has a row with that `id`.
+
+        A row may bring its `_id`, made by `new_row_id`; else the store gives it one.
+        """
         ...
 
     async def newest_messages(

@@ -72,7 +72,7 @@ class FakeStore:
         kept = stored(row)
         if any(known.get("id") == row["id"] for known in self._of(row["owner_key"])):
             return False
-        self.plant("messages", [kept])
+        self.plant("messages", [{**kept, "_id": bson.ObjectId(row["_id"])} if "_id" in row else kept])
         return True
 
     async def newest_messages(

@@ -1,0 +1,185 @@
+"""Inputs on their way to the store, in the journal that every replica reads (CONTRACT §1.5, §2).
+
+Rules of this module:
+
+- A row stays in the journal for a moment after the store has it: who began to read the store before that, and looks
+  into the journal after it, finds it there.
+- What somebody put there and did not write, because he was killed, is written by whoever finds it.
+- Whatever else is recorded moves the version of its owner as soon as the store has it.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, Self
+
+import anyio
+import structlog
+from pydantic_core import from_json, to_json
+
+from nexus.core.errors import BusUnavailableError
+from nexus.core.ports import Journal, JournalRow, Look, Moved, Row, Standing
+from nexus.core.tasks import Later
+from nexus.services.context.agents import is_internal
+from nexus.services.recording import Recorder
+from nexus.services.tails import Tails
+
+_log = structlog.get_logger(__name__)
+
+# For how long a row stays after it was written. Who reads ahead for longer than this reads again.
+STAYS_S: Final = 0.025
+# How long a reader waits for what was heard before.
+HEARD_S: Final = 0.25
+_MOST_AT_ONCE: Final = 200
+# A row that has waited for so long is nobody's any more; how often one is looked for.
+_FORSAKEN_MS: Final = 15_000
+_LOOKED_S: Final = 5.0
+_ADOPTED_AT_ONCE: Final = 100
+
+
+def is_shown(row: Row) -> bool:
+    """Whether the row is one of those that people and Nexus said to each other."""
+    role = row.get("role")
+    return isinstance(role, str) and role.lower() in {"human", "ai"} and not is_internal(row.get("metadata"))
+
+
+def journal_row(row: Row) -> JournalRow:
+    """The row as the journal has it."""
+    return JournalRow(row["owner_key"], row["id"], to_json(row))
+
+
+def read_journal(contents: Iterable[bytes]) -> list[Row]:
+    """Rows as they will be read from the store."""
+    return [_read(content) for content in contents]
+
+
+def _read(content: bytes) -> Row:
+    row: dict[str, Any] = from_json(content)
+    return {**row, "timestamp": datetime.fromisoformat(row["timestamp"])}
+
+
+class Journaling:
+    """Clears the journal of what is written, and writes what others left there. Use `running()`.
+
+    Args:
+        journal: on the bus.
+        tails: what is kept of owners, and grows with what is recorded here.
+        recorder: writes what others left.
+    """
+
+    def __init__(self, journal: Journal, tails: Tails, recorder: Recorder) -> None:
+        self._journal = journal
+        self._tails = tails
+        self._recorder = recorder
+        self._written: list[JournalRow] = []
+        self._something = anyio.Event()
+        self._in_hand: set[str] = set()
+        self._later = Later()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Clear and adopt, until the context ends. What is left uncleared is adopted, which does no harm."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._clear)
+            tasks.start_soon(self._look_for_forsaken)
+            tasks.start_soon(self._later.run)
+            try:
+                yield self
+            finally:
+                tasks.cancel_scope.cancel()
+
+    def put(self, entry: JournalRow, row: Row, moved: Moved) -> None:
+        """The journal has the row, and the store will; its owner's version has moved with it."""
+        self._in_hand.add(entry.id)
+        self._recorder.heard.visible(entry.owner_key, entry.id)
+        self._tails.moved(entry.owner_key, moved, row if is_shown(row) else None)
+
+    def written(self, entry: JournalRow) -> None:
+        """The store has the row, and so has the journal."""
+        self._in_hand.discard(entry.id)
+        self._written.append(entry)
+        self._something.set()
+
+    def move_later(self, row: Row) -> None:
+        """The store has a row that will not be in the journal."""
+        if not self._later.do(partial(self._move, row["owner_key"], [row])):
+            self._tails.forget(row["owner_key"])
+
+    async def stored(self, rows: Sequence[Row]) -> None:
+        """The store has these rows. The versions of owners move, but for inputs, which move them otherwise."""
+        by_owner: dict[str, list[Row]] = {}
+        for row in rows:
+            if row["role"] != "HUMAN":
+                by_owner.setdefault(row["owner_key"], []).append(row)
+        if len(by_owner) == 1:
+            for owner_key, its_rows in by_owner.items():
+                await self._move(owner_key, its_rows)
+        elif by_owner:
+            async with anyio.create_task_group() as tasks:
+                for owner_key, its_rows in by_owner.items():
+                    tasks.start_soon(self._move, owner_key, its_rows)
+
+    async def write(self, contents: Sequence[bytes]) -> bool:
+        """Write what the journal holds, for a reader who looks into the store alone. False if not in time."""
+        events = []
+        for row in read_journal(contents):
+            written = anyio.Event()
+            events.append(written)
+            if not self._recorder.offer(row, len(row["content"]), written.set):
+                return False
+        with anyio.move_on_after(HEARD_S):
+            for written in events:
+                await written.wait()
+        return all(written.is_set() for written in events)
+
+    async def standing(self, owner_key: str) -> Standing:
+        """How things are with an owner now.
+
+        Raises:
+            BusUnavailableError: nobody can tell.
+        """
+        return await self._journal.standing(Look(owner_key))
+
+    async def _move(self, owner_key: str, rows: Sequence[Row]) -> None:
+        for row in rows:
+            try:
+                moved = await self._journal.moved(owner_key, row["id"])
+            except BusUnavailableError as error:
+                # What others keep of the owner is good for a minute at most.
+                _log.warning("version_not_moved", message_id=row["id"], reason=str(error))
+                self._tails.forget(owner_key)
+            else:
+                self._tails.moved(owner_key, moved, row if is_shown(row) else None)
+
+    async def _clear(self) -> None:
+        while True:
+            await self._something.wait()
+            self._something = anyio.Event()
+            rows, self._written = self._written, []
+            await anyio.sleep(STAYS_S)
+            for first in range(0, len(rows), _MOST_AT_ONCE):
+                try:
+                    await self._journal.written(rows[first : first + _MOST_AT_ONCE])
+                except BusUnavailableError as error:
+                    # Whoever finds them there writes them once more, which changes nothing.
+                    _log.warning("journal_not_cleared", rows=len(rows) - first, reason=str(error))
+                    break
+
+    async def _look_for_forsaken(self) -> None:
+        while True:
+            await anyio.sleep(_LOOKED_S)
+            try:
+                found = read_journal(await self._journal.unwritten(_FORSAKEN_MS, _ADOPTED_AT_ONCE))
+            except BusUnavailableError:
+                continue
+            for row in found:
+                self._adopt(row)
+
+    def _adopt(self, row: Row) -> None:
+        entry = journal_row(row)
+        if entry.id in self._in_hand:
+            return
+        if self._recorder.offer(row, len(row["content"]), partial(self.written, entry)):
+            self._in_hand.add(entry.id)
+            _log.info("input_adopted", message_id=entry.id, run_id=row["run_id"])

@@ -1,0 +1,177 @@
+"""One owner's past for one build: from memory, from the store while the request is still being claimed, or after that.
+
+Rules of this module:
+
+- What was kept is good if Redis, asked in the step of the claim, knows no later version of the owner.
+- A read that was begun before the claim came back may have missed what was taken out of the journal meanwhile. Rows
+  stay there for a moment, and a read that took longer than that is not used.
+- Such a read goes with the version of the claim only if nothing had moved that since the read began. Else it is shown
+  and not kept: it is as new as any read that began when the request was heard.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import anyio
+import structlog
+
+from nexus.core.errors import BusUnavailableError, StoreUnavailableError
+from nexus.core.models import Message
+from nexus.core.ports import MessageStore, Past, Row, Standing
+from nexus.services.heard import Heard
+from nexus.services.history import read_past
+from nexus.services.journaling import HEARD_S, STAYS_S, Journaling, is_shown, read_journal
+from nexus.services.tails import OwnersTail, Tails, is_later
+
+_log = structlog.get_logger(__name__)
+
+# Redis and this process measure the same time, but not to the microsecond.
+_MARGIN_S: Final = 0.000_2
+
+
+class OwnersPast:
+    """The newest rows of one owner, for a run that has not been built before.
+
+    Args:
+        store, tails, journaling, heard: where they are; no journal where none is kept.
+        owner_key: whose.
+        messages: how many messages after merging.
+        excerpt_chars: contents longer than twice this may come without their middle.
+        asked: the human input of the run that asks. What was stored after it, if it has been, is left out.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        tails: Tails,
+        journaling: Journaling | None,
+        heard: Heard,
+        *,
+        owner_key: str,
+        messages: int,
+        excerpt_chars: int,
+        asked: Message,
+    ) -> None:
+        self._store = store
+        self._tails = tails
+        self._journaling = journaling
+        self._heard = heard
+        self._owner_key = owner_key
+        self._messages = messages
+        self._excerpt_chars = excerpt_chars
+        self._asked = asked
+        self._known = self._enough(tails.find(owner_key))
+        self._reading: anyio.Event | None = None
+        self._ahead: Past | StoreUnavailableError | None = None
+        self._began_at = self._claimed_at = 0.0
+
+    @property
+    def version(self) -> str:
+        """The version of what is known already; `""` for nothing."""
+        return self._known.version if self._known else ""
+
+    @property
+    def is_worth_reading_ahead(self) -> bool:
+        """Whether a read that begins now is likely to be of use."""
+        return self._known is None and not self._heard.any_of(self._owner_key, besides=self._asked.run_id)
+
+    async def read_ahead(self) -> None:
+        """Read what the store has, while the request is being claimed. What fails, fails in `get`."""
+        self._reading = anyio.Event()
+        self._began_at = anyio.current_time()
+        try:
+            self._ahead = await self._read()
+        except StoreUnavailableError as error:
+            self._ahead = error
+        finally:
+            self._reading.set()
+
+    def claimed(self) -> None:
+        """The request has been claimed: now."""
+        self._claimed_at = anyio.current_time()
+
+    async def get(self, standing: Standing | None) -> Past:
+        """The past, given how things were with the owner when the request was claimed; None where nobody can tell.
+
+        Raises:
+            StoreUnavailableError: the store did not answer.
+        """
+        complete = await self._heard.written(self._owner_key, HEARD_S, besides=self._asked.run_id)
+        if standing is None:
+            return self._own(replace(await self._read(), complete=complete))
+        if tail := self._good(standing):
+            return self._own(Past(list(tail.rows), tail.stopped_early, complete))
+        if self._known and standing.version == self._known.version:
+            # What the journal has was not told, since it is among what is kept. But that has been let go.
+            standing = await self._asked_again()
+        past, version = await self._read_now(standing)
+        past = self._own(Past(with_journal(past.rows, standing.rows), past.stopped_early, complete))
+        if version and complete and not any(row.get("id") == self._asked.id for row in past.rows):
+            self._tails.keep(
+                self._owner_key,
+                version,
+                past.rows,
+                self._messages,
+                self._excerpt_chars,
+                stopped_early=past.stopped_early,
+            )
+        return past
+
+    async def _read_now(self, standing: Standing) -> tuple[Past, str]:
+        """What the store has, and the version that it is good for; `""` if nobody knows."""
+        took_s = self._claimed_at - self._began_at
+        if self._reading and took_s < STAYS_S:
+            await self._reading.wait()
+            if isinstance(self._ahead, StoreUnavailableError):
+                raise self._ahead
+            if self._ahead:
+                quiet = standing.quiet_us / 1_000_000 > took_s + _MARGIN_S
+                return self._ahead, standing.version if quiet else ""
+        return await self._read(), standing.version
+
+    async def _asked_again(self) -> Standing:
+        if self._journaling is None:
+            return Standing("")
+        try:
+            return await self._journaling.standing(self._owner_key)
+        except BusUnavailableError as error:
+            raise StoreUnavailableError(f"the journal: {error}") from error
+
+    async def _read(self) -> Past:
+        return await read_past(
+            self._store,
+            self._owner_key,
+            messages=self._messages,
+            excerpt_chars=self._excerpt_chars,
+            asked=self._asked,
+        )
+
+    def _good(self, standing: Standing) -> OwnersTail | None:
+        """What is kept, if it has all that the owner's version at the claim stands for."""
+        tails = (self._enough(self._tails.find(self._owner_key)), self._known)
+        return next((tail for tail in tails if tail and not is_later(standing.version, tail.version)), None)
+
+    def _enough(self, tail: OwnersTail | None) -> OwnersTail | None:
+        return tail if tail and tail.is_enough(self._messages, self._excerpt_chars) else None
+
+    def _own(self, past: Past) -> Past:
+        return replace(past, rows=own_rows(self._owner_key, past.rows))
+
+
+def own_rows(owner_key: str, rows: list[Row]) -> list[Row]:
+    """The rows, if they are the owner's."""
+    own = [row for row in rows if row.get("owner_key") == owner_key]
+    if len(own) != len(rows):
+        # The store broke its promise. Showing nothing of it is the only safe answer.
+        _log.error("foreign_rows_withheld", rows=len(rows) - len(own))
+    return own
+
+
+def with_journal(rows: list[Row], contents: Sequence[bytes]) -> list[Row]:
+    """The rows, and before them those of the journal that are not among them yet."""
+    if not contents:
+        return rows
+    known = {row.get("id") for row in rows}
+    more = [row for row in read_journal(contents) if row["id"] not in known and is_shown(row)]
+    return sorted(more, key=lambda row: (row["timestamp"], row["_id"]), reverse=True) + rows

@@ -1,0 +1,150 @@
+"""The newest rows of owners, kept in memory for as long as nothing newer is recorded (CONTRACT §4.3).
+
+Rules of this module:
+
+- What is kept is what was read, and the version that the owner had before that. It is good for whoever is told by Redis
+  that this is still the version, or an earlier one.
+- A row that this process records is added, if nobody else has recorded one in between: then the version before it is
+  the one that is known. Otherwise what is kept is let go.
+- Bounded in bytes: whoever was not asked for the longest goes first. And in time, since rows may be removed from the
+  store by others, who move no version.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import anyio
+
+from nexus.core.ports import Moved, Row
+
+_LASTS_S: Final = 60.0
+# A row grows what is kept, until it is this many times what was read; then the store is asked again.
+_GROWTH: Final = 1.5
+# What a dictionary with the fields of a row takes beside its content.
+_ROW_BYTES: Final = 900
+
+
+@dataclass(frozen=True, slots=True)
+class OwnersTail:
+    """What is kept of one owner.
+
+    Attributes:
+        version: of the owner; all that moved it up to this one is among the rows.
+        rows: newest first.
+        messages: for how many messages they are enough.
+        excerpt_chars: contents longer than twice this may be without their middle.
+        stopped_early: as for `Past`.
+        until: when it is let go, by `anyio.current_time()`.
+        most_rows: with more it is let go.
+        size: in bytes, roughly.
+    """
+
+    version: str
+    rows: tuple[Row, ...]
+    messages: int
+    excerpt_chars: int
+    stopped_early: bool
+    until: float
+    most_rows: int
+    size: int
+
+    def is_enough(self, messages: int, excerpt_chars: int) -> bool:
+        """Whether it can be shown to who wants so many messages."""
+        return self.messages >= messages and self.excerpt_chars == excerpt_chars
+
+
+class Tails:
+    """What is kept of all owners.
+
+    Args:
+        most_bytes: that are kept, roughly; 0 for nothing at all.
+    """
+
+    def __init__(self, most_bytes: int = 0) -> None:
+        self._most_bytes = most_bytes
+        self._owners: OrderedDict[str, OwnersTail] = OrderedDict()
+        self._bytes = 0
+
+    def find(self, owner_key: str) -> OwnersTail | None:
+        """What is kept of the owner, which is good if the version says so."""
+        tail = self._owners.get(owner_key)
+        if tail is None:
+            return None
+        if tail.until <= anyio.current_time():
+            self._drop(owner_key)
+            return None
+        self._owners.move_to_end(owner_key)
+        return tail
+
+    def keep(
+        self,
+        owner_key: str,
+        version: str,
+        rows: Sequence[Row],
+        messages: int,
+        excerpt_chars: int,
+        *,
+        stopped_early: bool = False,
+    ) -> None:
+        """Keep what was read when the owner had this version already, unless something newer is kept."""
+        if not self._most_bytes:
+            return
+        known = self._owners.get(owner_key)
+        if known and is_later(known.version, version) and known.is_enough(messages, excerpt_chars):
+            return
+        until = anyio.current_time() + _LASTS_S
+        most_rows = int(len(rows) * _GROWTH) + messages
+        size = sum(map(_size, rows))
+        self._put(
+            owner_key,
+            OwnersTail(version, tuple(rows), messages, excerpt_chars, stopped_early, until, most_rows, size),
+        )
+
+    def moved(self, owner_key: str, moved: Moved, row: Row | None) -> None:
+        """Something of the owner was recorded here.
+
+        Args:
+            owner_key: whose.
+            moved: from which version to which.
+            row: as it will be read; None for what is not shown.
+        """
+        tail = self._owners.get(owner_key)
+        if tail is None or not is_later(moved.after, tail.version):
+            return
+        if tail.version != moved.before or len(tail.rows) >= tail.most_rows:
+            self._drop(owner_key)
+        elif row is None:
+            self._put(owner_key, replace(tail, version=moved.after))
+        else:
+            rows = (row, *tail.rows)
+            self._put(owner_key, replace(tail, version=moved.after, rows=rows, size=tail.size + _size(row)))
+
+    def forget(self, owner_key: str) -> None:
+        """Nobody knows any more how good it is."""
+        self._drop(owner_key)
+
+    def _put(self, owner_key: str, tail: OwnersTail) -> None:
+        self._drop(owner_key)
+        self._owners[owner_key] = tail
+        self._bytes += tail.size
+        while self._bytes > self._most_bytes and self._owners:
+            self._drop(next(iter(self._owners)))
+
+    def _drop(self, owner_key: str) -> None:
+        tail = self._owners.pop(owner_key, None)
+        self._bytes -= tail.size if tail else 0
+
+
+def is_later(version: str, other: str) -> bool:
+    """Whether the version is later than the other. Both are of one owner; `""` is before all."""
+    return int(version or 0) > int(other or 0)
+
+
+def _size(row: Mapping[str, Any]) -> int:
+    content, metadata = row.get("content"), row.get("metadata")
+    calls = metadata.get("tool_calls") if isinstance(metadata, Mapping) else None
+    text = len(content) if isinstance(content, str) else len(str(content))
+    # Four bytes a character at worst, and mostly one.
+    return _ROW_BYTES + 2 * text + (4 * len(str(calls)) if calls else 0)
