@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 
-from nexus.bench.groups import GROUPS, Bench, Extent
+from nexus.bench.groups import GROUPS, USUAL, Bench, Extent
 from nexus.bench.loop import run
 from nexus.bench.machine import machine
 from nexus.bench.results import Findings
@@ -19,10 +19,12 @@ from nexus.bench.telling import Telling
 from nexus.config import load_settings
 from nexus.core.errors import NexusError
 from nexus.log import configure_logging
-from nexus.terminal import Config
+from nexus.terminal import Config, printable
 
 app = typer.Typer()
 _WIDTH: Final = 140
+# Builds after which memory is looked at: where nothing was chosen, and where it was.
+_FEW, _MANY = 10_000, 100_000
 
 
 @app.command()
@@ -48,13 +50,14 @@ def bench(  # noqa: PLR0917  # typer makes options of them
     """
     configure_logging("error", "console")
     settings = load_settings(config)
-    chosen = _chosen(groups)
+    chosen = _chosen(groups, full=full)
     if driver not in {"motor", "pymongo"}:
         raise NexusError("--driver: motor and pymongo are allowed")
     redis_url = redis_url or os.environ.get("NEXUS_TEST_REDIS_URL", "") or settings.bus.url.get_secret_value()
     mongo_uri = mongo_uri or os.environ.get("NEXUS_TEST_MONGO_URI", "") or settings.database.uri.get_secret_value()
     findings, told = Findings(), Console(stderr=True)
-    extent = Extent(rounds, scale, full)
+    builds = _MANY if full or groups else _FEW
+    extent = Extent(rounds, scale, builds)
     on = run(_bench, chosen, (redis_url, mongo_uri, driver), extent, findings, told)
     report = {"machine": on, "rounds": rounds, "scale": scale, **findings.as_json()}
     if output:
@@ -81,7 +84,8 @@ async def _bench(
             return await machine(servers)
 
 
-def _chosen(groups: list[str] | None) -> list[str]:
+def _chosen(groups: list[str] | None, *, full: bool) -> list[str]:
     if unknown := [name for name in groups or () if name not in GROUPS]:
-        raise NexusError(f"there is no group {unknown[0]!r}; allowed: {', '.join(GROUPS)}")
-    return [name for name in GROUPS if not groups or name in groups]
+        raise NexusError(f"there is no group {printable(unknown[0])!r}; allowed: {', '.join(GROUPS)}")
+    wanted = groups or (GROUPS if full else USUAL)
+    return [name for name in GROUPS if name in wanted]

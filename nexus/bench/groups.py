@@ -4,8 +4,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from nexus.bench.processes import memory as measured_memory
+from nexus.bench.processes import start_up
+from nexus.bench.pure import HOSTILE, PLAIN, assembly_cost, escape_cost
 from nexus.bench.responders import Responder
-from nexus.bench.results import Cell, Findings, Ratio
+from nexus.bench.results import Cell, Findings, Measure, Ratio
 from nexus.bench.rounds import play
 from nexus.bench.servers import Servers
 from nexus.bench.shapes import Shape
@@ -33,12 +36,12 @@ class Extent:
     Attributes:
         rounds: of each cell.
         scale: of requests and rows; 1 for figures that are to be believed.
-        full: everything, not only what something is promised of.
+        builds: after which memory is looked at.
     """
 
     rounds: int = 5
     scale: float = 1.0
-    full: bool = False
+    builds: int = 10_000
 
     def scaled(self, number: int, least: int) -> int:
         """So many at this scale."""
@@ -110,9 +113,88 @@ async def streams(bench: Bench) -> None:
     await bench.measure([pubsub, stream], [ratio])
 
 
+async def replicas(bench: Bench) -> None:
+    """One, two and four replicas, asked by the same requesters."""
+    shape = replace(_RECENT, owners=400)
+    found = [Responder(f"replicas-{number}", replicas=number) for number in (1, 2, 4)]
+    one, *more = (Cell(responder, shape, 64, 1_600) for responder in found)
+    ratios = [
+        Ratio(f"rate of 1 replica ÷ of {cell.responder.replicas}, 64 at once", cell, one, "rate") for cell in more
+    ]
+    await bench.measure([one, *more], ratios)
+
+
+async def matrix(bench: Bench) -> None:
+    """Layouts by lengths of histories and contents, requests at once and owners, without what no machine would hold."""
+    floor, responder = replace(FLOOR, reads="matrix"), replace(COLD, name="matrix")
+    shapes = [Shape(40), Shape(1_000), _LONG, Shape(40, owners=1_000), _BIG_ROWS]
+    cells = [
+        Cell(asked, shape, at_once, 40 if at_once == 1 else 4 * at_once, layout)
+        for shape in shapes
+        for layout in ("dialogue", "agent")
+        for at_once in (1, 8, 32, 128)
+        for asked in ((floor, responder) if layout == "dialogue" else (responder,))
+    ]
+    pairs = {cell: replace(cell, responder=floor) for cell in cells if cell.responder == responder}
+    ratios = [
+        Ratio(f"build ÷ floor, p50: {cell.name.partition(', ')[2]}", cell, pairs[cell])
+        for cell in pairs
+        if pairs[cell] in cells
+    ]
+    await bench.measure(cells, ratios)
+
+
+async def assembly(bench: Bench) -> None:
+    """The pure part alone."""
+    rounds = range(bench.extent.rounds)
+    sizes: dict[int, float | None] = {20: 150, 200: None, 2_000: None}
+    with bench.telling.part("assembling", len(rounds) * len(sizes)) as advance:
+        for messages, at_most in sizes.items():
+            costs = []
+            for number in rounds:
+                costs.append(assembly_cost(messages, number))
+                advance(1)
+            bench.findings.measures.append(Measure(f"assembly of {messages:,} messages", "µs", costs, at_most))
+    for name, piece, at_most in (("plain", PLAIN, 3), ("hostile", HOSTILE, None)):
+        costs = [escape_cost(piece, number) for number in rounds]
+        bench.findings.measures.append(Measure(f"escape of {name} text, a KB", "µs", costs, at_most))
+
+
+async def start(bench: Bench) -> None:
+    """From the start of a process until it is ready."""
+    seconds = await start_up(bench.servers, bench.extent.rounds, bench.telling)
+    bench.findings.measures.append(Measure("start to ready", "s", seconds, 1.0))
+
+
+async def memory(bench: Bench) -> None:
+    """Memory of a replica after 1,000 builds, and after many more."""
+    extent = bench.extent
+    after = extent.scaled(1_000, 50), extent.scaled(extent.builds, 100)
+    shape = replace(_RECENT, rows=40, owners=extent.scaled(1_000, 20))
+    (early, late), cell, played = await measured_memory(bench.servers, shape, after, bench.telling)
+    bench.findings.cells[cell] = [played]
+    bench.findings.measures += [
+        Measure(
+            f"memory after {after[1]:,} builds ÷ after {after[0]:,}",
+            "",
+            [late / early],
+            1.1,
+            f"{late:,.1f} MiB ÷ {early:,.1f} MiB",
+        ),
+        Measure(f"memory after {after[1]:,} builds", "MiB", [late], 120),
+    ]
+
+
 GROUPS: Final[dict[str, Callable[[Bench], Awaitable[None]]]] = {
     "build": build,
     "history": history,
     "contents": contents,
     "streams": streams,
+    "start": start,
+    "assembly": assembly,
+    "memory": memory,
+    "replicas": replicas,
+    "matrix": matrix,
 }
+# What nothing is promised of takes too long to be measured unasked.
+USUAL: Final = ("build", "history", "contents", "streams", "start", "assembly", "memory")
