@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from nexus.core.wire import is_deeper
 
@@ -15,12 +15,28 @@ _MOST_BYTES: Final = 65_536
 _DEEPEST: Final = 32
 
 ToolFunction = Callable[..., Any]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class _Tool:
     definition: dict[str, Any]
     function: ToolFunction | None
+
+
+class Definitions(list[dict[str, Any]]):
+    """Definitions that every context is made with until others are registered. Nobody may change them."""
+
+    def __init__(self, definitions: Iterable[dict[str, Any]]) -> None:
+        super().__init__(definitions)
+        self._made: dict[Callable[[Definitions], Any], Any] = {}
+
+    def once(self, make: Callable[["Definitions"], _T]) -> _T:
+        """What this function makes of them. It is called once, and what it made is kept as long as they are."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        made: _T = self._made[make]
+        return made
 
 
 class ToolRegistry:
@@ -34,6 +50,7 @@ class ToolRegistry:
     def __init__(self) -> None:
         self._local: dict[str, _Tool] = {}
         self._remote: dict[str, _Tool] = {}
+        self._shared: dict[frozenset[str], Definitions] = {}
         self.complete = True
 
     def register(self, definition: Mapping[str, Any], function: ToolFunction | None = None) -> None:
@@ -48,6 +65,7 @@ class ToolRegistry:
         if known and (known.definition != checked or known.function is not function):
             raise ValueError(f"function.name: a tool {name!r} is already registered; unregister it first")
         self._local[name] = _Tool(checked, function)
+        self._shared.clear()
 
     def set_remote(self, definitions: Iterable[Mapping[str, Any]]) -> list[str]:
         """Replace all remote tools. Returns what is wrong with the definitions that were passed over."""
@@ -59,12 +77,15 @@ class ToolRegistry:
                 faults.append(str(error))
                 continue
             remote[checked["function"]["name"]] = _Tool(checked, None)
-        self._remote = remote
+        if remote != self._remote:
+            self._remote = remote
+            self._shared.clear()
         return faults
 
     def unregister(self, name: str) -> bool:
         """Forget the tool of that name; False when there is none."""
         found = self._local.pop(name, None) or self._remote.pop(name, None)
+        self._shared.clear()
         return found is not None
 
     def get_tool_definition(self, name: str) -> dict[str, Any] | None:
@@ -80,6 +101,16 @@ class ToolRegistry:
     def get_all_tool_definitions(self) -> list[dict[str, Any]]:
         """All definitions, by name."""
         return [copy.deepcopy(tool.definition) for name in self.list_tool_names() if (tool := self._find(name))]
+
+    def definitions(self, without: frozenset[str] = frozenset()) -> Definitions:
+        """All definitions but those of these names, by name: the same list each time, as long as none of them changes.
+
+        Whoever is given it shares it, and may not change it.
+        """
+        if without not in self._shared:
+            every = self.get_all_tool_definitions()
+            self._shared[without] = Definitions(tool for tool in every if tool["function"]["name"] not in without)
+        return self._shared[without]
 
     def list_tool_names(self) -> list[str]:
         """All names, sorted."""

@@ -3,9 +3,10 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from nexus.services.context.blocks import Section, compact
+from nexus.services.context.blocks import Block, Section, compact
 from nexus.services.context.budget import Weights
 from nexus.services.context.tokens import Measure
 
@@ -54,7 +55,7 @@ def put_together(  # noqa: PLR0917  # one for each thing that an answer tells
         "layout": layout,
         "blocks": described,
         "history": dict(history),
-        "prefix": _describe_prefix(messages, stable),
+        "prefix": {"messages": stable, "sha256": _hash_of_first(sections, messages, stable)},
     }
     return Assembled(messages, manifest, repairs)
 
@@ -64,6 +65,13 @@ def sources(input_id: str) -> tuple[str, ...]:
     return (input_id,) if input_id else ()
 
 
-def _describe_prefix(messages: Sequence[Mapping[str, Any]], count: int) -> dict[str, Any]:
-    """The leading `count` messages and the SHA-256 of their compact JSON in UTF-8 (CONTRACT §8)."""
-    return {"messages": count, "sha256": hashlib.sha256(compact(messages[:count])).hexdigest()}
+def _hash_of_first(sections: Sequence[Section], messages: Sequence[Mapping[str, Any]], count: int) -> str:
+    """The SHA-256 of the compact JSON in UTF-8 of the leading `count` messages (CONTRACT §8)."""
+    if all(isinstance(section, Block) and section.constant for section in sections[:count]):
+        return _hash_of_constant(tuple([(message["role"], message["content"]) for message in messages[:count]]))
+    return hashlib.sha256(compact(messages[:count])).hexdigest()
+
+
+@lru_cache(maxsize=16)
+def _hash_of_constant(messages: tuple[tuple[str, str], ...]) -> str:
+    return hashlib.sha256(compact([{"role": role, "content": text} for role, text in messages])).hexdigest()

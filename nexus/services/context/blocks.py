@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
+from pydantic_core import PydanticSerializationError, to_json
+
 from nexus.services.context.tokens import Measure
 from nexus.services.context.transcript import Said
 from nexus.services.context.validity import Admitted
@@ -44,6 +46,7 @@ class Block:
         truncated: messages that were shortened.
         dropped: messages that were at hand and are not shown.
         escaped: places where text looked like structure and was marked.
+        constant: other contexts have the same text, so that what is counted of it is kept.
     """
 
     tag: str
@@ -53,6 +56,7 @@ class Block:
     truncated: int = 0
     dropped: int = 0
     escaped: int = 0
+    constant: bool = False
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -67,7 +71,7 @@ class Block:
                 "role": self.role,
                 "index": index,
                 "bytes": len(self.text.encode()),
-                **({"tokens": measure.text(self.text)} if measure else {}),
+                **({"tokens": measure.text(self.text, constant=self.constant)} if measure else {}),
                 "sources": list(self.sources),
                 "truncated": self.truncated,
                 "dropped": self.dropped,
@@ -133,4 +137,8 @@ class Passage:
 
 def compact(value: Any) -> bytes:
     """`value` as compact JSON in UTF-8, the form that is counted, hashed and kept."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    try:
+        return to_json(value)
+    except PydanticSerializationError:
+        # Half a surrogate pair.
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")

@@ -199,7 +199,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _has_ascii_line_end(text: str) -> bool:
-    """Whether it has one that is not `\\n`."""
+    """Whether it has a line end that is no newline."""
     return "\r" in text or "\x0b" in text or "\x0c" in text or "\x1c" in text or "\x1d" in text or "\x1e" in text
 
 

@@ -95,8 +95,7 @@ class MemoryFormatter:
         for utterance in shown:
             body, was_cut = _body(utterance, truncate_chars, counted)
             lines.append(_head(before, utterance, offset) + body)
-            truncated += was_cut
-            before = utterance.role
+            truncated, before = truncated + was_cut, utterance.role
         block = Block(
             tag="SHARED_MEMORY",
             role="user",
@@ -195,7 +194,7 @@ class FriendsInfoFormatter:
 
     @staticmethod
     def render(user_profile: Any, default_profile: str = "") -> Block:
-        """The block over a profile as stored (CONTRACT §4.4). Never raises for a malformed profile.
+        """The block over a profile as stored (CONTRACT §4.4). Never raises.
 
         Args:
             user_profile: `{public_key, config_overrides, prompt_overrides, created_at}`; None and `{}` are no profile.

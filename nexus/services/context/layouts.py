@@ -28,6 +28,7 @@ from nexus.services.context.tokens import Measure
 from nexus.services.context.validity import Admitted, admit
 from nexus.services.context.window import Window, count_others
 from nexus.services.context.working import summary_block, working_memory_block
+from nexus.tools.registry import Definitions
 
 # Of the dialogue layout the next build of the same owner shares the identity and the tools; the memory moves on. Where
 # the tools may not be all there, it is the identity alone.
@@ -124,9 +125,8 @@ class ThinkingInput:
 
 def assemble_dialogue(given: DialogueInput) -> Assembled:
     """The five messages of CONTRACT §4."""
-    prompts = PromptManager()
-    tools_escape = CountingEscape()
-    capabilities = prompts.get_capabilities_prompt(given.tools, escape=tools_escape)
+    tools = given.tools
+    capabilities = tools.once(_capabilities) if isinstance(tools, Definitions) else _capabilities(tools)
     memory = MemoryFormatter.render(
         given.history,
         given.history_size,
@@ -135,8 +135,8 @@ def assemble_dialogue(given: DialogueInput) -> Assembled:
         timezone_offset=given.timezone_offset,
     )
     sections = [
-        Block("CORE_IDENTITY", "system", prompts.get_core_identity()),
-        Block("CAPABILITIES", "user", capabilities, escaped=tools_escape.marked),
+        _identity(),
+        capabilities,
         memory.block,
         FriendsInfoFormatter.render(given.user_profile, given.default_profile),
         MomentFormatter.render(
@@ -158,7 +158,8 @@ def assemble_agent(given: AgentInput) -> Assembled:
     window = given.window
     past = admit(window.said, "history", going_on=True)
     instructions = _instructions(given.agent)
-    opening = [*instructions, *_in_view(given.snapshot), *task_block(given.remembered)]
+    in_view = [working_memory_block(given.snapshot)] if given.snapshot else []
+    opening = [*instructions, *in_view, *task_block(given.remembered)]
     escape = CountingEscape()
     current = Block("INPUT", "user", escape(given.current_input), sources(given.input_id), escaped=escape.marked)
     summary = summary_block(given.snapshot) if given.snapshot else []
@@ -203,14 +204,10 @@ def assemble_thinking(given: ThinkingInput) -> Assembled:
     return put_together("thinking", sections, _NO_ROWS, _THINKING_PREFIX, [], given.measure)
 
 
-def _in_view(snapshot: Snapshot | None) -> list[Block]:
-    return [working_memory_block(snapshot)] if snapshot else []
-
-
 def instructions(layout: str, agent: Agent) -> list[Block]:
     """What a context of the layout begins with, whatever else is in it."""
     if layout == "thinking":
-        return [Block("THINKING_INSTRUCTION", "system", THINKING_INSTRUCTION)]
+        return [Block("THINKING_INSTRUCTION", "system", THINKING_INSTRUCTION, constant=True)]
     return _instructions(agent if layout == "agent" else MAIN)
 
 
@@ -222,7 +219,17 @@ def _instructions(agent: Agent) -> list[Block]:
     system = escape(agent.system_prompt)
     if system.strip():
         return [Block("SYSTEM_PROMPT", "system", system, escaped=escape.marked)]
-    return [Block("CORE_IDENTITY", "system", PromptManager().get_core_identity())]
+    return [_identity()]
+
+
+def _identity() -> Block:
+    return Block("CORE_IDENTITY", "system", PromptManager().get_core_identity(), constant=True)
+
+
+def _capabilities(tools: Sequence[Mapping[str, Any]]) -> Block:
+    escape = CountingEscape()
+    text = PromptManager().get_capabilities_prompt(tools, escape=escape)
+    return Block("CAPABILITIES", "user", text, escaped=escape.marked, constant=isinstance(tools, Definitions))
 
 
 def _history(past: Admitted, start: int, position: int, pinned: Sequence[Block], *, dropped: int) -> list[Section]:

@@ -27,12 +27,15 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from nexus.core.ports import TokenCounter
+from nexus.tools.registry import Definitions
 
 _MESSAGE: Final = 3
 _REPLY: Final = 3
 _NAME: Final = 1
 _CALL: Final = 12
 _RESULT: Final = 8
+# Constant texts are those of the service and of the tools that are registered now.
+_MOST_KEPT: Final = 1_000
 
 
 # For each form, how many halves of a token one that is counted stands for.
@@ -48,6 +51,7 @@ class Measure:
     Attributes:
         counter: counts texts.
         form: a key of `nexus.services.context.formats.FORMATS`. Messages are given in OpenAI's form whichever it is.
+        kept: what `counter` has counted of constant texts. Measures that share it count each of them once.
 
     Raises:
         ValueError: there is no such form.
@@ -55,6 +59,7 @@ class Measure:
 
     counter: TokenCounter
     form: str = "openai"
+    kept: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
     # A list is counted several times over while it is made. Looking up a text that is the same object costs nothing.
     _known: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -67,9 +72,9 @@ class Measure:
         """Whether texts are counted; else everything is estimated."""
         return self.told(1) == 1
 
-    def text(self, text: str) -> int:
-        """Tokens of a text by itself."""
-        return self.told(self._count(text))
+    def text(self, text: str, *, constant: bool = False) -> int:
+        """Tokens of a text by itself; of one that other contexts have as well, if it is said to be constant."""
+        return self.told(self._constant(text) if constant else self._count(text))
 
     def message(self, message: Mapping[str, Any]) -> int:
         """Tokens of one message."""
@@ -92,7 +97,11 @@ class Measure:
         """Tokens of the definitions that go with a list, in OpenAI's form; 0 without any."""
         if not tools:
             return 0
-        return self.told(sum(self._count(_as_text(tool)) for tool in tools)) + _WITH_TOOLS.get(self.form, 0)
+        if isinstance(tools, Definitions):
+            tokens = sum(map(self._constant, tools.once(_texts)))
+        else:
+            tokens = sum(self._count(_as_text(tool)) for tool in tools)
+        return self.told(tokens) + _WITH_TOOLS.get(self.form, 0)
 
     def counted(self, told: int) -> int:
         """How many tokens, as the vocabulary counts them, are taken for no more than these in this form."""
@@ -101,7 +110,16 @@ class Measure:
     def _count(self, text: str) -> int:
         known = self._known.get(text)
         if known is None:
-            known = self._known[text] = self.counter.count(text)
+            known = self.kept.get(text)
+            known = self._known[text] = self.counter.count(text) if known is None else known
+        return known
+
+    def _constant(self, text: str) -> int:
+        known = self.kept.get(text)
+        if known is None:
+            if len(self.kept) >= _MOST_KEPT:
+                self.kept.clear()
+            known = self.kept[text] = self._count(text)
         return known
 
     def told(self, tokens: int) -> int:
@@ -114,3 +132,7 @@ def _as_text(value: Any) -> str:
     if isinstance(value, str):
         return value
     return "" if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _texts(tools: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [_as_text(tool) for tool in tools]

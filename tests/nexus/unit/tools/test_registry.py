@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.tools.registry import ToolRegistry, check_definition
+from nexus.tools.registry import Definitions, ToolRegistry, check_definition
 
 
 def definition(name: Any = "web_search", **function: Any) -> dict[str, Any]:
@@ -217,3 +217,26 @@ class TestRemote:
         faults = registry.set_remote([{}, definition("good"), definition("a b")])
         assert [fault.partition(":")[0] for fault in faults] == ["function", "function.name"]
         assert names(registry) == ["good"]
+
+
+def test_shared_definitions() -> None:
+    """They are the same list until something changes; what was made of them is made once, and of new ones anew."""
+    registry = ToolRegistry()
+    registry.register(definition(), search)
+    shared, asked = registry.definitions(), []
+
+    def count(definitions: Definitions) -> int:
+        asked.append(definitions)
+        return len(definitions)
+
+    assert shared == registry.get_all_tool_definitions()
+    assert registry.definitions(frozenset({"web_search"})) == []
+    for _ in range(2):
+        registry.set_remote([])
+        assert registry.definitions().once(count) == 1
+    assert asked == [shared]
+    assert registry.definitions() is shared
+    registry.set_remote([definition("other")])
+    assert [tool["function"]["name"] for tool in registry.definitions()] == ["other", "web_search"]
+    assert registry.unregister("other")
+    assert registry.definitions() is not shared
