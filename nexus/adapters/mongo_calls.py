@@ -10,8 +10,7 @@ a moment.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from functools import partial, wraps
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
@@ -67,21 +66,16 @@ _UNACCEPTABLE: Final = frozenset(
 )
 
 
-@contextmanager
-def translated() -> Iterator[None]:
-    """`StoreUnavailableError` and `StoreRejectedError` for all that can go wrong. Texts name no host and no content."""
-    try:
-        yield
-    except (BSONError, DocumentTooLarge, OverflowError, UnicodeEncodeError) as error:
-        raise StoreRejectedError(type(error).__name__) from error
-    except OperationFailure as error:
+def _translated(error: Exception) -> StoreRejectedError | StoreUnavailableError:
+    """What the ports promise for all that can go wrong. Texts name no host and no content."""
+    if isinstance(error, OperationFailure):
         code = _code_of(error)
         text = _REFUSALS.get(code or 0, f"{type(error).__name__} {code}")
         if code == _TOO_LARGE or (isinstance(error, WriteError | BulkWriteError) and code in _UNACCEPTABLE):
-            raise StoreRejectedError(text) from error
-        raise StoreUnavailableError(text) from error
-    except PyMongoError as error:
-        raise StoreUnavailableError(type(error).__name__) from error
+            return StoreRejectedError(text)
+        return StoreUnavailableError(text)
+    refused = isinstance(error, BSONError | DocumentTooLarge | OverflowError | UnicodeEncodeError)
+    return (StoreRejectedError if refused else StoreUnavailableError)(type(error).__name__)
 
 
 def _code_of(error: OperationFailure) -> int | None:
@@ -95,7 +89,7 @@ class Calls:
 
     def __init__(self, at_once: int) -> None:
         self._running: set[asyncio.Task[Any]] = set()
-        self._places = anyio.Semaphore(at_once)
+        self._places = anyio.Semaphore(at_once, fast_acquire=True)
         self._silent_until = 0.0
 
     async def run(self, call: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
@@ -107,8 +101,10 @@ class Calls:
         task = asyncio.create_task(call())
         self._running.add(task)
         task.add_done_callback(self._ended)
-        with translated():
+        try:
             return await asyncio.shield(task)
+        except (BSONError, OverflowError, UnicodeEncodeError, PyMongoError) as error:
+            raise _translated(error) from error
 
     async def finish(self, seconds: float) -> None:
         """Wait for the calls that nobody waits for any more; after `seconds` they are cancelled."""

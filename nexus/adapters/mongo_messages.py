@@ -1,30 +1,23 @@
 """Recorded rows of MongoDB in the order of their moments, whatever form their timestamps have (CONTRACT §2)."""
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 import anyio
-from pymongo.errors import OperationFailure
+from pymongo.errors import ConnectionFailure, OperationFailure
 
+from nexus.adapters.mongo_excerpts import all_small, excerpt, shown
+from nexus.adapters.mongo_find import Order, Page, find_at_once, find_rows, without_references
 from nexus.adapters.mongo_ids import id_of, id_text
-from nexus.adapters.mongo_schema import (
-    NEWEST_FIRST,
-    NO_TEXT_TIME,
-    OLDEST_FIRST,
-    TEXT_TIME,
-    cut,
-    excerpt,
-    newest_first,
-)
+from nexus.adapters.mongo_schema import NEWEST_FIRST, NO_TEXT_TIME, OLDEST_FIRST, TEXT_TIME, newest_first
 from nexus.core.ports import Row
-
-_Order = Sequence[tuple[str, int]]
 
 # What $substrCP and $strLenCP say of a text that is not UTF-8.
 _NOT_UTF8: Final = range(34450, 34474)
-# No index has the fields of the hint.
-_NO_SUCH_INDEX: Final = 2
+# Owners of whom it is known that not all of their newest rows are small.
+_OWNERS_KNOWN: Final = 10_000
 _IDS_AT_ONCE: Final = 500
 # Rows with text timestamps come from other writers; how long it may take until the first of them is noticed.
 _LOOKED_AGAIN_S: Final = 60
@@ -37,6 +30,7 @@ class MongoMessages:
         self._messages = messages
         self._text_times = False
         self._look_again_at = 0.0
+        self._with_long: OrderedDict[str, None] = OrderedDict()
 
     async def newest(
         self,
@@ -45,7 +39,7 @@ class MongoMessages:
         limit: int,
         skip: int = 0,
         excerpt_chars: int | None = None,
-        index: _Order | None = None,
+        index: Order | None = None,
     ) -> list[Row]:
         """Up to `limit` rows after the newest `skip`, newest first.
 
@@ -64,7 +58,7 @@ class MongoMessages:
         texts = await find({**query, **TEXT_TIME}, limit=end)
         return newest_first([*dated, *texts])[skip:end]
 
-    async def oldest(self, query: Mapping[str, Any], *, index: _Order | None = None) -> Row | None:
+    async def oldest(self, query: Mapping[str, Any], *, index: Order | None = None) -> Row | None:
         """The first row of all."""
         find = partial(self.find, index=index, order=OLDEST_FIRST, limit=1)
         if not await self._has_text_times():
@@ -88,8 +82,8 @@ class MongoMessages:
         skip: int = 0,
         excerpt_chars: int | None = None,
         only: Mapping[str, Any] | None = None,
-        index: _Order | None = None,
-        order: _Order = NEWEST_FIRST,
+        index: Order | None = None,
+        order: Order = NEWEST_FIRST,
     ) -> list[Row]:
         """Up to `limit` rows in the order in which the server sorts them; the rest as for `newest`.
 
@@ -102,20 +96,42 @@ class MongoMessages:
             index: the fields of the index to use, once it is made.
             order: the fields to sort by.
         """
-        projection = only if excerpt_chars is None else excerpt(excerpt_chars)
-        cursor = self._messages.find(query, projection, hint=index).sort(order).skip(skip).limit(limit)
+        page = Page(limit, skip, order)
+        if excerpt_chars is not None:
+            return await self._excerpts(query, page, excerpt_chars)
+        rows = await find_rows(self._messages, query, page, only=only, index=index)
+        for row in rows:
+            row["_id"] = id_text(row["_id"])
+            without_references(row)
+        return rows
+
+    async def _excerpts(self, query: Mapping[str, Any], page: Page, chars: int) -> list[Row]:
+        owner_key = query["owner_key"]["$eq"]
+        if owner_key not in self._with_long:
+            rows = await self._if_small(owner_key, {**query, **all_small(chars)}, page)
+            if rows is not None:
+                return shown(rows, chars)
         try:
-            # One batch holds all, so that there is no second round trip.
-            rows: list[Row] = await cursor.batch_size(limit + 1).to_list(limit)
+            rows = await find_rows(self._messages, query, page, only=excerpt(chars))
         except OperationFailure as error:
-            again = partial(self.find, query, limit=limit, skip=skip, order=order)
-            if index and error.code == _NO_SUCH_INDEX:
-                # Nobody has made it yet.
-                return await again(excerpt_chars=excerpt_chars, only=only)
-            if excerpt_chars is None or error.code not in _NOT_UTF8:
+            if error.code not in _NOT_UTF8:
                 raise
-            return [cut(row, excerpt_chars) for row in await again()]
-        return [{**row, "_id": id_text(row["_id"])} for row in rows]
+            rows = await find_rows(self._messages, query, page)
+        return shown(rows, chars)
+
+    async def _if_small(self, owner_key: str, query: Mapping[str, Any], page: Page) -> list[Row] | None:
+        """The rows, if the server does not refuse the query because one of them is long."""
+        try:
+            return await find_at_once(self._messages, query, page)
+        except (OperationFailure, ConnectionFailure) as error:
+            if error.timeout:
+                raise
+            if isinstance(error, OperationFailure):
+                # What was long is so for a while.
+                self._with_long[owner_key] = None
+                if len(self._with_long) > _OWNERS_KNOWN:
+                    self._with_long.popitem(last=False)
+            return None
 
     async def of_ids(self, owner_key: str, row_ids: Sequence[str]) -> list[Row]:
         """The rows of the owner with these `_id`s, in any order."""
@@ -124,4 +140,6 @@ class MongoMessages:
             ids = [id_of(row_id) for row_id in row_ids[first : first + _IDS_AT_ONCE]]
             # In this order and with no hint: every server then looks up each `_id` by itself.
             found += await self._messages.find({"_id": {"$in": ids}, "owner_key": {"$eq": owner_key}}).to_list(None)
-        return [{**row, "_id": id_text(row["_id"])} for row in found]
+        for row in found:
+            row["_id"] = id_text(row["_id"])
+        return found

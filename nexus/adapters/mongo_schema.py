@@ -2,7 +2,7 @@
 
 Rules of this module:
 
-- Big contents stay on the server: a projection cuts their middle out. Rows of tools are skipped in the index.
+- Rows of tools are skipped in the index. How big contents stay on the server: see `nexus.adapters.mongo_excerpts`.
 - MongoDB sorts values of one type before those of another, so rows whose `timestamp` is a text come after all that have
   a date, however new they are. They are read by themselves and put in their place here.
 """
@@ -49,8 +49,6 @@ NOT_INTERNAL: Final = {f"metadata.{INTERNAL}": {"$ne": True}}
 ONLY_INTERNAL: Final = {f"metadata.{INTERNAL}": True}
 TEXT_TIME: Final = {"timestamp": {"$type": "string"}}
 NO_TEXT_TIME: Final = {"timestamp": {"$not": {"$type": "string"}}}
-# What an excerpt has of a row's metadata.
-_KEPT: Final = ("tool_calls", INTERNAL)
 
 # The role stands last in an index so that the sort is served and rows of tools are passed over without being read.
 _SORTED: Final = [*NEWEST_FIRST, ("role", ASCENDING)]
@@ -161,34 +159,3 @@ def origin_of(row: Row) -> RunOrigin | None:
 def newest_first(rows: Iterable[Row]) -> list[Row]:
     """The rows by moment, whatever form their timestamps have; those without a readable one last."""
     return sorted(rows, key=lambda row: (parse_moment(row.get("timestamp")) or LONG_AGO, row["_id"]), reverse=True)
-
-
-def excerpt(chars: int) -> dict[str, Any]:
-    """The projection that leaves out the middle of contents longer than twice `chars`, and most of the metadata."""
-    length = {"$strLenCP": "$content"}
-    ends = [
-        {"$substrCP": ["$content", 0, chars]},
-        {"$substrCP": ["$content", {"$subtract": [length, chars]}, chars]},
-    ]
-    # The length in bytes is known without reading the text, so it is asked first; conditions stand inside each other
-    # because a length can only be asked of a text.
-    by_chars = {"$cond": [{"$gt": [length, 2 * chars]}, {"$concat": ends}, "$content"]}
-    by_bytes = {"$cond": [{"$gt": [{"$strLenBytes": "$content"}, 2 * chars]}, by_chars, "$content"]}
-    is_text = {"$eq": [{"$type": "$content"}, "string"]}
-    is_object = {"$eq": [{"$type": "$metadata"}, "object"]}
-    return {
-        **HEADER,
-        "content": {"$cond": [is_text, by_bytes, "$content"]},
-        "metadata": {"$cond": [is_object, {name: f"$metadata.{name}" for name in _KEPT}, "$metadata"]},
-    }
-
-
-def cut(row: Row, chars: int) -> Row:
-    """What `excerpt` makes of a row, for the row that the server cannot cut."""
-    shown = {name: value for name, value in row.items() if name in {*HEADER, "_id", "content", "metadata"}}
-    content, metadata = row.get("content"), row.get("metadata")
-    if isinstance(content, str) and len(content) > 2 * chars:
-        shown["content"] = content[:chars] + content[len(content) - chars :]
-    if isinstance(metadata, dict):
-        shown["metadata"] = {name: metadata[name] for name in _KEPT if name in metadata}
-    return shown

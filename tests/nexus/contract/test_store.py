@@ -62,6 +62,15 @@ EXCERPTS = [
     ("$content", "$content"),
     ("$$ROOT$$ROOT", "$$ROROOT"),
 ]
+# Longer ones, with and without a place where a text can be cut by bytes.
+LONG_EXCERPTS = [
+    ("abcd" + "X" * 5_000 + "efgh", "abcdefgh"),
+    ("яб" * 3_000 + "в г", "ябябв гя"[:4] + "бв г"),
+    ("яб" * 3_000, "ябябябяб"),
+    ("😀x" * 3_000, "😀x😀x😀x😀x"),
+    ("界，" * 3_000, "界，界，界，界，"),
+    ("x" * 5_000 + "😀" * 9, "xxxx😀😀😀😀"),
+]
 
 
 @dataclass(frozen=True)
@@ -217,33 +226,38 @@ async def test_an_owner_is_a_text(place: Place, owner: str) -> None:
         assert await store.find_origin(owner, "r1") == RunOrigin("s")
 
 
-async def test_long_contents_lose_their_middle(place: Place) -> None:
+@pytest.mark.parametrize("excerpts", [EXCERPTS, EXCERPTS[:4], LONG_EXCERPTS], ids=["all", "small", "long"])
+async def test_long_contents_lose_their_middle(place: Place, excerpts: list[tuple[str, str]]) -> None:
     """Of a content longer than twice the excerpt its two ends are left, counted in code points."""
-    rows = [row(number, content=content) for number, (content, _) in enumerate(EXCERPTS)]
+    rows = [row(number, content=content) for number, (content, _) in enumerate(excerpts)]
     async with place.open() as store:
         await insert_all(store, rows)
         newest = await store.newest_messages("o", limit=50, excerpt_chars=4)
         of_runs = await store.messages_of_runs("o", [each["run_id"] for each in rows], limit=50, excerpt_chars=4)
         whole = await store.newest_messages("o", limit=50)
-    assert [each["content"] for each in reversed(newest)] == [excerpt for _, excerpt in EXCERPTS]
-    assert of_runs == newest
-    assert [each["content"] for each in reversed(whole)] == [content for content, _ in EXCERPTS]
+    assert [each["content"] for each in reversed(newest)] == [excerpt for _, excerpt in excerpts]
+    assert [each["content"] for each in of_runs] == [each["content"] for each in newest]
+    assert [each["content"] for each in reversed(whole)] == [content for content, _ in excerpts]
 
 
-async def test_an_excerpt_has_the_calls_of_its_metadata(place: Place) -> None:
-    """Of metadata the tool calls are left, as they are; and the row is otherwise as it was."""
-    calls = [{"id": "c", "function": {"name": "f", "arguments": "x" * 500}}]
+@pytest.mark.parametrize("content", ["text", "x" * 10_000], ids=["small", "long"])
+async def test_an_excerpt_has_the_calls_of_its_metadata(place: Place, content: str) -> None:
+    """Of metadata the tool calls are left, as they are, whatever lies around; and the row is otherwise as it was."""
+    calls = [{"id": "c", "function": {"name": "f", "arguments": {"$ref": "x", "$id": [{"$ref": 1, "$id": 2}]}}}]
+    rows = [
+        row(1, metadata={"tool_calls": calls, "source": "llm_result", "has_tool_calls": True}),
+        row(2, metadata={"source": "new_run"}),
+        row(3, metadata={"tool_calls": None}, content={"$ref": {"$ref": "a", "$id": 1}, "$id": 2}),
+    ]
     async with place.open() as store:
-        await store.insert_message(
-            row(1, metadata={"tool_calls": calls, "source": "llm_result", "has_tool_calls": True})
-        )
-        await store.insert_message(row(2, metadata={"source": "new_run"}))
-        await store.insert_message(row(3, metadata={"tool_calls": None}))
-        found = await store.newest_messages("o", limit=5, excerpt_chars=100)
+        await insert_all(store, [row(0, content=content), *rows])
+        found = await store.newest_messages("o", limit=3, excerpt_chars=100)
+        of_runs = await store.messages_of_runs("o", ["r0", "r1", "r2", "r3"], limit=3, excerpt_chars=100)
+    assert [each["metadata"].get("tool_calls") for each in found] == [None, None, calls]
+    assert [each["_id"] for each in of_runs] == [each["_id"] for each in found]
     for each in found:
-        del each["_id"]
-    expected = [{"tool_calls": None}, {}, {"tool_calls": calls}]
-    assert found == [row(number, metadata=metadata) for number, metadata in zip((3, 2, 1), expected, strict=True)]
+        del each["_id"], each["metadata"]
+    assert found == [{key: value for key, value in each.items() if key != "metadata"} for each in rows[::-1]]
 
 
 @pytest.mark.parametrize("excerpt_chars", [None, 10], ids=["whole", "excerpt"])

@@ -1,0 +1,83 @@
+"""Rows whose contents may be long, without what nobody is shown (CONTRACT §2). Pure.
+
+Rules of this module:
+
+- Rows that are all small are asked for as they are, since any projection has the server build every row anew: for 60
+  rows that takes half as long again as reading them. The condition `all_small` has the server refuse the query at the
+  first row that is not, and only then its contents are cut there.
+- The server cuts by bytes, and only near enough: an operator that takes a long text copies it, and one that counts its
+  characters reads all of it. Characters are counted here, in what is left.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from nexus.adapters.mongo_find import without_references
+from nexus.adapters.mongo_ids import id_text
+from nexus.adapters.mongo_schema import HEADER
+from nexus.core.ports import Row
+from nexus.services.context.agents import INTERNAL
+
+# What an excerpt needs of a row's metadata.
+_KEPT: Final = ("tool_calls", INTERNAL)
+# Rows of so many bytes are not worth cutting.
+_SMALL: Final = 4_096
+_LONGEST_CHAR: Final = 4
+# Before a character of one of these a text can be cut by bytes: they are looked for in so many bytes.
+_LANDMARKS: Final = (" ", "e", "，")
+_LOOKED_IN: Final = 128
+
+
+def all_small(chars: int) -> dict[str, Any]:
+    """The condition with which the server refuses a query as it comes upon a row of which contents are to be cut."""
+    is_small = {"$lte": [{"$bsonSize": "$$ROOT"}, max(_SMALL, 2 * _LONGEST_CHAR * chars)]}
+    # Nothing but an error ends a query. That of a division by zero is as old as its operators.
+    return {"$expr": {"$divide": [1, {"$cond": [is_small, 1, 0]}]}}
+
+
+def excerpt(chars: int) -> dict[str, Any]:
+    """The projection that leaves out most of contents that may be longer than twice `chars`, and of the metadata.
+
+    Their first `chars` characters are left, and at least their last: `shown` does the rest.
+    """
+    # The length in bytes is known without reading the text; conditions stand inside each other because a length can
+    # only be asked of a text.
+    is_long = {"$gt": [{"$strLenBytes": "$content"}, 2 * _LONGEST_CHAR * chars]}
+    ends = {"$concat": [{"$substrCP": ["$content", 0, chars]}, _end(chars)]}
+    is_text = {"$eq": [{"$type": "$content"}, "string"]}
+    is_object = {"$eq": [{"$type": "$metadata"}, "object"]}
+    return {
+        **HEADER,
+        "content": {"$cond": [is_text, {"$cond": [is_long, ends, "$content"]}, "$content"]},
+        "metadata": {"$cond": [is_object, {name: f"$metadata.{name}" for name in _KEPT}, "$metadata"]},
+    }
+
+
+def _end(chars: int) -> dict[str, Any]:
+    """The last `chars` characters, or a few more."""
+    length = {"$strLenBytes": "$content"}
+    latest = {"$subtract": [length, _LONGEST_CHAR * chars]}
+    first = {"$subtract": [latest, min(_LOOKED_IN, _LONGEST_CHAR * chars)]}
+    end: dict[str, Any] = {"$substrCP": ["$content", {"$subtract": [{"$strLenCP": "$content"}, chars]}, chars]}
+    for landmark in reversed(_LANDMARKS):
+        found = {"$indexOfBytes": ["$content", landmark, first, latest]}
+        rest = {"$substrBytes": ["$content", "$$at", -1]}
+        end = {"$let": {"vars": {"at": found}, "in": {"$cond": [{"$gte": ["$$at", 0]}, rest, end]}}}
+    return end
+
+
+def shown(rows: Iterable[Row], chars: int) -> list[Row]:
+    """The rows with their `_id`s as texts, and the middle left out of contents longer than twice `chars`; in place."""
+    found = []
+    for row in rows:
+        row["_id"] = id_text(row["_id"])
+        content = row.get("content")
+        if isinstance(content, str):
+            if len(content) > 2 * chars:
+                row["content"] = content[:chars] + content[len(content) - chars :]
+        elif content is not None:
+            row["content"] = without_references(content)
+        if metadata := row.get("metadata"):
+            row["metadata"] = without_references(metadata)
+        found.append(row)
+    return found
