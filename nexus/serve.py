@@ -14,6 +14,7 @@ import typer
 from pydantic import SecretStr
 
 from nexus import __version__
+from nexus.adapters import heap
 from nexus.bootstrap import open_nexus
 from nexus.config import Settings, load_settings
 from nexus.core.tasks import ungrouped
@@ -35,6 +36,7 @@ def command(
     """Answer context requests until SIGTERM or SIGINT; then finish what was begun and exit 0."""
     settings = load_settings(config)
     configure_logging(settings.system.log_level, settings.system.log_format)
+    heap.share_heap()
     anyio.run(_serve, settings, embedded)
     # Everything has ended in order. Python would now wait for Motor's threads, and those for a server that may be gone.
     sys.stdout.flush()
@@ -50,6 +52,7 @@ async def _serve(settings: Settings, embedded: bool) -> None:
             # A start that waits for a server is given up; once it is through, what was begun is finished first.
             with starting:
                 async with _servers(settings, embedded) as ready_settings, open_nexus(ready_settings) as nexus:
+                    heap.settle()
                     ready.set()
                     mode, port = ready_settings.bus.mode, nexus.http_port
                     _log.info("ready", version=__version__, mode=mode, pid=os.getpid(), http_port=port)

@@ -1,6 +1,7 @@
 """The indexes that the promises of the store rest on, made where they are missing (CONTRACT §2)."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -65,11 +66,39 @@ async def make_indexes(client: Any, database: Any) -> None:
     await client.admin.command("ping")
     with pymongo.timeout(_INDEXING_S):
         for collection, indexes in INDEXES.items():
-            for index in indexes:
-                await _make_index(collection, database[collection], index)
+            await _make_missing(collection, database[collection], indexes)
         for collection, indexes in WELCOME.items():
             with suppress(PyMongoError):
-                await database[collection].create_indexes(indexes)
+                await _make_welcome(database[collection], indexes)
+
+
+async def _make_missing(collection: str, rows: Any, indexes: Sequence[pymongo.IndexModel]) -> None:
+    """One command where nothing is missing, two where something is, and more where that stands in the way."""
+    there = await _there(rows)
+    missing = [index for index in indexes if not any(is_same_index(index.document, other) for other in there.values())]
+    if not missing:
+        return
+    try:
+        await rows.create_indexes(missing)
+    except OperationFailure:
+        # Of several it does not say which one failed.
+        for index in missing:
+            await _make_index(collection, rows, index)
+
+
+async def _make_welcome(rows: Any, indexes: Sequence[pymongo.IndexModel]) -> None:
+    there = await _there(rows)
+    if missing := [index for index in indexes if index.document["name"] not in there]:
+        await rows.create_indexes(missing)
+
+
+async def _there(rows: Any) -> Mapping[str, Any]:
+    """What indexes a collection has, by name; none where this user may not look: making one again changes nothing."""
+    try:
+        there: Mapping[str, Any] = await rows.index_information()
+    except OperationFailure:
+        return {}
+    return there
 
 
 async def _make_index(collection: str, rows: Any, index: pymongo.IndexModel) -> None:
