@@ -81,6 +81,7 @@ async def _bench(
         async with on_servers(*where) as servers:
             for name in chosen:
                 await GROUPS[name](Bench(servers, extent, telling, findings))
+                await servers.drop()
             return await machine(servers)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from nexus.bench.costs import costs as measured_costs
 from nexus.bench.processes import memory as measured_memory
 from nexus.bench.processes import start_up
 from nexus.bench.pure import HOSTILE, PLAIN, assembly_cost, escape_cost
@@ -185,6 +186,14 @@ async def memory(bench: Bench) -> None:
     ]
 
 
+async def costs(bench: Bench) -> None:
+    """What a build takes of Nexus, Redis and MongoDB."""
+    cells = [bench.extent.cell(Cell(responder, _RECENT, 8, 1_000)) for responder in (COLD, WARM)]
+    measures, played = await measured_costs(bench.servers, cells, bench.extent.rounds, bench.telling)
+    bench.findings.measures += measures
+    bench.findings.cells |= played
+
+
 GROUPS: Final[dict[str, Callable[[Bench], Awaitable[None]]]] = {
     "build": build,
     "history": history,
@@ -194,6 +203,7 @@ GROUPS: Final[dict[str, Callable[[Bench], Awaitable[None]]]] = {
     "assembly": assembly,
     "memory": memory,
     "replicas": replicas,
+    "costs": costs,
     "matrix": matrix,
 }
 # What nothing is promised of takes too long to be measured unasked.

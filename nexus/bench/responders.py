@@ -71,24 +71,20 @@ class Started:
 
     def __init__(self, process: subprocess.Popen[bytes], seconds: float) -> None:
         self.seconds = seconds
-        self._process = process
+        self._proc = Path("/proc", str(process.pid))
 
     @property
     def memory(self) -> int:
         """Bytes of memory that it has; 0 where the system does not tell."""
-        words = self._told("statm").split()
-        return int(words[1]) * os.sysconf("SC_PAGE_SIZE") if words else 0
+        statm = self._proc / "statm"
+        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
 
     @property
     def cpu_seconds(self) -> float:
-        """Processor time it has taken so far; 0 where the system does not tell."""
-        # The name of the program stands in brackets, and may hold anything.
-        words = self._told("stat").rpartition(")")[2].split()
-        return sum(map(int, words[11:13])) / os.sysconf("SC_CLK_TCK") if words else 0.0
-
-    def _told(self, what: str) -> str:
-        path = Path("/proc", str(self._process.pid), what)
-        return path.read_text(encoding="utf-8") if path.exists() else ""
+        """Processor time that its threads have taken so far; 0 where the system does not tell."""
+        # To the nanosecond; what is told of the process as a whole comes in hundredths of a second.
+        told = (thread.read_text().split() for thread in self._proc.glob("task/*/schedstat"))
+        return sum(int(words[0]) for words in told) / 1e9
 
 
 @asynccontextmanager

@@ -36,17 +36,18 @@ class Desk:
 
     async def ask(self, requests: Sequence[Request], at_once: int) -> Played:
         """Send requests, wait for the answers, and take back what was recorded of them."""
-        before = self._cpu_seconds
+        before = self.cpu_seconds
         sample = await self.asker.ask(requests, at_once)
         unrecorded = 0
         if self.responder.kind == "nexus":
             unrecorded = await self.place.forget(requests)
         # With what was done in the background: recording belongs to an answer.
-        cpu_ms = (self._cpu_seconds - before) / max(1, len(requests)) * 1e3
+        cpu_ms = (self.cpu_seconds - before) / max(1, len(requests)) * 1e3
         return Played(sample, cpu_ms, unrecorded)
 
     @property
-    def _cpu_seconds(self) -> float:
+    def cpu_seconds(self) -> float:
+        """Processor time that its processes have taken so far."""
         return sum(process.cpu_seconds for process in self.processes)
 
 
@@ -83,7 +84,7 @@ async def play(servers: Servers, cells: Sequence[Cell], rounds: int, telling: Te
     responders = dict.fromkeys(cell.responder for cell in cells)
     found: dict[Cell, list[Played]] = {cell: [] for cell in cells}
     async with opened(servers, responders) as desks:
-        sizes = await _warmed(desks, cells)
+        sizes = await warmed(desks, cells)
         with telling.part("measuring", rounds * SLICES * len(cells)) as advance:
             for number in range(rounds):
                 slices: dict[Cell, list[Played]] = {cell: [] for cell in cells}
@@ -100,14 +101,16 @@ async def play(servers: Servers, cells: Sequence[Cell], rounds: int, telling: Te
     return found
 
 
-async def _warmed(desks: dict[Responder, Desk], cells: Sequence[Cell]) -> dict[Cell, int]:
+async def warmed(desks: dict[Responder, Desk], cells: Sequence[Cell]) -> dict[Cell, int]:
     """Ask each once for all, before it counts. Returns how long Nexus's answers to each cell's requests are."""
     sizes: dict[tuple[object, str], int] = {}
     # Nexus first: the floor has to know how long its answers are.
     for cell in sorted(cells, key=lambda cell: cell.responder.kind != "nexus"):
         desk = desks[cell.responder]
         key = cell.shape, cell.layout
-        requests = desk.requests(cell, 0, max(_WARMING, cell.at_once), sizes.get(key, 0))
+        # What is kept in memory of an owner is there from the first request on.
+        many = max(_WARMING, cell.at_once, cell.shape.owners if desk.responder.cached else 0)
+        requests = desk.requests(cell, 0, many, sizes.get(key, 0))
         played = await desk.ask(requests, cell.at_once)
         if cell.responder.kind == "nexus":
             sizes[key] = played.sample.answer_bytes

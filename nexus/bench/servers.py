@@ -1,8 +1,8 @@
 """The servers that are measured on, and names on them that nobody else uses."""
 
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -22,6 +22,8 @@ from nexus.core.errors import ConfigError, NexusError
 _PATIENCE_S: Final = 3.0
 _INSERTED_AT_ONCE: Final = 2_000
 _DELETED_AT_ONCE: Final = 1_000
+# Of an error's text.
+_LONGEST: Final = 200
 # How long what was asked may take to be recorded, and how often that is looked at.
 _RECORDED_S: Final = 10.0
 _LOOK_EVERY_S: Final = 0.02
@@ -45,6 +47,32 @@ class Servers:
     run: str
     mongo: AsyncMongoClient[Document]
 
+    async def drop(self) -> None:
+        """Drop all that was made on them so far."""
+        for name in await self.mongo.list_database_names():
+            if name.startswith(self.run):
+                await self.mongo.drop_database(name)
+        async with open_redis(self.redis_url) as redis:
+            keys: list[Any] = []
+            async for key in redis.scan_iter(f"{self.run}*", count=_DELETED_AT_ONCE):
+                keys.append(key)
+                if len(keys) == _DELETED_AT_ONCE:
+                    await redis.unlink(*keys)
+                    keys = []
+            if keys:
+                await redis.unlink(*keys)
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    """Errors of the servers' clients as ours. A text of theirs may be as long as what was stored."""
+    try:
+        yield
+    except (PyMongoError, RedisError) as error:
+        raise NexusError(
+            f"a server does not do what was asked: {type(error).__name__}: {str(error)[:_LONGEST]}"
+        ) from error
+
 
 @asynccontextmanager
 async def on_servers(redis_url: str, mongo_uri: str, driver: str) -> AsyncIterator[Servers]:
@@ -57,17 +85,15 @@ async def on_servers(redis_url: str, mongo_uri: str, driver: str) -> AsyncIterat
         client = AsyncMongoClient[Document](mongo_uri, serverSelectionTimeoutMS=int(_PATIENCE_S * 1_000))
     except (PyMongoError, ValueError) as error:
         raise ConfigError(f"--mongo-uri: cannot be used ({type(error).__name__})") from None
-    servers = Servers(redis_url, mongo_uri, driver, f"nexus_bench_{uuid.uuid4().hex[:12]}", client)
+    servers = Servers(redis_url, mongo_uri, driver, f"nexus_bench_{uuid.uuid4().hex[:8]}", client)
     async with client:
         await _see(servers)
         try:
-            yield servers
+            with _in_words():
+                yield servers
         finally:
             with anyio.CancelScope(shield=True):
-                for name in await client.list_database_names():
-                    if name.startswith(servers.run):
-                        await client.drop_database(name)
-                await _drop_keys(servers)
+                await servers.drop()
 
 
 async def _see(servers: Servers) -> None:
@@ -84,18 +110,6 @@ async def _see(servers: Servers) -> None:
     except PyMongoError as error:
         advice = "name one with --mongo-uri; its address is also taken from NEXUS_TEST_MONGO_URI or database.uri"
         raise NexusError(f"MongoDB does not answer ({type(error).__name__}): {advice}") from None
-
-
-async def _drop_keys(servers: Servers) -> None:
-    async with open_redis(servers.redis_url) as redis:
-        keys: list[Any] = []
-        async for key in redis.scan_iter(f"{servers.run}*", count=_DELETED_AT_ONCE):
-            keys.append(key)
-            if len(keys) == _DELETED_AT_ONCE:
-                await redis.unlink(*keys)
-                keys = []
-        if keys:
-            await redis.unlink(*keys)
 
 
 @dataclass(frozen=True, slots=True)
