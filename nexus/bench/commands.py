@@ -59,7 +59,7 @@ def bench(  # noqa: PLR0917  # typer makes options of them
     builds = _MANY if full or groups else _FEW
     extent = Extent(rounds, scale, builds)
     on = run(_bench, chosen, (redis_url, mongo_uri, driver), extent, findings, told)
-    report = {"machine": on, "rounds": rounds, "scale": scale, **findings.as_json()}
+    report = {**on, "rounds": rounds, "scale": scale, **findings.as_json()}
     if output:
         output.write_text(json.dumps(report, indent=1), encoding="utf-8")
     if as_json:
@@ -67,7 +67,7 @@ def bench(  # noqa: PLR0917  # typer makes options of them
     else:
         # As wide as the tables need, also in a file.
         console = Console(width=None if sys.stdout.isatty() else _WIDTH)
-        console.print(about(on), cells(findings), measures(findings), sep="\n")
+        console.print(about(on["machine"]), cells(findings), measures(findings), sep="\n")
     for line in findings.faults:
         typer.echo(f"nexus: {line}", err=True)
     if check and (findings.is_over or findings.faults):
@@ -82,7 +82,7 @@ async def _bench(
             for name in chosen:
                 await GROUPS[name](Bench(servers, extent, telling, findings))
                 await servers.drop()
-            return await machine(servers)
+            return {"run": servers.run, "machine": await machine(servers)}
 
 
 def _chosen(groups: list[str] | None, *, full: bool) -> list[str]:

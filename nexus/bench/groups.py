@@ -21,6 +21,9 @@ FLOOR: Final = Responder("floor", "floor", reads="cold")
 WIRE: Final = Responder("wire", "wire", reads="cold")
 STREAMS: Final = Responder("streams", mode="streams")
 
+# A smaller scale leaves so many rows and owners.
+_READ: Final = 60
+_FEWEST_OWNERS: Final = 10
 # Many owners, so that a history is hardly longer while the requests of a slice are recorded.
 _USUAL: Final = Shape(1_000, owners=100)
 _RECENT: Final = Shape(60, owners=500)
@@ -50,7 +53,12 @@ class Extent:
 
     def cell(self, cell: Cell) -> Cell:
         """The cell at this scale. A history is never shorter than what is read of it."""
-        shape = replace(cell.shape, rows=self.scaled(cell.shape.rows, min(cell.shape.rows, 60)))
+        rows, owners = cell.shape.rows, cell.shape.owners
+        shape = replace(
+            cell.shape,
+            rows=self.scaled(rows, min(rows, _READ)),
+            owners=self.scaled(owners, min(owners, _FEWEST_OWNERS)),
+        )
         return replace(cell, shape=shape, requests=self.scaled(cell.requests, 4 * cell.at_once))
 
 

@@ -33,7 +33,8 @@ class Telling:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bars.stop()
+        if self._console.is_terminal:
+            self._bars.stop()
 
     @contextmanager
     def part(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
