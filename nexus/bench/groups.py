@@ -16,7 +16,8 @@ from nexus.bench.shapes import Shape
 from nexus.bench.telling import Telling
 
 COLD: Final = Responder("cold")
-WARM: Final = Responder("warm", cached=True)
+# Memory for all owners that are asked for.
+WARM: Final = Responder("warm", tail_cache_mb=128)
 FLOOR: Final = Responder("floor", "floor", reads="cold")
 WIRE: Final = Responder("wire", "wire", reads="cold")
 STREAMS: Final = Responder("streams", mode="streams")
@@ -26,7 +27,7 @@ _READ: Final = 60
 _FEWEST_OWNERS: Final = 10
 # Many owners, so that a history is hardly longer while the requests of a slice are recorded.
 _USUAL: Final = Shape(1_000, owners=100)
-_RECENT: Final = Shape(60, owners=500)
+_RECENT: Final = Shape(60, owners=1_000)
 _SHORT: Final = Shape(1_000, owners=4)
 _LONG: Final = Shape(1_000_000)
 _SMALL_ROWS: Final = Shape(100, owners=4)

@@ -21,7 +21,7 @@ AT_ONCE: Final = 32
 
 async def start_up(servers: Servers, rounds: int, telling: Telling) -> list[float]:
     """Seconds from the start of the process until it is ready, on a database whose indexes there are."""
-    responder = Responder("start", cached=True)
+    responder = Responder("start", tail_cache_mb=None)
     place = Place(servers, responder.database)
     await place.fill([Shape(60)], lambda _: None)
     found = []
@@ -37,7 +37,7 @@ async def memory(
     servers: Servers, shape: Shape, after: Sequence[int], telling: Telling
 ) -> tuple[list[float], Cell, Played]:
     """MiB of a replica after so many builds, ascending, and the load that made them. What was recorded stays."""
-    responder = Responder("memory", cached=True)
+    responder = Responder("memory", tail_cache_mb=None)
     cell = Cell(responder, shape, AT_ONCE, after[-1])
     with telling.part(f"storing {shape.rows * shape.owners:,} rows", shape.rows * shape.owners) as advance:
         await Place(servers, responder.database).fill([shape], advance)

@@ -41,7 +41,7 @@ class Responder:
         kind: the service, or what it is measured against.
         mode: as `bus.mode`.
         replicas: how many processes.
-        cached: whether recent tails are kept in memory.
+        tail_cache_mb: memory for owners' newest messages, as `context.tail_cache_mb`; None for the service's default.
         reads: for the floor, the name of the responder whose database it reads; else its own.
     """
 
@@ -49,7 +49,7 @@ class Responder:
     kind: Kind = "nexus"
     mode: Literal["pubsub", "streams"] = "pubsub"
     replicas: int = 1
-    cached: bool = False
+    tail_cache_mb: int | None = 0
     reads: str = ""
 
     @property
@@ -124,8 +124,8 @@ def _nexus(responder: Responder, place: Place) -> tuple[list[str], dict[str, str
         "NEXUS_DATABASE__DRIVER": servers.driver,
         "NEXUS_SYSTEM__LOG_FORMAT": "json",
     }
-    if TAIL_CACHE in type(Settings().context).model_fields and not responder.cached:
-        settings[f"NEXUS_CONTEXT__{TAIL_CACHE.upper()}"] = "0"
+    if TAIL_CACHE in type(Settings().context).model_fields and responder.tail_cache_mb is not None:
+        settings[f"NEXUS_CONTEXT__{TAIL_CACHE.upper()}"] = str(responder.tail_cache_mb)
     return ["-m", "nexus", "serve"], settings
 
 

@@ -109,7 +109,7 @@ async def warmed(desks: dict[Responder, Desk], cells: Sequence[Cell]) -> dict[Ce
         desk = desks[cell.responder]
         key = cell.shape, cell.layout
         # What is kept in memory of an owner is there from the first request on.
-        many = max(_WARMING, cell.at_once, cell.shape.owners if desk.responder.cached else 0)
+        many = max(_WARMING, cell.at_once, cell.shape.owners if desk.responder.tail_cache_mb else 0)
         requests = desk.requests(cell, 0, many, sizes.get(key, 0))
         played = await desk.ask(requests, cell.at_once)
         if cell.responder.kind == "nexus":
