@@ -26,6 +26,7 @@ _ALLOWED: Final = frozenset(
         "letters",
         "level",
         "logger",
+        "loop",
         "message_id",
         "mode",
         "ms",

@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -17,6 +18,7 @@ from nexus import __version__
 from nexus.adapters import heap
 from nexus.bootstrap import open_nexus
 from nexus.config import Settings, load_settings
+from nexus.core.errors import ConfigError
 from nexus.core.tasks import ungrouped
 from nexus.embedded import embedded_servers
 from nexus.log import configure_logging
@@ -37,14 +39,32 @@ def command(
     settings = load_settings(config)
     configure_logging(settings.system.log_level, settings.system.log_format)
     heap.share_heap()
-    anyio.run(_serve, settings, embedded)
+    loop = event_loop(settings.system.event_loop)
+    anyio.run(_serve, settings, embedded, loop, backend_options={"use_uvloop": loop == "uvloop"})
     # Everything has ended in order. Python would now wait for Motor's threads, and those for a server that may be gone.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
-async def _serve(settings: Settings, embedded: bool) -> None:
+def event_loop(wanted: str, *, find: Callable[[str], object] = find_spec) -> str:
+    """The event loop to run on: `asyncio`, which comes with Python, or `uvloop`.
+
+    Args:
+        wanted: as `system.event_loop`.
+        find: looks a package up by its name; None where there is none.
+
+    Raises:
+        ConfigError: uvloop is wanted and not installed.
+    """
+    if wanted != "asyncio" and find("uvloop"):
+        return "uvloop"
+    if wanted == "uvloop":
+        raise ConfigError("system.event_loop: uvloop is not installed: pip install 'nexus-context[speed]'")
+    return "asyncio"
+
+
+async def _serve(settings: Settings, embedded: bool, loop: str) -> None:
     with ungrouped():
         async with anyio.create_task_group() as tasks:
             starting, ready, stop = anyio.CancelScope(), anyio.Event(), anyio.Event()
@@ -55,7 +75,7 @@ async def _serve(settings: Settings, embedded: bool) -> None:
                     heap.settle()
                     ready.set()
                     mode, port = ready_settings.bus.mode, nexus.http_port
-                    _log.info("ready", version=__version__, mode=mode, pid=os.getpid(), http_port=port)
+                    _log.info("ready", version=__version__, mode=mode, pid=os.getpid(), http_port=port, loop=loop)
                     await stop.wait()
                     _log.info("draining", seconds=ready_settings.system.drain_seconds)
             _log.info("stopped")

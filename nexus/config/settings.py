@@ -65,6 +65,7 @@ class SystemSettings(_Section):
     drain_seconds: float = Field(default=10.0, ge=0, le=600)
     http_host: str = Field(default="127.0.0.1", pattern=r"^[A-Za-z0-9._:%-]{1,253}$")
     http_port: int = Field(default=0, ge=0, le=65_535)
+    event_loop: Literal["auto", "asyncio", "uvloop"] = "auto"
 
 
 class BusSettings(_Section):
@@ -101,9 +102,10 @@ class DatabaseSettings(_Section):
 
 
 class ContextSettings(_Section):
-    """How a context is built when a part of it cannot be had."""
+    """How a context is built."""
 
     on_history_failure: Literal["degrade", "error"] = "degrade"
+    tail_cache_mb: int = Field(default=16, ge=0, le=4_096)
 
 
 # A window in which the instructions of a layout alone would not fit is of no use to anybody.
