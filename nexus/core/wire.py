@@ -13,7 +13,6 @@ Rules of this module:
 """
 
 import hashlib
-import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from pydantic_core import from_json, to_json
 
 from nexus.core.errors import ErrorCode, RequestError, UnreadablePayloadError
 from nexus.core.models import Message, utc_now
+from nexus.core.overflow import overflows
 from nexus.core.signing import FIELD, Signing
 
 MAX_DEPTH: Final = 64
@@ -43,8 +43,6 @@ _ESCAPE = re.compile(
     rb"|(?P<bad>u0000|u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
 )
-# A number that overflows has an exponent or more digits than this.
-_PERHAPS_INFINITE = re.compile(rb"[0-9](?:[eE]\+?[0-9]{2}|(?<![0-9]{2})[0-9]{308})")
 # A string and whether a colon follows, or a bracket. A string that the payload ends in is none: half an id may be
 # somebody else's.
 _TOKEN = re.compile(rb'"((?:[^"\\]++|\\.)*+)(?:"(\s*+:)?|\\?\Z(?P<cut>))|([\[{])|([\]}])', re.DOTALL)
@@ -81,7 +79,7 @@ def encode(message: Message, *, topic: str = "", signing: Signing | None = None)
 
     A signature that the message holds already is replaced.
     """
-    encoded = message.model_dump_json().encode()
+    encoded = _MESSAGE.dump_json(message)
     if signing is None:
         return encoded
     value = from_json(encoded)
@@ -110,7 +108,8 @@ def decode(
     value = _parsed_of_sender(payload, max_bytes, signing)
     if signing is not None and (wrong := _distrust(payload, value, topic, signing, sent_ms)):
         raise _unusable(payload, ErrorCode.UNAUTHENTICATED, f"metadata.{FIELD}: {wrong}")
-    value.setdefault("id", _derived_id(payload))
+    if "id" not in value:
+        value["id"] = _derived_id(payload)
     try:
         return _MESSAGE.validate_python(value)
     except ValidationError as error:
@@ -142,7 +141,7 @@ def _parsed(payload: bytes, max_bytes: int) -> dict[str, Any]:
         raise UnreadablePayloadError(f"a JSON {type(value).__name__}, an object is needed")
     if payload.count(b"[") + payload.count(b"{") > MAX_DEPTH and is_deeper(value, MAX_DEPTH):
         raise _unusable(payload, ErrorCode.INVALID_REQUEST, f"nested deeper than {MAX_DEPTH}")
-    if _PERHAPS_INFINITE.search(payload) and _holds_infinity(value):
+    if overflows(payload, value):
         raise _unusable(payload, ErrorCode.INVALID_REQUEST, "not JSON: a number is too large")
     return value
 
@@ -247,13 +246,3 @@ def _children(parent: Any) -> list[Any]:
 def _items(parent: Any) -> Iterable[Any]:
     items: Iterable[Any] = parent.values() if isinstance(parent, dict) else parent
     return items
-
-
-def _holds_infinity(value: Any) -> bool:
-    level = [value]
-    while level:
-        items = [item for parent in level for item in _items(parent)]
-        if any(isinstance(item, float) and not math.isfinite(item) for item in items):
-            return True
-        level = [item for item in items if isinstance(item, dict | list)]
-    return False

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from pydantic import TypeAdapter
+from pydantic_core import from_json
 
 from nexus.core.working_memory import Snapshot
 from nexus.services.context.blocks import Passage, compact
@@ -54,7 +55,7 @@ class RunPrefix:
     @classmethod
     def from_bytes(cls, kept: bytes) -> Self:
         """The prefix of which `kept` is the `to_bytes`."""
-        return cls(*json.loads(kept))
+        return cls(*_parsed(kept))
 
     def continued(self, request: BuildRequest, measure: Measure | None = None) -> dict[str, Any]:
         """The content of the answer (CONTRACT §1.4): this prefix, and after it the run's own later messages."""
@@ -105,7 +106,7 @@ class RunView:
     @classmethod
     def from_bytes(cls, kept: bytes) -> Self:
         """The view of which `kept` is the `to_bytes`."""
-        since, ids, cut, tools, remembered, snapshot = json.loads(kept)
+        since, ids, cut, tools, remembered, snapshot = _parsed(kept)
         until = UntilShown(since, frozenset(ids))
         return cls(until, cut, tools, Remembered.from_json(remembered), _SNAPSHOT.validate_python(snapshot))
 
@@ -128,13 +129,21 @@ class ThinkingView:
     @classmethod
     def from_bytes(cls, kept: bytes) -> Self:
         """The view of which `kept` is the `to_bytes`."""
-        tools, remembered = json.loads(kept)
+        tools, remembered = _parsed(kept)
         return cls(tools, Remembered.from_json(remembered))
 
 
 def compactions_of(snapshot: Snapshot | None) -> int:
     """How often the session had been compacted, as far as is known."""
     return snapshot.compaction.number if snapshot and snapshot.compaction else 0
+
+
+def _parsed(kept: bytes) -> Any:
+    try:
+        return from_json(kept)
+    except ValueError:
+        # Half a surrogate pair; see `compact`.
+        return json.loads(kept)
 
 
 def in_format(form: str, content: dict[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import Message, Role
@@ -28,10 +27,10 @@ DEFAULT_FORMAT: Final = "openai"
 LAYOUTS: Final = ("dialogue", "agent", "thinking")
 
 _SESSION_CHARS: Final = 256
+_NO_STATE: Final = SessionState()
 
 
-@dataclass(frozen=True, slots=True)
-class BuildRequest:
+class BuildRequest(NamedTuple):
     """A request that can be built.
 
     Attributes:
@@ -199,8 +198,10 @@ def _read_window(metadata: Mapping[str, Any]) -> int | None:
 
 def _read_agency(metadata: Mapping[str, Any], *, strictly: bool) -> tuple[Agent, SessionState, list[str]]:
     """Whose context it is, and what came along of its state; with notes where that is of no use and may be wrong."""
-    agent, state = MAIN, SessionState()
+    agent, state = MAIN, _NO_STATE
     notes: list[str] = []
+    if metadata.get("agent") is None and metadata.get("state") is None:
+        return agent, state, notes
     try:
         agent, notes = read_agent(metadata)
         state = read_state(_given(metadata, "state", {}), "run.metadata.state")

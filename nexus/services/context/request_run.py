@@ -21,7 +21,7 @@ def read_run(message: Message) -> Run:
     if not isinstance(message.content, dict):
         raise invalid("content: the run, a JSON object, is needed")
     try:
-        run = _RUN.validate_python({**message.content, "history": _identified(message)})
+        run = _RUN.validate_python({"id": message.run_id, **message.content, "history": _identified(message)})
     except ValidationError as error:
         raise invalid(explain(error, "run")) from None
     if run.owner_key != message.owner_key:
@@ -29,11 +29,13 @@ def read_run(message: Message) -> Run:
     for index, item in enumerate(run.history):
         if item.owner_key != run.owner_key:
             raise mismatch(f"run.history[{index}].owner_key")
-    if "id" in message.content and run.id != message.run_id:
+    if run.id != message.run_id:
         raise invalid("run.id: is not the run_id of the envelope")
     # What is recorded of a run is found under its id, whatever id its messages name.
+    if all(item.run_id == message.run_id for item in run.history):
+        return run
     history = [item.model_copy(update={"run_id": message.run_id}) for item in run.history]
-    return run.model_copy(update={"id": message.run_id, "history": history})
+    return run.model_copy(update={"history": history})
 
 
 def _identified(message: Message) -> Any:
@@ -45,9 +47,9 @@ def _identified(message: Message) -> Any:
     if not isinstance(history, list):
         return history
     return [
-        {"id": _derived_id(message.run_id, index), "timestamp": message.timestamp} | item
-        if isinstance(item, dict)
-        else item
+        item
+        if not isinstance(item, dict) or ("id" in item and "timestamp" in item)
+        else {"id": _derived_id(message.run_id, index), "timestamp": message.timestamp} | item
         for index, item in enumerate(history)
     ]
 
