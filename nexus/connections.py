@@ -11,17 +11,21 @@ from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
 from nexus.adapters.memory_dead_letters import MemoryDeadLetters
 from nexus.adapters.mongo import open_mongo
 from nexus.adapters.redis_client import open_redis
+from nexus.adapters.redis_cluster import ClusterRedis
 from nexus.adapters.redis_dead_letters import RedisDeadLetters
 from nexus.adapters.redis_group import GroupSettings
+from nexus.adapters.redis_journal import RedisJournal
 from nexus.adapters.redis_ledger import RedisLedger, RedisStreamsLedger
+from nexus.adapters.redis_pipeline import Pipelined, pipelined
 from nexus.adapters.redis_pubsub import RedisPubSubBus
+from nexus.adapters.redis_scripts import OnClient, Runner
 from nexus.adapters.redis_streams import RedisStreamsBus
 from nexus.adapters.redis_urls import parse_redis_url
 from nexus.client import ContextClient
 from nexus.config import BusSettings, DatabaseSettings, LlmSettings
 from nexus.core.errors import BusUnavailableError
 from nexus.core.models import new_message_id
-from nexus.core.ports import Acquired, Bus, DeadLetters, LanguageModel, RequestLedger
+from nexus.core.ports import Acquired, Bus, DeadLetters, Journal, LanguageModel, RequestLedger
 from nexus.core.ports.transfer import TransferableStore
 from nexus.core.signing import Signing
 
@@ -38,12 +42,15 @@ class Transport:
 
     Attributes:
         probe: a ledger like `ledger`, which gives up soon.
+        journal: where what is recorded is until it is written; None on a cluster, where keys of an owner and of a
+            request are on different servers.
     """
 
     bus: Bus
     ledger: RequestLedger
     dead_letters: DeadLetters
     probe: RequestLedger
+    journal: Journal | None
 
 
 async def try_claim(ledger: RequestLedger) -> None:
@@ -69,15 +76,18 @@ async def open_bus(settings: BusSettings) -> AsyncIterator[Transport]:
         memory = MemoryBus()
         ledger = MemoryLedger(memory)
         letters = MemoryDeadLetters(most=settings.dead_letter_max, forget=ledger.forget)
-        yield Transport(memory, ledger, letters, ledger)
+        yield Transport(memory, ledger, letters, ledger, ledger.journal)
         return
-    async with open_redis(settings.url.get_secret_value()) as client:
+    async with open_redis(settings.url.get_secret_value()) as client, _runner(client) as runner:
         prefix = settings.channel_prefix
         dead_letters = RedisDeadLetters(client, prefix=prefix, most=settings.dead_letter_max)
+        # On connections of its own: it is to tell whether Redis answers, not whether it has answered all others.
         probe = RedisLedger(client, prefix=prefix, repeated_s=_PROBE_S)
+        journal = RedisJournal(runner, prefix=prefix) if isinstance(runner, Pipelined) else None
         if settings.mode == "pubsub":
             pubsub = RedisPubSubBus(client, prefix=prefix, heartbeat_s=settings.heartbeat_s)
-            yield Transport(pubsub, RedisLedger(client, prefix=prefix), dead_letters, probe)
+            pubsub_ledger = RedisLedger(client, prefix=prefix, runner=runner)
+            yield Transport(pubsub, pubsub_ledger, dead_letters, probe, journal)
             return
         streams = _streams_bus(client, settings)
         streams_ledger = RedisStreamsLedger(
@@ -86,8 +96,18 @@ async def open_bus(settings: BusSettings) -> AsyncIterator[Transport]:
             reply_keep_ms=settings.stream_keep_s * 1_000,
             acknowledged=streams.acknowledged,
             prefix=prefix,
+            runner=runner,
         )
-        yield Transport(streams, streams_ledger, dead_letters, probe)
+        yield Transport(streams, streams_ledger, dead_letters, probe, journal)
+
+
+@asynccontextmanager
+async def _runner(client: Redis) -> AsyncIterator[Runner]:
+    if isinstance(client, ClusterRedis):
+        yield OnClient(client)
+        return
+    async with pipelined(client) as runner:
+        yield runner
 
 
 def _streams_bus(client: Redis, settings: BusSettings) -> RedisStreamsBus:

@@ -24,6 +24,7 @@ from nexus.services.memory.refining import Refining
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests import RequestService
 from nexus.services.session_states import SessionStates
+from nexus.services.tails import Tails
 from nexus.services.tool_calls import ToolCallService
 from nexus.services.tool_catalog import ToolCatalog
 from nexus.services.turn_memory import TurnMemory
@@ -130,7 +131,14 @@ def put_together(settings: Settings, transport: Transport, store: Store, model: 
         metrics=metrics,
     )
     turns = TurnMemory(store.turns, store, work, metrics)
-    persistence = PersistenceService(store, metrics, ledger=transport.ledger, recorded=turns.heard)
+    persistence = PersistenceService(
+        store,
+        metrics,
+        ledger=transport.ledger,
+        recorded=turns.heard,
+        journal=transport.journal,
+        tails=Tails(settings.context.tail_cache_mb << 20 if transport.journal else 0),
+    )
     states = SessionStates(store, metrics)
     bodies_up_to = settings.bus.max_payload_bytes if settings.bus.dead_letter_bodies else None
     burying = Burying(transport.dead_letters, metrics, bodies_up_to)

@@ -9,10 +9,10 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any, Final
 
-from redis.asyncio import Redis
-
 from nexus.adapters.redis_client import repeated
 from nexus.adapters.redis_ledger_scripts import MOVED, STANDING, UNWRITTEN, WRITTEN
+from nexus.adapters.redis_multiplexed import Script
+from nexus.adapters.redis_scripts import Runner
 from nexus.core.ports import JournalRow, Look, Moved, Standing
 
 # For how long the version of an owner is known of whom nothing is heard.
@@ -62,24 +62,20 @@ def standing_of(version: bytes, quiet_us: bytes, kept: bytes | None, rows: list[
 class RedisJournal:
     """`nexus.core.ports.Journal` on Redis; not on a cluster, where an owner and a request need not share a slot."""
 
-    def __init__(self, client: Redis, *, prefix: str = "", repeated_s: float = 5.0) -> None:
-        self._client = client
+    def __init__(self, runner: Runner, *, prefix: str = "", repeated_s: float = 5.0) -> None:
+        self._runner = runner
         self._keys = JournalKeys(prefix)
         self._repeated_s = repeated_s
-        self._standing = client.register_script(STANDING)
-        self._moved = client.register_script(MOVED)
-        self._written = client.register_script(WRITTEN)
-        self._unwritten = client.register_script(UNWRITTEN)
 
     async def standing(self, look: Look) -> Standing:
         """How things are with an owner now."""
-        return standing_of(*await self._run(self._standing, *self._keys.looked_at(look)))
+        return standing_of(*await self._run(STANDING, *self._keys.looked_at(look)))
 
     async def moved(self, owner_key: str, row_id: str) -> Moved:
         """Have the version move because of a row that is in the store now."""
         owner = short(owner_key)
         keys = [self._keys.version(owner), self._keys.last(owner)]
-        before, after = await self._run(self._moved, keys, [row_id, VERSION_LASTS_MS])
+        before, after = await self._run(MOVED, keys, [row_id, VERSION_LASTS_MS])
         return Moved(before.decode(), after.decode())
 
     async def written(self, rows: Sequence[JournalRow]) -> None:
@@ -87,16 +83,16 @@ class RedisJournal:
         owners = [short(row.owner_key) for row in rows]
         keys = [self._keys.unwritten, *map(self._keys.journal, owners)]
         arguments = [part for owner, row in zip(owners, rows, strict=True) for part in (f"{owner}:{row.id}", row.id)]
-        await self._run(self._written, keys, arguments)
+        await self._run(WRITTEN, keys, arguments)
 
     async def unwritten(self, older_than_ms: int, limit: int) -> list[bytes]:
         """Rows that have been in the journal for so long."""
         arguments = [older_than_ms, limit, self._keys.journal("")]
-        rows: list[bytes] = await self._run(self._unwritten, [self._keys.unwritten], arguments)
+        rows: list[bytes] = await self._run(UNWRITTEN, [self._keys.unwritten], arguments)
         return rows
 
-    async def _run(self, script: Any, keys: list[str], arguments: list[Any]) -> Any:
+    async def _run(self, script: Script, keys: list[str], arguments: list[Any]) -> Any:
         async def call() -> Any:
-            return await script(keys=keys, args=arguments)
+            return await self._runner.run(script, keys, arguments)
 
         return await repeated(call, for_s=self._repeated_s)

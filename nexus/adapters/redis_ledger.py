@@ -20,6 +20,8 @@ from nexus.adapters.redis_client import repeated
 from nexus.adapters.redis_cluster import ClusterRedis, hearers
 from nexus.adapters.redis_journal import VERSION_LASTS_MS, JournalKeys, short, standing_of
 from nexus.adapters.redis_ledger_scripts import BEGIN, FINISH_PUBSUB, FINISH_STREAMS, RELEASE, RENEW
+from nexus.adapters.redis_multiplexed import Script
+from nexus.adapters.redis_scripts import OnClient, Runner
 from nexus.core.ports import (
     Acquired,
     Announced,
@@ -50,19 +52,28 @@ class RedisLedger:
     """`nexus.core.ports.RequestLedger` on Redis, with answers on pub/sub.
 
     When Redis does not answer, an operation is tried again for `repeated_s` seconds: a restart of Redis fits in.
+
+    Args:
+        client: of a server, of the master that Sentinel watches, or of a cluster.
+        prefix: goes before every key and channel.
+        repeated_s: see above.
+        runner: what runs scripts on that; the client's own connections where none is given.
     """
 
-    def __init__(self, client: Redis, *, prefix: str = "", repeated_s: float = 5.0) -> None:
+    def __init__(
+        self, client: Redis, *, prefix: str = "", repeated_s: float = 5.0, runner: Runner | None = None
+    ) -> None:
         self._client = client
+        self._runner = runner or OnClient(client)
         self._prefix = prefix
         self._repeated_s = repeated_s
         self._keys = JournalKeys(prefix)
         # Keys of an owner and of a request are in different slots.
         self._journals = not isinstance(client, ClusterRedis)
-        self._begin = client.register_script(BEGIN)
-        self._renew = client.register_script(RENEW)
-        self._release = client.register_script(RELEASE)
-        self._finish = client.register_script(FINISH_PUBSUB)
+        self._begin = BEGIN
+        self._renew = RENEW
+        self._release = RELEASE
+        self._finish = FINISH_PUBSUB
 
     async def begin(
         self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0, look: Look | None = None
@@ -143,7 +154,7 @@ class RedisLedger:
         """Keep a value unless there is one; returns the one that is kept."""
 
         async def keep() -> Any:
-            return await self._client.set(self._keys.kept(key), value, nx=True, get=True, px=keep_ms)
+            return await self._runner.execute("SET", self._keys.kept(key), value, "NX", "GET", "PX", keep_ms)
 
         before = await repeated(keep, for_s=self._repeated_s)
         return value if before is None else bytes(before)
@@ -152,7 +163,7 @@ class RedisLedger:
         """What is kept."""
 
         async def get() -> Any:
-            return await self._client.get(self._keys.kept(key))
+            return await self._runner.execute("GET", self._keys.kept(key))
 
         found = await repeated(get, for_s=self._repeated_s)
         return None if found is None else bytes(found)
@@ -160,9 +171,9 @@ class RedisLedger:
     def _request(self, key: str) -> str:
         return f"{self._prefix}nexus:request:{key}"
 
-    async def _run(self, script: Any, keys: list[str], arguments: list[Any]) -> Any:
+    async def _run(self, script: Script, keys: list[str], arguments: list[Any]) -> Any:
         async def call() -> Any:
-            return await script(keys=keys, args=arguments)
+            return await self._runner.run(script, keys, arguments)
 
         return await repeated(call, for_s=self._repeated_s)
 
@@ -171,7 +182,7 @@ class RedisStreamsLedger(RedisLedger):
     """`nexus.core.ports.RequestLedger` on Redis, with answers on streams.
 
     Args:
-        client, prefix, repeated_s: as for `RedisLedger`.
+        client, prefix, repeated_s, runner: as for `RedisLedger`.
         group: the consumer group whose entries are acknowledged.
         reply_keep_ms: how long the stream of one requester (`….<reply_to>`) is kept after its last answer.
         acknowledged: told of each delivery that a `finish` has acknowledged.
@@ -186,12 +197,13 @@ class RedisStreamsLedger(RedisLedger):
         acknowledged: Callable[[Delivery], None],
         prefix: str = "",
         repeated_s: float = 5.0,
+        runner: Runner | None = None,
     ) -> None:
-        super().__init__(client, prefix=prefix, repeated_s=repeated_s)
+        super().__init__(client, prefix=prefix, repeated_s=repeated_s, runner=runner)
         self._group = group
         self._reply_keep_ms = reply_keep_ms
         self._acknowledged = acknowledged
-        self._finish = client.register_script(FINISH_STREAMS)
+        self._finish = FINISH_STREAMS
 
     def _publishing(self, topic: str, delivery: Delivery | None) -> tuple[list[str], list[Any]]:
         topic_of_request, entry = (delivery.topic, delivery.entry) if delivery else (Topics.CONTEXT_BUILD_REQUEST, "")

@@ -6,6 +6,8 @@ none ever comes again, whatever Redis forgets or fails over to.
 
 from typing import Final
 
+from nexus.adapters.redis_multiplexed import Script
+
 _NOW = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -36,7 +38,7 @@ end
 """
 # KEYS: request; to have the owner looked at: version, journal, kept. ARGV: token, fingerprint, lease_ms, said_again_ms,
 # known_ms, waited_ms; further: known version, version_lasts_ms, '1' to tell what is kept.
-BEGIN: Final = (
+BEGIN: Final = Script(
     _NOW
     + _LOOK
     + """
@@ -61,7 +63,7 @@ return {'acquired', now, attempts, asked, version, quiet, kept, rows}
 """
 )
 # KEYS: version, journal, kept. ARGV: known version, version_lasts_ms, '1' to tell what is kept.
-STANDING: Final = (
+STANDING: Final = Script(
     _NOW
     + _LOOK
     + """
@@ -69,7 +71,7 @@ return {look(KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2], ARGV[3])}
 """
 )
 # KEYS: request. ARGV: token, lease_ms, known_ms.
-RENEW: Final = (
+RENEW: Final = Script(
     _NOW
     + """
 if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] or redis.call('HEXISTS', KEYS[1], 'answer') == 1 then return 0 end
@@ -78,7 +80,7 @@ return redis.call('PEXPIRE', KEYS[1], ARGV[2] + ARGV[3])
 """
 )
 # KEYS: request. ARGV: token, asked_known_ms. The attempt is taken back; of a first one stays only when it was asked.
-RELEASE: Final = """
+RELEASE: Final = Script("""
 if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] or redis.call('HEXISTS', KEYS[1], 'answer') == 1 then return 0 end
 if redis.call('HINCRBY', KEYS[1], 'attempts', -1) > 0 then
   return redis.call('HDEL', KEYS[1], 'token', 'lease_until')
@@ -87,7 +89,7 @@ local asked = redis.call('HGET', KEYS[1], 'asked_ms')
 redis.call('DEL', KEYS[1])
 redis.call('HSET', KEYS[1], 'asked_ms', asked)
 return redis.call('PEXPIRE', KEYS[1], ARGV[2])
-"""
+""")
 # KEYS: request, version, journal, unwritten, kept; the last four are not touched where nothing is journaled or kept.
 # ARGV: token, fingerprint, answer, keep_ms, topic, name of the row among the unwritten or '', id of the row, row,
 # version_lasts_ms, what is kept or '', kept_ms. `token` says whose answer is kept. What is appended to it publishes,
@@ -123,7 +125,7 @@ _CONCLUDED = """
 return {heard, before, after}
 """
 # ARGV, further: channel.
-FINISH_PUBSUB: Final = (
+FINISH_PUBSUB: Final = Script(
     _KEEP
     + """
 heard = redis.call('PUBLISH', ARGV[12], ARGV[3])
@@ -133,7 +135,7 @@ heard = redis.call('PUBLISH', ARGV[12], ARGV[3])
 # KEYS, further: the stream of the answer, that of the request. ARGV, further: group, entry or '', how long a stream
 # that belongs to one requester lasts without a further answer, or 0. A requester whose stream is none hears nothing;
 # what was done before is not undone by Redis, so the rest is done too.
-FINISH_STREAMS: Final = (
+FINISH_STREAMS: Final = Script(
     _KEEP
     + """
 local added = redis.pcall('XADD', KEYS[6], '*', 'message', ARGV[3])
@@ -144,7 +146,7 @@ if ARGV[13] ~= '' then redis.call('XACK', KEYS[7], ARGV[12], ARGV[13]) end
     + _CONCLUDED
 )
 # KEYS: version, last row. ARGV: id of the row, version_lasts_ms. What the last row has moved it does not move again.
-MOVED: Final = (
+MOVED: Final = Script(
     _NOW
     + _MOVE
     + """
@@ -160,16 +162,16 @@ return {before, after}
 """
 )
 # KEYS: unwritten, journals. ARGV: for each journal the name of its row among the unwritten, and the id of the row.
-WRITTEN: Final = """
+WRITTEN: Final = Script("""
 for number = 2, #KEYS do
   redis.call('ZREM', KEYS[1], ARGV[number * 2 - 3])
   redis.call('HDEL', KEYS[number], ARGV[number * 2 - 2])
 end
 return #KEYS - 1
-"""
+""")
 # KEYS: unwritten. ARGV: older_than_ms, limit, what the names of journals begin with. Nothing of this is for a cluster,
 # so the journals need not be named beforehand.
-UNWRITTEN: Final = (
+UNWRITTEN: Final = Script(
     _NOW
     + """
 local rows = {}

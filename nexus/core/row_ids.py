@@ -3,13 +3,13 @@
 A row that is read before the store has it needs its id before the store has made one.
 """
 
-import os
 import time
+import uuid
 from itertools import count
 
 # As the specification of ObjectId has it: five random bytes for the process, and a counter with a random beginning.
-_PROCESS = os.urandom(5).hex()
-_COUNTER = count(int.from_bytes(os.urandom(2)))
+_PROCESS = uuid.uuid4().hex[:10]
+_COUNTER = count(uuid.uuid4().int & 0xFFFF)
 
 
 def new_row_id() -> str:

@@ -30,14 +30,19 @@ from nexus.core.ports import (
     Bus,
     Busy,
     Claim,
+    Concluded,
     Conflict,
     Delivery,
+    Ending,
+    KeptBefore,
     RequestLedger,
 )
 from nexus.services.asks import Ask, RequestSettings, read_ask
 from nexus.services.building import Building
 from nexus.services.burying import Burying
+from nexus.services.context.ahead import Ahead
 from nexus.services.context.builder import ContextBuilder
+from nexus.services.reading_ahead import ReadingAhead
 
 _log = structlog.get_logger(__name__)
 
@@ -79,6 +84,11 @@ class Answerer:
         self._settings = settings
         self._metrics = metrics
         self._suspects = anyio.Lock()
+        self._reading = ReadingAhead()
+
+    async def run(self) -> None:
+        """Hold what is being built, until cancelled. Run in a task of its own."""
+        await self._building.leases.run()
 
     async def answer(self, delivery: Delivery, at: float, *, refused: RequestError | None = None) -> None:
         """Bring about the answer to what arrived at `at`, on the monotonic clock; with `refused`, that it is not built.
@@ -121,20 +131,33 @@ class Answerer:
             return
 
     async def _serve(self, ask: Ask, asked_at: float, refused: RequestError | None) -> None:
-        claim = await self._claim(ask, asked_at)
+        ahead = self._builder.look_ahead(ask.asked) if isinstance(ask.asked, Message) and not refused else None
+        if ahead and self._reading.is_worth_it(ask.delivery) and ahead.past and ahead.past.is_worth_reading_ahead:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ahead.past.read_ahead)
+                claim = await self._claim(ask, asked_at, ahead)
+                if not isinstance(claim, Acquired):
+                    tasks.cancel_scope.cancel()
+                await self._serve_claimed(ask, claim, asked_at, refused, ahead)
+        else:
+            await self._serve_claimed(ask, await self._claim(ask, asked_at, ahead), asked_at, refused, ahead)
+
+    async def _serve_claimed(
+        self, ask: Ask, claim: Claim, asked_at: float, refused: RequestError | None, ahead: Ahead | None
+    ) -> None:
         if isinstance(claim, Conflict):
-            ask = ask.as_conflict()
-            claim = await self._claim(ask, asked_at)
+            ask, ahead = ask.as_conflict(), None
+            claim = await self._claim(ask, asked_at, ahead)
         if isinstance(claim, Acquired) and claim.attempts >= _SUSPECT:
             await self._ledger.release(claim)
             async with self._suspects:
-                await self._settle(ask, await self._claim(ask, asked_at), refused)
+                await self._settle(ask, await self._claim(ask, asked_at, ahead), refused, ahead)
         else:
-            await self._settle(ask, claim, refused)
+            await self._settle(ask, claim, refused, ahead)
 
-    async def _settle(self, ask: Ask, claim: Claim, refused: RequestError | None) -> None:
+    async def _settle(self, ask: Ask, claim: Claim, refused: RequestError | None, ahead: Ahead | None) -> None:
         if isinstance(claim, Acquired):
-            await self._answer(ask, claim, refused)
+            await self._answer(ask, claim, refused, ahead)
             return
         if isinstance(ask.asked, Message):
             # What another replica answers is still worth knowing: results of the run may be recorded here first.
@@ -151,16 +174,20 @@ class Answerer:
                 _log.debug("left_to_another_replica", request_id=ask.ids.id)
         self._bus.done(ask.delivery)
 
-    async def _claim(self, ask: Ask, asked_at: float) -> Claim:
+    async def _claim(self, ask: Ask, asked_at: float, ahead: Ahead | None) -> Claim:
         """What the ledger says; with charge of the delivery, not before it is settled who answers."""
         while True:
             waited_ms = int((time.monotonic() - asked_at) * 1_000)
-            claim = await self._ledger.begin(ask.key, ask.fingerprint, self._settings.granted_ms, waited_ms)
+            look = ahead.look if ahead else None
+            claim = await self._ledger.begin(ask.key, ask.fingerprint, self._settings.granted_ms, waited_ms, look)
+            if isinstance(claim, Acquired) and ahead:
+                ahead.claimed(claim.standing)
             if not (isinstance(claim, Busy) and ask.delivery.shared):
+                self._reading.note(claim)
                 return claim
             await anyio.sleep(self._settings.lease_ms / 1_000 * _ASKED_AGAIN)
 
-    async def _answer(self, ask: Ask, claim: Acquired, refused: RequestError | None) -> None:
+    async def _answer(self, ask: Ask, claim: Acquired, refused: RequestError | None, ahead: Ahead | None) -> None:
         asked = ask.asked
         if claim.attempts > 1:
             self._metrics.count(Event.LEASE_TAKEN_OVER)
@@ -173,15 +200,26 @@ class Answerer:
             asked = RequestError(
                 ErrorCode.INTERNAL, "the context could not be built; the dead letters name the request"
             )
-        if isinstance(asked, Message):
-            content, code = await self._building.build(ask, asked, claim)
-        else:
-            content, code = ask.refusal(asked), asked.code
-        await self._finish(ask, claim, content, code)
+        if not isinstance(asked, Message):
+            await self._finish(ask, claim, ask.refusal(asked), asked.code, None)
+            return
+        while True:
+            content, code = await self._building.build(ask, asked, claim, ahead)
+            first = await self._finish(ask, claim, content, code, ahead)
+            if not (first and ahead):
+                return
+            # Another build of the run was answered meanwhile. Whatever is said next begins as that did.
+            ahead.begun_by_another(first.kept)
 
-    async def _finish(self, ask: Ask, claim: Acquired, content: bytes, code: ErrorCode | None) -> None:
+    async def _finish(
+        self, ask: Ask, claim: Acquired, content: bytes, code: ErrorCode | None, ahead: Ahead | None
+    ) -> KeptBefore | None:
+        """Publish the answer; nothing, where another build of the run has kept what this one has to begin with."""
         started = time.monotonic()
-        heard = await self._published(ask, claim, content, self._keep_ms(code, len(content)))
+        done = await self._published(ask, claim, content, self._keep_ms(code, len(content)), ahead)
+        if isinstance(done, KeptBefore):
+            return done
+        heard = done.heard if done else None
         ended = time.monotonic()
         if heard is None:
             self._bus.done(ask.delivery)
@@ -201,12 +239,28 @@ class Answerer:
             bytes=len(content),
             ms=round((ended - ask.at) * 1_000, 1),
         )
+        return None
 
-    async def _published(self, ask: Ask, claim: Acquired, content: bytes, keep_ms: int) -> int | None:
-        """What `finish` returns; with charge of the delivery, when the bus is back: an outage is no failed attempt."""
+    async def _published(
+        self, ask: Ask, claim: Acquired, content: bytes, keep_ms: int, ahead: Ahead | None
+    ) -> Concluded | KeptBefore | None:
+        """What `conclude` returns."""
+        ending = ahead.ending if ahead else Ending()
+        done: Concluded | KeptBefore | None = None
+        try:
+            done = await self._concluded(ask, claim, content, keep_ms, ending)
+        finally:
+            if ahead and not isinstance(done, KeptBefore):
+                ahead.answered(done.moved if done else None)
+        return done
+
+    async def _concluded(
+        self, ask: Ask, claim: Acquired, content: bytes, keep_ms: int, ending: Ending
+    ) -> Concluded | KeptBefore | None:
+        """The same; with charge of the delivery, when the bus is back: an outage is no failed attempt."""
         while True:
             try:
-                return await self._ledger.finish(claim, ask.topic, content, keep_ms, ask.delivery)
+                return await self._ledger.conclude(claim, ask.topic, content, keep_ms, ask.delivery, ending)
             except BusUnavailableError as error:
                 if isinstance(error, BusRefusedError) or not ask.delivery.shared:
                     raise

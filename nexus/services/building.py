@@ -11,9 +11,10 @@ from nexus.core.models import Message
 from nexus.core.ports import Acquired, RequestLedger
 from nexus.services.asks import Ask, RequestSettings
 from nexus.services.burying import Burying
+from nexus.services.context.ahead import Ahead
 from nexus.services.context.builder import ContextBuilder
 from nexus.services.context.request import deadline_ms
-from nexus.services.leases import held
+from nexus.services.leases import Leases
 
 _log = structlog.get_logger(__name__)
 
@@ -22,7 +23,11 @@ _TELLING_S, _TELLING = 0.15, 0.05
 
 
 class Building:
-    """Builds what is claimed. Whatever goes wrong, there is an answer."""
+    """Builds what is claimed. Whatever goes wrong, there is an answer.
+
+    Attributes:
+        leases: on what is being built; `run` it.
+    """
 
     def __init__(
         self,
@@ -33,23 +38,27 @@ class Building:
         metrics: Metrics,
     ) -> None:
         self._builder = builder
-        self._ledger = ledger
         self._burying = burying
         self._settings = settings
         self._metrics = metrics
+        self.leases = Leases(ledger, settings)
 
-    async def build(self, ask: Ask, message: Message, claim: Acquired) -> tuple[bytes, ErrorCode | None]:
+    async def build(
+        self, ask: Ask, message: Message, claim: Acquired, ahead: Ahead | None
+    ) -> tuple[bytes, ErrorCode | None]:
         """The encoded answer, and its code when it is an error.
 
         The lease is renewed meanwhile, and given back should the service stop.
         """
-        async with held(self._ledger, claim, self._settings):
-            return await self._build(ask, message, claim)
+        async with self.leases.held(claim):
+            return await self._build(ask, message, claim, ahead)
 
-    async def _build(self, ask: Ask, message: Message, claim: Acquired) -> tuple[bytes, ErrorCode | None]:
+    async def _build(
+        self, ask: Ask, message: Message, claim: Acquired, ahead: Ahead | None
+    ) -> tuple[bytes, ErrorCode | None]:
         """The encoded answer, and its code when it is an error."""
         try:
-            built = await self._build_in_time(ask, message, claim)
+            built = await self._build_in_time(ask, message, claim, ahead)
             failed = built.content.get("error")
             return ask.encoded(built), ErrorCode(failed["code"]) if failed else None
         except RequestError as error:
@@ -60,7 +69,7 @@ class Building:
             wrong = RequestError(ErrorCode.INTERNAL, "the context could not be built; the service's log says why")
         return ask.refusal(wrong), wrong.code
 
-    async def _build_in_time(self, ask: Ask, message: Message, claim: Acquired) -> Message:
+    async def _build_in_time(self, ask: Ask, message: Message, claim: Acquired, ahead: Ahead | None) -> Message:
         allowed_ms = deadline_ms(message, self._settings.deadline_ms)
         # All by the clock of the ledger. A copy that is heard later, here or elsewhere, begins no new deadline.
         since_ms = min(filter(None, (claim.asked_ms, ask.delivery.sent_ms)), default=claim.now_ms)
@@ -70,6 +79,8 @@ class Building:
         if left_s > 0:
             timings_ms = {"queue": round(waited_s * 1_000, 3)}
             with anyio.move_on_after(left_s):
-                return await self._builder.handle_build_request(message, budget_s=left_s, timings_ms=timings_ms)
+                return await self._builder.handle_build_request(
+                    message, budget_s=left_s, timings_ms=timings_ms, ahead=ahead
+                )
         reason = f"metadata.deadline_ms: the {allowed_ms} ms have passed"
         raise RequestError(ErrorCode.DEADLINE_EXCEEDED, reason)

@@ -1,8 +1,8 @@
 """A run's input between its being offered for recording and its being in the store (CONTRACT §2).
 
-It is written while the context is built. What becomes known first, that it is in the store or that it is in the journal,
-is chance; once both are known it is taken out of the journal. An input of which no answer comes is in the store alone,
-and then the version of its owner moves as it does for any other row.
+It is written while the context is built. What becomes known first, that it is in the store or that it is in the
+journal, is chance; once both are known it is taken out of the journal. An input of which no answer comes is in the
+store alone, and then the version of its owner moves as it does for any other row.
 """
 
 from typing import Final

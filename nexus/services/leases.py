@@ -18,6 +18,45 @@ _RELEASE_S: Final = 1.0
 _RENEWED: Final = 0.25
 
 
+class Leases:
+    """Holds any number of claims, renewed by one task. Run `run` in it.
+
+    Args:
+        ledger: where they were claimed.
+        settings: how long a lease is.
+    """
+
+    def __init__(self, ledger: RequestLedger, settings: RequestSettings) -> None:
+        self._ledger = ledger
+        self._granted_ms = settings.granted_ms
+        self._renewed_s = settings.lease_ms / 1_000 * _RENEWED
+        # By token, when it is to be renewed.
+        self._held: dict[str, tuple[float, Acquired]] = {}
+
+    @asynccontextmanager
+    async def held(self, claim: Acquired) -> AsyncIterator[None]:
+        """Have the lease renewed until the context ends; it is given back should that be because the service stops."""
+        self._held[claim.token] = (anyio.current_time() + self._renewed_s, claim)
+        try:
+            yield
+        except anyio.get_cancelled_exc_class():
+            await _release(self._ledger, claim)
+            raise
+        finally:
+            del self._held[claim.token]
+
+    async def run(self) -> None:
+        """Renew what is held, until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await anyio.sleep(self._renewed_s / 4)
+                now = anyio.current_time()
+                for token, (due_at, claim) in self._held.items():
+                    if due_at <= now:
+                        self._held[token] = (now + self._renewed_s, claim)
+                        tasks.start_soon(_renew, self._ledger, claim, self._granted_ms)
+
+
 @asynccontextmanager
 async def held(ledger: RequestLedger, claim: Acquired, settings: RequestSettings) -> AsyncIterator[None]:
     """Renew the lease until the context ends; it is given back should that be because the service stops."""
@@ -34,10 +73,14 @@ async def held(ledger: RequestLedger, claim: Acquired, settings: RequestSettings
 async def _keep(ledger: RequestLedger, claim: Acquired, settings: RequestSettings) -> None:
     while True:
         await anyio.sleep(settings.lease_ms / 1_000 * _RENEWED)
-        try:
-            await ledger.renew(claim, settings.granted_ms)
-        except BusUnavailableError as error:
-            _log.warning("lease_not_renewed", request_id=claim.key, reason=str(error))
+        await _renew(ledger, claim, settings.granted_ms)
+
+
+async def _renew(ledger: RequestLedger, claim: Acquired, granted_ms: int) -> None:
+    try:
+        await ledger.renew(claim, granted_ms)
+    except BusUnavailableError as error:
+        _log.warning("lease_not_renewed", request_id=claim.key, reason=str(error))
 
 
 async def _release(ledger: RequestLedger, claim: Acquired) -> None:

@@ -4,8 +4,8 @@ Rules of this module:
 
 - Who reads waits a moment for what was heard before and is not written yet, unless the journal has it.
 - Every row that is read is checked against its owner once more before anybody sees it.
-- The version of an owner moves with every row: in the step that journals an input, and for all others when the store has
-  the row, before whoever sent it is told that it is settled.
+- The version of an owner moves with every row: in the step that journals an input, and for all others when the store
+  has the row, before whoever sent it is told that it is settled.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence

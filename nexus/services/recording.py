@@ -128,55 +128,31 @@ class Recorder:
         self._unwritten.begin()
         return True
 
-    async def _write_all(self, waiting: MemoryObjectReceiveStream[_Waiting]) -> None:
-        async with waiting:
-            async for item in waiting:
-                new = await self._write(item.row)
-                item.written()
-                if new:
-                    await self._recorded(new)
-                item.settled()
-                self._waiting_bytes -= item.size
-                self._unwritten.end()
-
-    async def _write(self, row: Row) -> Row | None:
-        """Write the row, however long it takes. Returns it as it was written, None where it was there or never will."""
-        pauses = Pauses()
+    async def _write_all(self) -> None:
         while True:
+            async with self._turn:
+                batch = await self._next_batch()
+            await self._writing.write(batch, self._settle)
+
+    async def _next_batch(self) -> list[Waiting]:
+        """What waits, once something does; of what follows closely on another batch, all that came meanwhile."""
+        batch = [await self._receive.receive()]
+        pause = self._next_at - anyio.current_time()
+        if pause > 0 and not self.heard.is_awaited:
+            with anyio.move_on_after(pause):
+                await self.heard.awaited()
+        size = batch[0].size
+        while len(batch) < _BATCH and size < _BATCH_BYTES:
             try:
-                if row["role"] != "HUMAN":
-                    row = of_run(row, await self._origins.find(row["owner_key"], row["run_id"]))
-                row = _with_id(row)
-                new = await self._store.insert_message(row) or await self._insert_reused(row)
-            except StoreUnavailableError as error:
-                if not pauses.begun:
-                    _log.warning("record_delayed", message_id=row["id"], reason=str(error), unwritten=self.unwritten)
-                await pauses.wait()
-            except StoreRejectedError as error:
-                _log.error("row_rejected", message_id=row["id"], reason=str(error))
-                self._metrics.count(Event.ROW_REJECTED)
-                return None
-            else:
-                self._metrics.count(Event.ROW_RECORDED)
-                await self._stored([as_stored(row)])
-                # After an error nobody knows which of the attempts wrote it.
-                return row if new or pauses.begun else None
+                item = self._receive.receive_nowait()
+            except anyio.WouldBlock:
+                break
+            batch.append(item)
+            size += item.size
+        self._next_at = anyio.current_time() + _PAUSE_S
+        return batch
 
-    async def _insert_reused(self, row: Row) -> bool:
-        """Record a row whose `id` belongs to a row of another run, under an id of its own, rather than lose it.
-
-        Returns:
-            Whether that was so and the row was not there.
-        """
-        known = await self._store.find_message(row["owner_key"], row["id"])
-        if not known or known.get("run_id") == row["run_id"]:
-            return False
-        _log.warning("message_id_reused", message_id=row["id"], run_id=row["run_id"])
-        return await self._store.insert_message({**row, "id": f"{row['id']}@{row['run_id']}"})
-
-
-def _with_id(row: Row) -> Row:
-    """The row with an `_id` that says when it is stored."""
-    given = row.get("_id")
-    lately = given and time.time() - seconds_of(given) < _ID_LASTS_S
-    return row if lately else {**row, "_id": new_row_id()}
+    def _settle(self, item: Waiting) -> None:
+        item.settled()
+        self._waiting_bytes -= item.size
+        self._unwritten.end()

@@ -89,6 +89,7 @@ class RequestService:
                 tasks.start_soon(self._answer_all, self._to_answer[1].clone())
             for _ in range(_REFUSERS):
                 tasks.start_soon(self._refuse_all, self._to_refuse[1].clone())
+            tasks.start_soon(self.answerer.run)
             try:
                 yield self
             finally:

@@ -4,7 +4,7 @@ Adapters keep the guarantees; the tests under `tests/nexus/contract` check them 
 """
 
 from nexus.core.ports.bus import Bus, Delivery, Subscription, Work
-from nexus.core.ports.conversation import Conversation, Cutoff, Past
+from nexus.core.ports.conversation import Conversation, Cutoff, OfferedInput, OwnersPast, Past
 from nexus.core.ports.journal import Concluded, Ending, Journal, JournalRow, KeptBefore, Look, Moved, Standing
 from nexus.core.ports.ledger import Acquired, Announced, Answered, Busy, Claim, Conflict, RequestLedger
 from nexus.core.ports.letters import DeadLetter, DeadLetters
@@ -40,6 +40,8 @@ __all__ = [
     "MemoryStore",
     "MessageStore",
     "Moved",
+    "OfferedInput",
+    "OwnersPast",
     "Past",
     "RequestLedger",
     "Row",

@@ -1,11 +1,11 @@
 """What passes on the bus, recorded and read back: what the builder needs of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import anyio
-
 from nexus.core.models import Message
+from nexus.core.ports.journal import JournalRow, Moved, Standing
 from nexus.core.ports.rows import Row
 from nexus.core.ports.stores import RunOrigin
 from nexus.core.working_memory import WHOLE, Tail
@@ -33,6 +33,56 @@ class Cutoff(Protocol):
         ...
 
 
+class OfferedInput(Protocol):
+    """A run's input on its way to the store."""
+
+    def for_journal(self) -> JournalRow | None:
+        """What is to be put into the journal with the answer; None where the answer waits for the store instead."""
+        ...
+
+    def journaled(self, row: JournalRow, moved: Moved) -> None:
+        """It was put there."""
+        ...
+
+    def not_journaled(self) -> None:
+        """It will not be."""
+        ...
+
+    async def wait(self) -> None:
+        """Return when the store has it, or never will."""
+        ...
+
+
+class OwnersPast(Protocol):
+    """One owner's past, for a run that has not been built before."""
+
+    @property
+    def version(self) -> str:
+        """The version of the owner that is known already, with all that there was then; `""` for none."""
+        ...
+
+    @property
+    def is_worth_reading_ahead(self) -> bool:
+        """Whether a read that begins now is likely to be of use."""
+        ...
+
+    async def read_ahead(self) -> None:
+        """Read what the store has, while the request is being claimed. What fails, fails in `get`."""
+        ...
+
+    def claimed(self) -> None:
+        """The request has been claimed: now."""
+        ...
+
+    async def get(self, standing: Standing | None) -> Past:
+        """The past, given how things were with the owner when the request was claimed; None where nobody can tell.
+
+        Raises:
+            StoreUnavailableError: the store did not answer.
+        """
+        ...
+
+
 class Conversation(Protocol):
     """What the builder needs of the persistence service."""
 
@@ -44,8 +94,16 @@ class Conversation(Protocol):
         """Say where a run belongs that is asked for, for so long. Returns what the first has said who asked for it."""
         ...
 
-    def offer_input(self, message: Message, text: str, origin: RunOrigin) -> anyio.Event | None:
-        """Accept a run's input for recording. The event is set when it is written; None when it is refused."""
+    def offer_input(self, message: Message, text: str, origin: RunOrigin) -> OfferedInput | None:
+        """Accept a run's input for recording. None when it is refused."""
+        ...
+
+    def past(self, owner_key: str, *, messages: int, excerpt_chars: int, asked: Message) -> OwnersPast:
+        """The past for a run that has not been built before; arguments as for `get_past`."""
+        ...
+
+    async def write_journal(self, contents: Sequence[bytes]) -> bool:
+        """Write what the journal holds, for a reader who looks into the store alone. False if not in time."""
         ...
 
     async def get_session(

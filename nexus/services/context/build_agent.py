@@ -19,7 +19,7 @@ from nexus.services.context.assembled import Assembled
 from nexus.services.context.build_memory import Kept, compact, offered, read_memory, room_of_run, taken_besides
 from nexus.services.context.build_parts import Begun, Build, BuildParts
 from nexus.services.context.cutoff import UntilShown
-from nexus.services.context.gathering import GatheredSession, gather_session
+from nexus.services.context.gathering import INCOMPLETE, GatheredSession, gather_session
 from nexus.services.context.layouts import AgentInput, assemble_agent
 from nexus.services.context.meta import Meta
 from nexus.services.context.pinned import is_role_given, what_to_pin
@@ -85,12 +85,12 @@ async def _find_view(parts: BuildParts, build: Build, kept: Kept) -> tuple[RunVi
 
     While nobody can tell whether the session has been compacted since, the run goes by that.
     """
-    first = await parts.kept(build.request)
+    first = await parts.kept(build)
     view = RunView.from_bytes(first) if first else None
     under = compactions_of(kept.snapshot)
     if view is None or kept.snapshot is None or view.compactions == under:
         return view, 0
-    later = await parts.kept(build.request, under)
+    later = await parts.kept(build, under)
     return (RunView.from_bytes(later) if later else None), under
 
 
@@ -135,6 +135,7 @@ async def _gather(
     request, kept, deadline = build.request, view.remembered if view else None, build.deadline
     tail = snapshot.tail if snapshot else WHOLE
     with parts.measured(Stage.GATHER, build.timings_ms):
+        caught_up = await parts.write_journal(build)
         gathered = await gather_session(
             request,
             parts.conversation,
@@ -146,6 +147,9 @@ async def _gather(
             deadline=deadline,
         )
         gathered.degraded += memory.degraded
+        if not caught_up:
+            gathered.complete = False
+            gathered.notes.append(INCOMPLETE)
         if view:
             # Those that are left out may be of the same moment as the others, and are then not read any more.
             gathered.cut = view.cut

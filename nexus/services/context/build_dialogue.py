@@ -11,7 +11,7 @@ from nexus.services.context.prefix import RunPrefix
 
 async def build_dialogue(parts: BuildParts, build: Build) -> RunPrefix:
     """The messages that every build of the run begins with. A context with something missing is not kept."""
-    kept = await parts.kept(build.request)
+    kept = await parts.kept(build)
     if kept:
         parts.go_on(build)
         return RunPrefix.from_bytes(kept)
@@ -19,8 +19,11 @@ async def build_dialogue(parts: BuildParts, build: Build) -> RunPrefix:
     prefix, complete = await _fresh(parts, build)
     prefix.notes.extend(begun.notes)
     if complete and not prefix.degraded:
-        prefix = RunPrefix.from_bytes(await parts.keep(build, prefix.to_bytes()))
-    await parts.written(begun, prefix, build.deadline)
+        mine = prefix.to_bytes()
+        if not parts.keep_with_answer(build, mine):
+            prefix = RunPrefix.from_bytes(await parts.keep(build, mine))
+    if not parts.journal(begun, build):
+        await parts.written(begun, prefix, build.deadline)
     # Nothing of it is shown here, so what the answer needs comes first.
     parts.begin_turn(build.request)
     return prefix
@@ -45,6 +48,7 @@ async def _fresh(parts: BuildParts, build: Build) -> tuple[RunPrefix, bool]:
             history_size=build.settings.history_size,
             excerpt_chars=build.settings.truncate_chars,
             seconds=build.seconds,
+            ahead=build.ahead,
         )
         parts.take_note(gathered.degraded, build.settings)
     with parts.measured(Stage.ASSEMBLE, build.timings_ms):

@@ -11,8 +11,17 @@ import structlog
 
 from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError
 from nexus.core.metrics import Event, Metrics, Part, Stage
-from nexus.core.ports import Conversation, DocumentStore, MemorySource, RequestLedger, RunOrigin, TurnSource
+from nexus.core.ports import (
+    Conversation,
+    DocumentStore,
+    MemorySource,
+    OfferedInput,
+    RequestLedger,
+    RunOrigin,
+    TurnSource,
+)
 from nexus.core.turns import Level, TurnStart
+from nexus.services.context.ahead import Ahead
 from nexus.services.context.futile import Futile
 from nexus.services.context.gathering import StateSource
 from nexus.services.context.limits import WindowSettings
@@ -24,6 +33,8 @@ from nexus.tools.registry import ToolRegistry
 
 _log = structlog.get_logger(__name__)
 
+# Of one owner, in the journal: a claim carries all of them.
+_MOST_JOURNALED: Final = 64
 # How long an answer that is otherwise ready waits for its input to be recorded, and for its turn.
 _RECORDING_S: Final = 0.25
 _OF_ANOTHER: Final = (
@@ -76,6 +87,7 @@ class Build:
         deadline: when they are over, by `anyio.current_time()`.
         timings_ms: what was measured, for the manifest.
         measure: counts tokens; None where nobody does, and then nothing has a limit.
+        ahead: of a request that was claimed at the ledger.
     """
 
     request: BuildRequest
@@ -84,6 +96,7 @@ class Build:
     deadline: float
     timings_ms: dict[str, float]
     measure: Measure | None = None
+    ahead: Ahead | None = None
 
     @property
     def limit(self) -> int:
@@ -97,11 +110,11 @@ class Begun:
 
     Attributes:
         notes: for the manifest.
-        recorded: set when its input is stored; None when it will not be.
+        recorded: its input; None when it will not be stored.
     """
 
     notes: list[str]
-    recorded: anyio.Event | None
+    recorded: OfferedInput | None
 
 
 class BuildParts:
@@ -131,7 +144,10 @@ class BuildParts:
     async def begin_run(self, build: Build) -> Begun:
         """Have every replica know where the run belongs, and its input recorded, in its first build."""
         notes = await self._say_origin(build)
-        return Begun(notes, self._record(build.request))
+        recorded = self._record(build.request)
+        if build.ahead:
+            build.ahead.offered = recorded
+        return Begun(notes, recorded)
 
     def begin_turn(self, request: BuildRequest) -> None:
         """Have the run remembered as a turn.
@@ -185,7 +201,7 @@ class BuildParts:
             *([] if first.session_id == mine.session_id else [_IN_ANOTHER]),
         ]
 
-    def _record(self, request: BuildRequest) -> anyio.Event | None:
+    def _record(self, request: BuildRequest) -> OfferedInput | None:
         recorded = self.conversation.offer_input(request.human, request.current_input, request.origin)
         if recorded is None:
             self._metrics.count(Event.ROW_LOST)
@@ -198,10 +214,25 @@ class BuildParts:
             with anyio.move_on_after(min(_RECORDING_S, deadline - anyio.current_time())):
                 await begun.recorded.wait()
 
-    async def kept(self, request: BuildRequest, compactions: int = 0) -> bytes | None:
+    def journal(self, begun: Begun, build: Build) -> bool:
+        """Have the answer take the run's input along. False where it has to wait for that to be stored."""
+        ahead = build.ahead
+        if not (begun.recorded and ahead and ahead.standing) or len(ahead.standing.rows) >= _MOST_JOURNALED:
+            return False
+        ahead.row = begun.recorded.for_journal()
+        return ahead.row is not None
+
+    async def write_journal(self, build: Build) -> bool:
+        """Have the store catch up with the journal, for who reads a session there. False if not in time."""
+        standing = build.ahead.standing if build.ahead else None
+        return not (standing and standing.rows) or await self.conversation.write_journal(standing.rows)
+
+    async def kept(self, build: Build, compactions: int = 0) -> bytes | None:
         """What an earlier build of the run has kept for this one; see `prefix_key`."""
+        if not compactions and build.ahead and build.ahead.standing:
+            return build.ahead.standing.kept
         try:
-            return await self._ledger.kept(prefix_key(request, compactions))
+            return await self._ledger.kept(prefix_key(build.request, compactions))
         except BusUnavailableError:
             return None
 
@@ -212,6 +243,13 @@ class BuildParts:
             return await self._ledger.keep_first(key, mine, build.settings.keep_prefix_ms)
         except BusUnavailableError:
             return mine
+
+    def keep_with_answer(self, build: Build, mine: bytes) -> bool:
+        """Have the answer take along what later builds of the run begin with. False where it cannot."""
+        if not (build.ahead and build.ahead.standing):
+            return False
+        build.ahead.kept, build.ahead.keep_ms = mine, build.settings.keep_prefix_ms
+        return True
 
     def take_note(self, degraded: list[str], settings: BuilderSettings) -> None:
         """Add the tools to what is missing, if they are, put it in order, and count it.

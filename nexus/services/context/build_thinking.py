@@ -19,7 +19,7 @@ from nexus.services.context.remembered import Remembered
 
 async def build_thinking(parts: BuildParts, build: Build) -> RunPrefix:
     """The two messages. What is remembered is not kept where something of it is missing."""
-    kept = await parts.kept(build.request)
+    kept = await parts.kept(build)
     if kept:
         view = ThinkingView.from_bytes(kept)
         parts.go_on(build, view.remembered.goal)

@@ -27,6 +27,7 @@ from nexus.core.ports import (
     TokenCounter,
     TurnSource,
 )
+from nexus.services.context.ahead import Ahead
 from nexus.services.context.answers import answer, error_answer
 from nexus.services.context.build_agent import build_agent
 from nexus.services.context.build_dialogue import build_dialogue, fresh_dialogue
@@ -35,8 +36,8 @@ from nexus.services.context.build_parts import Build, BuilderSettings, BuildPart
 from nexus.services.context.build_thinking import build_thinking
 from nexus.services.context.closing import close
 from nexus.services.context.gathering import StateSource
-from nexus.services.context.prefix import RunPrefix, in_format
-from nexus.services.context.request import BuildRequest, read_request
+from nexus.services.context.prefix import RunPrefix, in_format, prefix_key
+from nexus.services.context.request import BuildRequest, read_history_size, read_request
 from nexus.services.context.session_state import SessionState
 from nexus.services.context.tokens import Measure
 from nexus.services.context.validity import faults
@@ -85,8 +86,30 @@ class ContextBuilder:
         self._counter = counter
         self.settings = settings or BuilderSettings()
 
+    def look_ahead(self, message: Message) -> Ahead | None:
+        """What can be done for a request before it is claimed; None for one that cannot be read."""
+        try:
+            request = read_request(message, default_layout=self.settings.default_layout)
+        except RequestError:
+            return None
+        ahead = Ahead(request, prefix_key(request))
+        if request.layout == "dialogue" and not request.continuation:
+            ahead.history_size, _ = read_history_size(request.user_profile, self.settings.history_size)
+            ahead.past = self._parts.conversation.past(
+                request.owner_key,
+                messages=ahead.history_size,
+                excerpt_chars=self.settings.truncate_chars,
+                asked=request.human,
+            )
+        return ahead
+
     async def handle_build_request(
-        self, message: Message, *, budget_s: float = _DEFAULT_BUDGET_S, timings_ms: Mapping[str, float] | None = None
+        self,
+        message: Message,
+        *,
+        budget_s: float = _DEFAULT_BUDGET_S,
+        timings_ms: Mapping[str, float] | None = None,
+        ahead: Ahead | None = None,
     ) -> Message:
         """The answer to a build request (CONTRACT §1.4): a success, or the error that the request deserves.
 
@@ -94,10 +117,11 @@ class ContextBuilder:
             message: the envelope, whose content is the run.
             budget_s: seconds in which the answer is needed; what cannot be read in time is missing from it.
             timings_ms: what was measured before, for the manifest.
+            ahead: what `look_ahead` made of the message, claimed.
         """
         try:
-            request = read_request(message, default_layout=self.settings.default_layout)
-            content = await self._build(request, budget_s, dict(timings_ms or {}))
+            request = ahead.request if ahead else read_request(message, default_layout=self.settings.default_layout)
+            content = await self._build(request, budget_s, dict(timings_ms or {}), ahead)
         except RequestError as error:
             return error_answer(message.id, message.run_id, message.owner_key, error)
         return answer(message.id, message.run_id, message.owner_key, content)
@@ -140,11 +164,14 @@ class ContextBuilder:
         build = Build(request, self.settings, _DEFAULT_BUDGET_S, ends_at, {}, self._measure(request))
         return (await fresh_dialogue(self._parts, build)).messages
 
-    async def _build(self, request: BuildRequest, budget_s: float, timings_ms: dict[str, float]) -> dict[str, Any]:
+    async def _build(
+        self, request: BuildRequest, budget_s: float, timings_ms: dict[str, float], ahead: Ahead | None
+    ) -> dict[str, Any]:
         with self._parts.measured(Stage.BUILD, timings_ms):
             seconds = budget_s * _GATHERING
             measure = self._measure(request)
-            build = Build(request, self.settings, seconds, anyio.current_time() + seconds, timings_ms, measure)
+            ends_at = anyio.current_time() + seconds
+            build = Build(request, self.settings, seconds, ends_at, timings_ms, measure, ahead)
             check_input(offered(self._parts.tools, request), build)
             prefix = await _LAYOUTS[request.layout](self._parts, build)
             content = prefix.continued(request, measure)

@@ -9,9 +9,10 @@ import structlog
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Part
-from nexus.core.ports import Conversation, Cutoff, DocumentStore, Row, RunOrigin, TurnSource
+from nexus.core.ports import Conversation, Cutoff, DocumentStore, Past, Row, RunOrigin, TurnSource
 from nexus.core.turns import Goal
 from nexus.core.working_memory import Tail
+from nexus.services.context.ahead import Ahead
 from nexus.services.context.pinned import is_all_given
 from nexus.services.context.request import BuildRequest, read_history_size
 from nexus.services.context.session_state import SessionState
@@ -20,7 +21,7 @@ _log = structlog.get_logger(__name__)
 
 # The profile may take this part of the time: should it want more of the past, that has to be read after it.
 _PROFILE: Final = 0.5
-_INCOMPLETE: Final = "history: what was heard last is not written yet"
+INCOMPLETE: Final = "history: what was heard last is not written yet"
 
 
 class StateSource(Protocol):
@@ -84,6 +85,7 @@ async def gather(
     history_size: int,
     excerpt_chars: int,
     seconds: float,
+    ahead: Ahead | None = None,
 ) -> Gathered:
     """Read what the request needs, as far as it can be had within `seconds`.
 
@@ -94,6 +96,7 @@ async def gather(
         history_size: messages for an owner who has no wish of his own.
         excerpt_chars: contents longer than twice this may come without their middle.
         seconds: the time for everything.
+        ahead: of a request that was claimed at the ledger.
     """
     gathered = Gathered(request.user_profile)
 
@@ -104,30 +107,40 @@ async def gather(
         gathered.profile = profile
 
     async def read_history() -> None:
-        past = await conversation.get_past(
-            request.owner_key,
-            messages=gathered.history_size,
-            excerpt_chars=excerpt_chars,
-            asked=request.human,
-            continued=request.continuation,
-        )
+        past = await _read_past(request, conversation, gathered.history_size, excerpt_chars, ahead)
         gathered.rows, gathered.complete = past.rows, past.complete
         gathered.notes = ["history: reading stopped early"] if past.stopped_early else []
-        gathered.notes += [] if past.complete else [_INCOMPLETE]
+        gathered.notes += [] if past.complete else [INCOMPLETE]
 
     ends_at = anyio.current_time() + seconds
     first_size, _ = read_history_size(gathered.profile, history_size)
     gathered.history_size = first_size
-    async with anyio.create_task_group() as tasks:
-        if request.user_profile is None:
+    if request.user_profile is None:
+        async with anyio.create_task_group() as tasks:
             tasks.start_soon(within, ends_at - seconds * _PROFILE, "profile", read_profile, gathered.degraded)
-        tasks.start_soon(within, ends_at, "history", read_history, gathered.degraded)
+            tasks.start_soon(within, ends_at, "history", read_history, gathered.degraded)
+    else:
+        await within(ends_at, "history", read_history, gathered.degraded)
     gathered.history_size, size_notes = read_history_size(gathered.profile, history_size)
     if gathered.history_size > first_size and "history" not in gathered.degraded:
         # The profile, which was read meanwhile, wants more of the past than was asked for.
         await within(ends_at, "history", read_history, gathered.degraded)
     gathered.notes = [*request.notes, *size_notes, *gathered.notes]
     return gathered
+
+
+async def _read_past(
+    request: BuildRequest, conversation: Conversation, messages: int, excerpt_chars: int, ahead: Ahead | None
+) -> Past:
+    if request.continuation:
+        return await conversation.get_past(
+            request.owner_key, messages=messages, excerpt_chars=excerpt_chars, asked=request.human, continued=True
+        )
+    if ahead and ahead.past and ahead.history_size == messages:
+        past = ahead.past
+    else:
+        past = conversation.past(request.owner_key, messages=messages, excerpt_chars=excerpt_chars, asked=request.human)
+    return await past.get(ahead.standing if ahead else None)
 
 
 async def gather_session(
@@ -166,7 +179,7 @@ async def gather_session(
             continued=request.continuation,
         )
         gathered.rows, gathered.cut, gathered.complete = past.rows, past.stopped_early, past.complete
-        gathered.notes += [] if past.complete else [_INCOMPLETE]
+        gathered.notes += [] if past.complete else [INCOMPLETE]
 
     async def read_state() -> None:
         gathered.state = await states.get(request.owner_key, request.session_id)

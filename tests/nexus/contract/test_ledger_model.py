@@ -32,6 +32,7 @@ from hypothesis.stateful import (
 
 from nexus.adapters import redis_ledger_scripts
 from nexus.adapters.memory_bus import MemoryLedger
+from nexus.adapters.redis_multiplexed import Script
 from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Conflict
 from tests.nexus.contract.ledgers import Desk, OpenDesk, memory_desk, pubsub_desk, streams_desk
 from tests.nexus.support.waiting import PATIENCE_S
@@ -403,7 +404,7 @@ def test_it_finds_a_fault_in_memory(broken: type[MemoryLedger]) -> None:
 async def broken_desk(redis_url: str, script: str, source: str) -> AsyncIterator[Desk]:
     """A desk on Redis with another text of one script."""
     async with pubsub_desk(redis_url, f"t{uuid.uuid4().hex}:") as desk:
-        setattr(desk.ledger, script, desk.server.register_script(source))
+        setattr(desk.ledger, script, Script(source))
         yield desk
 
 
@@ -419,10 +420,10 @@ async def broken_desk(redis_url: str, script: str, source: str) -> AsyncIterator
 def test_it_finds_a_fault_on_redis(script: str, right: str, wrong: str, redis_url: str) -> None:
     """Nor on Redis: with one condition of a script turned, it says so."""
     sources = {
-        "_begin": redis_ledger_scripts.BEGIN,
-        "_renew": redis_ledger_scripts.RENEW,
-        "_release": redis_ledger_scripts.RELEASE,
-        "_finish": redis_ledger_scripts.FINISH_PUBSUB,
+        "_begin": redis_ledger_scripts.BEGIN.text,
+        "_renew": redis_ledger_scripts.RENEW.text,
+        "_release": redis_ledger_scripts.RELEASE.text,
+        "_finish": redis_ledger_scripts.FINISH_PUBSUB.text,
     }
     assert right in sources[script]
     with pytest.raises(AssertionError):

@@ -1,0 +1,38 @@
+"""Where scripts and single commands run: on connections that all callers share, or on those of a client's pool."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from redis.asyncio import Redis
+
+from nexus.adapters.redis_multiplexed import Argument, Script
+
+
+class Runner(Protocol):
+    """Runs scripts and commands. Errors are redis-py's."""
+
+    async def run(self, script: Script, keys: Sequence[Argument] = (), args: Sequence[Argument] = ()) -> Any:
+        """What the script returns."""
+        ...
+
+    async def execute(self, *command: Argument) -> Any:
+        """What Redis replies to a command; see `Pipelined`."""
+        ...
+
+
+class OnClient:
+    """A `Runner` on a client, one connection a call: for a cluster, and where nothing else is open."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+        self._registered: dict[str, Any] = {}
+
+    async def run(self, script: Script, keys: Sequence[Argument] = (), args: Sequence[Argument] = ()) -> Any:
+        """What the script returns."""
+        if script.sha not in self._registered:
+            self._registered[script.sha] = self._client.register_script(script.text)
+        return await self._registered[script.sha](keys=list(keys), args=list(args))
+
+    async def execute(self, *command: Argument) -> Any:
+        """What Redis replies to a command, as redis-py converts it."""
+        return await self._client.execute_command(*command)

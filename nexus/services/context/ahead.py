@@ -1,0 +1,68 @@
+"""What is done for a build while its request is being claimed, and what is left to do when it is answered.
+
+A claim tells along the way how things are with the owner, and the step that publishes an answer takes the run's input
+and what later builds of the run begin with (CONTRACT §1.5, §4.6). So a first build needs no round trip of its own.
+"""
+
+from dataclasses import dataclass, replace
+
+from nexus.core.ports import Ending, JournalRow, Look, Moved, OfferedInput, OwnersPast, Standing
+from nexus.services.context.request import BuildRequest
+
+
+@dataclass(slots=True)
+class Ahead:
+    """One request on its way through claim, build and answer.
+
+    Attributes:
+        request: as it was read.
+        kept_key: under which later builds of the run find what they begin with.
+        past: of the owner; None where the layout shows another.
+        history_size: for how many messages that is.
+        standing: how things were with the owner when the request was claimed; None until then, and where nobody can
+            tell.
+        offered: the run's input, if this build has offered it for recording.
+        row: what the answer takes along of it.
+        kept, keep_ms: what the answer takes along for later builds.
+    """
+
+    request: BuildRequest
+    kept_key: str
+    past: OwnersPast | None = None
+    history_size: int = 0
+    standing: Standing | None = None
+    offered: OfferedInput | None = None
+    row: JournalRow | None = None
+    kept: bytes = b""
+    keep_ms: int = 0
+
+    @property
+    def look(self) -> Look:
+        """What is asked along with the claim."""
+        return Look(self.request.owner_key, self.kept_key, self.past.version if self.past else "")
+
+    @property
+    def ending(self) -> Ending:
+        """What is to happen in the step that publishes the answer."""
+        return Ending(self.row, self.kept_key, self.kept, self.keep_ms)
+
+    def claimed(self, standing: Standing | None) -> None:
+        """The request is this replica's."""
+        self.standing = standing
+        if self.past:
+            self.past.claimed()
+
+    def begun_by_another(self, kept: bytes) -> None:
+        """Another build of the run was answered first, and this is what later ones begin with."""
+        self.standing = replace(self.standing or Standing(""), kept=kept)
+        self.kept = b""
+
+    def answered(self, moved: Moved | None) -> None:
+        """The answer was published, with the move of the owner's version; None if it was not."""
+        if self.offered is None:
+            return
+        if self.row and moved and moved.after:
+            self.offered.journaled(self.row, moved)
+        else:
+            self.offered.not_journaled()
+        self.offered = None
