@@ -49,6 +49,16 @@ class Entry(NamedTuple):
         return read_tool_calls(self.stored_calls) if self.stored_calls else ()
 
 
+class KeptRow(dict[str, Any]):
+    """A copy of a row that nobody may change, with what it says: it is read once, however often it is shown."""
+
+    __slots__ = ("entry",)
+
+    def __init__(self, row: Mapping[str, Any]) -> None:
+        super().__init__(row)
+        self.entry: Final = read_row(row)
+
+
 def read_rows(rows: Sequence[Any], *, current_run_id: str = "") -> tuple[list[Entry], int]:
     """What each row says, and how many of them had to be repaired or left out.
 
@@ -56,10 +66,10 @@ def read_rows(rows: Sequence[Any], *, current_run_id: str = "") -> tuple[list[En
     shown, and not counted.
 
     Args:
-        rows: as stored, or as `read_row` has read them before.
+        rows: as stored; of a `KeptRow` what was read before is taken.
         current_run_id: the run that asks.
     """
-    entries = [row if type(row) is Entry else read_row(row) for row in rows]
+    entries = [row.entry if type(row) is KeptRow else read_row(row) for row in rows]
     if current_run_id and any(entry.run_id == current_run_id for entry in entries):
         entries = [_not_shown(entry.row) if entry.run_id == current_run_id else entry for entry in entries]
     return entries, sum(entry.repaired for entry in entries)

@@ -15,7 +15,7 @@ from nexus.services.context.blocks import Block
 from nexus.services.context.clock import at_offset, parse_moment, parse_offset
 from nexus.services.context.entries import Entry, read_rows
 from nexus.services.context.escape import CountingEscape, canonical, escape
-from nexus.services.context.memory import Utterance, merge
+from nexus.services.context.memory import Utterance, merge, newest
 from nexus.services.context.shorten import cut
 
 _NO_TEXT: Final = "[工具调用结果]"
@@ -79,15 +79,15 @@ class MemoryFormatter:
         """The block over stored rows in any order (CONTRACT §4.3). Never raises for a malformed row.
 
         Args:
-            history: rows as `PersistenceService.get_history` returns them, or what `entries.read_row` made of them.
+            history: rows as `PersistenceService.get_history` returns them.
             limit: messages shown at most, counted after merging; the newest are kept; none for 0 or less.
             current_run_id: the run whose rows are left out.
             truncate_chars: the length to which a longer message is cut.
             timezone_offset: minutes west of UTC of the clock on which times are shown; read as for `[THIS_MOMENT]`.
         """
         entries, repaired = read_rows(history, current_run_id=current_run_id)
-        utterances = merge(entries)
-        shown = utterances[: max(limit, 0)][::-1]
+        utterances, merged = newest(entries, limit)
+        shown = utterances[::-1]
         offset = parse_offset(timezone_offset) or 0
         counted = CountingEscape()
         lines = [f"[SHARED_MEMORY count={len(shown)}]", "Recent conversation memory:", ""]
@@ -102,10 +102,10 @@ class MemoryFormatter:
             text="\n".join(lines if shown else [*lines, _NO_CONVERSATIONS]),
             sources=tuple([entry.id for utterance in shown for entry in utterance.entries if entry.id]),
             truncated=truncated,
-            dropped=len(utterances) - len(shown),
+            dropped=merged - len(shown),
             escaped=counted.marked,
         )
-        return MemoryBlock(block, merged=len(utterances), shown=len(shown), repaired=repaired)
+        return MemoryBlock(block, merged=merged, shown=len(shown), repaired=repaired)
 
     @staticmethod
     def _merge_messages_by_run_id(messages: Sequence[Any]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ Rules of this module:
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from nexus.core.working_memory import OBJECT_ID
@@ -22,7 +22,10 @@ __all__ = ["Entry", "Utterance", "as_text", "merge", "places_in_run", "read_rows
 _NO_ID: Final = "0" * 24
 _OBJECT_IDS: Final = re.compile(f"{OBJECT_ID.pattern}(?:,{OBJECT_ID.pattern})*+")
 _OBJECT_ID_STEP: Final = len(_NO_ID) + 1
-_ORDER: Final = attrgetter("order")
+
+
+# The sort key of an utterance, and what it was made of.
+_Side = tuple[datetime, int, bool, int, tuple[Entry, ...]]
 
 
 class Utterance(NamedTuple):
@@ -41,55 +44,75 @@ class Utterance(NamedTuple):
     entries: tuple[Entry, ...]
     moment: datetime | None
     merged: bool
-    order: tuple[datetime, int, int, int]
+    order: tuple[datetime, int, bool, int]
 
 
 def merge(entries: Sequence[Entry]) -> list[Utterance]:
     """The entries that are shown as utterances, newest first."""
-    utterances: list[Utterance] = []
+    return [_utterance(side) for side in _sides(entries)]
+
+
+def newest(entries: Sequence[Entry], count: int) -> tuple[list[Utterance], int]:
+    """The first `count` of what `merge` gives, and how many that are in all."""
+    sides = _sides(entries)
+    return [_utterance(side) for side in sides[: max(count, 0)]], len(sides)
+
+
+def _utterance(side: _Side) -> Utterance:
+    at, rank, is_answer, place, entries = side
+    first = entries[0]
+    merged = is_answer and first.run_id != ""
+    uid = f"merged_ai_{first.run_id}" if merged else first.id
+    moment = first.moment if len(entries) == 1 else max([e.moment for e in entries if e.moment], default=None)
+    return Utterance(uid, first.run_id, first.role, entries, moment, merged, (at, rank, is_answer, place))
+
+
+def _sides(entries: Sequence[Entry]) -> list[_Side]:
+    """What each side said in each run, newest first."""
+    sides: list[_Side] = []
     runs: dict[str, list[tuple[int, Entry]]] = {}
+    untimed: set[str] = set()
     for placed in zip(stored_order([entry.row for entry in entries]), entries, strict=True):
         rank, entry = placed
-        if entry.run_id:
-            runs.setdefault(entry.run_id, []).append(placed)
-        elif entry.role:
-            order = (entry.moment or LONG_AGO, rank, int(entry.role == "ai"), rank)
-            utterances.append(Utterance(entry.id, "", entry.role, (entry,), entry.moment, False, order))
-    for members in runs.values():
-        _add_run(members, utterances)
-    utterances.sort(key=_ORDER, reverse=True)
-    return utterances
+        run_id = entry.run_id
+        if not run_id:
+            if entry.role:
+                sides.append((entry.moment or LONG_AGO, rank, entry.role == "ai", rank, (entry,)))
+            continue
+        if entry.moment is None:
+            untimed.add(run_id)
+        if run_id in runs:
+            runs[run_id].append(placed)
+        else:
+            runs[run_id] = [placed]
+    for run_id, members in runs.items():
+        _add_run(members, sides, untimed=run_id in untimed)
+    # No two have the same rank, so that nothing but moments and numbers is compared.
+    sides.sort(reverse=True)
+    return sides
 
 
-def _add_run(members: list[tuple[int, Entry]], utterances: list[Utterance]) -> None:
+def _add_run(members: list[tuple[int, Entry]], sides: list[_Side], *, untimed: bool) -> None:
     """Add what the two sides said in a run: of rows that come newest first, the newest first."""
-    times = [entry.moment for _, entry in members]
-    moments = None if all(times) else _assumed_moments([(rank, entry.moment) for rank, entry in members])
-    first = min([rank for rank, _ in members])
-    humans: list[Utterance] = []
+    first = min(members)[0]
+    moments = _assumed_moments([(rank, entry.moment) for rank, entry in members]) if untimed else None
+    humans: list[_Side] = []
     spoken: list[tuple[datetime, int, Entry]] = []
     for rank, entry in members:
         at = moments[rank] if moments else entry.moment or LONG_AGO
         if entry.role == "ai":
             spoken.append((at, rank, entry))
         else:
-            order = (at, first, 0, rank)
-            humans.append(Utterance(entry.id, entry.run_id, "human", (entry,), entry.moment, False, order))
+            humans.append((at, first, False, rank, (entry,)))
     if spoken:
-        utterances.append(_answer(spoken, first, humans))
-    utterances += humans
-
-
-def _answer(spoken: list[tuple[datetime, int, Entry]], first: int, humans: list[Utterance]) -> Utterance:
-    """The AI's side of a run."""
-    spoken.sort()
-    at, rank, last = spoken[-1]
-    moment = last.moment if len(spoken) == 1 else max([e.moment for *_, e in spoken if e.moment], default=None)
-    # Clocks differ: an answer that claims to be older than its question still comes after it.
-    asked = humans[0].order[0] if len(humans) == 1 else min([human.order[0] for human in humans], default=LONG_AGO)
-    entries = tuple([entry for _, _, entry in spoken])
-    order = (max(at, asked), first, 1, rank)
-    return Utterance(f"merged_ai_{last.run_id}", last.run_id, "ai", entries, moment, True, order)
+        spoken.sort()
+        at, rank, last = spoken[-1]
+        # Clocks differ: an answer that claims to be older than its question still comes after it.
+        if humans and (asked := min(humans)[0]) > at:
+            at = asked
+        said = (last,) if len(spoken) == 1 else tuple([entry for _, _, entry in spoken])
+        sides.append((at, first, True, rank, said))
+    sides += humans
 
 
 def _assumed_moments(members: Sequence[tuple[int, datetime | None]]) -> dict[int, datetime]:

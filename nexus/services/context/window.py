@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from nexus.services.context.agents import MAIN, Agent
-from nexus.services.context.entries import Entry
 from nexus.services.context.transcript import Said, said_in_rows, window_start
 
 
@@ -63,5 +62,4 @@ def _begun_from(said: Sequence[Said], start: int) -> frozenset[str]:
 
 
 def _is_of_run(row: Any, run_id: str) -> bool:
-    stored = row.row if type(row) is Entry else row
-    return (type(stored) is dict or isinstance(stored, Mapping)) and stored.get("run_id") == run_id
+    return isinstance(row, dict | Mapping) and row.get("run_id") == run_id

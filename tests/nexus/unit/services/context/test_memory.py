@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nexus.services.context.entries import KeptRow, read_rows
 from nexus.services.context.formatters import MemoryFormatter
-from nexus.services.context.memory import Utterance, merge, read_rows, text_of_parts
+from nexus.services.context.memory import Utterance, merge, newest, text_of_parts
 
 merge_by_run_id = MemoryFormatter._merge_messages_by_run_id
 
@@ -357,3 +358,23 @@ def test_an_answer_never_stands_before_its_question() -> None:
     assert [(utterance.run_id, utterance.role) for utterance in shown] == [
         (f"r{number}", role) for number in range(3) for role in ("human", "ai")
     ]
+
+
+def test_kept_rows_are_shown_as_all_are() -> None:
+    """What was read before is taken for what the row says, for the run that asks as well."""
+    rows = [row("HUMAN", "q", 30), row("AI", None, 31), row("HUMAN", "now", 32, "r2"), row("TOOL", "x", 33), "no row"]
+    kept = [KeptRow(stored) if isinstance(stored, dict) else stored for stored in rows]
+
+    assert kept == rows
+    for run_id in ("", "r2"):
+        assert read_rows(kept, current_run_id=run_id) == read_rows(rows, current_run_id=run_id)
+        assert MemoryFormatter.render(kept, current_run_id=run_id) == MemoryFormatter.render(
+            rows, current_run_id=run_id
+        )
+
+
+def test_the_newest_alone() -> None:
+    """They are the first of all, and it is told how many there are."""
+    entries, _ = read_rows([row("HUMAN", "q", 30), row("AI", "a", 31), row("HUMAN", "r", 29, "r0")])
+    assert newest(entries, 2) == (merge(entries)[:2], 3)
+    assert newest(entries, -1) == ([], 3)
