@@ -15,8 +15,7 @@ from nexus.bench.rounds import filled, opened, warmed
 from nexus.bench.servers import Servers
 from nexus.bench.telling import Telling
 
-# So that recording and what belongs to turns is done.
-_SETTLING_S: Final = 2.0
+_SETTLING_S: Final = 0.5
 _KB: Final = 1_024
 _Counters = dict[str, float]
 
@@ -37,6 +36,8 @@ async def costs(
                     requests = desk.requests(cell, number * cell.requests, cell.requests, 0)
                     before = await _counters(servers, desk.cpu_seconds)
                     sample = await desk.asker.ask(requests, cell.at_once)
+                    # Recording and what belongs to turns is counted too; the servers finish a little later.
+                    await desk.at_rest()
                     await anyio.sleep(_SETTLING_S)
                     after = await _counters(servers, desk.cpu_seconds)
                     found[cell].append({name: (after[name] - before[name]) / len(requests) for name in after})

@@ -9,6 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
+import anyio
+
 from nexus.bench.load import Asker, Sample, asking
 from nexus.bench.responders import Responder, Started, responding
 from nexus.bench.results import Cell, Played
@@ -18,6 +20,10 @@ from nexus.bench.telling import Telling
 
 SLICES: Final = 4
 _WARMING: Final = 40
+# A process is at rest that takes less of a processor than a tenth; it is waited for so long.
+_LOOK_EVERY_S: Final = 0.05
+_IDLE_CPU_S: Final = 0.005
+_AT_REST_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +47,18 @@ class Desk:
         unrecorded = 0
         if self.responder.kind == "nexus":
             unrecorded = await self.place.forget(requests)
+            await self.at_rest()
         # With what was done in the background: recording belongs to an answer.
         cpu_ms = (self.cpu_seconds - before) / max(1, len(requests)) * 1e3
         return Played(sample, cpu_ms, unrecorded)
+
+    async def at_rest(self) -> None:
+        """Wait until nothing is done in the background any more, so that whoever comes next is alone."""
+        with anyio.move_on_after(_AT_REST_S):
+            before = -_IDLE_CPU_S
+            while (now := self.cpu_seconds) - before >= _IDLE_CPU_S:
+                before = now
+                await anyio.sleep(_LOOK_EVERY_S)
 
     @property
     def cpu_seconds(self) -> float:
