@@ -134,6 +134,7 @@ class Answerer:
         ahead = self._builder.look_ahead(ask.asked) if isinstance(ask.asked, Message) and not refused else None
         if ahead and self._reading.is_worth_it(ask.delivery) and ahead.past and ahead.past.is_worth_reading_ahead:
             async with anyio.create_task_group() as tasks:
+                ahead.past.begin_reading()
                 tasks.start_soon(ahead.past.read_ahead)
                 claim = await self._claim(ask, asked_at, ahead)
                 if not isinstance(claim, Acquired):

@@ -76,10 +76,15 @@ class OwnersPast:
         """Whether a read that begins now is likely to be of use."""
         return self._known is None and not self._heard.any_of(self._owner_key, besides=self._asked.run_id)
 
-    async def read_ahead(self) -> None:
-        """Read what the store has, while the request is being claimed. What fails, fails in `get`."""
+    def begin_reading(self) -> None:
+        """`read_ahead` is called now."""
         self._reading = anyio.Event()
         self._began_at = anyio.current_time()
+
+    async def read_ahead(self) -> None:
+        """Read what the store has, while the request is being claimed. What fails, fails in `get`."""
+        if self._reading is None:
+            return
         try:
             self._ahead = await self._read()
         except StoreUnavailableError as error:

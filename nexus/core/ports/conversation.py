@@ -66,6 +66,10 @@ class OwnersPast(Protocol):
         """Whether a read that begins now is likely to be of use."""
         ...
 
+    def begin_reading(self) -> None:
+        """`read_ahead` is called now."""
+        ...
+
     async def read_ahead(self) -> None:
         """Read what the store has, while the request is being claimed. What fails, fails in `get`."""
         ...
