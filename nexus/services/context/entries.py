@@ -15,6 +15,7 @@ from nexus.services.context.agents import is_internal
 from nexus.services.context.annotations import ToolCall, as_json, read_tool_calls
 from nexus.services.context.clock import parse_moment
 
+_STORED_TODAY: Final = {"HUMAN": "human", "AI": "ai"}
 _SHOWN: Final = frozenset({"human", "ai"})
 _PASSED_OVER: Final = frozenset({"tool", "system", "command"})
 _NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -80,7 +81,7 @@ def read_row(row: Any) -> Entry:
     if not (type(row) is dict or isinstance(row, Mapping)):
         return _not_shown(row, faulty=True)
     stored, metadata = row.get("role"), row.get("metadata", _NO_METADATA)
-    role = stored.lower() if isinstance(stored, str) else ""
+    role = _STORED_TODAY.get(stored) or stored.lower() if isinstance(stored, str) else ""
     internal = bool(metadata) and is_internal(metadata)
     if internal or role not in _SHOWN:
         # Nothing is wrong with a row that is none of what people and Nexus said to each other.

@@ -85,9 +85,8 @@ class MemoryFormatter:
             truncate_chars: the length to which a longer message is cut.
             timezone_offset: minutes west of UTC of the clock on which times are shown; read as for `[THIS_MOMENT]`.
         """
-        entries, repaired = read_rows(history, current_run_id=current_run_id)
-        utterances, merged = newest(entries, limit)
-        shown = utterances[::-1]
+        past = newest(history, limit, current_run_id=current_run_id)
+        shown = past.utterances[::-1]
         offset = parse_offset(timezone_offset) or 0
         counted = CountingEscape()
         lines = [f"[SHARED_MEMORY count={len(shown)}]", "Recent conversation memory:", ""]
@@ -102,10 +101,10 @@ class MemoryFormatter:
             text="\n".join(lines if shown else [*lines, _NO_CONVERSATIONS]),
             sources=tuple([entry.id for utterance in shown for entry in utterance.entries if entry.id]),
             truncated=truncated,
-            dropped=merged - len(shown),
+            dropped=past.merged - len(shown),
             escaped=counted.marked,
         )
-        return MemoryBlock(block, merged=merged, shown=len(shown), repaired=repaired)
+        return MemoryBlock(block, merged=past.merged, shown=len(shown), repaired=past.repaired)
 
     @staticmethod
     def _merge_messages_by_run_id(messages: Sequence[Any]) -> list[dict[str, Any]]:

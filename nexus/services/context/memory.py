@@ -8,7 +8,7 @@ Rules of this module:
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple, Protocol
@@ -52,10 +52,38 @@ def merge(entries: Sequence[Entry]) -> list[Utterance]:
     return [_utterance(side) for side in _sides(entries)]
 
 
-def newest(entries: Sequence[Entry], count: int) -> tuple[list[Utterance], int]:
-    """The first `count` of what `merge` gives, and how many that are in all."""
-    sides = _sides(entries)
-    return [_utterance(side) for side in sides[: max(count, 0)]], len(sides)
+class Newest(NamedTuple):
+    """The newest of what was said.
+
+    Attributes:
+        utterances: newest first.
+        merged: how many there are in all.
+        repaired: rows that had to be repaired or left out.
+    """
+
+    utterances: list[Utterance]
+    merged: int
+    repaired: int
+
+
+class ReadRows(list[Any]):
+    """Rows that nobody may change, nor the list of them: they are read and merged once, however often that is asked."""
+
+    def __init__(self, rows: Iterable[Any]) -> None:
+        super().__init__(rows)
+        self.entries, self.repaired = read_rows(self)
+        self.runs = {entry.run_id for entry in self.entries if entry.run_id}
+        self.sides = _sides(self.entries)
+
+
+def newest(rows: Sequence[Any], count: int, *, current_run_id: str = "") -> Newest:
+    """The newest `count` utterances of these rows, those of the current run left out; none for 0 or less."""
+    if isinstance(rows, ReadRows) and current_run_id not in rows.runs:
+        sides, repaired = rows.sides, rows.repaired
+    else:
+        entries, repaired = read_rows(rows, current_run_id=current_run_id)
+        sides = _sides(entries)
+    return Newest([_utterance(side) for side in sides[: max(count, 0)]], len(sides), repaired)
 
 
 def _utterance(side: _Side) -> Utterance:

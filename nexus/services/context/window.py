@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from nexus.services.context.agents import MAIN, Agent
 from nexus.services.context.transcript import Said, said_in_rows, window_start
+
+# Nearly all are dictionaries, and that is found out sooner than that something is a mapping.
+_STORED: Final = (dict, Mapping)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,9 @@ def count_others(rows: Sequence[Any], run_id: str) -> int:
 
     Whether the run's own input is among the rows already depends on who was faster, and shall not show.
     """
-    return len(rows) - (sum([_is_of_run(row, run_id) for row in rows]) if run_id else 0)
+    if not run_id:
+        return len(rows)
+    return len([row for row in rows if not (isinstance(row, _STORED) and row.get("run_id") == run_id)])
 
 
 def _begun_from(said: Sequence[Said], start: int) -> frozenset[str]:
@@ -59,7 +64,3 @@ def _begun_from(said: Sequence[Said], start: int) -> frozenset[str]:
             # What is empty is not shown.
             begun.setdefault(item.run_id, index if item.text else -1)
     return frozenset(run_id for run_id, index in begun.items() if index >= start)
-
-
-def _is_of_run(row: Any, run_id: str) -> bool:
-    return isinstance(row, dict | Mapping) and row.get("run_id") == run_id

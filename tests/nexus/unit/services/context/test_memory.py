@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nexus.services.context.entries import KeptRow, read_rows
 from nexus.services.context.formatters import MemoryFormatter
-from nexus.services.context.memory import Utterance, merge, newest, text_of_parts
+from nexus.services.context.memory import ReadRows, Utterance, merge, newest, text_of_parts
 
 merge_by_run_id = MemoryFormatter._merge_messages_by_run_id
 
@@ -360,21 +360,21 @@ def test_an_answer_never_stands_before_its_question() -> None:
     ]
 
 
-def test_kept_rows_are_shown_as_all_are() -> None:
-    """What was read before is taken for what the row says, for the run that asks as well."""
+def test_rows_that_are_read_once_are_shown_as_all_are() -> None:
+    """Row by row or all together; for the run that asks as well, whether or not it is among them."""
     rows = [row("HUMAN", "q", 30), row("AI", None, 31), row("HUMAN", "now", 32, "r2"), row("TOOL", "x", 33), "no row"]
     kept = [KeptRow(stored) if isinstance(stored, dict) else stored for stored in rows]
 
     assert kept == rows
-    for run_id in ("", "r2"):
-        assert read_rows(kept, current_run_id=run_id) == read_rows(rows, current_run_id=run_id)
-        assert MemoryFormatter.render(kept, current_run_id=run_id) == MemoryFormatter.render(
-            rows, current_run_id=run_id
-        )
+    for run_id in ("", "r2", "r3"):
+        shown = MemoryFormatter.render(rows, current_run_id=run_id)
+        assert MemoryFormatter.render(kept, current_run_id=run_id) == shown
+        assert MemoryFormatter.render(ReadRows(rows), current_run_id=run_id) == shown
+        assert MemoryFormatter.render(ReadRows(kept), current_run_id=run_id) == shown
 
 
 def test_the_newest_alone() -> None:
     """They are the first of all, and it is told how many there are."""
-    entries, _ = read_rows([row("HUMAN", "q", 30), row("AI", "a", 31), row("HUMAN", "r", 29, "r0")])
-    assert newest(entries, 2) == (merge(entries)[:2], 3)
-    assert newest(entries, -1) == ([], 3)
+    rows = [row("HUMAN", "q", 30), row("AI", "a", 31), row("HUMAN", "r", 29, "r0"), None]
+    assert newest(rows, 2) == (merged(*rows)[:2], 3, 1)
+    assert newest(rows, -1) == ([], 3, 1)
