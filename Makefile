@@ -37,7 +37,9 @@ imports: $(READY) ## which module may import which
 coverage: $(READY) ## the tests, with the share of lines and branches they reach, subprocesses included
 	@$(BIN)/python -m pytest -n auto --dist worksteal $(SELECT) --cov --cov-report=term --cov-fail-under=$(FAIL_UNDER)
 
-bench: $(READY) ## what the pure part costs, as ratios, and what remembered turns cost in tokens
+# `nexus bench` needs real servers: NEXUS_TEST_REDIS_URL and NEXUS_TEST_MONGO_URI.
+bench: $(READY) ## what contexts cost: times on real servers where there are some, the pure part, tokens
+	@if [ -n "$$NEXUS_TEST_REDIS_URL" ] && [ -n "$$NEXUS_TEST_MONGO_URI" ]; then $(BIN)/nexus bench $(SELECT); fi
 	@$(BIN)/python benchmarks/assembly.py
 	@$(BIN)/python -m benchmarks.tokens
 	@$(BIN)/python -m benchmarks.agent
