@@ -4,6 +4,7 @@ What may be logged is a list, so that no user text and no secret gets in by over
 shown as `[withheld]`. Of an exception its type and places are shown, not its text, which may quote what was processed.
 """
 
+import json
 import logging
 import sys
 import traceback
@@ -55,14 +56,26 @@ _ALLOWED: Final = frozenset(
 
 Event = MutableMapping[str, Any]
 
+# What JSON has no form for is shown as Python does, rather than stop the line.
+_in_json: Final = json.JSONEncoder(ensure_ascii=False, default=repr).encode
 
-def configure_logging(level: str = "info", form: Literal["auto", "json", "console"] = "auto") -> None:
-    """Send structlog's events to stderr, in JSON lines or, for `console` and in a terminal, in readable ones."""
+
+def configure_logging(
+    level: str = "info", form: Literal["auto", "json", "console"] = "auto", *, for_good: bool = False
+) -> None:
+    """Send structlog's events to stderr, in JSON lines or, for `console` and in a terminal, in readable ones.
+
+    Each line is written before the call returns, so that none is lost with the process.
+
+    Args:
+        level: the lowest that is shown.
+        form: how a line looks.
+        for_good: nothing of this is changed any more; what is below the level costs next to nothing then.
+    """
     console = form == "console" or (form == "auto" and sys.stderr.isatty())
-    renderer = structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer(ensure_ascii=False)
+    renderer = structlog.dev.ConsoleRenderer() if console else _line
     structlog.configure(
         processors=[
-            structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             describe_exception,
@@ -70,14 +83,18 @@ def configure_logging(level: str = "info", form: Literal["auto", "json", "consol
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=False,
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=for_good,
     )
 
 
 def withhold(_logger: Any, _method: str, event: Event) -> Event:
     """Hide the value of every field that is not on the list."""
     return {key: value if key in _ALLOWED else "[withheld]" for key, value in event.items()}
+
+
+def _line(_logger: Any, _method: str, event: Event) -> str:
+    return _in_json(event)
 
 
 def describe_exception(_logger: Any, _method: str, event: Event) -> Event:

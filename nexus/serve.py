@@ -37,7 +37,7 @@ def command(
 ) -> None:
     """Answer context requests until SIGTERM or SIGINT; then finish what was begun and exit 0."""
     settings = load_settings(config)
-    configure_logging(settings.system.log_level, settings.system.log_format)
+    configure_logging(settings.system.log_level, settings.system.log_format, for_good=True)
     heap.share_heap()
     loop = event_loop(settings.system.event_loop)
     anyio.run(_serve, settings, embedded, loop, backend_options={"use_uvloop": loop == "uvloop"})
