@@ -11,11 +11,12 @@ ends in one.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from pydantic_core import from_json, to_json
 
-from nexus.services.context.escape import TOOL_USE, canonical, with_marks
+from nexus.services.context.escape import TOOL_USE, canonical, escape_counted, with_marks
 from nexus.services.context.lookalikes import fold
 
 _VALUE_CHARS: Final = 100
@@ -108,17 +109,32 @@ def _annotate_call(call: ToolCall, escape: Callable[[str], str]) -> str:
 
 
 def _name(text: str, escape: Callable[[str], str]) -> str:
-    return _not_ending_in_backslash(_CLOSES_NAME.sub(r"\\\g<0>", escape(_one_line(text, _NAME_CHARS))))
+    line = _one_line(text, _NAME_CHARS)
+    return _closed(line if _is_plain(line) else escape(line))
 
 
 def _key(text: str, escape: Callable[[str], str]) -> str:
     # With the colon that follows it, which could complete a tag.
-    return _name(text, lambda line: escape(f"{line}:").removesuffix(":"))
+    line = _one_line(text, _NAME_CHARS)
+    return _closed(line if _is_plain(f"{line}:") else escape(f"{line}:").removesuffix(":"))
+
+
+@lru_cache(maxsize=1_024)
+def _is_plain(line: str) -> bool:
+    """Whether `escape` leaves it as it is. Names of tools and of their parameters come again and again."""
+    return escape_counted(line) == (line, 0)
+
+
+def _closed(line: str) -> str:
+    return _not_ending_in_backslash(_CLOSES_NAME.sub(r"\\\g<0>", line))
 
 
 def _value(line: str, escape: Callable[[str], str]) -> str:
     text = _CLOSES_VALUE.sub(r"\\\g<0>", escape(line))
-    return _not_ending_in_backslash(with_marks(text, [match.start() for match in _NEXT_CALL.finditer(fold(text))]))
+    # No other ASCII character passes for a semicolon.
+    if ";" in text or not text.isascii():
+        text = with_marks(text, [match.start() for match in _NEXT_CALL.finditer(fold(text))])
+    return _not_ending_in_backslash(text)
 
 
 def _not_ending_in_backslash(text: str) -> str:

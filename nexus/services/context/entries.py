@@ -11,7 +11,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
-from nexus.services.context.agents import is_internal
+from nexus.services.context.agents import INTERNAL, is_internal
 from nexus.services.context.annotations import ToolCall, as_json, read_tool_calls
 from nexus.services.context.clock import parse_moment
 
@@ -82,7 +82,7 @@ def read_row(row: Any) -> Entry:
         return _not_shown(row, faulty=True)
     stored, metadata = row.get("role"), row.get("metadata", _NO_METADATA)
     role = _STORED_TODAY.get(stored) or stored.lower() if isinstance(stored, str) else ""
-    internal = bool(metadata) and is_internal(metadata)
+    internal = metadata.get(INTERNAL) if type(metadata) is dict else is_internal(metadata)
     if internal or role not in _SHOWN:
         # Nothing is wrong with a row that is none of what people and Nexus said to each other.
         return _not_shown(row, faulty=not internal and role not in _PASSED_OVER)

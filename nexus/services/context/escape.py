@@ -174,7 +174,7 @@ def escape_counted(text: str) -> tuple[str, int]:
         return text, 0
     text = canonical(text)
     places = _places(text)
-    return with_marks(text, places), len(places)
+    return (with_marks(text, places), len(places)) if places else (text, 0)
 
 
 def with_marks(text: str, places: Sequence[int]) -> str:
@@ -192,9 +192,9 @@ def unescape(text: str) -> str:
 
 def _is_plain(text: str) -> bool:
     if text.isascii():
-        # Character by character, because each of these is one scan in C.
-        suspect = "[" in text or "<" in text or ":" in text or _has_ascii_line_end(text)
-        return not (suspect or _has_ascii_title(text))
+        # Each of these is one scan in C.
+        found = "[" in text or "<" in text or ":" in text or _has_ascii_line_end(text) or _has_ascii_title(text)
+        return not found
     return not (_SUSPECT.search(text) or _has_heading(text) or _may_have_banner(text))
 
 
@@ -204,9 +204,7 @@ def _has_ascii_line_end(text: str) -> bool:
 
 
 def _has_ascii_title(text: str) -> bool:
-    if "#" not in text and "=" not in text:
-        return False
-    return bool(_FIRST_ASCII_HEAD.match(text) or _LATER_ASCII_HEAD.search(text))
+    return ("#" in text or "=" in text) and bool(_FIRST_ASCII_HEAD.match(text) or _LATER_ASCII_HEAD.search(text))
 
 
 def _has_heading(text: str) -> bool:
@@ -222,12 +220,14 @@ def _may_have_banner(text: str) -> bool:
 def _places(text: str) -> list[int]:
     """Where marks belong, in order: before the bracket of a tag, after the backslashes at the start of a line head."""
     folded = fold(text)
-    places = {match.start() for match in _SQUARE_TAG.finditer(folded)}
-    places.update(match.start() for match in _ANGLE_TAG.finditer(folded))
-    places.update(match.start() for match in _TURN_TAG.finditer(folded) if _is_turn(text, match))
-    if any(sign in folded for sign in ":#="):
-        first = _FIRST_HEAD.match(folded)
-        if first:
+    places: set[int] = set()
+    if "[" in folded:
+        places = {match.start() for match in _SQUARE_TAG.finditer(folded)}
+        places.update([match.start() for match in _TURN_TAG.finditer(folded) if _is_turn(text, match)])
+    if "<" in folded:
+        places.update([match.start() for match in _ANGLE_TAG.finditer(folded)])
+    if ":" in folded or "#" in folded or "=" in folded:
+        if first := _FIRST_HEAD.match(folded):
             places.add(first.end("run"))
         places.update(match.end("run") for match in _LATER_HEAD.finditer(folded))
     return sorted(places)
