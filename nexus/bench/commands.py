@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -55,6 +56,8 @@ def bench(  # noqa: PLR0917  # typer makes options of them
         raise NexusError("--driver: motor and pymongo are allowed")
     redis_url = redis_url or os.environ.get("NEXUS_TEST_REDIS_URL", "") or settings.bus.url.get_secret_value()
     mongo_uri = mongo_uri or os.environ.get("NEXUS_TEST_MONGO_URI", "") or settings.database.uri.get_secret_value()
+    # Whoever ends it finds its databases dropped and its processes gone, as after Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     findings, told = Findings(), Console(stderr=True)
     builds = _MANY if full or groups else _FEW
     extent = Extent(rounds, scale, builds)

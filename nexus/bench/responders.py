@@ -167,7 +167,9 @@ async def _ready(process: "subprocess.Popen[bytes]", log: Path) -> bool:
 
 
 def _last_words(log: Path) -> str:
-    return log.read_text(encoding="utf-8", errors="replace").strip()[-_SHOWN_OF_LOG:] or "it said nothing"
+    """The last line that it has said: of a traceback, the error."""
+    said = log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
+    return said[:_SHOWN_OF_LOG] or "it said nothing"
 
 
 def _lines(log: Path) -> list[dict[str, Any]]:
