@@ -8,7 +8,7 @@ Rules of this module:
 """
 
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -20,8 +20,8 @@ from pymongo import ASCENDING, AsyncMongoClient
 from pymongo.errors import ConfigurationError, DuplicateKeyError, InvalidURI
 
 from nexus.adapters.mongo_calls import Calls, completed
-from nexus.adapters.mongo_ids import id_of
 from nexus.adapters.mongo_indexes import Indexes
+from nexus.adapters.mongo_inserts import insert_row, insert_rows
 from nexus.adapters.mongo_memory import MongoMemory
 from nexus.adapters.mongo_reads import MongoReads
 from nexus.adapters.mongo_schema import CODEC
@@ -115,11 +115,13 @@ class MongoStore(MongoReads):
     async def insert_message(self, row: Row) -> bool:
         """Record a row. False when its owner has a row with that `id`."""
         await self._prepare_late()
-        try:
-            await self._messages.insert_one({**row, "_id": id_of(row["_id"])} if "_id" in row else dict(row))
-        except DuplicateKeyError:
-            return False
-        return True
+        return await insert_row(self._messages, row)
+
+    @completed
+    async def insert_messages(self, rows: Sequence[Row]) -> list[bool | StoreRejectedError | StoreUnavailableError]:
+        """Record rows, each of which fares by itself."""
+        await self._prepare_late()
+        return await insert_rows(self._messages, rows)
 
     @completed
     async def find_identity(self, public_key: str) -> Row | None:

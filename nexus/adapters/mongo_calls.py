@@ -66,16 +66,20 @@ _UNACCEPTABLE: Final = frozenset(
 )
 
 
-def _translated(error: Exception) -> StoreRejectedError | StoreUnavailableError:
+def translated(error: Exception) -> StoreRejectedError | StoreUnavailableError:
     """What the ports promise for all that can go wrong. Texts name no host and no content."""
     if isinstance(error, OperationFailure):
         code = _code_of(error)
         text = _REFUSALS.get(code or 0, f"{type(error).__name__} {code}")
-        if code == _TOO_LARGE or (isinstance(error, WriteError | BulkWriteError) and code in _UNACCEPTABLE):
-            return StoreRejectedError(text)
-        return StoreUnavailableError(text)
+        is_write = isinstance(error, WriteError | BulkWriteError)
+        return StoreRejectedError(text) if is_unacceptable(code, is_write=is_write) else StoreUnavailableError(text)
     refused = isinstance(error, BSONError | DocumentTooLarge | OverflowError | UnicodeEncodeError)
     return (StoreRejectedError if refused else StoreUnavailableError)(type(error).__name__)
+
+
+def is_unacceptable(code: int | None, *, is_write: bool = True) -> bool:
+    """Whether what fails with this code fails however often it is tried."""
+    return code == _TOO_LARGE or (is_write and code in _UNACCEPTABLE)
 
 
 def _code_of(error: OperationFailure) -> int | None:
@@ -104,7 +108,7 @@ class Calls:
         try:
             return await asyncio.shield(task)
         except (BSONError, OverflowError, UnicodeEncodeError, PyMongoError) as error:
-            raise _translated(error) from error
+            raise translated(error) from error
 
     async def finish(self, seconds: float) -> None:
         """Wait for the calls that nobody waits for any more; after `seconds` they are cancelled."""

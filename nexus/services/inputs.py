@@ -11,6 +11,7 @@ import anyio
 
 from nexus.core.ports import JournalRow, Moved, Row
 from nexus.core.row_ids import new_row_id
+from nexus.services.heard import Heard
 from nexus.services.journaling import Journaling, journal_row
 from nexus.services.recording import Recorder
 from nexus.services.rows import as_stored
@@ -25,11 +26,13 @@ class OfferedInput:
     Args:
         row: as it is recorded.
         journaling: None where there is no journal.
+        heard: where it is told that somebody waits.
     """
 
-    def __init__(self, row: Row, journaling: Journaling | None) -> None:
+    def __init__(self, row: Row, journaling: Journaling | None, heard: Heard) -> None:
         self._row = row
         self._journaling = journaling
+        self._heard = heard
         self._written = anyio.Event()
         self._journaled: JournalRow | None = None
         self._given_up = False
@@ -64,7 +67,8 @@ class OfferedInput:
 
     async def wait(self) -> None:
         """Return when the store has it."""
-        await self._written.wait()
+        with self._heard.awaiting():
+            await self._written.wait()
 
     def _move(self) -> None:
         if self._journaling:
@@ -74,6 +78,6 @@ class OfferedInput:
 def offer_input(recorder: Recorder, journaling: Journaling | None, row: Row) -> OfferedInput | None:
     """Have an input recorded; None when too much is waiting already."""
     row["_id"] = new_row_id()
-    offered = OfferedInput(row, journaling)
+    offered = OfferedInput(row, journaling, recorder.heard)
     accepted = recorder.offer(row, len(row["content"]), offered.written)
     return offered if accepted else None

@@ -3,51 +3,38 @@
 Rules of this module:
 
 - Recording is idempotent by (`owner_key`, `id`): replicas and resends write a row once.
+- A row that comes by itself is written at once, rows that come closely on each other together.
 - A row that cannot be written now waits in memory, bounded in number and bytes, and is tried again until it is written
   or the service stops. What does not fit is refused, and the caller is told. Whoever offered a row can be told when it
   is settled, so that a bus that keeps messages keeps this one until then.
 """
 
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Final, Self
 
 import anyio
 import structlog
-from anyio.streams.memory import MemoryObjectReceiveStream
 
-from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, Reading
 from nexus.core.models import utc_now
 from nexus.core.ports import MessageStore, Row
-from nexus.core.row_ids import new_row_id, seconds_of
-from nexus.core.tasks import Pauses, Pending
+from nexus.core.tasks import Pending
 from nexus.services.heard import Heard
 from nexus.services.origins import RunOrigins
-from nexus.services.rows import as_stored, of_run
+from nexus.services.writing import Recorded, Stored, Waiting, Writing
 
 _log = structlog.get_logger(__name__)
 
-_WRITERS: Final = 8
+# So many batches are under way at once, so that a slow one does not hold up the others.
+_WRITERS: Final = 4
+_BATCH: Final = 100
+_BATCH_BYTES: Final = 1 << 20
+# A batch costs about as much as ten rows do in it. So one that follows closely on another waits a little for more rows,
+# unless somebody waits for what is in it.
+_PAUSE_S: Final = 0.01
 _MOST_WAITING: Final = 10_000
 _MOST_WAITING_BYTES: Final = 64 << 20
-
-# Told of a row that was not there before.
-Recorded = Callable[[Row], Awaitable[None]]
-# Told of rows that the store has now, and may have had before, as they will be read.
-Stored = Callable[[Sequence[Row]], Awaitable[None]]
-# An id that was given so long ago no longer says when its row was stored.
-_ID_LASTS_S: Final = 60
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    row: Row
-    size: int
-    settled: Callable[[], None]
-    written: Callable[[], None]
 
 
 class Recorder:
@@ -72,14 +59,14 @@ class Recorder:
         recorded: Recorded,
         stored: Stored,
     ) -> None:
-        self._store = store
-        self._origins = origins
         self._metrics = metrics
-        self._recorded = recorded
-        self._stored = stored
-        self._send, self._receive = anyio.create_memory_object_stream[_Waiting](_MOST_WAITING)
+        self._send, self._receive = anyio.create_memory_object_stream[Waiting](_MOST_WAITING)
         self._waiting_bytes = 0
         self._unwritten = Pending()
+        self._writing = Writing(store, origins, metrics, recorded, stored, unwritten=lambda: self.unwritten)
+        self._turn = anyio.Lock(fast_acquire=True)
+        self._next_at = 0.0
+        self._open = True
         self.heard = Heard()
         self._metrics.read_from(Reading.UNWRITTEN_ROWS, lambda: self._unwritten.count)
 
@@ -90,20 +77,20 @@ class Recorder:
 
     async def flush(self) -> None:
         """Return when everything that was accepted is written."""
-        await self._unwritten.none()
+        with self.heard.awaiting():
+            await self._unwritten.none()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Write what is offered, until the context ends. `flush` first, to lose nothing that can be written."""
-        async with anyio.create_task_group() as tasks:
+        async with self._send, self._receive, anyio.create_task_group() as tasks:
             for _ in range(_WRITERS):
-                tasks.start_soon(self._write_all, self._receive.clone())
+                tasks.start_soon(self._write_all)
             try:
                 yield self
             finally:
+                self._open = False
                 tasks.cancel_scope.cancel()
-                self._send.close()
-                self._receive.close()
                 if self.unwritten:
                     _log.error("rows_unwritten", rows=self.unwritten)
                     self._metrics.count(Event.ROW_LOST, self.unwritten)
@@ -114,14 +101,14 @@ class Recorder:
         Returns:
             False when too much is waiting already.
         """
-        if self._waiting_bytes + size > _MOST_WAITING_BYTES:
+        if not self._open or self._waiting_bytes + size > _MOST_WAITING_BYTES:
             return False
         # A clock that is ahead would have the row stand behind everything that is said until then.
         row["timestamp"] = min(row["timestamp"], utc_now())
         written = self.heard.begin(row["owner_key"], row["run_id"], row["id"])
         try:
-            self._send.send_nowait(_Waiting(row, size, settled, written))
-        except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            self._send.send_nowait(Waiting(row, size, settled, written))
+        except anyio.WouldBlock:
             written()
             return False
         self._waiting_bytes += size

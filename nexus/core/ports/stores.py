@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
 
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.ports.memory import MemoryStore
 from nexus.core.ports.rows import Row
 from nexus.core.ports.turns import TurnStore
@@ -38,6 +39,18 @@ class MessageStore(Protocol):
         """Record a row. False, and no change, when its owner has a row with that `id`.
 
         A row may bring its `_id`, made by `new_row_id`; else the store gives it one.
+        """
+        ...
+
+    async def insert_messages(self, rows: Sequence[Row]) -> list[bool | StoreRejectedError | StoreUnavailableError]:
+        """Record rows as `insert_message` does, many at once and in their order, each of which fares by itself.
+
+        Returns:
+            Of each row what `insert_message` returns or raises.
+
+        Raises:
+            StoreUnavailableError: nobody knows which of them were recorded.
+            StoreRejectedError: it is the only row.
         """
         ...
 

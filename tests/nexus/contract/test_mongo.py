@@ -222,6 +222,7 @@ async def fails_in_every_operation(store: MongoStore) -> None:
         store.prepare,
         store.ping,
         lambda: store.insert_message(row(1)),
+        lambda: store.insert_messages([row(1), row(2)]),
         lambda: store.newest_messages("o", limit=5),
         lambda: store.all_messages("o", limit=5),
         lambda: store.messages_of_runs("o", ["r"], limit=5),

@@ -15,6 +15,7 @@ from pymongo.errors import OperationFailure
 from nexus.adapters.mongo import Driver, open_mongo
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row, RunOrigin, Store
+from nexus.core.row_ids import new_row_id
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.rows import ids, moment, row
 
@@ -146,6 +147,24 @@ async def test_a_row_is_recorded_once(place: Place) -> None:
         assert not await store.insert_message(row(1, content="other", run_id="other"))
         (found,) = await store.all_messages("o", limit=5)
     assert found["content"] == "text 1"
+
+
+@pytest.mark.parametrize("unacceptable", [2**70, "x" * (17 << 20)], ids=["no document", "too large"])
+async def test_rows_that_are_recorded_together(place: Place, unacceptable: Any) -> None:
+    """Each fares by itself, whatever becomes of the others, and they are stored in their order."""
+    given = new_row_id()
+    async with place.open() as store:
+        await store.insert_message(row(1))
+        assert await store.insert_messages([row(1), row(2)]) == [False, True]
+        fates = await store.insert_messages(
+            [row(3, _id=given), row(2), row(4, content=unacceptable), row(5, timestamp=moment(0)), row(5)]
+        )
+        assert [*map(type, fates)] == [bool, bool, StoreRejectedError, bool, bool]
+        assert [fates[number] for number in (0, 1, 3, 4)] == [True, False, True, False]
+        found = await store.all_messages("o", limit=9)
+        in_stored_order = sorted((each for each in found if each["_id"] != given), key=lambda each: str(each["_id"]))
+        assert (len(found), ids(in_stored_order)) == (4, ["m1", "m2", "m5"])
+        assert await store.insert_messages([row(6)]) == [True]
 
 
 async def test_fifty_writers_record_a_row_once(place: Place) -> None:

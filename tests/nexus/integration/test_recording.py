@@ -128,7 +128,7 @@ async def test_sessions(mongo_uri: str, database_name: str) -> None:
         assert written is not None
         service.offer(Topics.LLM_RESULTS, message("same process", id="m1"), 1)
         await flushed(service)
-        assert written.is_set()
+        await written.wait()
     named = message("named", id="m2", metadata={"session_id": "named"})
     rows = await recorded(
         mongo_uri,

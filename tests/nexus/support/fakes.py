@@ -75,6 +75,16 @@ class FakeStore:
         self.plant("messages", [{**kept, "_id": bson.ObjectId(row["_id"])} if "_id" in row else kept])
         return True
 
+    async def insert_messages(self, rows: Sequence[Row]) -> list[bool | StoreRejectedError | StoreUnavailableError]:
+        """Record rows, one by one."""
+        fates: list[bool | StoreRejectedError | StoreUnavailableError] = []
+        for row in rows:
+            try:
+                fates.append(await self.insert_message(row))
+            except (StoreRejectedError, StoreUnavailableError) as error:
+                fates.append(error)
+        return fates
+
     async def newest_messages(
         self, owner_key: str, *, limit: int, skip: int = 0, excerpt_chars: int | None = None
     ) -> list[Row]:
