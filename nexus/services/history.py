@@ -9,9 +9,10 @@ from nexus.core.models import Message
 from nexus.core.ports import Cutoff, MessageStore, Past, Row, RunOrigin
 from nexus.core.working_memory import WHOLE, Tail
 from nexus.services.context.cutoff import UntilStored
-from nexus.services.context.memory import Utterance, merge, read_rows
+from nexus.services.context.entries import KeptRow
+from nexus.services.context.memory import ReadRows, Utterance, newest
 
-_FIRST_PAGE: Final = 3
+_FIRST_PAGE: Final = 2
 _LARGEST_PAGE: Final = 500
 # A past in which this many rows hold fewer messages than are wanted is shown as far as it was read.
 _MOST_ROWS: Final = 5_000
@@ -57,23 +58,23 @@ async def read_past(
         page = await store.newest_messages(owner_key, limit=page_size, skip=len(rows), excerpt_chars=excerpt_chars)
         rows += page
         until = until or _up_to_input(page, asked)
-        usable = _stored(rows, until)
+        usable = ReadRows(map(KeptRow, _stored(rows, until)))
         if len(page) < page_size:
             return Past(usable)
-        utterances = merge(read_rows(usable, current_run_id=asked.run_id if asked else "")[0])
-        if len(utterances) >= messages:
+        found = newest(usable, messages, current_run_id=asked.run_id if asked else "")
+        if found.merged >= messages:
             break
         if len(rows) >= _MOST_ROWS:
             stopped_early = True
             break
         page_size = min(page_size * 2, _LARGEST_PAGE)
-    cut_runs = _without_beginning(utterances[:messages])
+    cut_runs = _without_beginning(found.utterances)
     if not cut_runs:
         return Past(usable, stopped_early)
     completed = await store.messages_of_runs(owner_key, cut_runs, limit=_MOST_ROWS, excerpt_chars=excerpt_chars)
     known = {row["_id"] for row in usable}
     more = [row for row in _stored(completed, until) if row["_id"] not in known]
-    return Past(usable + more, stopped_early)
+    return Past(ReadRows([*usable, *map(KeptRow, more)]), stopped_early)
 
 
 async def read_session(

@@ -19,6 +19,8 @@ import structlog
 from nexus.core.errors import BusUnavailableError, StoreUnavailableError
 from nexus.core.models import Message
 from nexus.core.ports import MessageStore, Past, Row, Standing
+from nexus.services.context.entries import KeptRow
+from nexus.services.context.memory import ReadRows
 from nexus.services.heard import Heard
 from nexus.services.history import read_past
 from nexus.services.journaling import HEARD_S, STAYS_S, Journaling, is_shown, read_journal
@@ -106,7 +108,7 @@ class OwnersPast:
         if standing is None:
             return self._own(replace(await self._read(), complete=complete))
         if tail := self._good(standing):
-            return self._own(Past(list(tail.rows), tail.stopped_early, complete))
+            return Past(tail.read(), tail.stopped_early, complete)
         if self._known and standing.version == self._known.version:
             # What the journal has was not told, since it is among what is kept. But that has been let go.
             standing = await self._asked_again()
@@ -166,11 +168,12 @@ class OwnersPast:
 
 def own_rows(owner_key: str, rows: list[Row]) -> list[Row]:
     """The rows, if they are the owner's."""
-    own = [row for row in rows if row.get("owner_key") == owner_key]
-    if len(own) != len(rows):
-        # The store broke its promise. Showing nothing of it is the only safe answer.
-        _log.error("foreign_rows_withheld", rows=len(rows) - len(own))
-    return own
+    foreign = sum([row.get("owner_key") != owner_key for row in rows])
+    if not foreign:
+        return rows
+    # The store broke its promise. Showing nothing of it is the only safe answer.
+    _log.error("foreign_rows_withheld", rows=foreign)
+    return [row for row in rows if row.get("owner_key") == owner_key]
 
 
 def with_journal(rows: list[Row], contents: Sequence[bytes]) -> list[Row]:
@@ -179,4 +182,5 @@ def with_journal(rows: list[Row], contents: Sequence[bytes]) -> list[Row]:
         return rows
     known = {row.get("id") for row in rows}
     more = [row for row in read_journal(contents) if row["id"] not in known and is_shown(row)]
-    return sorted(more, key=lambda row: (row["timestamp"], row["_id"]), reverse=True) + rows
+    more.sort(key=lambda row: (row["timestamp"], row["_id"]), reverse=True)
+    return ReadRows([*map(KeptRow, more), *rows]) if more else rows

@@ -12,47 +12,90 @@ Rules of this module:
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import anyio
 
 from nexus.core.ports import Moved, Row
+from nexus.services.context.entries import KeptRow
+from nexus.services.context.memory import ReadRows
 
 _LASTS_S: Final = 60.0
-# A row grows what is kept, until it is this many times what was read; then the store is asked again.
-_GROWTH: Final = 1.5
-# What a dictionary with the fields of a row takes beside its content.
-_ROW_BYTES: Final = 900
+# What a dictionary with the fields of a row takes beside its content, and what was read of it.
+_ROW_BYTES: Final = 1_200
 
 
-@dataclass(frozen=True, slots=True)
 class OwnersTail:
     """What is kept of one owner.
 
     Attributes:
         version: of the owner; all that moved it up to this one is among the rows.
+        stopped_early: as for `Past`.
+        until: when it is let go, by `anyio.current_time()`.
+        size: in bytes, roughly; of what it was made of.
+
+    Args:
         rows: newest first.
         messages: for how many messages they are enough.
         excerpt_chars: contents longer than twice this may be without their middle.
-        stopped_early: as for `Past`.
-        until: when it is let go, by `anyio.current_time()`.
-        most_rows: with more it is let go.
-        size: in bytes, roughly.
     """
 
-    version: str
-    rows: tuple[Row, ...]
-    messages: int
-    excerpt_chars: int
-    stopped_early: bool
-    until: float
-    most_rows: int
-    size: int
+    __slots__ = ("_excerpt_chars", "_messages", "_rows", "size", "stopped_early", "until", "version")
+
+    def __init__(
+        self,
+        version: str,
+        rows: Sequence[Row],
+        messages: int,
+        excerpt_chars: int,
+        *,
+        stopped_early: bool,
+        until: float,
+    ) -> None:
+        self.version = version
+        self.stopped_early = stopped_early
+        self.until = until
+        self._rows = rows
+        self._messages = messages
+        self._excerpt_chars = excerpt_chars
+        self.size = sum(map(_size, rows))
 
     def is_enough(self, messages: int, excerpt_chars: int) -> bool:
         """Whether it can be shown to who wants so many messages."""
-        return self.messages >= messages and self.excerpt_chars == excerpt_chars
+        return self._messages >= messages and self._excerpt_chars == excerpt_chars
+
+    def read(self) -> ReadRows:
+        """The rows, of which nobody may change any: of the runs among the newest messages, all that there are."""
+        if not isinstance(self._rows, ReadRows):
+            self._rows = _needed(ReadRows(self._rows), self._messages)
+        return self._rows
+
+    def with_row(self, version: str, row: Row | None) -> "OwnersTail | None":
+        """What is kept when nothing but this row was recorded since; None where that cannot be told from it."""
+        rows = self._rows
+        if row is not None:
+            known = isinstance(row.get("run_id"), str) and any(row["run_id"] == other.get("run_id") for other in rows)
+            if row.get("role") != "HUMAN" and not known:
+                # What its run said before is not here.
+                return None
+            rows = [KeptRow(row), *self.read()]
+        return OwnersTail(
+            version,
+            rows,
+            self._messages,
+            self._excerpt_chars,
+            stopped_early=self.stopped_early,
+            until=self.until,
+        )
+
+
+def _needed(rows: ReadRows, messages: int) -> ReadRows:
+    """Those rows that say the newest messages, and the others of their runs."""
+    shown = [entry for side in rows.sides[:messages] for entry in side[-1]]
+    runs = {entry.run_id for entry in shown if entry.run_id}
+    single = {id(entry.row) for entry in shown if not entry.run_id}
+    needed = [entry.row for entry in rows.entries if entry.run_id in runs or id(entry.row) in single]
+    return rows if len(needed) == len(rows) else ReadRows(needed)
 
 
 class Tails:
@@ -95,12 +138,8 @@ class Tails:
         if known and is_later(known.version, version) and known.is_enough(messages, excerpt_chars):
             return
         until = anyio.current_time() + _LASTS_S
-        most_rows = int(len(rows) * _GROWTH) + messages
-        size = sum(map(_size, rows))
-        self._put(
-            owner_key,
-            OwnersTail(version, tuple(rows), messages, excerpt_chars, stopped_early, until, most_rows, size),
-        )
+        tail = OwnersTail(version, rows, messages, excerpt_chars, stopped_early=stopped_early, until=until)
+        self._put(owner_key, tail)
 
     def moved(self, owner_key: str, moved: Moved, row: Row | None) -> None:
         """Something of the owner was recorded here.
@@ -113,13 +152,11 @@ class Tails:
         tail = self._owners.get(owner_key)
         if tail is None or not is_later(moved.after, tail.version):
             return
-        if tail.version != moved.before or len(tail.rows) >= tail.most_rows:
-            self._drop(owner_key)
-        elif row is None:
-            self._put(owner_key, replace(tail, version=moved.after))
+        grown = tail.with_row(moved.after, row) if tail.version == moved.before else None
+        if grown:
+            self._put(owner_key, grown)
         else:
-            rows = (row, *tail.rows)
-            self._put(owner_key, replace(tail, version=moved.after, rows=rows, size=tail.size + _size(row)))
+            self._drop(owner_key)
 
     def forget(self, owner_key: str) -> None:
         """Nobody knows any more how good it is."""
