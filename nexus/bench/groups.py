@@ -95,6 +95,9 @@ async def build(bench: Bench) -> None:
         Ratio("build ÷ floor, p50, warm", warm, floor, at_most=0.7),
         Ratio("floor's rate ÷ build's, 32 at once, warm", many_warm, many_floor, "rate"),
         Ratio("floor ÷ wire, p50", floor, one),
+        # Hardly depends on what else the machine does.
+        Ratio("CPU of a build ÷ of the floor, 32 at once, cold", many_cold, many_floor, "cpu"),
+        Ratio("CPU of a build ÷ of the floor, 32 at once, warm", many_warm, many_floor, "cpu"),
     ]
     await bench.measure([one, floor, cold, warm, many_floor, many_cold, many_warm], ratios)
 

@@ -9,7 +9,7 @@ from nexus.bench.load import Sample
 from nexus.bench.responders import Responder
 from nexus.bench.shapes import Shape
 
-Figure = Literal["p50", "p99", "rate"]
+Figure = Literal["p50", "p99", "rate", "cpu"]
 
 _MS: Final = 1e3
 
@@ -58,6 +58,8 @@ class Played:
         """In milliseconds, or answers a second."""
         if figure == "rate":
             return self.sample.rate
+        if figure == "cpu":
+            return self.cpu_ms
         return self.sample.quantile(int(figure[1:]) / 100) * _MS
 
     def as_json(self) -> dict[str, Any]:
