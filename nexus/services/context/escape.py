@@ -116,14 +116,16 @@ _BANNER = rf"{_BAR}{_HEAD_GAP}(?:{spelled(*BANNERS, gap=_HEAD_GAP)})[ _#:;?]*+{_
 _HEAD = rf"(?P<run>\\*+){_HEAD_GAP}(?:{_MEMORY_HEAD}|{_HEADING}|{_BANNER})"
 _FIRST_HEAD = re.compile(_HEAD)
 _LATER_HEAD = re.compile("\n" + _HEAD)
-# Number signs and equals signs are common in code and Markdown, so a text without other suspects is not folded for the
-# sake of one. That a title follows them, or in other text than ASCII could, is enough to look more closely.
+# Number signs and equals signs are common in code and Markdown, and colons everywhere, so a text without other suspects
+# is not folded for the sake of one. That a title follows them or a speaker stands before them, or in other text than
+# ASCII could, is enough to look more closely.
 _ASCII_GAP = _ascii(" ", "_") + "*+"
 _ASCII_TITLES = {
     sign: f"{sign}{_ascii(sign, ' ', '_')}*+(?:{spelled(*titles, gap=_ASCII_GAP, letter=_ascii)})"
     for sign, titles in (("#", HEADINGS), ("=", BANNERS))
 }
-_ASCII_HEAD = rf"\\*+{_ASCII_GAP}(?:{'|'.join(_ASCII_TITLES.values())})"
+_ASCII_SPEAKER = f"(?:{spelled(*SPEAKERS, gap=_ASCII_GAP, letter=_ascii)}){_ASCII_GAP}:"
+_ASCII_HEAD = rf"\\*+{_ASCII_GAP}(?:{'|'.join(_ASCII_TITLES.values())}|{_ASCII_SPEAKER})"
 _FIRST_ASCII_HEAD = re.compile(_ASCII_HEAD)
 _LATER_ASCII_HEAD = re.compile("\n" + _ASCII_HEAD)
 
@@ -193,8 +195,7 @@ def unescape(text: str) -> str:
 def _is_plain(text: str) -> bool:
     if text.isascii():
         # Each of these is one scan in C.
-        found = "[" in text or "<" in text or ":" in text or _has_ascii_line_end(text) or _has_ascii_title(text)
-        return not found
+        return not ("[" in text or "<" in text or _has_ascii_line_end(text) or _has_ascii_head(text))
     return not (_SUSPECT.search(text) or _has_heading(text) or _may_have_banner(text))
 
 
@@ -203,8 +204,10 @@ def _has_ascii_line_end(text: str) -> bool:
     return "\r" in text or "\x0b" in text or "\x0c" in text or "\x1c" in text or "\x1d" in text or "\x1e" in text
 
 
-def _has_ascii_title(text: str) -> bool:
-    return ("#" in text or "=" in text) and bool(_FIRST_ASCII_HEAD.match(text) or _LATER_ASCII_HEAD.search(text))
+def _has_ascii_head(text: str) -> bool:
+    if not (":" in text or "#" in text or "=" in text):
+        return False
+    return bool(_FIRST_ASCII_HEAD.match(text) or _LATER_ASCII_HEAD.search(text))
 
 
 def _has_heading(text: str) -> bool:
