@@ -16,6 +16,7 @@ from nexus.adapters.tokenizer import open_tokenizer
 from nexus.config import Settings
 from nexus.connections import Transport
 from nexus.core.ports import Bus, DeadLetters, LanguageModel, RequestLedger, Store, TokenCounter
+from nexus.core.tasks import Way
 from nexus.readiness import Life
 from nexus.services.burying import Burying
 from nexus.services.context.builder import ContextBuilder
@@ -122,6 +123,7 @@ def put_together(settings: Settings, transport: Transport, store: Store, model: 
     metrics = PrometheusMetrics(version=__version__)
     registry = ToolRegistry()
     discover(registry, settings.tools.modules)
+    way = Way()
     work = TurnWork(
         store.turns,
         store,
@@ -129,6 +131,7 @@ def put_together(settings: Settings, transport: Transport, store: Store, model: 
         max_input_tokens=settings.llm.max_input_tokens,
         settings=work_settings(settings),
         metrics=metrics,
+        way=way,
     )
     turns = TurnMemory(store.turns, store, work, metrics)
     persistence = PersistenceService(
@@ -162,7 +165,7 @@ def put_together(settings: Settings, transport: Transport, store: Store, model: 
         metrics=metrics,
     )
     requests = RequestService(
-        builder, transport.bus, transport.ledger, burying, request_settings(settings.bus), metrics
+        builder, transport.bus, transport.ledger, burying, request_settings(settings.bus), metrics, way
     )
     catalog = ToolCatalog(registry, store, refresh_s=settings.tools.refresh_seconds)
     return Nexus(

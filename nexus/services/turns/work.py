@@ -25,6 +25,7 @@ from nexus.core.errors import ModelUnavailableError, StoreRejectedError, StoreUn
 from nexus.core.metrics import Event, Metrics, NoMetrics
 from nexus.core.models import utc_now
 from nexus.core.ports import LanguageModel, MessageStore, Row, TurnStore
+from nexus.core.tasks import Way
 from nexus.core.turns import CLOSE, SUMMARISE
 from nexus.services.turns.claims import Bell, Claimed, take, work_off
 from nexus.services.turns.documents import facts_of, looked_at, summarised
@@ -35,6 +36,8 @@ from nexus.services.turns.summariser import NonsenseError, Summariser
 _log = structlog.get_logger(__name__)
 
 _CLOSING_AT_ONCE: Final = 4
+# How long a piece of work waits while requests are answered: the next context of a session is to tell of its last turn.
+_GIVEN_WAY_S: Final = 0.1
 _ROWS_AT_ONCE: Final = 200
 _AFTER_FAULT: Final = timedelta(hours=1)
 
@@ -69,6 +72,7 @@ class TurnWork:
         summariser: how it is asked; needed with a model.
         settings: may be replaced at any time.
         metrics: what is counted.
+        way: given to what somebody waits for.
     """
 
     def __init__(
@@ -80,7 +84,9 @@ class TurnWork:
         max_input_tokens: int = 24_000,
         settings: WorkSettings | None = None,
         metrics: Metrics | None = None,
+        way: Way | None = None,
     ) -> None:
+        self._way = way or Way()
         self._store = store
         self._messages = messages
         self._model = model
@@ -111,6 +117,8 @@ class TurnWork:
     async def _take(self, work: str) -> Claimed | None:
         if work == SUMMARISE and self._model and self._model.resting_s:
             return None
+        if work == CLOSE:
+            await self._way.given(_GIVEN_WAY_S)
         claim = partial(self._store.claim, work)
         return await take(claim, self._write, lease_s=self.settings.lease_s, unchanged=("heard_at",))
 
