@@ -4,21 +4,19 @@ Each formatter has a method that returns the text alone, under the name that the
 returns the `Block` with what the manifest says of it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from nexus.services.context.annotations import annotate, read_tool_calls
 from nexus.services.context.blocks import Block
+from nexus.services.context.bodies import NO_TEXT, body_of, parts_of
 from nexus.services.context.clock import at_offset, parse_moment, parse_offset
-from nexus.services.context.entries import Entry, read_rows
+from nexus.services.context.entries import read_rows
 from nexus.services.context.escape import CountingEscape, canonical, escape
 from nexus.services.context.memory import Utterance, merge, newest
-from nexus.services.context.shorten import cut
 
-_NO_TEXT: Final = "[工具调用结果]"
 _NO_CONVERSATIONS: Final = "(No previous conversations yet)"
 _UNKNOWN_TIME: Final = "Unknown time"
 
@@ -37,13 +35,6 @@ class MemoryBlock:
     merged: int
     shown: int
     repaired: int
-
-
-class Part(NamedTuple):
-    """A text as it is stored, or an annotation ready to be shown."""
-
-    text: str
-    is_annotation: bool = False
 
 
 class MemoryFormatter:
@@ -92,7 +83,7 @@ class MemoryFormatter:
         lines = [f"[SHARED_MEMORY count={len(shown)}]", "Recent conversation memory:", ""]
         truncated, before = 0, ""
         for utterance in shown:
-            body, was_cut = _body(utterance, truncate_chars, counted)
+            body, was_cut = body_of(utterance, truncate_chars, counted)
             lines.append(_head(before, utterance, offset) + body)
             truncated, before = truncated + was_cut, utterance.role
         block = Block(
@@ -129,51 +120,16 @@ def _shown_time(moment: datetime | None, offset: int) -> str:
     return at_offset(moment, offset).isoformat(" ", "minutes")[:16] if moment else _UNKNOWN_TIME
 
 
-def _body(utterance: Utterance, limit: int, escaped: CountingEscape) -> tuple[str, bool]:
-    first = utterance.entries[0]
-    if len(utterance.entries) > 1 or first.stored_calls or not first.text or first.text.isspace():
-        return _body_of_parts(utterance, limit, escaped)
-    # Most are one text and no more.
-    (text,), was_cut = cut([first.text], 0, limit) if len(first.text) > limit else ([first.text], False)
-    return escaped(text), was_cut
-
-
-def _body_of_parts(utterance: Utterance, limit: int, escaped: CountingEscape) -> tuple[str, bool]:
-    parts = _parts(utterance.entries, escaped)
-    if not parts:
-        return (_NO_TEXT if utterance.role == "ai" else ""), False
-    reserved = sum(len(part.text) + 1 for part in parts if part.is_annotation)
-    texts, was_cut = cut([part.text for part in parts if not part.is_annotation], reserved, limit)
-    remaining = iter(texts)
-    shown = [part if part.is_annotation else Part(canonical(next(remaining))) for part in parts]
-    # Texts that follow each other are escaped together, so that no tag comes about where they meet; each is made
-    # canonical before, so that a carriage return at its end stays a line end of its own.
-    groups = groupby((part for part in shown if part.text), lambda part: part.is_annotation)
-    joined = ((done, "\n".join(part.text for part in group)) for done, group in groups)
-    return "\n".join(text if done else escaped(text) for done, text in joined), was_cut
-
-
-def _parts(entries: Iterable[Entry], escape_value: CountingEscape) -> list[Part]:
-    """The texts and annotations of a message in the order of events; a text of blanks alone is none."""
-    parts = []
-    for entry in entries:
-        if entry.text.strip():
-            parts.append(Part(entry.text))
-        if calls := entry.tool_calls:
-            parts.append(Part(annotate(calls, escape_value), is_annotation=True))
-    return parts
-
-
 def _as_row(utterance: Utterance) -> dict[str, Any]:
     if not utterance.merged:
         return dict(utterance.entries[0].row)
     latest = next(entry for entry in reversed(utterance.entries) if entry.moment == utterance.moment)
-    texts = [part.text for part in _parts(utterance.entries, CountingEscape())]
+    texts = [part.text for part in parts_of(utterance.entries, CountingEscape())]
     return {
         "id": utterance.id,
         "run_id": utterance.run_id,
         "role": "ai",
-        "content": "\n".join(texts) or _NO_TEXT,
+        "content": "\n".join(texts) or NO_TEXT,
         "timestamp": latest.row.get("timestamp"),
         "metadata": {
             "source": "merged",
