@@ -35,4 +35,5 @@ class OnClient:
 
     async def execute(self, *command: Argument) -> Any:
         """What Redis replies to a command, as redis-py converts it."""
-        return await self._client.execute_command(*command)
+        reply: Any = await self._client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py has no types here
+        return reply

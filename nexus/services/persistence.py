@@ -23,9 +23,10 @@ from nexus.services.inputs import OfferedInput, offer_input
 from nexus.services.journaling import HEARD_S, Journaling
 from nexus.services.origins import RunOrigins
 from nexus.services.past import OwnersPast, own_rows
-from nexus.services.recording import Recorded, Recorder
+from nexus.services.recording import Recorder
 from nexus.services.rows import human_row, llm_row, tool_row
 from nexus.services.tails import Tails
+from nexus.services.writing import Recorded
 
 
 def _nothing() -> None:
