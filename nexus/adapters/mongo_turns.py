@@ -7,18 +7,19 @@ Rules of this module, beside those of `nexus.adapters.mongo`:
 - What is changed is set field by field in one operation, so that of two who change a turn neither undoes the other.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from pymongo import DESCENDING, ReturnDocument
-from pymongo.errors import BulkWriteError
+from pymongo import DESCENDING, ReturnDocument, UpdateMany
+from pymongo.errors import BulkWriteError, DuplicateKeyError
 
 from nexus.adapters.mongo_calls import Calls, completed
+from nexus.adapters.mongo_find import Page, find_rows, without_references
 from nexus.adapters.mongo_schema import containing, of_session
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
-from nexus.core.ports.turns import LONGEST_SEARCHED, OVERTAKEN_AT_MOST
+from nexus.core.ports.turns import LONGEST_SEARCHED, OVERTAKEN_AT_MOST, TurnPlace
 from nexus.core.turns import CLOSE, Structured, TurnStatus
 
 COLLECTION: Final = "turns"
@@ -60,7 +61,13 @@ class MongoTurns:
             return 0
         await self._prepared()
         try:
-            await self._turns.insert_many([dict(turn) for turn in turns])
+            if len(turns) == 1:
+                # It costs less.
+                await self._turns.insert_one(dict(turns[0]))
+            else:
+                await self._turns.insert_many([dict(turn) for turn in turns])
+        except DuplicateKeyError:
+            return 0
         except BulkWriteError as error:
             faults = error.details.get("writeErrors") or [{}]
             if faults[0].get("code") != _DUPLICATE:
@@ -71,8 +78,9 @@ class MongoTurns:
     @completed
     async def latest_turn(self, owner_key: str, session_id: str) -> Row | None:
         """The turn with the highest number."""
-        row: Row | None = await self._turns.find_one(of_session(owner_key, session_id), _HEADER, sort=_HIGHEST_FIRST)
-        return row
+        page = Page(1, 0, _HIGHEST_FIRST)
+        rows = await find_rows(self._turns, of_session(owner_key, session_id), page, only=_HEADER)
+        return without_references(rows[0]) if rows else None
 
     @completed
     async def find_turn(self, owner_key: str, session_id: str, turn_number: int) -> Row | None:
@@ -157,14 +165,13 @@ class MongoTurns:
         return bool((await self._turns.update_one(query, {"$set": every})).matched_count)
 
     @completed
-    async def overtake(
-        self, owner_key: str, session_id: str, before: int, changes: Mapping[str, Any], *, due_by: datetime
-    ) -> int:
-        """Set these fields of the turns with a lower number that are not over, and have them due by then."""
-        earlier = {"$gte": before - OVERTAKEN_AT_MOST, "$lt": before}
-        query = {**of_session(owner_key, session_id), "turn_number": earlier, "status": {"$nin": _OVER}}
+    async def overtake(self, turns: Collection[TurnPlace], changes: Mapping[str, Any], *, due_by: datetime) -> int:
+        """Set these fields of the turns that are not over and come before these, and have them due by then."""
+        if not turns:
+            return 0
         change = {"$set": dict(changes), "$min": {"due_at": due_by}}
-        return int((await self._turns.update_many(query, change)).matched_count)
+        updates = [UpdateMany(_before(*place), change) for place in turns]
+        return int((await self._turns.bulk_write(updates, ordered=False)).matched_count)
 
     @completed
     async def claim(self, work: str, now: datetime, until: datetime) -> Row | None:
@@ -182,3 +189,8 @@ class MongoTurns:
         cursor = self._turns.find(query, projection).sort(_HIGHEST_FIRST).limit(limit)
         rows: list[Row] = await cursor.batch_size(limit + 1).to_list(limit)
         return rows
+
+
+def _before(owner_key: str, session_id: str, turn_number: int) -> dict[str, Any]:
+    earlier = {"$gte": turn_number - OVERTAKEN_AT_MOST, "$lt": turn_number}
+    return {**of_session(owner_key, session_id), "turn_number": earlier, "status": {"$nin": _OVER}}

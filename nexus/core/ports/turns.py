@@ -1,6 +1,6 @@
 """Where turns are kept, and what the builder needs of them (CONTRACT §6)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Protocol
 
@@ -13,6 +13,10 @@ from nexus.core.turns import Goal, TurnStart
 LONGEST_SEARCHED: Final = 250
 # Of so many turns before one that begins `overtake` finds those that are not over.
 OVERTAKEN_AT_MOST: Final = 500
+
+
+# Where a turn is: (owner_key, session_id, turn_number).
+TurnPlace = tuple[str, str, int]
 
 
 class TurnStore(Protocol):
@@ -109,12 +113,11 @@ class TurnStore(Protocol):
         """
         ...
 
-    async def overtake(
-        self, owner_key: str, session_id: str, before: int, changes: Mapping[str, Any], *, due_by: datetime
-    ) -> int:
-        """Set these fields of the turns that are not over, and have them due by then at the latest.
+    async def overtake(self, turns: Collection[TurnPlace], changes: Mapping[str, Any], *, due_by: datetime) -> int:
+        """Set these fields of the turns that are not over and come before these, and have them due by then at latest.
 
-        Those with a lower number, of the 500 before it: older ones were overtaken before, and a session may be long.
+        Before each of `turns`, in its session, are those with a lower number, of the 500 before it: older ones were
+        overtaken before, and a session may be long.
 
         Returns:
             How many there were.

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
 from typing import Final, Self
 
 import anyio
@@ -35,6 +34,8 @@ _log = structlog.get_logger(__name__)
 # A build that has just begun a turn need not ask for its goal. Later another replica may know better.
 _GOALS_KNOWN: Final = 256
 _GOAL_KNOWN_S: Final = 0.5
+# Nobody waits for it, and that of many sessions costs little more than that of one.
+_OVERTAKEN_AFTER_S: Final = 0.02
 # Runs that are begun while one goes on that is then given another goal.
 _MOST_AFTER: Final = 50
 
@@ -63,6 +64,8 @@ class Beginnings:
         self._begins = BySession[_Begin](self._begin, self._settle, self._delayed)
         self._goals: OrderedDict[tuple[str, str, str], tuple[Goal, float]] = OrderedDict()
         self._later = Later()
+        self._overtaken: dict[Key, int] = {}
+        self._hurried = anyio.Event()
         self._metrics.read_from(Reading.UNWRITTEN_TURNS, lambda: self.pending.count)
 
     @property
@@ -98,7 +101,9 @@ class Beginnings:
             StoreRejectedError: it will never keep the turn.
         """
         await self._begin(_key(start), [_Begin(start, anyio.Event())])
+        self._hurried.set()
         await self._later.pending.none()
+        self._hurried = anyio.Event()
 
     async def goal(self, key: Key, run_id: str) -> Goal | None:
         """The goal of a turn that was begun here a moment ago, with what was offered before; None for any other.
@@ -122,7 +127,9 @@ class Beginnings:
                 self._remember(document)
                 del starts[document["run_id"]]
             if kept and latest and is_going_on(latest):
-                self._later.do(partial(self._overtake, key, documents[0]["turn_number"]))
+                self._overtaken[key] = documents[0]["turn_number"]
+                if len(self._overtaken) == 1:
+                    self._later.do(self._overtake)
             self._metrics.count(Event.TURN_BEGUN, kept)
             if not starts:
                 return
@@ -142,11 +149,15 @@ class Beginnings:
             if later["turn_number"] > turn["turn_number"] and goal_of(later) == goal_of(turn):
                 await self._store.touch_run(*key, later["run_id"], {"task_context": goal})
 
-    async def _overtake(self, key: Key, turn_number: int) -> None:
-        """Have earlier turns that are not over counted as completed."""
+    async def _overtake(self) -> None:
+        """Have earlier turns that are not over counted as completed, of all sessions in which one began of late."""
+        with anyio.move_on_after(_OVERTAKEN_AFTER_S):
+            await self._hurried.wait()
+        places = [(*key, number) for key, number in self._overtaken.items()]
+        self._overtaken.clear()
         due_by = utc_now() + timedelta(seconds=self._work.settings.settled_s)
         try:
-            await self._store.overtake(*key, turn_number, OVERTAKEN, due_by=due_by)
+            await self._store.overtake(places, OVERTAKEN, due_by=due_by)
         except StoreUnavailableError as error:
             # They fall silent, and are closed then.
             _log.warning("turn_delayed", reason=str(error), pending=self.pending.count)

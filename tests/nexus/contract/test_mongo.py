@@ -244,7 +244,7 @@ async def fails_in_every_operation(store: MongoStore) -> None:
         lambda: store.turns.delete_turns("o", "s"),
         lambda: store.turns.update_turn("o", "s", 1, {"status": "x"}, seen={"due_at": START}),
         lambda: store.turns.touch_run("o", "s", "r", {"status": "x"}),
-        lambda: store.turns.overtake("o", "s", 2, {"status": "x"}, due_by=START),
+        lambda: store.turns.overtake([("o", "s", 2)], {"status": "x"}, due_by=START),
         lambda: store.turns.claim("close", START, START),
         lambda: store.session_messages("o", "s", limit=5),
         lambda: store.tail_messages("o", "s", WHOLE, limit=5),

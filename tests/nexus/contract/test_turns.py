@@ -239,10 +239,13 @@ async def test_turns_are_overtaken(place: Place) -> None:
         numbered = enumerate(zip(states, moments, strict=True), 1)
         await turns.insert_turns([turn(number, status=status, due_at=due) for number, (status, due) in numbered])
         await turns.insert_turns([turn(1, session_id="t"), turn(1, owner_key="p")])
-        assert await turns.overtake("o", "s", 6, {"overtaken": True}, due_by=NOW) == 3
-        assert await turns.overtake("o", "s", 1, {"overtaken": True}, due_by=NOW) == 0
-        assert await turns.overtake("o", "s", 508, {"late": True}, due_by=NOW) == 0
-        assert await turns.overtake("o", "s", 507, {"late": True}, due_by=NOW + 2 * HOUR) == 1
+        assert (
+            await turns.overtake([("o", "s", 6), ("o", "none", 9), ("p", "s", 1)], {"overtaken": True}, due_by=NOW) == 3
+        )
+        assert await turns.overtake([("o", "s", 1)], {"overtaken": True}, due_by=NOW) == 0
+        assert await turns.overtake([("o", "s", 508)], {"late": True}, due_by=NOW) == 0
+        assert await turns.overtake([("o", "s", 507)], {"late": True}, due_by=NOW + 2 * HOUR) == 1
+        assert await turns.overtake([], {"late": True}, due_by=NOW) == 0
         rows = (await turns.turns("o", "s", limit=10))[::-1]
         others = [*await turns.turns("o", "t", limit=5), *await turns.turns("p", "s", limit=5)]
     assert ["overtaken" in row for row in rows] == [True, False, True, True, False, False, False]

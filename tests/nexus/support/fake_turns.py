@@ -1,13 +1,13 @@
 """Turns in memory, for tests of what stands on them. The contract suite of turns runs on it too."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
-from nexus.core.ports.turns import LONGEST_SEARCHED, OVERTAKEN_AT_MOST
+from nexus.core.ports.turns import LONGEST_SEARCHED, OVERTAKEN_AT_MOST, TurnPlace
 from nexus.core.turns import CLOSE, TurnStatus
 from tests.nexus.support.stored import stored
 
@@ -124,18 +124,19 @@ class FakeTurns:
         is_due = any(row.get("work") == CLOSE for row in of_run)
         return bool(_set({**changes, **({} if is_due else unless_due or {})}, of_run))
 
-    async def overtake(
-        self, owner_key: str, session_id: str, before: int, changes: Mapping[str, Any], *, due_by: datetime
-    ) -> int:
-        """Set these fields of the turns with a lower number that are not over, and have them due by then."""
+    async def overtake(self, turns: Collection[TurnPlace], changes: Mapping[str, Any], *, due_by: datetime) -> int:
+        """Set these fields of the turns that are not over and come before these, and have them due by then."""
         self._ask("overtake")
-        of_session = self._of(owner_key, session_id)
-        earlier = [row for row in of_session if before - OVERTAKEN_AT_MOST <= row["turn_number"] < before]
-        unfinished = [row for row in earlier if not TurnStatus(row["status"]).is_over]
+        found = 0
         latest = stored({"due_at": due_by})["due_at"]
-        for row in unfinished:
-            _set({**changes, "due_at": min(row["due_at"], latest)}, [row])
-        return len(unfinished)
+        for owner_key, session_id, number in turns:
+            of_session = self._of(owner_key, session_id)
+            earlier = [row for row in of_session if number - OVERTAKEN_AT_MOST <= row["turn_number"] < number]
+            unfinished = [row for row in earlier if not TurnStatus(row["status"]).is_over]
+            for row in unfinished:
+                _set({**changes, "due_at": min(row["due_at"], latest)}, [row])
+            found += len(unfinished)
+        return found
 
     async def claim(self, work: str, now: datetime, until: datetime) -> Row | None:
         """Of the turns on which this work is due by `now`, the one last due; it is then due at `until`."""
