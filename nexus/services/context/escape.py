@@ -116,9 +116,8 @@ _BANNER = rf"{_BAR}{_HEAD_GAP}(?:{spelled(*BANNERS, gap=_HEAD_GAP)})[ _#:;?]*+{_
 _HEAD = rf"(?P<run>\\*+){_HEAD_GAP}(?:{_MEMORY_HEAD}|{_HEADING}|{_BANNER})"
 _FIRST_HEAD = re.compile(_HEAD)
 _LATER_HEAD = re.compile("\n" + _HEAD)
-# Number signs and equals signs are common in code and Markdown, and colons everywhere, so a text without other suspects
-# is not folded for the sake of one. That a title follows them or a speaker stands before them, or in other text than
-# ASCII could, is enough to look more closely.
+# Number signs, equals signs and colons are common, so a text without other suspects is not folded for the sake of one.
+# That a title follows or a speaker precedes them, or in other text than ASCII could, is enough to look more closely.
 _ASCII_GAP = _ascii(" ", "_") + "*+"
 _ASCII_TITLES = {
     sign: f"{sign}{_ascii(sign, ' ', '_')}*+(?:{spelled(*titles, gap=_ASCII_GAP, letter=_ascii)})"
@@ -200,14 +199,12 @@ def _is_plain(text: str) -> bool:
 
 
 def _has_ascii_line_end(text: str) -> bool:
-    """Whether it has a line end that is no newline."""
     return "\r" in text or "\x0b" in text or "\x0c" in text or "\x1c" in text or "\x1d" in text or "\x1e" in text
 
 
 def _has_ascii_head(text: str) -> bool:
-    if not (":" in text or "#" in text or "=" in text):
-        return False
-    return bool(_FIRST_ASCII_HEAD.match(text) or _LATER_ASCII_HEAD.search(text))
+    signs = ":" in text or "#" in text or "=" in text
+    return signs and bool(_FIRST_ASCII_HEAD.match(text) or _LATER_ASCII_HEAD.search(text))
 
 
 def _has_heading(text: str) -> bool:
