@@ -105,24 +105,21 @@ def _annotate_call(call: ToolCall, escape: Callable[[str], str]) -> str:
         key = next(iter(call.arguments))
     value = call.arguments[key]
     line = "" if value is None else _one_line(value if isinstance(value, str) else as_json(value), _VALUE_CHARS)
-    return f"{head}, {_key(str(key), escape)}:{_value(line, escape)}" if line else head
+    return f"{head}, {_name(str(key), escape, ':')}:{_value(line, escape)}" if line else head
 
 
-def _name(text: str, escape: Callable[[str], str]) -> str:
-    line = _one_line(text, _NAME_CHARS)
-    return _closed(line if _is_plain(line) else escape(line))
-
-
-def _key(text: str, escape: Callable[[str], str]) -> str:
-    # With the colon that follows it, which could complete a tag.
-    line = _one_line(text, _NAME_CHARS)
-    return _closed(line if _is_plain(f"{line}:") else escape(f"{line}:").removesuffix(":"))
+def _name(text: str, escape: Callable[[str], str], before: str = "") -> str:
+    """A name as it is shown before a text that could complete a tag."""
+    if len(text) <= _NAME_CHARS and (plain := _plain(text, before)) is not None:
+        return plain
+    return _closed(escape(_one_line(text, _NAME_CHARS) + before).removesuffix(before))
 
 
 @lru_cache(maxsize=1_024)
-def _is_plain(line: str) -> bool:
-    """Whether `escape` leaves it as it is. Names of tools and of their parameters come again and again."""
-    return escape_counted(line) == (line, 0)
+def _plain(text: str, before: str) -> str | None:
+    """What is shown of a name in which nothing is marked: those of tools and parameters come again and again."""
+    line = _one_line(text, _NAME_CHARS)
+    return _closed(line) if escape_counted(line + before) == (line + before, 0) else None
 
 
 def _closed(line: str) -> str:
