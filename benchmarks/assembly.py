@@ -16,6 +16,7 @@ from rich.table import Table
 from nexus.demo import load_sample
 from nexus.services.context.escape import escape
 from nexus.services.context.layouts import DialogueInput, assemble_dialogue
+from nexus.tools.registry import Definitions
 
 REPEATS = 7
 _KB = 1024
@@ -65,7 +66,11 @@ def assembling() -> Table:
     first = 0.0
     for count in (20, 200, 2_000):
         given = DialogueInput(
-            tools=load_sample("tools"), history=_rows(count), user_profile={}, current_input="Hello", history_size=count
+            tools=Definitions(load_sample("tools")),
+            history=_rows(count),
+            user_profile={},
+            current_input="Hello",
+            history_size=count,
         )
         cost = microseconds(lambda given=given: assemble_dialogue(given), max(1, 2_000 // count))  # type: ignore[misc]  # as above
         first = first or cost / count
