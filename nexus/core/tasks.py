@@ -129,6 +129,30 @@ class Way:
                     return
 
 
+class Awaited:
+    """Whether somebody waits for what is done, so that whoever would take his time does not."""
+
+    def __init__(self) -> None:
+        self._waiting = 0
+        self._somebody = anyio.Event()
+
+    @contextmanager
+    def awaiting(self) -> Iterator[None]:
+        """Somebody waits, until the context ends."""
+        self._waiting += 1
+        self._somebody.set()
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self._somebody = anyio.Event()
+
+    async def wait(self) -> None:
+        """Return when somebody waits."""
+        await self._somebody.wait()
+
+
 class Later:
     """Work that somebody who must not wait hands over, done one after the other in a task of its own."""
 

@@ -6,24 +6,27 @@ Rules of this module:
   until it is done or the service stops.
 - Where the store refuses several pieces of work at once, halves find the one that is too much, and the others are done.
 - Who asks of a session what was handed over before waits for it.
+- Where a pause is wanted, work that follows closely on other work waits so long for more, unless somebody waits for it:
+  much of a session at once costs little more than one piece.
 """
 
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Generic, Self, TypeVar
 
 import anyio
-from anyio.streams.memory import MemoryObjectReceiveStream
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.tasks import Pauses, Pending
+from nexus.core.tasks import Awaited, Pauses, Pending
 
 _Item = TypeVar("_Item")
 
 _WORKERS: Final = 4
+# Sessions that one worker does at once, where there are pauses.
+_SESSIONS: Final = 32
 _MOST_WAITING: Final = 10_000
 _MOST_WAITING_BYTES: Final = 64 << 20
 
@@ -74,6 +77,7 @@ class BySession(Generic[_Item]):
             `StoreRejectedError` and `ValueError` say that they never will be.
         settled: told of each piece that it is done, or with the reason that it never will be.
         delayed: told why a session's work has to wait, once until it goes on.
+        pause_s: for how long work waits for more that can be done with it.
 
     Attributes:
         pending: pieces that are not settled.
@@ -84,12 +88,18 @@ class BySession(Generic[_Item]):
         do: Callable[[Key, Sequence[_Item]], Awaitable[None]],
         settled: Callable[[_Item, str | None], None],
         delayed: Callable[[str], None],
+        pause_s: float = 0,
     ) -> None:
         self._do = do
         self._tell = settled
         self._delayed = delayed
         # As many sessions as pieces may wait, and those that the workers have in hand.
-        self._send, self._receive = anyio.create_memory_object_stream[Key](_MOST_WAITING + _WORKERS)
+        in_hand = _WORKERS * _SESSIONS
+        self._send, self._receive = anyio.create_memory_object_stream[Key](_MOST_WAITING + in_hand)
+        self._pause_s = pause_s
+        self._next_at = 0.0
+        self._turn = anyio.Lock(fast_acquire=True)
+        self._awaited = Awaited()
         self._sessions: dict[Key, _Session[_Item]] = {}
         self._waiting_bytes = 0
         self._open = True
@@ -101,16 +111,14 @@ class BySession(Generic[_Item]):
 
         Wait for `pending` first, to lose nothing.
         """
-        async with anyio.create_task_group() as tasks:
+        async with self._send, self._receive, anyio.create_task_group() as tasks:
             for _ in range(_WORKERS):
-                tasks.start_soon(self._do_all, self._receive.clone())
+                tasks.start_soon(self._do_all)
             try:
                 yield self
             finally:
                 self._open = False
                 tasks.cancel_scope.cancel()
-                self._send.close()
-                self._receive.close()
                 for session in self._sessions.values():
                     session.moved(0, "the service is stopping")
 
@@ -136,16 +144,35 @@ class BySession(Generic[_Item]):
         """
         session = self._sessions.get(key)
         if session:
-            await session.settled()
+            with self._awaited.awaiting():
+                await session.settled()
 
-    async def _do_all(self, keys: MemoryObjectReceiveStream[Key]) -> None:
-        async with keys:
-            async for key in keys:
-                await self._do_session(key, self._sessions[key])
-                del self._sessions[key]
+    async def _do_all(self) -> None:
+        while True:
+            async with self._turn:
+                keys = await self._next_keys()
+            if len(keys) == 1:
+                await self._do_session(keys[0], self._sessions[keys[0]])
+                continue
+            async with anyio.create_task_group() as tasks:
+                for key in keys:
+                    tasks.start_soon(self._do_session, key, self._sessions[key])
+
+    async def _next_keys(self) -> list[Key]:
+        keys = [await self._receive.receive()]
+        if not self._pause_s:
+            return keys
+        if anyio.current_time() < self._next_at:
+            with anyio.move_on_at(self._next_at):
+                await self._awaited.wait()
+        with suppress(anyio.WouldBlock):
+            while len(keys) < _SESSIONS:
+                keys.append(self._receive.receive_nowait())
+        self._next_at = anyio.current_time() + self._pause_s
+        return keys
 
     async def _do_session(self, key: Key, session: _Session[_Item]) -> None:
-        """Do all that waits of a session, and what comes while that is done."""
+        """Do all that waits of a session, and what comes while that is done, unless that waits for more."""
         pauses, most = Pauses(), _MOST_WAITING
         while session.waiting:
             pieces = list(islice(session.waiting, most))
@@ -166,6 +193,10 @@ class BySession(Generic[_Item]):
                 pauses.end()
                 most = min(most * 2, _MOST_WAITING)
                 self._settle(session, pieces, None)
+                if self._pause_s and session.waiting:
+                    self._send.send_nowait(key)
+                    return
+        del self._sessions[key]
 
     def _settle(self, session: _Session[_Item], pieces: Sequence[_Waiting[_Item]], reason: str | None) -> None:
         """They are done, or never will be for this reason."""

@@ -4,45 +4,28 @@ A model's last answer is often followed at once by the next request, and where o
 find the answer in its history, which stays what it is for a whole run.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import count
 
 import anyio
+
+from nexus.core.tasks import Awaited
 
 # Of one owner, by number, the run that each unwritten row is of, the row's id, and what is set when it is written.
 _Unwritten = dict[int, tuple[str, str, anyio.Event]]
 
 
 class Heard:
-    """Rows that were accepted for writing."""
+    """Rows that were accepted for writing.
+
+    Attributes:
+        awaited: whether somebody waits for them to be written.
+    """
 
     def __init__(self) -> None:
         self._of_owner: dict[str, _Unwritten] = {}
         self._numbers = count()
-        self._waiting = 0
-        self._awaited = anyio.Event()
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether somebody waits for rows to be written."""
-        return self._waiting > 0
-
-    @contextmanager
-    def awaiting(self) -> Iterator[None]:
-        """Somebody waits for rows to be written, until the context ends."""
-        self._waiting += 1
-        self._awaited.set()
-        try:
-            yield
-        finally:
-            self._waiting -= 1
-            if not self._waiting:
-                self._awaited = anyio.Event()
-
-    async def awaited(self) -> None:
-        """Return when somebody waits."""
-        await self._awaited.wait()
+        self.awaited = Awaited()
 
     def begin(self, owner_key: str, run_id: str, row_id: str = "") -> Callable[[], None]:
         """A row was accepted. Returns what is to be called when it is written, or never will be."""
@@ -76,7 +59,7 @@ class Heard:
         events = [event for run_id, _, event in unwritten.values() if run_id != besides] if unwritten else []
         if not events:
             return True
-        with self.awaiting(), anyio.move_on_after(seconds):
+        with self.awaited.awaiting(), anyio.move_on_after(seconds):
             for written in events:
                 await written.wait()
         return all(written.is_set() for written in events)

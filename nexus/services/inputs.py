@@ -67,7 +67,7 @@ class OfferedInput:
 
     async def wait(self) -> None:
         """Return when the store has it."""
-        with self._heard.awaiting():
+        with self._heard.awaited.awaiting():
             await self._written.wait()
 
     def _move(self) -> None:

@@ -77,7 +77,7 @@ class Recorder:
 
     async def flush(self) -> None:
         """Return when everything that was accepted is written."""
-        with self.heard.awaiting():
+        with self.heard.awaited.awaiting():
             await self._unwritten.none()
 
     @asynccontextmanager
@@ -124,10 +124,9 @@ class Recorder:
     async def _next_batch(self) -> list[Waiting]:
         """What waits, once something does; of what follows closely on another batch, all that came meanwhile."""
         batch = [await self._receive.receive()]
-        pause = self._next_at - anyio.current_time()
-        if pause > 0 and not self.heard.is_awaited:
-            with anyio.move_on_after(pause):
-                await self.heard.awaited()
+        if anyio.current_time() < self._next_at:
+            with anyio.move_on_at(self._next_at):
+                await self.heard.awaited.wait()
         size = batch[0].size
         while len(batch) < _BATCH and size < _BATCH_BYTES:
             try:

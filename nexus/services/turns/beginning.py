@@ -22,7 +22,7 @@ from nexus.core.errors import StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, Reading
 from nexus.core.models import utc_now
 from nexus.core.ports import MessageStore, Row, TurnStore
-from nexus.core.tasks import Later, Pending
+from nexus.core.tasks import Awaited, Later, Pending
 from nexus.core.turns import Goal, TurnStart
 from nexus.services.by_session import BySession, Key
 from nexus.services.context.memory import as_text
@@ -34,6 +34,8 @@ _log = structlog.get_logger(__name__)
 # A build that has just begun a turn need not ask for its goal. Later another replica may know better.
 _GOALS_KNOWN: Final = 256
 _GOAL_KNOWN_S: Final = 0.5
+# A turn costs as much as ten of its session do that are begun with it.
+_BEGUN_TOGETHER_S: Final = 0.01
 # Nobody waits for it, and that of many sessions costs little more than that of one.
 _OVERTAKEN_AFTER_S: Final = 0.02
 # Runs that are begun while one goes on that is then given another goal.
@@ -61,11 +63,11 @@ class Beginnings:
         self._messages = messages
         self._work = work
         self._metrics = metrics
-        self._begins = BySession[_Begin](self._begin, self._settle, self._delayed)
+        self._begins = BySession[_Begin](self._begin, self._settle, self._delayed, _BEGUN_TOGETHER_S)
         self._goals: OrderedDict[tuple[str, str, str], tuple[Goal, float]] = OrderedDict()
         self._later = Later()
         self._overtaken: dict[Key, int] = {}
-        self._hurried = anyio.Event()
+        self._awaited = Awaited()
         self._metrics.read_from(Reading.UNWRITTEN_TURNS, lambda: self.pending.count)
 
     @property
@@ -101,9 +103,8 @@ class Beginnings:
             StoreRejectedError: it will never keep the turn.
         """
         await self._begin(_key(start), [_Begin(start, anyio.Event())])
-        self._hurried.set()
-        await self._later.pending.none()
-        self._hurried = anyio.Event()
+        with self._awaited.awaiting():
+            await self._later.pending.none()
 
     async def goal(self, key: Key, run_id: str) -> Goal | None:
         """The goal of a turn that was begun here a moment ago, with what was offered before; None for any other.
@@ -152,7 +153,7 @@ class Beginnings:
     async def _overtake(self) -> None:
         """Have earlier turns that are not over counted as completed, of all sessions in which one began of late."""
         with anyio.move_on_after(_OVERTAKEN_AFTER_S):
-            await self._hurried.wait()
+            await self._awaited.wait()
         places = [(*key, number) for key, number in self._overtaken.items()]
         self._overtaken.clear()
         due_by = utc_now() + timedelta(seconds=self._work.settings.settled_s)
