@@ -37,6 +37,7 @@ from nexus.core.ports import (
     KeptBefore,
     RequestLedger,
 )
+from nexus.core.tasks import ungrouped
 from nexus.services.asks import Ask, RequestSettings, read_ask
 from nexus.services.building import Building
 from nexus.services.burying import Burying
@@ -132,16 +133,20 @@ class Answerer:
 
     async def _serve(self, ask: Ask, asked_at: float, refused: RequestError | None) -> None:
         ahead = self._builder.look_ahead(ask.asked) if isinstance(ask.asked, Message) and not refused else None
-        if ahead and self._reading.is_worth_it(ask.delivery) and ahead.past and ahead.past.is_worth_reading_ahead:
+        if not (ahead and self._reading.is_worth_it(ask.delivery) and ahead.past and ahead.past.is_worth_reading_ahead):
+            await self._serve_claimed(ask, await self._claim(ask, asked_at, ahead), asked_at, refused, ahead)
+            return
+        with ungrouped():
             async with anyio.create_task_group() as tasks:
                 ahead.past.begin_reading()
                 tasks.start_soon(ahead.past.read_ahead)
                 claim = await self._claim(ask, asked_at, ahead)
-                if not isinstance(claim, Acquired):
-                    tasks.cancel_scope.cancel()
-                await self._serve_claimed(ask, claim, asked_at, refused, ahead)
-        else:
-            await self._serve_claimed(ask, await self._claim(ask, asked_at, ahead), asked_at, refused, ahead)
+                if isinstance(claim, Acquired):
+                    await self._serve_claimed(ask, claim, asked_at, refused, ahead)
+                # What nobody waits for any more may never end.
+                tasks.cancel_scope.cancel()
+        if not isinstance(claim, Acquired):
+            await self._serve_claimed(ask, claim, asked_at, refused, ahead)
 
     async def _serve_claimed(
         self, ask: Ask, claim: Claim, asked_at: float, refused: RequestError | None, ahead: Ahead | None

@@ -65,7 +65,7 @@ class OwnersPast:
         self._asked = asked
         self._known = self._enough(tails.find(owner_key))
         self._reading: anyio.Event | None = None
-        self._ahead: Past | StoreUnavailableError | None = None
+        self._ahead: Past | Exception | None = None
         self._began_at = self._claimed_at = 0.0
 
     @property
@@ -89,7 +89,7 @@ class OwnersPast:
             return
         try:
             self._ahead = await self._read()
-        except StoreUnavailableError as error:
+        except Exception as error:  # noqa: BLE001  # it is raised where the past is asked for
             self._ahead = error
         finally:
             self._reading.set()
@@ -130,7 +130,7 @@ class OwnersPast:
         took_s = self._claimed_at - self._began_at
         if self._reading and took_s < STAYS_S:
             await self._reading.wait()
-            if isinstance(self._ahead, StoreUnavailableError):
+            if isinstance(self._ahead, Exception):
                 raise self._ahead
             if self._ahead:
                 quiet = standing.quiet_us / 1_000_000 > took_s + _MARGIN_S

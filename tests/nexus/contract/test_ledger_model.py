@@ -33,7 +33,7 @@ from hypothesis.stateful import (
 from nexus.adapters import redis_ledger_scripts
 from nexus.adapters.memory_bus import MemoryLedger
 from nexus.adapters.redis_multiplexed import Script
-from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Conflict
+from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Concluded, Conflict, KeptBefore
 from tests.nexus.contract.ledgers import Desk, OpenDesk, memory_desk, pubsub_desk, streams_desk
 from tests.nexus.support.waiting import PATIENCE_S
 
@@ -327,10 +327,10 @@ class LeaselessLedger(MemoryLedger):
 class OverwritingLedger(MemoryLedger):
     """The last answer wins."""
 
-    async def finish(self, claim: Acquired, *arguments: Any) -> int | None:
+    async def conclude(self, claim: Acquired, *arguments: Any) -> Concluded | KeptBefore | None:
         """Finish as if nothing were known."""
         self._state.requests.pop(claim.key, None)
-        return await super().finish(claim, *arguments)
+        return await super().conclude(claim, *arguments)
 
 
 class ClingingLedger(MemoryLedger):
@@ -355,12 +355,14 @@ class CountingLedger(MemoryLedger):
 class HastyLedger(MemoryLedger):
     """Publishes before it looks whether there is an answer."""
 
-    async def finish(self, claim: Acquired, topic: str, answer: bytes, *arguments: Any) -> int | None:
+    async def conclude(
+        self, claim: Acquired, topic: str, answer: bytes, *arguments: Any
+    ) -> Concluded | KeptBefore | None:
         """Publish, and finish."""
         entry = self._state.requests.get(claim.key)
-        if entry and entry.answer is not None and entry.token != claim.token:
+        if entry and entry.answer is not None:
             await self._bus.publish(topic, answer)
-        return await super().finish(claim, topic, answer, *arguments)
+        return await super().conclude(claim, topic, answer, *arguments)
 
 
 class GenerousLedger(MemoryLedger):

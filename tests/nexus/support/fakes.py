@@ -12,6 +12,7 @@ from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import utc_now
 from nexus.core.ports import Row, RunOrigin
 from nexus.core.ports.memory import LONGEST_QUERY
+from nexus.core.row_ids import new_row_id
 from nexus.core.working_memory import Tail, is_object_id
 from nexus.services.context.clock import parse_moment
 from nexus.services.memory.phrases import place_of, texts_of, tool_of
@@ -55,7 +56,7 @@ class FakeStore:
         if collection == "turns":
             self.turns.rows += map(stored, documents)
             return
-        planted = ({"_id": bson.ObjectId(), **document} for document in documents)
+        planted = ({"_id": bson.ObjectId(new_row_id()), **document} for document in documents)
         getattr(self, collection).extend({**document, "_id": id_text(document["_id"])} for document in planted)
 
     async def prepare(self) -> None:

@@ -11,12 +11,14 @@ from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
 from nexus.core.errors import BusUnavailableError
 from nexus.core.metrics import Metrics
 from nexus.core.models import Message, Role
-from nexus.core.ports import RequestLedger, Row, TurnSource
+from nexus.core.ports import Row, TurnSource
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.persistence import PersistenceService
+from nexus.services.tails import Tails
 from nexus.tools.registry import ToolRegistry
 from tests.nexus.support.fakes import FakeStore
 
+TAIL_BYTES = 1 << 20
 MOMENT = "2025-12-10T08:00:00Z"
 
 
@@ -88,17 +90,18 @@ async def opened(
     *,
     settings: BuilderSettings | None = None,
     bus: MemoryBus | None = None,
-    ledger: RequestLedger | None = None,
+    ledger: MemoryLedger | None = None,
     turns: TurnSource | None = None,
     metrics: Metrics | None = None,
 ) -> AsyncIterator[Parts]:
     """Parts that are at work."""
     store, bus = store or FakeStore(), bus or MemoryBus()
-    memory = MemoryLedger(bus)
-    registry, persistence = ToolRegistry(), PersistenceService(store)
-    builder = ContextBuilder(persistence, store, registry, ledger or memory, settings, turns=turns, metrics=metrics)
+    ledger = ledger or MemoryLedger(bus)
+    persistence = PersistenceService(store, journal=ledger.journal, tails=Tails(TAIL_BYTES))
+    registry = ToolRegistry()
+    builder = ContextBuilder(persistence, store, registry, ledger, settings, turns=turns, metrics=metrics)
     async with persistence.running():
-        yield Parts(store, bus, memory, registry, persistence, builder)
+        yield Parts(store, bus, ledger, registry, persistence, builder)
 
 
 def request(  # a test names what it is about

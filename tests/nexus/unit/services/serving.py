@@ -13,11 +13,22 @@ from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
 from nexus.adapters.memory_dead_letters import MemoryDeadLetters
 from nexus.core.errors import BusRefusedError, BusUnavailableError
 from nexus.core.models import Message
-from nexus.core.ports import Acquired, Claim, DeadLetter, Delivery, Subscription
+from nexus.core.ports import (
+    Acquired,
+    Claim,
+    Concluded,
+    DeadLetter,
+    Delivery,
+    Ending,
+    KeptBefore,
+    Look,
+    Subscription,
+)
 from nexus.core.topics import Topics
 from nexus.core.wire import decode, encode
 from nexus.services.asks import RequestSettings
 from nexus.services.burying import Burying
+from nexus.services.context.ahead import Ahead
 from nexus.services.context.builder import ContextBuilder
 from nexus.services.requests import RequestService
 from tests.nexus.support.fakes import FakeStore
@@ -85,12 +96,14 @@ class SettlingLedger(MemoryLedger):
         self.refusing = False
         self.kept_ms: dict[str, int] = {}
 
-    async def begin(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0) -> Claim:
+    async def begin(
+        self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0, look: Look | None = None
+    ) -> Claim:
         """Ask for a request."""
         if self.refusing:
             raise BusRefusedError("another kind")
         self._before("begin")
-        claim = await super().begin(key, fingerprint, lease_ms, waited_ms)
+        claim = await super().begin(key, fingerprint, lease_ms, waited_ms, look)
         self._after("begin")
         return replace(claim, now_ms=self.now_ms) if isinstance(claim, Acquired) and self.now_ms else claim
 
@@ -104,17 +117,17 @@ class SettlingLedger(MemoryLedger):
         self._before("release")
         await super().release(claim)
 
-    async def finish(
-        self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None = None
-    ) -> int | None:
-        """Keep the answer, publish it and settle the delivery."""
+    async def conclude(  # noqa: PLR0917  # as the port has it
+        self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None, ending: Ending
+    ) -> Concluded | KeptBefore | None:
+        """Keep the answer, publish it and settle the delivery; `finish` does it too."""
         self._before("finish")
         self.kept_ms[claim.key] = keep_ms
-        heard = await super().finish(claim, topic, answer, keep_ms, delivery)
+        done = await super().conclude(claim, topic, answer, keep_ms, delivery, ending)
         self._after("finish")
-        if heard is not None and delivery and delivery.shared:
+        if isinstance(done, Concluded) and delivery and delivery.shared:
             self._settled.append(delivery)
-        return heard
+        return done
 
     async def times_asked(self, operation: str, times: int = 1) -> None:
         """Wait until an operation has been asked for so often."""
@@ -166,14 +179,19 @@ class StrangeBuilder(ContextBuilder):
         self.overheard: list[str] = []
 
     async def handle_build_request(
-        self, message: Message, *, budget_s: float = 5.0, timings_ms: Mapping[str, float] | None = None
+        self,
+        message: Message,
+        *,
+        budget_s: float = 5.0,
+        timings_ms: Mapping[str, float] | None = None,
+        ahead: Ahead | None = None,
     ) -> Message:
         """Build, when the gate is open and nothing is to fail."""
         self.begun.append(message.id)
         await self.gate.wait()
         if self.failure:
             raise self.failure
-        return await super().handle_build_request(message, budget_s=budget_s, timings_ms=timings_ms)
+        return await super().handle_build_request(message, budget_s=budget_s, timings_ms=timings_ms, ahead=ahead)
 
     def overhear(self, message: Message) -> None:
         """Take note."""

@@ -1,12 +1,12 @@
 """What the builder measures and counts of a build."""
 
-import anyio
 import pytest
 
 from nexus.core.metrics import Event, Part, Stage
 from nexus.core.models import Message
 from nexus.core.ports import RunOrigin
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
+from nexus.services.inputs import OfferedInput
 from nexus.services.persistence import PersistenceService
 from nexus.tools.registry import ToolRegistry
 from tests.nexus.support.fakes import FakeStore
@@ -53,7 +53,7 @@ async def test_a_build_that_fails_is_measured_as_far_as_it_came(text: str) -> No
 class FullPersistence(PersistenceService):
     """One that takes in nothing more."""
 
-    def offer_input(self, message: Message, text: str, origin: RunOrigin) -> anyio.Event | None:  # noqa: ARG002  # refused
+    def offer_input(self, message: Message, text: str, origin: RunOrigin) -> OfferedInput | None:  # noqa: ARG002  # refused
         """Refuse the input."""
         return None
 
