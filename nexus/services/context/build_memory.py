@@ -35,6 +35,7 @@ from nexus.tools.registry import ToolRegistry
 # Of the time that is left, what reading may take, and what a compaction may.
 _READING: Final = 0.5
 _COMPACTING: Final = 0.5
+_WRITING_TOOLS: Final = MEMORY_TOOLS - READING_TOOLS
 _NOT_IN_TIME: Final = "history: the session could not be compacted in time; it is tried again for the next context"
 
 
@@ -173,16 +174,10 @@ def _besides_run(tools: Sequence[Mapping[str, Any]], build: Build, measure: Meas
 def offered(tools: ToolRegistry, request: BuildRequest) -> list[dict[str, Any]]:
     """The tools that go with a context: those of the working memory only where it is shown.
 
-    A sub-agent may look into it; what is written there is the main agent's.
+    A sub-agent may look into it; what is written there is the main agent's. Nobody may change what is returned.
     """
     if request.layout != "agent":
-        withheld = MEMORY_TOOLS
-    elif request.agent.kind == "sub":
-        withheld = MEMORY_TOOLS - READING_TOOLS
-    else:
-        return tools.get_all_tool_definitions()
-    return [tool for tool in tools.get_all_tool_definitions() if _name(tool) not in withheld]
-
-
-def _name(tool: dict[str, Any]) -> str:
-    return str(tool["function"]["name"])
+        return tools.definitions(MEMORY_TOOLS)
+    if request.agent.kind == "sub":
+        return tools.definitions(_WRITING_TOOLS)
+    return tools.definitions()

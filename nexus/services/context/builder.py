@@ -84,6 +84,7 @@ class ContextBuilder:
             metrics or NoMetrics(),
         )
         self._counter = counter
+        self._counted: dict[str, int] = {}
         self.settings = settings or BuilderSettings()
 
     def look_ahead(self, message: Message) -> Ahead | None:
@@ -185,7 +186,7 @@ class ContextBuilder:
         return content
 
     def _measure(self, request: BuildRequest) -> Measure | None:
-        return Measure(self._counter, request.form) if self._counter else None
+        return Measure(self._counter, request.form, self._counted) if self._counter else None
 
 
 _LAYOUTS: Final[Mapping[str, Callable[[BuildParts, Build], Awaitable[RunPrefix]]]] = {
