@@ -21,6 +21,8 @@ from nexus.services.context.entries import KeptRow
 from nexus.services.context.memory import ReadRows
 
 _LASTS_S: Final = 60.0
+# Rows that are not needed any more are let go when they are so many that it is worth reading the others anew.
+_SPARE: Final = 1.5
 # What a dictionary with the fields of a row takes beside its content, and what was read of it.
 _ROW_BYTES: Final = 1_200
 
@@ -32,15 +34,16 @@ class OwnersTail:
         version: of the owner; all that moved it up to this one is among the rows.
         stopped_early: as for `Past`.
         until: when it is let go, by `anyio.current_time()`.
-        size: in bytes, roughly; of what it was made of.
+        size: in bytes, roughly, and of rows that may be let go already.
 
     Args:
         rows: newest first.
         messages: for how many messages they are enough.
         excerpt_chars: contents longer than twice this may be without their middle.
+        size: as above, where it is known.
     """
 
-    __slots__ = ("_excerpt_chars", "_messages", "_rows", "size", "stopped_early", "until", "version")
+    __slots__ = ("_excerpt_chars", "_made_of", "_messages", "_rows", "size", "stopped_early", "until", "version")
 
     def __init__(
         self,
@@ -51,14 +54,16 @@ class OwnersTail:
         *,
         stopped_early: bool,
         until: float,
+        size: int | None = None,
     ) -> None:
         self.version = version
         self.stopped_early = stopped_early
         self.until = until
         self._rows = rows
+        self._made_of = len(rows)
         self._messages = messages
         self._excerpt_chars = excerpt_chars
-        self.size = sum(map(_size, rows))
+        self.size = sum(map(_size, rows)) if size is None else size
 
     def is_enough(self, messages: int, excerpt_chars: int) -> bool:
         """Whether it can be shown to who wants so many messages."""
@@ -72,13 +77,16 @@ class OwnersTail:
 
     def with_row(self, version: str, row: Row | None) -> "OwnersTail | None":
         """What is kept when nothing but this row was recorded since; None where that cannot be told from it."""
-        rows = self._rows
+        rows, size = self._rows, self.size
         if row is not None:
             known = isinstance(row.get("run_id"), str) and any(row["run_id"] == other.get("run_id") for other in rows)
             if row.get("role") != "HUMAN" and not known:
                 # What its run said before is not here.
                 return None
-            rows = [KeptRow(row), *self.read()]
+            rows = self.read()
+            # Whoever keeps this goes by its size as it was made.
+            size = _size(row) + (size if len(rows) == self._made_of else sum(map(_size, rows)))
+            rows = [KeptRow(row), *rows]
         return OwnersTail(
             version,
             rows,
@@ -86,6 +94,7 @@ class OwnersTail:
             self._excerpt_chars,
             stopped_early=self.stopped_early,
             until=self.until,
+            size=size,
         )
 
 
@@ -94,8 +103,10 @@ def _needed(rows: ReadRows, messages: int) -> ReadRows:
     shown = [entry for side in rows.sides[:messages] for entry in side[-1]]
     runs = {entry.run_id for entry in shown if entry.run_id}
     single = {id(entry.row) for entry in shown if not entry.run_id}
-    needed = [entry.row for entry in rows.entries if entry.run_id in runs or id(entry.row) in single]
-    return rows if len(needed) == len(rows) else ReadRows(needed)
+    needed = [
+        row for row, entry in zip(rows, rows.entries, strict=True) if entry.run_id in runs or id(entry.row) in single
+    ]
+    return ReadRows(needed) if len(rows) > _SPARE * len(needed) else rows
 
 
 class Tails:
