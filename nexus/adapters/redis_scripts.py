@@ -34,6 +34,6 @@ class OnClient:
         return await self._registered[script.sha](keys=list(keys), args=list(args))
 
     async def execute(self, *command: Argument) -> Any:
-        """What Redis replies to a command, as redis-py converts it."""
-        reply: Any = await self._client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py has no types here
+        """What Redis replies to a command, as redis-py converts it; to a SET with GET, what was there."""
+        reply: Any = await self._client.execute_command(*command, get="GET" in command)  # type: ignore[no-untyped-call]  # redis-py has no types here
         return reply
