@@ -23,6 +23,7 @@ from nexus.core.topics import Topics
 
 VARIABLE: Final = "NEXUS_BENCH_FLOOR"
 ROWS: Final = 40
+_CONNECTIONS: Final = 1_024
 _NEWEST_FIRST: Final = [("timestamp", -1), ("_id", -1)]
 # Bytes of an answer besides its text.
 _ENVELOPE: Final = 180
@@ -78,7 +79,8 @@ async def serve(settings: FloorSettings) -> None:
         return found
 
     filler = _FILLER * (2**20 // len(_FILLER))
-    redis = Redis.from_url(settings.redis_url)
+    # Of its 100 a client takes one for each answer that is being published.
+    redis = Redis.from_url(settings.redis_url, max_connections=_CONNECTIONS)
     under_way: set[asyncio.Task[None]] = set()
     async with redis.pubsub() as pubsub:
         await pubsub.subscribe(settings.prefix + Topics.CONTEXT_BUILD_REQUEST)

@@ -10,7 +10,7 @@ from nexus.bench.processes import start_up
 from nexus.bench.pure import HOSTILE, PLAIN, assembly_cost, escape_cost
 from nexus.bench.responders import Responder
 from nexus.bench.results import Cell, Findings, Measure, Ratio
-from nexus.bench.rounds import play
+from nexus.bench.rounds import SLICES, play
 from nexus.bench.servers import Servers
 from nexus.bench.shapes import Shape
 from nexus.bench.telling import Telling
@@ -25,6 +25,7 @@ STREAMS: Final = Responder("streams", mode="streams")
 # A smaller scale leaves so many rows and owners.
 _READ: Final = 60
 _FEWEST_OWNERS: Final = 10
+_FEW: Final = 8
 # Many owners, so that a history is hardly longer while the requests of a slice are recorded.
 _USUAL: Final = Shape(1_000, owners=100)
 _RECENT: Final = Shape(60, owners=1_000)
@@ -72,10 +73,10 @@ class Bench:
     telling: Telling
     findings: Findings
 
-    async def measure(self, cells: Sequence[Cell], ratios: Sequence[Ratio]) -> None:
+    async def measure(self, cells: Sequence[Cell], ratios: Sequence[Ratio], slices: int = SLICES) -> None:
         """Play the cells, and make the measures of them."""
         of_scale = {cell: self.extent.cell(cell) for cell in cells}
-        played = await play(self.servers, [*of_scale.values()], self.extent.rounds, self.telling)
+        played = await play(self.servers, [*of_scale.values()], self.extent.rounds, self.telling, slices)
         self.findings.cells |= played
         for ratio in ratios:
             of_cells = replace(ratio, above=of_scale[ratio.above], below=of_scale[ratio.below])
@@ -138,23 +139,19 @@ async def replicas(bench: Bench) -> None:
 
 
 async def matrix(bench: Bench) -> None:
-    """Layouts by lengths of histories and contents, requests at once and owners, without what no machine would hold."""
+    """Layouts by lengths of histories and contents, requests at once and owners, as far as any machine would hold it."""
     floor, responder = replace(FLOOR, reads="matrix"), replace(COLD, name="matrix")
     shapes = [Shape(40), Shape(1_000), _LONG, Shape(40, owners=1_000), _BIG_ROWS]
-    cells = [
-        Cell(asked, shape, at_once, 40 if at_once == 1 else 4 * at_once, layout)
-        for shape in shapes
-        for layout in ("dialogue", "agent")
-        for at_once in (1, 8, 32, 128)
-        for asked in ((floor, responder) if layout == "dialogue" else (responder,))
-    ]
-    pairs = {cell: replace(cell, responder=floor) for cell in cells if cell.responder == responder}
-    ratios = [
-        Ratio(f"build ÷ floor, p50: {cell.name.partition(', ')[2]}", cell, pairs[cell])
-        for cell in pairs
-        if pairs[cell] in cells
-    ]
-    await bench.measure(cells, ratios)
+    cells, ratios = [], []
+    for shape in shapes:
+        for at_once in (1, 8, 32, 128):
+            cell = Cell(responder, shape, at_once, max(40, 2 * at_once))
+            cells += [cell, replace(cell, responder=floor)]
+            ratios.append(Ratio(f"build ÷ floor, p50: {cell.name.partition(', ')[2]}", *cells[-2:]))
+            # A context of a long session is a thousand messages: more at once are only a longer queue.
+            if at_once <= _FEW or shape not in {_LONG, _BIG_ROWS}:
+                cells.append(replace(cell, layout="agent"))
+    await bench.measure(cells, ratios, slices=1)
 
 
 async def assembly(bench: Bench) -> None:

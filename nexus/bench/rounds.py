@@ -93,25 +93,26 @@ async def filled(servers: Servers, cells: Iterable[Cell], telling: Telling) -> N
             await Place(servers, name).fill(wanted, advance)
 
 
-async def play(servers: Servers, cells: Sequence[Cell], rounds: int, telling: Telling) -> dict[Cell, list[Played]]:
-    """Play every cell in every round."""
+async def play(
+    servers: Servers, cells: Sequence[Cell], rounds: int, telling: Telling, slices: int = SLICES
+) -> dict[Cell, list[Played]]:
+    """Play every cell in every round, in so many slices."""
     await filled(servers, cells, telling)
     responders = dict.fromkeys(cell.responder for cell in cells)
     found: dict[Cell, list[Played]] = {cell: [] for cell in cells}
     async with opened(servers, responders) as desks:
         sizes = await warmed(desks, cells)
-        with telling.part("measuring", rounds * SLICES * len(cells)) as advance:
+        with telling.part("measuring", rounds * slices * len(cells)) as advance:
             for number in range(rounds):
-                slices: dict[Cell, list[Played]] = {cell: [] for cell in cells}
-                for turn in range(SLICES):
-                    for cell in _from(cells, number * SLICES + turn):
-                        many = max(1, cell.requests // SLICES)
-                        first = (number * SLICES + turn) * many
+                sliced: dict[Cell, list[Played]] = {cell: [] for cell in cells}
+                for turn in range(number * slices, (number + 1) * slices):
+                    for cell in _from(cells, turn):
+                        many = max(1, cell.requests // slices)
                         telling.say(cell.name)
-                        asked = desks[cell.responder].requests(cell, first, many, sizes[cell])
-                        slices[cell].append(await desks[cell.responder].ask(asked, cell.at_once))
+                        asked = desks[cell.responder].requests(cell, turn * many, many, sizes[cell])
+                        sliced[cell].append(await desks[cell.responder].ask(asked, cell.at_once))
                         advance(1)
-                for cell, played in slices.items():
+                for cell, played in sliced.items():
                     found[cell].append(_together(played))
     return found
 
@@ -119,10 +120,14 @@ async def play(servers: Servers, cells: Sequence[Cell], rounds: int, telling: Te
 async def warmed(desks: dict[Responder, Desk], cells: Sequence[Cell]) -> dict[Cell, int]:
     """Ask each once for all, before it counts. Returns how long Nexus's answers to each cell's requests are."""
     sizes: dict[tuple[object, str], int] = {}
+    asked = set()
     # Nexus first: the floor has to know how long its answers are.
     for cell in sorted(cells, key=lambda cell: cell.responder.kind != "nexus"):
         desk = desks[cell.responder]
         key = cell.shape, cell.layout
+        if (desk.responder, key) in asked:
+            continue
+        asked.add((desk.responder, key))
         # What is kept in memory of an owner is there from the first request on.
         many = max(_WARMING, cell.at_once, cell.shape.owners if desk.responder.tail_cache_mb else 0)
         requests = desk.requests(cell, 0, many, sizes.get(key, 0))
