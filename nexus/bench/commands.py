@@ -13,6 +13,7 @@ from rich.console import Console
 from nexus.bench.groups import GROUPS, USUAL, Bench, Extent
 from nexus.bench.loop import run
 from nexus.bench.machine import machine
+from nexus.bench.responders import ANSWER_TTL_S
 from nexus.bench.results import Findings
 from nexus.bench.servers import on_servers
 from nexus.bench.shown import about, cells, measures
@@ -22,7 +23,7 @@ from nexus.core.errors import NexusError
 from nexus.log import configure_logging
 from nexus.terminal import Config, printable
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 _WIDTH: Final = 140
 # Builds after which memory is looked at: where nothing was chosen, and where it was.
 _FEW, _MANY = 10_000, 100_000
@@ -31,7 +32,7 @@ _FEW, _MANY = 10_000, 100_000
 @app.command()
 def bench(  # noqa: PLR0917  # typer makes options of them
     groups: Annotated[
-        list[str] | None, typer.Argument(metavar="[GROUP]...", help=f"What to measure: {', '.join(GROUPS)}.")
+        list[str] | None, typer.Argument(metavar="GROUP", help=f"What to measure: {', '.join(GROUPS)}.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Measure everything, for half an hour.")] = False,
     rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds; the medians count.")] = 5,
@@ -46,14 +47,16 @@ def bench(  # noqa: PLR0917  # typer makes options of them
 ) -> None:
     """Measure contexts, on real servers and against the least that could answer.
 
-    Databases and topics are its own, and dropped at the end. Without addresses it takes those in NEXUS_TEST_REDIS_URL
-    and NEXUS_TEST_MONGO_URI, else those of the settings.
+    Databases and topics are its own, and dropped at the end. Addresses are those in NEXUS_TEST_REDIS_URL and
+    NEXUS_TEST_MONGO_URI, else those of the settings.
     """
     configure_logging("error", "console")
     settings = load_settings(config)
     chosen = _chosen(groups, full=full)
     if driver not in {"motor", "pymongo"}:
         raise NexusError("--driver: motor and pymongo are allowed")
+    if output:
+        _see_writable(output)
     redis_url = redis_url or os.environ.get("NEXUS_TEST_REDIS_URL", "") or settings.bus.url.get_secret_value()
     mongo_uri = mongo_uri or os.environ.get("NEXUS_TEST_MONGO_URI", "") or settings.database.uri.get_secret_value()
     # Whoever ends it finds its databases dropped and its processes gone, as after Ctrl-C.
@@ -62,7 +65,8 @@ def bench(  # noqa: PLR0917  # typer makes options of them
     builds = _MANY if full or groups else _FEW
     extent = Extent(rounds, scale, builds)
     on = run(_bench, chosen, (redis_url, mongo_uri, driver), extent, findings, told)
-    report = {**on, "rounds": rounds, "scale": scale, **findings.as_json()}
+    how = {"driver": driver, "rounds": rounds, "scale": scale, "builds": builds, "answer_ttl_s": ANSWER_TTL_S}
+    report = {**on, "settings": how, **findings.as_json()}
     if output:
         output.write_text(json.dumps(report, indent=1), encoding="utf-8")
     if as_json:
@@ -86,6 +90,14 @@ async def _bench(
                 await GROUPS[name](Bench(servers, extent, telling, findings))
                 await servers.drop()
             return {"run": servers.run, "machine": await machine(servers)}
+
+
+def _see_writable(output: Path) -> None:
+    """Rather now than when all is measured."""
+    try:
+        output.touch()
+    except OSError as error:
+        raise NexusError(f"--output: cannot be written: {error.strerror}") from None
 
 
 def _chosen(groups: list[str] | None, *, full: bool) -> list[str]:

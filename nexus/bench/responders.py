@@ -25,7 +25,7 @@ Kind = Literal["nexus", "floor", "wire"]
 # The setting of the tail cache, as far as there is one: a size of 0 turns it off.
 TAIL_CACHE: Final = "tail_cache_mb"
 # Kept answers are of no use here, and 100,000 of them would fill the server's memory.
-_ANSWER_TTL_S: Final = "10"
+ANSWER_TTL_S: Final = 10
 _PATIENCE_S: Final = 30.0
 _LOOK_EVERY_S: Final = 0.002
 _STOPPING_S: Final = 15.0
@@ -118,7 +118,7 @@ def _nexus(responder: Responder, place: Place) -> tuple[list[str], dict[str, str
         "NEXUS_BUS__URL": servers.redis_url,
         "NEXUS_BUS__MODE": responder.mode,
         "NEXUS_BUS__CHANNEL_PREFIX": responder.prefix(servers),
-        "NEXUS_BUS__ANSWER_TTL_S": _ANSWER_TTL_S,
+        "NEXUS_BUS__ANSWER_TTL_S": str(ANSWER_TTL_S),
         "NEXUS_DATABASE__URI": servers.mongo_uri,
         "NEXUS_DATABASE__NAME": place.database,
         "NEXUS_DATABASE__DRIVER": servers.driver,

@@ -166,6 +166,7 @@ class Findings:
                 "responder": cell.responder.name,
                 "mode": cell.responder.mode,
                 "replicas": cell.responder.replicas,
+                "tail_cache_mb": cell.responder.tail_cache_mb,
                 "layout": cell.layout,
                 "owners": cell.shape.owners,
                 "rows": cell.shape.rows,
