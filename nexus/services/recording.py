@@ -19,6 +19,7 @@ import structlog
 from nexus.core.metrics import Event, Metrics, Reading
 from nexus.core.models import utc_now
 from nexus.core.ports import MessageStore, Row
+from nexus.core.row_ids import new_row_id
 from nexus.core.tasks import Pending
 from nexus.services.heard import Heard
 from nexus.services.origins import RunOrigins
@@ -105,6 +106,8 @@ class Recorder:
             return False
         # A clock that is ahead would have the row stand behind everything that is said until then.
         row["timestamp"] = min(row["timestamp"], utc_now())
+        # What was accepted first counts as stored first, whichever batch is written first.
+        row.setdefault("_id", new_row_id())
         written = self.heard.begin(row["owner_key"], row["run_id"], row["id"])
         try:
             self._send.send_nowait(Waiting(row, size, settled, written))
