@@ -41,9 +41,20 @@ class OwnersTail:
         messages: for how many messages they are enough.
         excerpt_chars: contents longer than twice this may be without their middle.
         size: as above, where it is known.
+        lines: as for `ReadRows`.
     """
 
-    __slots__ = ("_excerpt_chars", "_made_of", "_messages", "_rows", "size", "stopped_early", "until", "version")
+    __slots__ = (
+        "_excerpt_chars",
+        "_lines",
+        "_made_of",
+        "_messages",
+        "_rows",
+        "size",
+        "stopped_early",
+        "until",
+        "version",
+    )
 
     def __init__(
         self,
@@ -55,11 +66,13 @@ class OwnersTail:
         stopped_early: bool,
         until: float,
         size: int | None = None,
+        lines: dict[Any, Any] | None = None,
     ) -> None:
         self.version = version
         self.stopped_early = stopped_early
         self.until = until
         self._rows = rows
+        self._lines = lines
         self._made_of = len(rows)
         self._messages = messages
         self._excerpt_chars = excerpt_chars
@@ -72,7 +85,7 @@ class OwnersTail:
     def read(self) -> ReadRows:
         """The rows, of which nobody may change any: of the runs among the newest messages, all that there are."""
         if not isinstance(self._rows, ReadRows):
-            self._rows = _needed(ReadRows(self._rows), self._messages)
+            self._rows = _needed(ReadRows(self._rows, self._lines), self._messages)
         return self._rows
 
     def with_row(self, version: str, row: Row | None) -> "OwnersTail | None":
@@ -95,6 +108,7 @@ class OwnersTail:
             stopped_early=self.stopped_early,
             until=self.until,
             size=size,
+            lines=self.read().lines,
         )
 
 

@@ -7,15 +7,15 @@ returns the `Block` with what the manifest says of it.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from nexus.services.context.annotations import annotate, read_tool_calls
 from nexus.services.context.blocks import Block
 from nexus.services.context.bodies import NO_TEXT, body_of, parts_of
 from nexus.services.context.clock import at_offset, parse_moment, parse_offset
-from nexus.services.context.entries import read_rows
+from nexus.services.context.entries import Entry, read_rows
 from nexus.services.context.escape import CountingEscape, canonical, escape
-from nexus.services.context.memory import Utterance, merge, newest
+from nexus.services.context.memory import ReadRows, Utterance, merge, newest
 
 _NO_CONVERSATIONS: Final = "(No previous conversations yet)"
 _UNKNOWN_TIME: Final = "Unknown time"
@@ -79,13 +79,17 @@ class MemoryFormatter:
         past = newest(history, limit, current_run_id=current_run_id)
         shown = past.utterances[::-1]
         offset = parse_offset(timezone_offset) or 0
-        counted = CountingEscape()
         lines = [f"[SHARED_MEMORY count={len(shown)}]", "Recent conversation memory:", ""]
-        truncated, before = 0, ""
+        truncated, marked, before = 0, 0, ""
+        known = history.lines if isinstance(history, ReadRows) else {}
         for utterance in shown:
-            body, was_cut = body_of(utterance, truncate_chars, counted)
-            lines.append(_head(before, utterance, offset) + body)
-            truncated, before = truncated + was_cut, utterance.role
+            # Of kept rows what is made does not change, as long as it is made of the same.
+            how = (truncate_chars, offset, before, *map(id, utterance.entries))
+            if how not in known:
+                known[how] = _line(utterance, truncate_chars, before, offset)
+            line = known[how]
+            lines.append(line.text)
+            truncated, marked, before = truncated + line.was_cut, marked + line.marked, utterance.role
         block = Block(
             tag="SHARED_MEMORY",
             role="user",
@@ -93,7 +97,7 @@ class MemoryFormatter:
             sources=tuple([entry.id for utterance in shown for entry in utterance.entries if entry.id]),
             truncated=truncated,
             dropped=past.merged - len(shown),
-            escaped=counted.marked,
+            escaped=marked,
         )
         return MemoryBlock(block, merged=past.merged, shown=len(shown), repaired=past.repaired)
 
@@ -107,6 +111,26 @@ class MemoryFormatter:
     def _extract_tool_call_annotation(tool_calls: Any) -> str:
         """`[tool_use:web_search, query:…]` for calls in either stored form; `""` for none."""
         return annotate(read_tool_calls(tool_calls), escape)
+
+
+class _Line(NamedTuple):
+    """A message as it is shown.
+
+    Attributes:
+        marked: how many places were escaped.
+        entries: what it is made of, so that nothing else takes their identity.
+    """
+
+    text: str
+    was_cut: bool
+    marked: int
+    entries: tuple[Entry, ...]
+
+
+def _line(utterance: Utterance, truncate_chars: int, before: str, offset: int) -> _Line:
+    counted = CountingEscape()
+    body, was_cut = body_of(utterance, truncate_chars, counted)
+    return _Line(_head(before, utterance, offset) + body, was_cut, counted.marked, utterance.entries)
 
 
 def _head(before: str, utterance: Utterance, offset: int) -> str:

@@ -67,10 +67,22 @@ class Newest(NamedTuple):
 
 
 class ReadRows(list[Any]):
-    """Rows that nobody may change, nor the list of them: they are read and merged once, however often that is asked."""
+    """Rows that nobody may change, nor the list of them: they are read and merged once, however often that is asked.
 
-    def __init__(self, rows: Iterable[Any]) -> None:
+    Attributes:
+        entries, repaired: as `read_rows` returns them.
+        runs: that are among them.
+        sides: what each side said in each run, newest first.
+        lines: how messages were shown before, by what they are made of and how; for whoever shows them.
+
+    Args:
+        rows: as stored.
+        lines: those of rows of which most are among these.
+    """
+
+    def __init__(self, rows: Iterable[Any], lines: dict[Any, Any] | None = None) -> None:
         super().__init__(rows)
+        self.lines: dict[Any, Any] = {} if lines is None else lines
         self.entries, self.repaired = read_rows(self)
         self.runs = {entry.run_id for entry in self.entries if entry.run_id}
         self.sides = _sides(self.entries)
