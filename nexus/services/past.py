@@ -9,6 +9,7 @@ Rules of this module:
   and not kept: it is as new as any read that began when the request was heard.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -81,7 +82,7 @@ class OwnersPast:
     def begin_reading(self) -> None:
         """`read_ahead` is called now."""
         self._reading = anyio.Event()
-        self._began_at = anyio.current_time()
+        self._began_at = time.monotonic()
 
     async def read_ahead(self) -> None:
         """Read what the store has, while the request is being claimed. What fails, fails in `get`."""
@@ -96,7 +97,7 @@ class OwnersPast:
 
     def claimed(self) -> None:
         """The request has been claimed: now."""
-        self._claimed_at = anyio.current_time()
+        self._claimed_at = time.monotonic()
 
     async def get(self, standing: Standing | None) -> Past:
         """The past, given how things were with the owner when the request was claimed; None where nobody can tell.
