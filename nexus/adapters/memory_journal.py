@@ -59,7 +59,7 @@ class MemoryJournal:
         owner = self._owner(owner_key)
         if owner.moved_by != row_id:
             owner.moved_by, owner.moved = row_id, self._move(owner)
-        return Moved(owner.moved.before, str(owner.version))
+        return owner.moved
 
     async def written(self, rows: Sequence[JournalRow]) -> None:
         """Take rows out that the store has."""

@@ -145,19 +145,19 @@ if ARGV[13] ~= '' then redis.call('XACK', KEYS[7], ARGV[12], ARGV[13]) end
 """
     + _CONCLUDED
 )
-# KEYS: version, last row. ARGV: id of the row, version_lasts_ms. What the last row has moved it does not move again.
+# KEYS: version, last row. ARGV: id of the row, version_lasts_ms. What the last row has moved it does not move again, and
+# the reply is the same: what has moved it since is not known to whoever asks.
 MOVED: Final = Script(
     _NOW
     + _MOVE
     + """
 local last = redis.call('GET', KEYS[2])
-local version = redis.call('GET', KEYS[1])
-if version and last then
-  local row, before = string.match(last, '^(.*) (%d*)$')
-  if row == ARGV[1] then return {before, version} end
+if last and redis.call('EXISTS', KEYS[1]) == 1 then
+  local row, before, after = string.match(last, '^(.*) (%d*) (%d+)$')
+  if row == ARGV[1] then return {before, after} end
 end
 local before, after = move(KEYS[1], ARGV[2])
-redis.call('SET', KEYS[2], ARGV[1] .. ' ' .. before, 'PX', ARGV[2])
+redis.call('SET', KEYS[2], ARGV[1] .. ' ' .. before .. ' ' .. after, 'PX', ARGV[2])
 return {before, after}
 """
 )

@@ -8,6 +8,7 @@ Rules of this module:
   has the row, before whoever sent it is told that it is settled.
 """
 
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Self
@@ -47,6 +48,7 @@ class PersistenceService:
         recorded: told of every row that was not there before.
         journal: where inputs are until they are written; None where answers wait for that.
         tails: where what was read is kept for as long as it is the newest; only with a journal.
+        clock: seconds that never run back.
 
     Attributes:
         origins: what is known of where runs belong.
@@ -61,9 +63,11 @@ class PersistenceService:
         recorded: Recorded = _nobody,
         journal: Journal | None = None,
         tails: Tails | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._tails = tails or Tails()
+        self._clock = clock
         self.origins = RunOrigins(store, ledger)
         self._recorder = Recorder(store, self.origins, metrics or NoMetrics(), recorded, self._stored)
         self._journaling = Journaling(journal, self._tails, self._recorder) if journal else None
@@ -172,6 +176,7 @@ class PersistenceService:
             messages=messages,
             excerpt_chars=excerpt_chars,
             asked=asked,
+            clock=self._clock,
         )
 
     async def write_journal(self, contents: Sequence[bytes]) -> bool:

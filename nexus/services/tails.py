@@ -91,7 +91,8 @@ class OwnersTail:
     def with_row(self, version: str, row: Row | None) -> "OwnersTail | None":
         """What is kept when nothing but this row was recorded since; None where that cannot be told from it."""
         rows, size = self._rows, self.size
-        if row is not None:
+        # What was read may have had it before the version moved.
+        if row is not None and not any(row["id"] == other.get("id") for other in rows):
             known = isinstance(row.get("run_id"), str) and any(row["run_id"] == other.get("run_id") for other in rows)
             if row.get("role") != "HUMAN" and not known:
                 # What its run said before is not here.
