@@ -145,8 +145,8 @@ if ARGV[13] ~= '' then redis.call('XACK', KEYS[7], ARGV[12], ARGV[13]) end
 """
     + _CONCLUDED
 )
-# KEYS: version, last row. ARGV: id of the row, version_lasts_ms. What the last row has moved it does not move again, and
-# the reply is the same: what has moved it since is not known to whoever asks.
+# KEYS: version, last row. ARGV: id of the row, version_lasts_ms. What the last row has moved it does not move again and
+# replies the same: what has moved the version since is not known to whoever asks.
 MOVED: Final = Script(
     _NOW
     + _MOVE
