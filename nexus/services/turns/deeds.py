@@ -36,6 +36,8 @@ Teller = Callable[[ToolOutcome, int], str]
 
 def tell(outcomes: Sequence[ToolOutcome], teller: Teller, room: int) -> tuple[list[str], list[ToolOutcome]]:
     """What the teller says of those calls for which there is room, in their order; and the other calls."""
+    if not outcomes:
+        return [], []
     order = list(_by_worth(outcomes))
     kept = _picked(order, outcomes, teller, room)
     if len(kept) < len(outcomes):

@@ -6,6 +6,7 @@ A text's **weight** is its length in UTF-8: four bytes are about a token, in Eng
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Final
 
 from nexus.services.context import escape
@@ -71,7 +72,16 @@ def sentences(text: str) -> Iterator[str]:
     can be told, not after an abbreviation. What has neither letters nor figures is no sentence. Of a text of more than
     20,000 characters those in the middle are left out.
     """
-    text = escape.canonical(both_ends(text))
+    return iter(_sentences(both_ends(text)) if text else ())
+
+
+# A summary takes the same few texts apart again and again.
+@lru_cache(maxsize=8)
+def _sentences(text: str) -> tuple[str, ...]:
+    return tuple(_found(escape.canonical(text)))
+
+
+def _found(text: str) -> Iterator[str]:
     start = 0
     for end in _ENDS.finditer(text):
         if end[0].startswith(".") and _goes_on(text, start, end):
@@ -85,7 +95,7 @@ def sentences(text: str) -> Iterator[str]:
 
 def is_blank(text: str) -> bool:
     """Whether nothing would be seen of the text."""
-    return not (_WORD.search(text) or one_line(text[:_FIRST]))
+    return not (text and (_WORD.search(text) or one_line(text[:_FIRST])))
 
 
 def both_ends(text: str) -> str:
