@@ -37,6 +37,7 @@ from nexus.tools.registry import ToolRegistry
 from nexus.tuning import (
     builder_settings,
     compaction_settings,
+    counts_at_once,
     memory_limits,
     refining_settings,
     request_settings,
@@ -146,7 +147,8 @@ def put_together(settings: Settings, transport: Transport, store: Store, model: 
     bodies_up_to = settings.bus.max_payload_bytes if settings.bus.dead_letter_bodies else None
     burying = Burying(transport.dead_letters, metrics, bodies_up_to)
     counter = open_tokenizer(settings.memory.tokenizer)
-    counter.load()
+    if counts_at_once(settings):
+        counter.load()
     remembering = None
     if settings.memory.working_memory:
         remembering = _remembering(settings, transport, store, model, counter, burying, persistence, turns, metrics)

@@ -31,6 +31,7 @@ def builder_settings(settings: Settings) -> BuilderSettings:
         summary_detail_level=settings.memory.summary_detail_level,
         turns_shown=settings.memory.turns_shown,
         summaries_by_model=settings.llm.enabled,
+        count_tokens=settings.memory.count_tokens,
         window=window_settings(settings),
     )
 
@@ -51,6 +52,11 @@ def window_settings(settings: Settings) -> WindowSettings:
         compact_to=memory.compact_to,
         summary_max_tokens=memory.summary_max_tokens,
     )
+
+
+def counts_at_once(settings: Settings) -> bool:
+    """Whether contexts will surely be counted, so that the vocabulary is read before there is anything to serve."""
+    return settings.memory.count_tokens == "always" or settings.layouts.default == "agent"
 
 
 def work_settings(settings: Settings) -> WorkSettings:

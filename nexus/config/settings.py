@@ -162,6 +162,7 @@ class MemorySettings(_Section):
     working_memory: bool = True
     context_window: _Window = 128_000
     tokenizer: Literal["o200k_base", "cl100k_base", "o200k_harmony", "llama3", "qwen3"] = "o200k_base"
+    count_tokens: Literal["needed", "always"] = "needed"
     compact_at: float = Field(default=0.75, ge=0.1, le=0.95)
     compact_to: float = Field(default=0.4, ge=0.05, le=0.9)
     summary_max_tokens: int = Field(default=1_500, ge=100, le=100_000)

@@ -203,11 +203,11 @@ def _in_room(build: Build, given: AgentInput, tools: Sequence[Mapping[str, Any]]
     measure, limit, window = build.measure, build.limit, build.settings.window
     if measure is None:
         return assemble_agent(given)
-    assembled = assemble_agent(replace(given, room=window.room(measure, limit, taken_besides(tools, build))))
+    assembled = assemble_agent(replace(given, room=window.room(measure, limit, taken_besides(tools, build, measure))))
     run_room = room_of_run(tools, build, assembled.weights)
     if run_room is None:
         return assembled
-    room = window.room(measure, limit, taken_besides(tools, build, run_room))
+    room = window.room(measure, limit, taken_besides(tools, build, measure, run_room))
     return replace(assemble_agent(replace(given, room=room)), run_room=run_room)
 
 

@@ -1,8 +1,9 @@
 """How a context of the dialogue layout comes about: once for a run, and kept for later builds (CONTRACT §4, §4.6)."""
 
 from nexus.core.metrics import Part, Stage
-from nexus.services.context.build_memory import offered, taken_besides
+from nexus.services.context.build_memory import offered
 from nexus.services.context.build_parts import Build, BuildParts
+from nexus.services.context.counting import fitted
 from nexus.services.context.fitting import fit_dialogue
 from nexus.services.context.gathering import Gathered, gather
 from nexus.services.context.layouts import DialogueInput
@@ -70,7 +71,6 @@ def _assemble(parts: BuildParts, build: Build, gathered: Gathered) -> RunPrefix:
         default_profile=build.settings.default_profile,
         tools_complete=Part.TOOLS not in gathered.degraded,
         input_id=request.human.id,
-        measure=build.measure,
     )
-    assembled = fit_dialogue(given, build.limit - taken_besides(tools, build))
+    assembled = fitted(fit_dialogue, given, tools, build)
     return RunPrefix(assembled.messages, assembled.manifest, tools, gathered.degraded, gathered.notes)

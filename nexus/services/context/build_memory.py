@@ -91,7 +91,7 @@ async def compact(
     request, measure = build.request, build.measure
     if parts.memory is None or kept.snapshot is None or weights is None or measure is None:
         return False
-    taken, window = taken_besides(tools, build, run_room), build.settings.window
+    taken, window = taken_besides(tools, build, measure, run_room), build.settings.window
     if request.agent.kind == "sub" or not (cut or window.is_heavy(weights, taken, build.limit)):
         return False
     keep_tokens = window.keep_tokens(weights, taken, build.limit, measure, cut=cut)
@@ -119,15 +119,17 @@ async def compact(
     return job.made is not None
 
 
-def taken_besides(tools: Sequence[Mapping[str, Any]], build: Build, run_room: int | None = None) -> int:
+def taken_besides(
+    tools: Sequence[Mapping[str, Any]], build: Build, measure: Measure | None, run_room: int | None = None
+) -> int:
     """How many tokens are taken by what comes with the messages of a layout: these tools, and what the run has said.
 
     Args:
         tools: that go with them.
         build: for which.
+        measure: tells how many; None where nothing has a limit.
         run_room: in how many tokens what the run has said is brought.
     """
-    measure = build.measure
     if measure is None:
         return 0
     later = admit(said_in_run(build.request.later, build.request.agent), "run.history").messages
@@ -142,12 +144,15 @@ def check_input(tools: Sequence[Mapping[str, Any]], build: Build) -> None:
     Raises:
         RequestError: PAYLOAD_TOO_LARGE, where instructions, tools and the input do not fit into the window.
     """
-    measure, request = build.measure, build.request
-    if measure is None:
-        return
+    request = build.request
     opening = [message for block in instructions(request.layout, request.agent) for message in block.messages]
-    said = measure.text(request.current_input)
-    others = measure.messages(opening) + _besides_run(tools, build, measure)
+
+    def taken(measure: Measure) -> tuple[int, int]:
+        return measure.text(request.current_input), measure.messages(opening) + _besides_run(tools, build, measure)
+
+    if build.measure is None or (build.bound and sum(taken(build.bound)) <= build.limit):
+        return
+    said, others = taken(build.measure)
     if said + others > build.limit:
         reason = (
             f"run.history: the input takes {said} tokens, and instructions and tools {others}; at most {build.limit} "
@@ -162,7 +167,7 @@ def room_of_run(tools: Sequence[Mapping[str, Any]], build: Build, weights: Weigh
     None where it fits: then memory goes before anything of the run does.
     """
     measure = build.measure
-    if measure is None or weights is None or weights.fixed + taken_besides(tools, build) <= build.limit:
+    if measure is None or weights is None or weights.fixed + taken_besides(tools, build, measure) <= build.limit:
         return None
     return max(build.limit - weights.fixed - _besides_run(tools, build, measure), 0)
 

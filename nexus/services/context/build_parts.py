@@ -28,7 +28,7 @@ from nexus.services.context.limits import WindowSettings
 from nexus.services.context.placement import PINNED_FROM_END, Placement
 from nexus.services.context.prefix import RunPrefix, prefix_key
 from nexus.services.context.request import DEFAULT_SESSION, BuildRequest
-from nexus.services.context.tokens import Measure
+from nexus.services.context.tokens import Bound, Measure
 from nexus.tools.registry import ToolRegistry
 
 _log = structlog.get_logger(__name__)
@@ -60,6 +60,7 @@ class BuilderSettings:
         summary_detail_level: how much is shown of each earlier turn.
         turns_shown: earlier turns that are shown at most.
         summaries_by_model: a model replaces summaries that were made by rules.
+        count_tokens: whether contexts are counted that surely fit, in layouts that do not say how long they are.
         window: what a context may take of the model's window, and when a session is compacted.
     """
 
@@ -75,6 +76,7 @@ class BuilderSettings:
     summary_detail_level: Level = "detailed"
     turns_shown: int = 100
     summaries_by_model: bool = False
+    count_tokens: Literal["needed", "always"] = "needed"
     window: WindowSettings = field(default_factory=WindowSettings)
 
 
@@ -87,6 +89,7 @@ class Build:
         deadline: when they are over, by `anyio.current_time()`.
         timings_ms: what was measured, for the manifest.
         measure: counts tokens; None where nobody does, and then nothing has a limit.
+        bound: tells without counting what surely fits; None where everything is counted.
         ahead: of a request that was claimed at the ledger.
     """
 
@@ -96,6 +99,7 @@ class Build:
     deadline: float
     timings_ms: dict[str, float]
     measure: Measure | None = None
+    bound: Bound | None = None
     ahead: Ahead | None = None
 
     @property

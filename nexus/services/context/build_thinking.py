@@ -7,8 +7,9 @@ rounds are those that the request brings.
 import anyio
 
 from nexus.core.metrics import Stage
-from nexus.services.context.build_memory import offered, taken_besides
+from nexus.services.context.build_memory import offered
 from nexus.services.context.build_parts import Build, BuildParts
+from nexus.services.context.counting import fitted
 from nexus.services.context.fitting import fit_thinking
 from nexus.services.context.gathering import gather_goal
 from nexus.services.context.layouts import ThinkingInput
@@ -54,9 +55,8 @@ async def _build(parts: BuildParts, build: Build, view: ThinkingView | None) -> 
             workspace=request.turn.workspace_context,
             rounds=request.turn.thinking_rounds,
             input_id=request.human.id,
-            measure=build.measure,
         )
         tools = view.tools if view else offered(parts.tools, request)
-        assembled = fit_thinking(given, build.limit - taken_besides(tools, build))
+        assembled = fitted(fit_thinking, given, tools, build)
     all_notes = [*notes, *assembled.repairs]
     return remembered, RunPrefix(assembled.messages, assembled.manifest, tools, degraded, all_notes)

@@ -34,7 +34,7 @@ from nexus.services.context.build_dialogue import build_dialogue, fresh_dialogue
 from nexus.services.context.build_memory import check_input, offered
 from nexus.services.context.build_parts import Build, BuilderSettings, BuildParts
 from nexus.services.context.build_thinking import build_thinking
-from nexus.services.context.closing import close
+from nexus.services.context.counting import bound_of, closed
 from nexus.services.context.gathering import StateSource
 from nexus.services.context.prefix import RunPrefix, in_format, prefix_key
 from nexus.services.context.request import BuildRequest, read_history_size, read_request
@@ -162,7 +162,7 @@ class ContextBuilder:
         run = {"id": run_id, "owner_key": owner_key, "history": [human], "metadata": metadata}
         request = read_request(Message(run_id=run_id, owner_key=owner_key, role=Role.HUMAN, content=run))
         ends_at = anyio.current_time() + _DEFAULT_BUDGET_S
-        build = Build(request, self.settings, _DEFAULT_BUDGET_S, ends_at, {}, self._measure(request))
+        build = self._begun(request, _DEFAULT_BUDGET_S, ends_at, {})
         return (await fresh_dialogue(self._parts, build)).messages
 
     async def _build(
@@ -170,14 +170,10 @@ class ContextBuilder:
     ) -> dict[str, Any]:
         with self._parts.measured(Stage.BUILD, timings_ms):
             seconds = budget_s * _GATHERING
-            measure = self._measure(request)
-            ends_at = anyio.current_time() + seconds
-            build = Build(request, self.settings, seconds, ends_at, timings_ms, measure, ahead)
+            build = self._begun(request, seconds, anyio.current_time() + seconds, timings_ms, ahead)
             check_input(offered(self._parts.tools, request), build)
             prefix = await _LAYOUTS[request.layout](self._parts, build)
-            content = prefix.continued(request, measure)
-            if measure:
-                content = close(content, measure, build.limit, prefix.meta, prefix.run_room)
+            content = closed(prefix, build)
             if found := faults(content["messages"]):
                 _log.error("invalid_list", request_id=request.request_id, reason="; ".join(found[:_SHOWN_FAULTS]))
                 raise RequestError(ErrorCode.INTERNAL, "the message list would not be one that providers accept")
@@ -185,8 +181,18 @@ class ContextBuilder:
         content["context"]["timings_ms"] = timings_ms
         return content
 
-    def _measure(self, request: BuildRequest) -> Measure | None:
-        return Measure(self._counter, request.form, self._counted) if self._counter else None
+    def _begun(
+        self,
+        request: BuildRequest,
+        seconds: float,
+        ends_at: float,
+        timings_ms: dict[str, float],
+        ahead: Ahead | None = None,
+    ) -> Build:
+        settings, counter = self.settings, self._counter
+        measure = Measure(counter, request.form, self._counted) if counter else None
+        bound = bound_of(counter, request, settings)
+        return Build(request, settings, seconds, ends_at, timings_ms, measure, bound, ahead)
 
 
 _LAYOUTS: Final[Mapping[str, Callable[[BuildParts, Build], Awaitable[RunPrefix]]]] = {

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -61,9 +62,10 @@ class RunPrefix:
         """The content of the answer (CONTRACT §1.4): this prefix, and after it the run's own later messages."""
         later = admit(said_in_run(request.later, request.agent), "run.history", after=self.messages)
         manifest = {**self.manifest, "notes": [*self.notes, *later.repairs]}
+        manifest["blocks"] = [_counted(block, self.messages, measure) for block in self.manifest["blocks"]]
         if later.messages:
             run = Passage.of(RUN, later).describe(len(self.messages), measure)
-            manifest["blocks"] = [*self.manifest["blocks"], *run]
+            manifest["blocks"] = [*manifest["blocks"], *run]
         return {
             "status": "success",
             "layout": request.layout,
@@ -136,6 +138,18 @@ class ThinkingView:
 def compactions_of(snapshot: Snapshot | None) -> int:
     """How often the session had been compacted, as far as is known."""
     return snapshot.compaction.number if snapshot and snapshot.compaction else 0
+
+
+def _counted(
+    block: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], measure: Measure | None
+) -> Mapping[str, Any]:
+    """What the manifest says of a block, with its tokens if this build counts, whatever was done by the one before."""
+    if (measure is None) == ("tokens" not in block):
+        return block
+    if measure is None:
+        return {name: value for name, value in block.items() if name != "tokens"}
+    # Only prefixes of the dialogue layout are kept, and each of their blocks is a message.
+    return {**block, "tokens": measure.text(messages[block["index"]]["content"])}
 
 
 def _parsed(kept: bytes) -> Any:

@@ -36,7 +36,7 @@ async def test_a_good_request_gets_the_five_messages(environment: Environment, c
     )
     assert content["tools"] == []
     assert content["degraded"] == []
-    assert set(content["context"]) == {"layout", "blocks", "history", "prefix", "tokens", "notes", "timings_ms"}
+    assert set(content["context"]) == {"layout", "blocks", "history", "prefix", "notes", "timings_ms"}
 
 
 def _without(request: dict[str, Any], *path: str) -> dict[str, Any]:

@@ -58,7 +58,8 @@ async def test_the_golden_request(
     request = json.loads((GOLDEN / "request.json").read_text(encoding="utf-8"))
     with Database(mongo_uri) as client:
         client[database_name]["messages"].insert_many(rows)
-    async with serving(environment), requesting(environment["NEXUS_BUS__URL"], channel_prefix) as requester:
+    counting = {**environment, "NEXUS_MEMORY__COUNT_TOKENS": "always"}
+    async with serving(counting), requesting(environment["NEXUS_BUS__URL"], channel_prefix) as requester:
         await requester.publish("tools.register", _message(WEATHER, run_id="setup", role="SYSTEM"))
         await requester.ask_until(lambda: a_request(owner="somebody else"), lambda answer: bool(answer["tools"]))
         content = await requester.ask({**request, "timestamp": a_request()["timestamp"]})

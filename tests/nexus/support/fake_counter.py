@@ -13,6 +13,7 @@ class FakeCounter:
     """
 
     name = "fake"
+    most_per_byte = 1
 
     def count(self, text: str) -> int:
         """How many tokens the text is."""

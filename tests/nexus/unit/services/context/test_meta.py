@@ -152,6 +152,7 @@ def test_it_counts_itself_with_any_counter(meta: Meta, tokens_without: int) -> N
 
     class Backwards:
         name = "backwards"
+        most_per_byte = 1
 
         def count(self, text: str) -> int:
             return max(300 - sum(map(int, re.findall(r"\d", text))), 0)
