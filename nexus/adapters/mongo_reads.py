@@ -1,9 +1,11 @@
 """How recorded messages are read from MongoDB (CONTRACT §2)."""
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from datetime import datetime
+from typing import Any, Final
 
 from nexus.adapters.mongo_calls import Calls, completed
+from nexus.adapters.mongo_firsts import first_of_each
 from nexus.adapters.mongo_ids import id_text
 from nexus.adapters.mongo_messages import MongoMessages
 from nexus.adapters.mongo_schema import (
@@ -21,6 +23,8 @@ from nexus.adapters.mongo_search import Searched, search_rows
 from nexus.adapters.mongo_tail import MongoTail
 from nexus.core.ports import Row, RunOrigin
 from nexus.core.working_memory import Tail
+
+_INPUT: Final = {"_id": 0, **HEADER, "content": 1}
 
 
 class MongoReads:
@@ -121,6 +125,24 @@ class MongoReads:
         """The oldest row of role HUMAN in a session that is not internal to a sub-agent, whole."""
         query = {**of_session(owner_key, session_id), "role": "HUMAN", **NOT_INTERNAL}
         return await self._rows.oldest(query, index=OF_SESSION)
+
+    @completed
+    async def first_inputs(self, sessions: Collection[tuple[str, str]]) -> dict[tuple[str, str], Row]:
+        """What `first_input` gives of each of these sessions; those without are left out."""
+        queries = {place: {**of_session(*place), "role": "HUMAN", **NOT_INTERNAL} for place in sessions}
+        rows = await first_of_each(self._messages, [*queries.values()], OLDEST_FIRST, only=_INPUT)
+        found: dict[tuple[str, str], Row] = {}
+        odd = False
+        for row in rows:
+            if isinstance(row.get("session_id"), str) and isinstance(row.get("timestamp"), datetime):
+                found[row["owner_key"], row["session_id"]] = row
+            else:
+                # The server sorts a time that is a text before all dates.
+                odd = True
+        for place, query in queries.items() if odd else ():
+            if place not in found and (oldest := await self._rows.oldest(query, index=OF_SESSION)):
+                found[place] = oldest
+        return found
 
     @completed
     async def run_input(self, owner_key: str, run_id: str) -> Row | None:

@@ -16,10 +16,11 @@ from pymongo.errors import BulkWriteError, DuplicateKeyError
 
 from nexus.adapters.mongo_calls import Calls, completed
 from nexus.adapters.mongo_find import Page, find_rows, without_references
+from nexus.adapters.mongo_firsts import first_of_each
 from nexus.adapters.mongo_schema import containing, of_session
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
-from nexus.core.ports.turns import LONGEST_SEARCHED, OVERTAKEN_AT_MOST, TurnPlace
+from nexus.core.ports.turns import LATEST, LONGEST_SEARCHED, OVERTAKEN_AT_MOST, SessionPlace, TurnPlace
 from nexus.core.turns import CLOSE, Structured, TurnStatus
 
 COLLECTION: Final = "turns"
@@ -29,6 +30,7 @@ _LAST_DUE_FIRST: Final = [("due_at", DESCENDING)]
 _WHOLE: Final = {"_id": 0}
 _HEADER: Final = {**_WHOLE, **dict.fromkeys(("messages", "tool_calls"), 0)}
 _SHORT: Final = {**_HEADER, **dict.fromkeys(("thinking_phase", "workspace_context"), 0)}
+_LATEST: Final = {**_WHOLE, **dict.fromkeys(LATEST, 1)}
 _OVER: Final = [status.value for status in TurnStatus if status.is_over]
 _SEARCHED: Final = (
     "summaries.brief",
@@ -60,6 +62,27 @@ class MongoTurns:
         if not turns:
             return 0
         await self._prepared()
+        return await self._insert(turns)
+
+    @completed
+    async def insert_turns_of_sessions(self, sessions: Sequence[Sequence[Row]]) -> list[int]:
+        """Keep turns of different sessions, of each up to the first whose number or run is taken."""
+        kept = [0] * len(sessions)
+        left = [place for place, turns in enumerate(sessions) if turns]
+        if left:
+            await self._prepared()
+        # The next of each session at once: which of them are kept does not depend on the others.
+        while len(left) > 1:
+            refused = await self._insert_each([sessions[place][kept[place]] for place in left])
+            left = [place for index, place in enumerate(left) if index not in refused]
+            for place in left:
+                kept[place] += 1
+            left = [place for place in left if kept[place] < len(sessions[place])]
+        for place in left:
+            kept[place] += await self._insert(sessions[place][kept[place] :])
+        return kept
+
+    async def _insert(self, turns: Sequence[Row]) -> int:
         try:
             if len(turns) == 1:
                 # It costs less.
@@ -75,12 +98,29 @@ class MongoTurns:
             return int(error.details["nInserted"])
         return len(turns)
 
+    async def _insert_each(self, turns: Sequence[Row]) -> set[int]:
+        """Insert these; returns the places of those whose number or run is taken."""
+        try:
+            await self._turns.insert_many([dict(turn) for turn in turns], ordered=False)
+        except BulkWriteError as error:
+            faults = error.details.get("writeErrors") or [{}]
+            if any(fault.get("code") != _DUPLICATE for fault in faults):
+                raise
+            return {fault["index"] for fault in faults}
+        return set()
+
     @completed
     async def latest_turn(self, owner_key: str, session_id: str) -> Row | None:
         """The turn with the highest number."""
         page = Page(1, 0, _HIGHEST_FIRST)
         rows = await find_rows(self._turns, of_session(owner_key, session_id), page, only=_HEADER)
         return without_references(rows[0]) if rows else None
+
+    @completed
+    async def latest_turns(self, sessions: Collection[SessionPlace]) -> list[Row]:
+        """Of each of these sessions the turn with the highest number, no more of it than `LATEST`."""
+        queries = [of_session(*place) for place in sessions]
+        return await first_of_each(self._turns, queries, _HIGHEST_FIRST, only=_LATEST)
 
     @completed
     async def find_turn(self, owner_key: str, session_id: str, turn_number: int) -> Row | None:

@@ -7,11 +7,12 @@ Rules of this module:
 - Where the store refuses several pieces of work at once, halves find the one that is too much, and the others are done.
 - Who asks of a session what was handed over before waits for it.
 - Where a pause is wanted, work that follows closely on other work waits so long for more, unless somebody waits for it:
-  much of a session at once costs little more than one piece.
+  much of a session, or of many sessions, at once costs little more than one piece. What several sessions cannot do
+  together each of them does by itself.
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -26,7 +27,7 @@ _Item = TypeVar("_Item")
 
 _WORKERS: Final = 4
 # Sessions that one worker does at once, where there are pauses.
-_SESSIONS: Final = 32
+_SESSIONS: Final = 64
 _MOST_WAITING: Final = 10_000
 _MOST_WAITING_BYTES: Final = 64 << 20
 
@@ -73,8 +74,9 @@ class BySession(Generic[_Item]):
     """Takes pieces of work and has them done. Use `running()` to have the background workers at work.
 
     Args:
-        do: does pieces of one session, in their order. `StoreUnavailableError` has them done again later, all of them;
-            `StoreRejectedError` and `ValueError` say that they never will be.
+        do: does pieces of sessions, those of each in their order; of one session alone where there is no pause.
+            `StoreUnavailableError` has them done again later, all of them; `StoreRejectedError` and `ValueError` say
+            that they never will be.
         settled: told of each piece that it is done, or with the reason that it never will be.
         delayed: told why a session's work has to wait, once until it goes on.
         pause_s: for how long work waits for more that can be done with it.
@@ -85,7 +87,7 @@ class BySession(Generic[_Item]):
 
     def __init__(
         self,
-        do: Callable[[Key, Sequence[_Item]], Awaitable[None]],
+        do: Callable[[Mapping[Key, Sequence[_Item]]], Awaitable[None]],
         settled: Callable[[_Item, str | None], None],
         delayed: Callable[[str], None],
         pause_s: float = 0,
@@ -151,12 +153,27 @@ class BySession(Generic[_Item]):
         while True:
             async with self._turn:
                 keys = await self._next_keys()
+            if len(keys) > 1 and await self._do_together(keys):
+                continue
             if len(keys) == 1:
                 await self._do_session(keys[0], self._sessions[keys[0]])
                 continue
             async with anyio.create_task_group() as tasks:
                 for key in keys:
                     tasks.start_soon(self._do_session, key, self._sessions[key])
+
+    async def _do_together(self, keys: Sequence[Key]) -> bool:
+        """Do what waits of these sessions at once. False when that cannot be done, for whatever reason."""
+        taken = {key: [*self._sessions[key].waiting] for key in keys}
+        try:
+            await self._do({key: [piece.item for piece in pieces] for key, pieces in taken.items()})
+        except (StoreUnavailableError, StoreRejectedError, ValueError):
+            return False
+        for key, pieces in taken.items():
+            session = self._sessions[key]
+            self._settle(session, pieces, None)
+            self._put_by(key, session)
+        return True
 
     async def _next_keys(self) -> list[Key]:
         keys = [await self._receive.receive()]
@@ -177,7 +194,7 @@ class BySession(Generic[_Item]):
         while session.waiting:
             pieces = list(islice(session.waiting, most))
             try:
-                await self._do(key, [piece.item for piece in pieces])
+                await self._do({key: [piece.item for piece in pieces]})
             except StoreUnavailableError as error:
                 if not pauses.begun:
                     self._delayed(str(error))
@@ -194,9 +211,15 @@ class BySession(Generic[_Item]):
                 most = min(most * 2, _MOST_WAITING)
                 self._settle(session, pieces, None)
                 if self._pause_s and session.waiting:
-                    self._send.send_nowait(key)
-                    return
-        del self._sessions[key]
+                    break
+        self._put_by(key, session)
+
+    def _put_by(self, key: Key, session: _Session[_Item]) -> None:
+        """A worker has done what it had in hand of a session."""
+        if session.waiting:
+            self._send.send_nowait(key)
+        else:
+            del self._sessions[key]
 
     def _settle(self, session: _Session[_Item], pieces: Sequence[_Waiting[_Item]], reason: str | None) -> None:
         """They are done, or never will be for this reason."""

@@ -9,7 +9,7 @@ Rules of this module:
 - A row that comes back is checked against its owner and its session before anybody sees it.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -50,7 +50,7 @@ class SessionStates:
     def __init__(self, store: SessionStateStore, metrics: Metrics | None = None) -> None:
         self._store = store
         self._metrics = metrics or NoMetrics()
-        self._changes = BySession[_Said](self._store_changes, self._settle, self._delayed)
+        self._changes = BySession[_Said](self._store_said, self._settle, self._delayed)
         self._metrics.read_from(Reading.UNWRITTEN_STATES, lambda: self.pending.count)
 
     @property
@@ -111,6 +111,10 @@ class SessionStates:
             raise StoreUnavailableError("the store gave the state of another session")
         revision = row.get("revision")
         return revision if isinstance(revision, int) and revision > 0 else None, row.get("document")
+
+    async def _store_said(self, said: Mapping[Key, Sequence[_Said]]) -> None:
+        for key, items in said.items():
+            await self._store_changes(key, items)
 
     async def _store_changes(self, key: Key, said: Sequence[_Said]) -> None:
         """Join the changes to what is kept, however often somebody else comes first."""

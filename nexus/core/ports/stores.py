@@ -164,6 +164,13 @@ class MessageStore(Protocol):
         """The oldest row of role HUMAN in a session that is not internal to a sub-agent, whole."""
         ...
 
+    async def first_inputs(self, sessions: Collection[tuple[str, str]]) -> dict[tuple[str, str], Row]:
+        """What `first_input` gives of each of these sessions, (owner_key, session_id); those without are left out.
+
+        Of the rows only what tells where they belong, when they were recorded, and the content.
+        """
+        ...
+
     async def run_input(self, owner_key: str, run_id: str) -> Row | None:
         """The oldest row of role HUMAN of a run that is not internal to a sub-agent, whole."""
         ...

@@ -13,8 +13,11 @@ from nexus.core.turns import Goal, TurnStart
 LONGEST_SEARCHED: Final = 250
 # Of so many turns before one that begins `overtake` finds those that are not over.
 OVERTAKEN_AT_MOST: Final = 500
+# What `latest_turns` gives of a turn.
+LATEST: Final = ("owner_key", "session_id", "turn_number", "run_id", "status", "task_context")
 
-
+# A session: (owner_key, session_id).
+SessionPlace = tuple[str, str]
 # Where a turn is: (owner_key, session_id, turn_number).
 TurnPlace = tuple[str, str, int]
 
@@ -32,8 +35,22 @@ class TurnStore(Protocol):
         """Keep these, in their order, up to the first whose number or run is taken. Returns how many were kept."""
         ...
 
+    async def insert_turns_of_sessions(self, sessions: Sequence[Sequence[Row]]) -> list[int]:
+        """Do what `insert_turns` does for each of several sessions. Returns how many of each were kept.
+
+        Where one cannot be kept for another reason, some of the others may be.
+        """
+        ...
+
     async def latest_turn(self, owner_key: str, session_id: str) -> Row | None:
         """The turn with the highest number, without `messages` and `tool_calls`, which are long."""
+        ...
+
+    async def latest_turns(self, sessions: Collection[SessionPlace]) -> list[Row]:
+        """Of each of these sessions the turn with the highest number, no more of it than `LATEST`.
+
+        In any order; sessions without turns are left out.
+        """
         ...
 
     async def find_turn(self, owner_key: str, session_id: str, turn_number: int) -> Row | None:

@@ -9,9 +9,9 @@ Rules of this module:
 """
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Self
 
@@ -26,7 +26,8 @@ from nexus.core.tasks import Awaited, Later, Pending
 from nexus.core.turns import Goal, TurnStart
 from nexus.services.by_session import BySession, Key
 from nexus.services.context.memory import as_text
-from nexus.services.turns.documents import OVERTAKEN, begun, goal_of, is_going_on, taken_over
+from nexus.services.turns.documents import OVERTAKEN, goal_of, is_going_on, taken_over
+from nexus.services.turns.starts import merged, numbered, run_of
 from nexus.services.turns.work import TurnWork
 
 _log = structlog.get_logger(__name__)
@@ -34,8 +35,8 @@ _log = structlog.get_logger(__name__)
 # A build that has just begun a turn need not ask for its goal. Later another replica may know better.
 _GOALS_KNOWN: Final = 256
 _GOAL_KNOWN_S: Final = 0.5
-# A turn costs as much as ten of its session do that are begun with it.
-_BEGUN_TOGETHER_S: Final = 0.01
+# A turn costs as much as ten do that are begun with it.
+_BEGUN_TOGETHER_S: Final = 0.03
 # Nobody waits for it, and that of many sessions costs little more than that of one.
 _OVERTAKEN_AFTER_S: Final = 0.02
 # Runs that are begun while one goes on that is then given another goal.
@@ -65,6 +66,8 @@ class Beginnings:
         self._metrics = metrics
         self._begins = BySession[_Begin](self._begin, self._settle, self._delayed, _BEGUN_TOGETHER_S)
         self._goals: OrderedDict[tuple[str, str, str], tuple[Goal, float]] = OrderedDict()
+        # Sessions with a turn to overtake in which one may have been kept although the store failed.
+        self._unsure: set[Key] = set()
         self._later = Later()
         self._overtaken: dict[Key, int] = {}
         self._awaited = Awaited()
@@ -102,7 +105,7 @@ class Beginnings:
             StoreUnavailableError: the store did not answer.
             StoreRejectedError: it will never keep the turn.
         """
-        await self._begin(_key(start), [_Begin(start, anyio.Event())])
+        await self._begin({_key(start): [_Begin(start, anyio.Event())]})
         with self._awaited.awaiting():
             await self._later.pending.none()
 
@@ -116,31 +119,61 @@ class Beginnings:
         known, begun_at = self._goals.pop((*key, run_id), (None, 0.0))
         return known if anyio.current_time() - begun_at <= _GOAL_KNOWN_S else None
 
-    async def _begin(self, key: Key, begins: Sequence[_Begin]) -> None:
+    async def _begin(self, begins: Mapping[Key, Sequence[_Begin]]) -> None:
         """Number and keep the turns, however often somebody else comes first."""
-        starts = _merged([begin.start for begin in begins])
-        latest = await self._store.latest_turn(*key)
+        starts = {key: merged([begin.start for begin in of_session]) for key, of_session in begins.items()}
         while starts:
-            goal = goal_of(latest) or await self._first_goal(key, next(iter(starts.values())))
-            documents = _numbered([*starts.values()], latest, goal)
-            kept = await self._store.insert_turns(documents)
-            for document in documents[:kept]:
-                self._remember(document)
-                del starts[document["run_id"]]
-            if kept and latest and is_going_on(latest):
-                self._overtaken[key] = documents[0]["turn_number"]
-                if len(self._overtaken) == 1:
-                    self._later.do(self._overtake)
-            self._metrics.count(Event.TURN_BEGUN, kept)
-            if not starts:
-                return
-            # A number was taken meanwhile, or a run is a turn already.
-            for known in await self._store.turns_of_runs(*key, [*starts]):
-                self._goals.pop((*key, known["run_id"]), None)
-                if changes := taken_over(starts.pop(known["run_id"]), known):
-                    await self._store.touch_run(*key, known["run_id"], changes)
-                    await self._pass_on(key, known, changes.get("task_context", ""))
-            latest = await self._store.latest_turn(*key)
+            await self._number(starts)
+            starts = {key: of_session for key, of_session in starts.items() if of_session}
+            for key, of_session in starts.items():
+                # A number was taken meanwhile, or a run is a turn already.
+                await self._take_over(key, of_session)
+            starts = {key: of_session for key, of_session in starts.items() if of_session}
+
+    async def _number(self, starts: Mapping[Key, dict[str, TurnStart]]) -> None:
+        """Keep turns that follow the latest of their sessions; those that are kept leave `starts`."""
+        latest = {(row["owner_key"], row["session_id"]): row for row in await self._store.latest_turns(starts)}
+        # The run of the latest turn is a turn already.
+        new = {key: of_session for key, of_session in starts.items() if run_of(latest.get(key)) not in of_session}
+        if not new:
+            return
+        goals = await self._first_goals({key: starts[key] for key in new if not goal_of(latest.get(key))})
+        documents = {
+            key: numbered([*of_session.values()], latest.get(key), goal_of(latest.get(key)) or goals[key])
+            for key, of_session in new.items()
+        }
+        self._unsure.update(key for key in documents if is_going_on(latest.get(key)))
+        kept = await self._store.insert_turns_of_sessions([*documents.values()])
+        self._unsure.difference_update(documents)
+        self._metrics.count(Event.TURN_BEGUN, sum(kept))
+        for (key, of_session), count in zip(documents.items(), kept, strict=True):
+            if count:
+                self._kept(key, of_session[:count], latest.get(key))
+            for document in of_session[:count]:
+                del starts[key][document["run_id"]]
+
+    def _kept(self, key: Key, documents: Sequence[Row], latest: Row | None) -> None:
+        """Turns that follow `latest` are kept."""
+        for document in documents:
+            self._remember(document)
+        if is_going_on(latest):
+            self._have_overtaken(key, documents[0]["turn_number"])
+
+    def _have_overtaken(self, key: Key, number: int) -> None:
+        self._overtaken[key] = number
+        if len(self._overtaken) == 1:
+            self._later.do(self._overtake)
+
+    async def _take_over(self, key: Key, starts: dict[str, TurnStart]) -> None:
+        """Have runs that are turns already take over what they are begun with; they leave `starts`."""
+        for known in await self._store.turns_of_runs(*key, [*starts]):
+            self._goals.pop((*key, known["run_id"]), None)
+            if key in self._unsure:
+                self._unsure.discard(key)
+                self._have_overtaken(key, known["turn_number"])
+            if changes := taken_over(starts.pop(known["run_id"]), known):
+                await self._store.touch_run(*key, known["run_id"], changes)
+                await self._pass_on(key, known, changes.get("task_context", ""))
 
     async def _pass_on(self, key: Key, turn: Row, goal: str) -> None:
         """Have the turns that began after this one know the goal that it was given since, if they have its old one."""
@@ -170,13 +203,17 @@ class Beginnings:
         if len(self._goals) > _GOALS_KNOWN:
             self._goals.popitem(last=False)
 
-    async def _first_goal(self, key: Key, first: TurnStart) -> str:
-        """The first input of a session that has no turns yet, but perhaps a past from before there were any."""
-        row = await self._messages.first_input(*key)
-        return as_text(row.get("content") if row else None) or first.input
+    async def _first_goals(self, starts: Mapping[Key, Mapping[str, TurnStart]]) -> dict[Key, str]:
+        """The first inputs of sessions that have no turns yet, but perhaps a past from before there were any."""
+        found = await self._messages.first_inputs([*starts]) if starts else {}
+        return {
+            key: as_text(found[key].get("content") if key in found else None) or next(iter(of_session.values())).input
+            for key, of_session in starts.items()
+        }
 
     def _settle(self, begin: _Begin, reason: str | None) -> None:
         if reason is not None:
+            self._unsure.discard(_key(begin.start))
             _log.error("turn_refused", run_id=begin.start.run_id, reason=reason)
             self._metrics.count(Event.TURN_LOST)
         begin.kept.set()
@@ -194,33 +231,3 @@ def goal_in(document: Row, *, own: bool) -> Goal:
 
 def _key(start: TurnStart) -> Key:
     return start.owner_key, start.session_id
-
-
-def _merged(starts: Sequence[TurnStart]) -> dict[str, TurnStart]:
-    """One for each run, in the order in which they were asked for; what a later one brings counts."""
-    merged: dict[str, TurnStart] = {}
-    for start in starts:
-        known = merged.get(start.run_id)
-        merged[start.run_id] = _joined(known, start) if known else start
-    return merged
-
-
-def _joined(first: TurnStart, later: TurnStart) -> TurnStart:
-    return replace(
-        first,
-        task_context=later.task_context or first.task_context,
-        workspace_context=first.workspace_context or later.workspace_context,
-        thinking=later.thinking,
-        rounds=later.rounds or first.rounds,
-    )
-
-
-def _numbered(starts: Sequence[TurnStart], latest: Row | None, goal: str) -> list[Row]:
-    """The documents of turns that follow `latest`, each with the goal that holds by then."""
-    documents: list[Row] = []
-    now = utc_now()
-    for start in starts:
-        goal = start.task_context or goal
-        latest = begun(start, latest, goal, now)
-        documents.append(latest)
-    return documents

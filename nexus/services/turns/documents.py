@@ -42,6 +42,7 @@ LOOKED_AFTER: Final = timedelta(seconds=30)
 _RESULT_AFTER: Final = timedelta(seconds=1)
 # What is changed in turns that are not over when another begins: they count as completed, until more is heard.
 OVERTAKEN: Final[Mapping[str, Any]] = {"status": TurnStatus.COMPLETED.value, "overtaken": True}
+_OVER: Final = frozenset(status.value for status in TurnStatus if status.is_over)
 # Arguments and results in a document; the rows have them whole.
 _MOST_CHARS: Final = 4_000
 _MOST_CHARS_A_TURN: Final = 1 << 20
@@ -150,9 +151,9 @@ def goal_of(document: Row | None) -> str:
     return _text(document.get("task_context")) if document else ""
 
 
-def is_going_on(document: Row) -> bool:
-    """Whether more of the turn is expected."""
-    return document.get("status") not in {status.value for status in TurnStatus if status.is_over}
+def is_going_on(document: Row | None) -> bool:
+    """Whether there is a turn, and more of it is expected."""
+    return document is not None and document.get("status") not in _OVER
 
 
 def facts_of(document: Row) -> dict[str, Any]:

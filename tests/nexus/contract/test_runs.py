@@ -47,6 +47,14 @@ async def test_the_first_input_of_a_session(place: Place) -> None:
         found = await store.first_input("o", "s")
         assert ids([row_of(await store.first_input("p", "s"))]) == ["other"]
         assert ids([row_of(await store.first_input("o", "t"))]) == ["another"]
+        several = await store.first_inputs([("o", "s"), ("p", "s"), ("p", "t"), ("o", "t")])
+        assert {place: each["id"] for place, each in several.items()} == {
+            ("o", "s"): "m2",
+            ("p", "s"): "other",
+            ("o", "t"): "another",
+        }
+        assert several["o", "s"]["content"] == long
+        assert await store.first_inputs([("p", "t")]) == await store.first_inputs([]) == {}
     assert found is not None
     assert isinstance(found.pop("_id"), str)
     assert found == row(2, content=long)
@@ -58,6 +66,8 @@ async def test_the_first_input_among_other_times(place: Place, texts: dict[int, 
     place.plant("messages", [row(number, timestamp=texts.get(number, moment(number))) for number in (4, 3, 2)])
     async with place.open() as store:
         assert ids([row_of(await store.first_input("o", "s"))]) == [first]
+        several = await store.first_inputs([("o", "none"), ("o", "s")])
+        assert {place: each["id"] for place, each in several.items()} == {("o", "s"): first}
 
 
 @pytest.mark.parametrize("name", OWNERS)
@@ -69,6 +79,7 @@ async def test_owners_runs_and_sessions_are_texts(place: Place, name: str) -> No
         for owner, called in (("o", name), (name, "r1"), (name, "s")):
             assert await store.run_messages(owner, called, limit=5) == []
             assert await store.first_input(owner, called) is None
+            assert await store.first_inputs([(owner, called), ("none", called)]) == {}
         await store.insert_message(row(2, owner_key=name, run_id=name, session_id=name))
         assert ids(await store.run_messages(name, name, limit=5)) == ["m2"]
         assert ids([row_of(await store.first_input(name, name))]) == ["m2"]
@@ -82,6 +93,8 @@ async def test_a_malformed_row_spoils_no_run(place: Place, changes: Row) -> None
     async with place.open() as store:
         found = await store.run_messages("o", "r", limit=5)
         first = row_of(await store.first_input("o", "s"))
+        several = await store.first_inputs([("o", "s"), ("o", "none")])
+    assert several["o", "s"].get("content") == first.get("content")
     of_run = [each for each in rows if each["run_id"] == "r"]
     assert sorted(map(str, ids(found))) == sorted(map(str, ids(of_run)))
     assert first in [{"_id": first["_id"], **each} for each in rows]

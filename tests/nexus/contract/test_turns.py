@@ -8,6 +8,7 @@ import pytest
 
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row, TurnStore
+from nexus.core.ports.turns import LATEST
 from tests.nexus.contract.test_store import OWNERS, Place, place
 
 __all__ = ["place"]
@@ -98,6 +99,30 @@ async def test_as_many_are_kept_as_nothing_stands_in_the_way_of(place: Place) ->
         assert numbers(await turns.turns("o", "s", limit=10)) == [5, 4, 3, 2, 1]
 
 
+async def test_turns_of_many_sessions(place: Place) -> None:
+    """What stands in the way of one does not of the others; the latest of each is told in short."""
+    async with place.open() as store:
+        turns = store.turns
+        await turns.insert_turns([turn(1), turn(2), turn(1, session_id="t"), turn(1, owner_key="p", run_id="of p")])
+        sessions = [
+            [turn(3), turn(4)],
+            [turn(1, session_id="t", run_id="new"), turn(2, session_id="t")],
+            [],
+            [turn(2, owner_key="p"), turn(3, owner_key="p", run_id="of p"), turn(4, owner_key="p")],
+            [turn(number, session_id="u") for number in range(1, 6)],
+        ]
+        assert await turns.insert_turns_of_sessions(sessions) == [2, 0, 0, 1, 5]
+        assert await turns.insert_turns_of_sessions(sessions) == [0, 0, 0, 0, 0]
+        assert await turns.insert_turns_of_sessions([]) == []
+        places = [("o", "s"), ("o", "t"), ("p", "s"), ("o", "u"), ("p", "none")]
+        latest = await turns.latest_turns(places)
+        assert await turns.latest_turns(places[3:]) == await turns.latest_turns(places[3:4])
+        assert await turns.latest_turns([]) == await turns.latest_turns([("p", "none")]) == []
+    found = {(row["owner_key"], row["session_id"]): row for row in latest}
+    assert {key: row["turn_number"] for key, row in found.items()} == dict(zip(places, (4, 1, 2, 5), strict=False))
+    assert found["o", "u"] == {name: turn(5, session_id="u")[name] for name in LATEST}
+
+
 async def test_two_who_number_at_once(place: Place) -> None:
     """Whoever reads the latest number again after being overtaken leaves no gap and counts nothing twice."""
     async with place.open() as store:
@@ -135,13 +160,14 @@ async def test_owners_and_sessions_are_texts(place: Place) -> None:
         for owner, session in names:
             found = [
                 *await turns.turns(owner, session, limit=10),
+                *await turns.latest_turns([(owner, session), (owner, "none")]),
                 *await turns.turns_of_runs(owner, session, [run for _, run in names]),
                 *await turns.search_turns(owner, session, "brief", limit=10),
                 await turns.latest_turn(owner, session) or {},
                 await turns.find_turn(owner, session, 1) or {},
             ]
             assert {(row["owner_key"], row["session_id"]) for row in found} == {(owner, session)}
-            assert len(found) == 5
+            assert len(found) == 6
             assert await turns.count_turns(owner, session) == 1
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
-from nexus.core.ports.turns import LONGEST_SEARCHED, OVERTAKEN_AT_MOST, TurnPlace
+from nexus.core.ports.turns import LATEST, LONGEST_SEARCHED, OVERTAKEN_AT_MOST, SessionPlace, TurnPlace
 from nexus.core.turns import CLOSE, TurnStatus
 from tests.nexus.support.stored import stored
 
@@ -33,6 +33,14 @@ class FakeTurns:
     async def insert_turns(self, turns: Sequence[Row]) -> int:
         """Keep these up to the first whose number or run is taken. Returns how many were kept."""
         self._ask("insert_turns")
+        return self._insert(turns)
+
+    async def insert_turns_of_sessions(self, sessions: Sequence[Sequence[Row]]) -> list[int]:
+        """Do what `insert_turns` does for each of several sessions. Returns how many of each were kept."""
+        self._ask("insert_turns_of_sessions")
+        return [self._insert(turns) for turns in sessions]
+
+    def _insert(self, turns: Sequence[Row]) -> int:
         for kept, turn in enumerate([stored(dict(turn)) for turn in turns]):
             of_session = self._of(turn["owner_key"], turn["session_id"])
             if any(row["turn_number"] == turn["turn_number"] or row["run_id"] == turn["run_id"] for row in of_session):
@@ -44,6 +52,12 @@ class FakeTurns:
         """The turn with the highest number."""
         self._ask("latest_turn")
         return next((stored(_without(_LISTS, row)) for row in self._of(owner_key, session_id)), None)
+
+    async def latest_turns(self, sessions: Collection[SessionPlace]) -> list[Row]:
+        """Of each of these sessions the turn with the highest number, no more of it than `LATEST`."""
+        self._ask("latest_turns")
+        found = [row for place in sessions for row in self._of(*place)[:1]]
+        return [stored({name: row[name] for name in LATEST if name in row}) for row in found]
 
     async def find_turn(self, owner_key: str, session_id: str, turn_number: int) -> Row | None:
         """The turn with that number."""

@@ -185,6 +185,10 @@ class FakeStore:
         inputs = [row for row in of_session if row.get("role") == "HUMAN" and not _is_internal(row)]
         return dict(inputs[-1]) if inputs else None
 
+    async def first_inputs(self, sessions: Collection[tuple[str, str]]) -> dict[tuple[str, str], Row]:
+        """What `first_input` gives of each of these sessions; those without are left out."""
+        return {place: row for place in sessions if (row := await self.first_input(*place))}
+
     async def run_input(self, owner_key: str, run_id: str) -> Row | None:
         """The oldest row of role HUMAN of a run that is not internal to a sub-agent, whole."""
         self._ask("run_input")

@@ -2,15 +2,18 @@
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 
 import anyio
 import pytest
 
 from nexus.core.errors import StoreUnavailableError, TurnNotFoundError
 from nexus.core.metrics import Event
+from nexus.core.ports import Row
 from nexus.core.turns import LEVELS, SUMMARISE, Goal, ThinkingRound, TurnStatus
 from nexus.services.turn_memory import TurnMemory
 from nexus.services.turns.work import TurnWork
+from tests.nexus.support.fake_turns import FakeTurns
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.unit.services.turns_at_work import PATIENCE_S, a_start, answer, human, remembering
@@ -157,6 +160,50 @@ async def test_a_store_that_is_away() -> None:
         with anyio.fail_after(PATIENCE_S):
             await kept.wait()
         assert len(await memory.documents()) == 1
+
+
+class ForgetfulTurns(FakeTurns):
+    """Turns that never say that they have kept what they are given."""
+
+    async def insert_turns_of_sessions(self, sessions: Sequence[Sequence[Row]]) -> list[int]:
+        """Keep them."""
+        kept = await super().insert_turns_of_sessions(sessions)
+        if sum(kept):
+            raise StoreUnavailableError("no answer")
+        return kept
+
+
+async def test_a_store_that_keeps_a_turn_without_saying_so() -> None:
+    """The turn is there once, and the one before it counts as completed all the same."""
+    store = FakeStore()
+    store.turns = ForgetfulTurns(lambda _operation: None)
+    async with remembering(store) as memory:
+        for run_id in ("a", "b"):
+            for session in ("s", "t"):
+                assert memory.turns.begin_turn(a_start(run_id, session=session))
+            with anyio.fail_after(PATIENCE_S):
+                await memory.turns.pending.none()
+        await memory.until(lambda document: document["status"] == "completed")
+        for session in ("s", "t"):
+            documents = await memory.documents(session)
+            assert [(each["turn_number"], each["run_id"]) for each in documents] == [(1, "a"), (2, "b")]
+
+
+async def test_one_session_does_not_hold_up_the_others() -> None:
+    """Of turns that begin together, what cannot be kept costs its own session alone, and is told of once."""
+    metrics, store = RecordingMetrics(), FakeStore()
+    work = TurnWork(store.turns, store)
+    async with TurnMemory(store.turns, store, work, metrics).running() as turns:
+        assert turns.begin_turn(a_start("first", session="0"))
+        with anyio.fail_after(PATIENCE_S):
+            await turns.pending.none()
+            for number in range(5):
+                bad = {"workspace_context": "z" * (17 << 20)} if number == 2 else {}
+                assert turns.begin_turn(a_start("a", session=str(number), **bad))
+            await turns.pending.none()
+    found = {row["session_id"]: row["turn_number"] for row in store.turns.rows if row["run_id"] == "a"}
+    assert found == {"0": 2, "1": 1, "3": 1, "4": 1}
+    assert metrics.counted[Event.TURN_LOST] == 1
 
 
 async def test_a_service_that_ends_says_what_it_has_not_kept() -> None:

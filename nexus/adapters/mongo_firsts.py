@@ -1,0 +1,56 @@
+"""The first row of each of many queries with one command: sessions that are served together are read together."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pymongo.errors import ConnectionFailure, OperationFailure
+
+from nexus.adapters.mongo_find import Order, Page, find_rows, without_references
+from nexus.core.ports import Row
+
+
+async def first_of_each(
+    collection: Any, queries: Sequence[Mapping[str, Any]], order: Order, *, only: Mapping[str, Any]
+) -> list[Row]:
+    """The first row of each query, in the order of the queries; those of queries without any are left out.
+
+    Args:
+        collection: of motor or of pymongo's asyncio client.
+        queries: which rows.
+        order: which of them is the first; what one index serves.
+        only: the projection.
+    """
+    rows: list[Row] | None = None
+    if len(queries) > 1:
+        try:
+            rows = await _at_once(collection, queries, order, only)
+        except (OperationFailure, ConnectionFailure) as error:
+            if error.timeout:
+                raise
+    if rows is None:
+        # Something failed, or there is more than one reply holds. Single reads are repeated by the drivers.
+        page = Page(1, 0, order)
+        found = [await find_rows(collection, query, page, only=only) for query in queries]
+        rows = [row for first in found for row in first]
+    return [without_references(row) for row in rows]
+
+
+async def _at_once(
+    collection: Any, queries: Sequence[Mapping[str, Any]], order: Order, only: Mapping[str, Any]
+) -> list[Row] | None:
+    """The rows, if one reply holds all; else None."""
+    tail = [{"$sort": dict(order)}, {"$limit": 1}, {"$project": only}]
+    first, *others = ([{"$match": query}, *tail] for query in queries)
+    unions = [{"$unionWith": {"coll": collection.name, "pipeline": pipeline}} for pipeline in others]
+    # One batch holds all, so that the server keeps no cursor.
+    command: dict[str, Any] = {"aggregate": collection.name, "pipeline": [*first, *unions]}
+    command["cursor"] = {"batchSize": len(queries) + 1}
+    if collection.read_concern.level:
+        command["readConcern"] = collection.read_concern.document
+    reply = await collection.database.command(
+        command, read_preference=collection.read_preference, codec_options=collection.codec_options
+    )
+    if reply["cursor"]["id"]:
+        return None
+    rows: list[Row] = reply["cursor"]["firstBatch"]
+    return rows
