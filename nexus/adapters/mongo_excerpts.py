@@ -35,6 +35,12 @@ def all_small(chars: int) -> dict[str, Any]:
     return {"$expr": {"$divide": [1, {"$cond": [is_small, 1, 0]}]}}
 
 
+def is_small(row: Row, chars: int) -> bool:
+    """Whether the content of a row is so short that it is not worth cutting."""
+    content = row.get("content")
+    return not isinstance(content, str) or len(content) <= max(_SMALL // _LONGEST_CHAR, 2 * chars)
+
+
 def excerpt(chars: int) -> dict[str, Any]:
     """The projection that leaves out most of contents that may be longer than twice `chars`, and of the metadata.
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import anyio
 from pymongo.errors import ConnectionFailure, OperationFailure
 
-from nexus.adapters.mongo_excerpts import all_small, excerpt, shown
+from nexus.adapters.mongo_excerpts import all_small, excerpt, is_small, shown
 from nexus.adapters.mongo_find import Order, Page, find_at_once, find_rows, without_references
 from nexus.adapters.mongo_ids import id_of, id_text
 from nexus.adapters.mongo_schema import NEWEST_FIRST, NO_TEXT_TIME, OLDEST_FIRST, TEXT_TIME, newest_first
@@ -16,8 +16,10 @@ from nexus.core.ports import Row
 
 # What $substrCP and $strLenCP say of a text that is not UTF-8.
 _NOT_UTF8: Final = range(34450, 34474)
-# Owners of whom it is known that not all of their newest rows are small.
+# Owners of whom it is known whether all of their newest rows are small.
 _OWNERS_KNOWN: Final = 10_000
+_LONG: Final = -1.0
+_SMALL_S: Final = 60.0
 _IDS_AT_ONCE: Final = 500
 # Rows with text timestamps come from other writers; how long it may take until the first of them is noticed.
 _LOOKED_AGAIN_S: Final = 60
@@ -30,7 +32,7 @@ class MongoMessages:
         self._messages = messages
         self._text_times = False
         self._look_again_at = 0.0
-        self._with_long: OrderedDict[str, None] = OrderedDict()
+        self._small_until: OrderedDict[str, float] = OrderedDict()
 
     async def newest(
         self,
@@ -107,9 +109,17 @@ class MongoMessages:
 
     async def _excerpts(self, query: Mapping[str, Any], page: Page, chars: int) -> list[Row]:
         owner_key = query["owner_key"]["$eq"]
-        if owner_key not in self._with_long:
-            rows = await self._if_small(owner_key, {**query, **all_small(chars)}, page)
+        small_until = self._small_until.get(owner_key)
+        if small_until != _LONG:
+            # Rows that were small a moment ago are asked for without the condition. Should a long one have come, it is
+            # read whole once.
+            asked = small_until is None or small_until < anyio.current_time()
+            rows = await self._if_small(owner_key, {**query, **all_small(chars)} if asked else query, page)
             if rows is not None:
+                if asked:
+                    self._note(owner_key, anyio.current_time() + _SMALL_S)
+                elif not all(map(partial(is_small, chars=chars), rows)):
+                    self._note(owner_key, _LONG)
                 return shown(rows, chars)
         try:
             rows = await find_rows(self._messages, query, page, only=excerpt(chars))
@@ -127,11 +137,14 @@ class MongoMessages:
             if error.timeout:
                 raise
             if isinstance(error, OperationFailure):
-                # What was long is so for a while.
-                self._with_long[owner_key] = None
-                if len(self._with_long) > _OWNERS_KNOWN:
-                    self._with_long.popitem(last=False)
+                self._note(owner_key, _LONG)
             return None
+
+    def _note(self, owner_key: str, small_until: float) -> None:
+        self._small_until[owner_key] = small_until
+        self._small_until.move_to_end(owner_key)
+        if len(self._small_until) > _OWNERS_KNOWN:
+            self._small_until.popitem(last=False)
 
     async def of_ids(self, owner_key: str, row_ids: Sequence[str]) -> list[Row]:
         """The rows of the owner with these `_id`s, in any order."""
