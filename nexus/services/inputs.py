@@ -36,6 +36,7 @@ class OfferedInput:
         self._written = anyio.Event()
         self._journaled: JournalRow | None = None
         self._given_up = False
+        self._moved = False
 
     def for_journal(self) -> JournalRow | None:
         """What is to be put there with the answer; None for an input that is not."""
@@ -66,12 +67,16 @@ class OfferedInput:
             self._move()
 
     async def wait(self) -> None:
-        """Return when the store has it."""
+        """Return when the store has it and its owner's version has moved: whoever asks after the answer finds it."""
         with self._heard.awaited.awaiting():
             await self._written.wait()
+        if self._journaling and not self._moved:
+            row = as_stored(self._row)
+            await self._journaling.move(row["owner_key"], [row])
+            self._moved = True
 
     def _move(self) -> None:
-        if self._journaling:
+        if self._journaling and not self._moved:
             self._journaling.move_later(as_stored(self._row))
 
 

@@ -103,7 +103,7 @@ class Journaling:
 
     def move_later(self, row: Row) -> None:
         """The store has a row that will not be in the journal."""
-        if not self._later.do(partial(self._move, row["owner_key"], [row])):
+        if not self._later.do(partial(self.move, row["owner_key"], [row])):
             self._tails.forget(row["owner_key"])
 
     async def stored(self, rows: Sequence[Row]) -> None:
@@ -114,11 +114,11 @@ class Journaling:
                 by_owner.setdefault(row["owner_key"], []).append(row)
         if len(by_owner) == 1:
             for owner_key, its_rows in by_owner.items():
-                await self._move(owner_key, its_rows)
+                await self.move(owner_key, its_rows)
         elif by_owner:
             async with anyio.create_task_group() as tasks:
                 for owner_key, its_rows in by_owner.items():
-                    tasks.start_soon(self._move, owner_key, its_rows)
+                    tasks.start_soon(self.move, owner_key, its_rows)
 
     async def write(self, contents: Sequence[bytes]) -> bool:
         """Write what the journal holds, for a reader who looks into the store alone. False if not in time."""
@@ -141,7 +141,8 @@ class Journaling:
         """
         return await self._journal.standing(Look(owner_key))
 
-    async def _move(self, owner_key: str, rows: Sequence[Row]) -> None:
+    async def move(self, owner_key: str, rows: Sequence[Row]) -> None:
+        """The store has these rows of an owner, which will not be in the journal: have the version move."""
         for row in rows:
             try:
                 moved = await self._journal.moved(owner_key, row["id"])

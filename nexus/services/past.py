@@ -20,6 +20,7 @@ import structlog
 from nexus.core.errors import BusUnavailableError, StoreUnavailableError
 from nexus.core.models import Message
 from nexus.core.ports import MessageStore, Past, Row, Standing
+from nexus.services.context.cutoff import UntilStored
 from nexus.services.context.entries import KeptRow
 from nexus.services.context.memory import ReadRows
 from nexus.services.heard import Heard
@@ -113,14 +114,20 @@ class OwnersPast:
         complete = await self._heard.written(self._owner_key, HEARD_S, besides=self._asked.run_id)
         if standing is None:
             return self._own(replace(await self._read(), complete=complete))
-        if tail := self._good(standing):
+        # A run that was asked for before is shown what was there then, which is not what is kept.
+        if (tail := self._good(standing)) and self._asked.run_id not in tail.read().runs:
             return Past(tail.read(), tail.stopped_early, complete)
         if self._known and standing.version == self._known.version:
-            # What the journal has was not told, since it is among what is kept. But that has been let go.
+            # What the journal has was not told, since it is among what is kept.
             standing = await self._asked_again()
         past, version = await self._read_now(standing)
-        past = self._own(Past(with_journal(past.rows, standing.rows), past.stopped_early, complete))
-        if version and complete and not any(row.get("id") == self._asked.id for row in past.rows):
+        rows = with_journal(past.rows, standing.rows)
+        begun = next((row for row in rows if row.get("id") == self._asked.id), None)
+        if begun and standing.rows:
+            # What the store has was left out when that was read, but it may not have the input yet.
+            rows = list(filter(UntilStored.of(begun).includes, rows))
+        past = self._own(Past(rows, past.stopped_early, complete))
+        if version and complete and not begun:
             self._tails.keep(
                 self._owner_key,
                 version,
