@@ -17,7 +17,7 @@ from typing import Any, Final
 import anyio
 
 from nexus.core.ports import Moved, Row
-from nexus.services.context.entries import KeptRow
+from nexus.services.context.entries import KeptRow, read_row
 from nexus.services.context.memory import ReadRows
 
 _LASTS_S: Final = 60.0
@@ -101,6 +101,7 @@ class OwnersTail:
             # Whoever keeps this goes by its size as it was made.
             size = _size(row) + (size if len(rows) == self._made_of else sum(map(_size, rows)))
             rows = [KeptRow(row), *rows]
+        lines = self.read().lines
         return OwnersTail(
             version,
             rows,
@@ -109,7 +110,7 @@ class OwnersTail:
             stopped_early=self.stopped_early,
             until=self.until,
             size=size,
-            lines=self.read().lines,
+            lines=lines if len(lines) <= _SPARE * len(rows) else None,
         )
 
 
@@ -117,10 +118,8 @@ def _needed(rows: ReadRows, messages: int) -> ReadRows:
     """Those rows that say the newest messages, and the others of their runs."""
     shown = [entry for side in rows.sides[:messages] for entry in side[-1]]
     runs = {entry.run_id for entry in shown if entry.run_id}
-    single = {id(entry.row) for entry in shown if not entry.run_id}
-    needed = [
-        row for row, entry in zip(rows, rows.entries, strict=True) if entry.run_id in runs or id(entry.row) in single
-    ]
+    single = {id(entry) for entry in shown if not entry.run_id}
+    needed = [row for row, entry in zip(rows, rows.entries, strict=True) if entry.run_id in runs or id(entry) in single]
     return ReadRows(needed) if len(rows) > _SPARE * len(needed) else rows
 
 
@@ -206,8 +205,8 @@ def is_later(version: str, other: str) -> bool:
 
 
 def _size(row: Mapping[str, Any]) -> int:
-    content, metadata = row.get("content"), row.get("metadata")
-    calls = metadata.get("tool_calls") if isinstance(metadata, Mapping) else None
+    content = row.get("content")
+    calls = row.entry.stored_calls if isinstance(row, KeptRow) else read_row(row).stored_calls
     text = len(content) if isinstance(content, str) else len(str(content))
     # Four bytes a character at worst, and mostly one.
     return _ROW_BYTES + 2 * text + (4 * len(str(calls)) if calls else 0)

@@ -32,7 +32,7 @@ class Entry(NamedTuple):
         moment: in UTC; None when the row has no readable time.
         stored_calls: those that the row declared, as stored; None for those of a human, which count for nothing.
         repaired: something in the row was not as it is stored today.
-        row: the row itself.
+        row: the row itself; None in a `KeptRow`, which it would keep alive with all its fields.
     """
 
     role: Literal["human", "ai", ""]
@@ -51,13 +51,26 @@ class Entry(NamedTuple):
 
 
 class KeptRow(dict[str, Any]):
-    """A copy of a row that nobody may change, with what it says: it is read once, however often it is shown."""
+    """What is needed of a row that was read, with what it says: it is read once, however often it is shown.
+
+    Nobody may change it. A decoder makes the names of fields anew for each row, and most fields are not asked for
+    again. Such rows are kept by the thousand, so they have those that are, under names that all of them share.
+    """
 
     __slots__ = ("entry",)
 
     def __init__(self, row: Mapping[str, Any]) -> None:
-        super().__init__(row)
-        self.entry: Final = read_row(row)
+        get = row.get
+        super().__init__(
+            {
+                "_id": get("_id"),
+                "id": get("id"),
+                "run_id": get("run_id"),
+                "owner_key": get("owner_key"),
+                "content": get("content"),
+            }
+        )
+        self.entry: Final = read_row(row, kept=True)
 
 
 def read_rows(rows: Sequence[Any], *, current_run_id: str = "") -> tuple[list[Entry], int]:
@@ -76,8 +89,8 @@ def read_rows(rows: Sequence[Any], *, current_run_id: str = "") -> tuple[list[En
     return entries, sum(entry.repaired for entry in entries)
 
 
-def read_row(row: Any) -> Entry:
-    """What a stored row says."""
+def read_row(row: Any, *, kept: bool = False) -> Entry:
+    """What a stored row says; of one that is `kept` without the row itself."""
     if not (type(row) is dict or isinstance(row, Mapping)):
         return _not_shown(row, faulty=True)
     stored, metadata = row.get("role"), row.get("metadata", _NO_METADATA)
@@ -85,18 +98,18 @@ def read_row(row: Any) -> Entry:
     internal = metadata.get(INTERNAL) if type(metadata) is dict else is_internal(metadata)
     if internal or role not in _SHOWN:
         # Nothing is wrong with a row that is none of what people and Nexus said to each other.
-        return _not_shown(row, faulty=not internal and role not in _PASSED_OVER)
-    return _read(row, "human" if role == "human" else "ai", metadata)
+        return _not_shown(None if kept else row, faulty=not internal and role not in _PASSED_OVER)
+    return _read(row, "human" if role == "human" else "ai", metadata, kept=kept)
 
 
-def _read(row: Mapping[str, Any], role: Literal["human", "ai"], metadata: Any) -> Entry:
+def _read(row: Mapping[str, Any], role: Literal["human", "ai"], metadata: Any, *, kept: bool) -> Entry:
     described = type(metadata) is dict or isinstance(metadata, Mapping)
     calls = metadata.get("tool_calls") if metadata and described and role == "ai" else None
     text, moment = row.get("content"), parse_moment(row.get("timestamp"))
     repaired = moment is None or not described
     if not isinstance(text, str):
         if text is None and role == "human":
-            return _not_shown(row, faulty=True)
+            return _not_shown(None if kept else row, faulty=True)
         # Older rows say None instead of "" when a model only made calls.
         repaired = repaired or not (text is None and read_tool_calls(calls))
         text = as_text(text)
@@ -109,7 +122,7 @@ def _read(row: Mapping[str, Any], role: Literal["human", "ai"], metadata: Any) -
         moment,
         calls,
         repaired,
-        row,
+        None if kept else row,
     )
 
 

@@ -49,7 +49,7 @@ class Utterance(NamedTuple):
 
 def merge(entries: Sequence[Entry]) -> list[Utterance]:
     """The entries that are shown as utterances, newest first."""
-    return [_utterance(side) for side in _sides(entries)]
+    return [_utterance(side) for side in _sides(entries, [entry.row for entry in entries])]
 
 
 class Newest(NamedTuple):
@@ -85,7 +85,7 @@ class ReadRows(list[Any]):
         self.lines: dict[Any, Any] = {} if lines is None else lines
         self.entries, self.repaired = read_rows(self)
         self.runs = {entry.run_id for entry in self.entries if entry.run_id}
-        self.sides = _sides(self.entries)
+        self.sides = _sides(self.entries, self)
 
 
 def newest(rows: Sequence[Any], count: int, *, current_run_id: str = "") -> Newest:
@@ -94,7 +94,7 @@ def newest(rows: Sequence[Any], count: int, *, current_run_id: str = "") -> Newe
         sides, repaired = rows.sides, rows.repaired
     else:
         entries, repaired = read_rows(rows, current_run_id=current_run_id)
-        sides = _sides(entries)
+        sides = _sides(entries, rows)
     return Newest([_utterance(side) for side in sides[: max(count, 0)]], len(sides), repaired)
 
 
@@ -107,12 +107,12 @@ def _utterance(side: _Side) -> Utterance:
     return Utterance(uid, first.run_id, first.role, entries, moment, merged, (at, rank, is_answer, place))
 
 
-def _sides(entries: Sequence[Entry]) -> list[_Side]:
-    """What each side said in each run, newest first."""
+def _sides(entries: Sequence[Entry], rows: Sequence[Any]) -> list[_Side]:
+    """What each side said in each run, newest first, by what each of the rows says."""
     sides: list[_Side] = []
     runs: dict[str, list[tuple[int, Entry]]] = {}
     untimed: set[str] = set()
-    for placed in zip(stored_order([entry.row for entry in entries]), entries, strict=True):
+    for placed in zip(stored_order(rows), entries, strict=True):
         rank, entry = placed
         run_id = entry.run_id
         if not run_id:

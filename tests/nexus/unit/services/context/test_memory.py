@@ -364,8 +364,6 @@ def test_rows_that_are_read_once_are_shown_as_all_are() -> None:
     """Row by row or all together; for the run that asks as well, whether or not it is among them."""
     rows = [row("HUMAN", "q", 30), row("AI", None, 31), row("HUMAN", "now", 32, "r2"), row("TOOL", "x", 33), "no row"]
     kept = [KeptRow(stored) if isinstance(stored, dict) else stored for stored in rows]
-
-    assert kept == rows
     for run_id in ("", "r2", "r3"):
         shown = MemoryFormatter.render(rows, current_run_id=run_id)
         assert MemoryFormatter.render(kept, current_run_id=run_id) == shown
