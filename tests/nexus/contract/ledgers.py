@@ -10,10 +10,12 @@ from redis.asyncio import Redis
 from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
 from nexus.adapters.redis_client import open_redis
 from nexus.adapters.redis_group import GroupSettings
+from nexus.adapters.redis_journal import RedisJournal
 from nexus.adapters.redis_ledger import RedisLedger, RedisStreamsLedger
 from nexus.adapters.redis_pubsub import RedisPubSubBus
+from nexus.adapters.redis_scripts import OnClient
 from nexus.adapters.redis_streams import RedisStreamsBus
-from nexus.core.ports import Bus, Delivery, RequestLedger
+from nexus.core.ports import Bus, Delivery, Journal, RequestLedger
 
 # The requests whose time can be shifted.
 KEYS: Final = ("k", "a", "b")
@@ -28,6 +30,9 @@ class Desk:
     Attributes:
         advance: let so many milliseconds pass for the requests of `KEYS`, as if by themselves.
         forget: lose these requests, as a FLUSHALL would.
+        journal: what the ledger puts rows into.
+        forget_versions: lose the versions of owners.
+        age: have the rows in the journal be older by so many milliseconds.
         acknowledged: the deliveries that the ledger has reported done, where it does.
         redis: the server, where there is one.
         prefix: before every key there.
@@ -37,6 +42,9 @@ class Desk:
     bus: Bus
     advance: Callable[[float], Coroutine[Any, Any, None]]
     forget: Callable[[], Coroutine[Any, Any, None]]
+    journal: Journal
+    forget_versions: Callable[[], Coroutine[Any, Any, None]]
+    age: Callable[[int], Coroutine[Any, Any, None]]
     acknowledged: list[Delivery] = field(default_factory=list)
     redis: Redis | None = None
     prefix: str = ""
@@ -79,7 +87,11 @@ async def memory_desk(make: Callable[..., MemoryLedger] = MemoryLedger) -> Async
     async def forget() -> None:
         ledger._state.requests.clear()
 
-    yield Desk(ledger, bus, advance, forget)
+    async def forget_versions() -> None:
+        for owner in ledger.journal._owners.values():
+            owner.version, owner.moved_by = ledger.journal._next(), ""
+
+    yield Desk(ledger, bus, advance, forget, ledger.journal, forget_versions, advance)
 
 
 @asynccontextmanager
@@ -112,4 +124,14 @@ def _on_redis(client: Redis, prefix: str, ledger: RequestLedger, bus: Bus, ackno
         for key in KEYS:
             await client.delete(f"{prefix}nexus:request:{key}")
 
-    return Desk(ledger, bus, advance, forget, acknowledged, client, prefix)
+    async def forget_versions() -> None:
+        keys = [key async for key in client.scan_iter(f"{prefix}nexus:version:*")]
+        await client.delete(*keys)
+
+    async def age(ms: int) -> None:
+        unwritten = f"{prefix}nexus:unwritten"
+        async for name, _ in client.zscan_iter(unwritten):
+            await client.zincrby(unwritten, -ms, name)
+
+    journal = RedisJournal(OnClient(client), prefix=prefix)
+    return Desk(ledger, bus, advance, forget, journal, forget_versions, age, acknowledged, client, prefix)

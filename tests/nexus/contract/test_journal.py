@@ -1,0 +1,230 @@
+"""The promises of `nexus.core.ports.Journal`, and of what claims and answers do of it along the way."""
+
+from functools import partial
+from typing import Final
+
+import anyio
+import pytest
+
+from nexus.core.ports import Acquired, Concluded, Ending, JournalRow, KeptBefore, Look, Moved, Standing
+from tests.nexus.contract.ledgers import Desk, OpenDesk, memory_desk, pubsub_desk, streams_desk
+from tests.nexus.contract.test_ledger import announced
+
+_LEASE_MS: Final = 60_000
+_LONG_MS: Final = 3_600_000
+TOPIC: Final = "answers"
+# Whatever an orchestrator takes for the key of an owner.
+STRANGE: Final = ("ada", "ada:b", "a b", "{ada}", "añ☃𝄞", "nul\x00nul", "x" * 5_000, "*", "%s", "")
+STRANGE_IDS: Final = ("r", "a:b c", "{r}", "☃𝄞", "nul\x00nul", "x" * 2_000, "12 34", "*")
+
+
+@pytest.fixture(params=["memory", "pubsub", "streams"])
+def open_desk(request: pytest.FixtureRequest) -> OpenDesk:
+    """How to open what is tested."""
+    if request.param == "memory":
+        return memory_desk
+    url, prefix = request.getfixturevalue("redis_url"), request.getfixturevalue("channel_prefix")
+    return partial(pubsub_desk if request.param == "pubsub" else streams_desk, url, prefix)
+
+
+async def claimed(desk: Desk, look: Look | None, key: str = "k") -> Acquired:
+    """The claim on a request that is free."""
+    claim = await desk.ledger.begin(key, "f", _LEASE_MS, 0, look)
+    assert isinstance(claim, Acquired)
+    return claim
+
+
+async def journal(desk: Desk, row: JournalRow, key: str = "k") -> Moved:
+    """Answer a request that takes the row along."""
+    done = await desk.ledger.conclude(await claimed(desk, None, key), TOPIC, b"answer", _LONG_MS, None, Ending(row))
+    assert isinstance(done, Concluded)
+    return done.moved
+
+
+def row(row_id: str = "r", owner: str = "ada", content: bytes = b"\x00\xff row") -> JournalRow:
+    """A row."""
+    return JournalRow(owner, row_id, content)
+
+
+async def standing(desk: Desk, owner: str = "ada", version: str = "") -> Standing:
+    """How things are with an owner."""
+    return await desk.journal.standing(Look(owner, version=version))
+
+
+class TestVersions:
+    """How recent what is known of an owner is."""
+
+    async def test_they_grow_with_every_row(self, open_desk: OpenDesk) -> None:
+        """Whatever moves them, and each says from which to which."""
+        async with open_desk() as desk:
+            versions = [(await standing(desk)).version]
+            for number in range(5):
+                moves = [
+                    await journal(desk, row(f"h{number}"), f"k{number}"),
+                    await desk.journal.moved("ada", f"r{number}"),
+                ]
+                for moved in moves:
+                    assert moved.before == versions[-1]
+                    versions.append(moved.after)
+            assert (await standing(desk)).version == versions[-1]
+        assert sorted({*map(int, versions)}) == [*map(int, versions)]
+
+    async def test_looking_moves_nothing(self, open_desk: OpenDesk) -> None:
+        """Nor does taking out what is written; and it is quiet for longer and longer."""
+        async with open_desk() as desk:
+            before = await standing(desk)
+            await desk.journal.written([row()])
+            await claimed(desk, Look("ada"))
+            after = await standing(desk)
+        assert after.version == before.version
+        assert after.quiet_us >= before.quiet_us
+
+    async def test_none_comes_again(self, open_desk: OpenDesk) -> None:
+        """When they are lost, what is known of an owner from before is not taken for the newest."""
+        async with open_desk() as desk:
+            known = {(await standing(desk)).version}
+            for number in range(5):
+                known.add((await desk.journal.moved("ada", f"r{number}")).after)
+                await desk.forget_versions()
+                version = (await standing(desk)).version
+                assert all(int(version) > int(other) for other in known)
+                known.add(version)
+
+    async def test_a_row_that_comes_again_at_once_moves_it_once(self, open_desk: OpenDesk) -> None:
+        """The reply is the same, also after a row was journaled: what came since is not known to whoever asks."""
+        async with open_desk() as desk:
+            first = await desk.journal.moved("ada", "r")
+            assert await desk.journal.moved("ada", "r") == first
+            journaled = await journal(desk, row("h"))
+            assert await desk.journal.moved("ada", "r") == first
+            assert (await standing(desk)).version == journaled.after
+            assert (await desk.journal.moved("ada", "other")).before == journaled.after
+
+    async def test_many_at_once(self, open_desk: OpenDesk) -> None:
+        """Of any number of rows each moves it from where another has left it."""
+        moves: list[Moved] = []
+        async with open_desk() as desk:
+
+            async def move(row_id: str) -> None:
+                moves.append(await desk.journal.moved("ada", row_id))
+
+            async with anyio.create_task_group() as tasks:
+                for number in range(30):
+                    tasks.start_soon(move, f"r{number}")
+        moves.sort(key=lambda moved: int(moved.after))
+        assert [moved.before for moved in moves[1:]] == [moved.after for moved in moves[:-1]]
+
+
+class TestRows:
+    """What is recorded and not yet in the store."""
+
+    async def test_they_are_told_with_a_claim(self, open_desk: OpenDesk) -> None:
+        """And with what is kept, unless the version is the one that is known."""
+        async with open_desk() as desk:
+            await desk.ledger.keep_first("p", b"prefix", _LONG_MS)
+            moved = await journal(desk, row())
+            told = (await claimed(desk, Look("ada", "p"), "a")).standing
+            known = (await claimed(desk, Look("ada", "other", moved.after), "b")).standing
+            nobody = (await claimed(desk, None, "c")).standing
+        assert told
+        assert known
+        assert (told.version, told.rows, told.kept) == (moved.after, (b"\x00\xff row",), b"prefix")
+        assert (known.version, known.rows, known.kept) == (moved.after, (), None)
+        assert nobody is None
+
+    async def test_until_they_are_written(self, open_desk: OpenDesk) -> None:
+        """Taken out once or twice, and no other."""
+        async with open_desk() as desk:
+            await journal(desk, row("r1"), "k1")
+            await journal(desk, row("r2", content=b"2"), "k2")
+            await journal(desk, row("r1", "bob"), "k3")
+            for _ in range(2):
+                await desk.journal.written([row("r1"), row("unknown"), row("r1", "nobody")])
+            assert (await standing(desk)).rows == (b"2",)
+            assert len((await standing(desk, "bob")).rows) == 1
+
+    async def test_one_with_an_id(self, open_desk: OpenDesk) -> None:
+        """Another with it takes its place."""
+        async with open_desk() as desk:
+            await journal(desk, row(content=b"1"), "k1")
+            await journal(desk, row(content=b"2"), "k2")
+            assert (await standing(desk)).rows == (b"2",)
+            await desk.journal.written([row()])
+            assert (await standing(desk)).rows == ()
+
+    async def test_strange_owners_and_ids(self, open_desk: OpenDesk) -> None:
+        """Each owner has rows and a version of its own, whatever it is called; a row is found under any id."""
+        async with open_desk() as desk:
+            for number, owner in enumerate(STRANGE):
+                await journal(desk, row("r", owner, owner.encode()), f"k{number}")
+            for owner in STRANGE:
+                assert (await standing(desk, owner)).rows == (owner.encode(),)
+            await desk.journal.written([row("r", owner) for owner in STRANGE])
+            for number, row_id in enumerate(STRANGE_IDS):
+                await journal(desk, row(row_id, content=row_id.encode()), f"l{number}")
+                first = await desk.journal.moved("ada", row_id)
+                assert await desk.journal.moved("ada", row_id) == first
+            await desk.age(60_000)
+            assert {*await desk.journal.unwritten(30_000, 100)} == {row_id.encode() for row_id in STRANGE_IDS}
+            await desk.journal.written([row(row_id) for row_id in STRANGE_IDS])
+            assert await desk.journal.unwritten(-1_000, 100) == []
+            assert (await standing(desk)).rows == ()
+
+    async def test_the_forsaken(self, open_desk: OpenDesk) -> None:
+        """Those that have waited for so long, the oldest first, as many as are asked for."""
+        async with open_desk() as desk:
+            for number in range(3):
+                await journal(desk, row(f"r{number}", f"owner{number}", b"%d" % number), f"k{number}")
+                await desk.age(10_000)
+            await journal(desk, row("new", content=b"new"), "k")
+            assert await desk.journal.unwritten(5_000, 2) == [b"0", b"1"]
+            assert await desk.journal.unwritten(15_000, 9) == [b"0", b"1"]
+            await desk.journal.written([row("r0", "owner0")])
+            assert await desk.journal.unwritten(5_000, 9) == [b"1", b"2"]
+
+
+class TestEndings:
+    """What happens in one step with an answer's being published."""
+
+    async def test_all_of_it_or_nothing(self, open_desk: OpenDesk) -> None:
+        """Where another is kept, nothing is published, journaled or moved, and the request is still the caller's."""
+        async with open_desk() as desk:
+            await desk.ledger.keep_first("p", b"first", _LONG_MS)
+            claim = await claimed(desk, Look("ada", "p"))
+            assert claim.standing
+            ending = Ending(row(), "p", b"mine", _LONG_MS)
+            conclude = partial(desk.ledger.conclude, claim, TOPIC, b"answer", _LONG_MS, None, ending)
+            assert await announced(desk, conclude) == []
+            assert await conclude() == KeptBefore(b"first")
+            after = await standing(desk)
+            assert (after.version, after.rows) == (claim.standing.version, ())
+            assert await desk.journal.unwritten(-1_000, 9) == []
+            assert await desk.ledger.renew(claim, _LEASE_MS)
+            same = Ending(row(), "p", b"first", _LONG_MS)
+            again = partial(desk.ledger.conclude, claim, TOPIC, b"answer", _LONG_MS, None, same)
+            assert await announced(desk, again) == [b"answer"]
+            assert (await standing(desk)).rows == (b"\x00\xff row",)
+
+    async def test_it_is_kept(self, open_desk: OpenDesk) -> None:
+        """For the next one that asks, as `keep_first` keeps it."""
+        async with open_desk() as desk:
+            ending = Ending(None, "p", b"mine", _LONG_MS)
+            done = await desk.ledger.conclude(await claimed(desk, None), TOPIC, b"answer", _LONG_MS, None, ending)
+            assert isinstance(done, Concluded)
+            assert done.moved == Moved()
+            assert await desk.ledger.kept("p") == b"mine"
+            assert await desk.ledger.keep_first("p", b"other", _LONG_MS) == b"mine"
+
+    async def test_repeated(self, open_desk: OpenDesk) -> None:
+        """By the same one, it is done once; by another, who comes too late, not at all."""
+        async with open_desk() as desk:
+            claim = await claimed(desk, Look("ada"))
+            conclude = partial(desk.ledger.conclude, claim, TOPIC, b"answer", _LONG_MS, None, Ending(row()))
+            done = await conclude()
+            assert isinstance(done, Concluded)
+            await desk.journal.written([row()])
+            assert isinstance(await conclude(), Concluded)
+            late = Acquired(claim.key, claim.fingerprint, "another", claim.now_ms)
+            assert await desk.ledger.conclude(late, TOPIC, b"late", _LONG_MS, None, Ending(row("late"))) is None
+            after = await standing(desk)
+        assert (after.version, after.rows) == (done.moved.after, ())
