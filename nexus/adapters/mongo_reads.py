@@ -121,6 +121,14 @@ class MongoReads:
         return await self._rows.newest(query, limit=limit, skip=skip)
 
     @completed
+    async def rows_of_runs(self, runs: Collection[tuple[str, str]], *, limit: int) -> list[Row]:
+        """Up to `limit` rows of these runs, whole, newest first, of any role."""
+        if not runs:
+            return []
+        queries = [{"owner_key": {"$eq": owner_key}, "run_id": {"$eq": run_id}} for owner_key, run_id in runs]
+        return await self._rows.newest({"$or": queries} if len(queries) > 1 else queries[0], limit=limit)
+
+    @completed
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:
         """The oldest row of role HUMAN in a session that is not internal to a sub-agent, whole."""
         query = {**of_session(owner_key, session_id), "role": "HUMAN", **NOT_INTERNAL}

@@ -1,48 +1,43 @@
-"""The turns in MongoDB: one document each, numbered by a unique index, claimed for work one by one (CONTRACT §6).
+"""The turns in MongoDB: one document each, numbered by a unique index (CONTRACT §6).
 
 Rules of this module, beside those of `nexus.adapters.mongo`:
 
 - A number or a run that is taken is found out by inserting, never by looking first: between the two stands another
   replica.
-- What is changed is set field by field in one operation, so that of two who change a turn neither undoes the other.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from pymongo import DESCENDING, ReturnDocument, UpdateMany
+from pymongo import DESCENDING
 from pymongo.errors import BulkWriteError, DuplicateKeyError
 
-from nexus.adapters.mongo_calls import Calls, completed
+from nexus.adapters.mongo_calls import completed
 from nexus.adapters.mongo_find import Page, find_rows, without_references
 from nexus.adapters.mongo_firsts import first_of_each
 from nexus.adapters.mongo_schema import containing, of_session
+from nexus.adapters.mongo_turn_work import WHOLE, MongoTurnWork
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
-from nexus.core.ports.turns import LATEST, LONGEST_SEARCHED, OVERTAKEN_AT_MOST, SessionPlace, TurnPlace
-from nexus.core.turns import CLOSE, Structured, TurnStatus
+from nexus.core.ports.turns import LATEST, LONGEST_SEARCHED, SessionPlace
+from nexus.core.turns import Structured
 
 COLLECTION: Final = "turns"
 
 _HIGHEST_FIRST: Final = [("turn_number", DESCENDING)]
-_LAST_DUE_FIRST: Final = [("due_at", DESCENDING)]
-_WHOLE: Final = {"_id": 0}
-_HEADER: Final = {**_WHOLE, **dict.fromkeys(("messages", "tool_calls"), 0)}
+_HEADER: Final = {**WHOLE, **dict.fromkeys(("messages", "tool_calls"), 0)}
 _SHORT: Final = {**_HEADER, **dict.fromkeys(("thinking_phase", "workspace_context"), 0)}
-_LATEST: Final = {**_WHOLE, **dict.fromkeys(LATEST, 1)}
-_OVER: Final = [status.value for status in TurnStatus if status.is_over]
+_LATEST: Final = {"_id": 0, **dict.fromkeys(LATEST, 1)}
 _SEARCHED: Final = (
     "summaries.brief",
     "summaries.detailed",
     *(f"summaries.structured.{name}" for name in Structured.model_fields),
     "insights",
 )
-_COUNTED: Final = 10_000
 _DUPLICATE: Final = 11000
 
 
-class MongoTurns:
+class MongoTurns(MongoTurnWork):
     """`nexus.core.ports.TurnStore` on a collection.
 
     Args:
@@ -50,11 +45,6 @@ class MongoTurns:
         calls: through which the client is called.
         prepared: returns once the indexes are made.
     """
-
-    def __init__(self, turns: Any, calls: Calls, prepared: Callable[[], Awaitable[None]]) -> None:
-        self.calls = calls
-        self._turns = turns
-        self._prepared = prepared
 
     @completed
     async def insert_turns(self, turns: Sequence[Row]) -> int:
@@ -126,7 +116,7 @@ class MongoTurns:
     async def find_turn(self, owner_key: str, session_id: str, turn_number: int) -> Row | None:
         """The turn with that number."""
         query = {**of_session(owner_key, session_id), "turn_number": {"$eq": turn_number}}
-        row: Row | None = await self._turns.find_one(query, _WHOLE)
+        row: Row | None = await self._turns.find_one(query, WHOLE)
         return row
 
     @completed
@@ -153,7 +143,7 @@ class MongoTurns:
             query["turn_number"] = {"$lt": before}
         if without_runs:
             query["run_id"] = {"$nin": list(without_runs)}
-        return await self._find(query, _WHOLE if whole else _SHORT, limit)
+        return await self._find(query, WHOLE if whole else _SHORT, limit)
 
     @completed
     async def search_turns(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
@@ -173,64 +163,7 @@ class MongoTurns:
         """Forget the session's turns. Returns how many there were."""
         return int((await self._turns.delete_many(of_session(owner_key, session_id))).deleted_count)
 
-    @completed
-    async def update_turn(
-        self, owner_key: str, session_id: str, turn_number: int, changes: Mapping[str, Any], *, seen: Mapping[str, Any]
-    ) -> bool:
-        """Set these fields, if those in `seen` still have these values."""
-        unchanged = {name: {"$eq": value} for name, value in seen.items()}
-        query = {**of_session(owner_key, session_id), "turn_number": {"$eq": turn_number}, **unchanged}
-        return bool((await self._turns.update_one(query, {"$set": dict(changes)})).matched_count)
-
-    @completed
-    async def touch_run(
-        self,
-        owner_key: str,
-        session_id: str,
-        run_id: str,
-        changes: Mapping[str, Any],
-        *,
-        unless_due: Mapping[str, Any] | None = None,
-        message_id: str | None = None,
-    ) -> bool:
-        """Set these fields of the run's turn, and `unless_due` where `close` is not due on it."""
-        query = {**of_session(owner_key, session_id), "run_id": {"$eq": run_id}}
-        if message_id is not None:
-            query["messages"] = {"$ne": message_id}
-        if unless_due:
-            due = {**query, "work": CLOSE}
-            if (await self._turns.update_one(due, {"$set": dict(changes)})).matched_count:
-                return True
-        every = {**changes, **(unless_due or {})}
-        return bool((await self._turns.update_one(query, {"$set": every})).matched_count)
-
-    @completed
-    async def overtake(self, turns: Collection[TurnPlace], changes: Mapping[str, Any], *, due_by: datetime) -> int:
-        """Set these fields of the turns that are not over and come before these, and have them due by then."""
-        if not turns:
-            return 0
-        change = {"$set": dict(changes), "$min": {"due_at": due_by}}
-        updates = [UpdateMany(_before(*place), change) for place in turns]
-        return int((await self._turns.bulk_write(updates, ordered=False)).matched_count)
-
-    @completed
-    async def claim(self, work: str, now: datetime, until: datetime) -> Row | None:
-        """Of the turns on which this work is due by `now`, the one last due; it is then due at `until`."""
-        row: Row | None = await self._turns.find_one_and_update(
-            {"work": {"$eq": work}, "due_at": {"$lte": now}},
-            {"$set": {"due_at": until}},
-            projection=_WHOLE,
-            sort=_LAST_DUE_FIRST,
-            return_document=ReturnDocument.AFTER,
-        )
-        return row
-
     async def _find(self, query: Mapping[str, Any], projection: Mapping[str, int], limit: int) -> list[Row]:
         cursor = self._turns.find(query, projection).sort(_HIGHEST_FIRST).limit(limit)
         rows: list[Row] = await cursor.batch_size(limit + 1).to_list(limit)
         return rows
-
-
-def _before(owner_key: str, session_id: str, turn_number: int) -> dict[str, Any]:
-    earlier = {"$gte": turn_number - OVERTAKEN_AT_MOST, "$lt": turn_number}
-    return {**of_session(owner_key, session_id), "turn_number": earlier, "status": {"$nin": _OVER}}

@@ -160,6 +160,10 @@ class MessageStore(Protocol):
         """Up to `limit` rows of a run after the newest `skip`, whole, newest first, of any role."""
         ...
 
+    async def rows_of_runs(self, runs: Collection[tuple[str, str]], *, limit: int) -> list[Row]:
+        """Up to `limit` rows of these runs, (owner_key, run_id), whole, newest first, of any role."""
+        ...
+
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:
         """The oldest row of role HUMAN in a session that is not internal to a sub-agent, whole."""
         ...

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import anyio
 
@@ -20,6 +20,14 @@ LATEST: Final = ("owner_key", "session_id", "turn_number", "run_id", "status", "
 SessionPlace = tuple[str, str]
 # Where a turn is: (owner_key, session_id, turn_number).
 TurnPlace = tuple[str, str, int]
+
+
+class TurnUpdate(NamedTuple):
+    """What `update_turn` takes."""
+
+    place: TurnPlace
+    changes: Mapping[str, Any]
+    seen: Mapping[str, Any]
 
 
 class TurnStore(Protocol):
@@ -105,6 +113,13 @@ class TurnStore(Protocol):
         """Set these fields, if those in `seen` still have these values. False, and no change, when they have not."""
         ...
 
+    async def update_turns(self, updates: Sequence[TurnUpdate]) -> int:
+        """Do what `update_turn` does for each of these turns. Returns how many were changed.
+
+        Where one cannot be kept as it would become, some of the others may be changed.
+        """
+        ...
+
     async def touch_run(
         self,
         owner_key: str,
@@ -145,6 +160,13 @@ class TurnStore(Protocol):
         """Of the turns on which this work is due by `now`, the one last due, whole; it is then due at `until`.
 
         Of several that claim at once, each gets another. None when nothing is due.
+        """
+        ...
+
+    async def claim_all(self, work: str, now: datetime, until: datetime, *, limit: int) -> list[Row]:
+        """Claim up to `limit` turns as `claim` does, without `messages` and `tool_calls`, the last due first.
+
+        Of several that claim at once, none gets a turn that another gets, and some may get fewer than there are.
         """
         ...
 

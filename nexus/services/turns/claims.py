@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 import anyio
 
@@ -18,7 +18,7 @@ from nexus.core.ports import Row
 from nexus.services.turns.documents import to_milliseconds
 
 # How often a claim is renewed in the time that it holds.
-_RENEWALS: Final = 3
+RENEWALS: Final = 3
 # How often is looked for what is due, where nobody says so.
 _LOOKED_S: Final = 1.0
 # How long a claim may take, also at the end of a service.
@@ -28,6 +28,21 @@ _PARTING_S: Final = 0.5
 
 # Sets these fields of a document, if the second ones still have these values; says whether they had.
 Write = Callable[[Mapping[str, Any], Mapping[str, Any]], Awaitable[bool]]
+
+
+class InHand(Protocol):
+    """What `work_off` has done."""
+
+    async def keep_hold(self) -> None:
+        """Renew the claim, until it is lost or something is written."""
+        ...
+
+    async def give_back(self) -> None:
+        """Have somebody else do it, if nothing was written."""
+        ...
+
+
+_Work = TypeVar("_Work", bound=InHand)
 
 
 class Claimed:
@@ -52,22 +67,36 @@ class Claimed:
         # What is written names the end of the claim, which renewing moves.
         self._writing = anyio.Lock()
 
+    @property
+    def is_held(self) -> bool:
+        """Whether it is in hand."""
+        return self._until is not None
+
+    @property
+    def seen(self) -> dict[str, Any]:
+        """What has to be in the document for what is written to count."""
+        return {**{name: self.document.get(name) for name in self._unchanged}, "due_at": self._until}
+
     async def keep_hold(self) -> None:
         """Renew the claim, until it is lost or something is written."""
         while self._until:
-            await anyio.sleep(self._lease.total_seconds() / _RENEWALS)
-            async with self._writing:
-                if self._until:
-                    until = to_milliseconds(utc_now()) + self._lease
-                    with suppress(StoreUnavailableError):
-                        self._until = until if await self._set({"due_at": until}) else None
+            await anyio.sleep(self._lease.total_seconds() / RENEWALS)
+            await self.renew()
+
+    async def renew(self) -> None:
+        """Have the claim last longer, if it is in hand."""
+        async with self._writing:
+            if self._until:
+                until = to_milliseconds(utc_now()) + self._lease
+                with suppress(StoreUnavailableError):
+                    self._until = until if await self._write({"due_at": until}, self.seen) else None
 
     async def finish(self, changes: Mapping[str, Any]) -> bool:
         """Write what came of it. False, and nothing is written, when it is not in hand any more."""
         async with self._writing:
             if not self._until:
                 return False
-            written = await self._set(changes)
+            written = await self._write(changes, self.seen)
             if not written:
                 # It was changed meanwhile, and nobody else has it in hand: it is to be done again at once.
                 await self._write({"due_at": utc_now()}, {"due_at": self._until})
@@ -82,10 +111,6 @@ class Claimed:
         """Have somebody else do it, if nothing was written."""
         if self._until:
             await self.finish({"due_at": utc_now()})
-
-    async def _set(self, changes: Mapping[str, Any]) -> bool:
-        seen = {name: self.document.get(name) for name in self._unchanged}
-        return await self._write(changes, {**seen, "due_at": self._until})
 
 
 class Bell:
@@ -120,19 +145,36 @@ async def take(
         lease_s: for how many seconds it is claimed.
         unchanged: what `Claimed` takes.
     """
+
+    async def claim_one(now: datetime, until: datetime) -> list[Row]:
+        document = await claim(now, until)
+        return [document] if document else []
+
+    claimed = await take_several(claim_one, write, lease_s=lease_s, unchanged=unchanged)
+    return claimed[0] if claimed else None
+
+
+async def take_several(
+    claim: Callable[[datetime, datetime], Awaitable[Sequence[Row]]],
+    write: Callable[[Row, Mapping[str, Any], Mapping[str, Any]], Awaitable[bool]],
+    *,
+    lease_s: float,
+    unchanged: Sequence[str],
+) -> list[Claimed]:
+    """What is due of which several pieces are claimed at once; the rest as for `take`."""
     # To the millisecond, as it will be kept: what is written later is compared with it.
     now = to_milliseconds(utc_now())
     lease = timedelta(milliseconds=round(lease_s * 1_000))
-    document = None
+    documents: Sequence[Row] = ()
     # Who is stopped now would not know what the store has given out, and nobody could give it back. A store that is
     # away is asked again before long, and others say that it is.
     with anyio.move_on_after(_CLAIMED_S, shield=True), suppress(StoreUnavailableError):
-        document = await claim(now, now + lease)
-    return Claimed(document, partial(write, document), now + lease, lease, unchanged) if document else None
+        documents = await claim(now, now + lease)
+    return [Claimed(document, partial(write, document), now + lease, lease, unchanged) for document in documents]
 
 
 async def work_off(
-    taken: Callable[[], Awaitable[Claimed | None]], do: Callable[[Claimed], Awaitable[None]], bell: Bell, at_once: int
+    taken: Callable[[], Awaitable[_Work | None]], do: Callable[[_Work], Awaitable[None]], bell: Bell, at_once: int
 ) -> None:
     """Do whatever is due, whenever some is, so much at once; never returns.
 
@@ -154,7 +196,7 @@ async def work_off(
                 await bell.heard(_LOOKED_S)
 
 
-async def _hold(claimed: Claimed, do: Callable[[Claimed], Awaitable[None]], places: anyio.Semaphore) -> None:
+async def _hold(claimed: _Work, do: Callable[[_Work], Awaitable[None]], places: anyio.Semaphore) -> None:
     """Do the work while holding on to the document; whatever becomes of it, somebody will look again."""
     try:
         async with anyio.create_task_group() as tasks:

@@ -2,7 +2,8 @@
 
 Rules of this module:
 
-- What is due stands in the store, and is claimed there piece by piece (`claims`).
+- What is due stands in the store, and is claimed there (`claims`): turns to close some at once (`closing`), turns to
+  summarise one by one.
 - What was heard of a turn meanwhile makes it due again: a result is only kept if the turn is still as it was claimed.
 - Nothing here holds up an answer: a turn that is over gets a summary by rules at once, and keeps it until a model has
   made a better one.
@@ -10,35 +11,33 @@ Rules of this module:
 - A model that is away is asked again when it has rested; how soon for the same turn, `patience` says.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import anyio
 import structlog
-from anyio import to_thread
 
 from nexus.core.errors import ModelUnavailableError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, NoMetrics
 from nexus.core.models import utc_now
-from nexus.core.ports import LanguageModel, MessageStore, Row, TurnStore
+from nexus.core.ports import LanguageModel, MessageStore, TurnStore
 from nexus.core.tasks import Way
 from nexus.core.turns import CLOSE, SUMMARISE
+from nexus.services.turns.batches import Batch
 from nexus.services.turns.claims import Bell, Claimed, take, work_off
-from nexus.services.turns.documents import facts_of, looked_at, summarised
-from nexus.services.turns.facts import TurnFacts, read_facts
+from nexus.services.turns.closing import Closing
+from nexus.services.turns.documents import summarised
 from nexus.services.turns.patience import delayed, refused
 from nexus.services.turns.summariser import NonsenseError, Summariser
 
 _log = structlog.get_logger(__name__)
 
-_CLOSING_AT_ONCE: Final = 4
-# How long a piece of work waits while requests are answered: the next context of a session is to tell of its last turn.
-_GIVEN_WAY_S: Final = 0.1
-_ROWS_AT_ONCE: Final = 200
+# Batches of turns.
+_CLOSING_AT_ONCE: Final = 2
 _AFTER_FAULT: Final = timedelta(hours=1)
 
 
@@ -86,25 +85,25 @@ class TurnWork:
         metrics: Metrics | None = None,
         way: Way | None = None,
     ) -> None:
-        self._way = way or Way()
         self._store = store
-        self._messages = messages
         self._model = model
         self._summariser = Summariser(model, max_input_tokens=max_input_tokens) if model else None
         self._metrics = metrics or NoMetrics()
         self._to_close, self._to_summarise = Bell(), Bell()
+        self._closing = Closing(
+            store, messages, self._metrics, way=way or Way(), to_close=self._to_close, to_summarise=self._to_summarise
+        )
         self.settings = settings or WorkSettings()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Do what is due, until the context ends; what is in hand then is given back."""
         async with anyio.create_task_group() as tasks:
-            close = partial(self._try, self._close)
-            tasks.start_soon(work_off, partial(self._take, CLOSE), close, self._to_close, _CLOSING_AT_ONCE)
+            tasks.start_soon(work_off, self._take_to_close, self._close, self._to_close, _CLOSING_AT_ONCE)
             if self._summariser:
                 at_once = self.settings.summaries_at_once
                 summarise = partial(self._try, partial(self._summarise, self._summariser))
-                tasks.start_soon(work_off, partial(self._take, SUMMARISE), summarise, self._to_summarise, at_once)
+                tasks.start_soon(work_off, self._take_to_summarise, summarise, self._to_summarise, at_once)
             try:
                 yield self
             finally:
@@ -114,17 +113,14 @@ class TurnWork:
         """There may be a turn to close."""
         self._to_close.ring()
 
-    async def _take(self, work: str) -> Claimed | None:
-        if work == SUMMARISE and self._model and self._model.resting_s:
-            return None
-        if work == CLOSE:
-            await self._way.given(_GIVEN_WAY_S)
-        claim = partial(self._store.claim, work)
-        return await take(claim, self._write, lease_s=self.settings.lease_s, unchanged=("heard_at",))
+    async def _take_to_close(self) -> Batch | None:
+        return await self._closing.take(self.settings.lease_s)
 
-    async def _write(self, turn: Row, changes: Mapping[str, Any], seen: Mapping[str, Any]) -> bool:
-        place = turn["owner_key"], turn["session_id"], turn["turn_number"]
-        return await self._store.update_turn(*place, changes, seen=seen)
+    async def _take_to_summarise(self) -> Claimed | None:
+        if self._model and self._model.resting_s:
+            return None
+        claim, write = partial(self._store.claim, SUMMARISE), self._closing.write
+        return await take(claim, write, lease_s=self.settings.lease_s, unchanged=("heard_at",))
 
     async def _try(self, do: Callable[[Claimed], Awaitable[None]], claimed: Claimed) -> None:
         run_id = claimed.document["run_id"]
@@ -143,23 +139,20 @@ class TurnWork:
             with suppress(StoreUnavailableError):
                 await claimed.finish({"due_at": utc_now() + _AFTER_FAULT})
 
-    async def _close(self, claimed: Claimed) -> None:
-        """See whether the turn is over, and write what it was."""
-        document = claimed.document
-        facts, rows = await self._facts(document)
+    async def _close(self, batch: Batch) -> None:
+        """See whether the turns are over, and write what they were."""
         idle, settled = timedelta(seconds=self.settings.idle_s), timedelta(seconds=self.settings.settled_s)
-        look = partial(looked_at, document, facts, rows, utc_now(), idle=idle, settled=settled)
-        changes = await to_thread.run_sync(look)
-        if not await claimed.finish(changes):
-            self._to_close.ring()
-        elif changes.get("work") == SUMMARISE:
-            self._metrics.count(Event.TURN_CLOSED)
-            self._to_summarise.ring()
+        try:
+            left = await self._closing.close_together(batch, idle, settled)
+        except Exception:  # noqa: BLE001  # each by itself says what is wrong, and does not stop the others
+            left = [claimed for claimed in batch.claimed if claimed.is_held]
+        for claimed in left:
+            await self._try(partial(self._closing.close, idle=idle, settled=settled), claimed)
 
     async def _summarise(self, summariser: Summariser, claimed: Claimed) -> None:
         """Have the model write the summary, and keep it."""
         document = claimed.document
-        facts, rows = await self._facts(document)
+        facts, rows = await self._closing.facts(document)
         if rows != document.get("rows"):
             # Something was recorded of which nobody has told yet.
             await claimed.finish({"work": CLOSE, "due_at": utc_now()})
@@ -179,14 +172,3 @@ class TurnWork:
         else:
             if await claimed.finish(summarised(made.summaries, made.insights)):
                 self._metrics.count(Event.TURN_SUMMARISED)
-
-    async def _facts(self, document: Row) -> tuple[TurnFacts, int]:
-        """The facts of a turn, and of how many rows they are."""
-        rows: list[Row] = []
-        while True:
-            page = await self._messages.run_messages(
-                document["owner_key"], document["run_id"], limit=_ROWS_AT_ONCE, skip=len(rows)
-            )
-            rows += page
-            if len(page) < _ROWS_AT_ONCE:
-                return await to_thread.run_sync(partial(read_facts, rows, **facts_of(document))), len(rows)

@@ -23,6 +23,11 @@ async def test_the_rows_of_a_run(place: Place) -> None:
         pages = [ids(await store.run_messages("o", "r", limit=3, skip=skip)) for skip in (0, 3, 6, 9)]
         assert ids(await store.run_messages("p", "r", limit=5)) == ["m21"]
         assert await store.run_messages("p", "R", limit=5) == []
+        both = await store.rows_of_runs([("p", "r"), ("o", "r"), ("p", "R")], limit=50)
+        assert sorted(ids(both)) == sorted(["m21", *ids(whole)])
+        assert [each for each in both if each["owner_key"] == "o"] == whole
+        assert len(await store.rows_of_runs([("p", "r"), ("o", "r")], limit=4)) == 4
+        assert await store.rows_of_runs([], limit=4) == []
     assert [{name: value for name, value in each.items() if name != "_id"} for each in whole] == rows[::-1]
     assert all(isinstance(each["_id"], str) for each in whole)
     assert pages == [["m6", "m5", "m4"], ["m3", "m2", "m1"], ["m0"], []]

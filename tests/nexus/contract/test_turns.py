@@ -8,7 +8,7 @@ import pytest
 
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row, TurnStore
-from nexus.core.ports.turns import LATEST
+from nexus.core.ports.turns import LATEST, TurnUpdate
 from tests.nexus.contract.test_store import OWNERS, Place, place
 
 __all__ = ["place"]
@@ -223,6 +223,27 @@ async def test_a_turn_is_changed_while_it_is_due(place: Place) -> None:
         assert await turns.find_turn("o", "s", 2) == turn(2, due_at=None, work=None)
 
 
+async def test_turns_are_changed_together(place: Place) -> None:
+    """Each only while it is as it was seen, whatever becomes of the others."""
+    async with place.open() as store:
+        turns = store.turns
+        await turns.insert_turns([turn(1, due_at=NOW), turn(2, due_at=None), turn(3), turn(1, session_id="t")])
+        updates = [
+            TurnUpdate(("o", "s", 1), {"status": "x"}, {"due_at": NOW, "never": None}),
+            TurnUpdate(("o", "s", 2), {"status": "x"}, {"due_at": NOW}),
+            TurnUpdate(("o", "s", 3), {"status": "x"}, {"run_id": "r1"}),
+            TurnUpdate(("o", "t", 1), {"insights": ["y"]}, {"status": "pending"}),
+            TurnUpdate(("o", "t", 9), {"status": "x"}, {}),
+        ]
+        assert await turns.update_turns(updates) == 2
+        assert await turns.update_turns([]) == 0
+        found = [*(await turns.turns("o", "s", limit=5))[::-1], *await turns.turns("o", "t", limit=5)]
+        assert [row["status"] for row in found] == ["x", "pending", "pending", "pending"]
+        assert [row["insights"] for row in found] == [[], [], [], ["y"]]
+        with pytest.raises(StoreRejectedError):
+            await turns.update_turns([TurnUpdate(("o", "s", 1), {"task_context": "x" * (17 << 20)}, {})])
+
+
 async def test_a_run_is_touched(place: Place) -> None:
     """The turn of a run is changed, of that owner in that session alone: others may have a copy of it."""
     async with place.open() as store:
@@ -299,6 +320,35 @@ async def test_each_claimer_gets_another_turn(place: Place) -> None:
         assert await store.turns.claim("close", NOW, until) is None
     assert sorted(numbers(claimed)) == [*range(1, CLAIMERS + 1)]
     assert all(row == turn(row["turn_number"], due_at=milliseconds(until)) for row in claimed)
+
+
+async def test_claimers_of_many_get_different_turns(place: Place) -> None:
+    """Together they get what is due, last due first, without what is long; who gets a turn can write of it."""
+    until = NOW + timedelta(minutes=5)
+    claimed: list[Row] = []
+    async with place.open() as store:
+        turns = store.turns
+        due = [NOW - timedelta(seconds=number) for number in range(CLAIMERS)]
+        await turns.insert_turns([turn(number + 1, due_at=moment) for number, moment in enumerate(due)])
+        await turns.insert_turns([turn(99, work="summarise"), turn(100, due_at=NOW + HOUR)])
+        assert numbers(await turns.claim_all("close", NOW, until, limit=3)) == [1, 2, 3]
+
+        async def claim() -> None:
+            while rows := await turns.claim_all("close", NOW, until, limit=7):
+                claimed.extend(rows)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(claim)
+        while rows := await turns.claim_all("close", NOW, until, limit=7):
+            claimed.extend(rows)
+        whole = await turns.find_turn("o", "s", 9)
+        updates = [TurnUpdate(("o", "s", row["turn_number"]), {"x": 1}, {"due_at": until}) for row in claimed]
+        assert await turns.update_turns(updates) == len(claimed)
+    assert sorted(numbers(claimed)) == [*range(4, CLAIMERS + 1)]
+    assert whole == turn(9, due_at=milliseconds(until))
+    short = {name: value for name, value in whole.items() if name not in {"messages", "tool_calls"}}
+    assert short in claimed
 
 
 async def test_what_is_claimed(place: Place) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
-from nexus.core.ports.turns import LATEST, LONGEST_SEARCHED, OVERTAKEN_AT_MOST, SessionPlace, TurnPlace
+from nexus.core.ports.turns import LATEST, LONGEST_SEARCHED, OVERTAKEN_AT_MOST, SessionPlace, TurnPlace, TurnUpdate
 from nexus.core.turns import CLOSE, TurnStatus
 from tests.nexus.support.stored import stored
 
@@ -117,6 +117,16 @@ class FakeTurns:
     ) -> bool:
         """Set these fields, if those in `seen` still have these values."""
         self._ask("update_turn")
+        return self._update(owner_key, session_id, turn_number, changes, seen)
+
+    async def update_turns(self, updates: Sequence[TurnUpdate]) -> int:
+        """Do what `update_turn` does for each of these turns. Returns how many were changed."""
+        self._ask("update_turns")
+        return sum(self._update(*place, changes, seen) for place, changes, seen in updates)
+
+    def _update(
+        self, owner_key: str, session_id: str, turn_number: int, changes: Mapping[str, Any], seen: Mapping[str, Any]
+    ) -> bool:
         wanted = stored({**seen, "turn_number": turn_number}).items()
         of_session = self._of(owner_key, session_id)
         return bool(_set(changes, [row for row in of_session if all(row.get(name) == value for name, value in wanted)]))
@@ -155,6 +165,15 @@ class FakeTurns:
     async def claim(self, work: str, now: datetime, until: datetime) -> Row | None:
         """Of the turns on which this work is due by `now`, the one last due; it is then due at `until`."""
         self._ask("claim")
+        return self._claim(work, now, until)
+
+    async def claim_all(self, work: str, now: datetime, until: datetime, *, limit: int) -> list[Row]:
+        """Claim up to `limit` turns as `claim` does, without what is long, the last due first."""
+        self._ask("claim_all")
+        claimed = (self._claim(work, now, until) for _ in range(limit))
+        return [_without(_LISTS, row) for row in claimed if row]
+
+    def _claim(self, work: str, now: datetime, until: datetime) -> Row | None:
         moment = stored({"now": now})["now"]
         due = [row for row in self.rows if row.get("work") == work and row.get("due_at") and row["due_at"] <= moment]
         if not due:

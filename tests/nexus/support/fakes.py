@@ -178,6 +178,11 @@ class FakeStore:
         of_run = [row for row in self._of(owner_key) if row.get("run_id") == run_id]
         return [dict(row) for row in of_run[skip : skip + limit]]
 
+    async def rows_of_runs(self, runs: Collection[tuple[str, str]], *, limit: int) -> list[Row]:
+        """Up to `limit` rows of these runs, whole, newest first, of any role."""
+        found = [row for owner, run in runs for row in await self.run_messages(owner, run, limit=limit)]
+        return sorted(found, key=lambda row: (_moment(row), row["_id"]), reverse=True)[:limit]
+
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:
         """The oldest row of role HUMAN in a session that is not internal to a sub-agent, whole."""
         self._ask("first_input")

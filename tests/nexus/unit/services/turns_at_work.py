@@ -59,11 +59,11 @@ class Memory:
         """The documents of a session, the lowest number first."""
         return (await self.store.turns.turns(owner_key, session_id, limit=1_000, whole=True))[::-1]
 
-    async def until(self, wanted: Callable[[Row], bool], number: int = 1) -> Row:
+    async def until(self, wanted: Callable[[Row], bool], number: int = 1, *, session: str = "s") -> Row:
         """The document of that turn as soon as it is as wanted."""
         with anyio.fail_after(PATIENCE_S):
             while True:
-                document = await self.store.turns.find_turn("o", "s", number)
+                document = await self.store.turns.find_turn("o", session, number)
                 if document and wanted(document):
                     return document
                 await anyio.sleep(0.01)

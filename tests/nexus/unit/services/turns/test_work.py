@@ -2,18 +2,22 @@
 
 import json
 from collections import Counter
+from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from typing import Any
 
 import anyio
 import pytest
 
-from nexus.core.errors import ModelUnavailableError
+from nexus.core.errors import ModelUnavailableError, StoreRejectedError
+from nexus.core.metrics import Event
 from nexus.core.models import utc_now
 from nexus.core.ports import Row
 from nexus.core.turns import CLOSE, SUMMARISE
 from nexus.services.turns.work import TurnWork, WorkSettings
+from tests.nexus.support.fake_turns import FakeTurns
 from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.waiting import until
 from tests.nexus.unit.services.turns_at_work import (
     GOOD,
@@ -297,6 +301,39 @@ async def test_two_replicas_summarise_each_turn_once() -> None:
             await one.until(is_summarised, number)
     assert len(model.asked) == 40
     assert set(Counter(model.users).values()) <= {1, 40}
+
+
+class PickyTurns(FakeTurns):
+    """Turns that do not keep what that of `run_5` was."""
+
+    def _update(self, owner_key: str, session_id: str, turn_number: int, changes: Any, seen: Any) -> bool:
+        if session_id == "run_5" and "summaries" in changes:
+            raise StoreRejectedError("too large")
+        return super()._update(owner_key, session_id, turn_number, changes, seen)
+
+
+async def test_two_replicas_close_each_turn_once() -> None:
+    """Many turns of many kinds at once; that one cannot be kept is no other's business."""
+    store, metrics = FakeStore(), RecordingMetrics()
+    store.turns = PickyTurns(lambda _operation: None)
+    runs = [f"run_{number}" for number in range(60)]
+    async with remembering(store) as memory:
+        for run_id in runs:
+            await memory.begin(run_id, session=run_id)
+            rows = [calls(run_id, "1"), result(run_id, "1")] if run_id.endswith("7") else []
+            for row in (*rows, answer(run_id, "They are wet. " * (2_000 if run_id.endswith("3") else 1))):
+                await store.insert_message(row)
+    for row in store.turns.rows:
+        row["due_at"] = utc_now()
+    async with AsyncExitStack() as replicas:
+        for _ in range(2):
+            work = TurnWork(store.turns, store, metrics=metrics)
+            await replicas.enter_async_context(work.running())
+        for run_id in runs:
+            await memory.until(lambda document: document["work"] != CLOSE, session=run_id)
+    assert Counter(row["work"] for row in store.turns.rows) == {SUMMARISE: 59, None: 1}
+    # Of those that were written with the one that was refused nobody knows.
+    assert 59 - 15 <= metrics.counted[Event.TURN_CLOSED] <= 59
 
 
 def away() -> str:

@@ -1,0 +1,193 @@
+"""Closing turns: seeing whether they are over, and writing what they were (CONTRACT §6).
+
+Rules of this module:
+
+- Those that are due are claimed, read and written together: much at once costs little more than one. What cannot be
+  done together is done one by one.
+- What was heard of a turn meanwhile makes it due again: a result is only kept if the turn is still as it was claimed.
+- A large turn is looked at in a thread, and does not hold up the others.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final
+
+import anyio
+from anyio import lowlevel, to_thread
+
+from nexus.core.errors import StoreRejectedError
+from nexus.core.metrics import Event, Metrics
+from nexus.core.models import utc_now
+from nexus.core.ports import MessageStore, Row, TurnStore
+from nexus.core.ports.turns import TurnPlace, TurnUpdate
+from nexus.core.tasks import Way
+from nexus.core.turns import CLOSE, SUMMARISE
+from nexus.services.turns.batches import Batch
+from nexus.services.turns.claims import Bell, Claimed, take_several
+from nexus.services.turns.documents import facts_of, looked_at
+from nexus.services.turns.facts import TurnFacts, read_facts
+
+# How long a piece of work waits while requests are answered: the next context of a session is to tell of its last turn.
+_GIVEN_WAY_S: Final = 0.1
+# Turns that are closed together, and for how long those that follow on others wait for more.
+_TOGETHER: Final = 16
+_PAUSE_S: Final = 0.02
+_ROWS_AT_ONCE: Final = 200
+_MOST_ROWS: Final = 400
+# What is read and summarised in less than a millisecond.
+_FEW_ROWS: Final = 8
+_FEW_CHARS: Final = 8_000
+# What has to be as it was claimed.
+_UNCHANGED: Final = ("heard_at", "overtaken")
+
+
+class Closing:
+    """Closes turns.
+
+    Args:
+        store: where turns are kept.
+        messages: where the rows of their runs are.
+        metrics: what is counted.
+        way: given to what somebody waits for.
+        to_close: rung when something is to be looked at again.
+        to_summarise: rung when a turn was closed.
+    """
+
+    def __init__(
+        self,
+        store: TurnStore,
+        messages: MessageStore,
+        metrics: Metrics,
+        *,
+        way: Way,
+        to_close: Bell,
+        to_summarise: Bell,
+    ) -> None:
+        self._store = store
+        self._messages = messages
+        self._metrics = metrics
+        self._way = way
+        self._to_close = to_close
+        self._to_summarise = to_summarise
+        self._next_at = 0.0
+
+    async def take(self, lease_s: float) -> Batch | None:
+        """Turns that are due, in hand; None where there are none."""
+        await anyio.sleep_until(self._next_at)
+        await self._way.given(_GIVEN_WAY_S)
+        self._next_at = anyio.current_time() + _PAUSE_S
+        claim = partial(self._store.claim_all, CLOSE, limit=_TOGETHER)
+        claimed = await take_several(claim, self.write, lease_s=lease_s, unchanged=_UNCHANGED)
+        return Batch(claimed, self._write_all, lease_s) if claimed else None
+
+    async def close_together(self, batch: Batch, idle: timedelta, settled: timedelta) -> list[Claimed]:
+        """Close turns, the small ones first. Returns those that have to be closed by themselves.
+
+        Raises:
+            StoreUnavailableError: the store did not answer.
+        """
+        rows = await self._rows([claimed.document for claimed in batch.claimed])
+        if rows is None:
+            return [*batch.claimed]
+        left: list[Claimed] = []
+        looks = [(claimed, _rows_of(claimed, rows)) for claimed in batch.claimed]
+        for small in (True, False):
+            results: list[tuple[Claimed, Mapping[str, Any]]] = []
+            for claimed, of_run in looks:
+                if _is_small(claimed.document, of_run) is not small:
+                    continue
+                look = partial(_changes, claimed.document, of_run, idle, settled)
+                try:
+                    results.append((claimed, look() if small else await to_thread.run_sync(look)))
+                except Exception:  # noqa: BLE001  # whatever it is, the others are closed, and then it is looked at
+                    left.append(claimed)
+                await lowlevel.checkpoint()
+            try:
+                await self._finish(batch, results)
+            except StoreRejectedError:
+                # Which of them is to blame is seen one by one.
+                left += [claimed for claimed, _ in results]
+        return left
+
+    async def close(self, claimed: Claimed, idle: timedelta, settled: timedelta) -> None:
+        """Close one turn.
+
+        Raises:
+            StoreUnavailableError: the store did not answer.
+            StoreRejectedError: it will never keep what the turn was.
+        """
+        rows = await self._all_rows(claimed.document)
+        changes = await to_thread.run_sync(partial(_changes, claimed.document, rows, idle, settled))
+        if not await claimed.finish(changes):
+            self._to_close.ring()
+        elif changes.get("work") == SUMMARISE:
+            self._metrics.count(Event.TURN_CLOSED)
+            self._to_summarise.ring()
+
+    async def facts(self, document: Row) -> tuple[TurnFacts, int]:
+        """The facts of a turn, and of how many rows they are."""
+        rows = await self._all_rows(document)
+        return await to_thread.run_sync(partial(read_facts, rows, **facts_of(document))), len(rows)
+
+    async def write(self, turn: Row, changes: Mapping[str, Any], seen: Mapping[str, Any]) -> bool:
+        """Change a turn, if it still has these values."""
+        return await self._store.update_turn(*_place(turn), changes, seen=seen)
+
+    async def _finish(self, batch: Batch, results: Sequence[tuple[Claimed, Mapping[str, Any]]]) -> None:
+        closed = [result for result in results if result[1].get("work") == SUMMARISE]
+        others = [result for result in results if result[1].get("work") != SUMMARISE]
+        written = await batch.finish(closed)
+        self._metrics.count(Event.TURN_CLOSED, written)
+        if written:
+            self._to_summarise.ring()
+        if written + await batch.finish(others) < len(results):
+            self._to_close.ring()
+
+    async def _write_all(self, updates: Sequence[tuple[Row, Mapping[str, Any], Mapping[str, Any]]]) -> int:
+        return await self._store.update_turns([TurnUpdate(_place(turn), *given) for turn, *given in updates])
+
+    async def _rows(self, documents: Sequence[Row]) -> dict[Any, list[Row]] | None:
+        """The rows of these turns by owner and run; None where there are many."""
+        rows: dict[Any, list[Row]] = {(document["owner_key"], document["run_id"]): [] for document in documents}
+        try:
+            found = await self._messages.rows_of_runs(rows, limit=_MOST_ROWS)
+            for row in found:
+                rows[row["owner_key"], row["run_id"]].append(row)
+        except (StoreRejectedError, LookupError, TypeError):
+            # One that is malformed is to spoil none but its own turn.
+            return None
+        return None if len(found) == _MOST_ROWS else rows
+
+    async def _all_rows(self, document: Row) -> list[Row]:
+        rows: list[Row] = []
+        while True:
+            page = await self._messages.run_messages(
+                document["owner_key"], document["run_id"], limit=_ROWS_AT_ONCE, skip=len(rows)
+            )
+            rows += page
+            if len(page) < _ROWS_AT_ONCE:
+                return rows
+
+
+def _place(turn: Row) -> TurnPlace:
+    return turn["owner_key"], turn["session_id"], turn["turn_number"]
+
+
+def _rows_of(claimed: Claimed, rows: Mapping[Any, list[Row]]) -> list[Row]:
+    return rows[claimed.document["owner_key"], claimed.document["run_id"]]
+
+
+def _changes(document: Row, rows: Sequence[Row], idle: timedelta, settled: timedelta) -> dict[str, Any]:
+    facts = read_facts(rows, **facts_of(document))
+    return looked_at(document, facts, len(rows), utc_now(), idle=idle, settled=settled)
+
+
+def _is_small(document: Row, rows: Sequence[Row]) -> bool:
+    """Whether looking at the turn takes no longer than handing it to a thread and back."""
+    if len(rows) > _FEW_ROWS or document.get("thinking_phase"):
+        return False
+    texts = [row.get("content") for row in rows]
+    texts += [document.get("task_context"), document.get("workspace_context")]
+    calls = any(isinstance(row.get("metadata"), Mapping) and row["metadata"].get("tool_calls") for row in rows)
+    return not calls and sum(len(text) if isinstance(text, str) else _FEW_CHARS for text in texts) <= _FEW_CHARS
