@@ -1,0 +1,56 @@
+"""First builds of one run at once, inputs that no journal takes, and a journal that is full (CONTRACT §4.6)."""
+
+import anyio
+
+from nexus.core.ports import JournalRow, Look
+from tests.nexus.unit.services.parts import past, request
+from tests.nexus.unit.services.serving import Serving, asking, serving, shared
+
+
+def journaled(trial: Serving) -> int:
+    """How many rows the journal has of ada."""
+    return len(trial.ledger.journal.look(Look("ada"), None).rows)
+
+
+async def test_two_at_once_begin_alike() -> None:
+    """The one that is answered later begins as the first did, and so does a third; the input is one row."""
+    async with serving() as trial:
+        trial.builder.gate = anyio.Event()
+        for number in range(2):
+            trial.service.offer(shared(request(request_id=f"msg_{number}"), entry=f"{number}-0"))
+        await trial.ledger.times_asked("begin", 2)
+        trial.builder.gate.set()
+        first, second = (answer.content["messages"] for answer in await trial.answers(2))
+        assert first[:5] == second[:5]
+        trial.parts.store.plant("messages", past(1))
+        trial.service.offer(shared(request(request_id="msg_3"), entry="3-0"))
+        (third,) = await trial.answers()
+        assert third.content["messages"][:5] == first[:5]
+        await trial.parts.persistence.flush()
+    assert len([row for row in trial.parts.store.messages if row["role"] == "HUMAN" and row["run_id"] == "run_1"]) == 1
+
+
+async def test_an_input_that_is_too_long_for_the_journal() -> None:
+    """It is in the store, and its owner's version has moved, before its answer is published."""
+    async with serving() as trial:
+        before = trial.ledger.journal.look(Look("ada"), None).version
+        trial.service.offer(asking(request("x" * 20_000)))
+        await trial.answers()
+        after = trial.ledger.journal.look(Look("ada"), None)
+        assert [row["role"] for row in trial.parts.store.messages] == ["HUMAN"]
+    assert (after.version != before, after.rows) == (True, ())
+
+
+async def test_a_journal_that_is_full() -> None:
+    """An owner of whom very much is on its way has answers wait for the store, so that claims stay small."""
+    async with serving() as trial:
+        for number in range(64):
+            row = (
+                b'{"id":"h%d","run_id":"r%d","owner_key":"ada","role":"HUMAN","_id":"%024d","content":"",'
+                b'"session_id":"default","metadata":{},"timestamp":"2025-01-01T00:00:00+00:00"}'
+            ) % (number, number, number)
+            trial.ledger.journal.put(JournalRow("ada", f"h{number}", row))
+        content = await trial.ask(request())
+        assert content["messages"][2]["content"].startswith("[SHARED_MEMORY")
+        assert journaled(trial) == 64
+        assert [row["id"] for row in trial.parts.store.messages] == ["human_of_run_1"]
