@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
 from nexus.adapters.redis_client import open_redis
 from nexus.adapters.redis_group import GroupSettings
-from nexus.adapters.redis_journal import RedisJournal
+from nexus.adapters.redis_journal import JournalKeys, RedisJournal, short
 from nexus.adapters.redis_ledger import RedisLedger, RedisStreamsLedger
 from nexus.adapters.redis_pubsub import RedisPubSubBus
 from nexus.adapters.redis_scripts import OnClient
@@ -31,7 +31,7 @@ class Desk:
         advance: let so many milliseconds pass for the requests of `KEYS`, as if by themselves.
         forget: lose these requests, as a FLUSHALL would.
         journal: what the ledger puts rows into.
-        forget_versions: lose the versions of owners.
+        forget_versions: lose the version of ada.
         age: have the rows in the journal be older by so many milliseconds.
         acknowledged: the deliveries that the ledger has reported done, where it does.
         redis: the server, where there is one.
@@ -125,8 +125,7 @@ def _on_redis(client: Redis, prefix: str, ledger: RequestLedger, bus: Bus, ackno
             await client.delete(f"{prefix}nexus:request:{key}")
 
     async def forget_versions() -> None:
-        keys = [key async for key in client.scan_iter(f"{prefix}nexus:version:*")]
-        await client.delete(*keys)
+        await client.delete(JournalKeys(prefix).version(short("ada")))
 
     async def age(ms: int) -> None:
         unwritten = f"{prefix}nexus:unwritten"

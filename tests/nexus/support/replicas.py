@@ -248,8 +248,8 @@ class Shared:
     bus: Bus
     ledger: RequestLedger
     journal: Journal
-    lose_versions: Callable[[], Awaitable[None]]
-    lose_all: Callable[[], Awaitable[None]]
+    lose_versions: Callable[[], Awaitable[object]]
+    lose_all: Callable[[], Awaitable[object]]
     left: Callable[[], Awaitable[int]]
     fake: FakeStore | None = None
     real: Store | None = None
