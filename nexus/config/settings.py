@@ -105,7 +105,7 @@ class ContextSettings(_Section):
     """How a context is built."""
 
     on_history_failure: Literal["degrade", "error"] = "degrade"
-    tail_cache_mb: int = Field(default=16, ge=0, le=4_096)
+    tail_cache_mb: int = Field(default=8, ge=0, le=4_096)
 
 
 # A window in which the instructions of a layout alone would not fit is of no use to anybody.
