@@ -82,7 +82,7 @@ def encode(message: Message, *, topic: str = "", signing: Signing | None = None)
     encoded = _MESSAGE.dump_json(message)
     if signing is None:
         return encoded
-    value = from_json(encoded)
+    value = from_json(encoded, cache_strings="keys")
     value["metadata"][FIELD] = signing.sign(topic, value)
     return to_json(value)
 
@@ -133,7 +133,8 @@ def _parsed(payload: bytes, max_bytes: int) -> dict[str, Any]:
             payload, ErrorCode.PAYLOAD_TOO_LARGE, reason, searched=len(payload) <= max_bytes * _SEARCHED_UP_TO
         )
     try:
-        value = from_json(_canonical(payload), allow_inf_nan=False)
+        # Ids come once. The parser would keep thousands of them, scattered over the memory that it takes.
+        value = from_json(_canonical(payload), allow_inf_nan=False, cache_strings="keys")
     except ValueError as error:
         reason = f"nested deeper than {MAX_DEPTH}" if "recursion" in str(error) else f"not JSON: {error}"
         raise _unusable(payload, ErrorCode.INVALID_REQUEST, reason) from None
@@ -159,7 +160,7 @@ def _as_sent(payload: bytes, value: dict[str, Any]) -> dict[str, Any]:
         return value
     sent: dict[str, Any]
     try:
-        sent = from_json(payload, allow_inf_nan=False)
+        sent = from_json(payload, allow_inf_nan=False, cache_strings="keys")
     except ValueError:
         # Half a surrogate pair, which the parser does not read. With another the signature is refused for that reason.
         sent = {**value, "\ud800": None}

@@ -55,7 +55,7 @@ def read_journal(contents: Iterable[bytes]) -> list[Row]:
 
 
 def _read(content: bytes) -> Row:
-    row: dict[str, Any] = from_json(content)
+    row: dict[str, Any] = from_json(content, cache_strings="keys")
     return {**row, "timestamp": datetime.fromisoformat(row["timestamp"])}
 
 
@@ -128,7 +128,7 @@ class Journaling:
             events.append(written)
             if not self._recorder.offer(row, len(row["content"]), written.set):
                 return False
-        with anyio.move_on_after(HEARD_S):
+        with self._recorder.heard.awaiting(), anyio.move_on_after(HEARD_S):
             for written in events:
                 await written.wait()
         return all(written.is_set() for written in events)

@@ -154,7 +154,7 @@ def _counted(
 
 def _parsed(kept: bytes) -> Any:
     try:
-        return from_json(kept)
+        return from_json(kept, cache_strings="keys")
     except ValueError:
         # Half a surrogate pair; see `compact`.
         return json.loads(kept)
