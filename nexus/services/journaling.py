@@ -128,7 +128,7 @@ class Journaling:
             events.append(written)
             if not self._recorder.offer(row, len(row["content"]), written.set):
                 return False
-        with self._recorder.heard.awaiting(), anyio.move_on_after(HEARD_S):
+        with self._recorder.heard.awaited.awaiting(), anyio.move_on_after(HEARD_S):
             for written in events:
                 await written.wait()
         return all(written.is_set() for written in events)

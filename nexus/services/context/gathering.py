@@ -1,7 +1,7 @@
 """What a build needs of the store, read at once and under one deadline (CONTRACT §1.4, §4.3)."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 import anyio
@@ -133,14 +133,19 @@ async def _read_past(
     request: BuildRequest, conversation: Conversation, messages: int, excerpt_chars: int, ahead: Ahead | None
 ) -> Past:
     if request.continuation:
-        return await conversation.get_past(
+        # What it began with is not kept any more. Up to where that went, the store alone can tell.
+        caught_up = not (ahead and ahead.standing) or await conversation.write_journal(ahead.standing.rows)
+        past = await conversation.get_past(
             request.owner_key, messages=messages, excerpt_chars=excerpt_chars, asked=request.human, continued=True
         )
+        return past if caught_up else replace(past, complete=False)
     if ahead and ahead.past and ahead.history_size == messages:
-        past = ahead.past
+        reading = ahead.past
     else:
-        past = conversation.past(request.owner_key, messages=messages, excerpt_chars=excerpt_chars, asked=request.human)
-    return await past.get(ahead.standing if ahead else None)
+        reading = conversation.past(
+            request.owner_key, messages=messages, excerpt_chars=excerpt_chars, asked=request.human
+        )
+    return await reading.get(ahead.standing if ahead else None)
 
 
 async def gather_session(

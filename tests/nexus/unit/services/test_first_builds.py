@@ -54,3 +54,16 @@ async def test_a_journal_that_is_full() -> None:
         assert content["messages"][2]["content"].startswith("[SHARED_MEMORY")
         assert journaled(trial) == 64
         assert [row["id"] for row in trial.parts.store.messages] == ["human_of_run_1"]
+
+
+async def test_a_continuation_that_nobody_began() -> None:
+    """It has what the journal holds of other runs, although it looks for its history in the store alone."""
+    row = (
+        b'{"id":"h1","run_id":"r1","owner_key":"ada","role":"HUMAN","_id":"000000000000000000000001","content":"tea",'
+        b'"session_id":"default","metadata":{},"timestamp":"2025-01-01T00:00:00+00:00"}'
+    )
+    async with serving() as trial:
+        trial.ledger.journal.put(JournalRow("ada", "h1", row))
+        answered = {"run_id": "run_1", "owner_key": "ada", "role": "AI", "content": "and then?"}
+        content = await trial.ask(request(later=[answered]))
+        assert "Human: tea" in content["messages"][2]["content"]
