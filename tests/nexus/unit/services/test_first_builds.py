@@ -1,8 +1,10 @@
 """First builds of one run at once, inputs that no journal takes, and a journal that is full (CONTRACT §4.6)."""
 
 import anyio
+from pydantic_core import to_json
 
 from nexus.core.ports import JournalRow, Look
+from nexus.core.row_ids import new_row_id
 from tests.nexus.unit.services.parts import past, request
 from tests.nexus.unit.services.serving import Serving, asking, serving, shared
 
@@ -58,12 +60,10 @@ async def test_a_journal_that_is_full() -> None:
 
 async def test_a_continuation_that_nobody_began() -> None:
     """It has what the journal holds of other runs, although it looks for its history in the store alone."""
-    row = (
-        b'{"id":"h1","run_id":"r1","owner_key":"ada","role":"HUMAN","_id":"000000000000000000000001","content":"tea",'
-        b'"session_id":"default","metadata":{},"timestamp":"2025-01-01T00:00:00+00:00"}'
-    )
+    row = {"id": "h1", "run_id": "r1", "owner_key": "ada", "role": "HUMAN", "_id": new_row_id(), "content": "tea"}
+    row |= {"session_id": "default", "metadata": {}, "timestamp": "2025-01-01T00:00:00+00:00"}
     async with serving() as trial:
-        trial.ledger.journal.put(JournalRow("ada", "h1", row))
+        trial.ledger.journal.put(JournalRow("ada", "h1", to_json(row)))
         answered = {"run_id": "run_1", "owner_key": "ada", "role": "AI", "content": "and then?"}
         content = await trial.ask(request(later=[answered]))
         assert "Human: tea" in content["messages"][2]["content"]
