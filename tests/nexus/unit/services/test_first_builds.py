@@ -1,5 +1,7 @@
 """First builds of one run at once, inputs that no journal takes, and a journal that is full (CONTRACT §4.6)."""
 
+from typing import Any
+
 import anyio
 from pydantic_core import to_json
 
@@ -60,7 +62,14 @@ async def test_a_journal_that_is_full() -> None:
 
 async def test_a_continuation_that_nobody_began() -> None:
     """It has what the journal holds of other runs, although it looks for its history in the store alone."""
-    row = {"id": "h1", "run_id": "r1", "owner_key": "ada", "role": "HUMAN", "_id": new_row_id(), "content": "tea"}
+    row: dict[str, Any] = {
+        "id": "h1",
+        "run_id": "r1",
+        "owner_key": "ada",
+        "role": "HUMAN",
+        "_id": new_row_id(),
+        "content": "tea",
+    }
     row |= {"session_id": "default", "metadata": {}, "timestamp": "2025-01-01T00:00:00+00:00"}
     async with serving() as trial:
         trial.ledger.journal.put(JournalRow("ada", "h1", to_json(row)))
