@@ -141,7 +141,7 @@ def put_together(settings: Settings, transport: Transport, store: Store, model: 
         ledger=transport.ledger,
         recorded=turns.heard,
         journal=transport.journal,
-        tails=Tails(settings.context.tail_cache_mb << 20 if transport.journal else 0),
+        tails=_tails(settings, transport),
     )
     states = SessionStates(store, metrics)
     bodies_up_to = settings.bus.max_payload_bytes if settings.bus.dead_letter_bodies else None
@@ -187,6 +187,11 @@ def put_together(settings: Settings, transport: Transport, store: Store, model: 
         remembering,
         metrics,
     )
+
+
+def _tails(settings: Settings, transport: Transport) -> Tails:
+    journal = transport.journal
+    return Tails(settings.context.tail_cache_mb << 20, lambda: journal.epoch) if journal else Tails()
 
 
 def _remembering(  # noqa: PLR0917  # one for each part

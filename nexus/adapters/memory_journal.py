@@ -41,8 +41,13 @@ class MemoryJournal:
         """How things are with an owner."""
         owner = self._owner(look.owner_key)
         same = str(owner.version) == look.version
-        rows = () if same else tuple(waiting.content for waiting in owner.rows.values())
+        rows = None if same else tuple(waiting.content for waiting in owner.rows.values())
         return Standing(str(owner.version), self._now_us() - owner.version, rows, kept)
+
+    @property
+    def epoch(self) -> int:
+        """What is in this process never goes back."""
+        return 0
 
     async def standing(self, look: Look) -> Standing:
         """How things are with an owner now."""

@@ -18,6 +18,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from nexus.adapters.redis_cluster import ClusterRedis
+from nexus.adapters.redis_connections import robust
 from nexus.adapters.redis_sentinel import open_sentinel
 from nexus.adapters.redis_urls import Address, RedisUrl, parse_redis_url
 from nexus.core.errors import BusRefusedError, BusUnavailableError
@@ -68,10 +69,10 @@ def _open(url: RedisUrl, address: Address | None = None) -> Redis:
     if url.path:
         # A socket of this machine has nothing to keep alive.
         del options["socket_keepalive"]
-        options |= {"path": url.path, "connection_class": UnixDomainSocketConnection}
+        options |= {"path": url.path, "connection_class": robust(UnixDomainSocketConnection)}
     else:
         host, port = address or url.addresses[0]
-        options |= {"host": host, "port": port, "connection_class": SSLConnection if url.secure else Connection}
+        options |= {"host": host, "port": port, "connection_class": robust(SSLConnection if url.secure else Connection)}
     return Redis.from_pool(BlockingConnectionPool(**_POOL, **options))
 
 

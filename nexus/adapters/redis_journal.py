@@ -12,6 +12,7 @@ from typing import Any, Final
 from nexus.adapters.redis_client import repeated
 from nexus.adapters.redis_ledger_scripts import MOVED, STANDING, UNWRITTEN, WRITTEN
 from nexus.adapters.redis_multiplexed import Script
+from nexus.adapters.redis_pipeline import Pipelined
 from nexus.adapters.redis_scripts import Runner
 from nexus.core.ports import JournalRow, Look, Moved, Standing
 
@@ -54,9 +55,9 @@ def short(owner_key: str) -> str:
     return hashlib.sha256(owner_key.encode()).hexdigest()[:32]
 
 
-def standing_of(version: bytes, quiet_us: bytes, kept: bytes | None, rows: list[bytes]) -> Standing:
+def standing_of(version: bytes, quiet_us: bytes, kept: bytes | None, rows: list[bytes] | None) -> Standing:
     """What such a script replies."""
-    return Standing(version.decode(), int(quiet_us), tuple(rows), kept)
+    return Standing(version.decode(), int(quiet_us), None if rows is None else tuple(rows), kept)
 
 
 class RedisJournal:
@@ -66,6 +67,11 @@ class RedisJournal:
         self._runner = runner
         self._keys = JournalKeys(prefix)
         self._repeated_s = repeated_s
+
+    @property
+    def epoch(self) -> int:
+        """Grows whenever a version that was told may be one that Redis knows no more."""
+        return self._runner.opened if isinstance(self._runner, Pipelined) else 0
 
     async def standing(self, look: Look) -> Standing:
         """How things are with an owner now."""

@@ -32,7 +32,7 @@ local function look(versions, journal, kept, known, lasts, wanted)
     version = string.format('%.0f', us)
     redis.call('SET', versions, version, 'PX', lasts)
   end
-  local rows = version == known and {} or redis.call('HVALS', journal)
+  local rows = version ~= known and redis.call('HVALS', journal)
   return version, string.format('%.0f', us - version), wanted == '1' and redis.call('GET', kept), rows
 end
 """

@@ -83,10 +83,13 @@ class Pipelined:
 
     Attributes:
         closed: calls fail from now on.
+        opened: how many connections were opened. After one, Redis may have gone back: to another server, or to what it
+            had kept.
     """
 
     def __init__(self, pool: Any, tasks: TaskGroup, limits: PipelineLimits) -> None:
         self.closed = False
+        self.opened = 0
         self._pool = pool
         self._usable: Callable[[Any], bool] = getattr(pool, "leads_to_master", _always)
         self._tasks = tasks
@@ -126,6 +129,7 @@ class Pipelined:
             return None
         connection = MultiplexedConnection(self._limits.command_s, self._room.set)
         self._connections.append(connection)
+        self.opened += 1
         self._tasks.start_soon(self._serve, connection)
         return connection
 

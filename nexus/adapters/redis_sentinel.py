@@ -26,6 +26,7 @@ from redis.asyncio.sentinel import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
+from nexus.adapters.redis_connections import robust
 from nexus.adapters.redis_urls import RedisUrl
 from nexus.core.tasks import ungrouped
 
@@ -42,7 +43,7 @@ async def open_sentinel(url: RedisUrl, options: dict[str, Any], pool: dict[str, 
     arguments: dict[str, Any] = {
         "service_name": url.service,
         "sentinel_manager": watchers,
-        "connection_class": SentinelManagedSSLConnection if url.secure else SentinelManagedConnection,
+        "connection_class": robust(SentinelManagedSSLConnection if url.secure else SentinelManagedConnection),
         "db": url.database,
     }
     masters = _MasterPool(**{**arguments, **options, **pool, **url.login, **url.tls})

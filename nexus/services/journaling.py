@@ -20,7 +20,7 @@ from pydantic_core import from_json, to_json
 
 from nexus.core.errors import BusUnavailableError
 from nexus.core.ports import Journal, JournalRow, Look, Moved, Row, Standing
-from nexus.core.tasks import Later
+from nexus.core.tasks import Later, Pending
 from nexus.services.context.agents import is_internal
 from nexus.services.recording import Recorder
 from nexus.services.tails import Tails
@@ -36,6 +36,7 @@ _MOST_AT_ONCE: Final = 200
 _FORSAKEN_MS: Final = 15_000
 _LOOKED_S: Final = 5.0
 _ADOPTED_AT_ONCE: Final = 100
+_NEEDED: Final = ("_id", "id", "run_id", "owner_key", "role", "content")
 
 
 def is_shown(row: Row) -> bool:
@@ -46,17 +47,25 @@ def is_shown(row: Row) -> bool:
 
 def journal_row(row: Row) -> JournalRow:
     """The row as the journal has it."""
-    return JournalRow(row["owner_key"], row["id"], to_json(row))
+    # The ids of messages may come twice, in different runs.
+    return JournalRow(row["owner_key"], f"{row['run_id']} {row['id']}", to_json(row))
 
 
 def read_journal(contents: Iterable[bytes]) -> list[Row]:
-    """Rows as they will be read from the store."""
-    return [_read(content) for content in contents]
+    """Rows as they will be read from the store; without those that another release put there in a form of its own."""
+    return [row for content in contents if (row := _read(content))]
 
 
-def _read(content: bytes) -> Row:
-    row: dict[str, Any] = from_json(content, cache_strings="keys")
-    return {**row, "timestamp": datetime.fromisoformat(row["timestamp"])}
+def _read(content: bytes) -> Row | None:
+    try:
+        row: dict[str, Any] = from_json(content, cache_strings="keys")
+        moment = datetime.fromisoformat(row["timestamp"])
+        if all(isinstance(row[name], str) for name in _NEEDED):
+            return {**row, "timestamp": moment}
+    except (ValueError, KeyError, TypeError):
+        pass
+    _log.error("journal_row_unreadable", bytes=len(content))
+    return None
 
 
 class Journaling:
@@ -74,7 +83,9 @@ class Journaling:
         self._recorder = recorder
         self._written: list[JournalRow] = []
         self._something = anyio.Event()
-        self._in_hand: set[str] = set()
+        # By owner and id, what is set when the store has the row.
+        self._in_hand: dict[tuple[str, str], anyio.Event] = {}
+        self._to_clear = Pending()
         self._later = Later()
 
     @asynccontextmanager
@@ -91,15 +102,22 @@ class Journaling:
 
     def put(self, entry: JournalRow, row: Row, moved: Moved) -> None:
         """The journal has the row, and the store will; its owner's version has moved with it."""
-        self._in_hand.add(entry.id)
-        self._recorder.heard.visible(entry.owner_key, entry.id)
+        self._in_hand.setdefault((entry.owner_key, entry.id), anyio.Event())
+        self._recorder.heard.visible(entry.owner_key, row["id"])
         self._tails.moved(entry.owner_key, moved, row if is_shown(row) else None)
 
     def written(self, entry: JournalRow) -> None:
         """The store has the row, and so has the journal."""
-        self._in_hand.discard(entry.id)
+        if written := self._in_hand.pop((entry.owner_key, entry.id), None):
+            written.set()
+        self._to_clear.begin()
         self._written.append(entry)
         self._something.set()
+
+    async def flush(self) -> None:
+        """Return when what is written is out of the journal, and versions have moved that are to."""
+        await self._to_clear.none()
+        await self._later.pending.none()
 
     def move_later(self, row: Row) -> None:
         """The store has a row that will not be in the journal."""
@@ -122,16 +140,11 @@ class Journaling:
 
     async def write(self, contents: Sequence[bytes]) -> bool:
         """Write what the journal holds, for a reader who looks into the store alone. False if not in time."""
-        events = []
-        for row in read_journal(contents):
-            written = anyio.Event()
-            events.append(written)
-            if not self._recorder.offer(row, len(row["content"]), written.set):
-                return False
+        events = [self._take(row) for row in read_journal(contents)]
         with self._recorder.heard.awaited.awaiting(), anyio.move_on_after(HEARD_S):
-            for written in events:
+            for written in filter(None, events):
                 await written.wait()
-        return all(written.is_set() for written in events)
+        return all(written and written.is_set() for written in events)
 
     async def standing(self, owner_key: str) -> Standing:
         """How things are with an owner now.
@@ -142,16 +155,16 @@ class Journaling:
         return await self._journal.standing(Look(owner_key))
 
     async def move(self, owner_key: str, rows: Sequence[Row]) -> None:
-        """The store has these rows of an owner, which will not be in the journal: have the version move."""
+        """Have the owner's version move because of these rows."""
         for row in rows:
             try:
                 moved = await self._journal.moved(owner_key, row["id"])
             except BusUnavailableError as error:
-                # What others keep of the owner is good for a minute at most.
+                # What others keep of the owner is good for a minute at most. It would take as long for each other row.
                 _log.warning("version_not_moved", message_id=row["id"], reason=str(error))
                 self._tails.forget(owner_key)
-            else:
-                self._tails.moved(owner_key, moved, row if is_shown(row) else None)
+                return
+            self._tails.moved(owner_key, moved, row if is_shown(row) else None)
 
     async def _clear(self) -> None:
         while True:
@@ -166,6 +179,8 @@ class Journaling:
                     # Whoever finds them there writes them once more, which changes nothing.
                     _log.warning("journal_not_cleared", rows=len(rows) - first, reason=str(error))
                     break
+            for _ in rows:
+                self._to_clear.end()
 
     async def _look_for_forsaken(self) -> None:
         while True:
@@ -175,12 +190,17 @@ class Journaling:
             except BusUnavailableError:
                 continue
             for row in found:
-                self._adopt(row)
+                if (row["owner_key"], journal_row(row).id) not in self._in_hand and self._take(row):
+                    _log.info("input_adopted", message_id=row["id"], run_id=row["run_id"])
 
-    def _adopt(self, row: Row) -> None:
+    def _take(self, row: Row) -> anyio.Event | None:
+        """Have a row of the journal written, unless that is under way; None when too much is waiting."""
         entry = journal_row(row)
-        if entry.id in self._in_hand:
-            return
-        if self._recorder.offer(row, len(row["content"]), partial(self.written, entry)):
-            self._in_hand.add(entry.id)
-            _log.info("input_adopted", message_id=entry.id, run_id=row["run_id"])
+        key = entry.owner_key, entry.id
+        if key not in self._in_hand:
+            if not self._recorder.offer(row, len(row["content"]), partial(self.written, entry)):
+                return None
+            self._in_hand[key] = anyio.Event()
+            # Whoever reads finds it in the journal.
+            self._recorder.heard.visible(entry.owner_key, row["id"])
+        return self._in_hand[key]

@@ -71,6 +71,7 @@ class OwnersPast:
         self._asked = asked
         self._clock = clock
         self._known = self._enough(tails.find(owner_key))
+        self._epoch = tails.epoch
         self._reading: anyio.Event | None = None
         self._ahead: Past | Exception | None = None
         self._began_at = self._claimed_at = 0.0
@@ -111,23 +112,27 @@ class OwnersPast:
         Raises:
             StoreUnavailableError: the store did not answer.
         """
+        waited = self._heard.any_of(self._owner_key, besides=self._asked.run_id)
         complete = await self._heard.written(self._owner_key, HEARD_S, besides=self._asked.run_id)
         if standing is None:
             return self._own(replace(await self._read(), complete=complete))
+        if waited:
+            # What was waited for has moved the version since.
+            standing = await self._asked_again()
         # A run that was asked for before is shown what was there then, which is not what is kept.
         if (tail := self._good(standing)) and self._asked.run_id not in tail.read().runs:
             return Past(tail.read(), tail.stopped_early, complete)
-        if self._known and standing.version == self._known.version:
-            # What the journal has was not told, since it is among what is kept.
+        if standing.rows is None:
             standing = await self._asked_again()
+        journaled = standing.rows or ()
         past, version = await self._read_now(standing)
-        rows = with_journal(past.rows, standing.rows)
+        rows = with_journal(past.rows, journaled)
         begun = next((row for row in rows if row.get("id") == self._asked.id), None)
-        if begun and standing.rows:
+        if begun and journaled:
             # What the store has was left out when that was read, but it may not have the input yet.
             rows = list(filter(UntilStored.of(begun).includes, rows))
         past = self._own(Past(rows, past.stopped_early, complete))
-        if version and complete and not begun:
+        if version and complete and not begun and self._epoch == self._tails.epoch:
             self._tails.keep(
                 self._owner_key,
                 version,
@@ -151,6 +156,8 @@ class OwnersPast:
         return await self._read(), standing.version
 
     async def _asked_again(self) -> Standing:
+        # What is told now may have been in the store only after it was read ahead.
+        self._reading = None
         if self._journaling is None:
             return Standing("")
         try:
@@ -169,7 +176,8 @@ class OwnersPast:
 
     def _good(self, standing: Standing) -> OwnersTail | None:
         """What is kept, if it has all that the owner's version at the claim stands for."""
-        tails = (self._enough(self._tails.find(self._owner_key)), self._known)
+        known = self._known if self._epoch == self._tails.epoch else None
+        tails = (self._enough(self._tails.find(self._owner_key)), known)
         return next((tail for tail in tails if tail and not is_later(standing.version, tail.version)), None)
 
     def _enough(self, tail: OwnersTail | None) -> OwnersTail | None:

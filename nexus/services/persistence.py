@@ -89,6 +89,8 @@ class PersistenceService:
     async def flush(self) -> None:
         """Return when everything that was accepted is written."""
         await self._recorder.flush()
+        if self._journaling:
+            await self._journaling.flush()
 
     def remember_run(self, owner_key: str, run_id: str, origin: RunOrigin) -> None:
         """Know where a run belongs that was heard of, whose results may come before its input is written."""

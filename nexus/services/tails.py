@@ -11,7 +11,7 @@ Rules of this module:
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import anyio
@@ -23,6 +23,8 @@ from nexus.services.context.memory import ReadRows
 _LASTS_S: Final = 60.0
 # Rows that are not needed any more are let go when they are so many that it is worth reading the others anew.
 _SPARE: Final = 1.5
+# No owner takes more than this part of the memory.
+_SHARE: Final = 8
 # What a dictionary with the fields of a row takes beside its content, and what was read of it.
 _ROW_BYTES: Final = 1_200
 
@@ -128,15 +130,28 @@ class Tails:
 
     Args:
         most_bytes: that are kept, roughly; 0 for nothing at all.
+        epoch: grows whenever the versions may have gone back; then nothing of what is kept is good.
     """
 
-    def __init__(self, most_bytes: int = 0) -> None:
+    def __init__(self, most_bytes: int = 0, epoch: Callable[[], int] = lambda: 0) -> None:
         self._most_bytes = most_bytes
+        self._read_epoch = epoch
+        self._epoch = epoch()
         self._owners: OrderedDict[str, OwnersTail] = OrderedDict()
         self._bytes = 0
 
+    @property
+    def epoch(self) -> int:
+        """That of all that is kept."""
+        if self._epoch != self._read_epoch():
+            self._epoch = self._read_epoch()
+            self._owners.clear()
+            self._bytes = 0
+        return self._epoch
+
     def find(self, owner_key: str) -> OwnersTail | None:
         """What is kept of the owner, which is good if the version says so."""
+        _ = self.epoch
         tail = self._owners.get(owner_key)
         if tail is None:
             return None
@@ -189,6 +204,9 @@ class Tails:
 
     def _put(self, owner_key: str, tail: OwnersTail) -> None:
         self._drop(owner_key)
+        if tail.size > self._most_bytes // _SHARE:
+            # Others are worth more than this one.
+            return
         self._owners[owner_key] = tail
         self._bytes += tail.size
         while self._bytes > self._most_bytes and self._owners:

@@ -29,8 +29,10 @@ _log = structlog.get_logger(__name__)
 Recorded = Callable[[Row], Awaitable[None]]
 # Told of rows that the store has now, and may have had before, as they will be read.
 Stored = Callable[[Sequence[Row]], Awaitable[None]]
-# An id that was given so long ago no longer says when its row was stored.
-_ID_LASTS_S: Final = 60
+# An id that was given so long ago no longer says when its row was stored. That of an input may be known already: the
+# journal has it.
+_ID_LASTS_S: Final = {"HUMAN": 60}
+_OTHER_ID_LASTS_S: Final = 1
 # Of a row whether it is new, or why it is not written.
 Fate = bool | StoreRejectedError | StoreUnavailableError
 
@@ -140,7 +142,7 @@ class Writing:
         except (StoreUnavailableError, StoreRejectedError) as error:
             inserted = [error] * len(ready)
         for item, fate in zip(ready, inserted, strict=True):
-            fates[item] = await self._insert_reused(item.row) if fate is False else fate
+            fates[item] = await self._insert_reused(item) if fate is False else fate
         return [fates[item] for item in batch]
 
     async def _complete(self, item: Waiting) -> None:
@@ -149,21 +151,25 @@ class Writing:
         if row["role"] != "HUMAN":
             row = of_run(row, await self._origins.find(row["owner_key"], row["run_id"]))
         given = row.get("_id")
-        lately = given and time() - seconds_of(given) < _ID_LASTS_S
+        lasts_s = _ID_LASTS_S.get(row["role"], _OTHER_ID_LASTS_S)
+        lately = given and time() - seconds_of(given) <= lasts_s
         item.row = row if lately else {**row, "_id": new_row_id()}
 
-    async def _insert_reused(self, row: Row) -> Fate:
+    async def _insert_reused(self, item: Waiting) -> Fate:
         """Record a row whose `id` belongs to a row of another run, under an id of its own, rather than lose it.
 
         Returns:
             Whether that was so and the row was not there, or why it could not be done.
         """
+        row = item.row
         try:
             known = await self._store.find_message(row["owner_key"], row["id"])
             if not known or known.get("run_id") == row["run_id"]:
                 return False
             _log.warning("message_id_reused", message_id=row["id"], run_id=row["run_id"])
-            return await self._store.insert_message({**row, "id": f"{row['id']}@{row['run_id']}"})
+            # Whoever is told of the row is told of it as it is stored.
+            item.row = {**row, "id": f"{row['id']}@{row['run_id']}"}
+            return await self._store.insert_message(item.row)
         except (StoreUnavailableError, StoreRejectedError) as error:
             return error
 

@@ -35,13 +35,14 @@ class Standing:
     Attributes:
         version: at that moment.
         quiet_us: for how many microseconds it had been that.
-        rows: what the journal held; nothing where the version is the one that the caller knows.
+        rows: what the journal held; None where that was not told, because the version is the one that the caller
+            knows.
         kept: what was kept under the key; None for nothing.
     """
 
     version: str
     quiet_us: int = 0
-    rows: tuple[bytes, ...] = ()
+    rows: tuple[bytes, ...] | None = ()
     kept: bytes | None = None
 
 
@@ -111,6 +112,11 @@ class Journal(Protocol):
     - Every operation may be repeated after an error: its effect is that of doing it once, or for `moved`, harmless.
     - Errors: `BusUnavailableError`, and nothing else.
     """
+
+    @property
+    def epoch(self) -> int:
+        """Grows whenever a version that was told may be one that Redis knows no more: with each new connection."""
+        ...
 
     async def standing(self, look: Look) -> Standing:
         """How things are with an owner now."""

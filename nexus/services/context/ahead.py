@@ -18,7 +18,7 @@ class Ahead:
         request: as it was read.
         kept_key: under which later builds of the run find what they begin with.
         past: of the owner; None where the layout shows another.
-        history_size: for how many messages that is.
+        history_size, excerpt_chars: for how many messages that is, and how short contents may be.
         standing: how things were with the owner when the request was claimed; None until then, and where nobody can
             tell.
         offered: the run's input, if this build has offered it for recording.
@@ -30,6 +30,7 @@ class Ahead:
     kept_key: str
     past: OwnersPast | None = None
     history_size: int = 0
+    excerpt_chars: int = 0
     standing: Standing | None = None
     offered: OfferedInput | None = None
     row: JournalRow | None = None

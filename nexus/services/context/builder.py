@@ -96,10 +96,11 @@ class ContextBuilder:
         ahead = Ahead(request, prefix_key(request))
         if request.layout == "dialogue" and not request.continuation:
             ahead.history_size, _ = read_history_size(request.user_profile, self.settings.history_size)
+            ahead.excerpt_chars = self.settings.truncate_chars
             ahead.past = self._parts.conversation.past(
                 request.owner_key,
                 messages=ahead.history_size,
-                excerpt_chars=self.settings.truncate_chars,
+                excerpt_chars=ahead.excerpt_chars,
                 asked=request.human,
             )
         return ahead

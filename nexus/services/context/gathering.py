@@ -134,12 +134,12 @@ async def _read_past(
 ) -> Past:
     if request.continuation:
         # What it began with is not kept any more. Up to where that went, the store alone can tell.
-        caught_up = not (ahead and ahead.standing) or await conversation.write_journal(ahead.standing.rows)
+        caught_up = not (ahead and ahead.standing) or await conversation.write_journal(ahead.standing.rows or ())
         past = await conversation.get_past(
             request.owner_key, messages=messages, excerpt_chars=excerpt_chars, asked=request.human, continued=True
         )
         return past if caught_up else replace(past, complete=False)
-    if ahead and ahead.past and ahead.history_size == messages:
+    if ahead and ahead.past and (ahead.history_size, ahead.excerpt_chars) == (messages, excerpt_chars):
         reading = ahead.past
     else:
         reading = conversation.past(

@@ -33,7 +33,8 @@ from nexus.adapters.redis_ledger import RedisLedger
 from nexus.adapters.redis_pubsub import RedisPubSubBus
 from nexus.adapters.redis_scripts import OnClient
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.ports import Acquired, Claim, JournalRow, Look, Moved, Row
+from nexus.core.ports import Acquired, Claim, Look, Moved, Row
+from nexus.services.journaling import journal_row
 from nexus.services.tails import Tails
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.replicas import (
@@ -324,7 +325,7 @@ class ClearingStore(SlowStore):
     async def insert_message(self, row: Row) -> bool:
         """Record, and take out."""
         new = await super().insert_message(row)
-        await self.scene.shared.journal.written([JournalRow(row["owner_key"], row["id"], b"")])
+        await self.scene.shared.journal.written([journal_row(row)])
         return new
 
 

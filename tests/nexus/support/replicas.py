@@ -131,6 +131,11 @@ class SlowJournal:
     def __init__(self, shared: Journal, scene: "Scene", wire: Wire) -> None:
         self.shared, self.scene, self.wire = shared, scene, wire
 
+    @property
+    def epoch(self) -> int:
+        """That of what is shared."""
+        return self.shared.epoch
+
     async def standing(self, look: Look) -> Standing:
         """How things are."""
         await self.wire.cross()
@@ -397,8 +402,8 @@ class Scene:
         self.answered.add(claim.key)
         message = self.asked[claim.key]
         if ending.row:
-            self.stood[message.owner_key].add(ending.row.id)
-            self.acknowledged[message.owner_key].add(ending.row.id)
+            self.stood[message.owner_key].add(json.loads(ending.row.content)["id"])
+            self.acknowledged[message.owner_key].add(json.loads(ending.row.content)["id"])
         content = json.loads(answer)["content"]
         if content["status"] != "success":
             self.counted[content["error"]["code"]] += 1

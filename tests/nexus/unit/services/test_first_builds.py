@@ -13,7 +13,7 @@ from tests.nexus.unit.services.serving import Serving, asking, serving, shared
 
 def journaled(trial: Serving) -> int:
     """How many rows the journal has of ada."""
-    return len(trial.ledger.journal.look(Look("ada"), None).rows)
+    return len(trial.ledger.journal.look(Look("ada"), None).rows or ())
 
 
 async def test_two_at_once_begin_alike() -> None:

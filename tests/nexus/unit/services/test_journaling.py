@@ -82,7 +82,7 @@ class Desk:
 
     def journaled(self) -> int:
         """How many rows the journal has."""
-        return len(self.look().rows)
+        return len(self.look().rows or ())
 
     def look(self, version: str = "") -> Standing:
         """How things are with the owner."""
@@ -140,11 +140,11 @@ def test_it_stays_a_moment_after_it_was_written(play: Playing, *, written_first:
             if written_first:
                 await desk.persistence.flush()
             desk.put(offered)
-            await desk.persistence.flush()
+            await offered.wait()
             assert (desk.stored(), desk.journaled()) == (["h_run"], 1)
             await anyio.sleep(STAYS_S * 0.9)
             assert desk.journaled() == 1
-            await anyio.sleep(STAYS_S)
+            await desk.persistence.flush()
             assert desk.journaled() == 0
 
     play(scene)
