@@ -42,7 +42,7 @@ class MemoryJournal:
         owner = self._owner(look.owner_key)
         same = str(owner.version) == look.version
         rows = None if same else tuple(waiting.content for waiting in owner.rows.values())
-        return Standing(str(owner.version), self._now_us() - owner.version, rows, kept)
+        return Standing(str(owner.version), self._now_us() - owner.version, rows, kept, len(owner.rows))
 
     @property
     def epoch(self) -> int:

@@ -1,8 +1,9 @@
 """The journal on Redis, and the versions of owners (CONTRACT §1.5, §2).
 
-`nexus:version:<owner>` is the microsecond of its last move, `nexus:journal:<owner>` a hash of rows by id, where
-`<owner>` is a hash of the owner's key; `nexus:unwritten` is a sorted set of the rows in all journals by the millisecond
-in which they came. A version nobody asks for is forgotten after a while, and rows are not.
+`nexus:version:<owner>` is the microsecond of its last move, `nexus:moved:<owner>` the row that moved it last without
+having been in the journal, and `nexus:journal:<owner>` a hash of rows by run and id, where `<owner>` is a hash of the
+owner's key; `nexus:unwritten` is a sorted set of the rows in all journals by the millisecond in which they came. A
+version that nobody asks for is forgotten after a while, and rows are not.
 """
 
 import hashlib
@@ -55,9 +56,11 @@ def short(owner_key: str) -> str:
     return hashlib.sha256(owner_key.encode()).hexdigest()[:32]
 
 
-def standing_of(version: bytes, quiet_us: bytes, kept: bytes | None, rows: list[bytes] | None) -> Standing:
+def standing_of(
+    version: bytes, quiet_us: bytes, kept: bytes | None, rows: list[bytes] | None, waiting: int
+) -> Standing:
     """What such a script replies."""
-    return Standing(version.decode(), int(quiet_us), None if rows is None else tuple(rows), kept)
+    return Standing(version.decode(), int(quiet_us), None if rows is None else tuple(rows), kept, waiting)
 
 
 class RedisJournal:

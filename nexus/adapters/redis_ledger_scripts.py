@@ -33,7 +33,8 @@ local function look(versions, journal, kept, known, lasts, wanted)
     redis.call('SET', versions, version, 'PX', lasts)
   end
   local rows = version ~= known and redis.call('HVALS', journal)
-  return version, string.format('%.0f', us - version), wanted == '1' and redis.call('GET', kept), rows
+  local found = wanted == '1' and redis.call('GET', kept)
+  return version, string.format('%.0f', us - version), found, rows, redis.call('HLEN', journal)
 end
 """
 # KEYS: request; to have the owner looked at: version, journal, kept. ARGV: token, fingerprint, lease_ms, said_again_ms,
@@ -58,8 +59,8 @@ redis.call('HSET', KEYS[1], 'fingerprint', ARGV[2], 'token', ARGV[1], 'lease_unt
   'attempts', attempts, 'asked_ms', asked)
 redis.call('PEXPIRE', KEYS[1], ARGV[3] + ARGV[5])
 if not KEYS[2] then return {'acquired', now, attempts, asked} end
-local version, quiet, kept, rows = look(KEYS[2], KEYS[3], KEYS[4], ARGV[7], ARGV[8], ARGV[9])
-return {'acquired', now, attempts, asked, version, quiet, kept, rows}
+local version, quiet, kept, rows, waiting = look(KEYS[2], KEYS[3], KEYS[4], ARGV[7], ARGV[8], ARGV[9])
+return {'acquired', now, attempts, asked, version, quiet, kept, rows, waiting}
 """
 )
 # KEYS: version, journal, kept. ARGV: known version, version_lasts_ms, '1' to tell what is kept.

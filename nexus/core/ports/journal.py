@@ -38,12 +38,14 @@ class Standing:
         rows: what the journal held; None where that was not told, because the version is the one that the caller
             knows.
         kept: what was kept under the key; None for nothing.
+        waiting: how many rows the journal held.
     """
 
     version: str
     quiet_us: int = 0
     rows: tuple[bytes, ...] | None = ()
     kept: bytes | None = None
+    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,7 +221,7 @@ class BuildParts:
     def journal(self, begun: Begun, build: Build) -> bool:
         """Have the answer take the run's input along. False where it has to wait for that to be stored."""
         ahead = build.ahead
-        if not (begun.recorded and ahead and ahead.standing) or len(ahead.standing.rows or ()) >= _MOST_JOURNALED:
+        if not (begun.recorded and ahead and ahead.standing) or ahead.standing.waiting >= _MOST_JOURNALED:
             return False
         ahead.row = begun.recorded.for_journal()
         return ahead.row is not None

@@ -60,6 +60,21 @@ async def test_a_journal_that_is_full() -> None:
         assert [row["id"] for row in trial.parts.store.messages] == ["human_of_run_1"]
 
 
+async def test_a_journal_that_is_full_of_an_owner_who_is_known() -> None:
+    """Also where a claim does not tell the rows, because they are among what is kept."""
+    async with serving() as trial:
+        trial.parts.store.plant("messages", past(1))
+        for number in range(3):
+            await trial.ask(request(request_id=f"msg_{number}", run_id=f"run_{number}"))
+            await trial.parts.persistence.flush()
+        trial.parts.store.down = True
+        for number in range(3, 80):
+            trial.service.offer(asking(request(request_id=f"msg_{number}", run_id=f"run_{number}")))
+            await trial.answers()
+        assert 1 <= journaled(trial) <= 64
+        trial.parts.store.down = False
+
+
 async def test_a_continuation_that_nobody_began() -> None:
     """It has what the journal holds of other runs, although it looks for its history in the store alone."""
     row: dict[str, Any] = {
