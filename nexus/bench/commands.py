@@ -60,6 +60,7 @@ def bench(  # noqa: PLR0917  # typer makes options of them
     redis_url = redis_url or os.environ.get("NEXUS_TEST_REDIS_URL", "") or settings.bus.url.get_secret_value()
     mongo_uri = mongo_uri or os.environ.get("NEXUS_TEST_MONGO_URI", "") or settings.database.uri.get_secret_value()
     # Whoever ends it finds its databases dropped and its processes gone, as after Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     findings, told = Findings(), Console(stderr=True)
     builds = _MANY if full or groups else _FEW
@@ -94,6 +95,8 @@ async def _bench(
 
 def _see_writable(output: Path) -> None:
     """Rather now than when all is measured."""
+    if output.is_dir():
+        raise NexusError("--output: a file is needed, and this is a directory")
     try:
         output.touch()
     except OSError as error:

@@ -1,8 +1,9 @@
 """The least that a context service could do, as a process of its own: what Nexus is measured against.
 
 For each request it reads the JSON, runs one indexed query for the owner's newest 40 rows, encodes a payload as long as
-Nexus's answer and publishes it; requests are answered side by side. As `wire` it leaves out the query. Driver, client
-of Redis and event loop are those of Nexus. It knows nothing of leases, resends, recording, escaping or deadlines.
+Nexus's answer and publishes it; requests are answered side by side. As `wire` it leaves out the query. Driver and
+event loop are those of Nexus; Redis and MongoDB are asked as their libraries would have it, with a connection a PUBLISH
+and a cursor. It knows nothing of leases, resends, recording, escaping or deadlines.
 
     NEXUS_BENCH_FLOOR='{"redis_url": ...}' python -m nexus.bench.floor
 """

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from nexus.adapters.redis_client import open_redis
 from nexus.adapters.redis_entries import entries_of
 from nexus.bench.shapes import Request
+from nexus.core.errors import BusUnavailableError
 from nexus.core.topics import Topics
 
 _ID: Final = re.compile(rb'"request_id":\s*"([^"]*)"')
@@ -66,6 +68,7 @@ class Asker:
 
     Attributes:
         reply_to: its name.
+        hearing: hears the answers, and ends when they cannot be heard any more.
 
     Args:
         send: publishes the bytes of a request.
@@ -77,15 +80,22 @@ class Asker:
         # By the id of the request: when it was asked, and its latency once there is one.
         self._waiting: dict[str, tuple[float, asyncio.Future[float]]] = {}
         self._sample = Sample()
+        self.hearing: asyncio.Task[None] | None = None
 
     async def ask(self, requests: Sequence[Request], at_once: int) -> Sample:
-        """Send the requests, so many at once, and wait until all are answered or given up."""
+        """Send the requests, so many at once, and wait until all are answered or given up.
+
+        Raises:
+            ExceptionGroup: of BusUnavailableError, when answers cannot be heard any more.
+        """
         self._sample = sample = Sample()
         left = iter(requests)
         started = time.perf_counter()
         async with asyncio.TaskGroup() as tasks:
             places = [tasks.create_task(self._ask_each(left)) for _ in range(at_once)]
             while (await asyncio.wait(places, timeout=_PATIENCE_S))[1]:
+                if self.hearing and self.hearing.done():
+                    raise BusUnavailableError("answers are not heard any more: the subscription was lost")
                 self._give_up(time.perf_counter() - _PATIENCE_S)
         sample.seconds = time.perf_counter() - started
         return sample
@@ -107,7 +117,8 @@ class Asker:
         if waiting is None:
             return
         asked_at, latency = waiting
-        latency.set_result(now - asked_at)
+        if not latency.done():
+            latency.set_result(now - asked_at)
         sample = self._sample
         sample.answer_bytes = len(data)
         if data.find(b'"status":"success"', 0, _HEAD) < 0:
@@ -147,11 +158,14 @@ async def asking(redis_url: str, prefix: str, mode: str) -> AsyncIterator[Asker]
         own = f"{prefix}{Topics.CONTEXT_BUILD_RESPONSE}.{asker.reply_to}"
         hearing = asyncio.create_task(hear(redis, own, asker, listening))
         try:
-            await asyncio.wait([hearing, asyncio.create_task(listening.wait())], return_when=asyncio.FIRST_COMPLETED)
+            begun = asyncio.create_task(listening.wait())
+            await asyncio.wait([hearing, begun], return_when=asyncio.FIRST_COMPLETED)
+            begun.cancel()
+            asker.hearing = hearing
             yield asker
         finally:
             hearing.cancel()
-            with suppress(asyncio.CancelledError):
+            with suppress(asyncio.CancelledError, RedisError, OSError):
                 await hearing
 
 

@@ -59,10 +59,17 @@ def escape_cost(piece: str, number: int) -> float:
     return microseconds(escape, [f"{number}.{one} {text}" for one in range(_TEXTS)]) / _TEXT_KB
 
 
-def assembly_cost(messages: int, number: int) -> float:
-    """Microseconds for a dialogue context of so many messages, tokens counted, as the service assembles it."""
-    counter = open_tokenizer(Settings().memory.tokenizer)
-    counter.load()
+def assembly_cost(messages: int, number: int, *, counted: bool = False) -> float:
+    """Microseconds for a dialogue context of so many messages, as the service assembles it.
+
+    Args:
+        messages: how many are shown.
+        number: another each time.
+        counted: tokens are counted, as with `memory.count_tokens: always`.
+    """
+    counter = open_tokenizer(Settings().memory.tokenizer) if counted else None
+    if counter:
+        counter.load()
     many = max(1, 1_000 // messages)
     given = [_given(messages, f"{number}.{one}", counter) for one in range(many + 1)]
     # What is kept for good is there from the first time on.
@@ -70,7 +77,7 @@ def assembly_cost(messages: int, number: int) -> float:
     return microseconds(assemble_dialogue, given[1:])
 
 
-def _given(messages: int, name: str, counter: TokenCounter) -> DialogueInput:
+def _given(messages: int, name: str, counter: TokenCounter | None) -> DialogueInput:
     rows = chain.from_iterable([_read(row, name)] for row in Shape(2 * _ROWS_A_MESSAGE * messages).all_rows())
     shown = [row for row in rows if row["role"] != "TOOL"][-_ROWS_A_MESSAGE * messages :]
     return DialogueInput(
@@ -81,11 +88,11 @@ def _given(messages: int, name: str, counter: TokenCounter) -> DialogueInput:
         current_run_id="run",
         timestamp_utc="2026-01-01T00:00:00Z",
         history_size=messages,
-        measure=Measure(counter),
+        measure=Measure(counter) if counter else None,
     )
 
 
 def _read(row: dict[str, Any], name: str) -> dict[str, Any]:
     """The row as the store gives it, with something that no other has said."""
     content = f"{row['content']} {name}" if row["content"] else ""
-    return {**row, "_id": ObjectId(), "content": content}
+    return {**row, "_id": str(ObjectId()), "content": content}

@@ -128,8 +128,8 @@ async def warmed(desks: dict[Responder, Desk], cells: Sequence[Cell]) -> dict[Ce
         if (desk.responder, key) in asked:
             continue
         asked.add((desk.responder, key))
-        # What is kept in memory of an owner is there from the first request on.
-        many = max(_WARMING, cell.at_once, cell.shape.owners if desk.responder.tail_cache_mb else 0)
+        # What is kept in memory of an owner is there after two requests: before the first the owner has no version.
+        many = max(_WARMING, cell.at_once, 2 * cell.shape.owners if desk.responder.tail_cache_mb else 0)
         requests = desk.requests(cell, 0, many, sizes.get(key, 0))
         played = await desk.ask(requests, cell.at_once)
         if cell.responder.kind == "nexus":
