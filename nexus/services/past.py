@@ -93,14 +93,15 @@ class OwnersPast:
 
     async def read_ahead(self) -> None:
         """Read what the store has, while the request is being claimed. What fails, fails in `get`."""
-        if self._reading is None:
+        reading = self._reading
+        if reading is None:
             return
         try:
             self._ahead = await self._read()
         except Exception as error:  # noqa: BLE001  # it is raised where the past is asked for
             self._ahead = error
         finally:
-            self._reading.set()
+            reading.set()
 
     def claimed(self) -> None:
         """The request has been claimed: now."""

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import uuid
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,9 @@ async def test_results_are_recorded_and_shown(
     ):
         await requester.ask(a_request("Weather?", run_id="run_1", run_metadata={"session_id": "s1"}))
         result = {"result": {"degrees": 12}, "status": "success", "tool_name": "weather", "call_id": "call_1"}
-        declared = _message({"content": None, "tool_calls": _calls("call_1")}, run_id="run_1")
+        # Two replicas write these at once: what was said first shows by its time.
+        earlier = (datetime.now(UTC) - timedelta(seconds=1)).isoformat()
+        declared = _message({"content": None, "tool_calls": _calls("call_1")}, run_id="run_1", timestamp=earlier)
         for topic, message in (
             ("llm.results", declared),
             ("tools.results", _message(result, run_id="run_1", role="TOOL")),
