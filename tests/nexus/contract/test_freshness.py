@@ -351,7 +351,7 @@ class RepeatingTails(Tails):
     [
         (0, Making(ledger=IgnoringLedger)),
         (2, Making(ledger=ForgetfulLedger)),
-        (17, Making(ledger=RestlessLedger)),
+        (907, Making(ledger=RestlessLedger)),
         (17, Making(journal=HastyJournal, store=HastyStore)),
         (55, Making(store=ClearingStore)),
         (44, Making(journal=LateJournal)),
