@@ -98,34 +98,17 @@ class Pending:
             await self._none.wait()
 
 
-class Way:
-    """Lets what somebody waits for go before what nobody does."""
-
-    def __init__(self) -> None:
-        self._under_way = 0
-        self._clear = anyio.Event()
-        self._clear.set()
-
-    def begin(self) -> None:
-        """Something is under way that somebody waits for."""
-        if not self._under_way:
-            self._clear = anyio.Event()
-        self._under_way += 1
-
-    def end(self) -> None:
-        """It is done."""
-        self._under_way -= 1
-        if not self._under_way:
-            self._clear.set()
+class Way(Pending):
+    """What somebody waits for, and so goes before what nobody does."""
 
     async def given(self, at_most_s: float) -> None:
         """Return when nothing has been under way for a moment, or after so long: nothing waits for ever."""
         with anyio.move_on_after(at_most_s):
             while True:
-                clear = self._clear
+                clear = self._none
                 await clear.wait()
                 await anyio.sleep(_MOMENT_S)
-                if clear is self._clear:
+                if clear is self._none:
                     return
 
 

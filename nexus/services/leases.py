@@ -57,25 +57,6 @@ class Leases:
                         tasks.start_soon(_renew, self._ledger, claim, self._granted_ms)
 
 
-@asynccontextmanager
-async def held(ledger: RequestLedger, claim: Acquired, settings: RequestSettings) -> AsyncIterator[None]:
-    """Renew the lease until the context ends; it is given back should that be because the service stops."""
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_keep, ledger, claim, settings)
-        try:
-            yield
-        except anyio.get_cancelled_exc_class():
-            await _release(ledger, claim)
-            raise
-        tasks.cancel_scope.cancel()
-
-
-async def _keep(ledger: RequestLedger, claim: Acquired, settings: RequestSettings) -> None:
-    while True:
-        await anyio.sleep(settings.lease_ms / 1_000 * _RENEWED)
-        await _renew(ledger, claim, settings.granted_ms)
-
-
 async def _renew(ledger: RequestLedger, claim: Acquired, granted_ms: int) -> None:
     try:
         await ledger.renew(claim, granted_ms)

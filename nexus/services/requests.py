@@ -22,7 +22,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
 from nexus.core.ports import Bus, Delivery, RequestLedger
-from nexus.core.tasks import Pending, Way
+from nexus.core.tasks import Way
 from nexus.services.answering import Answerer
 from nexus.services.asks import RequestSettings
 from nexus.services.burying import Burying
@@ -50,7 +50,7 @@ class RequestService:
     """Answers build requests. Use `running()` to have its workers at work.
 
     Args:
-        way: which is taken while there are any; background work gives it.
+        way: counts those in hand; background work gives it.
 
     Attributes:
         settings: limits and keys, by which everything that comes over the bus is read.
@@ -73,8 +73,7 @@ class RequestService:
         self._to_refuse = anyio.create_memory_object_stream[_Arrived](_MOST_REFUSALS)
         self._pace = _Pace()
         self._heard_once: set[bytes] = set()
-        self._pending = Pending()
-        self._way = way or Way()
+        self._pending = way or Way()
         self._bytes_in_hand = 0
         self._metrics.read_from(Reading.IN_FLIGHT, self._in_flight)
         self._metrics.read_from(Reading.WAITING_REQUESTS, lambda: _waiting(self._to_answer[1]))
@@ -129,14 +128,12 @@ class RequestService:
 
     def _accepted(self, delivery: Delivery) -> None:
         self._pending.begin()
-        self._way.begin()
         self._bytes_in_hand += len(delivery.payload)
         if not delivery.shared:
             self._heard_once.add(delivery.payload)
 
     def _finished(self, delivery: Delivery) -> None:
         self._pending.end()
-        self._way.end()
         self._bytes_in_hand -= len(delivery.payload)
         if not delivery.shared:
             self._heard_once.discard(delivery.payload)

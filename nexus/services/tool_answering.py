@@ -26,7 +26,7 @@ from nexus.core.wire import EnvelopeError
 from nexus.services.answering import MOST_DELIVERIES, handed_out_too_often
 from nexus.services.asks import RequestSettings
 from nexus.services.burying import Burying
-from nexus.services.leases import held
+from nexus.services.leases import Leases
 from nexus.services.origins import RunOrigins
 from nexus.services.persistence import PersistenceService
 from nexus.services.tool_asks import ToolAsk, read_tool_ask
@@ -43,7 +43,11 @@ _LONGEST_S: Final = 120.0
 
 
 class ToolAnswerer:
-    """Brings results about, one at a time for each caller."""
+    """Brings results about, one at a time for each caller.
+
+    Attributes:
+        leases: on what is being done; `run` it.
+    """
 
     def __init__(  # noqa: PLR0917  # one for each part
         self,
@@ -64,6 +68,7 @@ class ToolAnswerer:
         self._settings = settings
         self._metrics = metrics
         self._suspects = anyio.Lock()
+        self.leases = Leases(ledger, settings)
 
     async def answer(self, delivery: Delivery, at: float) -> None:
         """Bring about the result of what arrived at `at`, on the monotonic clock, if it is a call of one of our tools.
@@ -141,7 +146,7 @@ class ToolAnswerer:
     async def _settle(self, ask: ToolAsk, claim: Claim) -> None:
         match claim:
             case Acquired():
-                async with held(self._ledger, claim, self._settings):
+                async with self.leases.held(claim):
                     ended = await self._doing.do(ask, claim.attempts)
                 await self._finish(ask, claim, ended)
                 return

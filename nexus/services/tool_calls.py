@@ -83,6 +83,7 @@ class ToolCallService:
         async with anyio.create_task_group() as tasks:
             for _ in range(MOST_CALLS):
                 tasks.start_soon(self._answer_all, self._receive.clone())
+            tasks.start_soon(self._answerer.leases.run)
             try:
                 yield self
             finally:
