@@ -8,13 +8,12 @@ version that nobody asks for is forgotten after a while, and rows are not.
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from nexus.adapters.redis_client import repeated
 from nexus.adapters.redis_ledger_scripts import MOVED, STANDING, UNWRITTEN, WRITTEN
-from nexus.adapters.redis_multiplexed import Script
+from nexus.adapters.redis_multiplexed import Argument
 from nexus.adapters.redis_pipeline import Pipelined
-from nexus.adapters.redis_scripts import Runner
+from nexus.adapters.redis_scripts import Repeated, Runner
 from nexus.core.ports import JournalRow, Look, Moved, Standing
 
 # For how long the version of an owner is known of whom nothing is heard.
@@ -44,7 +43,7 @@ class JournalKeys:
         """Of what the ledger keeps."""
         return f"{self._prefix}nexus:kept:{key}"
 
-    def looked_at(self, look: Look) -> tuple[list[str], list[str | int]]:
+    def looked_at(self, look: Look) -> tuple[list[str], list[Argument]]:
         """Keys and arguments of a script that tells how things are with an owner; see `standing_of`."""
         owner = short(look.owner_key)
         keys = [self.version(owner), self.journal(owner), self.kept(look.kept)]
@@ -68,8 +67,8 @@ class RedisJournal:
 
     def __init__(self, runner: Runner, *, prefix: str = "", repeated_s: float = 5.0) -> None:
         self._runner = runner
+        self._redis = Repeated(runner, repeated_s)
         self._keys = JournalKeys(prefix)
-        self._repeated_s = repeated_s
 
     @property
     def epoch(self) -> int:
@@ -78,13 +77,13 @@ class RedisJournal:
 
     async def standing(self, look: Look) -> Standing:
         """How things are with an owner now."""
-        return standing_of(*await self._run(STANDING, *self._keys.looked_at(look)))
+        return standing_of(*await self._redis.run(STANDING, *self._keys.looked_at(look)))
 
     async def moved(self, owner_key: str, row_id: str) -> Moved:
         """Have the version move because of a row that is in the store now."""
         owner = short(owner_key)
         keys = [self._keys.version(owner), self._keys.last(owner)]
-        before, after = await self._run(MOVED, keys, [row_id, VERSION_LASTS_MS])
+        before, after = await self._redis.run(MOVED, keys, [row_id, VERSION_LASTS_MS])
         return Moved(before.decode(), after.decode())
 
     async def written(self, rows: Sequence[JournalRow]) -> None:
@@ -92,16 +91,10 @@ class RedisJournal:
         owners = [short(row.owner_key) for row in rows]
         keys = [self._keys.unwritten, *map(self._keys.journal, owners)]
         arguments = [part for owner, row in zip(owners, rows, strict=True) for part in (f"{owner}:{row.id}", row.id)]
-        await self._run(WRITTEN, keys, arguments)
+        await self._redis.run(WRITTEN, keys, arguments)
 
     async def unwritten(self, older_than_ms: int, limit: int) -> list[bytes]:
         """Rows that have been in the journal for so long."""
-        arguments = [older_than_ms, limit, self._keys.journal("")]
-        rows: list[bytes] = await self._run(UNWRITTEN, [self._keys.unwritten], arguments)
+        arguments: list[Argument] = [older_than_ms, limit, self._keys.journal("")]
+        rows: list[bytes] = await self._redis.run(UNWRITTEN, [self._keys.unwritten], arguments)
         return rows
-
-    async def _run(self, script: Script, keys: list[str], arguments: list[Any]) -> Any:
-        async def call() -> Any:
-            return await self._runner.run(script, keys, arguments)
-
-        return await repeated(call, for_s=self._repeated_s)

@@ -12,16 +12,15 @@ there it is not done.
 
 import uuid
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from redis.asyncio import Redis
 
-from nexus.adapters.redis_client import repeated
 from nexus.adapters.redis_cluster import ClusterRedis, hearers
 from nexus.adapters.redis_journal import VERSION_LASTS_MS, JournalKeys, short, standing_of
 from nexus.adapters.redis_ledger_scripts import BEGIN, FINISH_PUBSUB, FINISH_STREAMS, RELEASE, RENEW
-from nexus.adapters.redis_multiplexed import Script
-from nexus.adapters.redis_scripts import OnClient, Runner
+from nexus.adapters.redis_multiplexed import Argument
+from nexus.adapters.redis_scripts import OnClient, Repeated, Runner
 from nexus.core.ports import (
     Acquired,
     Announced,
@@ -64,9 +63,8 @@ class RedisLedger:
         self, client: Redis, *, prefix: str = "", repeated_s: float = 5.0, runner: Runner | None = None
     ) -> None:
         self._client = client
-        self._runner = runner or OnClient(client)
+        self._redis = Repeated(runner or OnClient(client), repeated_s)
         self._prefix = prefix
-        self._repeated_s = repeated_s
         self._keys = JournalKeys(prefix)
         # Keys of an owner and of a request are in different slots.
         self._journals = not isinstance(client, ClusterRedis)
@@ -81,12 +79,12 @@ class RedisLedger:
         """Ask for a request."""
         token = uuid.uuid4().hex
         keys = [self._request(key)]
-        arguments = [token, fingerprint, lease_ms, _SAID_AGAIN_MS, _KNOWN_MS, waited_ms]
+        arguments: list[Argument] = [token, fingerprint, lease_ms, _SAID_AGAIN_MS, _KNOWN_MS, waited_ms]
         if look and self._journals:
             looked_at, known = self._keys.looked_at(look)
             keys += looked_at
             arguments += known
-        reply = await self._run(self._begin, keys, arguments)
+        reply = await self._redis.run(self._begin, keys, arguments)
         match reply:
             case [b"acquired", now_ms, attempts, asked_ms, *rest]:
                 standing = standing_of(*rest) if rest else None
@@ -102,11 +100,11 @@ class RedisLedger:
 
     async def renew(self, claim: Acquired, lease_ms: int) -> bool:
         """Hold a request for longer."""
-        return bool(await self._run(self._renew, [self._request(claim.key)], [claim.token, lease_ms, _KNOWN_MS]))
+        return bool(await self._redis.run(self._renew, [self._request(claim.key)], [claim.token, lease_ms, _KNOWN_MS]))
 
     async def release(self, claim: Acquired) -> None:
         """Give a request back."""
-        await self._run(self._release, [self._request(claim.key)], [claim.token, _ASKED_KNOWN_MS])
+        await self._redis.run(self._release, [self._request(claim.key)], [claim.token, _ASKED_KNOWN_MS])
 
     async def finish(
         self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None = None
@@ -127,11 +125,11 @@ class RedisLedger:
             [self._keys.version(owner), self._keys.journal(owner), self._keys.unwritten] if row else [request] * 3
         )
         keys = [request, *of_owner, self._keys.kept(ending.kept_key) if ending.kept else request]
-        arguments = [claim.token, claim.fingerprint, answer, keep_ms, topic]
+        arguments: list[Argument] = [claim.token, claim.fingerprint, answer, keep_ms, topic]
         arguments += [f"{owner}:{row.id}", row.id, row.content] if row else ["", "", ""]
         arguments += [VERSION_LASTS_MS, ending.kept, ending.keep_ms]
         more_keys, more_arguments = self._publishing(topic, delivery)
-        heard, *rest = await self._run(self._finish, keys + more_keys, arguments + more_arguments)
+        heard, *rest = await self._redis.run(self._finish, keys + more_keys, arguments + more_arguments)
         if heard == _KEPT_BEFORE:
             return KeptBefore(rest[0])
         if heard < 0:
@@ -140,7 +138,7 @@ class RedisLedger:
         before, after = rest or (b"", b"")
         return Concluded(self._hearers(heard), Moved(before.decode(), after.decode()))
 
-    def _publishing(self, topic: str, _delivery: Delivery | None) -> tuple[list[str], list[Any]]:
+    def _publishing(self, topic: str, _delivery: Delivery | None) -> tuple[list[str], list[Argument]]:
         """The further keys and arguments of the script that publishes."""
         return [], [self._prefix + topic]
 
@@ -152,30 +150,16 @@ class RedisLedger:
 
     async def keep_first(self, key: str, value: bytes, keep_ms: int) -> bytes:
         """Keep a value unless there is one; returns the one that is kept."""
-
-        async def keep() -> Any:
-            return await self._runner.execute("SET", self._keys.kept(key), value, "NX", "GET", "PX", keep_ms)
-
-        before = await repeated(keep, for_s=self._repeated_s)
+        before = await self._redis.execute("SET", self._keys.kept(key), value, "NX", "GET", "PX", keep_ms)
         return value if before is None else bytes(before)
 
     async def kept(self, key: str) -> bytes | None:
         """What is kept."""
-
-        async def get() -> Any:
-            return await self._runner.execute("GET", self._keys.kept(key))
-
-        found = await repeated(get, for_s=self._repeated_s)
+        found = await self._redis.execute("GET", self._keys.kept(key))
         return None if found is None else bytes(found)
 
     def _request(self, key: str) -> str:
         return f"{self._prefix}nexus:request:{key}"
-
-    async def _run(self, script: Script, keys: list[str], arguments: list[Any]) -> Any:
-        async def call() -> Any:
-            return await self._runner.run(script, keys, arguments)
-
-        return await repeated(call, for_s=self._repeated_s)
 
 
 class RedisStreamsLedger(RedisLedger):
@@ -205,7 +189,7 @@ class RedisStreamsLedger(RedisLedger):
         self._acknowledged = acknowledged
         self._finish = FINISH_STREAMS
 
-    def _publishing(self, topic: str, delivery: Delivery | None) -> tuple[list[str], list[Any]]:
+    def _publishing(self, topic: str, delivery: Delivery | None) -> tuple[list[str], list[Argument]]:
         topic_of_request, entry = (delivery.topic, delivery.entry) if delivery else (Topics.CONTEXT_BUILD_REQUEST, "")
         keep_reply = self._reply_keep_ms if is_of_one_requester(topic) else 0
         return [self._prefix + topic, self._prefix + topic_of_request], [self._group, entry, keep_reply]

@@ -1,10 +1,12 @@
 """Where scripts and single commands run: on connections that all callers share, or on those of a client's pool."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from redis.asyncio import Redis
 
+from nexus.adapters.redis_client import repeated
 from nexus.adapters.redis_multiplexed import Argument, Script
 
 
@@ -18,6 +20,29 @@ class Runner(Protocol):
     async def execute(self, *command: Argument) -> Any:
         """What Redis replies to a command; see `Pipelined`."""
         ...
+
+
+class Repeated:
+    """A `Runner` that tries what has failed again, for scripts and commands whose repetition does no harm.
+
+    Its errors are `BusUnavailableError`, when they have failed to the end or were refused.
+
+    Args:
+        runner: what they run on.
+        for_s: for how many seconds each is tried.
+    """
+
+    def __init__(self, runner: Runner, for_s: float) -> None:
+        self._runner = runner
+        self._for_s = for_s
+
+    async def run(self, script: Script, keys: Sequence[Argument] = (), args: Sequence[Argument] = ()) -> Any:
+        """What the script returns."""
+        return await repeated(partial(self._runner.run, script, keys, args), for_s=self._for_s)
+
+    async def execute(self, *command: Argument) -> Any:
+        """What Redis replies to a command."""
+        return await repeated(partial(self._runner.execute, *command), for_s=self._for_s)
 
 
 class OnClient:
