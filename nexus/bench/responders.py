@@ -17,13 +17,10 @@ import anyio
 
 from nexus.bench.floor import VARIABLE, FloorSettings
 from nexus.bench.servers import Place, Servers
-from nexus.config import Settings
 from nexus.core.errors import NexusError
 
 Kind = Literal["nexus", "floor", "wire"]
 
-# The setting of the tail cache, as far as there is one: a size of 0 turns it off.
-TAIL_CACHE: Final = "tail_cache_mb"
 # Kept answers are of no use here, and 100,000 of them would fill the server's memory.
 ANSWER_TTL_S: Final = 10
 _PATIENCE_S: Final = 30.0
@@ -124,8 +121,8 @@ def _nexus(responder: Responder, place: Place) -> tuple[list[str], dict[str, str
         "NEXUS_DATABASE__DRIVER": servers.driver,
         "NEXUS_SYSTEM__LOG_FORMAT": "json",
     }
-    if TAIL_CACHE in type(Settings().context).model_fields and responder.tail_cache_mb is not None:
-        settings[f"NEXUS_CONTEXT__{TAIL_CACHE.upper()}"] = str(responder.tail_cache_mb)
+    if responder.tail_cache_mb is not None:
+        settings["NEXUS_CONTEXT__TAIL_CACHE_MB"] = str(responder.tail_cache_mb)
     return ["-m", "nexus", "serve"], settings
 
 

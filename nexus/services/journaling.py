@@ -47,8 +47,12 @@ def is_shown(row: Row) -> bool:
 
 def journal_row(row: Row) -> JournalRow:
     """The row as the journal has it."""
+    return JournalRow(row["owner_key"], _journal_id(row), to_json(row))
+
+
+def _journal_id(row: Row) -> str:
     # The ids of messages may come twice, in different runs.
-    return JournalRow(row["owner_key"], f"{row['run_id']} {row['id']}", to_json(row))
+    return f"{row['run_id']} {row['id']}"
 
 
 def read_journal(contents: Iterable[bytes]) -> list[Row]:
@@ -190,14 +194,14 @@ class Journaling:
             except BusUnavailableError:
                 continue
             for row in found:
-                if (row["owner_key"], journal_row(row).id) not in self._in_hand and self._take(row):
+                if (row["owner_key"], _journal_id(row)) not in self._in_hand and self._take(row):
                     _log.info("input_adopted", message_id=row["id"], run_id=row["run_id"])
 
     def _take(self, row: Row) -> anyio.Event | None:
         """Have a row of the journal written, unless that is under way; None when too much is waiting."""
-        entry = journal_row(row)
-        key = entry.owner_key, entry.id
+        key = row["owner_key"], _journal_id(row)
         if key not in self._in_hand:
+            entry = journal_row(row)
             if not self._recorder.offer(row, len(row["content"]), partial(self.written, entry)):
                 return None
             self._in_hand[key] = anyio.Event()

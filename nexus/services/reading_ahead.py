@@ -1,7 +1,7 @@
 """Whether a history is read while its request is still being claimed.
 
 Who gets the request has it sooner; who does not has read for nothing. On a bus where every replica hears every request
-it is worth it for one that gets nearly all of them, and not while so much is under way that nobody waits for the wire.
+it is worth it for one that gets nearly all of them.
 """
 
 from typing import Final

@@ -31,8 +31,8 @@ Recorded = Callable[[Row], Awaitable[None]]
 Stored = Callable[[Sequence[Row]], Awaitable[None]]
 # An id that was given so long ago no longer says when its row was stored. That of an input may be known already: the
 # journal has it.
-_ID_LASTS_S: Final = {"HUMAN": 60}
-_OTHER_ID_LASTS_S: Final = 1
+_ID_LASTS_S: Final = 1
+_INPUT_ID_LASTS_S: Final = 60
 # Of a row whether it is new, or why it is not written.
 Fate = bool | StoreRejectedError | StoreUnavailableError
 
@@ -151,7 +151,7 @@ class Writing:
         if row["role"] != "HUMAN":
             row = of_run(row, await self._origins.find(row["owner_key"], row["run_id"]))
         given = row.get("_id")
-        lasts_s = _ID_LASTS_S.get(row["role"], _OTHER_ID_LASTS_S)
+        lasts_s = _INPUT_ID_LASTS_S if row["role"] == "HUMAN" else _ID_LASTS_S
         lately = given and time() - seconds_of(given) <= lasts_s
         item.row = row if lately else {**row, "_id": new_row_id()}
 

@@ -130,15 +130,6 @@ def _not_shown(row: Any, *, faulty: bool = False) -> Entry:
     return Entry("", "", "", "", None, None, faulty, row)
 
 
-def _read_text(content: Any) -> tuple[str | None, bool]:
-    """The text of a content, and whether it had to be made from something else than a text."""
-    if isinstance(content, str):
-        return content, False
-    if content is None:
-        return None, True
-    return as_text(content), True
-
-
 def as_text(content: Any) -> str:
     """A content as text: `""` for None, and as JSON what is neither a text nor a list of texts."""
     if content is None or isinstance(content, str):
