@@ -5,6 +5,7 @@ what may be repeated is repeated by whoever knows that it may. And it fails a co
 connections in use; here the command waits for one.
 """
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -82,27 +83,42 @@ def translated() -> Iterator[None]:
     try:
         yield
     except (RedisError, OSError) as error:
-        if "WRONGTYPE" in str(error):
-            raise BusRefusedError("a key of that name is of another type") from error
-        raise BusUnavailableError(type(error).__name__) from error
+        raise _translation(error) from error
 
 
-async def repeated(operation: Callable[[], Awaitable[_Result]], *, for_s: float) -> _Result:
+def _translation(error: RedisError | OSError) -> BusUnavailableError:
+    if "WRONGTYPE" in str(error):
+        return BusRefusedError("a key of that name is of another type")
+    return BusUnavailableError(type(error).__name__)
+
+
+async def repeated(
+    operation: Callable[[], Awaitable[_Result]], *, for_s: float, begun: Awaitable[_Result] | None = None
+) -> _Result:
     """`operation`, whose repetition does no harm, tried again after errors until `for_s` seconds have passed.
+
+    Args:
+        operation: it.
+        for_s: see above.
+        begun: its first attempt, where that is under way.
 
     Raises:
         BusUnavailableError: it failed to the end, or was refused.
     """
+    clock = asyncio.get_running_loop().time
+    end = clock() + for_s
+    try:
+        return await (begun or operation())
+    except (RedisError, OSError) as error:
+        failed = error
     pause = _FIRST_PAUSE
-    end = anyio.current_time() + for_s
     while True:
+        failure = _translation(failed)
+        pause = min(pause * 2, _LONGEST_PAUSE)
+        if isinstance(failure, BusRefusedError) or clock() + pause > end:
+            raise failure from failed
+        await anyio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311  # jitter needs no secrecy
         try:
-            with translated():
-                return await operation()
-        except BusRefusedError:
-            raise
-        except BusUnavailableError:
-            pause = min(pause * 2, _LONGEST_PAUSE)
-            if anyio.current_time() + pause > end:
-                raise
-            await anyio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311  # jitter needs no secrecy
+            return await operation()
+        except (RedisError, OSError) as error:
+            failed = error

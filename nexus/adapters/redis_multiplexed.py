@@ -1,8 +1,7 @@
 """One connection to Redis that many callers share: commands are written together, replies come in their order.
 
-Used of redis-py's connections, as in 6.2 and 8.1: `send_packed_command(check_health=)`,
-`read_response(disconnect_on_error=)` and `socket_timeout`, which is None while a connection is here: the time limit is
-kept once for all calls on it. Of hiredis `pack_command`, which takes a seventh of the time of redis-py's own.
+What is called while nothing is under way is written at once; the rest, in one write for each pass of the event loop.
+Of hiredis `pack_command`, which takes a seventh of the time of redis-py's own.
 """
 
 import asyncio
@@ -10,19 +9,21 @@ import copy
 import hashlib
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, TypeAlias
 
-import anyio
 import hiredis
-from redis.exceptions import AuthenticationError, BusyLoadingError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from nexus.adapters.redis_connections import RedisProtocol
 
 Argument: TypeAlias = str | bytes | int | float
 
 _WRITTEN_AT_ONCE: Final = 1 << 18
 # What a call counts for besides its command.
 _CALL_BYTES: Final = 512
+# What a server may say unasked; there is none before hiredis 3.2, which reads it as a list.
+_PUSH: Final = getattr(hiredis, "PushNotification", ())
 
 
 class Script:
@@ -56,60 +57,99 @@ class _Call:
         self.size = len(command) + _CALL_BYTES
 
 
-class MultiplexedConnection:
+class MultiplexedConnection(RedisProtocol):
     """The calls on one connection: those to be written and, in the order of their replies, those written.
+
+    Args:
+        command_s: for how long no reply may come, in seconds, before the connection counts as stalled.
+        usable: asked about redis-py's connection before each write.
+        on_reply: called whenever `load` has become less.
+        on_end: called once, with this, as soon as it carries no more calls.
 
     Attributes:
         load: bytes of the calls that have no reply yet.
         loaded: the scripts that Redis has been sent here, by `sha`.
     """
 
-    def __init__(self, command_s: float, on_reply: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        command_s: float,
+        usable: Callable[[Any], bool],
+        on_reply: Callable[[], None],
+        on_end: Callable[["MultiplexedConnection"], None],
+    ) -> None:
+        super().__init__()
         self.load = 0
         self.loaded: set[str] = set()
         self._command_s = command_s
+        self._usable = usable
         self._on_reply = on_reply
+        self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._unsent: deque[_Call] = deque()
         self._sent: deque[_Call] = deque()
-        self._wake = asyncio.Event()
+        self._gathering = False
         self._heard_at = 0.0
 
     def call(self, command: bytes, script: Script | None = None) -> asyncio.Future[Any]:
         """The reply to come to a command that is `packed`. Its script is loaded just before, unless it is `loaded`."""
         if script is not None and script.sha not in self.loaded:
             self.loaded.add(script.sha)
-            self._add(_Call(packed("SCRIPT", "LOAD", script.text), None))
+            self._unsent.append(self._counted(_Call(packed("SCRIPT", "LOAD", script.text), None)))
         reply = self._loop.create_future()
-        self._add(_Call(command, reply))
+        self._unsent.append(self._counted(_Call(command, reply)))
+        if not self._sent:
+            self.writable_again()
+        elif not self._gathering:
+            self._gathering = True
+            self._loop.call_soon(self._write_gathered)
         return reply
 
-    async def carry(self, connection: Any, usable: Callable[[Any], bool]) -> None:
-        """Carry calls until the connection fails. `usable` is asked before each write.
+    async def watch(self) -> None:
+        """Wait for the end of the connection, which comes when there has been no reply for too long."""
+        while not self.lost.done():
+            now = self._loop.time()
+            end = (self._heard_at if self._sent else now) + self._command_s
+            if end <= now:
+                self.end(RedisTimeoutError("no reply"))
+            await asyncio.wait((self.lost,), timeout=end - now)
 
-        Raises:
-            ExceptionGroup: of `RedisError` and `OSError`.
-        """
-        limit, connection.socket_timeout = connection.socket_timeout, None
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._write, connection, usable)
-                tasks.start_soon(self._watch)
-                await self._read(connection)
-        finally:
-            connection.socket_timeout = limit
-
-    def fail(self, error: Exception) -> None:
+    def end(self, error: Exception) -> None:
         """Fail every call."""
+        if self.lost.done():
+            return
+        super().end(error)
+        self._on_end(self)
         for call in (*self._sent, *self._unsent):
             self._settle(call, copy.copy(error))
         self._sent.clear()
         self._unsent.clear()
 
-    def _add(self, call: _Call) -> None:
+    def replied(self, reply: Any) -> None:
+        """Give a reply to whose it is."""
+        if isinstance(reply, _PUSH):
+            return
+        if not self._sent:
+            self.end(RedisConnectionError("a reply that nobody waits for"))
+            return
+        self._heard_at = self._loop.time()
+        self._settle(self._sent.popleft(), reply)
+
+    def writable_again(self) -> None:
+        """Write what is to be written, as long as the server keeps up."""
+        while self._unsent and self.writable:
+            if not self._usable(self.connection):
+                self.end(RedisConnectionError("another server is the master"))
+            elif batch := self._batch():
+                self.write(batch)
+
+    def _write_gathered(self) -> None:
+        self._gathering = False
+        self.writable_again()
+
+    def _counted(self, call: _Call) -> _Call:
         self.load += call.size
-        self._unsent.append(call)
-        self._wake.set()
+        return call
 
     def _settle(self, call: _Call, result: Any) -> None:
         self.load -= call.size
@@ -118,17 +158,10 @@ class MultiplexedConnection:
             return
         if isinstance(result, Exception):
             call.reply.set_exception(result)
+            # Whoever has begun a call and then does without its reply does without its error.
+            call.reply.exception()
         else:
             call.reply.set_result(result)
-
-    async def _write(self, connection: Any, usable: Callable[[Any], bool]) -> NoReturn:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._unsent:
-                if not usable(connection):
-                    raise RedisConnectionError("another server is the master")
-                await connection.send_packed_command(self._batch(), check_health=False)
 
     def _batch(self) -> list[bytes]:
         """The commands to be written next, whose calls count as written from now on."""
@@ -146,23 +179,3 @@ class MultiplexedConnection:
             call.command = b""
             self._sent.append(call)
         return batch
-
-    async def _read(self, connection: Any) -> NoReturn:
-        while True:
-            try:
-                reply = await connection.read_response(disconnect_on_error=False)
-            except (ResponseError, BusyLoadingError, AuthenticationError) as error:
-                # What Redis answers, though redis-py counts some of it among the failures of a connection.
-                reply = error
-            if not self._sent:
-                raise RedisConnectionError("a reply that nobody waits for")
-            self._heard_at = self._loop.time()
-            self._settle(self._sent.popleft(), reply)
-
-    async def _watch(self) -> NoReturn:
-        while True:
-            now = self._loop.time()
-            end = (self._heard_at if self._sent else now) + self._command_s
-            if end <= now:
-                raise RedisTimeoutError("no reply")
-            await anyio.sleep(end - now)

@@ -1,8 +1,9 @@
 """Scripts and single commands of many callers on one connection, and in its round trips (automatic pipelining).
 
-What is called in one pass of the event loop is written at once; the replies come in the order of the calls, and each
-goes to its caller. redis-py takes a connection out of its pool for every command instead, which costs several times
-the processor time of the command itself.
+A call is written in the step of the caller, or together with others at the end of a pass of the event loop; the replies
+come in the order of the calls, and each goes to its caller in the step in which it arrives. redis-py takes a connection
+out of its pool for every command instead, and reads it with a task, which costs several times the processor time of the
+command itself.
 
 Rules of this module:
 
@@ -12,13 +13,11 @@ Rules of this module:
 - Connections come from the client's pool and go back closed, so that its options hold: time limits, TLS, users,
   Sentinel. A connection to a server that is no longer the master is given up before anything is written to it.
 - Commands that block or change the connection's state (BLPOP, XREAD BLOCK, SUBSCRIBE, MULTI, SELECT) are not for here.
-
-Used of redis-py's pools, as in 6.2 and 8.1: `get_connection` and `release`; of its connections `disconnect`.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,7 +29,9 @@ from redis.exceptions import NoScriptError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from nexus.adapters.redis_cluster import ClusterRedis
+from nexus.adapters.redis_connections import taken_over
 from nexus.adapters.redis_multiplexed import Argument, MultiplexedConnection, Script, packed
+from nexus.adapters.redis_scripts import Begun
 from nexus.core.tasks import ungrouped
 
 # From how many bytes on another connection is used, so that what is small need not wait behind what is large.
@@ -105,29 +106,43 @@ class Pipelined:
             OSError: likewise.
         """
         command = packed("EVALSHA", script.sha, len(keys), *keys, *args)
-        connection = self._uncrowded() or await self._roomy()
-        try:
-            return await connection.call(command, script)
-        except NoScriptError:
-            connection = self._uncrowded() or await self._roomy()
-            connection.loaded.discard(script.sha)
-            return await connection.call(command, script)
+        return await self._result(script, command, self._sent(script, command))
+
+    def start(self, script: Script, keys: Sequence[Argument] = (), args: Sequence[Argument] = ()) -> Begun:
+        """Begin `run`: the script is on its way at once, unless there is no room."""
+        command = packed("EVALSHA", script.sha, len(keys), *keys, *args)
+        return Begun(self._result, script, command, self._sent(script, command))
 
     async def execute(self, *command: Argument) -> Any:
         """The reply to one command, such as `execute("GET", key)`. Errors as for `run`."""
         connection = self._uncrowded() or await self._roomy()
         return await connection.call(packed(*command))
 
+    def _sent(self, script: Script, command: bytes) -> asyncio.Future[Any] | None:
+        """The reply to come to a script; None where there is no room for it, and it is not sent."""
+        connection = self._uncrowded()
+        return connection.call(command, script) if connection else None
+
+    async def _result(self, script: Script, command: bytes, reply: asyncio.Future[Any] | None) -> Any:
+        try:
+            return await (reply or (await self._roomy()).call(command, script))
+        except NoScriptError:
+            connection = await self._roomy()
+            connection.loaded.discard(script.sha)
+            return await connection.call(command, script)
+
     def _uncrowded(self) -> MultiplexedConnection | None:
         """The first that has not much to carry, so that calls share writes; a new one while there may be more."""
         if self.closed:
-            raise RedisConnectionError("closed")
+            return None
         for connection in self._connections:
             if connection.load < _CROWDED and connection.load < self._limits.most_bytes:
                 return connection
         if len(self._connections) == self._limits.most_connections:
             return None
-        connection = MultiplexedConnection(self._limits.command_s, self._room.set)
+        connection = MultiplexedConnection(
+            self._limits.command_s, self._usable, self._room.set, self._connections.remove
+        )
         self._connections.append(connection)
         self.opened += 1
         self._tasks.start_soon(self._serve, connection)
@@ -136,39 +151,25 @@ class Pipelined:
     async def _roomy(self) -> MultiplexedConnection:
         """The one that has least to carry, as soon as it has room for more."""
         with anyio.move_on_after(self._limits.command_s):
-            while True:
+            while not self.closed:
                 connection = self._uncrowded() or min(self._connections, key=lambda each: each.load)
                 if connection.load < self._limits.most_bytes:
                     return connection
                 self._room.clear()
                 await self._room.wait()
+        if self.closed:
+            raise RedisConnectionError("closed")
         raise RedisTimeoutError("too much is under way")
 
     async def _serve(self, calls: MultiplexedConnection) -> None:
-        connection: Any = None
-        error: Exception = RedisConnectionError("closed")
         try:
-            connection = await self._pool.get_connection()
-            await calls.carry(connection, self._usable)
-        except* (RedisError, OSError) as group:
-            error = _first(group)
+            async with taken_over(self._pool, calls):
+                await calls.watch()
+        except (RedisError, OSError) as error:
+            calls.end(error)
         finally:
-            self._connections.remove(calls)
-            calls.fail(error)
-            if connection is not None:
-                await self._give_back(connection)
-
-    async def _give_back(self, connection: Any) -> None:
-        # `disconnect` has a time limit of its own.
-        with anyio.CancelScope(shield=True):
-            with suppress(RedisError, OSError):
-                await connection.disconnect()
-            await self._pool.release(connection)
+            calls.end(RedisConnectionError("closed"))
 
 
 def _always(_connection: Any) -> bool:
     return True
-
-
-def _first(error: Any) -> Exception:
-    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error

@@ -10,13 +10,17 @@ import anyio
 import pytest
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from nexus.adapters.redis_client import open_redis
+from nexus.adapters.redis_connections import RedisProtocol
 from nexus.adapters.redis_multiplexed import Script
 from nexus.adapters.redis_pipeline import Pipelined, PipelineLimits, pipelined
+from nexus.adapters.redis_scripts import OnClient, Repeated
+from nexus.core.errors import BusRefusedError, BusUnavailableError
 from tests.nexus.support.proxy import Proxy, proxied
+from tests.nexus.support.redis_topologies import secured_server, tls_is_possible
 from tests.nexus.support.waiting import PATIENCE_S, until
 
 ECHO = Script("return {KEYS[1], ARGV[1]}")
@@ -155,6 +159,88 @@ async def test_a_script_that_was_forgotten(redis_url: str, channel_prefix: str) 
     assert sorted(counted) == [*range(1, 23)]
 
 
+async def test_a_script_that_is_begun(redis_url: str, channel_prefix: str) -> None:
+    """It runs without anybody waiting for it, in the order of the calls; what it returns is there when awaited."""
+    key = f"{channel_prefix}n"
+    async with pipeline(redis_url) as redis, open_redis(redis_url) as other:
+
+        async def ran() -> bool:
+            return await other.get(key) == b"12"
+
+        begun = [redis.start(COUNT, [key]) for _ in range(10)]
+        forgotten, dropped = redis.start(COUNT, [key]), redis.start(FAIL, [], ["ERR of no interest"])
+        begun.append(redis.start(COUNT, [key]))
+        await until(ran)
+        del forgotten, dropped
+        assert [await each for each in begun] == [*range(1, 11), 12]
+        await redis.execute("SCRIPT", "FLUSH")
+        again, refused = redis.start(COUNT, [key]), redis.start(FAIL, [], ["READONLY no"])
+        assert await again == 13
+        with pytest.raises(ReadOnlyError):
+            await refused
+        with pytest.raises(TypeError):
+            redis.start(COUNT, [object()])  # type: ignore[list-item]  # that is the point
+        await redis.execute("DEL", key)
+    gone = redis.start(COUNT, [key])
+    with pytest.raises(RedisConnectionError, match="closed"):
+        await gone
+
+
+async def test_a_script_that_is_begun_without_room(redis_url: str, channel_prefix: str) -> None:
+    """It is sent when it is awaited, once there is room."""
+    key = f"{channel_prefix}n"
+    async with pipeline(redis_url, PipelineLimits(PATIENCE_S, 1, 1)) as redis:
+        await redis.execute("DEL", key)
+        first, second = redis.start(COUNT, [key]), redis.start(COUNT, [key])
+        assert (await second, await first) == (2, 1)
+        await redis.execute("DEL", key)
+
+
+async def test_a_begun_script_is_repeated(redis_url: str, channel_prefix: str) -> None:
+    """When it is awaited; errors are the bus's then. One that nobody awaits is not."""
+    key = f"{channel_prefix}n"
+    async with behind_proxy(redis_url) as (proxy, redis), anyio.create_task_group() as tasks:
+        patient, hasty = Repeated(redis, PATIENCE_S), Repeated(redis, 0.0)
+        assert await patient.start(COUNT, [key]) == 1
+        proxy.refuse()
+        await until(lambda: lost(redis))
+        begun, given_up, forgotten = patient.start(COUNT, [key]), hasty.start(COUNT, [key]), hasty.start(COUNT, [key])
+        with pytest.raises(BusUnavailableError):
+            await given_up
+        del forgotten
+        tasks.start_soon(accept_soon, proxy)
+        assert await begun == 2
+        with pytest.raises(BusRefusedError):
+            await patient.start(FAIL, [], ["WRONGTYPE no"])
+        await redis.execute("DEL", key)
+
+
+async def lost(redis: Pipelined) -> bool:
+    """Whether calls fail."""
+    with suppress(RedisError):
+        await redis.execute("PING")
+        return False
+    return True
+
+
+async def accept_soon(proxy: Proxy) -> None:
+    """Have connections come about again, after some that do not."""
+    await anyio.sleep(0.1)
+    proxy.behave()
+
+
+async def test_a_client_has_scripts_begun_when_they_are_awaited(redis_url: str, channel_prefix: str) -> None:
+    """One connection a call: nothing is sent before, and never what nobody awaits."""
+    key = f"{channel_prefix}n"
+    async with open_redis(redis_url) as client:
+        redis = OnClient(client)
+        first, second, forgotten = (redis.start(COUNT, [key]) for _ in range(3))
+        assert (await second, await first) == (1, 2)
+        del forgotten
+        assert await redis.execute("GET", key) == b"2"
+        await redis.execute("DEL", key)
+
+
 async def test_a_connection_that_is_killed(redis_url: str, channel_prefix: str) -> None:
     """Every call on it fails, those that had not been written too; the next one opens another connection."""
     async with pipeline(redis_url) as redis, anyio.create_task_group() as tasks:
@@ -266,6 +352,27 @@ async def redis_held(redis: Pipelined, key: str) -> None:
         await redis.execute("BLPOP", key, 0)
 
 
+@pytest.mark.skipif(not tls_is_possible(), reason="no redis-server; the packaged Valkey was built without TLS")
+async def test_tls(channel_prefix: str) -> None:
+    """All of it is the same: large and small, a connection that ends, and the end."""
+    async with secured_server() as secured, pipeline(secured.url(secured.ca)) as redis:
+        async with anyio.create_task_group() as tasks:
+            calls = Calls(redis)
+            for number in range(40):
+                tasks.start_soon(calls.echo, number, LARGE if number % 8 == 0 else b"x" * number)
+        assert calls.results == dict.fromkeys(range(40), True)
+        async with (
+            held(redis, secured.url(secured.ca), channel_prefix) as (other, connection),
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(calls.echo, 0)
+            await redis_has_read(other, connection)
+            await other.client_kill_filter(_id=str(connection))
+        assert isinstance(calls.results[0], RedisConnectionError)
+        await calls.echo(1, LARGE)
+        assert calls.results[1] is True
+
+
 class Watched(BlockingConnectionPool):
     """Connections to a server that is the master, or no longer."""
 
@@ -287,6 +394,53 @@ async def test_a_former_master_is_told_nothing(redis_url: str, channel_prefix: s
         pool.master = True
         assert await redis.run(COUNT, [f"{channel_prefix}n"]) == 2
         await redis.execute("DEL", f"{channel_prefix}n")
+
+
+async def test_a_connection_that_cannot_be_taken_over(redis_url: str) -> None:
+    """One that is lost, or that has brought what nobody asked for, is given up before anything is written."""
+    async with open_redis(redis_url) as client:
+        for spoil, reason in ((unasked, "nobody waits"), (closed, "was lost"), (ended, "was lost")):
+            pool: Any = client.connection_pool
+            connection = await pool.get_connection()
+            await spoil(connection)
+            await pool.release(connection)
+            with pytest.raises(RedisConnectionError, match=reason):
+                RedisProbe().take(connection)
+            await connection.disconnect()
+
+
+class RedisProbe(RedisProtocol):
+    """Takes over, and does nothing."""
+
+    def replied(self, reply: object) -> None:
+        """Pass over."""
+
+    def writable_again(self) -> None:
+        """Write nothing."""
+
+
+async def unasked(connection: Any) -> None:
+    """Have a reply come that nobody reads."""
+    await connection.send_command("PING")
+    await until(lambda: readable(connection))
+
+
+async def readable(connection: Any) -> bool:
+    """Whether something has come."""
+    stream = connection._reader  # noqa: SLF001  # redis-py's way to ask reads it, before 8
+    return bool(stream._buffer) or stream.at_eof()  # noqa: SLF001  # as above
+
+
+async def ended(connection: Any) -> None:
+    """Have the server close."""
+    await connection.send_command("QUIT")
+    await connection.read_response()
+    await until(lambda: readable(connection))
+
+
+async def closed(connection: Any) -> None:
+    """Close."""
+    await connection.disconnect()
 
 
 async def test_not_for_clusters() -> None:
