@@ -427,8 +427,8 @@ async def unasked(connection: Any) -> None:
 
 async def readable(connection: Any) -> bool:
     """Whether something has come."""
-    stream = connection._reader  # noqa: SLF001  # redis-py's way to ask reads it, before 8
-    return bool(stream._buffer) or stream.at_eof()  # noqa: SLF001  # as above
+    stream = connection._reader  # before redis-py 8 asking it is reading
+    return bool(stream._buffer) or stream.at_eof()
 
 
 async def ended(connection: Any) -> None:
