@@ -11,7 +11,7 @@ as its own protocol hears of it, so that one is told.
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import cache
 from typing import Any, Final
@@ -47,7 +47,7 @@ class RedisProtocol(asyncio.Protocol):
     """Both directions of a connection that is `taken_over`. Made within an event loop.
 
     Attributes:
-        connection: redis-py's, once there is one.
+        reading_paused: nothing is read until `resume_reading`.
         lost: resolves to the error with which the connection has ended.
         writable: `write` may be called: there is a connection, and the server keeps up with what is written.
     """
@@ -55,7 +55,9 @@ class RedisProtocol(asyncio.Protocol):
     def __init__(self) -> None:
         self.lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self.writable = False
-        self.connection: Any = None
+        self.reading_paused = False
+        self._connection: Any = None
+        self._leads_to_master: Callable[[Any], bool] | None = None
         self._transport: Any = None
         self._replaced: Any = None
         parse_error: Any = DefaultParser.parse_error
@@ -69,8 +71,12 @@ class RedisProtocol(asyncio.Protocol):
     def writable_again(self) -> None:
         """Go on writing, or begin to."""
 
-    def take(self, connection: Any) -> None:
+    def take(self, connection: Any, leads_to_master: Callable[[Any], bool] | None = None) -> None:
         """Be the protocol of an open connection on which everything sent has been answered.
+
+        Args:
+            connection: redis-py's.
+            leads_to_master: tells whether a connection is to the master; without, any is good.
 
         Raises:
             RedisError: it is lost, or has brought what nobody asked for.
@@ -83,9 +89,16 @@ class RedisProtocol(asyncio.Protocol):
         self._transport = writer.transport
         self._replaced = self._transport.get_protocol()
         self._transport.set_protocol(self)
-        self.connection = connection
+        self._connection, self._leads_to_master = connection, leads_to_master
         self.writable = True
         self.writable_again()
+
+    def is_to_master(self) -> bool:
+        """Whether the server is the one to be spoken to, as far as is known. The connection is given up otherwise."""
+        if self._leads_to_master is None or self._leads_to_master(self._connection):
+            return True
+        self.end(RedisConnectionError("another server is the master"))
+        return False
 
     def write(self, commands: Sequence[bytes]) -> None:
         """Send commands. They need not arrive, as `lost` tells then."""
@@ -131,6 +144,18 @@ class RedisProtocol(asyncio.Protocol):
         if self.writable:
             self.writable_again()
 
+    def pause_reading(self) -> None:
+        """Have the server wait, after what has come already."""
+        if not self.reading_paused and not self._transport.is_closing():
+            self.reading_paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Go on."""
+        if self.reading_paused and not self._transport.is_closing():
+            self._transport.resume_reading()
+        self.reading_paused = False
+
     def let_go(self) -> None:
         """Do nothing more. What is still to be sent on a lost connection is dropped."""
         if self.lost.done() and self._transport is not None:
@@ -142,18 +167,22 @@ class RedisProtocol(asyncio.Protocol):
 async def taken_over(pool: Any, protocol: RedisProtocol) -> AsyncIterator[None]:
     """A connection of the pool, read and written by the protocol for as long as the context lasts. It goes back closed.
 
+    A pool by way of Sentinel tells by `leads_to_master` whether a connection is still of use.
+
     Raises:
         RedisError: there is none.
         OSError: likewise.
     """
     connection = await pool.get_connection()
     try:
-        protocol.take(connection)
+        protocol.take(connection, getattr(pool, "leads_to_master", None))
         yield
     finally:
         protocol.let_go()
         # `disconnect` has a time limit of its own.
         with anyio.CancelScope(shield=True):
-            with suppress(RedisError, OSError):
-                await connection.disconnect()
-            await pool.release(connection)
+            try:
+                with suppress(RedisError, OSError):
+                    await connection.disconnect()
+            finally:
+                await pool.release(connection)

@@ -62,7 +62,6 @@ class MultiplexedConnection(RedisProtocol):
 
     Args:
         command_s: for how long no reply may come, in seconds, before the connection counts as stalled.
-        usable: asked about redis-py's connection before each write.
         on_reply: called whenever `load` has become less.
         on_end: called once, with this, as soon as it carries no more calls.
 
@@ -74,7 +73,6 @@ class MultiplexedConnection(RedisProtocol):
     def __init__(
         self,
         command_s: float,
-        usable: Callable[[Any], bool],
         on_reply: Callable[[], None],
         on_end: Callable[["MultiplexedConnection"], None],
     ) -> None:
@@ -82,7 +80,6 @@ class MultiplexedConnection(RedisProtocol):
         self.load = 0
         self.loaded: set[str] = set()
         self._command_s = command_s
-        self._usable = usable
         self._on_reply = on_reply
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
@@ -138,9 +135,7 @@ class MultiplexedConnection(RedisProtocol):
     def writable_again(self) -> None:
         """Write what is to be written, as long as the server keeps up."""
         while self._unsent and self.writable:
-            if not self._usable(self.connection):
-                self.end(RedisConnectionError("another server is the master"))
-            elif batch := self._batch():
+            if self.is_to_master() and (batch := self._batch()):
                 self.write(batch)
 
     def _write_gathered(self) -> None:

@@ -16,7 +16,7 @@ Rules of this module:
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -92,7 +92,6 @@ class Pipelined:
         self.closed = False
         self.opened = 0
         self._pool = pool
-        self._usable: Callable[[Any], bool] = getattr(pool, "leads_to_master", _always)
         self._tasks = tasks
         self._limits = limits
         self._connections: list[MultiplexedConnection] = []
@@ -140,9 +139,7 @@ class Pipelined:
                 return connection
         if len(self._connections) == self._limits.most_connections:
             return None
-        connection = MultiplexedConnection(
-            self._limits.command_s, self._usable, self._room.set, self._connections.remove
-        )
+        connection = MultiplexedConnection(self._limits.command_s, self._room.set, self._connections.remove)
         self._connections.append(connection)
         self.opened += 1
         self._tasks.start_soon(self._serve, connection)
@@ -169,7 +166,3 @@ class Pipelined:
             calls.end(error)
         finally:
             calls.end(RedisConnectionError("closed"))
-
-
-def _always(_connection: Any) -> bool:
-    return True

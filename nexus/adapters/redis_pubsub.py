@@ -9,24 +9,27 @@ Rules of this module:
 - The task groups in here stay in here: what the user of a subscription raises leaves it as it is.
 """
 
+import asyncio
 import math
 import uuid
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from typing import Any, Final
 
 import anyio
 import structlog
 from anyio.abc import TaskStatus
 from redis.asyncio import Redis
-from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
 from nexus.adapters.redis_client import translated
 from nexus.adapters.redis_cluster import hearers
+from nexus.adapters.redis_connections import RedisProtocol, taken_over
+from nexus.adapters.redis_inbox import Inbox
+from nexus.adapters.redis_multiplexed import packed
 from nexus.core.errors import BusUnavailableError
 from nexus.core.ports import Delivery, Work
-from nexus.core.tasks import items_of, ungrouped
+from nexus.core.tasks import ungrouped
 
 _log = structlog.get_logger(__name__)
 
@@ -99,16 +102,15 @@ class RedisSubscription:
         self.failure = ""
         self.backlogs: dict[str, int] = {}
         self._client = client
-        self._prefix = prefix
         self._heartbeat_s = heartbeat_s
         self._pulse = f"{prefix}nexus.heartbeat.{uuid.uuid4().hex}"
-        self._channels = [*(prefix + topic for topic in topics), self._pulse]
-        self._send, self._receive = anyio.create_memory_object_stream[Delivery](_BUFFERED)
-        self._pubsub: PubSub | None = None
-        self._using_pubsub = anyio.Lock()
+        self._topics = {f"{prefix}{topic}".encode(): topic for topic in topics}
+        self._inbox = Inbox(_BUFFERED, self._read_on)
+        self._line: _Line | None = None
         self._stopping = False
         self._listening = anyio.CancelScope()
-        self._heard_at = anyio.current_time()
+        self._clock = asyncio.get_running_loop().time
+        self._heard_at = self._clock()
         # Whether this connection has brought a heartbeat, and whether any has.
         self._in_force = False
         self._begun = False
@@ -120,43 +122,39 @@ class RedisSubscription:
         return self._quiet_s() if self._in_force else math.inf
 
     def close(self) -> None:
-        """Give both ends of the buffer back."""
-        self._send.close()
-        self._receive.close()
+        """End iterating."""
+        self._inbox.close()
 
     def __aiter__(self) -> AsyncIterator[Delivery]:
-        return items_of(self._receive)
+        return self._inbox
 
     async def stop(self) -> None:
         """Take in nothing more. Iterating ends after what Redis had sent until then."""
         if self._stopping:
             return
         self._stopping = True
-        async with self._using_pubsub:
-            if self._pubsub is not None:
-                with suppress(RedisError, OSError):
-                    # Redis confirms in the order of its messages: what it sent before is read before the confirmation.
-                    await self._pubsub.unsubscribe()
-                    return
-        # Not connected, so nothing is on its way.
-        self._listening.cancel()
+        if self._line is not None and self._line.confirmed:
+            # Redis confirms in the order of its messages: what it sent before is read before the confirmation.
+            self._line.write([packed("UNSUBSCRIBE")])
+        else:
+            # Not subscribed, so nothing is on its way.
+            self._listening.cancel()
 
     async def listen(self, *, task_status: TaskStatus[None]) -> None:
         """Read, and connect again whenever the connection ends, until `stop`. Run in a task of its own."""
-        with self._send, self._listening:
+        with self._listening:
             while not self._stopping:
+                # On a cluster, that of one of its nodes.
+                pool: Any = self._client.pubsub().connection_pool
                 try:
-                    async with self._client.pubsub() as pubsub:
-                        await pubsub.subscribe(*self._channels)
-                        await self._confirmed(pubsub)
-                        await self._beat_at_once()
-                        await self._read(pubsub, task_status)
+                    await self._hear(pool, task_status)
                 except (RedisError, OSError, BusUnavailableError) as error:
                     self.failure = type(error).__name__
                     _log.warning("bus_disconnected", reason=self.failure)
                     self._in_force = False
                     await anyio.sleep(self._pause)
                     self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+        self._inbox.end()
 
     async def beat(self) -> None:
         """Publish the heartbeat. Run in a task of its own."""
@@ -181,34 +179,39 @@ class RedisSubscription:
             else:
                 return
 
-    async def _confirmed(self, pubsub: PubSub) -> None:
-        missing = set(self._channels)
-        with anyio.fail_after(self._heartbeat_s * _SILENT_BEATS):
-            while missing:
-                message = await pubsub.get_message(timeout=self._heartbeat_s)
-                if message and message["type"] == "subscribe":
-                    missing.discard(_text(message["channel"]))
-                elif message:
-                    await self._deliver(message)
+    async def _hear(self, pool: Any, task_status: TaskStatus[None]) -> None:
+        """Listen on one connection, until `stop`."""
+        line = _Line(self._heard)
+        async with taken_over(pool, line):
+            self._line, self._heard_at = line, self._clock()
+            try:
+                line.write([packed("SUBSCRIBE", *self._topics, self._pulse)])
+                with anyio.fail_after(self._heartbeat_s * _SILENT_BEATS):
+                    await self._until(line, lambda: line.confirmed > len(self._topics))
+                await self._beat_at_once()
+                self._heard_at = self._clock()
+                await self._until(line, lambda: line.beaten or line.unsubscribed)
+                if line.beaten:
+                    self._come_into_force(task_status)
+                await self._until(line, lambda: line.unsubscribed)
+            finally:
+                self._line = None
 
-    async def _read(self, pubsub: PubSub, task_status: TaskStatus[None]) -> None:
-        self._pubsub = pubsub
-        self._heard_at = anyio.current_time()
-        try:
-            while pubsub.subscribed:
-                message = await pubsub.get_message(timeout=self._heartbeat_s)
-                if message is not None:
-                    own_beat = await self._deliver(message)
-                    self._heard_at = anyio.current_time()
-                    if own_beat and not self._in_force:
-                        self._come_into_force(task_status)
-                elif self._quiet_s() > self._heartbeat_s * _SILENT_BEATS:
-                    raise BusUnavailableError("silent for three heartbeats")
-        finally:
-            # redis-py fails with an AttributeError where one task closes what another sends on.
-            with anyio.CancelScope(shield=True):
-                async with self._using_pubsub:
-                    self._pubsub = None
+    async def _until(self, line: "_Line", happened: Callable[[], bool]) -> None:
+        """Wait for what the connection is to bring.
+
+        Raises:
+            RedisError: it is lost, or another server is the master.
+            BusUnavailableError: it is silent.
+        """
+        while not happened():
+            line.news.clear()
+            with anyio.move_on_after(self._heartbeat_s):
+                await line.news.wait()
+            if not line.is_to_master() or line.lost.done():
+                raise line.lost.result()
+            if not line.reading_paused and self._quiet_s() > self._heartbeat_s * _SILENT_BEATS:
+                raise BusUnavailableError("silent for three heartbeats")
 
     def _come_into_force(self, task_status: TaskStatus[None]) -> None:
         self._in_force = True
@@ -221,22 +224,67 @@ class RedisSubscription:
             task_status.started()
 
     def _quiet_s(self) -> float:
-        return anyio.current_time() - self._heard_at
+        return self._clock() - self._heard_at
 
-    async def _deliver(self, message: dict[str, Any]) -> bool:
-        """Hand a message on. Returns whether it is the own heartbeat instead."""
-        channel = _text(message["channel"])
-        if message["type"] != "message" or channel == self._pulse:
-            return bool(message["type"] == "message")
-        delivery = Delivery(channel.removeprefix(self._prefix), message["data"])
-        if self._begun:
-            await self._send.send(delivery)
-        else:
+    def _heard(self, line: "_Line", channel: bytes, payload: bytes) -> None:
+        """Hand a message on, unless it is the own heartbeat."""
+        self._heard_at = self._clock()
+        topic = self._topics.get(channel)
+        if topic is None:
+            line.beaten = True
+            line.news.set()
+        elif self._begun:
+            if self._inbox.put(Delivery(topic, payload)):
+                line.pause_reading()
+        elif not self._inbox.full:
             # Nobody takes anything yet, and nothing was promised yet: what there is no room for is passed over.
-            with suppress(anyio.WouldBlock):
-                self._send.send_nowait(delivery)
-        return False
+            self._inbox.put(Delivery(topic, payload))
+
+    def _read_on(self) -> None:
+        self._heard_at = self._clock()
+        if self._line is not None:
+            self._line.resume_reading()
 
 
-def _text(channel: bytes | str) -> str:
-    return channel.decode() if isinstance(channel, bytes) else channel
+class _Line(RedisProtocol):
+    """One connection of a subscription.
+
+    Attributes:
+        confirmed: how many of its channels it is subscribed to.
+        beaten: it has brought the subscription's heartbeat.
+        unsubscribed: it is subscribed to no channel any more.
+        news: set when one of these has changed, or the connection is lost.
+    """
+
+    def __init__(self, heard: Callable[["_Line", bytes, bytes], None]) -> None:
+        super().__init__()
+        self.confirmed = 0
+        self.beaten = False
+        self.unsubscribed = False
+        self.news = asyncio.Event()
+        self._heard = heard
+
+    def replied(self, reply: Any) -> None:
+        """Take a message, or what Redis says to a subscription."""
+        match reply:
+            case [b"message", channel, payload]:
+                if self.is_to_master():
+                    self._heard(self, channel, payload)
+                return
+            case [b"subscribe", *_]:
+                self.confirmed += 1
+            case [b"unsubscribe", _, left]:
+                self.unsubscribed = left == 0
+            case Exception():
+                self.end(reply)
+            case _:
+                return
+        self.news.set()
+
+    def writable_again(self) -> None:
+        """Do nothing: the little that is written may wait."""
+
+    def end(self, error: Exception) -> None:
+        """Give the connection up, and tell."""
+        super().end(error)
+        self.news.set()

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import anyio
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.client import PubSub
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.sentinel import (
     MasterNotFoundError,
@@ -23,7 +22,6 @@ from redis.asyncio.sentinel import (
     SentinelManagedConnection,
     SentinelManagedSSLConnection,
 )
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from nexus.adapters.redis_connections import robust
@@ -47,7 +45,7 @@ async def open_sentinel(url: RedisUrl, options: dict[str, Any], pool: dict[str, 
         "db": url.database,
     }
     masters = _MasterPool(**{**arguments, **options, **pool, **url.login, **url.tls})
-    client = _MasterRedis.from_pool(masters)
+    client = Redis.from_pool(masters)
     with ungrouped():
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(masters.watch)
@@ -105,20 +103,3 @@ class _MasterPool(BlockingConnectionPool, SentinelConnectionPool):
         if not self.leads_to_master(connection):
             await connection.disconnect()
         await super().ensure_connection(connection)
-
-
-class _MasterPubSub(PubSub):
-    """A subscription to the master, which fails when that is no longer the master."""
-
-    async def get_message(self, *args: Any, **kwargs: Any) -> Any:
-        """The next message, as of any subscription."""
-        connection: Any = self.connection
-        pool: Any = self.connection_pool
-        if connection is not None and not pool.leads_to_master(connection):
-            raise RedisConnectionError("another server is the master")
-        return await super().get_message(*args, **kwargs)
-
-
-class _MasterRedis(Redis):
-    def pubsub(self, **kwargs: Any) -> PubSub:
-        return _MasterPubSub(self.connection_pool, **kwargs)

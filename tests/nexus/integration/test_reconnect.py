@@ -343,3 +343,28 @@ async def test_the_ledger_outlives_a_restart() -> None:
             assert claims == []
             await server.start()
     assert sorted(claim.key for claim in claims if isinstance(claim, Acquired)) == sorted(map(str, range(20)))
+
+
+async def test_a_reader_that_is_busy_for_long(redis_url: str, channel_prefix: str) -> None:
+    """Redis buffers meanwhile; nothing is lost, and what is not read is not taken for silence."""
+    count = 5_000
+    async with open_redis(redis_url) as client:
+        bus = RedisPubSubBus(client, prefix=channel_prefix, heartbeat_s=0.1)
+        async with bus.subscribe("a") as subscription:
+            async with client.pipeline(transaction=False) as sent:
+                for number in range(count):
+                    sent.publish(f"{channel_prefix}a", b"%d" % number + b" " * 1_000)
+                await sent.execute()
+            await anyio.sleep(0.6)
+            assert subscription.silent_s > 0.4
+            heard = await take(subscription, count)
+            assert [int(delivery.payload) for delivery in heard] == [*range(count)]
+            await until(lambda: heard_lately(subscription))
+            assert await bus.publish("a", b"x") == 1
+            assert [delivery.payload for delivery in await take(subscription, 1)] == [b"x"]
+            assert subscription.reconnects == 0
+
+
+async def heard_lately(subscription: RedisSubscription) -> bool:
+    """Whether the heartbeat comes."""
+    return subscription.silent_s < 0.2
