@@ -55,6 +55,10 @@ def _journal_id(row: Row) -> str:
     return f"{row['run_id']} {row['id']}"
 
 
+def _key(row: Row) -> tuple[str, str]:
+    return row["owner_key"], _journal_id(row)
+
+
 def read_journal(contents: Iterable[bytes]) -> list[Row]:
     """Rows as they will be read from the store; without those that another release put there in a form of its own."""
     return [row for content in contents if (row := _read(content))]
@@ -87,8 +91,8 @@ class Journaling:
         self._recorder = recorder
         self._written: list[JournalRow] = []
         self._something = anyio.Event()
-        # By owner and id, what is set when the store has the row.
-        self._in_hand: dict[tuple[str, str], anyio.Event] = {}
+        # By owner and id, what is set when the store has the row, once somebody waits for that.
+        self._in_hand: dict[tuple[str, str], anyio.Event | None] = {}
         self._to_clear = Pending()
         self._later = Later()
 
@@ -106,7 +110,7 @@ class Journaling:
 
     def put(self, entry: JournalRow, row: Row, moved: Moved) -> None:
         """The journal has the row, and the store will; its owner's version has moved with it."""
-        self._in_hand.setdefault((entry.owner_key, entry.id), anyio.Event())
+        self._in_hand.setdefault((entry.owner_key, entry.id), None)
         self._recorder.heard.visible(entry.owner_key, row["id"])
         self._tails.moved(entry.owner_key, moved, row if is_shown(row) else None)
 
@@ -129,11 +133,10 @@ class Journaling:
             self._tails.forget(row["owner_key"])
 
     async def stored(self, rows: Sequence[Row]) -> None:
-        """The store has these rows. The versions of owners move, but for inputs, which move them otherwise."""
+        """The store has these results, and the versions of their owners move."""
         by_owner: dict[str, list[Row]] = {}
         for row in rows:
-            if row["role"] != "HUMAN":
-                by_owner.setdefault(row["owner_key"], []).append(row)
+            by_owner.setdefault(row["owner_key"], []).append(row)
         if len(by_owner) == 1:
             for owner_key, its_rows in by_owner.items():
                 await self.move(owner_key, its_rows)
@@ -144,7 +147,7 @@ class Journaling:
 
     async def write(self, contents: Sequence[bytes]) -> bool:
         """Write what the journal holds, for a reader who looks into the store alone. False if not in time."""
-        events = [self._take(row) for row in read_journal(contents)]
+        events = [self._written_of(row) for row in read_journal(contents)]
         with self._recorder.heard.awaited.awaiting(), anyio.move_on_after(HEARD_S):
             for written in filter(None, events):
                 await written.wait()
@@ -194,17 +197,21 @@ class Journaling:
             except BusUnavailableError:
                 continue
             for row in found:
-                if (row["owner_key"], _journal_id(row)) not in self._in_hand and self._take(row):
+                if _key(row) not in self._in_hand and self._take(row):
                     _log.info("input_adopted", message_id=row["id"], run_id=row["run_id"])
 
-    def _take(self, row: Row) -> anyio.Event | None:
-        """Have a row of the journal written, unless that is under way; None when too much is waiting."""
-        key = row["owner_key"], _journal_id(row)
-        if key not in self._in_hand:
-            entry = journal_row(row)
-            if not self._recorder.offer(row, len(row["content"]), partial(self.written, entry)):
-                return None
-            self._in_hand[key] = anyio.Event()
-            # Whoever reads finds it in the journal.
-            self._recorder.heard.visible(entry.owner_key, row["id"])
-        return self._in_hand[key]
+    def _take(self, row: Row) -> bool:
+        """Have a row of the journal written that nobody here has in hand. False when too much is waiting."""
+        written = partial(self.written, journal_row(row))
+        if not self._recorder.offer(row, len(row["content"]), written, journaled=True):
+            return False
+        self._in_hand[_key(row)] = None
+        return True
+
+    def _written_of(self, row: Row) -> anyio.Event | None:
+        """What is set when the store has a row of the journal; None when too much is waiting."""
+        key = _key(row)
+        if key not in self._in_hand and not self._take(row):
+            return None
+        self._in_hand[key] = written = self._in_hand[key] or anyio.Event()
+        return written

@@ -3,7 +3,7 @@
 Rules of this module:
 
 - Recording is idempotent by (`owner_key`, `id`): replicas and resends write a row once.
-- A row that comes by itself is written at once, rows that come closely on each other together.
+- A row that comes by itself is written at once, rows that come closely on each other together; see `Batches`.
 - A row that cannot be written now waits in memory, bounded in number and bytes, and is tried again until it is written
   or the service stops. What does not fit is refused, and the caller is told. Whoever offered a row can be told when it
   is settled, so that a bus that keeps messages keeps this one until then.
@@ -21,6 +21,7 @@ from nexus.core.models import utc_now
 from nexus.core.ports import MessageStore, Row
 from nexus.core.row_ids import new_row_id
 from nexus.core.tasks import Pending
+from nexus.services.batches import Batches
 from nexus.services.heard import Heard
 from nexus.services.origins import RunOrigins
 from nexus.services.writing import Recorded, Stored, Waiting, Writing
@@ -29,11 +30,6 @@ _log = structlog.get_logger(__name__)
 
 # So many batches are under way at once, so that a slow one does not hold up the others.
 _WRITERS: Final = 4
-_BATCH: Final = 100
-_BATCH_BYTES: Final = 1 << 20
-# A batch costs about as much as ten rows do in it. So one that follows closely on another waits a little for more rows,
-# unless somebody waits for what is in it.
-_PAUSE_S: Final = 0.01
 _MOST_WAITING: Final = 10_000
 _MOST_WAITING_BYTES: Final = 64 << 20
 
@@ -45,8 +41,8 @@ class Recorder:
         store: where to write.
         origins: to which session and agent a result belongs that does not say so.
         metrics: what is counted.
-        recorded: told of every row that was not there before.
-        stored: told of every row that the store has, before anybody who waits for the row is.
+        recorded: told of every result that was not there before.
+        stored: told of every result that the store has, before anybody who waits for the row is.
 
     Attributes:
         heard: rows that were accepted and are not written yet.
@@ -61,14 +57,13 @@ class Recorder:
         stored: Stored,
     ) -> None:
         self._metrics = metrics
-        self._send, self._receive = anyio.create_memory_object_stream[Waiting](_MOST_WAITING)
         self._waiting_bytes = 0
         self._unwritten = Pending()
         self._writing = Writing(store, origins, metrics, recorded, stored, unwritten=lambda: self.unwritten)
         self._turn = anyio.Lock(fast_acquire=True)
-        self._next_at = 0.0
         self._open = True
         self.heard = Heard()
+        self._batches = Batches(self.heard.awaited)
         self._metrics.read_from(Reading.UNWRITTEN_ROWS, lambda: self._unwritten.count)
 
     @property
@@ -84,7 +79,7 @@ class Recorder:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Write what is offered, until the context ends. `flush` first, to lose nothing that can be written."""
-        async with self._send, self._receive, anyio.create_task_group() as tasks:
+        async with anyio.create_task_group() as tasks:
             for _ in range(_WRITERS):
                 tasks.start_soon(self._write_all)
             try:
@@ -96,24 +91,27 @@ class Recorder:
                     _log.error("rows_unwritten", rows=self.unwritten)
                     self._metrics.count(Event.ROW_LOST, self.unwritten)
 
-    def offer(self, row: Row, size: int, settled: Callable[[], None]) -> bool:
-        """Accept a row of so many bytes; `settled` is called when it is written or never will be.
+    def offer(self, row: Row, size: int, settled: Callable[[], None], *, journaled: bool = False) -> bool:
+        """Accept a row.
+
+        Args:
+            row: the row.
+            size: that of it in bytes, roughly.
+            settled: called when it is written or never will be.
+            journaled: the journal has it, so that nobody need wait for it.
 
         Returns:
             False when too much is waiting already.
         """
-        if not self._open or self._waiting_bytes + size > _MOST_WAITING_BYTES:
+        full = self.unwritten >= _MOST_WAITING or self._waiting_bytes + size > _MOST_WAITING_BYTES
+        if full or not self._open:
             return False
         # A clock that is ahead would have the row stand behind everything that is said until then.
         row["timestamp"] = min(row["timestamp"], utc_now())
         # What was accepted first counts as stored first, whichever batch is written first.
         row.setdefault("_id", new_row_id())
-        written = self.heard.begin(row["owner_key"], row["run_id"], row["id"])
-        try:
-            self._send.send_nowait(Waiting(row, size, settled, written))
-        except anyio.WouldBlock:
-            written()
-            return False
+        written = None if journaled else self.heard.begin(row["owner_key"], row["run_id"], row["id"])
+        self._batches.add(Waiting(row, size, settled, written), journaled=journaled)
         self._waiting_bytes += size
         self._unwritten.begin()
         return True
@@ -121,25 +119,8 @@ class Recorder:
     async def _write_all(self) -> None:
         while True:
             async with self._turn:
-                batch = await self._next_batch()
+                batch = await self._batches.take()
             await self._writing.write(batch, self._settle)
-
-    async def _next_batch(self) -> list[Waiting]:
-        """What waits, once something does; of what follows closely on another batch, all that came meanwhile."""
-        batch = [await self._receive.receive()]
-        if anyio.current_time() < self._next_at:
-            with anyio.move_on_at(self._next_at):
-                await self.heard.awaited.wait()
-        size = batch[0].size
-        while len(batch) < _BATCH and size < _BATCH_BYTES:
-            try:
-                item = self._receive.receive_nowait()
-            except anyio.WouldBlock:
-                break
-            batch.append(item)
-            size += item.size
-        self._next_at = anyio.current_time() + _PAUSE_S
-        return batch
 
     def _settle(self, item: Waiting) -> None:
         item.settled()

@@ -25,14 +25,15 @@ from nexus.services.rows import as_stored, of_run
 
 _log = structlog.get_logger(__name__)
 
-# Told of a row that was not there before.
+# Told of a result, of a model or a tool, that was not there before.
 Recorded = Callable[[Row], Awaitable[None]]
-# Told of rows that the store has now, and may have had before, as they will be read.
+# Told of results that the store has now, and may have had before, as they will be read.
 Stored = Callable[[Sequence[Row]], Awaitable[None]]
 # An id that was given so long ago no longer says when its row was stored. That of an input may be known already: the
 # journal has it.
 _ID_LASTS_S: Final = 1
 _INPUT_ID_LASTS_S: Final = 60
+_INPUT: Final = "HUMAN"
 # Of a row whether it is new, or why it is not written.
 Fate = bool | StoreRejectedError | StoreUnavailableError
 
@@ -45,13 +46,23 @@ class Waiting:
         row: as it is written; changed when it is known where its run belongs.
         size: in bytes.
         settled: called when it is written and whoever is told of it has been, or when it never will be.
-        written: called when it is written or never will be.
+        written: called when it is written or never will be; None where nobody waits for that.
     """
 
     row: Row
     size: int
     settled: Callable[[], None]
-    written: Callable[[], None]
+    written: Callable[[], None] | None
+
+    @property
+    def is_input(self) -> bool:
+        """Whether it is the input of a run, and no result."""
+        return bool(self.row["role"] == _INPUT)
+
+    def end(self) -> None:
+        """It is written, or never will be."""
+        if self.written:
+            self.written()
 
 
 class Writing:
@@ -61,8 +72,8 @@ class Writing:
         store: where to write.
         origins: to which session and agent a result belongs that does not say so.
         metrics: what is counted.
-        recorded: told of every row that was not there before.
-        stored: told of every row that the store has, before anybody who waits for the row is.
+        recorded: told of every result that was not there before.
+        stored: told of every result that the store has, before anybody who waits for the row is.
         unwritten: how many rows wait.
     """
 
@@ -96,7 +107,7 @@ class Writing:
                 if isinstance(fate, StoreRejectedError):
                     _log.error("row_rejected", message_id=item.row["id"], reason=str(fate))
                     self._metrics.count(Event.ROW_REJECTED)
-                    item.written()
+                    item.end()
                     settle(item)
             delayed = [(item, fate) for item, fate in fates if isinstance(fate, StoreUnavailableError)]
             batch = [item for item, _ in delayed]
@@ -108,10 +119,21 @@ class Writing:
     async def _tell(self, written: Sequence[tuple[Waiting, bool]], settle: Callable[[Waiting], None]) -> None:
         """The store has these; of each, whether it was not there before."""
         self._metrics.count(Event.ROW_RECORDED, len(written))
-        await self._stored([as_stored(item.row) for item, _ in written])
+        results = [(item, new) for item, new in written if not item.is_input]
+        if results:
+            await self._stored([as_stored(item.row) for item, _ in results])
+        for item, _ in written:
+            item.end()
+            if item.is_input:
+                settle(item)
+        if results:
+            await self._tell_of_results(results, settle)
+
+    async def _tell_of_results(
+        self, written: Sequence[tuple[Waiting, bool]], settle: Callable[[Waiting], None]
+    ) -> None:
         of_runs: dict[tuple[str, str], list[tuple[Waiting, bool]]] = {}
         for item, new in written:
-            item.written()
             of_runs.setdefault((item.row["owner_key"], item.row["run_id"]), []).append((item, new))
 
         async def tell(of_run: Sequence[tuple[Waiting, bool]]) -> None:
@@ -131,11 +153,17 @@ class Writing:
     async def _fates(self, batch: Sequence[Waiting]) -> list[Fate]:
         """Of each row whether it is new, or why it is not in the store."""
         fates: dict[Waiting, Fate] = {}
+        now = time()
         for item in batch:
             try:
-                await self._complete(item)
+                if not item.is_input:
+                    item.row = of_run(item.row, await self._origins.find(item.row["owner_key"], item.row["run_id"]))
             except StoreUnavailableError as error:
                 fates[item] = error
+                continue
+            lasts_s = _INPUT_ID_LASTS_S if item.is_input else _ID_LASTS_S
+            if now - seconds_of(item.row["_id"]) > lasts_s:
+                item.row = {**item.row, "_id": new_row_id()}
         ready = [item for item in batch if item not in fates]
         try:
             inserted = await self._store.insert_messages([item.row for item in ready]) if ready else []
@@ -144,16 +172,6 @@ class Writing:
         for item, fate in zip(ready, inserted, strict=True):
             fates[item] = await self._insert_reused(item) if fate is False else fate
         return [fates[item] for item in batch]
-
-    async def _complete(self, item: Waiting) -> None:
-        """Say of a result where its run belongs, and give the row an `_id` that says when it is stored."""
-        row = item.row
-        if row["role"] != "HUMAN":
-            row = of_run(row, await self._origins.find(row["owner_key"], row["run_id"]))
-        given = row.get("_id")
-        lasts_s = _INPUT_ID_LASTS_S if row["role"] == "HUMAN" else _ID_LASTS_S
-        lately = given and time() - seconds_of(given) <= lasts_s
-        item.row = row if lately else {**row, "_id": new_row_id()}
 
     async def _insert_reused(self, item: Waiting) -> Fate:
         """Record a row whose `id` belongs to a row of another run, under an id of its own, rather than lose it.

@@ -4,6 +4,7 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import anyio
@@ -231,6 +232,30 @@ async def test_a_database_that_goes_and_comes_back(
             assert service.unwritten == 0
     rows = await recorded(mongo_uri, database_name, Topics.LLM_RESULTS)
     assert sorted(row["id"] for row in rows) == sorted(["before", *(f"m{number}" for number in range(50))])
+
+
+async def test_whoever_is_told_of_results_is_told_once() -> None:
+    """Of those that were not there before, and not of inputs; those of a run in their order."""
+    told: list[str] = []
+
+    async def tell(row: Row) -> None:
+        await anyio.lowlevel.checkpoint()
+        told.append(row["id"])
+
+    settled: list[str] = []
+    async with PersistenceService(FakeStore(), recorded=tell).running() as service:
+        for name in ("m1", "m2", "m1", "m3", "m2"):
+            for run_id in ("r", "s"):
+                result = message("x", id=f"{name}_{run_id}", run_id=run_id)
+                assert service.offer(Topics.LLM_RESULTS, result, 1, partial(settled.append, result.id))
+                assert service.offer_input(message("x", role=Role.HUMAN, run_id=run_id), "x", RunOrigin("s"))
+        await flushed(service)
+    for run_id in ("r", "s"):
+        assert [row_id for row_id in told if row_id.endswith(run_id)] == [
+            f"{name}_{run_id}" for name in ("m1", "m2", "m3")
+        ]
+    assert len(told) == 6
+    assert len(settled) == 10
 
 
 async def test_what_waits_is_bounded_in_bytes() -> None:

@@ -233,6 +233,26 @@ def test_what_the_dead_left_is_adopted(play: Playing) -> None:
     play(scene)
 
 
+def test_who_looks_into_the_store_alone_waits_for_nothing_else(play: Playing) -> None:
+    """What the journal holds is written now, although something was written a moment ago; also what is in hand."""
+
+    async def scene() -> None:
+        async with replica() as desk, replica(desk) as other:
+            for number in range(3):
+                row = desk.offer(run_id=f"r{number}").for_journal()
+                assert row
+                desk.journal.put(row)
+                began_at = anyio.current_time()
+                for each in (other, other, desk):
+                    assert await each.persistence.write_journal(desk.look().rows or ())
+                assert anyio.current_time() == began_at
+                assert len(desk.stored()) == number + 1
+            await other.persistence.flush()
+            assert desk.journaled() == 0
+
+    play(scene)
+
+
 def _row_id(row: JournalRow) -> str:
     return str(row.content).split('"_id":"')[1][:24]
 
