@@ -16,9 +16,11 @@ from anyio.lowlevel import checkpoint
 
 from nexus.adapters.memory_journal import MemoryJournal
 from nexus.core.ports import (
+    MOST_JOURNALED,
     Acquired,
     Announced,
     Answered,
+    Asking,
     Busy,
     Claim,
     Concluded,
@@ -220,6 +222,31 @@ class MemoryLedger:
             claim.fingerprint, claim.token, until, topic=topic, answer=answer, said_at=now
         )
         return Concluded(await self._bus.publish(topic, answer), moved)
+
+    async def begin_and_conclude(  # noqa: PLR0917  # as the port has it
+        self,
+        asking: Asking,
+        topic: str,
+        answer: bytes,
+        keep_ms: int,
+        delivery: Delivery | None,
+        ending: Ending,
+        within_ms: int,
+    ) -> Claim | Concluded:
+        """`begin`, and where nothing stands in the way `conclude`."""
+        look = asking.look
+        claim = await self.begin(asking.key, asking.fingerprint, asking.lease_ms, asking.waited_ms, look)
+        if not (isinstance(claim, Acquired) and look and (standing := claim.standing)):
+            return claim
+        if claim.attempts > 1 or standing.version != look.version or standing.kept not in {None, ending.kept}:
+            return claim
+        if standing.waiting >= MOST_JOURNALED:
+            return claim
+        since_ms = min(filter(None, (claim.asked_ms, delivery.sent_ms if delivery else 0)), default=claim.now_ms)
+        if claim.now_ms - since_ms > within_ms:
+            return claim
+        done = await self.conclude(claim, topic, answer, keep_ms, delivery, ending)
+        return done if isinstance(done, Concluded) else claim
 
     async def release(self, claim: Acquired) -> None:
         """Give a request back."""

@@ -12,19 +12,29 @@ there it is not done.
 
 import uuid
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from redis.asyncio import Redis
 
 from nexus.adapters.redis_cluster import ClusterRedis, hearers
 from nexus.adapters.redis_journal import VERSION_LASTS_MS, JournalKeys, short, standing_of
-from nexus.adapters.redis_ledger_scripts import BEGIN, FINISH_PUBSUB, FINISH_STREAMS, RELEASE, RENEW
+from nexus.adapters.redis_ledger_scripts import (
+    ANSWER_PUBSUB,
+    ANSWER_STREAMS,
+    BEGIN,
+    FINISH_PUBSUB,
+    FINISH_STREAMS,
+    RELEASE,
+    RENEW,
+)
 from nexus.adapters.redis_multiplexed import Argument
 from nexus.adapters.redis_scripts import OnClient, Repeated, Runner
 from nexus.core.ports import (
+    MOST_JOURNALED,
     Acquired,
     Announced,
     Answered,
+    Asking,
     Busy,
     Claim,
     Concluded,
@@ -72,31 +82,27 @@ class RedisLedger:
         self._renew = RENEW
         self._release = RELEASE
         self._finish = FINISH_PUBSUB
+        self._answer = ANSWER_PUBSUB
 
     async def begin(
         self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0, look: Look | None = None
     ) -> Claim:
         """Ask for a request."""
+        asking = Asking(key, fingerprint, lease_ms, waited_ms, look)
         token = uuid.uuid4().hex
-        keys = [self._request(key)]
-        arguments: list[Argument] = [token, fingerprint, lease_ms, _SAID_AGAIN_MS, _KNOWN_MS, waited_ms]
-        if look and self._journals:
-            looked_at, known = self._keys.looked_at(look)
+        keys, arguments = self._begun(asking, token)
+        return _claim_of(await self._redis.run(self._begin, keys, arguments), asking, token)
+
+    def _begun(self, asking: Asking, token: str) -> tuple[list[Argument], list[Argument]]:
+        """Keys and arguments of the script that begins."""
+        keys: list[Argument] = [self._request(asking.key)]
+        arguments: list[Argument] = [token, asking.fingerprint, asking.lease_ms, _SAID_AGAIN_MS, _KNOWN_MS]
+        arguments.append(asking.waited_ms)
+        if asking.look and self._journals:
+            looked_at, known = self._keys.looked_at(asking.look)
             keys += looked_at
             arguments += known
-        reply = await self._redis.run(self._begin, keys, arguments)
-        match reply:
-            case [b"acquired", now_ms, attempts, asked_ms, *rest]:
-                standing = standing_of(*rest) if rest else None
-                return Acquired(key, fingerprint, token, int(now_ms), int(attempts), int(asked_ms), standing)
-            case [b"answered", topic, answer]:
-                return Answered(topic.decode(), answer)
-            case [b"announced"]:
-                return Announced()
-            case [b"conflict"]:
-                return Conflict()
-            case _:
-                return Busy()
+        return keys, arguments
 
     async def renew(self, claim: Acquired, lease_ms: int) -> bool:
         """Hold a request for longer."""
@@ -117,6 +123,39 @@ class RedisLedger:
         self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None, ending: Ending
     ) -> Concluded | KeptBefore | None:
         """`finish`, and in the same step what `ending` says."""
+        keys, arguments = self._concluded(claim, topic, answer, keep_ms, delivery, ending)
+        heard, *rest = await self._redis.run(self._finish, keys, arguments)
+        if heard == _KEPT_BEFORE:
+            return KeptBefore(rest[0])
+        return self._done(delivery, heard, *rest) if heard >= 0 else None
+
+    async def begin_and_conclude(  # noqa: PLR0917  # as the port has it
+        self,
+        asking: Asking,
+        topic: str,
+        answer: bytes,
+        keep_ms: int,
+        delivery: Delivery | None,
+        ending: Ending,
+        within_ms: int,
+    ) -> Claim | Concluded:
+        """`begin`, and where nothing stands in the way `conclude`."""
+        token = uuid.uuid4().hex
+        if not (asking.look and ending.row and self._journals):
+            return await self.begin(asking.key, asking.fingerprint, asking.lease_ms, asking.waited_ms, asking.look)
+        claim = Acquired(asking.key, asking.fingerprint, token, 0)
+        _, arguments = self._begun(asking, token)
+        arguments += [within_ms, delivery.sent_ms if delivery else 0, MOST_JOURNALED]
+        keys, concluding = self._concluded(claim, topic, answer, keep_ms, delivery, ending)
+        reply = await self._redis.run(self._answer, keys, arguments + concluding)
+        if reply[0] == b"concluded":
+            return self._done(delivery, *reply[1:])
+        return _claim_of(reply, asking, token)
+
+    def _concluded(  # noqa: PLR0917  # those of `conclude`
+        self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None, ending: Ending
+    ) -> tuple[list[Argument], list[Argument]]:
+        """Keys and arguments of the script that concludes."""
         row = ending.row
         owner = short(row.owner_key) if row else ""
         request = self._request(claim.key)
@@ -124,21 +163,18 @@ class RedisLedger:
         of_owner = (
             [self._keys.version(owner), self._keys.journal(owner), self._keys.unwritten] if row else [request] * 3
         )
-        keys = [request, *of_owner, self._keys.kept(ending.kept_key) if ending.kept else request]
+        keys: list[Argument] = [request, *of_owner, self._keys.kept(ending.kept_key) if ending.kept else request]
         arguments: list[Argument] = [claim.token, claim.fingerprint, answer, keep_ms, topic]
         arguments += [f"{owner}:{row.id}", row.id, row.content] if row else ["", "", ""]
         arguments += [VERSION_LASTS_MS, ending.kept, ending.keep_ms]
         more_keys, more_arguments = self._publishing(topic, delivery)
-        heard, *rest = await self._redis.run(self._finish, keys + more_keys, arguments + more_arguments)
-        if heard == _KEPT_BEFORE:
-            return KeptBefore(rest[0])
-        if heard < 0:
-            return None
+        return keys + more_keys, arguments + more_arguments
+
+    def _done(self, delivery: Delivery | None, heard: int, before: bytes = b"", after: bytes = b"") -> Concluded:
         self._acknowledge(delivery)
-        before, after = rest or (b"", b"")
         return Concluded(self._hearers(heard), Moved(before.decode(), after.decode()))
 
-    def _publishing(self, topic: str, _delivery: Delivery | None) -> tuple[list[str], list[Argument]]:
+    def _publishing(self, topic: str, _delivery: Delivery | None) -> tuple[list[Argument], list[Argument]]:
         """The further keys and arguments of the script that publishes."""
         return [], [self._prefix + topic]
 
@@ -188,8 +224,9 @@ class RedisStreamsLedger(RedisLedger):
         self._reply_keep_ms = reply_keep_ms
         self._acknowledged = acknowledged
         self._finish = FINISH_STREAMS
+        self._answer = ANSWER_STREAMS
 
-    def _publishing(self, topic: str, delivery: Delivery | None) -> tuple[list[str], list[Argument]]:
+    def _publishing(self, topic: str, delivery: Delivery | None) -> tuple[list[Argument], list[Argument]]:
         topic_of_request, entry = (delivery.topic, delivery.entry) if delivery else (Topics.CONTEXT_BUILD_REQUEST, "")
         keep_reply = self._reply_keep_ms if is_of_one_requester(topic) else 0
         return [self._prefix + topic, self._prefix + topic_of_request], [self._group, entry, keep_reply]
@@ -201,6 +238,22 @@ class RedisStreamsLedger(RedisLedger):
     def _acknowledge(self, delivery: Delivery | None) -> None:
         if delivery:
             self._acknowledged(delivery)
+
+
+def _claim_of(reply: Any, asking: Asking, token: str) -> Claim:
+    """What a script has said of a request that was asked for with this token."""
+    match reply:
+        case [b"acquired", now_ms, attempts, asked_ms, *rest]:
+            standing = standing_of(*rest) if rest else None
+            return Acquired(asking.key, asking.fingerprint, token, int(now_ms), int(attempts), int(asked_ms), standing)
+        case [b"answered", topic, answer]:
+            return Answered(topic.decode(), answer)
+        case [b"announced"]:
+            return Announced()
+        case [b"conflict"]:
+            return Conflict()
+        case _:
+            return Busy()
 
 
 def is_of_one_requester(topic: str) -> bool:

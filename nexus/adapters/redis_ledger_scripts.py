@@ -37,30 +37,35 @@ local function look(versions, journal, kept, known, lasts, wanted)
   return version, string.format('%.0f', us - version), found, rows, redis.call('HLEN', journal)
 end
 """
-# KEYS: request; to have the owner looked at: version, journal, kept. ARGV: token, fingerprint, lease_ms, said_again_ms,
-# known_ms, waited_ms; further: known version, version_lasts_ms, '1' to tell what is kept.
+# `keys`: request; to have the owner looked at: version, journal, kept. `argv`: token, fingerprint, lease_ms,
+# said_again_ms, known_ms, waited_ms; further: known version, version_lasts_ms, '1' to tell what is kept.
+_BEGIN = """
+local function begin(keys, argv)
+  local known = redis.call('HMGET', keys[1], 'fingerprint', 'token', 'answer', 'topic', 'said_ms', 'said_to',
+    'lease_until', 'attempts', 'asked_ms')
+  if known[1] and known[1] ~= argv[2] then return {'conflict'} end
+  if known[3] then
+    if now - argv[6] - known[5] < tonumber(argv[4]) and known[6] ~= argv[1] then return {'announced'} end
+    redis.call('HSET', keys[1], 'said_ms', now, 'said_to', argv[1])
+    return {'answered', known[4], known[3]}
+  end
+  local mine = known[2] == argv[1]
+  if known[2] and not mine and tonumber(known[7]) > now then return {'busy'} end
+  local attempts = tonumber(known[8] or 0) + (mine and 0 or 1)
+  local asked = tonumber(known[9]) or (now - argv[6])
+  redis.call('HSET', keys[1], 'fingerprint', argv[2], 'token', argv[1], 'lease_until', now + argv[3],
+    'attempts', attempts, 'asked_ms', asked)
+  redis.call('PEXPIRE', keys[1], argv[3] + argv[5])
+  if not keys[2] then return {'acquired', now, attempts, asked} end
+  return {'acquired', now, attempts, asked, look(keys[2], keys[3], keys[4], argv[7], argv[8], argv[9])}
+end
+"""
 BEGIN: Final = Script(
     _NOW
     + _LOOK
+    + _BEGIN
     + """
-local known = redis.call('HMGET', KEYS[1], 'fingerprint', 'token', 'answer', 'topic', 'said_ms', 'said_to',
-  'lease_until', 'attempts', 'asked_ms')
-if known[1] and known[1] ~= ARGV[2] then return {'conflict'} end
-if known[3] then
-  if now - ARGV[6] - known[5] < tonumber(ARGV[4]) and known[6] ~= ARGV[1] then return {'announced'} end
-  redis.call('HSET', KEYS[1], 'said_ms', now, 'said_to', ARGV[1])
-  return {'answered', known[4], known[3]}
-end
-local mine = known[2] == ARGV[1]
-if known[2] and not mine and tonumber(known[7]) > now then return {'busy'} end
-local attempts = tonumber(known[8] or 0) + (mine and 0 or 1)
-local asked = tonumber(known[9]) or (now - ARGV[6])
-redis.call('HSET', KEYS[1], 'fingerprint', ARGV[2], 'token', ARGV[1], 'lease_until', now + ARGV[3],
-  'attempts', attempts, 'asked_ms', asked)
-redis.call('PEXPIRE', KEYS[1], ARGV[3] + ARGV[5])
-if not KEYS[2] then return {'acquired', now, attempts, asked} end
-local version, quiet, kept, rows, waiting = look(KEYS[2], KEYS[3], KEYS[4], ARGV[7], ARGV[8], ARGV[9])
-return {'acquired', now, attempts, asked, version, quiet, kept, rows, waiting}
+return begin(KEYS, ARGV)
 """
 )
 # KEYS: version, journal, kept. ARGV: known version, version_lasts_ms, '1' to tell what is kept.
@@ -91,61 +96,83 @@ redis.call('DEL', KEYS[1])
 redis.call('HSET', KEYS[1], 'asked_ms', asked)
 return redis.call('PEXPIRE', KEYS[1], ARGV[2])
 """)
-# KEYS: request, version, journal, unwritten, kept; the last four are not touched where nothing is journaled or kept.
-# ARGV: token, fingerprint, answer, keep_ms, topic, name of the row among the unwritten or '', id of the row, row,
-# version_lasts_ms, what is kept or '', kept_ms. `token` says whose answer is kept. What is appended to it publishes,
-# and sets `heard`.
-_KEEP = (
-    _NOW
-    + _MOVE
-    + """
-local known = redis.call('HMGET', KEYS[1], 'fingerprint', 'token', 'answer')
-local foreign = known[1] and known[1] ~= ARGV[2]
-if known[3] or foreign then
-  if known[2] == ARGV[1] and not foreign then return {1} end
-  return {-1}
+# `keys`: request, version, journal, unwritten, kept; the last four are not touched where nothing is journaled or kept.
+# `argv`: token, fingerprint, answer, keep_ms, topic, name of the row among the unwritten or '', id of the row, row,
+# version_lasts_ms, what is kept or '', kept_ms. `token` says whose answer is kept. `publish` is one of those below.
+_CONCLUDE = """
+local function conclude(keys, argv)
+  local known = redis.call('HMGET', keys[1], 'fingerprint', 'token', 'answer')
+  local foreign = known[1] and known[1] ~= argv[2]
+  if known[3] or foreign then
+    if known[2] == argv[1] and not foreign then return {1} end
+    return {-1}
+  end
+  if argv[10] ~= '' then
+    local first = redis.call('GET', keys[5])
+    if first and first ~= argv[10] then return {-2, first} end
+    redis.call('SET', keys[5], argv[10], 'PX', argv[11])
+  end
+  local before, after = '', ''
+  if argv[6] ~= '' then
+    redis.call('HSET', keys[3], argv[7], argv[8])
+    redis.call('ZADD', keys[4], now, argv[6])
+    before, after = move(keys[2], argv[9])
+  end
+  redis.call('HSET', keys[1], 'fingerprint', argv[2], 'token', argv[1], 'topic', argv[5], 'answer', argv[3],
+    'said_ms', now)
+  redis.call('PEXPIRE', keys[1], argv[4])
+  return {publish(keys, argv), before, after}
 end
-if ARGV[10] ~= '' then
-  local first = redis.call('GET', KEYS[5])
-  if first and first ~= ARGV[10] then return {-2, first} end
-  redis.call('SET', KEYS[5], ARGV[10], 'PX', ARGV[11])
+"""
+# `argv`, further: channel.
+_TO_CHANNEL = """
+local function publish(keys, argv)
+  return redis.call('PUBLISH', argv[12], argv[3])
 end
-local before, after = '', ''
-if ARGV[6] ~= '' then
-  redis.call('HSET', KEYS[3], ARGV[7], ARGV[8])
-  redis.call('ZADD', KEYS[4], now, ARGV[6])
-  before, after = move(KEYS[2], ARGV[9])
-end
-redis.call('HSET', KEYS[1], 'fingerprint', ARGV[2], 'token', ARGV[1], 'topic', ARGV[5], 'answer', ARGV[3],
-  'said_ms', now)
-redis.call('PEXPIRE', KEYS[1], ARGV[4])
-local heard = 0
 """
-)
-_CONCLUDED = """
-return {heard, before, after}
-"""
-# ARGV, further: channel.
-FINISH_PUBSUB: Final = Script(
-    _KEEP
-    + """
-heard = redis.call('PUBLISH', ARGV[12], ARGV[3])
-"""
-    + _CONCLUDED
-)
-# KEYS, further: the stream of the answer, that of the request. ARGV, further: group, entry or '', how long a stream
+# `keys`, further: the stream of the answer, that of the request. `argv`, further: group, entry or '', how long a stream
 # that belongs to one requester lasts without a further answer, or 0. A requester whose stream is none hears nothing;
 # what was done before is not undone by Redis, so the rest is done too.
-FINISH_STREAMS: Final = Script(
-    _KEEP
-    + """
-local added = redis.pcall('XADD', KEYS[6], '*', 'message', ARGV[3])
-heard = type(added) == 'string' and 1 or 0
-if heard == 1 and ARGV[14] ~= '0' then redis.call('PEXPIRE', KEYS[6], ARGV[14]) end
-if ARGV[13] ~= '' then redis.call('XACK', KEYS[7], ARGV[12], ARGV[13]) end
+_TO_STREAM = """
+local function publish(keys, argv)
+  local added = redis.pcall('XADD', keys[6], '*', 'message', argv[3])
+  local heard = type(added) == 'string' and 1 or 0
+  if heard == 1 and argv[14] ~= '0' then redis.call('PEXPIRE', keys[6], argv[14]) end
+  if argv[13] ~= '' then redis.call('XACK', keys[7], argv[12], argv[13]) end
+  return heard
+end
 """
-    + _CONCLUDED
+_FINISH = (
+    _CONCLUDE
+    + """
+return conclude(KEYS, ARGV)
+"""
 )
+# KEYS: as for `_CONCLUDE`. ARGV: those of `_BEGIN`, within_ms, sent_ms or 0, most_journaled, and those of `_CONCLUDE`.
+_ANSWER = (
+    _LOOK
+    + _BEGIN
+    + _CONCLUDE
+    + """
+if redis.call('HGET', KEYS[1], 'token') == ARGV[1] and redis.call('HEXISTS', KEYS[1], 'answer') == 1 then
+  return {'concluded', 1, '', ''}
+end
+local claim = begin({KEYS[1], KEYS[2], KEYS[3], KEYS[5]}, ARGV)
+if claim[1] ~= 'acquired' then return claim end
+local attempts, since, version, kept, waiting = claim[3], claim[4], claim[5], claim[7], claim[9]
+local sent = tonumber(ARGV[11])
+if sent > 0 and sent < since then since = sent end
+if attempts > 1 or version ~= ARGV[7] or waiting >= tonumber(ARGV[12]) or now - since > tonumber(ARGV[10])
+  or (kept and kept ~= ARGV[22]) then
+  return claim
+end
+return {'concluded', unpack(conclude(KEYS, {unpack(ARGV, 13)}))}
+"""
+)
+FINISH_PUBSUB: Final = Script(_NOW + _MOVE + _TO_CHANNEL + _FINISH)
+FINISH_STREAMS: Final = Script(_NOW + _MOVE + _TO_STREAM + _FINISH)
+ANSWER_PUBSUB: Final = Script(_NOW + _MOVE + _TO_CHANNEL + _ANSWER)
+ANSWER_STREAMS: Final = Script(_NOW + _MOVE + _TO_STREAM + _ANSWER)
 # KEYS: version, last row. ARGV: id of the row, version_lasts_ms. What the last row has moved it does not move again and
 # replies the same: what has moved the version since is not known to whoever asks.
 MOVED: Final = Script(

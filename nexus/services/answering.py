@@ -27,6 +27,7 @@ from nexus.core.ports import (
     Acquired,
     Announced,
     Answered,
+    Asking,
     Bus,
     Busy,
     Claim,
@@ -35,14 +36,15 @@ from nexus.core.ports import (
     Delivery,
     Ending,
     KeptBefore,
+    OwnersPast,
     RequestLedger,
 )
-from nexus.core.tasks import ungrouped
+from nexus.core.tasks import Alongside
 from nexus.services.asks import Ask, RequestSettings, read_ask
-from nexus.services.building import Building
+from nexus.services.building import Building, building_s
 from nexus.services.burying import Burying
 from nexus.services.context.ahead import Ahead
-from nexus.services.context.builder import ContextBuilder
+from nexus.services.context.builder import GATHERING, ContextBuilder
 from nexus.services.reading_ahead import ReadingAhead
 
 _log = structlog.get_logger(__name__)
@@ -132,21 +134,75 @@ class Answerer:
             return
 
     async def _serve(self, ask: Ask, asked_at: float, refused: RequestError | None) -> None:
-        ahead = self._builder.look_ahead(ask.asked) if isinstance(ask.asked, Message) and not refused else None
-        if not (ahead and self._reading.is_worth_it(ask.delivery) and ahead.past and ahead.past.is_worth_reading_ahead):
-            await self._serve_claimed(ask, await self._claim(ask, asked_at, ahead), asked_at, refused, ahead)
-            return
-        with ungrouped():
-            async with anyio.create_task_group() as tasks:
-                ahead.past.begin_reading()
-                tasks.start_soon(ahead.past.read_ahead)
-                claim = await self._claim(ask, asked_at, ahead)
-                if isinstance(claim, Acquired):
-                    await self._serve_claimed(ask, claim, asked_at, refused, ahead)
-                # What nobody waits for any more may never end.
-                tasks.cancel_scope.cancel()
-        if not isinstance(claim, Acquired):
+        ahead = None
+        if isinstance(ask.asked, Message) and not refused:
+            ahead = self._builder.look_ahead(ask.asked, self._settings.deadline_ms)
+        claim: Claim | None
+        if ahead and ahead.past and self._reading.is_worth_it(ask.delivery):
+            claim = await self._claim_ahead(ask, asked_at, ahead, ahead.past)
+        else:
+            claim = await self._claim(ask, asked_at, ahead)
+        if claim is not None:
             await self._serve_claimed(ask, claim, asked_at, refused, ahead)
+
+    async def _claim_ahead(self, ask: Ask, asked_at: float, ahead: Ahead, past: OwnersPast) -> Claim | None:
+        """The claim, with what could be done before it is known whose the request is; None where it is answered."""
+        # One that was handed out before may be what kills who builds it: then the attempt is to be counted first.
+        if ask.delivery.deliveries <= 1 and (kept := past.kept()):
+            content = self._building.build_at_once(ask, ahead, kept)
+            if content:
+                return await self._answer_unclaimed(ask, asked_at, ahead, content)
+        if past.is_worth_reading_ahead:
+            return await self._claim_while_reading(ask, asked_at, ahead, past)
+        return await self._claim(ask, asked_at, ahead)
+
+    async def _answer_unclaimed(self, ask: Ask, asked_at: float, ahead: Ahead, content: bytes) -> Claim | None:
+        """Claim the request and publish the answer in one step; the claim, where what it was made of does not hold."""
+        started = time.monotonic()
+        settings = self._settings
+        waited_ms = int((started - asked_at) * 1_000)
+        asking = Asking(ask.key, ask.fingerprint, settings.granted_ms, waited_ms, ahead.look)
+        keep_ms, within_ms = self._keep_ms(None, len(content)), int(building_s(ahead.allowed_ms) * 1_000)
+        done = await self._ledger.begin_and_conclude(
+            asking, ask.topic, content, keep_ms, ask.delivery, ahead.ending, within_ms
+        )
+        if isinstance(done, Concluded):
+            self._reading.note(got=True)
+            ahead.answered(done.moved)
+            self._tell(ask, done.heard, None, len(content), started)
+            return None
+        ahead.begin_again()
+        return self._noted(done, ahead)
+
+    async def _claim_while_reading(self, ask: Ask, asked_at: float, ahead: Ahead, past: OwnersPast) -> Claim:
+        """The claim; meanwhile the past is read, for as long as the request may be this replica's."""
+        leases = self._building.leases
+        ends_at = anyio.current_time() + building_s(ahead.allowed_ms) * GATHERING
+        claim: Claim | None = None
+
+        async def claimed() -> Claim:
+            nonlocal claim
+            try:
+                claim = await self._claim(ask, asked_at, ahead)
+            finally:
+                if isinstance(claim, Acquired):
+                    leases.hold(claim)
+                else:
+                    reading.cancel()
+            return claim
+
+        async with Alongside(claimed()) as claiming:
+            try:
+                with anyio.CancelScope(deadline=ends_at) as reading:
+                    await past.read_ahead()
+                return await claiming.result()
+            except anyio.get_cancelled_exc_class():
+                if isinstance(claim, Acquired):
+                    await leases.give_back(claim)
+                raise
+            finally:
+                if isinstance(claim, Acquired):
+                    leases.let_go(claim)
 
     async def _serve_claimed(
         self, ask: Ask, claim: Claim, asked_at: float, refused: RequestError | None, ahead: Ahead | None
@@ -186,12 +242,15 @@ class Answerer:
             waited_ms = int((time.monotonic() - asked_at) * 1_000)
             look = ahead.look if ahead else None
             claim = await self._ledger.begin(ask.key, ask.fingerprint, self._settings.granted_ms, waited_ms, look)
-            if isinstance(claim, Acquired) and ahead:
-                ahead.claimed(claim.standing)
             if not (isinstance(claim, Busy) and ask.delivery.shared):
-                self._reading.note(claim)
-                return claim
+                return self._noted(claim, ahead)
             await anyio.sleep(self._settings.lease_ms / 1_000 * _ASKED_AGAIN)
+
+    def _noted(self, claim: Claim, ahead: Ahead | None) -> Claim:
+        if isinstance(claim, Acquired) and ahead:
+            ahead.claimed(claim.standing)
+        self._reading.note(got=isinstance(claim, Acquired))
+        return claim
 
     async def _answer(self, ask: Ask, claim: Acquired, refused: RequestError | None, ahead: Ahead | None) -> None:
         asked = ask.asked
@@ -225,7 +284,11 @@ class Answerer:
         done = await self._published(ask, claim, content, self._keep_ms(code, len(content)), ahead)
         if isinstance(done, KeptBefore):
             return done
-        heard = done.heard if done else None
+        self._tell(ask, done.heard if done else None, code, len(content), started)
+        return None
+
+    def _tell(self, ask: Ask, heard: int | None, code: ErrorCode | None, size: int, started: float) -> None:
+        """Count and log an answer: how many heard it, or None where there was one before."""
         ended = time.monotonic()
         if heard is None:
             self._bus.done(ask.delivery)
@@ -242,10 +305,9 @@ class Answerer:
             request_id=ask.ids.id,
             run_id=ask.ids.run_id,
             outcome=code.value if code else "success",
-            bytes=len(content),
+            bytes=size,
             ms=round((ended - ask.at) * 1_000, 1),
         )
-        return None
 
     async def _published(
         self, ask: Ask, claim: Acquired, content: bytes, keep_ms: int, ahead: Ahead | None

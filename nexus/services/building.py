@@ -8,7 +8,7 @@ import structlog
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.metrics import DeadLetterCause, Metrics, Stage
 from nexus.core.models import Message
-from nexus.core.ports import Acquired, RequestLedger
+from nexus.core.ports import Acquired, Past, RequestLedger
 from nexus.services.asks import Ask, RequestSettings
 from nexus.services.burying import Burying
 from nexus.services.context.ahead import Ahead
@@ -43,6 +43,28 @@ class Building:
         self._metrics = metrics
         self.leases = Leases(ledger, settings)
 
+    def build_at_once(self, ask: Ask, ahead: Ahead, past: Past) -> bytes | None:
+        """The encoded answer, if it can be made of what is at hand, now; else None, and nothing has happened.
+
+        Args:
+            ask: whose.
+            ahead: what was made of it; has what is to happen with the answer.
+            past: of the owner.
+        """
+        queue_s, gather_s = ahead.since - ask.at, time.monotonic() - ahead.since
+        timings_ms = {"queue": round(queue_s * 1_000, 3), "gather": round(gather_s * 1_000, 3)}
+        try:
+            built = self._builder.build_at_once(ahead, past, timings_ms)
+        except Exception:  # noqa: BLE001  # what is wrong is told where it is built with more time
+            _log.exception("not_built_at_once", request_id=ask.ids.id)
+            built = None
+        if built is None:
+            ahead.begin_again()
+            return None
+        self._metrics.took(Stage.QUEUE, queue_s)
+        self._metrics.took(Stage.GATHER, gather_s)
+        return ask.encoded(built)
+
     async def build(
         self, ask: Ask, message: Message, claim: Acquired, ahead: Ahead | None
     ) -> tuple[bytes, ErrorCode | None]:
@@ -50,8 +72,17 @@ class Building:
 
         The lease is renewed meanwhile, and given back should the service stop.
         """
+        if content := self._build_of_what_is_at_hand(ask, claim, ahead):
+            return content, None
         async with self.leases.held(claim):
             return await self._build(ask, message, claim, ahead)
+
+    def _build_of_what_is_at_hand(self, ask: Ask, claim: Acquired, ahead: Ahead | None) -> bytes | None:
+        if not (ahead and ahead.past and claim.standing) or claim.standing.kept:
+            return None
+        past = ahead.past.at_hand(claim.standing)
+        in_time = past and _waited_s(ask, claim) < building_s(ahead.allowed_ms)
+        return self.build_at_once(ask, ahead, past) if past and in_time else None
 
     async def _build(
         self, ask: Ask, message: Message, claim: Acquired, ahead: Ahead | None
@@ -71,11 +102,9 @@ class Building:
 
     async def _build_in_time(self, ask: Ask, message: Message, claim: Acquired, ahead: Ahead | None) -> Message:
         allowed_ms = deadline_ms(message, self._settings.deadline_ms)
-        # All by the clock of the ledger. A copy that is heard later, here or elsewhere, begins no new deadline.
-        since_ms = min(filter(None, (claim.asked_ms, ask.delivery.sent_ms)), default=claim.now_ms)
-        waited_s = max(time.monotonic() - ask.at, (claim.now_ms - since_ms) / 1_000)
+        waited_s = _waited_s(ask, claim)
         self._metrics.took(Stage.QUEUE, waited_s)
-        left_s = allowed_ms / 1_000 - waited_s - min(_TELLING_S, allowed_ms / 1_000 * _TELLING)
+        left_s = building_s(allowed_ms) - waited_s
         if left_s > 0:
             timings_ms = {"queue": round(waited_s * 1_000, 3)}
             with anyio.move_on_after(left_s):
@@ -84,3 +113,15 @@ class Building:
                 )
         reason = f"metadata.deadline_ms: the {allowed_ms} ms have passed"
         raise RequestError(ErrorCode.DEADLINE_EXCEEDED, reason)
+
+
+def building_s(allowed_ms: int) -> float:
+    """How long after it was asked for a context may be built, if the requester waits so long for it."""
+    return allowed_ms / 1_000 - min(_TELLING_S, allowed_ms / 1_000 * _TELLING)
+
+
+def _waited_s(ask: Ask, claim: Acquired) -> float:
+    """For how long the requester has waited."""
+    # All by the clock of the ledger. A copy that is heard later, here or elsewhere, begins no new deadline.
+    since_ms = min(filter(None, (claim.asked_ms, ask.delivery.sent_ms)), default=claim.now_ms)
+    return max(time.monotonic() - ask.at, (claim.now_ms - since_ms) / 1_000)

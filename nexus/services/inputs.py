@@ -1,17 +1,17 @@
 """A run's input between its being offered for recording and its being in the store (CONTRACT §2).
 
-It is written while the context is built. What becomes known first, that it is in the store or that it is in the
-journal, is chance; once both are known it is taken out of the journal. An input of which no answer comes is in the
-store alone, and then the version of its owner moves as it does for any other row.
+One that goes into the journal with the answer is written after that: before, writing would only be in the way of the
+answer. Any other is written while the context is built, and then the version of its owner moves as it does for every
+row. So does that of an input of which no answer comes.
 """
 
 from typing import Final
 
 import anyio
 
+from nexus.core.models import utc_now
 from nexus.core.ports import JournalRow, Moved, Row
 from nexus.core.row_ids import new_row_id
-from nexus.services.heard import Heard
 from nexus.services.journaling import Journaling, journal_row
 from nexus.services.recording import Recorder
 from nexus.services.rows import as_stored
@@ -21,22 +21,29 @@ _LONGEST: Final = 16_000
 
 
 class OfferedInput:
-    """An input that was accepted for recording.
+    """An input that is to be recorded.
 
     Args:
         row: as it is recorded.
         journaling: None where there is no journal.
-        heard: where it is told that somebody waits.
+        recorder: writes it.
     """
 
-    def __init__(self, row: Row, journaling: Journaling | None, heard: Heard) -> None:
+    def __init__(self, row: Row, journaling: Journaling | None, recorder: Recorder) -> None:
         self._row = row
         self._journaling = journaling
-        self._heard = heard
+        self._recorder = recorder
+        self._accepted = False
         self._written = anyio.Event()
         self._journaled: JournalRow | None = None
         self._given_up = False
         self._moved = False
+
+    def offer(self) -> bool:
+        """Have it written. False when too much is waiting already; once accepted, it stays so."""
+        if not self._accepted:
+            self._accepted = self._recorder.offer(self._row, len(self._row["content"]), self.written)
+        return self._accepted
 
     def for_journal(self) -> JournalRow | None:
         """What is to be put there with the answer; None for an input that is not."""
@@ -48,15 +55,19 @@ class OfferedInput:
         if self._journaling is None:
             return
         self._journaled = row
+        # One that there is no room for now is written by whoever finds it there.
+        self.offer()
         self._journaling.put(row, as_stored(self._row), moved)
         if self._written.is_set():
             self._journaling.written(row)
 
-    def not_journaled(self) -> None:
-        """It will not be."""
+    def not_journaled(self) -> bool:
+        """It will not be. False when it is not written either."""
+        accepted = self.offer()
         self._given_up = True
         if self._written.is_set():
             self._move()
+        return accepted
 
     def written(self) -> None:
         """The store has it, or never will."""
@@ -68,7 +79,7 @@ class OfferedInput:
 
     async def wait(self) -> None:
         """Return when the store has it and its owner's version has moved: whoever asks after the answer finds it."""
-        with self._heard.awaited.awaiting():
+        with self._recorder.heard.awaited.awaiting():
             await self._written.wait()
         if self._journaling and not self._moved:
             row = as_stored(self._row)
@@ -80,9 +91,9 @@ class OfferedInput:
             self._journaling.move_later(as_stored(self._row))
 
 
-def offer_input(recorder: Recorder, journaling: Journaling | None, row: Row) -> OfferedInput | None:
-    """Have an input recorded; None when too much is waiting already."""
+def input_of(recorder: Recorder, journaling: Journaling | None, row: Row) -> OfferedInput:
+    """An input that is to be recorded, and counts as said now."""
+    # As the recorder does, which may hear of it only when the journal has it.
+    row["timestamp"] = min(row["timestamp"], utc_now())
     row["_id"] = new_row_id()
-    offered = OfferedInput(row, journaling, recorder.heard)
-    accepted = recorder.offer(row, len(row["content"]), offered.written)
-    return offered if accepted else None
+    return OfferedInput(row, journaling, recorder)

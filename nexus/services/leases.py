@@ -36,14 +36,26 @@ class Leases:
     @asynccontextmanager
     async def held(self, claim: Acquired) -> AsyncIterator[None]:
         """Have the lease renewed until the context ends; it is given back should that be because the service stops."""
-        self._held[claim.token] = (anyio.current_time() + self._renewed_s, claim)
+        self.hold(claim)
         try:
             yield
         except anyio.get_cancelled_exc_class():
-            await _release(self._ledger, claim)
+            await self.give_back(claim)
             raise
         finally:
-            del self._held[claim.token]
+            self.let_go(claim)
+
+    def hold(self, claim: Acquired) -> None:
+        """Have the lease renewed until `let_go`."""
+        self._held[claim.token] = (anyio.current_time() + self._renewed_s, claim)
+
+    def let_go(self, claim: Acquired) -> None:
+        """The lease is not needed any more, or runs out."""
+        self._held.pop(claim.token, None)
+
+    async def give_back(self, claim: Acquired) -> None:
+        """Let somebody else have what was claimed."""
+        await _release(self._ledger, claim)
 
     async def run(self) -> None:
         """Renew what is held, until cancelled."""
@@ -51,7 +63,7 @@ class Leases:
             while True:
                 await anyio.sleep(self._renewed_s / 4)
                 now = anyio.current_time()
-                for token, (due_at, claim) in self._held.items():
+                for token, (due_at, claim) in [*self._held.items()]:
                     if due_at <= now:
                         self._held[token] = (now + self._renewed_s, claim)
                         tasks.start_soon(_renew, self._ledger, claim, self._granted_ms)

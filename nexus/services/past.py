@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-import anyio
 import structlog
 
 from nexus.core.errors import BusUnavailableError, StoreUnavailableError
@@ -72,7 +71,6 @@ class OwnersPast:
         self._clock = clock
         self._known = self._enough(tails.find(owner_key))
         self._epoch = tails.epoch
-        self._reading: anyio.Event | None = None
         self._ahead: Past | Exception | None = None
         self._began_at = self._claimed_at = 0.0
 
@@ -84,28 +82,39 @@ class OwnersPast:
     @property
     def is_worth_reading_ahead(self) -> bool:
         """Whether a read that begins now is likely to be of use."""
-        return self._known is None and not self._heard.any_of(self._owner_key, besides=self._asked.run_id)
+        return self._known is None and not self._is_awaited
 
-    def begin_reading(self) -> None:
-        """`read_ahead` is called now."""
-        self._reading = anyio.Event()
-        self._began_at = self._clock()
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether something was heard that is not to be read yet."""
+        return self._heard.any_of(self._owner_key, besides=self._asked.run_id)
+
+    def kept(self) -> Past | None:
+        """What was kept, if all that was heard is in it: good if the version stands. None for what has to be read."""
+        known = self._known if self._epoch == self._tails.epoch and not self._is_awaited else None
+        return self._shown_of(known) if known else None
 
     async def read_ahead(self) -> None:
-        """Read what the store has, while the request is being claimed. What fails, fails in `get`."""
-        reading = self._reading
-        if reading is None:
-            return
+        """Read what the store has, while the request is being claimed. What fails, fails where the past is got."""
+        self._began_at = self._clock()
         try:
             self._ahead = await self._read()
         except Exception as error:  # noqa: BLE001  # it is raised where the past is asked for
             self._ahead = error
-        finally:
-            reading.set()
 
     def claimed(self) -> None:
         """The request has been claimed: now."""
         self._claimed_at = self._clock()
+
+    def at_hand(self, standing: Standing | None) -> Past | None:
+        """What `get` would return, if nothing has to be read or waited for; else None."""
+        if standing is None or self._is_awaited:
+            return None
+        if known := self._shown_of(self._good(standing)):
+            return known
+        if standing.rows is None or not isinstance(self._ahead, Past) or not self._is_in_time:
+            return None
+        return self._joined(*self._of_ahead(self._ahead, standing), standing.rows)
 
     async def get(self, standing: Standing | None) -> Past:
         """The past, given how things were with the owner when the request was claimed; None where nobody can tell.
@@ -113,20 +122,22 @@ class OwnersPast:
         Raises:
             StoreUnavailableError: the store did not answer.
         """
-        waited = self._heard.any_of(self._owner_key, besides=self._asked.run_id)
+        waited = self._is_awaited
         complete = await self._heard.written(self._owner_key, HEARD_S, besides=self._asked.run_id)
         if standing is None:
             return self._own(replace(await self._read(), complete=complete))
         if waited:
             # What was waited for has moved the version since.
             standing = await self._asked_again()
-        # A run that was asked for before is shown what was there then, which is not what is kept.
-        if (tail := self._good(standing)) and self._asked.run_id not in tail.read().runs:
-            return Past(tail.read(), tail.stopped_early, complete)
+        if known := self._shown_of(self._good(standing)):
+            return replace(known, complete=complete)
         if standing.rows is None:
             standing = await self._asked_again()
-        journaled = standing.rows or ()
         past, version = await self._read_now(standing)
+        return self._joined(past, version, standing.rows or (), complete=complete)
+
+    def _joined(self, past: Past, version: str, journaled: Sequence[bytes], *, complete: bool = True) -> Past:
+        """What the store and the journal had, which is kept if nobody can have had more at this version."""
         rows = with_journal(past.rows, journaled)
         begun = next((row for row in rows if row.get("id") == self._asked.id), None)
         if begun and journaled:
@@ -144,21 +155,27 @@ class OwnersPast:
             )
         return past
 
+    @property
+    def _is_in_time(self) -> bool:
+        """Whether what was read ahead has all that was taken out of the journal before the request was claimed."""
+        return self._claimed_at - self._began_at < _STAYS_AT_LEAST_S
+
+    def _of_ahead(self, ahead: Past, standing: Standing) -> tuple[Past, str]:
+        """What was read ahead, and the version that it is good for; `""` if nobody knows."""
+        quiet = standing.quiet_us / 1_000_000 > self._claimed_at - self._began_at + _MARGIN_S
+        return ahead, standing.version if quiet else ""
+
     async def _read_now(self, standing: Standing) -> tuple[Past, str]:
         """What the store has, and the version that it is good for; `""` if nobody knows."""
-        took_s = self._claimed_at - self._began_at
-        if self._reading and took_s < _STAYS_AT_LEAST_S:
-            await self._reading.wait()
+        if self._ahead and self._is_in_time:
             if isinstance(self._ahead, Exception):
                 raise self._ahead
-            if self._ahead:
-                quiet = standing.quiet_us / 1_000_000 > took_s + _MARGIN_S
-                return self._ahead, standing.version if quiet else ""
+            return self._of_ahead(self._ahead, standing)
         return await self._read(), standing.version
 
     async def _asked_again(self) -> Standing:
         # What is told now may have been in the store only after it was read ahead.
-        self._reading = None
+        self._ahead = None
         if self._journaling is None:
             return Standing("")
         try:
@@ -174,6 +191,13 @@ class OwnersPast:
             excerpt_chars=self._excerpt_chars,
             asked=self._asked,
         )
+
+    def _shown_of(self, tail: OwnersTail | None) -> Past | None:
+        """What of a tail is shown to the run; None where that is something else."""
+        # A run that was asked for before is shown what was there then, which is not what is kept.
+        if tail is None or self._asked.run_id in tail.read().runs:
+            return None
+        return Past(tail.read(), tail.stopped_early)
 
     def _good(self, standing: Standing) -> OwnersTail | None:
         """What is kept, if it has all that the owner's version at the claim stands for."""

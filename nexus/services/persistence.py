@@ -20,7 +20,7 @@ from nexus.core.topics import Topics
 from nexus.core.working_memory import WHOLE, Tail
 from nexus.services.context.cutoff import UntilStored
 from nexus.services.history import read_past, read_session
-from nexus.services.inputs import OfferedInput, offer_input
+from nexus.services.inputs import OfferedInput, input_of
 from nexus.services.journaling import HEARD_S, Journaling
 from nexus.services.origins import RunOrigins
 from nexus.services.past import OwnersPast, own_rows
@@ -118,10 +118,15 @@ class PersistenceService:
             return True
         return self._recorder.offer(row, size, settled)
 
+    def input_of(self, message: Message, text: str, origin: RunOrigin) -> OfferedInput:
+        """A run's human input, which is recorded when it is offered or what becomes of it is told."""
+        self.origins.remember(message.owner_key, message.run_id, origin)
+        return input_of(self._recorder, self._journaling, human_row(message, text, origin))
+
     def offer_input(self, message: Message, text: str, origin: RunOrigin) -> OfferedInput | None:
         """Accept a run's human input for recording; None when too much is waiting already."""
-        self.origins.remember(message.owner_key, message.run_id, origin)
-        return offer_input(self._recorder, self._journaling, human_row(message, text, origin))
+        offered = self.input_of(message, text, origin)
+        return offered if offered.offer() else None
 
     async def get_history(self, owner_key: str, limit: int = 20) -> list[Row]:
         """The newest `limit` rows of every role, whole, newest first.

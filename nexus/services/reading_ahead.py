@@ -6,7 +6,7 @@ it is worth it for one that gets nearly all of them.
 
 from typing import Final
 
-from nexus.core.ports import Acquired, Claim, Delivery
+from nexus.core.ports import Delivery
 
 _WEIGHT: Final = 0.1
 _ENOUGH: Final = 0.75
@@ -18,9 +18,9 @@ class ReadingAhead:
     def __init__(self) -> None:
         self._got = 1.0
 
-    def note(self, claim: Claim) -> None:
-        """A request was claimed, or another replica has it."""
-        self._got += _WEIGHT * (isinstance(claim, Acquired) - self._got)
+    def note(self, *, got: bool) -> None:
+        """A request is this replica's, or another has it."""
+        self._got += _WEIGHT * (got - self._got)
 
     def is_worth_it(self, delivery: Delivery) -> bool:
         """Whether to read before it is known who gets this one."""

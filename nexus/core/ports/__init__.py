@@ -5,8 +5,18 @@ Adapters keep the guarantees; the tests under `tests/nexus/contract` check them 
 
 from nexus.core.ports.bus import Bus, Delivery, Subscription, Work
 from nexus.core.ports.conversation import Conversation, Cutoff, OfferedInput, OwnersPast, Past
-from nexus.core.ports.journal import Concluded, Ending, Journal, JournalRow, KeptBefore, Look, Moved, Standing
-from nexus.core.ports.ledger import Acquired, Announced, Answered, Busy, Claim, Conflict, RequestLedger
+from nexus.core.ports.journal import (
+    MOST_JOURNALED,
+    Concluded,
+    Ending,
+    Journal,
+    JournalRow,
+    KeptBefore,
+    Look,
+    Moved,
+    Standing,
+)
+from nexus.core.ports.ledger import Acquired, Announced, Answered, Asking, Busy, Claim, Conflict, RequestLedger
 from nexus.core.ports.letters import DeadLetter, DeadLetters
 from nexus.core.ports.memory import MemorySource, MemoryStore
 from nexus.core.ports.model import LanguageModel
@@ -16,9 +26,11 @@ from nexus.core.ports.tokens import TokenCounter
 from nexus.core.ports.turns import TurnSource, TurnStore
 
 __all__ = [
+    "MOST_JOURNALED",
     "Acquired",
     "Announced",
     "Answered",
+    "Asking",
     "Bus",
     "Busy",
     "Claim",

@@ -36,6 +36,10 @@ class Cutoff(Protocol):
 class OfferedInput(Protocol):
     """A run's input on its way to the store."""
 
+    def offer(self) -> bool:
+        """Have it written now, and not when it is told what becomes of it. False when too much is waiting."""
+        ...
+
     def for_journal(self) -> JournalRow | None:
         """What is to be put into the journal with the answer; None where the answer waits for the store instead."""
         ...
@@ -44,8 +48,8 @@ class OfferedInput(Protocol):
         """It was put there."""
         ...
 
-    def not_journaled(self) -> None:
-        """It will not be."""
+    def not_journaled(self) -> bool:
+        """It will not be. False when too much is waiting for it to be written."""
         ...
 
     async def wait(self) -> None:
@@ -66,8 +70,8 @@ class OwnersPast(Protocol):
         """Whether a read that begins now is likely to be of use."""
         ...
 
-    def begin_reading(self) -> None:
-        """`read_ahead` is called now."""
+    def kept(self) -> Past | None:
+        """What was kept in memory: good if the owner's version is still `version`. None for what has to be read."""
         ...
 
     async def read_ahead(self) -> None:
@@ -76,6 +80,10 @@ class OwnersPast(Protocol):
 
     def claimed(self) -> None:
         """The request has been claimed: now."""
+        ...
+
+    def at_hand(self, standing: Standing | None) -> Past | None:
+        """What `get` would return, if nothing has to be read or waited for; else None."""
         ...
 
     async def get(self, standing: Standing | None) -> Past:
@@ -98,8 +106,8 @@ class Conversation(Protocol):
         """Say where a run belongs that is asked for, for so long. Returns what the first has said who asked for it."""
         ...
 
-    def offer_input(self, message: Message, text: str, origin: RunOrigin) -> OfferedInput | None:
-        """Accept a run's input for recording. None when it is refused."""
+    def input_of(self, message: Message, text: str, origin: RunOrigin) -> OfferedInput:
+        """A run's input, to be recorded."""
         ...
 
     def past(self, owner_key: str, *, messages: int, excerpt_chars: int, asked: Message) -> OwnersPast:

@@ -10,7 +10,10 @@ While it stays what it was, so does the history.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+
+# Of one owner at most: a claim carries all of them.
+MOST_JOURNALED: Final = 64
 
 
 @dataclass(frozen=True, slots=True)

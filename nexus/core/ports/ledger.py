@@ -8,6 +8,25 @@ from nexus.core.ports.journal import Concluded, Ending, KeptBefore, Look, Standi
 
 
 @dataclass(frozen=True, slots=True)
+class Asking:
+    """What is asked of the ledger.
+
+    Attributes:
+        key: the request.
+        fingerprint: of its payload.
+        lease_ms: for how long it is wanted.
+        waited_ms: how long ago it arrived.
+        look: at whom to look along the way.
+    """
+
+    key: str
+    fingerprint: str
+    lease_ms: int
+    waited_ms: int = 0
+    look: Look | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Acquired:
     """The request is the caller's to answer until its lease runs out.
 
@@ -99,6 +118,25 @@ class RequestLedger(Protocol):
         Returns:
             `KeptBefore`, and nothing has happened, where something else is kept under the key of `ending`; None when
             the request has an answer already.
+        """
+        ...
+
+    async def begin_and_conclude(  # noqa: PLR0917  # those of both
+        self,
+        asking: Asking,
+        topic: str,
+        answer: bytes,
+        keep_ms: int,
+        delivery: Delivery | None,
+        ending: Ending,
+        within_ms: int,
+    ) -> Claim | Concluded:
+        """`begin`, and in the same step `conclude`: for an answer that was made of what is known of the owner already.
+
+        It is only concluded if the request is `Acquired` at the first attempt and was asked no more than `within_ms`
+        ago, the version of the owner is the one in `asking.look`, fewer than `MOST_JOURNALED` rows of the owner are in
+        the journal, and nothing else is kept under the key of `ending`. Otherwise nothing has happened but what `begin`
+        does, and this is what it says.
         """
         ...
 

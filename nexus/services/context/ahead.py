@@ -4,9 +4,11 @@ A claim tells along the way how things are with the owner, and the step that pub
 and what later builds of the run begin with (CONTRACT §1.5, §4.6). So a first build needs no round trip of its own.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from nexus.core.ports import Ending, JournalRow, Look, Moved, OfferedInput, OwnersPast, Standing
+from nexus.core.models import Message
+from nexus.core.ports import Ending, JournalRow, Look, Moved, OwnersPast, Standing
 from nexus.services.context.request import BuildRequest
 
 
@@ -15,27 +17,34 @@ class Ahead:
     """One request on its way through claim, build and answer.
 
     Attributes:
-        request: as it was read.
+        message: the envelope.
+        request: what it asks.
         kept_key: under which later builds of the run find what they begin with.
         past: of the owner; None where the layout shows another.
+        allowed_ms: how long the requester waits.
+        since: when this was begun, on the monotonic clock.
         history_size, excerpt_chars: for how many messages that is, and how short contents may be.
         standing: how things were with the owner when the request was claimed; None until then, and where nobody can
             tell.
-        offered: the run's input, if this build has offered it for recording.
-        row: what the answer takes along of it.
+        row: the run's input, where the answer takes it along.
         kept, keep_ms: what the answer takes along for later builds.
+        afterwards: what a build has left to be done when its answer is published; it is told of the move of the owner's
+            version because of `row`, and of none where that did not come about.
     """
 
+    message: Message
     request: BuildRequest
     kept_key: str
+    allowed_ms: int
+    since: float
     past: OwnersPast | None = None
     history_size: int = 0
     excerpt_chars: int = 0
     standing: Standing | None = None
-    offered: OfferedInput | None = None
     row: JournalRow | None = None
     kept: bytes = b""
     keep_ms: int = 0
+    afterwards: Callable[[Moved | None], None] | None = None
 
     @property
     def look(self) -> Look:
@@ -58,12 +67,12 @@ class Ahead:
         self.standing = replace(self.standing or Standing(""), kept=kept)
         self.kept = b""
 
+    def begin_again(self) -> None:
+        """Nothing came of what was built, and nobody is to know of it."""
+        self.row, self.kept, self.afterwards = None, b"", None
+
     def answered(self, moved: Moved | None) -> None:
         """The answer was published, with the move of the owner's version; None if it was not."""
-        if self.offered is None:
-            return
-        if self.row and moved and moved.after:
-            self.offered.journaled(self.row, moved)
-        else:
-            self.offered.not_journaled()
-        self.offered = None
+        afterwards, self.afterwards = self.afterwards, None
+        if afterwards:
+            afterwards(moved if self.row and moved and moved.after else None)

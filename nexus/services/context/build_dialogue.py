@@ -1,13 +1,23 @@
-"""How a context of the dialogue layout comes about: once for a run, and kept for later builds (CONTRACT §4, §4.6)."""
+"""How a context of the dialogue layout comes about: once for a run, and kept for later builds (CONTRACT §4, §4.6).
+
+A first build that brings its profile, and whose owner's past is at hand, waits for nothing: it is made in one step.
+"""
+
+from typing import Any
 
 from nexus.core.metrics import Part, Stage
+from nexus.core.ports import Past, RunOrigin
+from nexus.services.context.assembled import Assembled
 from nexus.services.context.build_memory import offered
 from nexus.services.context.build_parts import Build, BuildParts
-from nexus.services.context.counting import fitted
+from nexus.services.context.counting import fitted, whole
 from nexus.services.context.fitting import fit_dialogue
-from nexus.services.context.gathering import Gathered, gather
-from nexus.services.context.layouts import DialogueInput
+from nexus.services.context.gathering import Gathered, gather, gathered_of
+from nexus.services.context.layouts import DialogueInput, assemble_dialogue
 from nexus.services.context.prefix import RunPrefix
+from nexus.services.context.request import DEFAULT_SESSION
+
+_USUAL: RunOrigin = RunOrigin(DEFAULT_SESSION)
 
 
 async def build_dialogue(parts: BuildParts, build: Build) -> RunPrefix:
@@ -16,18 +26,44 @@ async def build_dialogue(parts: BuildParts, build: Build) -> RunPrefix:
     if kept:
         parts.go_on(build)
         return RunPrefix.from_bytes(kept)
-    begun = await parts.begin_run(build)
+    begun = await parts.begin_run(build, journaled=build.ahead is not None and build.ahead.standing is not None)
     prefix, complete = await _fresh(parts, build)
     prefix.notes.extend(begun.notes)
     if complete and not prefix.degraded:
         mine = prefix.to_bytes()
         if not parts.keep_with_answer(build, mine):
             prefix = RunPrefix.from_bytes(await parts.keep(build, mine))
-    if not parts.journal(begun, build):
+    if not (build.ahead and build.ahead.row):
         await parts.written(begun, prefix, build.deadline)
-    # Nothing of it is shown here, so what the answer needs comes first.
-    parts.begin_turn(build.request)
+        # Nothing of it is shown here, so what the answer needs comes first.
+        parts.begin_turn(build.request)
     return prefix
+
+
+def dialogue_at_once(parts: BuildParts, build: Build, past: Past) -> dict[str, Any] | None:
+    """The content of the answer to a run's first build, of what is at hand.
+
+    Args:
+        parts: for the build.
+        build: that nobody has claimed, or that is claimed and of which nothing is kept.
+        past: of the owner.
+
+    Returns:
+        None where more is needed than that, or has to be looked at more closely; then nothing has happened.
+    """
+    request, bound = build.request, build.bound
+    # What nobody knows of a run is just this origin.
+    if request.user_profile is None or request.origin != _USUAL or bound is None or not parts.tools.complete:
+        return None
+    gathered = gathered_of(request, past, build.settings.history_size)
+    with parts.measured(Stage.ASSEMBLE, build.timings_ms):
+        tools = offered(parts.tools, request)
+        prefix = _prefix(assemble_dialogue(_given(build, tools, gathered)), tools, gathered)
+        content = whole(prefix, build)
+    if content is None or not parts.journal(build):
+        return None
+    parts.keep_with_answer(build, prefix.to_bytes())
+    return content
 
 
 async def fresh_dialogue(parts: BuildParts, build: Build) -> RunPrefix:
@@ -53,12 +89,14 @@ async def _fresh(parts: BuildParts, build: Build) -> tuple[RunPrefix, bool]:
         )
         parts.take_note(gathered.degraded, build.settings)
     with parts.measured(Stage.ASSEMBLE, build.timings_ms):
-        return _assemble(parts, build, gathered), gathered.complete
+        tools = offered(parts.tools, build.request)
+        assembled = fitted(fit_dialogue, _given(build, tools, gathered), tools, build)
+        return _prefix(assembled, tools, gathered), gathered.complete
 
 
-def _assemble(parts: BuildParts, build: Build, gathered: Gathered) -> RunPrefix:
-    request, tools = build.request, offered(parts.tools, build.request)
-    given = DialogueInput(
+def _given(build: Build, tools: list[dict[str, Any]], gathered: Gathered) -> DialogueInput:
+    request, settings = build.request, build.settings
+    return DialogueInput(
         tools=tools,
         history=gathered.rows,
         user_profile=gathered.profile,
@@ -67,10 +105,12 @@ def _assemble(parts: BuildParts, build: Build, gathered: Gathered) -> RunPrefix:
         timestamp_utc=request.timestamp_utc,
         timezone_offset=request.timezone_offset,
         history_size=gathered.history_size,
-        truncate_chars=build.settings.truncate_chars,
-        default_profile=build.settings.default_profile,
+        truncate_chars=settings.truncate_chars,
+        default_profile=settings.default_profile,
         tools_complete=Part.TOOLS not in gathered.degraded,
         input_id=request.human.id,
     )
-    assembled = fitted(fit_dialogue, given, tools, build)
+
+
+def _prefix(assembled: Assembled, tools: list[dict[str, Any]], gathered: Gathered) -> RunPrefix:
     return RunPrefix(assembled.messages, assembled.manifest, tools, gathered.degraded, gathered.notes)

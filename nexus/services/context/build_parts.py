@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Literal
 
 import anyio
@@ -12,9 +13,12 @@ import structlog
 from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError
 from nexus.core.metrics import Event, Metrics, Part, Stage
 from nexus.core.ports import (
+    MOST_JOURNALED,
     Conversation,
     DocumentStore,
+    JournalRow,
     MemorySource,
+    Moved,
     OfferedInput,
     RequestLedger,
     RunOrigin,
@@ -33,8 +37,6 @@ from nexus.tools.registry import ToolRegistry
 
 _log = structlog.get_logger(__name__)
 
-# Of one owner, in the journal: a claim carries all of them.
-_MOST_JOURNALED: Final = 64
 # How long an answer that is otherwise ready waits for its input to be recorded, and for its turn.
 _RECORDING_S: Final = 0.25
 _OF_ANOTHER: Final = (
@@ -114,11 +116,15 @@ class Begun:
 
     Attributes:
         notes: for the manifest.
-        recorded: its input; None when it will not be stored.
+        recorded: its input, where it is stored now.
     """
 
     notes: list[str]
     recorded: OfferedInput | None
+
+
+def _not_journaled(offered: OfferedInput, _moved: Moved | None) -> None:
+    offered.not_journaled()
 
 
 class BuildParts:
@@ -145,13 +151,37 @@ class BuildParts:
         self._ledger = ledger
         self._metrics = metrics
 
-    async def begin_run(self, build: Build) -> Begun:
-        """Have every replica know where the run belongs, and its input recorded, in its first build."""
+    async def begin_run(self, build: Build, *, journaled: bool = False) -> Begun:
+        """Have every replica know where the run belongs, and its input recorded, in its first build.
+
+        Args:
+            build: that one.
+            journaled: the answer may take the input along. Then nobody waits for anything of the run, and the rest is
+                done when the answer is published.
+        """
         notes = await self._say_origin(build)
-        recorded = self._record(build.request)
-        if build.ahead:
-            build.ahead.offered = recorded
-        return Begun(notes, recorded)
+        if journaled and self.journal(build):
+            return Begun(notes, None)
+        return Begun(notes, self._record(build))
+
+    def journal(self, build: Build) -> bool:
+        """Have the answer take the run's input along, and the run remembered then. False where it cannot."""
+        ahead, request = build.ahead, build.request
+        if not ahead or (ahead.standing and ahead.standing.waiting >= MOST_JOURNALED):
+            return False
+        offered = self.conversation.input_of(request.human, request.current_input, request.origin)
+        ahead.row = offered.for_journal()
+        if ahead.row is None:
+            return False
+        ahead.afterwards = partial(self._journaled, request, ahead.row, offered)
+        return True
+
+    def _journaled(self, request: BuildRequest, row: JournalRow, offered: OfferedInput, moved: Moved | None) -> None:
+        if moved:
+            offered.journaled(row, moved)
+        elif not offered.not_journaled():
+            self._count_lost(request)
+        self.begin_turn(request)
 
     def begin_turn(self, request: BuildRequest) -> None:
         """Have the run remembered as a turn.
@@ -205,26 +235,25 @@ class BuildParts:
             *([] if first.session_id == mine.session_id else [_IN_ANOTHER]),
         ]
 
-    def _record(self, request: BuildRequest) -> OfferedInput | None:
-        recorded = self.conversation.offer_input(request.human, request.current_input, request.origin)
-        if recorded is None:
-            self._metrics.count(Event.ROW_LOST)
-            _log.error("input_not_recorded", request_id=request.request_id, reason="too much is waiting")
-        return recorded
+    def _record(self, build: Build) -> OfferedInput | None:
+        request = build.request
+        offered = self.conversation.input_of(request.human, request.current_input, request.origin)
+        if not offered.offer():
+            self._count_lost(request)
+            return None
+        if build.ahead:
+            build.ahead.afterwards = partial(_not_journaled, offered)
+        return offered
+
+    def _count_lost(self, request: BuildRequest) -> None:
+        self._metrics.count(Event.ROW_LOST)
+        _log.error("input_not_recorded", request_id=request.request_id, reason="too much is waiting")
 
     async def written(self, begun: Begun, prefix: RunPrefix, deadline: float) -> None:
         """Wait a moment for the run's input to be stored, unless the store is away."""
         if begun.recorded and not {Part.HISTORY, Part.TURNS} & {*prefix.degraded}:
             with anyio.move_on_after(min(_RECORDING_S, deadline - anyio.current_time())):
                 await begun.recorded.wait()
-
-    def journal(self, begun: Begun, build: Build) -> bool:
-        """Have the answer take the run's input along. False where it has to wait for that to be stored."""
-        ahead = build.ahead
-        if not (begun.recorded and ahead and ahead.standing) or ahead.standing.waiting >= _MOST_JOURNALED:
-            return False
-        ahead.row = begun.recorded.for_journal()
-        return ahead.row is not None
 
     async def write_journal(self, build: Build) -> bool:
         """Have the store catch up with the journal, for who reads a session there. False if not in time."""
@@ -250,7 +279,7 @@ class BuildParts:
 
     def keep_with_answer(self, build: Build, mine: bytes) -> bool:
         """Have the answer take along what later builds of the run begin with. False where it cannot."""
-        if not (build.ahead and build.ahead.standing):
+        if not (build.ahead and (build.ahead.standing or build.ahead.row)):
             return False
         build.ahead.kept, build.ahead.keep_ms = mine, build.settings.keep_prefix_ms
         return True

@@ -10,6 +10,7 @@ Rules of this module:
 - Of a context with parts missing nothing is kept: a later build of the run may be whole again.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from nexus.core.ports import (
     Conversation,
     DocumentStore,
     MemorySource,
+    Past,
     RequestLedger,
     TokenCounter,
     TurnSource,
@@ -30,14 +32,14 @@ from nexus.core.ports import (
 from nexus.services.context.ahead import Ahead
 from nexus.services.context.answers import answer, error_answer
 from nexus.services.context.build_agent import build_agent
-from nexus.services.context.build_dialogue import build_dialogue, fresh_dialogue
+from nexus.services.context.build_dialogue import build_dialogue, dialogue_at_once, fresh_dialogue
 from nexus.services.context.build_memory import check_input, offered
 from nexus.services.context.build_parts import Build, BuilderSettings, BuildParts
 from nexus.services.context.build_thinking import build_thinking
 from nexus.services.context.counting import bound_of, closed
 from nexus.services.context.gathering import StateSource
 from nexus.services.context.prefix import RunPrefix, in_format, prefix_key
-from nexus.services.context.request import BuildRequest, read_history_size, read_request
+from nexus.services.context.request import BuildRequest, deadline_ms, read_history_size, read_request
 from nexus.services.context.session_state import SessionState
 from nexus.services.context.tokens import Measure
 from nexus.services.context.validity import faults
@@ -49,7 +51,7 @@ _log = structlog.get_logger(__name__)
 
 _DEFAULT_BUDGET_S: Final = 5.0
 # Of the time that is left, this part is for gathering; the rest is for assembling and publishing.
-_GATHERING: Final = 0.8
+GATHERING: Final = 0.8
 _SHOWN_FAULTS: Final = 3
 
 
@@ -87,13 +89,14 @@ class ContextBuilder:
         self._counted: dict[str, int] = {}
         self.settings = settings or BuilderSettings()
 
-    def look_ahead(self, message: Message) -> Ahead | None:
+    def look_ahead(self, message: Message, default_deadline_ms: int) -> Ahead | None:
         """What can be done for a request before it is claimed; None for one that cannot be read."""
         try:
             request = read_request(message, default_layout=self.settings.default_layout)
+            allowed_ms = deadline_ms(message, default_deadline_ms)
+            ahead = Ahead(message, request, prefix_key(request), allowed_ms, time.monotonic())
         except RequestError:
             return None
-        ahead = Ahead(request, prefix_key(request))
         if request.layout == "dialogue" and not request.continuation:
             ahead.history_size, _ = read_history_size(request.user_profile, self.settings.history_size)
             ahead.excerpt_chars = self.settings.truncate_chars
@@ -104,6 +107,23 @@ class ContextBuilder:
                 asked=request.human,
             )
         return ahead
+
+    def build_at_once(self, ahead: Ahead, past: Past, timings_ms: dict[str, float]) -> Message | None:
+        """The answer to a run's first build, if nothing has to be read or waited for, nor anything closely looked at.
+
+        Args:
+            ahead: what `look_ahead` made of the message. It has what is to happen with the answer then.
+            past: of the owner.
+            timings_ms: what was measured before, for the manifest.
+        """
+        with self._parts.measured(Stage.BUILD, timings_ms):
+            build = self._begun(ahead.request, 0.0, 0.0, timings_ms, ahead)
+            content = dialogue_at_once(self._parts, build, past)
+            if content is None or faults(content["messages"]):
+                return None
+            content = in_format(ahead.request.form, content)
+        content["context"]["timings_ms"] = timings_ms
+        return answer(ahead.message.id, ahead.message.run_id, ahead.message.owner_key, content)
 
     async def handle_build_request(
         self,
@@ -170,7 +190,7 @@ class ContextBuilder:
         self, request: BuildRequest, budget_s: float, timings_ms: dict[str, float], ahead: Ahead | None
     ) -> dict[str, Any]:
         with self._parts.measured(Stage.BUILD, timings_ms):
-            seconds = budget_s * _GATHERING
+            seconds = budget_s * GATHERING
             build = self._begun(request, seconds, anyio.current_time() + seconds, timings_ms, ahead)
             check_input(offered(self._parts.tools, request), build)
             prefix = await _LAYOUTS[request.layout](self._parts, build)

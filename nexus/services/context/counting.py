@@ -49,6 +49,15 @@ def fitted(
     return fit(replace(given, measure=build.measure), build.limit - taken_besides(tools, build, build.measure))
 
 
+def whole(prefix: RunPrefix, build: Build) -> dict[str, Any] | None:
+    """The content of the answer, if it is certain without counting that it is within the limit; else None."""
+    if not (bound := build.bound):
+        return None
+    content = prefix.continued(build.request)
+    fits = bound.messages(content["messages"]) + bound.tools(content["tools"]) <= build.limit
+    return content if fits else None
+
+
 def closed(prefix: RunPrefix, build: Build) -> dict[str, Any]:
     """The content of the answer, which is within the limit.
 
@@ -56,9 +65,7 @@ def closed(prefix: RunPrefix, build: Build) -> dict[str, Any]:
         RequestError: as for `close`.
     """
     measure = build.measure
-    if bound := build.bound:
-        content = prefix.continued(build.request)
-        if bound.messages(content["messages"]) + bound.tools(content["tools"]) <= build.limit:
-            return content
+    if certain := whole(prefix, build):
+        return certain
     content = prefix.continued(build.request, measure)
     return close(content, measure, build.limit, prefix.meta, prefix.run_room) if measure else content

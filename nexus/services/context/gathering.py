@@ -129,6 +129,13 @@ async def gather(
     return gathered
 
 
+def gathered_of(request: BuildRequest, past: Past, history_size: int) -> Gathered:
+    """What `gather` gives for a request that brings its profile and an owner whose past is at hand."""
+    size, notes = read_history_size(request.user_profile, history_size)
+    stopped = ["history: reading stopped early"] if past.stopped_early else []
+    return Gathered(request.user_profile, past.rows, size, past.complete, notes=[*request.notes, *notes, *stopped])
+
+
 async def _read_past(
     request: BuildRequest, conversation: Conversation, messages: int, excerpt_chars: int, ahead: Ahead | None
 ) -> Past:

@@ -338,7 +338,6 @@ def test_reading_ahead(play: Playing, claim_s: float, quiet_us: int, reads: int,
             past = desk.asked()
             assert (past.version, past.is_worth_reading_ahead) == ("", True)
             async with anyio.create_task_group() as tasks:
-                past.begin_reading()
                 tasks.start_soon(past.read_ahead)
                 await anyio.sleep(claim_s)
                 past.claimed()
@@ -361,7 +360,6 @@ def test_a_read_ahead_that_fails(play: Playing) -> None:
         async with replica() as desk:
             desk.store.down = True
             past = desk.asked()
-            past.begin_reading()
             await past.read_ahead()
             past.claimed()
             desk.store.down = False

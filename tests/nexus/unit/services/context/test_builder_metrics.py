@@ -8,6 +8,7 @@ from nexus.core.ports import RunOrigin
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.inputs import OfferedInput
 from nexus.services.persistence import PersistenceService
+from nexus.services.rows import human_row
 from nexus.tools.registry import ToolRegistry
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
@@ -50,12 +51,20 @@ async def test_a_build_that_fails_is_measured_as_far_as_it_came(text: str) -> No
     assert metrics.counted[Part.HISTORY] == (1 if text else 0)
 
 
+class FullInput(OfferedInput):
+    """One for which there is no room."""
+
+    def offer(self) -> bool:
+        """Refuse it."""
+        return False
+
+
 class FullPersistence(PersistenceService):
     """One that takes in nothing more."""
 
-    def offer_input(self, message: Message, text: str, origin: RunOrigin) -> OfferedInput | None:  # noqa: ARG002  # refused
-        """Refuse the input."""
-        return None
+    def input_of(self, message: Message, text: str, origin: RunOrigin) -> OfferedInput:
+        """An input that is refused."""
+        return FullInput(human_row(message, text, origin), None, self._recorder)
 
 
 async def test_an_input_that_is_not_taken_in_is_counted() -> None:
