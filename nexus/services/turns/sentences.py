@@ -31,6 +31,8 @@ _LOOKED_BACK: Final = 12
 # So far back a cut may move to fall between words, which are shorter where a character says more.
 _LONGEST_WORD: Final = 48
 _LONGEST_OTHER: Final = 12
+_DIGITS = re.compile(r"\d+")
+_DIGITS_AT_END = re.compile(r"\d+\Z")
 _NUMBER_OR_WORD = re.compile(r"[\dA-Za-z.,:/%+-]")
 # What a line does not end in where it is cut.
 _HANGING: Final = " ,;:.([，；：、。（"
@@ -129,6 +131,10 @@ def clip(text: str, room: int) -> str:
     if len(text) <= room and weight(text) <= room:
         return text
     at = between_words(text, beginning(text, room - len(GAP)))
+    # Half a figure would be another one. What is longer than any figure is cut all the same.
+    before, behind = _DIGITS_AT_END.search(text, max(at - _LONGEST_WORD, 0), at), _DIGITS.match(text, at)
+    if before and behind and len(before[0]) + len(behind[0]) < _LONGEST_WORD:
+        at = before.start()
     return f"{text[:at].rstrip(_HANGING)}{GAP}"
 
 

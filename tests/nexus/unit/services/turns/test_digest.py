@@ -67,6 +67,12 @@ class TestDigest:
         """Is what it is."""
         assert digest(text, 50) == shown
 
+    def test_a_number_that_has_no_room(self) -> None:
+        """Is left out rather than cut, whatever its digits are."""
+        assert digest("١٥٦HR 0.86, ", 8) == "..."
+        assert digest("12345678", 8) == "12345678"
+        assert digest("123456789", 8) == "..."
+
     @given(hard | st.lists(st.sampled_from(REPORT.split(". ")), max_size=40).map(". ".join), st.integers(8, 400))
     def test_any_text(self, text: str, room: int) -> None:
         """It fits on one line, and it has no number that the text does not have."""
