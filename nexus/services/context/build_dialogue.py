@@ -51,9 +51,9 @@ def dialogue_at_once(parts: BuildParts, build: Build, past: Past) -> dict[str, A
     Returns:
         None where more is needed than that, or has to be looked at more closely; then nothing has happened.
     """
-    request, bound = build.request, build.bound
+    request = build.request
     # What nobody knows of a run is just this origin.
-    if request.user_profile is None or request.origin != _USUAL or bound is None or not parts.tools.complete:
+    if request.user_profile is None or request.origin != _USUAL or not parts.tools.complete:
         return None
     gathered = gathered_of(request, past, build.settings.history_size)
     with parts.measured(Stage.ASSEMBLE, build.timings_ms):

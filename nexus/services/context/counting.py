@@ -51,10 +51,11 @@ def fitted(
 
 def whole(prefix: RunPrefix, build: Build) -> dict[str, Any] | None:
     """The content of the answer, if it is certain without counting that it is within the limit; else None."""
-    if not (bound := build.bound):
+    bound = build.bound
+    if bound is None and build.measure is not None:
         return None
     content = prefix.continued(build.request)
-    fits = bound.messages(content["messages"]) + bound.tools(content["tools"]) <= build.limit
+    fits = not bound or bound.messages(content["messages"]) + bound.tools(content["tools"]) <= build.limit
     return content if fits else None
 
 
@@ -64,8 +65,8 @@ def closed(prefix: RunPrefix, build: Build) -> dict[str, Any]:
     Raises:
         RequestError: as for `close`.
     """
-    measure = build.measure
     if certain := whole(prefix, build):
         return certain
+    measure = build.measure
     content = prefix.continued(build.request, measure)
     return close(content, measure, build.limit, prefix.meta, prefix.run_room) if measure else content

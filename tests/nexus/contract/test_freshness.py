@@ -33,7 +33,7 @@ from nexus.adapters.redis_ledger import RedisLedger
 from nexus.adapters.redis_pubsub import RedisPubSubBus
 from nexus.adapters.redis_scripts import OnClient
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.ports import Acquired, Claim, Look, Moved, Row
+from nexus.core.ports import Acquired, Asking, Claim, Concluded, Look, Moved, Row
 from nexus.services.journaling import journal_row
 from nexus.services.tails import Tails
 from tests.nexus.support.fakes import FakeStore
@@ -235,6 +235,7 @@ def test_in_virtual_time() -> None:
 
     check()
     assert counted["warm"] > counted.total() / 50
+    assert counted["at once"] > counted.total() / 50
     assert counted["continued"] > 0
 
 
@@ -298,6 +299,17 @@ class RestlessLedger(SlowLedger):
         return claim
 
 
+class TrustingLedger(SlowLedger):
+    """What was built before the request was claimed is published, whatever the version is."""
+
+    async def begin_and_conclude(self, asking: Asking, *arguments: Any) -> Claim | Concluded:
+        """Ask with the version that stands."""
+        assert asking.look
+        standing = await self.scene.shared.journal.standing(asking.look)
+        asking = replace(asking, look=replace(asking.look, version=standing.version))
+        return await super().begin_and_conclude(asking, *arguments)
+
+
 class HastyJournal(SlowJournal):
     """The version moves before the store has the row, and not after it."""
 
@@ -352,12 +364,13 @@ class RepeatingTails(Tails):
         (0, Making(ledger=IgnoringLedger)),
         (2, Making(ledger=ForgetfulLedger)),
         (907, Making(ledger=RestlessLedger)),
+        (5, Making(ledger=TrustingLedger)),
         (17, Making(journal=HastyJournal, store=HastyStore)),
         (55, Making(store=ClearingStore)),
         (44, Making(journal=LateJournal)),
         (3, Making(tails=RepeatingTails)),
     ],
-    ids=["ignoring", "forgetful", "restless", "hasty", "clearing", "late", "repeating"],
+    ids=["ignoring", "forgetful", "restless", "trusting", "hasty", "clearing", "late", "repeating"],
 )
 def test_it_finds_a_fault(seed: int, making: Making) -> None:
     """A judge who finds nothing must not be one who cannot find anything. In the scene of the seed it shows at once."""

@@ -1,12 +1,29 @@
 """The promises of `nexus.core.ports.Journal`, and of what claims and answers do of it along the way."""
 
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import pytest
 
-from nexus.core.ports import Acquired, Concluded, Ending, JournalRow, KeptBefore, Look, Moved, Standing
+from nexus.core.ports import (
+    MOST_JOURNALED,
+    Acquired,
+    Announced,
+    Asking,
+    Busy,
+    Claim,
+    Concluded,
+    Conflict,
+    Delivery,
+    Ending,
+    JournalRow,
+    KeptBefore,
+    Look,
+    Moved,
+    Standing,
+)
+from nexus.core.topics import Topics
 from tests.nexus.contract.ledgers import Desk, OpenDesk, memory_desk, pubsub_desk, streams_desk
 from tests.nexus.contract.test_ledger import announced
 
@@ -228,3 +245,124 @@ class TestEndings:
             assert await desk.ledger.conclude(late, TOPIC, b"late", _LONG_MS, None, Ending(row("late"))) is None
             after = await standing(desk)
         assert (after.version, after.rows) == (done.moved.after, ())
+
+
+class TestAtOnce:
+    """A request that is claimed and answered in one step, of what is known of its owner."""
+
+    async def test_it_is_answered(self, open_desk: OpenDesk) -> None:
+        """Published, kept, journaled and done, as by `begin` and `conclude`; whoever asks again is told so."""
+        async with open_desk() as desk:
+            version = (await standing(desk)).version
+            done = None
+
+            async def answered() -> None:
+                nonlocal done
+                done = await at_once(desk, version)
+
+            assert await announced(desk, answered) == [b"answer"]
+            after = await standing(desk)
+            assert done == Concluded(1, Moved(version, after.version))
+            assert (after.rows, await desk.ledger.kept("p")) == ((b"\x00\xff row",), b"mine")
+            assert await desk.ledger.begin("k", "f", _LEASE_MS) == Announced()
+            assert await desk.ledger.begin("k", "g", _LEASE_MS) == Conflict()
+
+    async def test_the_version_has_moved(self, open_desk: OpenDesk) -> None:
+        """The request is the caller's, who is told what there is to know; nobody hears anything."""
+        async with open_desk() as desk:
+            version = (await standing(desk)).version
+            moved = await desk.journal.moved("ada", "other")
+            claim = await unanswered(desk, version)
+            assert claim.standing
+            assert (claim.standing.version, claim.standing.rows) == (moved.after, ())
+            assert (claim.attempts, claim.standing.kept) == (1, None)
+            assert (await standing(desk)).version == moved.after
+            assert await desk.ledger.kept("p") is None
+            assert await desk.ledger.renew(claim, _LEASE_MS)
+            assert await desk.ledger.begin("k", "f", _LEASE_MS) == Busy()
+
+    async def test_another_began_the_run(self, open_desk: OpenDesk) -> None:
+        """What that one has kept is told."""
+        async with open_desk() as desk:
+            version = (await standing(desk)).version
+            await desk.ledger.keep_first("p", b"first", _LONG_MS)
+            claim = await unanswered(desk, version)
+            assert claim.standing
+            assert claim.standing.kept == b"first"
+            assert isinstance(await at_once(desk, version, key="other", kept=b"first"), Concluded)
+
+    async def test_not_the_first_attempt(self, open_desk: OpenDesk) -> None:
+        """It may be what kills who builds it, and is looked at more closely."""
+        async with open_desk() as desk:
+            version = (await standing(desk)).version
+            claim = await desk.ledger.begin("k", "f", 1)
+            assert isinstance(claim, Acquired)
+            await desk.advance(10)
+            assert (await unanswered(desk, version)).attempts == 2
+
+    async def test_asked_long_ago(self, open_desk: OpenDesk) -> None:
+        """By the clock of the ledger, which remembers a request that was given back, or of the bus."""
+        async with open_desk() as desk:
+            version = (await standing(desk)).version
+            claim = await desk.ledger.begin("k", "f", _LEASE_MS, 5_000)
+            assert isinstance(claim, Acquired)
+            await desk.ledger.release(claim)
+            again = await unanswered(desk, version, within_ms=4_999)
+            assert again.now_ms - again.asked_ms >= 5_000
+            sent = Delivery(Topics.CONTEXT_BUILD_REQUEST, b"", sent_ms=again.now_ms - 3_000)
+            await unanswered(desk, version, key="other", within_ms=2_999, delivery=sent)
+            assert isinstance(await at_once(desk, version, key="third", within_ms=60_000, delivery=sent), Concluded)
+
+    async def test_the_journal_is_full(self, open_desk: OpenDesk) -> None:
+        """No more is put into it."""
+        async with open_desk() as desk:
+            for number in range(MOST_JOURNALED):
+                moved = await journal(desk, row(str(number)), f"k{number}")
+            claim = await unanswered(desk, moved.after)
+            assert claim.standing
+            assert claim.standing.waiting == MOST_JOURNALED
+            await desk.journal.written([row("0")])
+            assert isinstance(await at_once(desk, moved.after, key="other"), Concluded)
+
+    async def test_of_many_at_once(self, open_desk: OpenDesk) -> None:
+        """One of those that ask for a request answers it; of several requests of an owner the first."""
+        async with open_desk() as desk:
+            version = (await standing(desk)).version
+            done: list[Claim | Concluded] = []
+
+            async def answer(key: str) -> None:
+                done.append(await at_once(desk, version, key=key, kept=key.encode(), kept_key=key))
+
+            async with anyio.create_task_group() as tasks:
+                for key in ("a", "a", "a", "b", "c"):
+                    tasks.start_soon(answer, key)
+            assert sum(isinstance(each, Concluded) for each in done) == 1
+            assert (await standing(desk)).waiting == 1
+
+
+async def at_once(  # noqa: PLR0917  # each is of one test
+    desk: Desk,
+    version: str,
+    key: str = "k",
+    kept: bytes = b"mine",
+    kept_key: str = "p",
+    within_ms: int = _LONG_MS,
+    delivery: Delivery | None = None,
+) -> Claim | Concluded:
+    """Ask for a request with its answer."""
+    asking = Asking(key, "f", _LEASE_MS, 0, Look("ada", kept_key, version))
+    ending = Ending(row(key), kept_key, kept, _LONG_MS)
+    return await desk.ledger.begin_and_conclude(asking, TOPIC, b"answer", _LONG_MS, delivery, ending, within_ms)
+
+
+async def unanswered(desk: Desk, version: str, **given: Any) -> Acquired:
+    """The same, where nothing but a claim comes of it."""
+    claims: list[Claim | Concluded] = []
+
+    async def ask() -> None:
+        claims.append(await at_once(desk, version, **given))
+
+    assert await announced(desk, ask) == []
+    (claim,) = claims
+    assert isinstance(claim, Acquired)
+    return claim

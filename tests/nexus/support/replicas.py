@@ -491,7 +491,8 @@ def run_message(owner: str, number: int, request: int = 0) -> Message:
         "id": run_id,
         "owner_key": owner,
         "history": [{**human, "content": f"human_of_{run_id}"}],
-        "metadata": {},
+        # Without its profile a context cannot be built of what is at hand.
+        "metadata": {"user_profile": {"public_key": owner}} if number % 3 else {},
     }
     return Message(id=f"msg_{request}_of_{run_id}", run_id=run_id, owner_key=owner, role=Role.HUMAN, content=content)
 
