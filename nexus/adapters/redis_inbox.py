@@ -15,6 +15,9 @@ class Inbox:
     Args:
         most: when so many are there it is full.
         on_room: called when one that was full is half empty.
+
+    Attributes:
+        ended: iterating ends after what is there; what is put in now is not.
     """
 
     def __init__(self, most: int, on_room: Callable[[], None]) -> None:
@@ -23,10 +26,12 @@ class Inbox:
         self._waiting: deque[Delivery] = deque()
         self._something = asyncio.Event()
         self._was_full = False
-        self._ended = False
+        self.ended = False
 
     def put(self, delivery: Delivery) -> bool:
-        """Put one in, also where there is no room. Whether it is full now."""
+        """Put one in, also where there is no room. Whether it is full now, and no more is to be put in."""
+        if self.ended:
+            return False
         self._waiting.append(delivery)
         self._something.set()
         self._was_full |= self.full
@@ -39,7 +44,7 @@ class Inbox:
 
     def end(self) -> None:
         """Have iterating end after what is there."""
-        self._ended = True
+        self.ended = True
         self._something.set()
 
     def close(self) -> None:
@@ -53,7 +58,7 @@ class Inbox:
     async def __anext__(self) -> Delivery:
         """The next one, as soon as there is one."""
         while not self._waiting:
-            if self._ended:
+            if self.ended:
                 raise StopAsyncIteration
             self._something.clear()
             await self._something.wait()

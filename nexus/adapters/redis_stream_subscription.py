@@ -10,8 +10,8 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from nexus.adapters.redis_entries import BLOCK_MS, by_stream, delivery_of, moment
+from nexus.adapters.redis_inbox import Inbox
 from nexus.core.ports import Delivery
-from nexus.core.tasks import items_of
 
 _log = structlog.get_logger(__name__)
 
@@ -42,7 +42,8 @@ class StreamSubscription:
         self._reading = anyio.CancelScope()
         # Work never fills its part of the buffer: no more is read than may be in hand.
         size = 2 * most_work + _BUFFERED_NEWS
-        self._send, self._receive = anyio.create_memory_object_stream[Delivery](size)
+        self._room = anyio.Event()
+        self._inbox = Inbox(size, self._read_on)
 
     @property
     def silent_s(self) -> float:
@@ -78,12 +79,13 @@ class StreamSubscription:
             self._lost = True
 
     async def deliver(self, delivery: Delivery) -> None:
-        """Put it where the subscriber reads."""
-        with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
-            await self._send.send(delivery)
+        """Put it where the subscriber reads, and wait while there is too much."""
+        if self._inbox.put(delivery):
+            self._room = anyio.Event()
+            await self._room.wait()
 
     def __aiter__(self) -> AsyncIterator[Delivery]:
-        return items_of(self._receive)
+        return self._inbox
 
     async def stop(self) -> None:
         """Take in no more work, and no more news than there are. Work of a read that is cut off goes to another."""
@@ -94,12 +96,11 @@ class StreamSubscription:
         with anyio.move_on_after(_CLOSING_S), suppress(RedisError, OSError):
             while self.news and await self._hear(None):
                 pass
-        self._send.close()
+        self._inbox.end()
 
     def close(self) -> None:
-        """Give both ends of the buffer back."""
-        self._send.close()
-        self._receive.close()
+        """End iterating."""
+        self._inbox.close()
 
     async def find_ends(self) -> None:
         """Find the end of each stream of news, from which it is heard; waits for Redis."""
@@ -127,6 +128,9 @@ class StreamSubscription:
                     self.failed(", ".join(self.news), error)
                     await anyio.sleep(pause)
                     pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _read_on(self) -> None:
+        self._room.set()
 
     async def _hear(self, block_ms: int | None) -> bool:
         """Read the news once. Whether there were any."""
