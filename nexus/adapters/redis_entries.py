@@ -23,6 +23,12 @@ def entries_of(found: Any) -> list[tuple[bytes, Any]]:
     return [entry for _, entries in by_stream(found) for entry in entries]
 
 
+def entries_in(reply: Any) -> list[tuple[bytes, Any]]:
+    """The same of what Redis itself replies: a map, or pairs in the older protocol; None when there is nothing."""
+    listed = reply.values() if isinstance(reply, dict) else [entries for _, entries in reply or ()]
+    return [(entry, pairs(fields)) for entries in listed for entry, fields in entries]
+
+
 def pairs(fields: list[bytes] | None) -> dict[bytes, bytes]:
     """A script's reply holds names and values in one list."""
     flat = fields or []

@@ -12,9 +12,10 @@ Rules of this module:
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import anyio
 import structlog
@@ -23,8 +24,10 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from nexus.adapters.redis_charge import Charge, is_group_gone
-from nexus.adapters.redis_entries import BLOCK_MS, delivery_of, entries_of, pairs
+from nexus.adapters.redis_cluster import ClusterRedis
+from nexus.adapters.redis_entries import BLOCK_MS, delivery_of, entries_in, entries_of, pairs
 from nexus.adapters.redis_group_scripts import FETCH, SHED
+from nexus.adapters.redis_pipeline import Pipelined, PipelineLimits, pipelined
 from nexus.core.ports import Delivery, Work
 
 _log = structlog.get_logger(__name__)
@@ -95,6 +98,8 @@ class GroupReader:
         self._settings = settings
         self._listener = listener
         self._charge = Charge(client, self.topic, self._key, self._names, settings.lease_ms)
+        # Where new entries are waited for; None on a cluster, where the client knows which node has them.
+        self._line: Pipelined | None = None
         self._largest = _LARGEST_EXPECTED
         self._look_at = 0.0
         self._shed, self._fetch = client.register_script(SHED), client.register_script(FETCH)
@@ -123,7 +128,7 @@ class GroupReader:
     async def _read_on(self, *, task_status: TaskStatus[None]) -> None:
         """Read until `stop`. One thing after the other, so that what one reply may bring is known before the next."""
         pause, connected, started = _FIRST_PAUSE, False, False
-        async with anyio.create_task_group() as tasks:
+        async with _reading(self._client) as self._line, anyio.create_task_group() as tasks:
             tasks.start_soon(self._cancel_when_stopping, tasks.cancel_scope)
             while True:
                 try:
@@ -189,13 +194,22 @@ class GroupReader:
         if room > 0:
             left_ms = int(1_000 * (self._look_at - anyio.current_time()))
             block_ms = max(1, min(BLOCK_MS, left_ms))
-            found = await self._client.xreadgroup(*self._names, {self._key: ">"}, count=room, block=block_ms)
+            found = await self._new_entries(room, block_ms)
             self._listener.heard(self.topic)
-            await self._take(delivery_of(self.topic, entry, fields, shared=True) for entry, fields in entries_of(found))
+            await self._take(delivery_of(self.topic, entry, fields, shared=True) for entry, fields in found)
             return
         await self._charge.wait_for_less(_LOOK_AGAIN_S if self._work.sheds else BLOCK_MS / 1_000)
         if self._work.sheds and self._room() <= 0:
             await self._take_surplus()
+
+    async def _new_entries(self, most: int, block_ms: int) -> list[tuple[bytes, Any]]:
+        """What nobody has been given yet, as soon as there is any, or nothing after `block_ms`."""
+        if self._line is None:
+            found = await self._client.xreadgroup(*self._names, {self._key: ">"}, count=most, block=block_ms)
+            return entries_of(found)
+        limits = ("COUNT", most, "BLOCK", block_ms)
+        reply = await self._line.execute("XREADGROUP", "GROUP", *self._names, *limits, "STREAMS", self._key, ">")
+        return entries_in(reply)
 
     async def _take_surplus(self) -> None:
         free = min(_MOST_SURPLUS - self._charge.surplus, _READ_AT_ONCE, self._room_for_bytes(2 * _MOST_BYTES))
@@ -233,3 +247,16 @@ class GroupReader:
             # When nobody will read it here it is not held, so another replica has it soon.
             if not self._listener.stopping.is_set() and self._charge.take(delivery):
                 await self._listener.deliver(delivery)
+
+
+@asynccontextmanager
+async def _reading(client: Redis) -> AsyncIterator[Pipelined | None]:
+    """A connection for one reader alone: what waits on it keeps nobody waiting. Its end ends a read that is given up.
+
+    None on a cluster.
+    """
+    if isinstance(client, ClusterRedis):
+        yield None
+        return
+    async with pipelined(client, PipelineLimits(most_connections=1)) as line:
+        yield line

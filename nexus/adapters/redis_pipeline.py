@@ -12,7 +12,8 @@ Rules of this module:
   it, whether Redis did them or not. The next call opens another one.
 - Connections come from the client's pool and go back closed, so that its options hold: time limits, TLS, users,
   Sentinel. A connection to a server that is no longer the master is given up before anything is written to it.
-- Commands that block or change the connection's state (BLPOP, XREAD BLOCK, SUBSCRIBE, MULTI, SELECT) are not for here.
+- Commands that change the connection's state (SUBSCRIBE, MULTI, SELECT) are not for here; those that block, for less
+  than `command_s`, only where one caller has a pipeline of one connection to itself.
 """
 
 import asyncio
