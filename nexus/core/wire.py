@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import orjson
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
@@ -79,7 +80,11 @@ def encode(message: Message, *, topic: str = "", signing: Signing | None = None)
 
     A signature that the message holds already is replaced.
     """
-    encoded = _MESSAGE.dump_json(message)
+    try:
+        # Its fields are in their order, and pydantic's serializer takes four times as long for them.
+        encoded = orjson.dumps(message.__dict__, option=orjson.OPT_UTC_Z)
+    except TypeError:
+        encoded = _MESSAGE.dump_json(message)
     if signing is None:
         return encoded
     value = from_json(encoded, cache_strings="keys")

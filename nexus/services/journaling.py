@@ -16,8 +16,9 @@ from typing import Any, Final, Self
 
 import anyio
 import structlog
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
+from nexus.core.compact_json import compact
 from nexus.core.errors import BusUnavailableError
 from nexus.core.ports import Journal, JournalRow, Look, Moved, Row, Standing
 from nexus.core.tasks import Later, Pending
@@ -47,7 +48,7 @@ def is_shown(row: Row) -> bool:
 
 def journal_row(row: Row) -> JournalRow:
     """The row as the journal has it."""
-    return JournalRow(row["owner_key"], _journal_id(row), to_json(row))
+    return JournalRow(row["owner_key"], _journal_id(row), compact(row))
 
 
 def _journal_id(row: Row) -> str:

@@ -10,9 +10,9 @@ import json
 from collections import OrderedDict
 from typing import Final
 
+from nexus.core.compact_json import compact
 from nexus.core.errors import BusUnavailableError, StoreUnavailableError
 from nexus.core.ports import MessageStore, RequestLedger, RunOrigin
-from nexus.services.context.blocks import compact
 from nexus.services.context.request import DEFAULT_SESSION
 
 _KNOWN_RUNS: Final = 10_000

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from nexus.core.compact_json import compact
 from nexus.core.errors import ErrorCode, UnreadablePayloadError
 from nexus.core.models import Message, Role
 from nexus.core.ports import Delivery
@@ -21,7 +22,6 @@ from nexus.core.wire import EnvelopeError, EnvelopeIds, encode
 from nexus.services.asks import read_message
 from nexus.services.context.agents import internal_marks, named_agent
 from nexus.services.context.annotations import as_id
-from nexus.services.context.blocks import compact
 from nexus.services.context.state_change import read_session
 from nexus.tools.memory_tools import MEMORY_TOOLS
 

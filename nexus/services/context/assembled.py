@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from nexus.services.context.blocks import Block, Section, compact
+from nexus.core.compact_json import compact
+from nexus.services.context.blocks import Block, Section
 from nexus.services.context.budget import Weights
 from nexus.services.context.tokens import Measure
 

@@ -4,13 +4,11 @@ A section is one part or several, and one message or several: what the manifest 
 which it begins.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-from pydantic_core import PydanticSerializationError, to_json
-
+from nexus.core.compact_json import compact
 from nexus.services.context.tokens import Measure
 from nexus.services.context.transcript import Said
 from nexus.services.context.validity import Admitted
@@ -133,12 +131,3 @@ class Passage:
                 "escaped": sum(origin.escaped for origin in said),
             }
         ]
-
-
-def compact(value: Any) -> bytes:
-    """`value` as compact JSON in UTF-8, the form that is counted, hashed and kept."""
-    try:
-        return to_json(value)
-    except PydanticSerializationError:
-        # Half a surrogate pair.
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from nexus.core.compact_json import compact
 from nexus.core.errors import ErrorCode, RequestError
-from nexus.services.context.blocks import compact
 from nexus.services.context.meta import MOST_TOKENS, Meta, meta_block
 from nexus.services.context.prefix import RUN
 from nexus.services.context.shortening import shortened

@@ -9,8 +9,9 @@ from typing import Any, Final, Self
 from pydantic import TypeAdapter
 from pydantic_core import from_json
 
+from nexus.core.compact_json import compact
 from nexus.core.working_memory import Snapshot
-from nexus.services.context.blocks import Passage, compact
+from nexus.services.context.blocks import Passage
 from nexus.services.context.cutoff import UntilShown
 from nexus.services.context.formats import convert
 from nexus.services.context.meta import Meta

@@ -6,11 +6,11 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from nexus.core.compact_json import compact
 from nexus.core.working_memory import Compaction, Overview, Snapshot
 from nexus.services.context.agents import Agent
 from nexus.services.context.annotations import ToolCall
 from nexus.services.context.assembled import Assembled
-from nexus.services.context.blocks import compact
 from nexus.services.context.budget import Room
 from nexus.services.context.layouts import AgentInput, assemble_agent
 from nexus.services.context.remembered import Remembered, RememberedTurn

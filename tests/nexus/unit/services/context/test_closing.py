@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nexus.core.compact_json import compact
 from nexus.core.errors import ErrorCode, RequestError
-from nexus.services.context.blocks import compact
 from nexus.services.context.closing import close
 from nexus.services.context.meta import MOST_TOKENS, Meta
 from nexus.services.context.prefix import RunPrefix

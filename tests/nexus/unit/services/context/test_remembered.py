@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nexus.core.compact_json import compact
 from nexus.core.turns import LEVELS, Level, Structured
-from nexus.services.context.blocks import compact
 from nexus.services.context.escape import canonical, unescape
 from nexus.services.context.remembered import (
     Remembered,
