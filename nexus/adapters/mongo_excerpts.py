@@ -12,7 +12,6 @@ Rules of this module:
 from collections.abc import Iterable
 from typing import Any, Final
 
-from nexus.adapters.mongo_find import without_references
 from nexus.adapters.mongo_ids import id_text
 from nexus.adapters.mongo_schema import HEADER
 from nexus.core.ports import Row
@@ -35,10 +34,10 @@ def all_small(chars: int) -> dict[str, Any]:
     return {"$expr": {"$divide": [1, {"$cond": [is_small, 1, 0]}]}}
 
 
-def is_small(row: Row, chars: int) -> bool:
-    """Whether the content of a row is so short that it is not worth cutting."""
-    content = row.get("content")
-    return not isinstance(content, str) or len(content) <= max(_SMALL // _LONGEST_CHAR, 2 * chars)
+def are_small(rows: Iterable[Row], chars: int) -> bool:
+    """Whether the contents of all rows are so short that they are not worth cutting."""
+    longest = max(_SMALL // _LONGEST_CHAR, 2 * chars)
+    return not any(isinstance(content := row.get("content"), str) and len(content) > longest for row in rows)
 
 
 def excerpt(chars: int) -> dict[str, Any]:
@@ -72,18 +71,12 @@ def _end(chars: int) -> dict[str, Any]:
     return end
 
 
-def shown(rows: Iterable[Row], chars: int) -> list[Row]:
+def shown(rows: list[Row], chars: int) -> list[Row]:
     """The rows with their `_id`s as texts, and the middle left out of contents longer than twice `chars`; in place."""
-    found = []
+    longest = 2 * chars
     for row in rows:
         row["_id"] = id_text(row["_id"])
         content = row.get("content")
-        if isinstance(content, str):
-            if len(content) > 2 * chars:
-                row["content"] = content[:chars] + content[len(content) - chars :]
-        elif content is not None:
-            row["content"] = without_references(content)
-        if metadata := row.get("metadata"):
-            row["metadata"] = without_references(metadata)
-        found.append(row)
-    return found
+        if isinstance(content, str) and len(content) > longest:
+            row["content"] = content[:chars] + content[len(content) - chars :]
+    return rows

@@ -1,23 +1,18 @@
-"""Finding rows in MongoDB with one command, past the drivers' cursors, which cost as much again (CONTRACT §2).
-
-Of a command's reply the drivers make references of objects with `$ref` and `$id`, whatever the codec says. So rows as
-they come from here are to be passed through `without_references`.
-"""
+"""Finding rows in MongoDB with one command, past the drivers' cursors, which cost as much again (CONTRACT §2)."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from bson.dbref import DBRef
 from pymongo.errors import ConnectionFailure, OperationFailure, PyMongoError
 
+from nexus.adapters.mongo_replies import REPLIES, restored
 from nexus.core.ports import Row
 
 Order = Sequence[tuple[str, int]]
 
 # No index has the fields of the hint.
 _NO_SUCH_INDEX: Final = 2
-_NESTED: Final = frozenset({dict, list, DBRef})
 
 
 class Page(NamedTuple):
@@ -86,28 +81,12 @@ async def find_at_once(
     if collection.read_concern.level:
         command["readConcern"] = collection.read_concern.document
     database, preference = collection.database, collection.read_preference
-    reply = await database.command(command, read_preference=preference, codec_options=collection.codec_options)
+    reply = await database.command(command, read_preference=preference, codec_options=REPLIES)
     cursor = reply["cursor"]
     if cursor["id"]:
         with suppress(PyMongoError):
             kill = {"killCursors": collection.name, "cursors": [cursor["id"]]}
             await database.command(kill, read_preference=preference)
         return None
-    rows: list[Row] = cursor["firstBatch"]
+    rows: list[Row] = restored(cursor["firstBatch"])
     return rows
-
-
-def without_references(value: Any) -> Any:
-    """The value with objects for references at any depth; lists and objects are changed in place."""
-    kind = type(value)
-    if kind is dict:
-        for name, item in value.items():
-            if type(item) in _NESTED:
-                value[name] = without_references(item)
-    elif kind is list:
-        for place, item in enumerate(value):
-            if type(item) in _NESTED:
-                value[place] = without_references(item)
-    elif kind is DBRef:
-        return without_references(dict(value.as_doc()))
-    return value

@@ -5,7 +5,8 @@ from typing import Any
 
 from pymongo.errors import ConnectionFailure, OperationFailure
 
-from nexus.adapters.mongo_find import Order, Page, find_rows, without_references
+from nexus.adapters.mongo_find import Order, Page, find_rows
+from nexus.adapters.mongo_replies import REPLIES, restored
 from nexus.core.ports import Row
 
 
@@ -32,7 +33,7 @@ async def first_of_each(
         page = Page(1, 0, order)
         found = [await find_rows(collection, query, page, only=only) for query in queries]
         rows = [row for first in found for row in first]
-    return [without_references(row) for row in rows]
+    return rows
 
 
 async def _at_once(
@@ -48,9 +49,9 @@ async def _at_once(
     if collection.read_concern.level:
         command["readConcern"] = collection.read_concern.document
     reply = await collection.database.command(
-        command, read_preference=collection.read_preference, codec_options=collection.codec_options
+        command, read_preference=collection.read_preference, codec_options=REPLIES
     )
     if reply["cursor"]["id"]:
         return None
-    rows: list[Row] = reply["cursor"]["firstBatch"]
+    rows: list[Row] = restored(reply["cursor"]["firstBatch"])
     return rows

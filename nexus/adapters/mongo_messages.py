@@ -8,8 +8,8 @@ from typing import Any, Final
 import anyio
 from pymongo.errors import ConnectionFailure, OperationFailure
 
-from nexus.adapters.mongo_excerpts import all_small, excerpt, is_small, shown
-from nexus.adapters.mongo_find import Order, Page, find_at_once, find_rows, without_references
+from nexus.adapters.mongo_excerpts import all_small, are_small, excerpt, shown
+from nexus.adapters.mongo_find import Order, Page, find_at_once, find_rows
 from nexus.adapters.mongo_ids import id_of, id_text
 from nexus.adapters.mongo_schema import NEWEST_FIRST, NO_TEXT_TIME, OLDEST_FIRST, TEXT_TIME, newest_first
 from nexus.core.ports import Row
@@ -104,7 +104,6 @@ class MongoMessages:
         rows = await find_rows(self._messages, query, page, only=only, index=index)
         for row in rows:
             row["_id"] = id_text(row["_id"])
-            without_references(row)
         return rows
 
     async def _excerpts(self, query: Mapping[str, Any], page: Page, chars: int) -> list[Row]:
@@ -118,7 +117,7 @@ class MongoMessages:
             if rows is not None:
                 if asked:
                     self._note(owner_key, anyio.current_time() + _SMALL_S)
-                elif not all(map(partial(is_small, chars=chars), rows)):
+                elif not are_small(rows, chars):
                     self._note(owner_key, _LONG)
                 return shown(rows, chars)
         try:

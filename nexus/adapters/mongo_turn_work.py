@@ -11,7 +11,7 @@ from bson import ObjectId
 from pymongo import DESCENDING, ReturnDocument, UpdateMany, UpdateOne
 
 from nexus.adapters.mongo_calls import Calls, completed
-from nexus.adapters.mongo_find import Page, find_rows, without_references
+from nexus.adapters.mongo_find import Page, find_rows
 from nexus.adapters.mongo_schema import of_session
 from nexus.core.ports import Row
 from nexus.core.ports.turns import OVERTAKEN_AT_MOST, TurnPlace, TurnUpdate
@@ -113,7 +113,7 @@ class MongoTurnWork:
         for row in rows:
             del row["_id"]
             row["due_at"] = until.replace(microsecond=until.microsecond // 1_000 * 1_000)
-        return [without_references(row) for row in rows]
+        return rows
 
 
 def _unchanged(owner_key: str, session_id: str, turn_number: int, seen: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pymongo import DESCENDING
 from pymongo.errors import BulkWriteError, DuplicateKeyError
 
 from nexus.adapters.mongo_calls import completed
-from nexus.adapters.mongo_find import Page, find_rows, without_references
+from nexus.adapters.mongo_find import Page, find_rows
 from nexus.adapters.mongo_firsts import first_of_each
 from nexus.adapters.mongo_schema import containing, of_session
 from nexus.adapters.mongo_turn_work import WHOLE, MongoTurnWork
@@ -104,7 +104,7 @@ class MongoTurns(MongoTurnWork):
         """The turn with the highest number."""
         page = Page(1, 0, _HIGHEST_FIRST)
         rows = await find_rows(self._turns, of_session(owner_key, session_id), page, only=_HEADER)
-        return without_references(rows[0]) if rows else None
+        return rows[0] if rows else None
 
     @completed
     async def latest_turns(self, sessions: Collection[SessionPlace]) -> list[Row]:
