@@ -11,18 +11,17 @@ Rules of this module:
 
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, NoReturn, Self
 
 import anyio
 import structlog
-from anyio.streams.memory import MemoryObjectReceiveStream
 
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
 from nexus.core.ports import Bus, Delivery, RequestLedger
-from nexus.core.tasks import Way
+from nexus.core.tasks import Handoff, Way
 from nexus.services.answering import Answerer
 from nexus.services.asks import RequestSettings
 from nexus.services.burying import Burying
@@ -69,15 +68,15 @@ class RequestService:
         self.settings = settings or RequestSettings()
         self._metrics = metrics or NoMetrics()
         self.answerer = Answerer(builder, bus, ledger, burying, self.settings, self._metrics)
-        self._to_answer = anyio.create_memory_object_stream[_Arrived](self.settings.max_in_flight)
-        self._to_refuse = anyio.create_memory_object_stream[_Arrived](_MOST_REFUSALS)
+        self._to_answer = Handoff[_Arrived](self.settings.max_in_flight)
+        self._to_refuse = Handoff[_Arrived](_MOST_REFUSALS)
         self._pace = _Pace()
         self._heard_once: set[bytes] = set()
         self._pending = way or Way()
         self._bytes_in_hand = 0
         self._metrics.read_from(Reading.IN_FLIGHT, self._in_flight)
-        self._metrics.read_from(Reading.WAITING_REQUESTS, lambda: _waiting(self._to_answer[1]))
-        self._metrics.read_from(Reading.WAITING_REFUSALS, lambda: _waiting(self._to_refuse[1]))
+        self._metrics.read_from(Reading.WAITING_REQUESTS, lambda: self._to_answer.waiting)
+        self._metrics.read_from(Reading.WAITING_REFUSALS, lambda: self._to_refuse.waiting)
 
     @property
     def pending(self) -> int:
@@ -87,19 +86,16 @@ class RequestService:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Answer what is offered, until the context ends; `drained` first, to finish what was accepted."""
-        streams = (*self._to_answer, *self._to_refuse)
         async with anyio.create_task_group() as tasks:
             for _ in range(self.settings.max_in_flight):
-                tasks.start_soon(self._answer_all, self._to_answer[1].clone())
+                tasks.start_soon(self._answer_all)
             for _ in range(_REFUSERS):
-                tasks.start_soon(self._refuse_all, self._to_refuse[1].clone())
+                tasks.start_soon(self._refuse_all)
             tasks.start_soon(self.answerer.run)
             try:
                 yield self
             finally:
                 tasks.cancel_scope.cancel()
-                for stream in streams:
-                    stream.close()
 
     async def drained(self) -> None:
         """Return when everything that was accepted is finished."""
@@ -114,12 +110,9 @@ class RequestService:
             self._drop(delivery, "too many bytes are waiting")
             return
         arrived = _Arrived(delivery, time.monotonic())
-        streams = (self._to_refuse,) if delivery.surplus else (self._to_answer, self._to_refuse)
-        for sending, _ in streams:
-            with suppress(anyio.WouldBlock):
-                sending.send_nowait(arrived)
-                self._accepted(delivery)
-                return
+        if (not delivery.surplus and self._to_answer.offer(arrived)) or self._to_refuse.offer(arrived):
+            self._accepted(delivery)
+            return
         self._drop(delivery, "too many refusals are waiting")
 
     def _drop(self, delivery: Delivery, reason: str) -> None:
@@ -140,24 +133,24 @@ class RequestService:
         if not self._pending.count:
             self._pace.pause()
 
-    async def _answer_all(self, arrivals: MemoryObjectReceiveStream[_Arrived]) -> None:
-        async with arrivals:
-            async for arrived in arrivals:
-                try:
-                    await self.answerer.answer(arrived.delivery, arrived.at)
-                    self._pace.count(time.monotonic())
-                finally:
-                    self._finished(arrived.delivery)
+    async def _answer_all(self) -> NoReturn:
+        while True:
+            arrived = await self._to_answer.take()
+            try:
+                await self.answerer.answer(arrived.delivery, arrived.at)
+                self._pace.count(time.monotonic())
+            finally:
+                self._finished(arrived.delivery)
 
-    async def _refuse_all(self, arrivals: MemoryObjectReceiveStream[_Arrived]) -> None:
-        async with arrivals:
-            async for arrived in arrivals:
-                try:
-                    if not arrived.delivery.shared:
-                        await anyio.sleep(max(arrived.at + _COURTESY_S - time.monotonic(), 0))
-                    await self.answerer.answer(arrived.delivery, arrived.at, refused=self._overloaded())
-                finally:
-                    self._finished(arrived.delivery)
+    async def _refuse_all(self) -> NoReturn:
+        while True:
+            arrived = await self._to_refuse.take()
+            try:
+                if not arrived.delivery.shared:
+                    await anyio.sleep(max(arrived.at + _COURTESY_S - time.monotonic(), 0))
+                await self.answerer.answer(arrived.delivery, arrived.at, refused=self._overloaded())
+            finally:
+                self._finished(arrived.delivery)
 
     def _overloaded(self) -> RequestError:
         """What a request is told for which there is no room, with the time in which what waits now may be done."""
@@ -167,11 +160,7 @@ class RequestService:
         return RequestError(ErrorCode.OVERLOADED, reason, retry_after_ms)
 
     def _in_flight(self) -> int:
-        return self._pending.count - _waiting(self._to_answer[1]) - _waiting(self._to_refuse[1])
-
-
-def _waiting(arrivals: MemoryObjectReceiveStream[_Arrived]) -> int:
-    return arrivals.statistics().current_buffer_used
+        return self._pending.count - self._to_answer.waiting - self._to_refuse.waiting
 
 
 class _Pace:

@@ -61,18 +61,20 @@ class RunPrefix:
 
     def continued(self, request: BuildRequest, measure: Measure | None = None) -> dict[str, Any]:
         """The content of the answer (CONTRACT §1.4): this prefix, and after it the run's own later messages."""
-        later = admit(said_in_run(request.later, request.agent), "run.history", after=self.messages)
-        manifest = {**self.manifest, "notes": [*self.notes, *later.repairs]}
-        manifest["blocks"] = [_counted(block, self.messages, measure) for block in self.manifest["blocks"]]
-        if later.messages:
-            run = Passage.of(RUN, later).describe(len(self.messages), measure)
-            manifest["blocks"] = [*manifest["blocks"], *run]
+        blocks = [_counted(block, self.messages, measure) for block in self.manifest["blocks"]]
+        messages, notes = self.messages, [*self.notes]
+        if request.later:
+            later = admit(said_in_run(request.later, request.agent), "run.history", after=self.messages)
+            notes += later.repairs
+            if later.messages:
+                blocks += Passage.of(RUN, later).describe(len(self.messages), measure)
+                messages = [*self.messages, *later.messages]
         return {
             "status": "success",
             "layout": request.layout,
-            "messages": [*self.messages, *later.messages],
+            "messages": messages,
             "tools": self.tools,
-            "context": manifest,
+            "context": {**self.manifest, "notes": notes, "blocks": blocks},
             "degraded": list(self.degraded),
         }
 
