@@ -212,9 +212,9 @@ class MemoryLedger:
         entry = self._live(claim.key, now)
         if entry and (entry.answer is not None or entry.fingerprint not in {claim.fingerprint, ""}):
             return Concluded(1) if entry.token == claim.token and entry.fingerprint == claim.fingerprint else None
-        if ending.kept:
-            first = await self.keep_first(ending.kept_key, ending.kept, ending.keep_ms)
-            if first != ending.kept:
+        if kept := ending.kept_with(answer):
+            first = await self.keep_first(ending.kept_key, kept, ending.keep_ms)
+            if first != kept:
                 return KeptBefore(first)
         moved = self.journal.put(ending.row) if ending.row else Moved()
         until = now + keep_ms / 1_000
@@ -238,7 +238,11 @@ class MemoryLedger:
         claim = await self.begin(asking.key, asking.fingerprint, asking.lease_ms, asking.waited_ms, look)
         if not (isinstance(claim, Acquired) and look and (standing := claim.standing)):
             return claim
-        if claim.attempts > 1 or standing.version != look.version or standing.kept not in {None, ending.kept}:
+        if (
+            claim.attempts > 1
+            or standing.version != look.version
+            or standing.kept not in {None, ending.kept_with(answer)}
+        ):
             return claim
         if standing.waiting >= MOST_JOURNALED:
             return claim

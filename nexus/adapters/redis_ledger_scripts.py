@@ -98,7 +98,8 @@ return redis.call('PEXPIRE', KEYS[1], ARGV[2])
 """)
 # `keys`: request, version, journal, unwritten, kept; the last four are not touched where nothing is journaled or kept.
 # `argv`: token, fingerprint, answer, keep_ms, topic, name of the row among the unwritten or '', id of the row, row,
-# version_lasts_ms, what is kept or '', kept_ms. `token` says whose answer is kept. `publish` is one of those below.
+# version_lasts_ms, what is kept ('=' for the answer, '' for nothing), kept_ms. `token` says whose answer is kept.
+# `publish` is one of those below.
 _CONCLUDE = """
 local function conclude(keys, argv)
   local known = redis.call('HMGET', keys[1], 'fingerprint', 'token', 'answer')
@@ -108,9 +109,10 @@ local function conclude(keys, argv)
     return {-1}
   end
   if argv[10] ~= '' then
+    local kept = argv[10] == '=' and argv[3] or argv[10]
     local first = redis.call('GET', keys[5])
-    if first and first ~= argv[10] then return {-2, first} end
-    redis.call('SET', keys[5], argv[10], 'PX', argv[11])
+    if first and first ~= kept then return {-2, first} end
+    redis.call('SET', keys[5], kept, 'PX', argv[11])
   end
   local before, after = '', ''
   if argv[6] ~= '' then
@@ -163,7 +165,7 @@ local attempts, since, version, kept, waiting = claim[3], claim[4], claim[5], cl
 local sent = tonumber(ARGV[11])
 if sent > 0 and sent < since then since = sent end
 if attempts > 1 or version ~= ARGV[7] or waiting >= tonumber(ARGV[12]) or now - since > tonumber(ARGV[10])
-  or (kept and kept ~= ARGV[22]) then
+  or (kept and kept ~= (ARGV[22] == '=' and ARGV[15] or ARGV[22])) then
   return claim
 end
 return {'concluded', unpack(conclude(KEYS, {unpack(ARGV, 13)}))}

@@ -7,6 +7,7 @@ from nexus.core.ports.bus import Bus, Delivery, Subscription, Work
 from nexus.core.ports.conversation import Conversation, Cutoff, OfferedInput, OwnersPast, Past
 from nexus.core.ports.journal import (
     MOST_JOURNALED,
+    THE_ANSWER,
     Concluded,
     Ending,
     Journal,
@@ -27,6 +28,7 @@ from nexus.core.ports.turns import TurnSource, TurnStore
 
 __all__ = [
     "MOST_JOURNALED",
+    "THE_ANSWER",
     "Acquired",
     "Announced",
     "Answered",

@@ -14,6 +14,8 @@ from typing import Final, Protocol
 
 # Of one owner at most: a claim carries all of them.
 MOST_JOURNALED: Final = 64
+# Stands for an answer, which need not come twice.
+THE_ANSWER: Final = b"="
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +75,17 @@ class Ending:
     Attributes:
         row: is put into the journal, and the version moves with it.
         kept_key, kept, keep_ms: is kept as `keep_first` would; nothing of all that happens where something else is kept
-            already. `b""` for nothing.
+            already. `b""` for nothing, `THE_ANSWER` for the answer itself.
     """
 
     row: JournalRow | None = None
     kept_key: str = ""
     kept: bytes = b""
     keep_ms: int = 0
+
+    def kept_with(self, answer: bytes) -> bytes:
+        """What is kept where this is the answer."""
+        return answer if self.kept == THE_ANSWER else self.kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ A first build that brings its profile, and whose owner's past is at hand, waits 
 from typing import Any
 
 from nexus.core.metrics import Part, Stage
-from nexus.core.ports import Past, RunOrigin
+from nexus.core.ports import THE_ANSWER, Past, RunOrigin
 from nexus.services.context.assembled import Assembled
 from nexus.services.context.build_memory import offered
 from nexus.services.context.build_parts import Build, BuildParts
@@ -15,7 +15,7 @@ from nexus.services.context.fitting import fit_dialogue
 from nexus.services.context.gathering import Gathered, gather, gathered_of
 from nexus.services.context.layouts import DialogueInput, assemble_dialogue
 from nexus.services.context.prefix import RunPrefix
-from nexus.services.context.request import DEFAULT_SESSION
+from nexus.services.context.request import DEFAULT_FORMAT, DEFAULT_SESSION
 
 _USUAL: RunOrigin = RunOrigin(DEFAULT_SESSION)
 
@@ -62,7 +62,8 @@ def dialogue_at_once(parts: BuildParts, build: Build, past: Past) -> dict[str, A
         content = whole(prefix, build)
     if content is None or not parts.journal(build):
         return None
-    parts.keep_with_answer(build, prefix.to_bytes())
+    # Another format says less than is needed to go on.
+    parts.keep_with_answer(build, THE_ANSWER if request.form == DEFAULT_FORMAT else prefix.to_bytes())
     return content
 
 

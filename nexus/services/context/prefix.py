@@ -24,7 +24,7 @@ from nexus.services.context.validity import admit
 # The block of the run's own later messages; a continuation has one.
 RUN: Final = "RUN"
 # That of what is kept. Replicas of another release keep it in another, and neither finds what it cannot read.
-_FORM: Final = "2"
+_FORM: Final = "3"
 _SNAPSHOT: Final[TypeAdapter[Snapshot | None]] = TypeAdapter(Snapshot | None)
 
 
@@ -56,8 +56,16 @@ class RunPrefix:
 
     @classmethod
     def from_bytes(cls, kept: bytes) -> Self:
-        """The prefix of which `kept` is the `to_bytes`."""
-        return cls(*_parsed(kept))
+        """The prefix of which `kept` is the `to_bytes`, or the answer that it began with, in the usual format."""
+        value = _parsed(kept)
+        return cls(*value) if isinstance(value, list) else cls._of_answer(value["content"])
+
+    @classmethod
+    def _of_answer(cls, content: dict[str, Any]) -> Self:
+        manifest = content["context"]
+        notes = manifest.pop("notes")
+        del manifest["timings_ms"]
+        return cls(content["messages"], manifest, content["tools"], content["degraded"], notes)
 
     def continued(self, request: BuildRequest, measure: Measure | None = None) -> dict[str, Any]:
         """The content of the answer (CONTRACT §1.4): this prefix, and after it the run's own later messages."""

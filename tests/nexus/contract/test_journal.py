@@ -8,6 +8,7 @@ import pytest
 
 from nexus.core.ports import (
     MOST_JOURNALED,
+    THE_ANSWER,
     Acquired,
     Announced,
     Asking,
@@ -232,6 +233,17 @@ class TestEndings:
             assert await desk.ledger.kept("p") == b"mine"
             assert await desk.ledger.keep_first("p", b"other", _LONG_MS) == b"mine"
 
+    async def test_the_answer_is_kept(self, open_desk: OpenDesk) -> None:
+        """It need not come twice, and counts as what it is: another answer comes too late."""
+        async with open_desk() as desk:
+            ending = Ending(row(), "p", THE_ANSWER, _LONG_MS)
+            first, second = await claimed(desk, None), await claimed(desk, None, "k2")
+            assert isinstance(await desk.ledger.conclude(first, TOPIC, b"answer", _LONG_MS, None, ending), Concluded)
+            assert await desk.ledger.kept("p") == b"answer"
+            other = await desk.ledger.conclude(second, TOPIC, b"other", _LONG_MS, None, ending)
+            assert other == KeptBefore(b"answer")
+            assert isinstance(await desk.ledger.conclude(second, TOPIC, b"answer", _LONG_MS, None, ending), Concluded)
+
     async def test_repeated(self, open_desk: OpenDesk) -> None:
         """By the same one, it is done once; by another, who comes too late, not at all."""
         async with open_desk() as desk:
@@ -286,9 +298,10 @@ class TestAtOnce:
         async with open_desk() as desk:
             version = (await standing(desk)).version
             await desk.ledger.keep_first("p", b"first", _LONG_MS)
-            claim = await unanswered(desk, version)
-            assert claim.standing
-            assert claim.standing.kept == b"first"
+            for kept in (b"mine", THE_ANSWER):
+                claim = await unanswered(desk, version, key=kept.decode(), kept=kept)
+                assert claim.standing
+                assert claim.standing.kept == b"first"
             assert isinstance(await at_once(desk, version, key="other", kept=b"first"), Concluded)
 
     async def test_not_the_first_attempt(self, open_desk: OpenDesk) -> None:
