@@ -109,9 +109,10 @@ class Journaling:
             finally:
                 tasks.cancel_scope.cancel()
 
-    def put(self, entry: JournalRow, row: Row, moved: Moved) -> None:
-        """The journal has the row, and the store will; its owner's version has moved with it."""
-        self._in_hand.setdefault((entry.owner_key, entry.id), None)
+    def put(self, entry: JournalRow, row: Row, moved: Moved, *, in_hand: bool) -> None:
+        """The journal has the row, and its owner's version has moved with it; `in_hand` if `written` will be called."""
+        if in_hand:
+            self._in_hand.setdefault((entry.owner_key, entry.id), None)
         self._recorder.heard.visible(entry.owner_key, row["id"])
         self._tails.moved(entry.owner_key, moved, row if is_shown(row) else None)
 

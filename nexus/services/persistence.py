@@ -81,9 +81,10 @@ class PersistenceService:
     async def running(self) -> AsyncIterator[Self]:
         """Write what is offered, until the context ends. `flush` first, to lose nothing that can be written."""
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._recorder.running())
             if self._journaling:
                 await stack.enter_async_context(self._journaling.running())
+            # Ends first, since what it has written is told there.
+            await stack.enter_async_context(self._recorder.running())
             yield self
 
     async def flush(self) -> None:

@@ -24,6 +24,7 @@ from nexus.core.tasks import Pending
 from nexus.services.batches import Batches
 from nexus.services.heard import Heard
 from nexus.services.origins import RunOrigins
+from nexus.services.rows import said_at
 from nexus.services.writing import Recorded, Stored, Waiting, Writing
 
 _log = structlog.get_logger(__name__)
@@ -107,7 +108,7 @@ class Recorder:
         if full or not self._open:
             return False
         # A clock that is ahead would have the row stand behind everything that is said until then.
-        row["timestamp"] = min(row["timestamp"], utc_now())
+        row["timestamp"] = said_at(row["timestamp"], utc_now())
         # What was accepted first counts as stored first, whichever batch is written first.
         row.setdefault("_id", new_row_id())
         written = None if journaled else self.heard.begin(row["owner_key"], row["run_id"], row["id"])

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Final
 
 from nexus.core.models import Message, Role
@@ -29,10 +30,10 @@ def of_run(row: Row, origin: RunOrigin) -> Row:
     return {**row, "session_id": row["session_id"] or origin.session_id, "metadata": row["metadata"] | marks}
 
 
-def as_stored(row: Row) -> Row:
-    """The row as it will be read: the store keeps times to the millisecond."""
-    moment = row["timestamp"]
-    return {**row, "timestamp": moment.replace(microsecond=moment.microsecond // 1_000 * 1_000)}
+def said_at(moment: datetime, now: datetime) -> datetime:
+    """The time of a row that is heard now: not a later one, and to the millisecond, as the store keeps it."""
+    moment = min(moment, now)
+    return moment.replace(microsecond=moment.microsecond // 1_000 * 1_000)
 
 
 def llm_row(message: Message) -> Row | None:

@@ -21,7 +21,7 @@ from nexus.core.ports import MessageStore, Row
 from nexus.core.row_ids import new_row_id, seconds_of
 from nexus.core.tasks import Pauses
 from nexus.services.origins import RunOrigins
-from nexus.services.rows import as_stored, of_run
+from nexus.services.rows import of_run
 
 _log = structlog.get_logger(__name__)
 
@@ -121,7 +121,7 @@ class Writing:
         self._metrics.count(Event.ROW_RECORDED, len(written))
         results = [(item, new) for item, new in written if not item.is_input]
         if results:
-            await self._stored([as_stored(item.row) for item, _ in results])
+            await self._stored([item.row for item, _ in results])
         for item, _ in written:
             item.end()
             if item.is_input:

@@ -14,6 +14,7 @@ from nexus.core.errors import BusUnavailableError, StoreUnavailableError
 from nexus.core.models import Message, Role
 from nexus.core.ports import JournalRow, Look, Moved, Past, Row, RunOrigin, Standing
 from nexus.core.topics import Topics
+from nexus.services.batches import JOURNALED_PAUSE_S
 from nexus.services.inputs import OfferedInput
 from nexus.services.journaling import STAYS_S
 from nexus.services.past import OwnersPast
@@ -68,10 +69,14 @@ class Desk:
 
     def offer(self, text: str = "hi", run_id: str = "run") -> OfferedInput:
         """An input that is accepted."""
-        human = Message(id=f"h_{run_id}", run_id=run_id, owner_key="ada", role=Role.HUMAN, content=text)
-        offered = self.persistence.offer_input(human, text, _SESSION)
-        assert offered
+        offered = self.later(text, run_id)
+        assert offered.offer()
         return offered
+
+    def later(self, text: str = "hi", run_id: str = "run") -> OfferedInput:
+        """An input that is written when it is known what becomes of it."""
+        human = Message(id=f"h_{run_id}", run_id=run_id, owner_key="ada", role=Role.HUMAN, content=text)
+        return self.persistence.input_of(human, text, _SESSION)
 
     def put(self, offered: OfferedInput) -> JournalRow:
         """Have an answer take the input along."""
@@ -229,6 +234,89 @@ def test_what_the_dead_left_is_adopted(play: Playing) -> None:
             assert {each["_id"] for each in living.store.messages} >= {_row_id(row)}
             await anyio.sleep(1)
             assert living.journaled() == 0
+
+    play(scene)
+
+
+def test_what_is_in_the_journal_is_written_together(play: Playing) -> None:
+    """At once where nothing was written lately; else in a moment, or when they are many of one owner."""
+
+    async def scene() -> None:
+        async with replica() as desk:
+            for number in range(9):
+                desk.put(desk.later(run_id=f"r{number}"))
+                assert desk.journaled() == number + 1
+                await anyio.sleep(0.001)
+                assert len(desk.stored()) == 1
+            # So many that they are written as soon as any would be.
+            await anyio.sleep(0.002)
+            assert len(desk.stored()) == 9
+            await anyio.sleep(1)
+            assert (len(desk.stored()), desk.journaled()) == (9, 0)
+            for number in range(3):
+                desk.put(desk.later(run_id=f"s{number}"))
+                await anyio.sleep(0.001)
+            await anyio.sleep(JOURNALED_PAUSE_S - 0.004)
+            assert (len(desk.stored()), desk.journaled()) == (10, 2)
+            await anyio.sleep(0.002)
+            assert len(desk.stored()) == 12
+
+    play(scene)
+
+
+@pytest.mark.parametrize("hurry", ["flushed", "not journaled", "result", "awaited", "read"])
+def test_what_is_not_in_the_journal_waits_for_nothing(play: Playing, hurry: str) -> None:
+    """And takes along what is there; nor does whoever waits."""
+
+    async def scene() -> None:
+        async with replica() as desk:
+            desk.put(desk.later(run_id="first"))
+            await anyio.sleep(0.02)
+            desk.put(desk.later(run_id="second"))
+            await anyio.sleep(0.02)
+            assert desk.stored() == ["h_first"]
+            began_at = anyio.current_time()
+            third = desk.later(run_id="third")
+            match hurry:
+                case "flushed":
+                    desk.put(third)
+                    await desk.persistence.flush()
+                case "not journaled":
+                    third.not_journaled()
+                    await anyio.sleep(0.001)
+                case "result":
+                    desk.put(third)
+                    result = Message(id="a", run_id="r", owner_key="bob", role=Role.AI, content={"content": "hello"})
+                    settled = anyio.Event()
+                    assert desk.persistence.offer(Topics.LLM_RESULTS, result, 10, settled.set)
+                    await settled.wait()
+                case "awaited":
+                    assert third.offer()
+                    await third.wait()
+                case _:
+                    desk.put(third)
+                    assert await desk.persistence.write_journal(desk.look().rows or ())
+            assert desk.stored()[:3] == ["h_first", "h_second", "h_third"]
+            # To flush is also to clear the journal.
+            assert anyio.current_time() - began_at <= (STAYS_S if hurry == "flushed" else 0.001) + 1e-9
+
+    play(scene)
+
+
+def test_what_there_is_no_room_for_is_adopted(play: Playing) -> None:
+    """It is in the journal, and written when there is room again."""
+
+    async def scene() -> None:
+        async with replica() as desk:
+            desk.store.down = True
+            huge = Message(id="a", run_id="r", owner_key="bob", role=Role.AI, content={"content": "hello"})
+            assert desk.persistence.offer(Topics.LLM_RESULTS, huge, 64 << 20)
+            desk.put(desk.later())
+            assert desk.persistence.unwritten == 1
+            assert not await desk.persistence.write_journal(desk.look().rows or ())
+            desk.store.down = False
+            await anyio.sleep(_ADOPTED_S)
+            assert (sorted(desk.stored()), desk.journaled()) == (["a", "h_run"], 0)
 
     play(scene)
 
