@@ -43,12 +43,12 @@ class OwnersTail:
         messages: for how many messages they are enough.
         excerpt_chars: contents longer than twice this may be without their middle.
         size: as above, where it is known.
-        lines: as for `ReadRows`.
+        has_grown: there may be rows among them that are not needed any more.
     """
 
     __slots__ = (
         "_excerpt_chars",
-        "_lines",
+        "_has_grown",
         "_made_of",
         "_messages",
         "_rows",
@@ -68,13 +68,13 @@ class OwnersTail:
         stopped_early: bool,
         until: float,
         size: int | None = None,
-        lines: dict[Any, Any] | None = None,
+        has_grown: bool = False,
     ) -> None:
         self.version = version
         self.stopped_early = stopped_early
         self.until = until
         self._rows = rows
-        self._lines = lines
+        self._has_grown = has_grown
         self._made_of = len(rows)
         self._messages = messages
         self._excerpt_chars = excerpt_chars
@@ -86,24 +86,24 @@ class OwnersTail:
 
     def read(self) -> ReadRows:
         """The rows, of which nobody may change any: of the runs among the newest messages, all that there are."""
-        if not isinstance(self._rows, ReadRows):
-            self._rows = _needed(ReadRows(self._rows, self._lines), self._messages)
+        if self._has_grown or not isinstance(self._rows, ReadRows):
+            read = self._rows if isinstance(self._rows, ReadRows) else ReadRows(self._rows)
+            self._rows, self._has_grown = _needed(read, self._messages), False
         return self._rows
 
     def with_row(self, version: str, row: Row | None) -> "OwnersTail | None":
         """What is kept when nothing but this row was recorded since; None where that cannot be told from it."""
-        rows, size = self._rows, self.size
+        rows, size, has_grown = self._rows, self.size, self._has_grown
         # What was read may have had it before the version moved.
-        if row is not None and not any(row["id"] == other.get("id") for other in rows):
-            known = isinstance(row.get("run_id"), str) and any(row["run_id"] == other.get("run_id") for other in rows)
+        if row is not None and row["id"] not in [other.get("id") for other in rows]:
+            known = isinstance(row.get("run_id"), str) and row["run_id"] in [other.get("run_id") for other in rows]
             if row.get("role") != "HUMAN" and not known:
                 # What its run said before is not here.
                 return None
-            rows = self.read()
+            read, newer = self.read(), KeptRow(row)
             # Whoever keeps this goes by its size as it was made.
-            size = _size(row) + (size if len(rows) == self._made_of else sum(map(_size, rows)))
-            rows = [KeptRow(row), *rows]
-        lines = self.read().lines
+            size = _size(newer) + (size if len(read) == self._made_of else sum(map(_size, read)))
+            rows, has_grown = read.with_newer(newer) or [newer, *read], True
         return OwnersTail(
             version,
             rows,
@@ -112,13 +112,13 @@ class OwnersTail:
             stopped_early=self.stopped_early,
             until=self.until,
             size=size,
-            lines=lines if len(lines) <= _SPARE * len(rows) else None,
+            has_grown=has_grown,
         )
 
 
 def _needed(rows: ReadRows, messages: int) -> ReadRows:
     """Those rows that say the newest messages, and the others of their runs."""
-    shown = [entry for side in rows.sides[:messages] for entry in side[-1]]
+    shown = [entry for utterance in rows.utterances[:messages] for entry in utterance.entries]
     runs = {entry.run_id for entry in shown if entry.run_id}
     single = {id(entry) for entry in shown if not entry.run_id}
     needed = [row for row, entry in zip(rows, rows.entries, strict=True) if entry.run_id in runs or id(entry) in single]

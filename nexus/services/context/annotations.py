@@ -10,9 +10,8 @@ ends in one.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json, to_json
 
@@ -22,14 +21,15 @@ from nexus.services.context.lookalikes import fold
 _VALUE_CHARS: Final = 100
 _NAME_CHARS: Final = 64
 _UNNAMED: Final = "unknown"
+# Nearly all are dictionaries, and that is found out sooner than that something is a mapping.
+_STORED: Final = (dict, Mapping)
 _MAIN_PARAMETER: Final = {"web_search": "query"}
 _CLOSES_NAME = re.compile(r"[\]］﹈,:;]")
 _CLOSES_VALUE = re.compile(r"[\]］﹈]")
 _NEXT_CALL = re.compile(r";(?=[ _\\]*+t[ _]*+o[ _]*+o[ _]*+i[ _]*+u[ _]*+s[ _]*+e)")
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(NamedTuple):
     """One call that a model declared.
 
     Attributes:
@@ -49,37 +49,38 @@ def read_tool_calls(stored: Any) -> tuple[ToolCall, ...]:
     """The calls in `tool_calls` as stored, nested or flat; what is no call is left out, `None` holds none."""
     if not isinstance(stored, list | tuple):
         return ()
-    return tuple(_read_call(call) for call in stored if isinstance(call, Mapping))
+    return tuple([_read_call(call) for call in stored if isinstance(call, _STORED)])
 
 
 def _read_call(call: Mapping[str, Any]) -> ToolCall:
     function = call.get("function")
-    source = function if isinstance(function, Mapping) else call
+    source = function if isinstance(function, _STORED) else call
     name, call_id = source.get("name"), call.get("id")
     arguments, raw = _read_arguments(source.get("arguments"))
-    return ToolCall(
-        id=as_id(call_id),
-        name=name if isinstance(name, str) and name.strip() else _UNNAMED,
-        arguments=arguments,
-        raw_arguments=raw,
-    )
+    name = name if isinstance(name, str) and name.strip() else _UNNAMED
+    return ToolCall(as_id(call_id), name, arguments, raw)
 
 
 def as_id(value: Any) -> str:
     """The id of a call as text, for some servers number their calls; `""` for none."""
-    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else ""
 
 
 def _read_arguments(given: Any) -> tuple[Mapping[str, Any], str]:
     """The arguments, and the JSON text of an object that says the same."""
     parsed, complete = _parse(given) if isinstance(given, str) else (given, False)
-    arguments: Mapping[str, Any] = parsed if isinstance(parsed, Mapping) else {}
+    arguments: Mapping[str, Any] = parsed if isinstance(parsed, _STORED) else {}
     return arguments, given if complete and parsed is arguments else as_json(arguments)
 
 
 def _parse(text: str) -> tuple[Any, bool]:
     try:
         return from_json(text, allow_inf_nan=False), True
+    except TypeError:
+        # Half a surrogate pair.
+        return None, False
     except ValueError:
         pass
     # A model that hit its token limit leaves its arguments unfinished, and some write NaN; it is still worth showing.
@@ -93,7 +94,7 @@ def annotate(calls: tuple[ToolCall, ...], escape: Callable[[str], str]) -> str:
     """The annotation of the calls of one message; `""` for none."""
     if not calls:
         return ""
-    return f"[{'; '.join(_annotate_call(call, escape) for call in calls)}]"
+    return f"[{'; '.join([_annotate_call(call, escape) for call in calls])}]"
 
 
 def _annotate_call(call: ToolCall, escape: Callable[[str], str]) -> str:
@@ -127,9 +128,11 @@ def _closed(line: str) -> str:
 
 
 def _value(line: str, escape: Callable[[str], str]) -> str:
-    text = _CLOSES_VALUE.sub(r"\\\g<0>", escape(line))
+    text, is_ascii = escape(line), line.isascii()
+    if "]" in text or not is_ascii:
+        text = _CLOSES_VALUE.sub(r"\\\g<0>", text)
     # No other ASCII character passes for a semicolon.
-    if ";" in text or not text.isascii():
+    if ";" in text or not is_ascii:
         text = with_marks(text, [match.start() for match in _NEXT_CALL.finditer(fold(text))])
     return _not_ending_in_backslash(text)
 

@@ -1,57 +1,59 @@
 """What is shown of one message of the memory: its texts and annotations, cut to length and escaped (CONTRACT §4.3)."""
 
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from nexus.services.context.annotations import annotate
 from nexus.services.context.entries import Entry
-from nexus.services.context.escape import CountingEscape, canonical
-from nexus.services.context.memory import Utterance
+from nexus.services.context.escape import CountingEscape, canonical, escape_counted
 from nexus.services.context.shorten import cut
 
 NO_TEXT: Final = "[工具调用结果]"
 
 
-class Part(NamedTuple):
-    """A text as it is stored, or an annotation ready to be shown."""
+# A text as it is stored, or an annotation ready to be shown, and whether it is that.
+Part = tuple[str, bool]
+# What is shown of a message, whether something was cut, and how many places were marked.
+Body = tuple[str, bool, int]
 
-    text: str
-    is_annotation: bool = False
-
-
-_END: Final = Part("", is_annotation=True)
+_END: Final[Part] = ("", True)
 
 
-def body_of(utterance: Utterance, limit: int, escaped: CountingEscape) -> tuple[str, bool]:
-    """What is shown of it in so many characters before they are escaped, and whether something was cut."""
-    first = utterance.entries[0]
-    if len(utterance.entries) > 1 or first.stored_calls or not first.text or first.text.isspace():
-        return _body_of_parts(utterance, limit, escaped)
+def body_of(entries: Sequence[Entry], limit: int) -> Body:
+    """What is shown of a message that these say, in so many characters before they are escaped."""
+    first = entries[0]
+    text = first.text
+    if len(entries) > 1 or first.stored_calls or not text or text.isspace():
+        return _body_of_parts(entries, limit)
     # Most are one text and no more.
-    (text,), was_cut = cut([first.text], 0, limit) if len(first.text) > limit else ([first.text], False)
-    return escaped(text), was_cut
+    was_cut = len(text) > limit
+    if was_cut:
+        (text,), was_cut = cut([text], 0, limit)
+    escaped, marked = escape_counted(text)
+    return escaped, was_cut, marked
 
 
-def _body_of_parts(utterance: Utterance, limit: int, escaped: CountingEscape) -> tuple[str, bool]:
-    parts = parts_of(utterance.entries, escaped)
+def _body_of_parts(entries: Sequence[Entry], limit: int) -> Body:
+    escaped = CountingEscape()
+    parts = parts_of(entries, escaped)
     if not parts:
-        return (NO_TEXT if utterance.role == "ai" else ""), False
-    reserved = sum(len(part.text) + 1 for part in parts if part.is_annotation)
-    texts, was_cut = cut([part.text for part in parts if not part.is_annotation], reserved, limit)
+        return (NO_TEXT if entries[0].role == "ai" else ""), False, 0
+    reserved = sum([len(text) + 1 for text, is_annotation in parts if is_annotation])
+    texts, was_cut = cut([text for text, is_annotation in parts if not is_annotation], reserved, limit)
     remaining = iter(texts)
     lines: list[str] = []
     together: list[str] = []
-    for part in [*parts, _END]:
-        if not part.is_annotation:
+    for text, is_annotation in [*parts, _END]:
+        if not is_annotation:
             together.append(canonical(next(remaining)))
             continue
         # Texts that follow each other are escaped together, so that no tag comes about where they meet; each is made
         # canonical before, so that a carriage return at its end stays a line end of its own.
-        if text := "\n".join(filter(None, together)):
-            lines.append(escaped(text))
+        if together and (joined := "\n".join(filter(None, together))):
+            lines.append(escaped(joined))
         together.clear()
-        lines.append(part.text)
-    return "\n".join(lines[:-1]), was_cut
+        lines.append(text)
+    return "\n".join(lines[:-1]), was_cut, escaped.marked
 
 
 def parts_of(entries: Iterable[Entry], escape_value: CountingEscape) -> list[Part]:
@@ -59,7 +61,7 @@ def parts_of(entries: Iterable[Entry], escape_value: CountingEscape) -> list[Par
     parts = []
     for entry in entries:
         if entry.text and not entry.text.isspace():
-            parts.append(Part(entry.text))
-        if calls := entry.tool_calls:
-            parts.append(Part(annotate(calls, escape_value), is_annotation=True))
+            parts.append((entry.text, False))
+        if entry.stored_calls and (calls := entry.tool_calls):
+            parts.append((annotate(calls, escape_value), True))
     return parts

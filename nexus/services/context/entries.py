@@ -8,6 +8,7 @@ Rules of this module:
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
@@ -15,7 +16,9 @@ from nexus.services.context.agents import INTERNAL, is_internal
 from nexus.services.context.annotations import ToolCall, as_json, read_tool_calls
 from nexus.services.context.clock import parse_moment
 
-_STORED_TODAY: Final = {"HUMAN": "human", "AI": "ai"}
+_STORED_TODAY: Final[Mapping[str, Literal["human", "ai"]]] = {"HUMAN": "human", "AI": "ai"}
+_made: Final = tuple.__new__
+_FIELDS: Final = itemgetter("role", "content", "timestamp", "metadata", "id", "run_id")
 _SHOWN: Final = frozenset({"human", "ai"})
 _PASSED_OVER: Final = frozenset({"tool", "system", "command"})
 _NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -60,16 +63,13 @@ class KeptRow(dict[str, Any]):
     __slots__ = ("entry",)
 
     def __init__(self, row: Mapping[str, Any]) -> None:
+        # One by one, because a dictionary to copy them from takes longer than they do.
         get = row.get
-        super().__init__(
-            {
-                "_id": get("_id"),
-                "id": get("id"),
-                "run_id": get("run_id"),
-                "owner_key": get("owner_key"),
-                "content": get("content"),
-            }
-        )
+        self["_id"] = get("_id")
+        self["id"] = get("id")
+        self["run_id"] = get("run_id")
+        self["owner_key"] = get("owner_key")
+        self["content"] = get("content")
         self.entry: Final = read_row(row, kept=True)
 
 
@@ -84,18 +84,33 @@ def read_rows(rows: Sequence[Any], *, current_run_id: str = "") -> tuple[list[En
         current_run_id: the run that asks.
     """
     entries = [row.entry if type(row) is KeptRow else read_row(row) for row in rows]
-    if current_run_id and any(entry.run_id == current_run_id for entry in entries):
+    if current_run_id:
         entries = [_not_shown(entry.row) if entry.run_id == current_run_id else entry for entry in entries]
-    return entries, sum(entry.repaired for entry in entries)
+    return entries, [entry.repaired for entry in entries].count(True)
 
 
 def read_row(row: Any, *, kept: bool = False) -> Entry:
     """What a stored row says; of one that is `kept` without the row itself."""
-    if not (type(row) is dict or isinstance(row, Mapping)):
+    try:
+        stored, text, moment, metadata, row_id, run_id = _FIELDS(row)
+    except (KeyError, TypeError):
+        return _read_leniently(row, kept=kept)
+    # Nearly all are as they are stored today, and are read in half the time.
+    today = type(text) is str and type(metadata) is dict and type(row_id) is str and type(run_id) is str
+    if not today or stored not in _STORED_TODAY or metadata.get(INTERNAL):
+        return _read_leniently(row, kept=kept)
+    role, moment = _STORED_TODAY[stored], parse_moment(moment)
+    calls = metadata.get("tool_calls") if role == "ai" else None
+    # As `Entry(…)` does it, without the call in between.
+    return _made(Entry, (role, row_id, run_id, text, moment, calls, moment is None, None if kept else row))
+
+
+def _read_leniently(row: Any, *, kept: bool) -> Entry:
+    if not isinstance(row, Mapping):
         return _not_shown(row, faulty=True)
     stored, metadata = row.get("role"), row.get("metadata", _NO_METADATA)
     role = _STORED_TODAY.get(stored) or stored.lower() if isinstance(stored, str) else ""
-    internal = metadata.get(INTERNAL) if type(metadata) is dict else is_internal(metadata)
+    internal = is_internal(metadata)
     if internal or role not in _SHOWN:
         # Nothing is wrong with a row that is none of what people and Nexus said to each other.
         return _not_shown(None if kept else row, faulty=not internal and role not in _PASSED_OVER)
@@ -103,7 +118,7 @@ def read_row(row: Any, *, kept: bool = False) -> Entry:
 
 
 def _read(row: Mapping[str, Any], role: Literal["human", "ai"], metadata: Any, *, kept: bool) -> Entry:
-    described = type(metadata) is dict or isinstance(metadata, Mapping)
+    described = isinstance(metadata, Mapping)
     calls = metadata.get("tool_calls") if metadata and described and role == "ai" else None
     text, moment = row.get("content"), parse_moment(row.get("timestamp"))
     repaired = moment is None or not described

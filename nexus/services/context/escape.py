@@ -203,8 +203,9 @@ def _has_ascii_line_end(text: str) -> bool:
 
 
 def _has_ascii_head(text: str) -> bool:
-    signs = ":" in text or "#" in text or "=" in text
-    return signs and bool(_FIRST_ASCII_HEAD.match(text) or _LATER_ASCII_HEAD.search(text))
+    if not (":" in text or "#" in text or "=" in text):
+        return False
+    return bool(_FIRST_ASCII_HEAD.match(text) or ("\n" in text and _LATER_ASCII_HEAD.search(text)))
 
 
 def _has_heading(text: str) -> bool:

@@ -15,41 +15,75 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from nexus.core.working_memory import OBJECT_ID
 from nexus.services.context.clock import LONG_AGO, parse_moment
-from nexus.services.context.entries import Entry, as_text, read_rows, text_of_parts
+from nexus.services.context.entries import Entry, KeptRow, as_text, read_row, read_rows, text_of_parts
 
 __all__ = ["Entry", "Utterance", "as_text", "merge", "places_in_run", "read_rows", "stored_order", "text_of_parts"]
 
 _NO_ID: Final = "0" * 24
 _OBJECT_IDS: Final = re.compile(f"{OBJECT_ID.pattern}(?:,{OBJECT_ID.pattern})*+")
 _OBJECT_ID_STEP: Final = len(_NO_ID) + 1
+# Makes a named tuple as its class does, without the call in between.
+_made: Final = tuple.__new__
 
 
-# The sort key of an utterance, and what it was made of.
-_Side = tuple[datetime, int, bool, int, tuple[Entry, ...]]
+# What a row says, after its rank in stored order.
+_Placed = tuple[int, Entry]
 
 
 class Utterance(NamedTuple):
-    """What one side said: a human row, or the AI rows of a run together, in the order of time.
+    """What one side said: a human row, or the AI rows of a run together. Ascending is oldest first.
 
     Attributes:
-        id: that of the row, or `merged_ai_<run_id>`.
-        moment: the latest of its rows'; None when none has a readable time.
-        merged: several rows may stand behind it (it is the AI's side of a run).
-        order: the sort key, which no other has; ascending is oldest first.
+        at: by when it was said it has its place.
+        first: the rank, in stored order, of the first row of its run.
+        is_answer: at the same moment what people say comes first.
+        rank: that of its last row, which no other has.
+        entries: in the order of time.
     """
 
-    id: str
-    run_id: str
-    role: Literal["human", "ai", ""]
+    at: datetime
+    first: int
+    is_answer: bool
+    rank: int
     entries: tuple[Entry, ...]
-    moment: datetime | None
-    merged: bool
-    order: tuple[datetime, int, bool, int]
+
+    @property
+    def id(self) -> str:
+        """That of the row, or `merged_ai_<run_id>`."""
+        return f"merged_ai_{self.run_id}" if self.merged else self.entries[0].id
+
+    @property
+    def run_id(self) -> str:
+        """That of its rows; `""` for none."""
+        return self.entries[0].run_id
+
+    @property
+    def role(self) -> Literal["human", "ai", ""]:
+        """That of its rows."""
+        return self.entries[0].role
+
+    @property
+    def order(self) -> tuple[datetime, int, bool, int]:
+        """The sort key, which no other has; ascending is oldest first."""
+        return self.at, self.first, self.is_answer, self.rank
+
+    @property
+    def moment(self) -> datetime | None:
+        """The latest of its rows'; None when none has a readable time."""
+        if len(self.entries) == 1:
+            return self.entries[0].moment
+        return max([entry.moment for entry in self.entries if entry.moment], default=None)
+
+    @property
+    def merged(self) -> bool:
+        """Whether several rows may stand behind it: it is the AI's side of a run."""
+        return self.is_answer and self.run_id != ""
 
 
 def merge(entries: Sequence[Entry]) -> list[Utterance]:
     """The entries that are shown as utterances, newest first."""
-    return [_utterance(side) for side in _sides(entries, [entry.row for entry in entries])]
+    order, _ = _oldest_first([entry.row for entry in entries])
+    return _utterances([*enumerate(map(entries.__getitem__, order))])
 
 
 class Newest(NamedTuple):
@@ -72,87 +106,111 @@ class ReadRows(list[Any]):
     Attributes:
         entries, repaired: as `read_rows` returns them.
         runs: that are among them.
-        sides: what each side said in each run, newest first.
-        lines: how messages were shown before, by what they are made of and how; for whoever shows them.
-
-    Args:
-        rows: as stored.
-        lines: those of rows of which most are among these.
+        utterances: what is said in them, newest first.
+        lines: how messages were shown last, by utterance and way of showing; for whoever shows them.
     """
 
-    def __init__(self, rows: Iterable[Any], lines: dict[Any, Any] | None = None) -> None:
+    __slots__ = ("_last_id", "_placed", "entries", "lines", "repaired", "runs", "utterances")
+
+    def __init__(self, rows: Iterable[Any] = ()) -> None:
         super().__init__(rows)
-        self.lines: dict[Any, Any] = {} if lines is None else lines
+        self.lines: dict[Any, Any] = {}
         self.entries, self.repaired = read_rows(self)
-        self.runs = {entry.run_id for entry in self.entries if entry.run_id}
-        self.sides = _sides(self.entries, self)
+        self.runs = {entry.run_id for entry in self.entries}
+        self.runs.discard("")
+        order, self._last_id = _oldest_first(self)
+        self._placed = [*enumerate(map(self.entries.__getitem__, order))]
+        self.utterances = _utterances(self._placed)
+
+    def with_newer(self, row: Mapping[str, Any]) -> "ReadRows | None":
+        """What `ReadRows([row, *self])` is, in a fraction of the time: all but the row's run is as it was.
+
+        None where it is not certain that the row was stored after all of these, which is what their `_id`s tell.
+        """
+        row_id: Any = row.get("_id")
+        if not (self._last_id and _are_object_ids([row_id]) and row_id >= self._last_id):
+            return None
+        entry = row.entry if type(row) is KeptRow else read_row(row)
+        run_id, place = entry.run_id, (len(self), entry)
+        grown = ReadRows()
+        grown += [row, *self]
+        grown.lines = self.lines
+        grown.entries, grown.repaired = [entry, *self.entries], self.repaired + entry.repaired
+        placed = [*self._placed, place]
+        grown._placed, grown._last_id = placed, row_id  # noqa: SLF001  # it is one of this class
+        if run_id in self.runs:
+            grown.runs = self.runs
+            others = [said for said in self.utterances if said.entries[0].run_id != run_id]
+            changed = _utterances([each for each in placed if each[1].run_id == run_id])
+        else:
+            grown.runs = self.runs | {run_id} if run_id else self.runs
+            others, changed = self.utterances, _utterances([place])
+        grown.utterances = sorted([*changed, *others], reverse=True)
+        return grown
 
 
 def newest(rows: Sequence[Any], count: int, *, current_run_id: str = "") -> Newest:
     """The newest `count` utterances of these rows, those of the current run left out; none for 0 or less."""
-    if isinstance(rows, ReadRows) and current_run_id not in rows.runs:
-        sides, repaired = rows.sides, rows.repaired
-    else:
-        entries, repaired = read_rows(rows, current_run_id=current_run_id)
-        sides = _sides(entries, rows)
-    return Newest([_utterance(side) for side in sides[: max(count, 0)]], len(sides), repaired)
+    read = rows if isinstance(rows, ReadRows) else ReadRows(rows)
+    utterances, repaired = read.utterances, read.repaired
+    if current_run_id in read.runs:
+        utterances = [said for said in utterances if said.entries[0].run_id != current_run_id]
+        repaired = [entry.repaired for entry in read.entries if entry.run_id != current_run_id].count(True)
+    return Newest(utterances[: max(count, 0)], len(utterances), repaired)
 
 
-def _utterance(side: _Side) -> Utterance:
-    at, rank, is_answer, place, entries = side
-    first = entries[0]
-    merged = is_answer and first.run_id != ""
-    uid = f"merged_ai_{first.run_id}" if merged else first.id
-    moment = first.moment if len(entries) == 1 else max([e.moment for e in entries if e.moment], default=None)
-    return Utterance(uid, first.run_id, first.role, entries, moment, merged, (at, rank, is_answer, place))
-
-
-def _sides(entries: Sequence[Entry], rows: Sequence[Any]) -> list[_Side]:
-    """What each side said in each run, newest first, by what each of the rows says."""
-    sides: list[_Side] = []
-    runs: dict[str, list[tuple[int, Entry]]] = {}
-    untimed: set[str] = set()
-    for placed in zip(stored_order(rows), entries, strict=True):
-        rank, entry = placed
-        run_id = entry.run_id
-        if not run_id:
-            if entry.role:
-                sides.append((entry.moment or LONG_AGO, rank, entry.role == "ai", rank, (entry,)))
-            continue
-        if entry.moment is None:
-            untimed.add(run_id)
+def _utterances(placed: Sequence[_Placed]) -> list[Utterance]:
+    """What was said in these rows, newest first."""
+    utterances: list[Utterance] = []
+    runs: dict[str, list[tuple[datetime, int, Entry]]] = {}
+    assumed: dict[int, datetime] | None = None
+    for rank, entry in placed:
+        role, _, run_id, _, at, _, _, _ = entry
+        if at is None:
+            assumed = _assumed_in_runs(placed) if assumed is None else assumed
+            at = assumed.get(rank, LONG_AGO)
         if run_id in runs:
-            runs[run_id].append(placed)
-        else:
-            runs[run_id] = [placed]
-    for run_id, members in runs.items():
-        _add_run(members, sides, untimed=run_id in untimed)
+            runs[run_id].append((at, rank, entry))
+        elif run_id:
+            runs[run_id] = [(at, rank, entry)]
+        elif role:
+            utterances.append(Utterance(at, rank, role == "ai", rank, (entry,)))
+    for members in runs.values():
+        _add_run(members, utterances)
     # No two have the same rank, so that nothing but moments and numbers is compared.
-    sides.sort(reverse=True)
-    return sides
+    utterances.sort(reverse=True)
+    return utterances
 
 
-def _add_run(members: list[tuple[int, Entry]], sides: list[_Side], *, untimed: bool) -> None:
-    """Add what the two sides said in a run: of rows that come newest first, the newest first."""
-    first = min(members)[0]
-    moments = _assumed_moments([(rank, entry.moment) for rank, entry in members]) if untimed else None
-    humans: list[_Side] = []
-    spoken: list[tuple[datetime, int, Entry]] = []
-    for rank, entry in members:
-        at = moments[rank] if moments else entry.moment or LONG_AGO
+def _add_run(members: list[tuple[datetime, int, Entry]], utterances: list[Utterance]) -> None:
+    """Add what the two sides said in a run, of which the rows come in stored order."""
+    first = members[0][1]
+    asked: datetime | None = None
+    answers = []
+    for member in members:
+        at, rank, entry = member
         if entry.role == "ai":
-            spoken.append((at, rank, entry))
+            answers.append(member)
         else:
-            humans.append((at, first, False, rank, (entry,)))
-    if spoken:
-        spoken.sort()
-        at, rank, last = spoken[-1]
-        # Clocks differ: an answer that claims to be older than its question still comes after it.
-        if humans and (asked := min(humans)[0]) > at:
-            at = asked
-        said = (last,) if len(spoken) == 1 else tuple([entry for _, _, entry in spoken])
-        sides.append((at, first, True, rank, said))
-    sides += humans
+            utterances.append(_made(Utterance, (at, first, False, rank, (entry,))))
+            asked = at if asked is None or at < asked else asked
+    if not answers:
+        return
+    answers.sort()
+    at, rank, last = answers[-1]
+    # Clocks differ: an answer that claims to be older than its question still comes after it.
+    at = asked if asked and asked > at else at
+    entries = (last,) if len(answers) == 1 else tuple([entry for _, _, entry in answers])
+    utterances.append(_made(Utterance, (at, first, True, rank, entries)))
+
+
+def _assumed_in_runs(placed: Iterable[_Placed]) -> dict[int, datetime]:
+    """By rank, the moment of each row of a run, also of those without one."""
+    runs: dict[str, list[tuple[int, datetime | None]]] = {}
+    for rank, entry in placed:
+        if entry.run_id:
+            runs.setdefault(entry.run_id, []).append((rank, entry.moment))
+    return {rank: moment for members in runs.values() for rank, moment in _assumed_moments(members).items()}
 
 
 def _assumed_moments(members: Sequence[tuple[int, datetime | None]]) -> dict[int, datetime]:
@@ -199,17 +257,25 @@ def stored_order(rows: Sequence[Any]) -> list[int]:
     By `_id` where every row has an ObjectId, which grows with time. Otherwise by place: stores answer newest first, so
     the last row is the oldest, unless the times at both ends say that the list runs the other way.
     """
+    order, _ = _oldest_first(rows)
+    ranks = [0] * len(rows)
+    for rank, index in enumerate(order):
+        ranks[index] = rank
+    return ranks
+
+
+def _oldest_first(rows: Sequence[Any]) -> tuple[Sequence[int], str]:
+    """The places of the rows in the list, in stored order, and the last one's `_id` where that is what they go by."""
     # Nearly all are dictionaries, and asking for the type is several times as fast as asking for a mapping.
     ids: list[Any] = [row.get("_id") if type(row) is dict or isinstance(row, Mapping) else _NO_ID for row in rows]
+    back = range(len(rows) - 1, -1, -1)
     if _are_object_ids(ids):
         # The later of two with the same `_id` comes first, as it does by place.
-        ranks = [0] * len(rows)
-        for rank, index in enumerate(sorted(range(len(rows) - 1, -1, -1), key=ids.__getitem__)):
-            ranks[index] = rank
-        return ranks
+        newest_first = sorted(ids, reverse=True)
+        return back if ids == newest_first else sorted(back, key=ids.__getitem__), newest_first[0]
     moments = [moment for row in rows if isinstance(row, Mapping) and (moment := parse_moment(row.get("timestamp")))]
     oldest_first = bool(moments) and moments[0] < moments[-1]
-    return list(range(len(rows))) if oldest_first else list(range(len(rows) - 1, -1, -1))
+    return range(len(rows)) if oldest_first else back, ""
 
 
 def _are_object_ids(ids: list[Any]) -> bool:

@@ -7,6 +7,7 @@ import pytest
 
 from nexus.core.ports import Moved, Row
 from nexus.core.row_ids import new_row_id
+from nexus.services.context.formatters import MemoryFormatter
 from nexus.services.tails import Tails, is_later
 from tests.nexus.support.rows import START
 from tests.nexus.support.virtual_time import VirtualLoop
@@ -44,6 +45,35 @@ async def test_it_grows_with_what_is_recorded_here() -> None:
     tail = tails.find("ada")
     assert tail
     assert tail.version == "13"
+
+
+async def test_however_long_it_grows() -> None:
+    """What is kept is what is shown; it says the same as all that was recorded, and no more than it takes."""
+    said, version = [row("h0", run_id="r0")], 10
+    tails = keeping(*said, most_bytes=_PLENTY)
+    for number in range(1, 200):
+        run = f"r{number // 3}"
+        new = row(f"m{number}", "AI" if number % 3 else "HUMAN", run, f"{number} [tool_use:x]")
+        tails.moved("ada", Moved(str(version), str(version + 1)), new)
+        said, version = [new, *said], version + 1
+        # Some come while nobody asks.
+        if number % 7:
+            continue
+        tail = tails.find("ada")
+        assert tail
+        assert [each["id"] for each in tail.read()] == [each["id"] for each in said[: len(tail.read())]]
+        assert MemoryFormatter.render(tail.read()).block.text == MemoryFormatter.render(said).block.text
+        assert len(tail.read()) <= 3 * _MESSAGES
+
+
+async def test_one_that_another_replica_was_to_store_before() -> None:
+    """By its `_id` it is not the newest; it has the place that it would have if all were read again."""
+    rows = [row(name, run_id=name) for name in ("h1", "h2", "h3")]
+    tails = keeping(rows[2], rows[0])
+    tails.moved("ada", Moved("10", "11"), rows[1])
+    tail = tails.find("ada")
+    assert tail
+    assert MemoryFormatter.render(tail.read()).block.sources == ("h1", "h2", "h3")
 
 
 @pytest.mark.parametrize(

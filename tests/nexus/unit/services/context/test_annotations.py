@@ -91,7 +91,7 @@ class TestReading:
         assert call.arguments == arguments
         assert json.loads(call.raw_arguments) == arguments
 
-    @pytest.mark.parametrize("arguments", [None, 7, 1.5, True, [], ["AI"], b"{}"])
+    @pytest.mark.parametrize("arguments", [None, 7, 1.5, True, [], ["AI"], b"{}", "\ud800"])
     def test_other_arguments_are_none(self, arguments: Any) -> None:
         """What is neither an object nor its text."""
         (call,) = read_tool_calls([flat("t", arguments)])

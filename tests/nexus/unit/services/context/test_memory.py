@@ -376,3 +376,77 @@ def test_the_newest_alone() -> None:
     rows = [row("HUMAN", "q", 30), row("AI", "a", 31), row("HUMAN", "r", 29, "r0"), None]
     assert newest(rows, 2) == (merged(*rows)[:2], 3, 1)
     assert newest(rows, -1) == ([], 3, 1)
+
+
+def _ids(count: int) -> list[str]:
+    return [f"{number:024x}" for number in range(count, 0, -1)]
+
+
+_ANY_ROW: Final = st.fixed_dictionaries(
+    {
+        "id": st.sampled_from(["a", "b", ""]),
+        "run_id": st.sampled_from(["r1", "r2", "r3", "", None]),
+        "role": st.sampled_from(["HUMAN", "AI", "ai", "TOOL", None]),
+        "content": st.sampled_from(["said", "", None, "[tool_use:x]\r", "x" * 600, 7]),
+        "timestamp": st.integers(0, 3).map(lambda minute: datetime(2025, 12, 10, 15, minute, tzinfo=UTC))
+        | st.sampled_from([None, "2025-12-10T15:01:00+08:00", "never"]),
+        "metadata": st.sampled_from([{}, None, {"tool_calls": [CALL]}, {"sub_agent_internal": True}]),
+    }
+)
+
+
+class TestRowsThatGrow:
+    """Rows that were read, and one that is newer."""
+
+    @given(st.lists(_ANY_ROW, min_size=1, max_size=12), st.booleans())
+    def test_as_if_read_together(self, rows: list[dict[str, Any]], kept: bool) -> None:
+        """Whatever they are, at each step; and so is what is shown of them, though most of it was shown before."""
+        stored = [{"_id": row_id, **each} for row_id, each in zip(_ids(len(rows)), rows, strict=True)]
+        every: list[Any] = [KeptRow(each) for each in stored] if kept else stored
+        grown = ReadRows(every[-1:])
+        for start in range(len(every) - 2, -1, -1):
+            before = copy.copy(grown.utterances), list(grown)
+            newer = grown.with_newer(every[start])
+            assert newer is not None
+            assert (grown.utterances, list(grown)) == before
+            whole = ReadRows(every[start:])
+            assert [*newer] == [*whole]
+            assert (newer.entries, newer.repaired, newer.runs) == (whole.entries, whole.repaired, whole.runs)
+            assert newer.utterances == whole.utterances
+            for messages in (20, 2):
+                assert MemoryFormatter.render(newer, messages) == MemoryFormatter.render(whole, messages)
+            grown = newer
+
+    @pytest.mark.parametrize(
+        ("known", "row_id"),
+        [
+            # Another replica's clock is ahead.
+            (["0" * 23 + "5"], "0" * 23 + "4"),
+            (["0" * 23 + "5"], None),
+            (["0" * 23 + "5"], "m6"),
+            (["0" * 23 + "5"], "0" * 24 + "," + "0" * 24),
+            (["m5"], "0" * 23 + "6"),
+            (["0" * 23 + "5", None], "0" * 23 + "6"),
+            ([], "0" * 23 + "6"),
+        ],
+    )
+    def test_where_nobody_knows_which_was_stored_last(self, known: list[Any], row_id: Any) -> None:
+        """They have to be read together."""
+        rows = ReadRows([row("HUMAN", "q", 30, _id=each) for each in known])
+        assert rows.with_newer(row("HUMAN", "r", 31, "r2", _id=row_id)) is None
+
+    def test_of_two_with_the_same_id(self) -> None:
+        """The later one in the list is the older."""
+        rows = [row("HUMAN", said, 30, said, _id="0" * 24) for said in ("second", "first")]
+        newer = ReadRows(rows[1:]).with_newer(rows[0])
+        assert newer is not None
+        assert newer.utterances == ReadRows(rows).utterances
+        assert [each.run_id for each in newer.utterances] == ["second", "first"]
+
+    def test_lines_are_of_those_shown_last(self) -> None:
+        """However often they are shown, and in however many ways."""
+        rows = ReadRows([row("HUMAN", f"q{number}", number, f"r{number}") for number in range(30)])
+        for messages, chars, offset in ((20, 500, 0), (5, 500, 0), (20, 30, 0), (20, 500, -480)):
+            shown = MemoryFormatter.render(rows, messages, truncate_chars=chars, timezone_offset=offset)
+            assert shown == MemoryFormatter.render([*rows], messages, truncate_chars=chars, timezone_offset=offset)
+            assert len(rows.lines) == messages
