@@ -131,7 +131,7 @@ async def _drain(nexus: Nexus, dispatcher: Dispatcher, subscription: Subscriptio
         await nexus.persistence.flush()
         await nexus.catalog.pending.none()
         await nexus.states.pending.none()
-        await nexus.turns.pending.none()
+        await nexus.turns.drained()
         await dispatcher.pending.none()
     left = {
         "pending": nexus.requests.pending,

@@ -39,6 +39,8 @@ _REFUSALS: Final = {
     13: "the user of the database may not do this (OperationFailure 13)",
     18: "wrong user or password of the database (OperationFailure 18)",
 }
+# What the drivers raise for what they cannot even send.
+UNSENDABLE: Final = (BSONError, DocumentTooLarge, OverflowError, UnicodeEncodeError)
 # For how long calls fail at once after one that found no server.
 _SILENT_S: Final = 0.5
 # Of a document among several the server says so as of the whole command.
@@ -73,8 +75,7 @@ def translated(error: Exception) -> StoreRejectedError | StoreUnavailableError:
         text = _REFUSALS.get(code or 0, f"{type(error).__name__} {code}")
         is_write = isinstance(error, WriteError | BulkWriteError)
         return StoreRejectedError(text) if is_unacceptable(code, is_write=is_write) else StoreUnavailableError(text)
-    refused = isinstance(error, BSONError | DocumentTooLarge | OverflowError | UnicodeEncodeError)
-    return (StoreRejectedError if refused else StoreUnavailableError)(type(error).__name__)
+    return (StoreRejectedError if isinstance(error, UNSENDABLE) else StoreUnavailableError)(type(error).__name__)
 
 
 def is_unacceptable(code: int | None, *, is_write: bool = True) -> bool:

@@ -9,18 +9,20 @@ from typing import Any, Final
 
 from bson import ObjectId
 from pymongo import DESCENDING, ReturnDocument, UpdateMany, UpdateOne
+from pymongo.errors import BulkWriteError, OperationFailure
 
-from nexus.adapters.mongo_calls import Calls, completed
+from nexus.adapters.mongo_calls import UNSENDABLE, Calls, completed, is_unacceptable
 from nexus.adapters.mongo_find import Page, find_rows
 from nexus.adapters.mongo_schema import of_session
 from nexus.core.ports import Row
-from nexus.core.ports.turns import OVERTAKEN_AT_MOST, TurnPlace, TurnUpdate
+from nexus.core.ports.turns import CLAIMED, OVERTAKEN_AT_MOST, TurnPlace, TurnsUpdated, TurnTouch, TurnUpdate
 from nexus.core.turns import CLOSE, TurnStatus
 
 # By whom a turn was claimed among others, which is nobody else's business.
 _CLAIM: Final = "claim"
 WHOLE: Final = {"_id": 0, _CLAIM: 0}
-_CLAIMED: Final = dict.fromkeys((_CLAIM, "messages", "tool_calls"), 0)
+_CLAIMED: Final = {**dict.fromkeys(CLAIMED, 1), "summaries": {"source": 1}}
+_RUN: Final = {"_id": 0, **dict.fromkeys(("owner_key", "session_id", "run_id"), 1)}
 _LAST_DUE_FIRST: Final = [("due_at", DESCENDING)]
 _OVER: Final = [status.value for status in TurnStatus if status.is_over]
 
@@ -48,34 +50,51 @@ class MongoTurnWork:
         return bool((await self._turns.update_one(query, {"$set": dict(changes)})).matched_count)
 
     @completed
-    async def update_turns(self, updates: Sequence[TurnUpdate]) -> int:
-        """Do what `update_turn` does for each of these turns. Returns how many were changed."""
+    async def update_turns(self, updates: Sequence[TurnUpdate]) -> TurnsUpdated:
+        """Do what `update_turn` does for each of these turns; one that cannot be kept is no other's business."""
+        return await self._update(updates)
+
+    async def _update(self, updates: Sequence[TurnUpdate]) -> TurnsUpdated:
         if not updates:
-            return 0
+            return TurnsUpdated(0)
         requests = [UpdateOne(_unchanged(*place, seen), {"$set": dict(changes)}) for place, changes, seen in updates]
-        return int((await self._turns.bulk_write(requests, ordered=False)).matched_count)
+        try:
+            return TurnsUpdated((await self._turns.bulk_write(requests, ordered=False)).matched_count)
+        except BulkWriteError as error:
+            faults = error.details.get("writeErrors") or []
+            if not faults or not all(is_unacceptable(fault.get("code")) for fault in faults):
+                raise
+            return TurnsUpdated(error.details["nMatched"], [fault["index"] for fault in faults])
+        except OperationFailure as error:
+            # Of a very large change the server says so as of the whole command.
+            if not is_unacceptable(error.code):
+                raise
+        except UNSENDABLE:
+            # None of them was sent.
+            pass
+        if len(updates) == 1:
+            return TurnsUpdated(0, [0])
+        half = len(updates) // 2
+        first, second = await self._update(updates[:half]), await self._update(updates[half:])
+        return TurnsUpdated(
+            first.changed + second.changed, [*first.refused, *(half + place for place in second.refused)]
+        )
 
     @completed
-    async def touch_run(
-        self,
-        owner_key: str,
-        session_id: str,
-        run_id: str,
-        changes: Mapping[str, Any],
-        *,
-        unless_due: Mapping[str, Any] | None = None,
-        message_id: str | None = None,
-    ) -> bool:
-        """Set these fields of the run's turn, and `unless_due` where `close` is not due on it."""
-        query = {**of_session(owner_key, session_id), "run_id": {"$eq": run_id}}
-        if message_id is not None:
-            query["messages"] = {"$ne": message_id}
-        if unless_due:
-            due = {**query, "work": CLOSE}
-            if (await self._turns.update_one(due, {"$set": dict(changes)})).matched_count:
-                return True
-        every = {**changes, **(unless_due or {})}
-        return bool((await self._turns.update_one(query, {"$set": every})).matched_count)
+    async def touch_runs(self, touches: Sequence[TurnTouch]) -> list[TurnTouch]:
+        """Set these fields of the turns of these runs. Returns those of which the run has no turn."""
+        if not touches:
+            return []
+        updates = [update for touch in touches for update in _touching(touch)]
+        if (await self._turns.bulk_write(updates)).matched_count >= len(touches):
+            return []
+        runs: dict[tuple[str, str], list[str]] = {}
+        for touch in touches:
+            runs.setdefault((touch.owner_key, touch.session_id), []).append(touch.run_id)
+        queries = [{**of_session(*place), "run_id": {"$in": of_place}} for place, of_place in runs.items()]
+        found = await self._turns.find({"$or": queries}, _RUN).to_list(None)
+        known = {(row["owner_key"], row["session_id"], row["run_id"]) for row in found}
+        return [touch for touch in touches if (touch.owner_key, touch.session_id, touch.run_id) not in known]
 
     @completed
     async def overtake(self, turns: Collection[TurnPlace], changes: Mapping[str, Any], *, due_by: datetime) -> int:
@@ -100,7 +119,7 @@ class MongoTurnWork:
 
     @completed
     async def claim_all(self, work: str, now: datetime, until: datetime, *, limit: int) -> list[Row]:
-        """Claim up to `limit` turns as `claim` does, without what is long, the last due first."""
+        """Claim up to `limit` turns as `claim` does, no more of them than `CLAIMED`, the last due first."""
         due = {"work": {"$eq": work}, "due_at": {"$lte": now}}
         rows = await find_rows(self._turns, due, Page(limit, 0, _LAST_DUE_FIRST), only=_CLAIMED)
         if not rows:
@@ -124,3 +143,16 @@ def _unchanged(owner_key: str, session_id: str, turn_number: int, seen: Mapping[
 def _before(owner_key: str, session_id: str, turn_number: int) -> dict[str, Any]:
     earlier = {"$gte": turn_number - OVERTAKEN_AT_MOST, "$lt": turn_number}
     return {**of_session(owner_key, session_id), "turn_number": earlier, "status": {"$nin": _OVER}}
+
+
+def _touching(touch: TurnTouch) -> list[UpdateOne]:
+    """What comes to one change at most, whatever is due on the turn."""
+    query = {**of_session(touch.owner_key, touch.session_id), "run_id": {"$eq": touch.run_id}}
+    if touch.message_id is not None:
+        query["messages"] = {"$ne": touch.message_id}
+    if not touch.unless_due:
+        return [UpdateOne(query, {"$set": dict(touch.changes)})]
+    return [
+        UpdateOne({**query, "work": CLOSE}, {"$set": dict(touch.changes)}),
+        UpdateOne({**query, "work": {"$ne": CLOSE}}, {"$set": {**touch.changes, **touch.unless_due}}),
+    ]

@@ -62,7 +62,7 @@ class MongoTurns(MongoTurnWork):
         if left:
             await self._prepared()
         # The next of each session at once: which of them are kept does not depend on the others.
-        while len(left) > 1:
+        while 1 < len(left) >= max(len(sessions[place]) - kept[place] for place in left):
             refused = await self._insert_each([sessions[place][kept[place]] for place in left])
             left = [place for index, place in enumerate(left) if index not in refused]
             for place in left:

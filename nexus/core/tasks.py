@@ -155,46 +155,6 @@ class Pauses:
         self.begun, self._next_s = False, self._first_s
 
 
-class Pending:
-    """How much is under way, and when it is nothing."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._none = anyio.Event()
-        self._none.set()
-
-    def begin(self) -> None:
-        """One more."""
-        if not self.count:
-            self._none = anyio.Event()
-        self.count += 1
-
-    def end(self) -> None:
-        """One less."""
-        self.count -= 1
-        if not self.count:
-            self._none.set()
-
-    async def none(self) -> None:
-        """Return when there is nothing under way."""
-        while self.count:
-            await self._none.wait()
-
-
-class Way(Pending):
-    """What somebody waits for, and so goes before what nobody does."""
-
-    async def given(self, at_most_s: float) -> None:
-        """Return when nothing has been under way for a moment, or after so long: nothing waits for ever."""
-        with anyio.move_on_after(at_most_s):
-            while True:
-                clear = self._none
-                await clear.wait()
-                await anyio.sleep(_MOMENT_S)
-                if clear is self._none:
-                    return
-
-
 class Awaited:
     """Whether somebody waits for what is done, so that whoever would take his time does not."""
 
@@ -217,6 +177,52 @@ class Awaited:
     async def wait(self) -> None:
         """Return when somebody waits."""
         await self._somebody.wait()
+
+
+class Pending:
+    """How much is under way, and when it is nothing.
+
+    Args:
+        awaited: told that somebody waits until it is nothing.
+    """
+
+    def __init__(self, awaited: Awaited | None = None) -> None:
+        self.count = 0
+        self._awaited = awaited or Awaited()
+        self._none = anyio.Event()
+        self._none.set()
+
+    def begin(self) -> None:
+        """One more."""
+        if not self.count:
+            self._none = anyio.Event()
+        self.count += 1
+
+    def end(self) -> None:
+        """One less."""
+        self.count -= 1
+        if not self.count:
+            self._none.set()
+
+    async def none(self) -> None:
+        """Return when there is nothing under way."""
+        with self._awaited.awaiting():
+            while self.count:
+                await self._none.wait()
+
+
+class Way(Pending):
+    """What somebody waits for, and so goes before what nobody does."""
+
+    async def given(self, at_most_s: float) -> None:
+        """Return when nothing has been under way for a moment, or after so long: nothing waits for ever."""
+        with anyio.move_on_after(at_most_s):
+            while True:
+                clear = self._none
+                await clear.wait()
+                await anyio.sleep(_MOMENT_S)
+                if clear is self._none:
+                    return
 
 
 class Later:

@@ -27,7 +27,7 @@ _Item = TypeVar("_Item")
 
 _WORKERS: Final = 4
 # Sessions that one worker does at once, where there are pauses.
-_SESSIONS: Final = 64
+_SESSIONS: Final = 128
 _MOST_WAITING: Final = 10_000
 _MOST_WAITING_BYTES: Final = 64 << 20
 
@@ -48,7 +48,8 @@ class _Session(Generic[_Item]):
         self.waiting: deque[_Waiting[_Item]] = deque()
         self.fault = ""
         self._accepted = self._settled = 0
-        self._moved = anyio.Event()
+        # Made when somebody waits.
+        self._moved: anyio.Event | None = None
 
     def accept(self, waiting: _Waiting[_Item]) -> None:
         self.waiting.append(waiting)
@@ -58,8 +59,9 @@ class _Session(Generic[_Item]):
         """So many more are settled; `fault` says what holds up the others."""
         self._settled += settled
         self.fault = fault
-        self._moved.set()
-        self._moved = anyio.Event()
+        if self._moved:
+            self._moved.set()
+            self._moved = None
 
     async def settled(self) -> None:
         """Return when all that was accepted until now is settled."""
@@ -67,6 +69,7 @@ class _Session(Generic[_Item]):
         while self._settled < wanted:
             if self.fault:
                 raise StoreUnavailableError(self.fault)
+            self._moved = self._moved or anyio.Event()
             await self._moved.wait()
 
 
@@ -105,7 +108,7 @@ class BySession(Generic[_Item]):
         self._sessions: dict[Key, _Session[_Item]] = {}
         self._waiting_bytes = 0
         self._open = True
-        self.pending = Pending()
+        self.pending = Pending(self._awaited)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:

@@ -10,28 +10,20 @@ Rules of this module:
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Final, Self
 
 import anyio
-import structlog
 
-from nexus.core.errors import StoreRejectedError, StoreUnavailableError, TurnNotFoundError
+from nexus.core.errors import TurnNotFoundError
 from nexus.core.metrics import Metrics, NoMetrics
-from nexus.core.models import utc_now
 from nexus.core.ports import MessageStore, Row, TurnStore
 from nexus.core.tasks import Pending
 from nexus.core.turns import Goal, Level, Turn, TurnStart
-from nexus.services.by_session import Key
-from nexus.services.context.agents import is_internal
-from nexus.services.context.clock import parse_moment
-from nexus.services.context.memory import as_text
 from nexus.services.context.remembered import accumulated
 from nexus.services.turns.beginning import Beginnings, goal_in
-from nexus.services.turns.documents import heard, read_turn
+from nexus.services.turns.documents import read_turn
+from nexus.services.turns.hearing import Hearing
 from nexus.services.turns.work import TurnWork
-
-_log = structlog.get_logger(__name__)
 
 # Turns that are read at once where all of a session's are wanted.
 _PAGE: Final = 200
@@ -52,8 +44,8 @@ class TurnMemory:
         self, store: TurnStore, messages: MessageStore, work: TurnWork, metrics: Metrics | None = None
     ) -> None:
         self._store = store
-        self._messages = messages
         self._beginnings = Beginnings(store, messages, work, metrics or NoMetrics())
+        self._hearing = Hearing(store, messages, self._beginnings, work)
         self.work = work
 
     @property
@@ -61,10 +53,15 @@ class TurnMemory:
         """Turns that were begun and are not kept yet."""
         return self._beginnings.pending
 
+    async def drained(self) -> None:
+        """Return when all turns that were begun, and what was heard of them, are kept."""
+        await self._hearing.none()
+        await self._beginnings.pending.none()
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
-        """Keep, close and summarise turns, until the context ends. Wait for `pending` first, to lose nothing."""
-        async with self._beginnings.running(), self.work.running():
+        """Keep, close and summarise turns, until the context ends. Wait for `drained` first, to lose nothing."""
+        async with self._beginnings.running(), self._hearing.running(), self.work.running():
             yield self
 
     def begin_turn(self, start: TurnStart) -> anyio.Event | None:
@@ -86,33 +83,12 @@ class TurnMemory:
         return await self.get_turn_by_number(start.owner_key, start.session_id, kept["turn_number"])
 
     async def heard(self, row: Row) -> None:
-        """A row of a model or a tool was recorded: its turn has gone on.
-
-        A run that is no turn, because a replica was killed before it had begun it, becomes one. A store that does not
-        answer now is no harm: somebody looks after unfinished turns before long.
-        """
-        if row["role"] not in {"AI", "TOOL"} or is_internal(row["metadata"]):
-            return
-        owner_key, session_id = row["owner_key"], row["session_id"]
-        changes, unless_due = heard(row, utc_now())
-        touch = partial(
-            self._store.touch_run,
-            run_id=row["run_id"],
-            changes=changes,
-            unless_due=unless_due,
-            message_id=row["id"],
-        )
-        try:
-            known = await touch(owner_key, session_id)
-            if not known and (key := await self._begin_late(row)):
-                known = await touch(*key)
-            if known and "due_at" in changes:
-                self.work.wake()
-        except (StoreUnavailableError, StoreRejectedError) as error:
-            _log.warning("turn_not_touched", run_id=row["run_id"], reason=str(error))
+        """A row was recorded: one of a model or a tool says that the turn of its run has gone on. Never waits."""
+        self._hearing.heard(row)
 
     async def goal(self, owner_key: str, session_id: str, run_id: str) -> Goal:
         """The goal as the run is to know it; see `TurnSource.goal`."""
+        await self._hearing.settled((owner_key, session_id))
         if known := await self._beginnings.goal((owner_key, session_id), run_id):
             return known
         own = await self._store.turns_of_runs(owner_key, session_id, [run_id])
@@ -165,17 +141,3 @@ class TurnMemory:
         """
         found = await self._store.search_turns(owner_key, session_id, text, limit=_MOST_FOUND)
         return [turn for document in found if (turn := read_turn(document))]
-
-    async def _begin_late(self, row: Row) -> Key | None:
-        """Where the turn of the row's run is, which is begun now if it was not; None where it has no input."""
-        asked = await self._messages.run_input(row["owner_key"], row["run_id"])
-        text = as_text(asked.get("content")) if asked else ""
-        if not asked or not text:
-            return None
-        # A result may be said to belong to another session than its run.
-        key = row["owner_key"], str(asked.get("session_id"))
-        if not await self._store.turns_of_runs(*key, [row["run_id"]]):
-            begun_at = parse_moment(asked.get("timestamp")) or utc_now()
-            start = TurnStart(*key, row["run_id"], begun_at, text, str(asked.get("id", "")))
-            await self._beginnings.begin(start)
-        return key

@@ -16,6 +16,22 @@ OVERTAKEN_AT_MOST: Final = 500
 # What `latest_turns` gives of a turn.
 LATEST: Final = ("owner_key", "session_id", "turn_number", "run_id", "status", "task_context")
 
+# What `claim_all` gives of a turn; of `summaries` only `source`.
+CLAIMED: Final = (
+    "owner_key",
+    "session_id",
+    "turn_number",
+    "run_id",
+    "status",
+    "thinking_phase",
+    "summaries",
+    "work",
+    "due_at",
+    "heard_at",
+    "rows",
+    "overtaken",
+)
+
 # A session: (owner_key, session_id).
 SessionPlace = tuple[str, str]
 # Where a turn is: (owner_key, session_id, turn_number).
@@ -28,6 +44,38 @@ class TurnUpdate(NamedTuple):
     place: TurnPlace
     changes: Mapping[str, Any]
     seen: Mapping[str, Any]
+
+
+class TurnsUpdated(NamedTuple):
+    """What `update_turns` has done.
+
+    Attributes:
+        changed: how many turns were changed.
+        refused: the places of the updates that make of a turn what cannot be kept.
+    """
+
+    changed: int
+    refused: Sequence[int] = ()
+
+
+class TurnTouch(NamedTuple):
+    """What of a run is set in its turn when more of the run is known.
+
+    Attributes:
+        owner_key: whose.
+        session_id: in which session; another may have a copy of the turn.
+        run_id: of which run.
+        changes: what is set in any case.
+        unless_due: what is set besides where `close` is not due on it.
+        message_id: a turn that has this among its `messages` stays as it is.
+    """
+
+    owner_key: str
+    session_id: str
+    run_id: str
+    changes: Mapping[str, Any]
+    unless_due: Mapping[str, Any] = {}
+    message_id: str | None = None
 
 
 class TurnStore(Protocol):
@@ -113,35 +161,17 @@ class TurnStore(Protocol):
         """Set these fields, if those in `seen` still have these values. False, and no change, when they have not."""
         ...
 
-    async def update_turns(self, updates: Sequence[TurnUpdate]) -> int:
-        """Do what `update_turn` does for each of these turns. Returns how many were changed.
-
-        Where one cannot be kept as it would become, some of the others may be changed.
-        """
+    async def update_turns(self, updates: Sequence[TurnUpdate]) -> TurnsUpdated:
+        """Do what `update_turn` does for each of these turns; one that cannot be kept is no other's business."""
         ...
 
-    async def touch_run(
-        self,
-        owner_key: str,
-        session_id: str,
-        run_id: str,
-        changes: Mapping[str, Any],
-        *,
-        unless_due: Mapping[str, Any] | None = None,
-        message_id: str | None = None,
-    ) -> bool:
-        """Set these fields of the run's turn.
+    async def touch_runs(self, touches: Sequence[TurnTouch]) -> list[TurnTouch]:
+        """Set these fields of the turns of these runs, of each run in this order. Done again, it comes to the same.
 
-        Args:
-            owner_key: whose.
-            session_id: in which session; another may have a copy of the turn.
-            run_id: of which run.
-            changes: what is set in any case.
-            unless_due: what is set besides where `close` is not due on it.
-            message_id: a turn that has this among its `messages` stays as it is.
+        Where one cannot be kept as it would become, some of the others may be changed.
 
         Returns:
-            False when nothing was set.
+            Those of which the run has no turn.
         """
         ...
 
@@ -164,7 +194,7 @@ class TurnStore(Protocol):
         ...
 
     async def claim_all(self, work: str, now: datetime, until: datetime, *, limit: int) -> list[Row]:
-        """Claim up to `limit` turns as `claim` does, without `messages` and `tool_calls`, the last due first.
+        """Claim up to `limit` turns as `claim` does, the last due first, no more of them than `CLAIMED`.
 
         Of several that claim at once, none gets a turn that another gets, and some may get fewer than there are.
         """

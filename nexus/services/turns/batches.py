@@ -12,8 +12,9 @@ from nexus.core.models import utc_now
 from nexus.core.ports import Row
 from nexus.services.turns.claims import RENEWALS, Claimed
 
-# Sets fields of documents, of each if others still have these values: (document, fields, others). Says of how many.
-WriteAll = Callable[[Sequence[tuple[Row, Mapping[str, Any], Mapping[str, Any]]]], Awaitable[int]]
+# Sets fields of documents, of each if others still have these values: (document, fields, others). Says of how many, and
+# the places of those that cannot be kept.
+WriteAll = Callable[[Sequence[tuple[Row, Mapping[str, Any], Mapping[str, Any]]]], Awaitable[tuple[int, Sequence[int]]]]
 
 
 class Batch:
@@ -43,13 +44,16 @@ class Batch:
     async def finish(self, results: Sequence[tuple[Claimed, Mapping[str, Any]]]) -> int:
         """Write what came of these, which nobody else finishes meanwhile. Returns of how many it was written.
 
-        The others are not in hand any more, or were changed meanwhile and are to be done again at once.
+        The others cannot be kept, and are still in hand; or they are not in hand any more, or were changed meanwhile
+        and are to be done again at once.
         """
         async with self._writing:
             held = [(claimed, changes) for claimed, changes in results if claimed.is_held]
             if not held:
                 return 0
-            written = await self._write([(claimed.document, changes, claimed.seen) for claimed, changes in held])
+            updates = [(claimed.document, changes, claimed.seen) for claimed, changes in held]
+            written, refused = await self._write(updates)
+            held = [each for place, each in enumerate(held) if place not in refused]
             if written < len(held):
                 # Those that were written are not due then any more.
                 again = {"due_at": utc_now()}

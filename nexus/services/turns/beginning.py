@@ -6,9 +6,10 @@ Rules of this module:
 - Every turn carries the goal of the one before it, unless it brings its own. The first has the first input of its
   session. A goal that comes later holds for the turns that began meanwhile, too.
 - A turn that begins completes those before it that are not over.
+- Turns that nobody waits for are begun together, a moment later: what is known of them by then is kept with them.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,17 +18,19 @@ from typing import Final, Self
 
 import anyio
 import structlog
+from anyio import lowlevel
 
 from nexus.core.errors import StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, Reading
 from nexus.core.models import utc_now
 from nexus.core.ports import MessageStore, Row, TurnStore
+from nexus.core.ports.turns import TurnTouch
 from nexus.core.tasks import Awaited, Later, Pending
 from nexus.core.turns import Goal, TurnStart
 from nexus.services.by_session import BySession, Key
 from nexus.services.context.memory import as_text
-from nexus.services.turns.documents import OVERTAKEN, goal_of, is_going_on, taken_over
-from nexus.services.turns.starts import merged, numbered, run_of
+from nexus.services.turns.documents import OVERTAKEN, goal_of, is_due_now, is_going_on, taken_over
+from nexus.services.turns.starts import Piece, merged, numbered, run_of, starts_in
 from nexus.services.turns.work import TurnWork
 
 _log = structlog.get_logger(__name__)
@@ -35,18 +38,22 @@ _log = structlog.get_logger(__name__)
 # A build that has just begun a turn need not ask for its goal. Later another replica may know better.
 _GOALS_KNOWN: Final = 256
 _GOAL_KNOWN_S: Final = 0.5
-# A turn costs as much as ten do that are begun with it.
-_BEGUN_TOGETHER_S: Final = 0.03
+# A turn that is begun alone costs as much as fifty do together.
+_BEGUN_TOGETHER_S: Final = 0.25
 # Nobody waits for it, and that of many sessions costs little more than that of one.
 _OVERTAKEN_AFTER_S: Final = 0.02
+# Sessions whose turns are put together without a break.
+_WITHOUT_BREAK: Final = 16
 # Runs that are begun while one goes on that is then given another goal.
 _MOST_AFTER: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
-class _Begin:
-    start: TurnStart
-    kept: anyio.Event
+class _Waiting:
+    """A piece that waits, and the event that is set when it does no longer."""
+
+    piece: Piece
+    kept: anyio.Event | None = None
 
 
 class Beginnings:
@@ -64,7 +71,9 @@ class Beginnings:
         self._messages = messages
         self._work = work
         self._metrics = metrics
-        self._begins = BySession[_Begin](self._begin, self._settle, self._delayed, _BEGUN_TOGETHER_S)
+        self._begins = BySession[_Waiting](self._begin_waiting, self._settle, self._delayed, _BEGUN_TOGETHER_S)
+        # How often runs are to be begun that wait for it.
+        self._runs: Counter[tuple[str, str, str]] = Counter()
         self._goals: OrderedDict[tuple[str, str, str], tuple[Goal, float]] = OrderedDict()
         # Sessions with a turn to overtake in which one may have been kept although the store failed.
         self._unsure: set[Key] = set()
@@ -87,25 +96,33 @@ class Beginnings:
                 yield self
             finally:
                 tasks.cancel_scope.cancel()
-                if self.pending.count:
-                    _log.error("turns_unwritten", pending=self.pending.count)
-                    self._metrics.count(Event.TURN_LOST, self.pending.count)
+                if lost := self._runs.total():
+                    _log.error("turns_unwritten", pending=lost)
+                    self._metrics.count(Event.TURN_LOST, lost)
 
     def offer(self, start: TurnStart) -> anyio.Event | None:
         """Accept a turn; see `TurnSource.begin_turn`."""
-        begin = _Begin(start, anyio.Event())
+        kept = anyio.Event()
         size = sum(map(len, (start.input, start.task_context, start.workspace_context)))
         size += sum(len(item.content) for item in start.rounds)
-        return begin.kept if self._begins.offer(_key(start), begin, size) else None
+        if not self._begins.offer(_key(start), _Waiting(start, kept), size):
+            return None
+        self._runs[_place(start)] += 1
+        return kept
+
+    def heard(self, touch: TurnTouch) -> bool:
+        """Accept what was heard of a run that waits to be begun. False for any other, or when too much is waiting."""
+        return _place(touch) in self._runs and self._begins.offer(_key(touch), _Waiting(touch), 0)
 
     async def begin(self, start: TurnStart) -> None:
-        """Begin a turn now, and complete those before it.
+        """Begin a turn now, after those of its session that wait, and complete those before it.
 
         Raises:
             StoreUnavailableError: the store did not answer.
             StoreRejectedError: it will never keep the turn.
         """
-        await self._begin({_key(start): [_Begin(start, anyio.Event())]})
+        await self._begins.settled(_key(start))
+        await self._begin({_key(start): [start]})
         with self._awaited.awaiting():
             await self._later.pending.none()
 
@@ -119,29 +136,36 @@ class Beginnings:
         known, begun_at = self._goals.pop((*key, run_id), (None, 0.0))
         return known if anyio.current_time() - begun_at <= _GOAL_KNOWN_S else None
 
-    async def _begin(self, begins: Mapping[Key, Sequence[_Begin]]) -> None:
-        """Number and keep the turns, however often somebody else comes first."""
-        starts = {key: merged([begin.start for begin in of_session]) for key, of_session in begins.items()}
-        while starts:
-            await self._number(starts)
-            starts = {key: of_session for key, of_session in starts.items() if of_session}
-            for key, of_session in starts.items():
-                # A number was taken meanwhile, or a run is a turn already.
-                await self._take_over(key, of_session)
-            starts = {key: of_session for key, of_session in starts.items() if of_session}
+    async def _begin_waiting(self, waiting: Mapping[Key, Sequence[_Waiting]]) -> None:
+        await self._begin({key: [each.piece for each in of_session] for key, of_session in waiting.items()})
 
-    async def _number(self, starts: Mapping[Key, dict[str, TurnStart]]) -> None:
-        """Keep turns that follow the latest of their sessions; those that are kept leave `starts`."""
-        latest = {(row["owner_key"], row["session_id"]): row for row in await self._store.latest_turns(starts)}
+    async def _begin(self, begins: Mapping[Key, Sequence[Piece]]) -> None:
+        """Number and keep the turns, however often somebody else comes first."""
+        left = {key: merged(pieces) for key, pieces in begins.items()}
+        of_turns = [touch for pieces in left.values() for touch in _without_start(pieces)]
+        while left := {key: pieces for key, pieces in left.items() if starts_in(pieces)}:
+            await self._number(left)
+            for key, pieces in left.items():
+                if starts_in(pieces):
+                    # A number was taken meanwhile, or a run is a turn already.
+                    left[key] = await self._take_over(key, pieces)
+        await self._touch(of_turns)
+
+    async def _number(self, left: dict[Key, list[Piece]]) -> None:
+        """Keep turns that follow the latest of their sessions; what is of those that are kept leaves `left`."""
+        latest = {(row["owner_key"], row["session_id"]): row for row in await self._store.latest_turns(left)}
         # The run of the latest turn is a turn already.
-        new = {key: of_session for key, of_session in starts.items() if run_of(latest.get(key)) not in of_session}
+        new = [key for key, pieces in left.items() if run_of(latest.get(key)) not in starts_in(pieces)]
         if not new:
             return
-        goals = await self._first_goals({key: starts[key] for key in new if not goal_of(latest.get(key))})
-        documents = {
-            key: numbered([*of_session.values()], latest.get(key), goal_of(latest.get(key)) or goals[key])
-            for key, of_session in new.items()
-        }
+        goals = await self._first_goals({key: starts_in(left[key]) for key in new if not goal_of(latest.get(key))})
+        settled = timedelta(seconds=self._work.settings.settled_s)
+        documents: dict[Key, list[Row]] = {}
+        for place, key in enumerate(new):
+            goal = goal_of(latest.get(key)) or goals[key]
+            documents[key] = numbered(left[key], latest.get(key), goal, settled)
+            if place % _WITHOUT_BREAK == _WITHOUT_BREAK - 1:
+                await lowlevel.checkpoint()
         self._unsure.update(key for key in documents if is_going_on(latest.get(key)))
         kept = await self._store.insert_turns_of_sessions([*documents.values()])
         self._unsure.difference_update(documents)
@@ -149,13 +173,15 @@ class Beginnings:
         for (key, of_session), count in zip(documents.items(), kept, strict=True):
             if count:
                 self._kept(key, of_session[:count], latest.get(key))
-            for document in of_session[:count]:
-                del starts[key][document["run_id"]]
+                runs = {document["run_id"] for document in of_session[:count]}
+                left[key] = [piece for piece in left[key] if piece.run_id not in runs]
 
     def _kept(self, key: Key, documents: Sequence[Row], latest: Row | None) -> None:
         """Turns that follow `latest` are kept."""
         for document in documents:
             self._remember(document)
+        if any(is_due_now(document) for document in documents):
+            self._work.wake()
         if is_going_on(latest):
             self._have_overtaken(key, documents[0]["turn_number"])
 
@@ -164,24 +190,38 @@ class Beginnings:
         if len(self._overtaken) == 1:
             self._later.do(self._overtake)
 
-    async def _take_over(self, key: Key, starts: dict[str, TurnStart]) -> None:
-        """Have runs that are turns already take over what they are begun with; they leave `starts`."""
+    async def _take_over(self, key: Key, pieces: Sequence[Piece]) -> list[Piece]:
+        """Have runs that are turns already take over what they are begun with. Returns what is of other runs."""
+        starts, runs = starts_in(pieces), set()
         for known in await self._store.turns_of_runs(*key, [*starts]):
+            runs.add(known["run_id"])
             self._goals.pop((*key, known["run_id"]), None)
             if key in self._unsure:
                 self._unsure.discard(key)
                 self._have_overtaken(key, known["turn_number"])
-            if changes := taken_over(starts.pop(known["run_id"]), known):
-                await self._store.touch_run(*key, known["run_id"], changes)
+            if changes := taken_over(starts[known["run_id"]], known):
+                await self._store.touch_runs([TurnTouch(*key, known["run_id"], changes)])
                 await self._pass_on(key, known, changes.get("task_context", ""))
+        await self._touch([each for each in pieces if isinstance(each, TurnTouch) and each.run_id in runs])
+        return [piece for piece in pieces if piece.run_id not in runs]
+
+    async def _touch(self, touches: Sequence[TurnTouch]) -> None:
+        """Have turns that are kept know what was heard of their runs."""
+        if touches:
+            await self._store.touch_runs(touches)
+            self._work.wake()
 
     async def _pass_on(self, key: Key, turn: Row, goal: str) -> None:
         """Have the turns that began after this one know the goal that it was given since, if they have its old one."""
         if not goal:
             return
-        for later in await self._store.turns(*key, limit=_MOST_AFTER):
-            if later["turn_number"] > turn["turn_number"] and goal_of(later) == goal_of(turn):
-                await self._store.touch_run(*key, later["run_id"], {"task_context": goal})
+        changes = {"task_context": goal}
+        later = [
+            TurnTouch(*key, each["run_id"], changes)
+            for each in await self._store.turns(*key, limit=_MOST_AFTER)
+            if each["turn_number"] > turn["turn_number"] and goal_of(each) == goal_of(turn)
+        ]
+        await self._store.touch_runs(later)
 
     async def _overtake(self) -> None:
         """Have earlier turns that are not over counted as completed, of all sessions in which one began of late."""
@@ -211,12 +251,20 @@ class Beginnings:
             for key, of_session in starts.items()
         }
 
-    def _settle(self, begin: _Begin, reason: str | None) -> None:
+    def _settle(self, waiting: _Waiting, reason: str | None) -> None:
+        piece, kept = waiting.piece, waiting.kept
+        if kept is None:
+            if reason is not None:
+                _log.warning("turn_not_touched", run_id=piece.run_id, reason=reason)
+            return
         if reason is not None:
-            self._unsure.discard(_key(begin.start))
-            _log.error("turn_refused", run_id=begin.start.run_id, reason=reason)
+            self._unsure.discard(_key(piece))
+            _log.error("turn_refused", run_id=piece.run_id, reason=reason)
             self._metrics.count(Event.TURN_LOST)
-        begin.kept.set()
+        self._runs[_place(piece)] -= 1
+        if not self._runs[_place(piece)]:
+            del self._runs[_place(piece)]
+        kept.set()
 
     def _delayed(self, reason: str) -> None:
         _log.warning("turn_delayed", reason=reason, pending=self.pending.count)
@@ -229,5 +277,15 @@ def goal_in(document: Row, *, own: bool) -> Goal:
     return Goal(text, turn_id, number, number - 1) if own else Goal(text, turn_id, None, number)
 
 
-def _key(start: TurnStart) -> Key:
-    return start.owner_key, start.session_id
+def _key(piece: Piece) -> Key:
+    return piece.owner_key, piece.session_id
+
+
+def _place(piece: Piece) -> tuple[str, str, str]:
+    return piece.owner_key, piece.session_id, piece.run_id
+
+
+def _without_start(pieces: Sequence[Piece]) -> list[TurnTouch]:
+    """What was heard of runs that are not begun with them."""
+    starts = starts_in(pieces)
+    return [piece for piece in pieces if isinstance(piece, TurnTouch) and piece.run_id not in starts]

@@ -7,7 +7,7 @@ again, so that what one left undone, because it was stopped or killed, is done b
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, Protocol, TypeVar
 
 import anyio
@@ -20,7 +20,7 @@ from nexus.services.turns.documents import to_milliseconds
 # How often a claim is renewed in the time that it holds.
 RENEWALS: Final = 3
 # How often is looked for what is due, where nobody says so.
-_LOOKED_S: Final = 1.0
+LOOKED_S: Final = 1.0
 # How long a claim may take, also at the end of a service.
 _CLAIMED_S: Final = 1.0
 # How long giving back what was claimed may hold up the end of a service.
@@ -64,8 +64,11 @@ class Claimed:
         self._lease = lease
         self._until: datetime | None = until
         self._unchanged = unchanged
-        # What is written names the end of the claim, which renewing moves.
-        self._writing = anyio.Lock()
+
+    @cached_property
+    def _writing(self) -> anyio.Lock:
+        """What is written names the end of the claim, which renewing moves."""
+        return anyio.Lock()
 
     @property
     def is_held(self) -> bool:
@@ -193,7 +196,7 @@ async def work_off(
                 tasks.start_soon(_hold, claimed, do, places)
             else:
                 places.release()
-                await bell.heard(_LOOKED_S)
+                await bell.heard(LOOKED_S)
 
 
 async def _hold(claimed: _Work, do: Callable[[_Work], Awaitable[None]], places: anyio.Semaphore) -> None:

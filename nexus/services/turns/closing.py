@@ -9,6 +9,7 @@ Rules of this module:
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
@@ -20,21 +21,26 @@ from nexus.core.errors import StoreRejectedError
 from nexus.core.metrics import Event, Metrics
 from nexus.core.models import utc_now
 from nexus.core.ports import MessageStore, Row, TurnStore
-from nexus.core.ports.turns import TurnPlace, TurnUpdate
+from nexus.core.ports.turns import TurnPlace, TurnsUpdated, TurnUpdate
 from nexus.core.tasks import Way
 from nexus.core.turns import CLOSE, SUMMARISE
 from nexus.services.turns.batches import Batch
-from nexus.services.turns.claims import Bell, Claimed, take_several
+from nexus.services.turns.claims import LOOKED_S, Bell, Claimed, take_several
 from nexus.services.turns.documents import facts_of, looked_at
 from nexus.services.turns.facts import TurnFacts, read_facts
 
 # How long a piece of work waits while requests are answered: the next context of a session is to tell of its last turn.
 _GIVEN_WAY_S: Final = 0.1
 # Turns that are closed together, and for how long those that follow on others wait for more.
-_TOGETHER: Final = 16
+_TOGETHER: Final = 128
 _PAUSE_S: Final = 0.02
+# Of how many turns rows are read together, where there are not more.
+_READ_TOGETHER: Final = 64
+_FEWEST_TOGETHER: Final = 8
 _ROWS_AT_ONCE: Final = 200
 _MOST_ROWS: Final = 400
+# Turns that are looked at without a break.
+_WITHOUT_BREAK: Final = 8
 # What is read and summarised in less than a millisecond.
 _FEW_ROWS: Final = 8
 _FEW_CHARS: Final = 8_000
@@ -71,14 +77,20 @@ class Closing:
         self._to_close = to_close
         self._to_summarise = to_summarise
         self._next_at = 0.0
+        self._all_taken = False
 
     async def take(self, lease_s: float) -> Batch | None:
         """Turns that are due, in hand; None where there are none."""
+        if self._all_taken:
+            # Nobody has said that there are more; those that fall due meanwhile are closed together.
+            await self._to_close.heard(LOOKED_S)
         await anyio.sleep_until(self._next_at)
         await self._way.given(_GIVEN_WAY_S)
         self._next_at = anyio.current_time() + _PAUSE_S
         claim = partial(self._store.claim_all, CLOSE, limit=_TOGETHER)
         claimed = await take_several(claim, self.write, lease_s=lease_s, unchanged=_UNCHANGED)
+        # Whoever finds nothing waits by himself.
+        self._all_taken = 0 < len(claimed) < _TOGETHER
         return Batch(claimed, self._write_all, lease_s) if claimed else None
 
     async def close_together(self, batch: Batch, idle: timedelta, settled: timedelta) -> list[Claimed]:
@@ -87,28 +99,22 @@ class Closing:
         Raises:
             StoreUnavailableError: the store did not answer.
         """
-        rows = await self._rows([claimed.document for claimed in batch.claimed])
-        if rows is None:
-            return [*batch.claimed]
-        left: list[Claimed] = []
-        looks = [(claimed, _rows_of(claimed, rows)) for claimed in batch.claimed]
-        for small in (True, False):
+        rows: dict[Any, list[Row]] = {}
+        for first in range(0, len(batch.claimed), _READ_TOGETHER):
+            part = batch.claimed[first : first + _READ_TOGETHER]
+            rows |= await self._rows([claimed.document for claimed in part])
+        for small, alike in _sorted_out(batch.claimed, rows).items():
             results: list[tuple[Claimed, Mapping[str, Any]]] = []
-            for claimed, of_run in looks:
-                if _is_small(claimed.document, of_run) is not small:
-                    continue
+            for place, (claimed, of_run) in enumerate(alike, 1):
                 look = partial(_changes, claimed.document, of_run, idle, settled)
-                try:
+                # Whatever is wrong with it, the others are closed, and then it is looked at.
+                with suppress(Exception):
                     results.append((claimed, look() if small else await to_thread.run_sync(look)))
-                except Exception:  # noqa: BLE001  # whatever it is, the others are closed, and then it is looked at
-                    left.append(claimed)
-                await lowlevel.checkpoint()
-            try:
-                await self._finish(batch, results)
-            except StoreRejectedError:
-                # Which of them is to blame is seen one by one.
-                left += [claimed for claimed, _ in results]
-        return left
+                if place % _WITHOUT_BREAK == 0:
+                    await lowlevel.checkpoint()
+            await self._finish(batch, results)
+        # Those that cannot be kept are still in hand, too.
+        return [claimed for claimed in batch.claimed if claimed.is_held]
 
     async def close(self, claimed: Claimed, idle: timedelta, settled: timedelta) -> None:
         """Close one turn.
@@ -144,20 +150,25 @@ class Closing:
         if written + await batch.finish(others) < len(results):
             self._to_close.ring()
 
-    async def _write_all(self, updates: Sequence[tuple[Row, Mapping[str, Any], Mapping[str, Any]]]) -> int:
+    async def _write_all(self, updates: Sequence[tuple[Row, Mapping[str, Any], Mapping[str, Any]]]) -> TurnsUpdated:
         return await self._store.update_turns([TurnUpdate(_place(turn), *given) for turn, *given in updates])
 
-    async def _rows(self, documents: Sequence[Row]) -> dict[Any, list[Row]] | None:
-        """The rows of these turns by owner and run; None where there are many."""
-        rows: dict[Any, list[Row]] = {(document["owner_key"], document["run_id"]): [] for document in documents}
+    async def _rows(self, documents: Sequence[Row]) -> dict[Any, list[Row]]:
+        """The rows of these turns by owner and run, but of those that have many, or odd ones."""
+        rows: dict[Any, list[Row]] = {_run_of(document): [] for document in documents}
         try:
             found = await self._messages.rows_of_runs(rows, limit=_MOST_ROWS)
             for row in found:
-                rows[row["owner_key"], row["run_id"]].append(row)
+                rows[_run_of(row)].append(row)
         except (StoreRejectedError, LookupError, TypeError):
             # One that is malformed is to spoil none but its own turn.
-            return None
-        return None if len(found) == _MOST_ROWS else rows
+            found = None
+        if found is not None and len(found) < _MOST_ROWS:
+            return rows
+        half = len(documents) // 2
+        if half < _FEWEST_TOGETHER:
+            return {}
+        return await self._rows(documents[:half]) | await self._rows(documents[half:])
 
     async def _all_rows(self, document: Row) -> list[Row]:
         rows: list[Row] = []
@@ -174,8 +185,20 @@ def _place(turn: Row) -> TurnPlace:
     return turn["owner_key"], turn["session_id"], turn["turn_number"]
 
 
-def _rows_of(claimed: Claimed, rows: Mapping[Any, list[Row]]) -> list[Row]:
-    return rows[claimed.document["owner_key"], claimed.document["run_id"]]
+def _run_of(document: Row) -> tuple[Any, Any]:
+    return document["owner_key"], document["run_id"]
+
+
+def _sorted_out(
+    claimed: Sequence[Claimed], rows: Mapping[Any, list[Row]]
+) -> dict[bool, list[tuple[Claimed, list[Row]]]]:
+    """Those whose rows are known, with these, the small ones first."""
+    looks: dict[bool, list[tuple[Claimed, list[Row]]]] = {True: [], False: []}
+    for each in claimed:
+        of_run = rows.get(_run_of(each.document))
+        if of_run is not None:
+            looks[_is_small(each.document, of_run)].append((each, of_run))
+    return looks
 
 
 def _changes(document: Row, rows: Sequence[Row], idle: timedelta, settled: timedelta) -> dict[str, Any]:
@@ -188,6 +211,5 @@ def _is_small(document: Row, rows: Sequence[Row]) -> bool:
     if len(rows) > _FEW_ROWS or document.get("thinking_phase"):
         return False
     texts = [row.get("content") for row in rows]
-    texts += [document.get("task_context"), document.get("workspace_context")]
     calls = any(isinstance(row.get("metadata"), Mapping) and row["metadata"].get("tool_calls") for row in rows)
     return not calls and sum(len(text) if isinstance(text, str) else _FEW_CHARS for text in texts) <= _FEW_CHARS

@@ -19,6 +19,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from nexus.core.ports import Row
+from nexus.core.ports.turns import TurnTouch
 from nexus.core.turns import (
     CLOSE,
     SUMMARISE,
@@ -117,6 +118,19 @@ def heard(row: Row, now: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
     return changes, {"work": CLOSE, "due_at": now + _RESULT_AFTER}
 
 
+def touched(document: Row, touch: TurnTouch) -> Row:
+    """The document of a turn with what was heard of its run before it was kept."""
+    if touch.message_id is not None and touch.message_id in document["messages"]:
+        return document
+    also = {} if document["work"] == CLOSE else touch.unless_due
+    return {**document, **touch.changes, **also}
+
+
+def overtaken(document: Row, due_by: datetime) -> Row:
+    """The document of a turn before which another of its session has begun, before it was kept."""
+    return {**document, **OVERTAKEN, "due_at": min(document["due_at"], due_by)}
+
+
 def looked_at(
     document: Row, facts: TurnFacts, rows: int, now: datetime, *, idle: timedelta, settled: timedelta
 ) -> dict[str, Any]:
@@ -154,6 +168,11 @@ def goal_of(document: Row | None) -> str:
 def is_going_on(document: Row | None) -> bool:
     """Whether there is a turn, and more of it is expected."""
     return document is not None and document.get("status") not in _OVER
+
+
+def is_due_now(document: Row) -> bool:
+    """Whether it says from the start that somebody is to look at once whether it is over."""
+    return bool(document["due_at"] <= document["heard_at"])
 
 
 def facts_of(document: Row) -> dict[str, Any]:
@@ -194,13 +213,13 @@ def _closed(document: Row, facts: TurnFacts, rows: int, summarise_at: datetime) 
         "token_usage": {"thinking": thought, "action": facts.usage.action, "total": thought + facts.usage.action},
         "rows": rows,
     }
-    if known == rows and _is_of_model(document):
+    if known == rows and _source(document) == "model":
         # Somebody looked again, and nothing has come.
         return {**changes, "work": None, "due_at": None}
+    if not _says_all(document, facts):
+        changes |= {"summaries": summarise_by_rules(facts).model_dump(), "insights": []}
     return {
         **changes,
-        "summaries": summarise_by_rules(facts).model_dump(),
-        "insights": [],
         "work": SUMMARISE,
         "due_at": summarise_at,
         "attempts": 0,
@@ -213,9 +232,15 @@ def _is_answered(document: Row, facts: TurnFacts) -> bool:
     return facts.finished or said or bool(document.get("overtaken"))
 
 
-def _is_of_model(document: Row) -> bool:
+def _says_all(document: Row, facts: TurnFacts) -> bool:
+    """Whether the summary with which the turn began says all that is known of it: what was asked."""
+    asked_alone = len(facts.said) == 1 and facts.said[0].speaker == "user" and not facts.rounds
+    return asked_alone and not document.get("rows") and _source(document) == "fallback"
+
+
+def _source(document: Row) -> Any:
     summaries = document.get("summaries")
-    return isinstance(summaries, Mapping) and summaries.get("source") == "model"
+    return summaries.get("source") if isinstance(summaries, Mapping) else None
 
 
 def _shortened(outcomes: Sequence[ToolOutcome]) -> list[ToolOutcome]:
@@ -243,8 +268,11 @@ def _phase(rounds: Sequence[ThinkingRound]) -> ThinkingPhase | None:
 
 
 def _phase_of(document: Row) -> ThinkingPhase | None:
+    phase = document.get("thinking_phase")
+    if phase is None:
+        return None
     try:
-        return ThinkingPhase.model_validate(document.get("thinking_phase"))
+        return ThinkingPhase.model_validate(phase)
     except ValidationError:
         return None
 

@@ -94,6 +94,8 @@ def _brief(facts: TurnFacts, room: int) -> str:
 
 def _headline(text: str, *, with_figures: bool = False) -> str:
     """The first sentence that is whole; the first with figures where they are wanted, if there is one."""
+    if not text:
+        return ""
     pieces = list(sentences(text)) or [digest(text, _SENTENCE)]
     with_figure = (piece for piece in pieces if with_figures and has_figure(piece))
     return next(with_figure, None) or next(filter(is_ended, pieces), pieces[0])

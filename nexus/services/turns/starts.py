@@ -1,21 +1,29 @@
-"""What several starts of turns come to: one for each run, and documents with numbers and goals (CONTRACT §6). Pure."""
+"""What several starts of turns, and what was heard of them since, come to: documents with numbers and goals. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 from nexus.core.models import utc_now
 from nexus.core.ports import Row
+from nexus.core.ports.turns import TurnTouch
 from nexus.core.turns import TurnStart
-from nexus.services.turns.documents import begun
+from nexus.services.turns.documents import begun, is_going_on, overtaken, touched
+
+# A run that is to be a turn, or what was heard of one.
+Piece = TurnStart | TurnTouch
 
 
-def merged(starts: Sequence[TurnStart]) -> dict[str, TurnStart]:
-    """One for each run, in the order in which they were asked for; what a later one brings counts."""
-    merged: dict[str, TurnStart] = {}
-    for start in starts:
-        known = merged.get(start.run_id)
-        merged[start.run_id] = _joined(known, start) if known else start
-    return merged
+def merged(pieces: Sequence[Piece]) -> list[Piece]:
+    """One start for each run, where it was asked for first; what a later one brings counts."""
+    starts: dict[str, TurnStart] = {}
+    for piece in pieces:
+        if isinstance(piece, TurnStart):
+            known = starts.get(piece.run_id)
+            starts[piece.run_id] = _joined(known, piece) if known else piece
+    left = dict(starts)
+    found = (left.pop(piece.run_id, None) if isinstance(piece, TurnStart) else piece for piece in pieces)
+    return [piece for piece in found if piece]
 
 
 def _joined(first: TurnStart, later: TurnStart) -> TurnStart:
@@ -28,15 +36,35 @@ def _joined(first: TurnStart, later: TurnStart) -> TurnStart:
     )
 
 
-def numbered(starts: Sequence[TurnStart], latest: Row | None, goal: str) -> list[Row]:
-    """The documents of turns that follow `latest`, each with the goal that holds by then."""
-    documents: list[Row] = []
+def starts_in(pieces: Sequence[Piece]) -> dict[str, TurnStart]:
+    """The starts among them by their runs, in order."""
+    return {piece.run_id: piece for piece in pieces if isinstance(piece, TurnStart)}
+
+
+def numbered(pieces: Sequence[Piece], latest: Row | None, goal: str, settled: timedelta) -> list[Row]:
+    """The documents of turns that follow `latest`, each with the goal that holds by then, and what it has come to.
+
+    Args:
+        pieces: one start for each run, and what was heard of these runs, in their order.
+        latest: the turn before them.
+        goal: the one that it carries.
+        settled: how soon a turn is looked at that another of them has overtaken.
+    """
+    documents: dict[str, Row] = {}
+    going_on: set[str] = set()
     now = utc_now()
-    for start in starts:
-        goal = start.task_context or goal
-        latest = begun(start, latest, goal, now)
-        documents.append(latest)
-    return documents
+    for piece in pieces:
+        if isinstance(piece, TurnTouch):
+            if piece.run_id in documents:
+                document = documents[piece.run_id] = touched(documents[piece.run_id], piece)
+                going_on = going_on | {piece.run_id} if is_going_on(document) else going_on - {piece.run_id}
+            continue
+        for run_id in going_on:
+            documents[run_id] = overtaken(documents[run_id], now + settled)
+        goal = piece.task_context or goal
+        latest = documents[piece.run_id] = begun(piece, latest, goal, now)
+        going_on = {piece.run_id}
+    return [*documents.values()]
 
 
 def run_of(latest: Row | None) -> str | None:

@@ -19,6 +19,7 @@ from nexus.adapters.mongo_excerpts import all_small, excerpt
 from nexus.adapters.mongo_schema import HEADER, NEWEST_FIRST, NOT_SHOWN
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
 from nexus.core.ports import Row
+from nexus.core.ports.turns import TurnTouch
 from nexus.core.working_memory import WHOLE, Tail
 from tests.nexus.contract.test_memory import compaction, detail, overview
 from tests.nexus.contract.test_turns import turn
@@ -90,8 +91,8 @@ async def test_turns_come_out_of_their_indexes(explained: Janitor, mongo_uri: st
         for session in range(5):
             mine = [turn(n, session_id=f"s{session}", run_id=f"r{session}-{n}", work=None) for n in range(1, 201)]
             await store.turns.insert_turns(mine)
-        await store.turns.touch_run("o", "s3", "r3-7", {"work": "close"})
-        await store.turns.touch_run("o", "s4", "r4-8", {"work": "summarise"})
+        await store.turns.touch_runs([TurnTouch("o", "s3", "r3-7", {"work": "close"})])
+        await store.turns.touch_runs([TurnTouch("o", "s4", "r4-8", {"work": "summarise"})])
     turns = explained[database_name].turns
     of_session = {"owner_key": {"$eq": "o"}, "session_id": {"$eq": "s3"}}
     page = {**of_session, "turn_number": {"$lt": 150}, "run_id": {"$nin": ["r3-140", "r3-141"]}}
@@ -243,7 +244,7 @@ async def fails_in_every_operation(store: MongoStore) -> None:
         lambda: store.turns.count_turns("o", "s"),
         lambda: store.turns.delete_turns("o", "s"),
         lambda: store.turns.update_turn("o", "s", 1, {"status": "x"}, seen={"due_at": START}),
-        lambda: store.turns.touch_run("o", "s", "r", {"status": "x"}),
+        lambda: store.turns.touch_runs([TurnTouch("o", "s", "r", {"status": "x"})]),
         lambda: store.turns.overtake([("o", "s", 2)], {"status": "x"}, due_by=START),
         lambda: store.turns.claim("close", START, START),
         lambda: store.session_messages("o", "s", limit=5),

@@ -8,7 +8,7 @@ import pytest
 
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row, TurnStore
-from nexus.core.ports.turns import LATEST, TurnUpdate
+from nexus.core.ports.turns import CLAIMED, LATEST, TurnTouch, TurnUpdate
 from tests.nexus.contract.test_store import OWNERS, Place, place
 
 __all__ = ["place"]
@@ -123,6 +123,16 @@ async def test_turns_of_many_sessions(place: Place) -> None:
     assert found["o", "u"] == {name: turn(5, session_id="u")[name] for name in LATEST}
 
 
+async def test_many_turns_of_few_sessions(place: Place) -> None:
+    """Of each up to the first that is taken, however many follow."""
+    async with place.open() as store:
+        turns = store.turns
+        await turns.insert_turns([turn(30, session_id="t", run_id="there")])
+        sessions = [[turn(number, session_id=session) for number in range(1, 41)] for session in ("s", "t", "u")]
+        assert await turns.insert_turns_of_sessions([*sessions, [turn(1, session_id="v")]]) == [40, 29, 40, 1]
+        assert await turns.count_turns("o", "t") == 30
+
+
 async def test_two_who_number_at_once(place: Place) -> None:
     """Whoever reads the latest number again after being overtaken leaves no gap and counts nothing twice."""
     async with place.open() as store:
@@ -235,13 +245,28 @@ async def test_turns_are_changed_together(place: Place) -> None:
             TurnUpdate(("o", "t", 1), {"insights": ["y"]}, {"status": "pending"}),
             TurnUpdate(("o", "t", 9), {"status": "x"}, {}),
         ]
-        assert await turns.update_turns(updates) == 2
-        assert await turns.update_turns([]) == 0
+        assert await turns.update_turns(updates) == (2, ())
+        assert await turns.update_turns([]) == (0, ())
         found = [*(await turns.turns("o", "s", limit=5))[::-1], *await turns.turns("o", "t", limit=5)]
         assert [row["status"] for row in found] == ["x", "pending", "pending", "pending"]
         assert [row["insights"] for row in found] == [[], [], [], ["y"]]
-        with pytest.raises(StoreRejectedError):
-            await turns.update_turns([TurnUpdate(("o", "s", 1), {"task_context": "x" * (17 << 20)}, {})])
+
+
+@pytest.mark.parametrize("bad", ["\ud800", 2**64, "x" * (17 << 20), "x" * (9 << 20)])
+async def test_a_change_that_cannot_be_kept_is_no_other_turns_business(place: Place, bad: Any) -> None:
+    """It is named, and the others are changed."""
+    async with place.open() as store:
+        turns = store.turns
+        large = {3: {"workspace_context": "x" * (9 << 20)}, 6: {"workspace_context": "x" * (9 << 20)}}
+        for number in range(1, 8):
+            await turns.insert_turns([turn(number, **large.get(number, {}))])
+        made = [{"task_context": bad} if number in large else {"status": "x"} for number in range(1, 8)]
+        updates = [TurnUpdate(("o", "s", number), changes, {}) for number, changes in enumerate(made, 1)]
+        changed, refused = await turns.update_turns(updates)
+        assert (changed, sorted(refused)) == (5, [2, 5])
+        found = (await turns.turns("o", "s", limit=10))[::-1]
+    assert [row["status"] for row in found] == ["x", "x", "pending", "x", "x", "pending", "x"]
+    assert {row["task_context"] for row in found} == {"the goal"}
 
 
 async def test_a_run_is_touched(place: Place) -> None:
@@ -250,11 +275,12 @@ async def test_a_run_is_touched(place: Place) -> None:
         turns = store.turns
         await turns.insert_turns([turn(1, run_id="r"), turn(2, run_id="r", owner_key="p"), turn(3)])
         await turns.insert_turns([turn(1, run_id="r", session_id=session) for session in ("a", "z")])
-        assert await turns.touch_run("o", "s", "r", {"heard_at": NOW, "status": "acting"})
-        assert not await turns.touch_run("o", "s", "$ne", {"status": "x"})
-        assert not await turns.touch_run("q", "s", "r", {"status": "x"})
-        assert not await turns.touch_run("o", "s", "r", {"status": "x"}, message_id="m1")
-        assert await turns.touch_run("o", "s", "r", {"heard_at": NOW}, message_id="m2")
+        assert await turns.touch_runs([TurnTouch("o", "s", "r", {"heard_at": NOW, "status": "acting"})]) == []
+        unknown = [TurnTouch("o", "s", "$ne", {"status": "x"}), TurnTouch("q", "s", "r", {"status": "x"})]
+        told = [TurnTouch("o", "s", "r", {"status": "x"}, message_id="m1")]
+        new = [TurnTouch("o", "s", "r", {"heard_at": NOW}, message_id="m2")]
+        assert await turns.touch_runs([unknown[0], *told, unknown[1], *new]) == unknown
+        assert await turns.touch_runs([]) == []
         found = {row["turn_number"]: row["status"] for row in await turns.turns("o", "s", limit=5)}
         assert found == {1: "acting", 3: "pending"}
         places = (("p", "s"), ("o", "a"), ("o", "z"))
@@ -268,13 +294,32 @@ async def test_a_touch_makes_a_turn_due_that_is_not(place: Place) -> None:
     async with place.open() as store:
         turns = store.turns
         await turns.insert_turns([turn(1), turn(2, work=None, due_at=None), turn(3, work="summarise")])
-        for number in (1, 2, 3):
-            again = {"work": "close", "due_at": NOW}
-            assert await turns.touch_run("o", "s", f"r{number}", {"status": "acting"}, unless_due=again)
-        assert not await turns.touch_run("o", "s", "r4", {"status": "acting"}, unless_due={"work": "close"})
+        again = {"work": "close", "due_at": NOW}
+        touches = [TurnTouch("o", "s", f"r{number}", {"status": "acting"}, again) for number in (1, 2, 3)]
+        # Whoever does not know whether it was done does it again.
+        for _ in range(2):
+            assert await turns.touch_runs(touches) == []
+        unknown = TurnTouch("o", "s", "r4", {"status": "acting"}, {"work": "close"})
+        assert await turns.touch_runs([unknown]) == [unknown]
         found = (await turns.turns("o", "s", limit=5))[::-1]
     assert [(row["status"], row["work"]) for row in found] == [("acting", "close")] * 3
     assert [row["due_at"] for row in found] == [due, milliseconds(NOW), milliseconds(NOW)]
+
+
+async def test_runs_are_touched_in_order(place: Place) -> None:
+    """Of one run what was said last counts; many sessions do not get in each other's way."""
+    async with place.open() as store:
+        turns = store.turns
+        sessions = [str(number) for number in range(30)]
+        await turns.insert_turns_of_sessions([[turn(1, session_id=session)] for session in sessions])
+        touches = [
+            TurnTouch("o", session, "r1", {"status": status, "insights": [session]})
+            for session in sessions
+            for status in ("executing", "acting")
+        ]
+        assert await turns.touch_runs(touches) == []
+        found = [row for session in sessions for row in await turns.turns("o", session, limit=2)]
+    assert [(row["status"], row["insights"]) for row in found] == [("acting", [session]) for session in sessions]
 
 
 async def test_turns_are_overtaken(place: Place) -> None:
@@ -323,7 +368,7 @@ async def test_each_claimer_gets_another_turn(place: Place) -> None:
 
 
 async def test_claimers_of_many_get_different_turns(place: Place) -> None:
-    """Together they get what is due, last due first, without what is long; who gets a turn can write of it."""
+    """Together they get what is due, last due first, no more than closing takes; who gets one can write of it."""
     until = NOW + timedelta(minutes=5)
     claimed: list[Row] = []
     async with place.open() as store:
@@ -344,11 +389,11 @@ async def test_claimers_of_many_get_different_turns(place: Place) -> None:
             claimed.extend(rows)
         whole = await turns.find_turn("o", "s", 9)
         updates = [TurnUpdate(("o", "s", row["turn_number"]), {"x": 1}, {"due_at": until}) for row in claimed]
-        assert await turns.update_turns(updates) == len(claimed)
+        assert await turns.update_turns(updates) == (len(claimed), ())
     assert sorted(numbers(claimed)) == [*range(4, CLAIMERS + 1)]
     assert whole == turn(9, due_at=milliseconds(until))
-    short = {name: value for name, value in whole.items() if name not in {"messages", "tool_calls"}}
-    assert short in claimed
+    short = {name: value for name, value in whole.items() if name in CLAIMED}
+    assert {**short, "summaries": {"source": "fallback"}} in claimed
 
 
 async def test_what_is_claimed(place: Place) -> None:
@@ -396,7 +441,7 @@ async def test_what_cannot_be_kept(place: Place, bad: Any) -> None:
         with pytest.raises(StoreRejectedError):
             await turns.update_turn("o", "s", 1, {"task_context": bad}, seen={"due_at": turn(1)["due_at"]})
         with pytest.raises(StoreRejectedError):
-            await turns.touch_run("o", "s", "r1", {"task_context": "x" * (9 << 20)})
+            await turns.touch_runs([TurnTouch("o", "s", "r1", {"task_context": "x" * (9 << 20)})])
         found = await turns.find_turn("o", "s", 1)
     assert found is not None
     assert found["task_context"] == "the goal"

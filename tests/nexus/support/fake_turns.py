@@ -7,7 +7,17 @@ from typing import Any, Final
 
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
-from nexus.core.ports.turns import LATEST, LONGEST_SEARCHED, OVERTAKEN_AT_MOST, SessionPlace, TurnPlace, TurnUpdate
+from nexus.core.ports.turns import (
+    CLAIMED,
+    LATEST,
+    LONGEST_SEARCHED,
+    OVERTAKEN_AT_MOST,
+    SessionPlace,
+    TurnPlace,
+    TurnsUpdated,
+    TurnTouch,
+    TurnUpdate,
+)
 from nexus.core.turns import CLOSE, TurnStatus
 from tests.nexus.support.stored import stored
 
@@ -119,10 +129,16 @@ class FakeTurns:
         self._ask("update_turn")
         return self._update(owner_key, session_id, turn_number, changes, seen)
 
-    async def update_turns(self, updates: Sequence[TurnUpdate]) -> int:
-        """Do what `update_turn` does for each of these turns. Returns how many were changed."""
+    async def update_turns(self, updates: Sequence[TurnUpdate]) -> TurnsUpdated:
+        """Do what `update_turn` does for each of these turns; one that cannot be kept is no other's business."""
         self._ask("update_turns")
-        return sum(self._update(*place, changes, seen) for place, changes, seen in updates)
+        changed, refused = 0, []
+        for place, (where, changes, seen) in enumerate(updates):
+            try:
+                changed += self._update(*where, changes, seen)
+            except StoreRejectedError:
+                refused.append(place)
+        return TurnsUpdated(changed, tuple(refused))
 
     def _update(
         self, owner_key: str, session_id: str, turn_number: int, changes: Mapping[str, Any], seen: Mapping[str, Any]
@@ -131,22 +147,17 @@ class FakeTurns:
         of_session = self._of(owner_key, session_id)
         return bool(_set(changes, [row for row in of_session if all(row.get(name) == value for name, value in wanted)]))
 
-    async def touch_run(
-        self,
-        owner_key: str,
-        session_id: str,
-        run_id: str,
-        changes: Mapping[str, Any],
-        *,
-        unless_due: Mapping[str, Any] | None = None,
-        message_id: str | None = None,
-    ) -> bool:
-        """Set these fields of the run's turn, and `unless_due` where `close` is not due on it."""
-        self._ask("touch_run")
-        of_run = [row for row in self._of(owner_key, session_id) if row["run_id"] == run_id]
-        of_run = [row for row in of_run if message_id is None or message_id not in row["messages"]]
+    async def touch_runs(self, touches: Sequence[TurnTouch]) -> list[TurnTouch]:
+        """Set these fields of the turns of these runs. Returns those of which the run has no turn."""
+        self._ask("touch_runs")
+        return [touch for touch in touches if not self._touch(touch)]
+
+    def _touch(self, touch: TurnTouch) -> bool:
+        of_run = [row for row in self._of(touch.owner_key, touch.session_id) if row["run_id"] == touch.run_id]
         is_due = any(row.get("work") == CLOSE for row in of_run)
-        return bool(_set({**changes, **({} if is_due else unless_due or {})}, of_run))
+        changed = [row for row in of_run if touch.message_id is None or touch.message_id not in row["messages"]]
+        _set({**touch.changes, **({} if is_due else touch.unless_due)}, changed)
+        return bool(of_run)
 
     async def overtake(self, turns: Collection[TurnPlace], changes: Mapping[str, Any], *, due_by: datetime) -> int:
         """Set these fields of the turns that are not over and come before these, and have them due by then."""
@@ -168,10 +179,10 @@ class FakeTurns:
         return self._claim(work, now, until)
 
     async def claim_all(self, work: str, now: datetime, until: datetime, *, limit: int) -> list[Row]:
-        """Claim up to `limit` turns as `claim` does, without what is long, the last due first."""
+        """Claim up to `limit` turns as `claim` does, no more of them than `CLAIMED`, the last due first."""
         self._ask("claim_all")
         claimed = (self._claim(work, now, until) for _ in range(limit))
-        return [_without(_LISTS, row) for row in claimed if row]
+        return [_claimed(row) for row in claimed if row]
 
     def _claim(self, work: str, now: datetime, until: datetime) -> Row | None:
         moment = stored({"now": now})["now"]
@@ -193,6 +204,14 @@ def _set(changes: Mapping[str, Any], rows: Sequence[Row]) -> int:
     for row, changed in [(row, stored({**row, **changes})) for row in rows]:
         row.update(changed)
     return len(rows)
+
+
+def _claimed(row: Row) -> Row:
+    found: Row = {name: row[name] for name in CLAIMED if name in row}
+    summaries = found.pop("summaries", None)
+    if isinstance(summaries, Mapping):
+        found["summaries"] = {name: value for name, value in summaries.items() if name == "source"}
+    return found
 
 
 def _short(row: Row) -> Row:

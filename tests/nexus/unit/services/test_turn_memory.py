@@ -12,11 +12,11 @@ from nexus.core.metrics import Event
 from nexus.core.ports import Row
 from nexus.core.turns import LEVELS, SUMMARISE, Goal, ThinkingRound, TurnStatus
 from nexus.services.turn_memory import TurnMemory
-from nexus.services.turns.work import TurnWork
+from nexus.services.turns.work import TurnWork, WorkSettings
 from tests.nexus.support.fake_turns import FakeTurns
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
-from tests.nexus.unit.services.turns_at_work import PATIENCE_S, a_start, answer, human, remembering
+from tests.nexus.unit.services.turns_at_work import PATIENCE_S, a_start, answer, calls, human, remembering, result
 
 RUNS = 200
 
@@ -187,6 +187,70 @@ async def test_a_store_that_keeps_a_turn_without_saying_so() -> None:
         for session in ("s", "t"):
             documents = await memory.documents(session)
             assert [(each["turn_number"], each["run_id"]) for each in documents] == [(1, "a"), (2, "b")]
+
+
+async def test_what_is_known_of_turns_by_then_is_kept_with_them() -> None:
+    """Of runs that begin together, and are heard of meanwhile, nothing has to be changed afterwards."""
+    store, asked = FakeStore(), Counter[str]()
+    store.turns = FakeTurns(lambda operation: asked.update([operation]))
+    work = TurnWork(store.turns, store, settings=WorkSettings(settled_s=60))
+    turns = TurnMemory(store.turns, store, work)
+    begun = [turns.begin_turn(a_start(run_id)) for run_id in ("a", "b", "c", "a", "d")]
+    for row in (answer("a"), calls("b", "1"), calls("c", "1"), result("c", "1"), answer("c")):
+        await turns.heard(row)
+    last = turns.begin_turn(a_start("e"))
+    async with turns.running():
+        with anyio.fail_after(PATIENCE_S):
+            await turns.drained()
+            await turns.goal("o", "s", "e")
+        found = await store.turns.turns("o", "s", limit=9)
+    assert all(kept and kept.is_set() for kept in [*begun, last])
+    assert [(row["turn_number"], row["run_id"]) for row in reversed(found)] == [*enumerate("abcde", 1)]
+    # Each was overtaken by the next one; what was heard after that of `b` shows that it went on, until `e` came.
+    assert [row["status"] for row in reversed(found)] == ["completed"] * 4 + ["pending"]
+    assert [row["overtaken"] for row in reversed(found)] == [True, True, True, True, False]
+    assert {name: asked[name] for name in ("insert_turns_of_sessions", "touch_runs", "overtake")} == {
+        "insert_turns_of_sessions": 1,
+        "touch_runs": 0,
+        "overtake": 0,
+    }
+
+
+async def test_what_is_heard_of_a_run_that_another_replica_has_begun() -> None:
+    """It is not lost where the turn is found to be there already."""
+    store = FakeStore()
+    async with remembering(store) as one:
+        await one.begin("a")
+        work = TurnWork(store.turns, store, settings=WorkSettings(settled_s=60))
+        other = TurnMemory(store.turns, store, work)
+        assert other.begin_turn(a_start("a"))
+        await store.insert_message(human("a"))
+        await store.insert_message(answer("a"))
+        await other.heard(answer("a"))
+        async with other.running():
+            with anyio.fail_after(PATIENCE_S):
+                await other.drained()
+            document = await one.until(lambda document: document["work"] == SUMMARISE)
+        assert len(await one.documents()) == 1
+    assert (document["rows"], document["status"]) == (2, "completed")
+
+
+async def test_what_is_heard_while_the_store_is_away() -> None:
+    """It waits for the store, and the run becomes a turn, once."""
+    async with remembering() as memory:
+        for row in (human("a"), calls("a", "1"), result("a", "1"), answer("a")):
+            await memory.store.insert_message(row)
+        memory.store.down = True
+        for row in (calls("a", "1"), result("a", "1"), answer("a")):
+            await memory.turns.heard(row)
+        with pytest.raises(StoreUnavailableError):
+            await memory.turns.goal("o", "s", "a")
+        memory.store.down = False
+        with anyio.fail_after(PATIENCE_S):
+            await memory.turns.drained()
+        document = await memory.until(lambda document: document["work"] == SUMMARISE)
+        assert len(await memory.documents()) == 1
+    assert (document["run_id"], document["rows"]) == ("a", 4)
 
 
 async def test_one_session_does_not_hold_up_the_others() -> None:

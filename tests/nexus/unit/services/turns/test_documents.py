@@ -8,7 +8,7 @@ import pytest
 
 from nexus.core.ports import Row
 from nexus.core.turns import CLOSE, SUMMARISE, ThinkingRound, TokenUsage, ToolOutcome
-from nexus.services.turns.documents import begun, goal_of, heard, looked_at, read_turn, summarised, taken_over
+from nexus.services.turns.documents import begun, facts_of, goal_of, heard, looked_at, read_turn, summarised, taken_over
 from nexus.services.turns.facts import TurnFacts, read_facts
 from nexus.services.turns.fallback import summarise_by_rules
 from tests.nexus.unit.services.turns_at_work import a_start, answer, calls, human, result
@@ -97,6 +97,27 @@ def test_a_turn_that_is_overtaken(after: float, closed: bool) -> None:
     assert (changes.get("work") == SUMMARISE) == closed
     if closed:
         assert (changes["status"], seconds(changes)) == ("completed", 300)
+
+
+def test_a_summary_that_says_all_is_kept() -> None:
+    """Where nothing is recorded but the input, the summary with which the turn began stays; else it is made again."""
+    turn = document(overtaken=True)
+    alone = looked(turn, [human("a")], 6)
+    assert (alone["status"], alone["work"], alone["messages"]) == ("completed", SUMMARISE, ["msg_of_a"])
+    assert "summaries" not in alone
+    assert turn["summaries"] == summarise_by_rules(read_facts([human("a")])).model_dump()
+    others: list[tuple[Row, list[Row]]] = [
+        (turn, [human("a"), human("a", "And the peas?", id="m2")]),
+        (turn, [human("a"), calls("a", "1")]),
+        (turn, [answer("a")]),
+        ({**turn, "rows": 1}, [human("a")]),
+        ({**turn, "summaries": None}, [human("a")]),
+        ({**turn, "thinking_phase": {"rounds": [{"round_number": 1, "content": "hm"}]}}, [human("a")]),
+    ]
+    for other, rows in others:
+        facts = read_facts(rows, **facts_of(other))
+        changes = looked_at(other, facts, len(rows), NOW + timedelta(seconds=6), idle=IDLE, settled=SETTLED)
+        assert changes["summaries"] == summarise_by_rules(facts).model_dump()
 
 
 def test_nothing_has_come_since_a_model_summarised_it() -> None:

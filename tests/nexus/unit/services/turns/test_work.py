@@ -13,6 +13,7 @@ from nexus.core.errors import ModelUnavailableError, StoreRejectedError
 from nexus.core.metrics import Event
 from nexus.core.models import utc_now
 from nexus.core.ports import Row
+from nexus.core.ports.turns import TurnTouch
 from nexus.core.turns import CLOSE, SUMMARISE
 from nexus.services.turns.work import TurnWork, WorkSettings
 from tests.nexus.support.fake_turns import FakeTurns
@@ -147,7 +148,7 @@ class InterruptedStore(FakeStore):
         """The rows, as they were before."""
         rows = await super().run_messages(owner_key, run_id, limit=limit, skip=skip)
         if self.calls.count("run_messages") == 1:
-            await self.turns.touch_run(owner_key, "s", run_id, {"heard_at": utc_now()})
+            await self.turns.touch_runs([TurnTouch(owner_key, "s", run_id, {"heard_at": utc_now()})])
         return rows
 
 
@@ -177,7 +178,7 @@ async def test_rows_that_never_came() -> None:
     """The turn says what was asked, as it did from the start."""
     async with remembering(idle_s=0.05) as memory:
         await memory.begin("a", "Count the beans")
-        await memory.store.turns.touch_run("o", "s", "a", {"due_at": utc_now()})
+        await memory.store.turns.touch_runs([TurnTouch("o", "s", "a", {"due_at": utc_now()})])
         document = await memory.until(lambda document: document["work"] is None)
     assert document["status"] == "failed"
     assert "Count the beans" in document["summaries"]["detailed"]
@@ -226,7 +227,7 @@ async def test_a_turn_that_falls_silent(rows: list[Row], status: str) -> None:
         await memory.begin("a")
         for row in rows:
             await memory.store.insert_message(row)
-        await memory.store.turns.touch_run("o", "s", "a", {"due_at": utc_now()})
+        await memory.store.turns.touch_runs([TurnTouch("o", "s", "a", {"due_at": utc_now()})])
         memory.turns.work.wake()
         document = await memory.until(is_over)
     assert document["status"] == status
@@ -350,10 +351,10 @@ async def test_a_model_that_is_away() -> None:
         assert document["summaries"]["source"] == "fallback"
         document = await memory.until(lambda document: document.get("delays") == 1)
         assert document["attempts"] == 0
-        await memory.store.turns.touch_run("o", "s", "a", {"due_at": utc_now()})
+        await memory.store.turns.touch_runs([TurnTouch("o", "s", "a", {"due_at": utc_now()})])
         again = await memory.until(lambda document: document["delays"] == 2)
         assert timedelta(seconds=50) < again["due_at"] - utc_now() < timedelta(seconds=61)
-        await memory.store.turns.touch_run("o", "s", "a", {"due_at": utc_now(), "delays": 99})
+        await memory.store.turns.touch_runs([TurnTouch("o", "s", "a", {"due_at": utc_now(), "delays": 99})])
         await memory.until(is_summarised)
 
 
@@ -365,9 +366,9 @@ async def test_a_model_that_talks_nonsense(nonsense: str) -> None:
         await a_run(memory)
         first = await memory.until(lambda document: document["attempts"] == 1)
         assert first["summaries"]["source"] == "fallback"
-        await memory.store.turns.touch_run("o", "s", "a", {"due_at": utc_now()})
+        await memory.store.turns.touch_runs([TurnTouch("o", "s", "a", {"due_at": utc_now()})])
         second = await memory.until(lambda document: document["attempts"] == 2)
-        await memory.store.turns.touch_run("o", "s", "a", {"due_at": utc_now()})
+        await memory.store.turns.touch_runs([TurnTouch("o", "s", "a", {"due_at": utc_now()})])
         document = await memory.until(is_summarised)
     assert second["due_at"] - second["heard_at"] > first["due_at"] - first["heard_at"]
     assert "Summary generation failed" not in json.dumps([first["summaries"], document["summaries"]])
@@ -379,9 +380,9 @@ async def test_a_model_that_never_makes_sense() -> None:
     async with remembering(model=model, again_s=86_400) as memory:
         await a_run(memory)
         await memory.until(lambda document: document["attempts"] == 1)
-        await memory.store.turns.touch_run("o", "s", "a", {"due_at": utc_now(), "attempts": 38})
+        await memory.store.turns.touch_runs([TurnTouch("o", "s", "a", {"due_at": utc_now(), "attempts": 38})])
         daily = await memory.until(lambda document: document["attempts"] == 39)
-        await memory.store.turns.touch_run("o", "s", "a", {"due_at": utc_now()})
+        await memory.store.turns.touch_runs([TurnTouch("o", "s", "a", {"due_at": utc_now()})])
         document = await memory.until(lambda document: document["attempts"] == 40)
     assert timedelta(hours=23) < daily["due_at"] - utc_now() < timedelta(hours=25)
     assert (document["work"], document["due_at"]) == (None, None)
@@ -417,7 +418,7 @@ async def test_a_malformed_document(bad: dict[str, Any]) -> None:
     """It does not stop the work on the others."""
     async with remembering(model=scripted()) as memory:
         await memory.begin("a")
-        await memory.store.turns.touch_run("o", "s", "a", {**bad, "work": CLOSE, "due_at": utc_now()})
+        await memory.store.turns.touch_runs([TurnTouch("o", "s", "a", {**bad, "work": CLOSE, "due_at": utc_now()})])
         await memory.store.insert_message(human("b"))
         await memory.begin("b")
         await memory.record(answer("b"))
