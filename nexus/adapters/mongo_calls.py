@@ -100,7 +100,7 @@ class Calls:
     async def run(self, call: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
         """What the call returns. Errors are translated; to be cancelled here leaves a call that has begun running."""
         await self._places.acquire()
-        if anyio.current_time() < self._silent_until:
+        if asyncio.get_running_loop().time() < self._silent_until:
             self._places.release()
             raise StoreUnavailableError("did not answer a moment ago")
         task = asyncio.create_task(call())
@@ -127,7 +127,8 @@ class Calls:
         # One slow query says nothing about the server, and one that is no longer the primary names the way to the next.
         passing = NetworkTimeout | WaitQueueTimeoutError | NotPrimaryError
         if isinstance(error, ConnectionFailure) and not isinstance(error, passing):
-            self._silent_until = anyio.current_time() + _SILENT_S
+            # No task runs here, without which anyio knows of no loop unless it was anyio that started it.
+            self._silent_until = task.get_loop().time() + _SILENT_S
 
 
 class _Calling(Protocol):

@@ -66,6 +66,9 @@ class UntilStored:
     def includes(self, row: Row) -> bool:
         """Whether the row is part of the history."""
         row_id = str(row["_id"])
+        # Of an earlier second is nearly every row, and such an `_id` is one of the past whatever its form.
+        if row_id[_SECOND] < self.row_id[_SECOND]:
+            return True
         if not (OBJECT_ID.fullmatch(row_id) and OBJECT_ID.fullmatch(self.row_id)):
             return True
         if row_id[_SECOND] != self.row_id[_SECOND] or row_id[_REPLICA] == self.row_id[_REPLICA]:

@@ -1,0 +1,113 @@
+"""Calls to MongoDB: how many run at once, who ends them, and what a failure means to those that come after it."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from pymongo.errors import (
+    AutoReconnect,
+    NetworkTimeout,
+    NotPrimaryError,
+    OperationFailure,
+    ServerSelectionTimeoutError,
+    WaitQueueTimeoutError,
+)
+
+from nexus.adapters.mongo_calls import Calls
+from nexus.core.errors import StoreUnavailableError
+from tests.nexus.support.virtual_time import VirtualLoop
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run the test in time of its own."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(test())
+
+
+class Server:
+    """Says what it was told to say, and counts how often it was asked."""
+
+    def __init__(self, fault: Exception | None = None) -> None:
+        self.asked = 0
+        self.answered = 0
+        self.fault = fault
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def ask(self) -> int:
+        """Which call this is."""
+        self.asked += 1
+        number = self.asked
+        await self.open.wait()
+        self.answered += 1
+        if self.fault:
+            raise self.fault
+        return number
+
+
+@pytest.mark.parametrize("fault", [AutoReconnect("gone"), ServerSelectionTimeoutError("none")], ids=repr)
+@pytest.mark.parametrize("waited_for", [True, False], ids=["waited for", "left"])
+def test_without_a_server_calls_fail_at_once_for_a_moment(fault: Exception, *, waited_for: bool) -> None:
+    """Nobody waits for the time limit twice, also where the one who called first has left by then."""
+
+    async def test() -> None:
+        calls, server = Calls(2), Server(fault)
+        server.open.clear()
+        first = asyncio.create_task(calls.run(server.ask))
+        await asyncio.sleep(0.1)
+        if not waited_for:
+            first.cancel()
+        server.open.set()
+        with pytest.raises(StoreUnavailableError) if waited_for else suppress(asyncio.CancelledError):
+            await first
+        await calls.finish(1)
+        for _ in range(3):
+            with pytest.raises(StoreUnavailableError, match="a moment ago"):
+                await calls.run(server.ask)
+        assert server.asked == 1
+        server.fault = None
+        await asyncio.sleep(0.6)
+        assert await calls.run(server.ask) == 2
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [NetworkTimeout("slow"), WaitQueueTimeoutError("full"), NotPrimaryError("moved"), OperationFailure("no", 50)],
+    ids=repr,
+)
+def test_a_fault_of_one_call_is_no_other_call_s(fault: Exception) -> None:
+    """What says nothing about the server has the next call made."""
+
+    async def test() -> None:
+        calls, server = Calls(1), Server(fault)
+        for _ in range(3):
+            with pytest.raises(StoreUnavailableError):
+                await calls.run(server.ask)
+        assert server.asked == 3
+
+    run(test)
+
+
+def test_calls_that_nobody_waits_for_hold_their_places() -> None:
+    """They run to their ends, and no more than the limit run; who waits for a place is served in turn, or may leave."""
+
+    async def test() -> None:
+        calls, server = Calls(2), Server()
+        server.open.clear()
+        tasks = [asyncio.create_task(calls.run(server.ask)) for _ in range(6)]
+        await asyncio.sleep(0.1)
+        for task in tasks[:3]:
+            task.cancel()
+        await asyncio.sleep(0.1)
+        assert server.asked == 2
+        server.open.set()
+        await asyncio.wait(tasks)
+        assert [task.cancelled() for task in tasks] == [True] * 3 + [False] * 3
+        assert [task.result() for task in tasks[3:]] == [3, 4, 5]
+        assert server.answered == 5
+
+    run(test)
