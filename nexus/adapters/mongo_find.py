@@ -78,6 +78,11 @@ async def find_at_once(
         command["projection"] = only
     if index:
         command["hint"] = dict(index)
+    return await _first_batch(collection, command)
+
+
+async def _first_batch(collection: Any, command: dict[str, Any]) -> list[Row] | None:
+    """What the command finds, if its first reply holds all; else None."""
     if collection.read_concern.level:
         command["readConcern"] = collection.read_concern.document
     database, preference = collection.database, collection.read_preference
@@ -90,3 +95,28 @@ async def find_at_once(
         return None
     rows: list[Row] = restored(cursor["firstBatch"])
     return rows
+
+
+async def find_several(
+    collection: Any,
+    queries: Sequence[tuple[Mapping[str, Any], int]],
+    order: Order,
+    *,
+    only: Mapping[str, Any] | None = None,
+) -> list[Row] | None:
+    """What several queries find, one after another, if one reply holds all of it; else None. Nothing is repeated.
+
+    Args:
+        collection: of motor or of pymongo's asyncio client.
+        queries: which rows, and how many of each at most.
+        order: which of them are the first of a query; what one index serves.
+        only: the projection.
+    """
+    shown = [{"$project": only}] if only else []
+    sort = {"$sort": dict(order)}
+    first, *others = ([{"$match": query}, sort, {"$limit": limit}, *shown] for query, limit in queries)
+    unions = [{"$unionWith": {"coll": collection.name, "pipeline": pipeline}} for pipeline in others]
+    # One batch holds all, so that the server keeps no cursor.
+    command: dict[str, Any] = {"aggregate": collection.name, "pipeline": [*first, *unions]}
+    command["cursor"] = {"batchSize": sum(limit for _, limit in queries) + 1}
+    return await _first_batch(collection, command)

@@ -5,8 +5,7 @@ from typing import Any
 
 from pymongo.errors import ConnectionFailure, OperationFailure
 
-from nexus.adapters.mongo_find import Order, Page, find_rows
-from nexus.adapters.mongo_replies import REPLIES, restored
+from nexus.adapters.mongo_find import Order, Page, find_rows, find_several
 from nexus.core.ports import Row
 
 
@@ -24,7 +23,7 @@ async def first_of_each(
     rows: list[Row] | None = None
     if len(queries) > 1:
         try:
-            rows = await _at_once(collection, queries, order, only)
+            rows = await find_several(collection, [(query, 1) for query in queries], order, only=only)
         except (OperationFailure, ConnectionFailure) as error:
             if error.timeout:
                 raise
@@ -33,25 +32,4 @@ async def first_of_each(
         page = Page(1, 0, order)
         found = [await find_rows(collection, query, page, only=only) for query in queries]
         rows = [row for first in found for row in first]
-    return rows
-
-
-async def _at_once(
-    collection: Any, queries: Sequence[Mapping[str, Any]], order: Order, only: Mapping[str, Any]
-) -> list[Row] | None:
-    """The rows, if one reply holds all; else None."""
-    tail = [{"$sort": dict(order)}, {"$limit": 1}, {"$project": only}]
-    first, *others = ([{"$match": query}, *tail] for query in queries)
-    unions = [{"$unionWith": {"coll": collection.name, "pipeline": pipeline}} for pipeline in others]
-    # One batch holds all, so that the server keeps no cursor.
-    command: dict[str, Any] = {"aggregate": collection.name, "pipeline": [*first, *unions]}
-    command["cursor"] = {"batchSize": len(queries) + 1}
-    if collection.read_concern.level:
-        command["readConcern"] = collection.read_concern.document
-    reply = await collection.database.command(
-        command, read_preference=collection.read_preference, codec_options=REPLIES
-    )
-    if reply["cursor"]["id"]:
-        return None
-    rows: list[Row] = restored(reply["cursor"]["firstBatch"])
     return rows

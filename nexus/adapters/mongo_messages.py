@@ -1,15 +1,15 @@
 """Recorded rows of MongoDB in the order of their moments, whatever form their timestamps have (CONTRACT §2)."""
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 from pymongo.errors import ConnectionFailure, OperationFailure
 
 from nexus.adapters.mongo_excerpts import all_small, are_small, excerpt, shown
-from nexus.adapters.mongo_find import Order, Page, find_at_once, find_rows
+from nexus.adapters.mongo_find import Order, Page, find_at_once, find_rows, find_several
 from nexus.adapters.mongo_ids import id_of, id_text
 from nexus.adapters.mongo_schema import NEWEST_FIRST, NO_TEXT_TIME, OLDEST_FIRST, TEXT_TIME, newest_first
 from nexus.core.ports import Row
@@ -23,6 +23,19 @@ _SMALL_S: Final = 60.0
 _IDS_AT_ONCE: Final = 500
 # Rows with text timestamps come from other writers; how long it may take until the first of them is noticed.
 _LOOKED_AGAIN_S: Final = 60
+
+
+class PastOf(NamedTuple):
+    """An owner's newest rows.
+
+    Attributes:
+        limit: rows at most.
+        chars: contents longer than twice this come without their middle.
+    """
+
+    owner_key: str
+    limit: int
+    chars: int
 
 
 class MongoMessages:
@@ -106,6 +119,61 @@ class MongoMessages:
             row["_id"] = id_text(row["_id"])
         return rows
 
+    def may_be_small(self, owner_key: str) -> bool:
+        """Whether nothing is known of an owner that has long rows."""
+        return self._small_until.get(owner_key) != _LONG
+
+    async def of_several(
+        self, pasts: Sequence[PastOf], query_of: Callable[[str], dict[str, Any]]
+    ) -> list[list[Row] | None]:
+        """The newest rows of several owners, as `newest` gives them; None where they are to be read by themselves.
+
+        Args:
+            pasts: which.
+            query_of: the query for an owner's rows.
+        """
+        # Of an owner who is asked for in two ways, one is read here.
+        of_owner = {past.owner_key: past for past in pasts}
+        found = {} if await self._has_text_times() else await self._of_owners([*of_owner.values()], query_of)
+        read: list[list[Row] | None] = []
+        for past in pasts:
+            rows = found.get(past.owner_key) if of_owner[past.owner_key] == past else None
+            # Who asks for the same gets rows of his own.
+            read.append([{**row} for row in rows] if rows else rows)
+        return read
+
+    async def _of_owners(
+        self, pasts: Sequence[PastOf], query_of: Callable[[str], dict[str, Any]]
+    ) -> dict[str, list[Row]]:
+        """By owner; nothing where one command cannot read them all."""
+        now = anyio.current_time()
+        asked = {past.owner_key: self._small_until.get(past.owner_key, now) <= now for past in pasts}
+        queries = []
+        for past in pasts:
+            if_small = all_small(past.chars) if asked[past.owner_key] else {}
+            queries.append(({**query_of(past.owner_key), **if_small}, past.limit))
+        try:
+            rows = await find_several(self._messages, queries, NEWEST_FIRST)
+        except (OperationFailure, ConnectionFailure) as error:
+            if error.timeout:
+                raise
+            rows = None
+        if rows is None:
+            return {}
+        found: dict[str, list[Row]] = {past.owner_key: [] for past in pasts}
+        for row in rows:
+            found[row["owner_key"]].append(row)
+        for past in pasts:
+            self._note_size(past, found[past.owner_key], asked=asked[past.owner_key])
+            shown(found[past.owner_key], past.chars)
+        return found
+
+    def _note_size(self, past: PastOf, rows: Sequence[Row], *, asked: bool) -> None:
+        if asked:
+            self._note(past.owner_key, anyio.current_time() + _SMALL_S)
+        elif not are_small(rows, past.chars):
+            self._note(past.owner_key, _LONG)
+
     async def _excerpts(self, query: Mapping[str, Any], page: Page, chars: int) -> list[Row]:
         owner_key = query["owner_key"]["$eq"]
         small_until = self._small_until.get(owner_key)
@@ -115,10 +183,7 @@ class MongoMessages:
             asked = small_until is None or small_until < anyio.current_time()
             rows = await self._if_small(owner_key, {**query, **all_small(chars)} if asked else query, page)
             if rows is not None:
-                if asked:
-                    self._note(owner_key, anyio.current_time() + _SMALL_S)
-                elif not are_small(rows, chars):
-                    self._note(owner_key, _LONG)
+                self._note_size(PastOf(owner_key, page.limit, chars), rows, asked=asked)
                 return shown(rows, chars)
         try:
             rows = await find_rows(self._messages, query, page, only=excerpt(chars))
