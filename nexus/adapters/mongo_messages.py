@@ -136,10 +136,12 @@ class MongoMessages:
         of_owner = {past.owner_key: past for past in pasts}
         found = {} if await self._has_text_times() else await self._of_owners([*of_owner.values()], query_of)
         read: list[list[Row] | None] = []
+        given: set[str] = set()
         for past in pasts:
             rows = found.get(past.owner_key) if of_owner[past.owner_key] == past else None
             # Who asks for the same gets rows of his own.
-            read.append([{**row} for row in rows] if rows else rows)
+            read.append([{**row} for row in rows] if rows and past.owner_key in given else rows)
+            given.add(past.owner_key)
         return read
 
     async def _of_owners(
@@ -162,7 +164,11 @@ class MongoMessages:
             return {}
         found: dict[str, list[Row]] = {past.owner_key: [] for past in pasts}
         for row in rows:
-            found[row["owner_key"]].append(row)
+            owner_key = row["owner_key"]
+            if not isinstance(owner_key, str) or owner_key not in found:
+                # A list of owners is found under each of them. Whose rows stand around it, nobody can tell.
+                return {}
+            found[owner_key].append(row)
         for past in pasts:
             self._note_size(past, found[past.owner_key], asked=asked[past.owner_key])
             shown(found[past.owner_key], past.chars)

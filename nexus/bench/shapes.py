@@ -20,6 +20,7 @@ _PROSE: Final = (
     "The sea was calm today, and we spoke of it for a while: of tides, of boats and of what to do on Sunday. "
 )
 _LONGEST_INPUT: Final = 32_000
+_INPUT: Final = 300
 _PROFILE: Final = "Likes the sea, sails on Sundays, and wants short answers with a reason."
 
 
@@ -96,7 +97,7 @@ class Request:
 
 
 def request(owner: str, layout: str, reply_to: str, answer_bytes: int) -> Request:
-    """A request that begins a run, with the profile in it, as orchestrators send it.
+    """A request that begins a run, with the profile in it, as orchestrators send it; its input is as long as a usual row.
 
     Args:
         owner: whose context.
@@ -107,7 +108,8 @@ def request(owner: str, layout: str, reply_to: str, answer_bytes: int) -> Reques
     run_id, request_id, input_id = (f"{kind}_{uuid.uuid4().hex}" for kind in ("run", "msg", "msg"))
     now = datetime.now(UTC).isoformat()
     common = {"run_id": run_id, "owner_key": owner, "role": "HUMAN", "timestamp": now}
-    human = {"id": input_id, **common, "content": f"What did we say about {input_id[-8:]}?", "metadata": {}}
+    # A context in which some of the rows are of the measurement's own is then as long as any other.
+    human = {"id": input_id, **common, "content": f"{input_id[-8:]}: {_PROSE * 3}"[:_INPUT], "metadata": {}}
     profile = {"public_key": owner, "config_overrides": {}, "prompt_overrides": {"friends_profile": _PROFILE}}
     about = {"layout": layout, "client_timestamp_utc": now, "client_timezone_offset": -60, "user_profile": profile}
     run = {"id": run_id, "owner_key": owner, "status": "PENDING", "history": [human], "metadata": about}

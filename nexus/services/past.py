@@ -228,5 +228,10 @@ def with_journal(rows: list[Row], contents: Sequence[bytes]) -> list[Row]:
         return rows
     known = {row.get("id") for row in rows}
     more = [row for row in read_journal(contents) if row["id"] not in known and is_shown(row)]
-    more.sort(key=lambda row: (row["timestamp"], row["_id"]), reverse=True)
-    return ReadRows([*map(KeptRow, more), *rows]) if more else rows
+    more.sort(key=lambda row: (row["timestamp"], row["_id"]))
+    added = [KeptRow(row) for row in more]
+    grown = rows if isinstance(rows, ReadRows) else None
+    for row in added:
+        # Nearly always they are newer than all that the store has.
+        grown = grown.with_newer(row) if grown is not None else None
+    return ReadRows([*reversed(added), *rows]) if grown is None else grown

@@ -64,6 +64,34 @@ async def test_the_newest_rows_come_out_of_an_index(explained: Janitor, mongo_ur
         assert stats["totalDocsExamined"] == stats["nReturned"] == 5
 
 
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_many_pasts_are_few_commands(
+    explained: Janitor, mongo_uri: str, database_name: str, driver: Driver
+) -> None:
+    """What is asked for at once is read together, out of the index, whether or not owners are known to have small rows."""
+    owners = [f"o{number}" for number in range(60)]
+    rows = [row(number, owner_key=owner, id=f"{owner}-{number}") for owner in owners for number in range(30)]
+    async with open_mongo(mongo_uri, database_name, driver=driver) as store:
+        await store.prepare()
+        explained[database_name].messages.insert_many(rows)
+        found: list[Row] = []
+
+        async def read(owner: str) -> None:
+            found.extend(await store.newest_messages(owner, limit=10, excerpt_chars=100))
+
+        explained[database_name].command("profile", 2)
+        for _ in range(2):
+            async with anyio.create_task_group() as tasks:
+                for owner in owners:
+                    tasks.start_soon(read, owner)
+        explained[database_name].command("profile", 0)
+    profiled = [*explained[database_name]["system.profile"].find({"ns": f"{database_name}.messages", "op": "command"})]
+    assert len(found) == 2 * 600
+    assert 0 < len(profiled) < 60
+    assert max(each["keysExamined"] for each in profiled) < 16 * 30
+    assert max(each["docsExamined"] for each in profiled) <= 16 * 10
+
+
 async def test_rows_of_runs_come_out_of_an_index(explained: Janitor, mongo_uri: str, database_name: str) -> None:
     """The rows of old runs are found without reading those of newer ones, and merged without a sort in memory."""
     await _fill(explained, mongo_uri, database_name)

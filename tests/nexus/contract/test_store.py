@@ -245,6 +245,41 @@ async def test_an_owner_is_a_text(place: Place, owner: str) -> None:
         assert await store.find_origin(owner, "r1") == RunOrigin("s")
 
 
+async def test_many_pasts_at_once(place: Place) -> None:
+    """Each is what it is alone: owners of long rows, of none, of lists of owners, the same one twice, in any way."""
+    long = "x" * 20_000
+    rows = [
+        row(number, owner_key=f"o{number % 20}", id=f"m{number}", content=f"text {number}") for number in range(200)
+    ]
+    rows += [row(number, owner_key="long", id=f"l{number}", content=long) for number in range(3)]
+    rows += [
+        row(number, owner_key="mixed", id=f"x{number}", content=long if number == 1 else "a") for number in range(3)
+    ]
+    rows += [row(number, owner_key="o3", id=f"t{number}", role="TOOL") for number in range(300, 310)]
+    place.plant("messages", [row(400, owner_key=["o5", "o6"], id="list")])
+    asked = [*(f"o{number % 23}" for number in range(60)), "long", "mixed", "long", "mixed", "mixed"]
+    chars = [4 + index % 2 for index in range(len(asked))]
+    async with place.open() as store:
+        await insert_all(store, rows)
+        alone = [
+            await store.newest_messages(owner, limit=5, excerpt_chars=each)
+            for owner, each in zip(asked, chars, strict=True)
+        ]
+        for _ in range(2):
+            found: dict[int, list[Row]] = {}
+
+            async def read(number: int, into: dict[int, list[Row]]) -> None:
+                into[number] = await store.newest_messages(asked[number], limit=5, excerpt_chars=chars[number])
+
+            async with anyio.create_task_group() as tasks:
+                for number in range(len(asked)):
+                    tasks.start_soon(read, number, found)
+            assert [found[number] for number in range(len(asked))] == alone
+    assert len({id(each) for rows in found.values() for each in rows}) == sum(map(len, alone))
+    assert alone[0]
+    assert alone[20] == []
+
+
 @pytest.mark.parametrize("excerpts", [EXCERPTS, EXCERPTS[:4], LONG_EXCERPTS], ids=["all", "small", "long"])
 async def test_long_contents_lose_their_middle(place: Place, excerpts: list[tuple[str, str]]) -> None:
     """Of a content longer than twice the excerpt its two ends are left, counted in code points."""
