@@ -97,7 +97,7 @@ class Request:
 
 
 def request(owner: str, layout: str, reply_to: str, answer_bytes: int) -> Request:
-    """A request that begins a run, with the profile in it, as orchestrators send it; its input is as long as a usual row.
+    """A request that begins a run, with the profile in it, as orchestrators send it, and an input as long as a row.
 
     Args:
         owner: whose context.

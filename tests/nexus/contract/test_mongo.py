@@ -68,7 +68,7 @@ async def test_the_newest_rows_come_out_of_an_index(explained: Janitor, mongo_ur
 async def test_many_pasts_are_few_commands(
     explained: Janitor, mongo_uri: str, database_name: str, driver: Driver
 ) -> None:
-    """What is asked for at once is read together, out of the index, whether or not owners are known to have small rows."""
+    """What is asked for at once is read together, out of the index; also of owners of whom nothing is known."""
     owners = [f"o{number}" for number in range(60)]
     rows = [row(number, owner_key=owner, id=f"{owner}-{number}") for owner in owners for number in range(30)]
     async with open_mongo(mongo_uri, database_name, driver=driver) as store:
