@@ -26,13 +26,32 @@ from nexus.core.topics import Topics
 
 _log = structlog.get_logger(__name__)
 
-# From 1 ms, which a build on idle machines takes, to 60 s, which is the longest deadline.
-BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+# From a quarter of a millisecond, in which a context is built of what is in memory, to the longest deadline.
+BUCKETS: Final = (
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+)
 
 _BOUNDS: Final = (*map(floatToGoString, BUCKETS), "+Inf")
 _OTHER: Final = "other"
 _SUCCESS: Final = "success"
 _TOPICS: Final = frozenset(value for name, value in vars(Topics).items() if name.isupper())
+_PASTS: Final = {Event.PAST_KEPT: "memory", Event.PAST_READ: "store"}
 _ROWS: Final = {Event.ROW_RECORDED: "recorded", Event.ROW_REJECTED: "rejected", Event.ROW_LOST: "lost"}
 _STATES: Final = {Event.STATE_RECORDED: "recorded", Event.STATE_REFUSED: "refused", Event.STATE_LOST: "lost"}
 _TURNS: Final = {
@@ -72,6 +91,8 @@ class PrometheusMetrics:
     def __init__(self, *, version: str = "") -> None:
         registry = self._registry = CollectorRegistry(auto_describe=False)
         self._events = {event: Counter(name, text, registry=registry) for event, (name, text) in _EVENTS.items()}
+        pasts = Counter("nexus_histories", "Dialogue histories by where they were.", ["source"], registry=registry)
+        self._events |= {event: pasts.labels(source) for event, source in _PASTS.items()}
         rows = Counter("nexus_rows", "Rows by what became of them.", ["result"], registry=registry)
         self._events |= {event: rows.labels(result) for event, result in _ROWS.items()}
         states = Counter(
@@ -183,6 +204,9 @@ class _Readings(Collector):
         reconnects = CounterMetricFamily("nexus_bus_reconnects", "How often the subscription was opened anew.")
         if Reading.BUS_RECONNECTS in read:
             reconnects.add_metric([], read[Reading.BUS_RECONNECTS])
+        kept = GaugeMetricFamily("nexus_history_cache_bytes", "Memory that owners' newest messages take, roughly.")
+        if Reading.KEPT_BYTES in read:
+            kept.add_metric([], read[Reading.KEPT_BYTES])
         queues = GaugeMetricFamily("nexus_queue_depth", "What waits in this process.", labels=["queue"])
         for reading, queue in _QUEUES.items():
             if reading in read:
@@ -192,7 +216,7 @@ class _Readings(Collector):
             value = _asked(ask)
             if value is not None:
                 backlog.add_metric([topic], value)
-        yield from (in_flight, reconnects, queues, backlog)
+        yield from (in_flight, reconnects, kept, queues, backlog)
 
 
 class _Bare(Collector):

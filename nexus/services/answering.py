@@ -168,6 +168,8 @@ class Answerer:
         )
         if isinstance(done, Concluded):
             self._reading.note(got=True)
+            if ahead.past:
+                ahead.past.kept_was_good()
             ahead.answered(done.moved)
             self._tell(ask, done.heard, None, len(content), started)
             return None

@@ -17,6 +17,7 @@ from typing import Final
 import structlog
 
 from nexus.core.errors import BusUnavailableError, StoreUnavailableError
+from nexus.core.metrics import Event, Metrics
 from nexus.core.models import Message
 from nexus.core.ports import MessageStore, Past, Row, Standing
 from nexus.services.context.cutoff import UntilStored
@@ -39,7 +40,7 @@ class OwnersPast:
     """The newest rows of one owner, for a run that has not been built before.
 
     Args:
-        store, tails, journaling, heard: where they are; no journal where none is kept.
+        store, tails, journaling, heard, metrics: where they are; no journal where none is kept.
         owner_key: whose.
         messages: how many messages after merging.
         excerpt_chars: contents longer than twice this may come without their middle.
@@ -53,6 +54,7 @@ class OwnersPast:
         tails: Tails,
         journaling: Journaling | None,
         heard: Heard,
+        metrics: Metrics,
         *,
         owner_key: str,
         messages: int,
@@ -64,6 +66,7 @@ class OwnersPast:
         self._tails = tails
         self._journaling = journaling
         self._heard = heard
+        self._metrics = metrics
         self._owner_key = owner_key
         self._messages = messages
         self._excerpt_chars = excerpt_chars
@@ -94,6 +97,10 @@ class OwnersPast:
         known = self._known if self._epoch == self._tails.epoch and not self._is_awaited else None
         return self._shown_of(known) if known else None
 
+    def kept_was_good(self) -> None:
+        """What `kept` gave has been shown."""
+        self._metrics.count(Event.PAST_KEPT)
+
     async def read_ahead(self) -> None:
         """Read what the store has, while the request is being claimed. What fails, fails where the past is got."""
         self._began_at = self._clock()
@@ -111,6 +118,7 @@ class OwnersPast:
         if standing is None or self._is_awaited:
             return None
         if known := self._shown_of(self._good(standing)):
+            self._metrics.count(Event.PAST_KEPT)
             return known
         if standing.rows is None or not isinstance(self._ahead, Past) or not self._is_in_time:
             return None
@@ -125,11 +133,13 @@ class OwnersPast:
         waited = self._is_awaited
         complete = await self._heard.written(self._owner_key, HEARD_S, besides=self._asked.run_id)
         if standing is None:
+            self._metrics.count(Event.PAST_READ)
             return self._own(replace(await self._read(), complete=complete))
         if waited:
             # What was waited for has moved the version since.
             standing = await self._asked_again()
         if known := self._shown_of(self._good(standing)):
+            self._metrics.count(Event.PAST_KEPT)
             return replace(known, complete=complete)
         if standing.rows is None:
             standing = await self._asked_again()
@@ -138,6 +148,7 @@ class OwnersPast:
 
     def _joined(self, past: Past, version: str, journaled: Sequence[bytes], *, complete: bool = True) -> Past:
         """What the store and the journal had, which is kept if nobody can have had more at this version."""
+        self._metrics.count(Event.PAST_READ)
         rows = with_journal(past.rows, journaled)
         begun = next((row for row in rows if row.get("id") == self._asked.id), None)
         if begun and journaled:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Self
 
-from nexus.core.metrics import Metrics, NoMetrics
+from nexus.core.metrics import Metrics, NoMetrics, Reading
 from nexus.core.models import Message
 from nexus.core.ports import Cutoff, Journal, MessageStore, Past, RequestLedger, Row, RunOrigin
 from nexus.core.topics import Topics
@@ -69,7 +69,9 @@ class PersistenceService:
         self._tails = tails or Tails()
         self._clock = clock
         self.origins = RunOrigins(store, ledger)
-        self._recorder = Recorder(store, self.origins, metrics or NoMetrics(), recorded, self._stored)
+        self._metrics = metrics or NoMetrics()
+        self._metrics.read_from(Reading.KEPT_BYTES, lambda: self._tails.size)
+        self._recorder = Recorder(store, self.origins, self._metrics, recorded, self._stored)
         self._journaling = Journaling(journal, self._tails, self._recorder) if journal else None
 
     @property
@@ -180,6 +182,7 @@ class PersistenceService:
             self._tails,
             self._journaling,
             self._recorder.heard,
+            self._metrics,
             owner_key=owner_key,
             messages=messages,
             excerpt_chars=excerpt_chars,

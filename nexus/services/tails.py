@@ -141,6 +141,11 @@ class Tails:
         self._bytes = 0
 
     @property
+    def size(self) -> int:
+        """Of all that is kept, in bytes, roughly."""
+        return self._bytes
+
+    @property
     def epoch(self) -> int:
         """That of all that is kept."""
         if self._epoch != self._read_epoch():

@@ -74,6 +74,10 @@ class OwnersPast(Protocol):
         """What was kept in memory: good if the owner's version is still `version`. None for what has to be read."""
         ...
 
+    def kept_was_good(self) -> None:
+        """What `kept` gave has been shown."""
+        ...
+
     async def read_ahead(self) -> None:
         """Read what the store has, while the request is being claimed. What fails, fails in `get`."""
         ...

@@ -141,7 +141,7 @@ class SettlingLedger(MemoryLedger):
         within_ms: int,
     ) -> Claim | Concluded:
         """Both; counted besides as what they are together."""
-        self.asked["at once"] += 1
+        self._before("at once")
         return await super().begin_and_conclude(asking, topic, answer, keep_ms, delivery, ending, within_ms)
 
     async def times_asked(self, operation: str, times: int = 1) -> None:

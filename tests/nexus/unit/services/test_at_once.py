@@ -1,0 +1,176 @@
+"""First builds that wait for nothing: made of what is at hand, claimed and answered in one step (decision 24)."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from nexus.core.metrics import Event
+from nexus.core.models import Message
+from nexus.core.ports import Busy, Look
+from tests.nexus.unit.services.parts import definition, past, request
+from tests.nexus.unit.services.serving import Serving, asking, fingerprint, serving, shared
+
+PROFILE = {"public_key": "ada", "prompt_overrides": {"friends_profile": "Likes the sea."}}
+
+
+def first(number: int, text: str = "hello", **run_metadata: Any) -> Message:
+    """The first request of a run, with the owner's profile."""
+    metadata = {"user_profile": PROFILE, **run_metadata}
+    return request(text, request_id=f"msg_{number}", run_id=f"run_{number}", run_metadata=metadata)
+
+
+@asynccontextmanager
+async def known(**settings: Any) -> AsyncIterator[Serving]:
+    """A service that has the newest rows of ada in memory."""
+    async with serving(**settings) as trial:
+        trial.parts.persistence._metrics = trial.metrics
+        trial.parts.store.plant("messages", past(3))
+        trial.ledger.journal.look(Look("ada"), None)
+        trial.ledger.clock.now += 1
+        await trial.ask(first(0, "the sea?"))
+        await trial.parts.persistence.flush()
+        assert trial.ledger.asked["at once"] == 0
+        assert trial.metrics.counted[Event.PAST_READ] == 1
+        trial.ledger.asked.clear()
+        yield trial
+
+
+async def test_of_what_is_in_memory() -> None:
+    """Nothing is read, one step is asked for, and the input is recorded afterwards, and is in the next context."""
+    async with known() as trial:
+        trial.parts.store.down = True
+        content = await trial.ask(first(1, "and the boats?"))
+        assert trial.ledger.asked == {"at once": 1, "begin": 1, "finish": 1}
+        assert "the sea?" in content["messages"][2]["content"]
+        again = await trial.ask(first(2))
+        assert "and the boats?" in again["messages"][2]["content"]
+        assert trial.metrics.counted[Event.PAST_KEPT] == 2
+        trial.parts.store.down = False
+        await trial.parts.persistence.flush()
+        recorded = [row["id"] for row in trial.parts.store.messages if row["role"] == "HUMAN"][-3:]
+    assert recorded == ["human_of_run_0", "human_of_run_1", "human_of_run_2"]
+    assert {*content["context"]["timings_ms"]} == {"queue", "gather", "assemble", "build"}
+
+
+async def test_it_is_what_it_would_be_with_time() -> None:
+    """Byte for byte but for ids and times, whichever way it came about; and later builds of the run begin with it."""
+    contents = []
+    for warm in (True, False):
+        async with known() as trial:
+            if not warm:
+                trial.parts.persistence._tails.forget("ada")
+            content = await trial.ask(first(1))
+            assert trial.ledger.asked["at once"] == warm
+            later = [{"run_id": "run_1", "owner_key": "ada", "role": "AI", "content": "and then?"}]
+            metadata = {"user_profile": PROFILE}
+            asked = request(request_id="msg_2", run_id="run_1", later=later, run_metadata=metadata)
+            goes_on = await trial.ask(asked)
+            assert goes_on["messages"][:5] == content["messages"]
+            assert goes_on["messages"][5]["content"] == "and then?"
+            assert goes_on["context"]["prefix"] == content["context"]["prefix"]
+            assert goes_on["context"]["blocks"][:5] == content["context"]["blocks"]
+            assert "timings_ms" in goes_on["context"]
+            del content["context"]["timings_ms"]
+            contents.append(content)
+    assert contents[0] == contents[1]
+
+
+@pytest.mark.parametrize("form", ["anthropic", "gemini"])
+async def test_in_another_format(form: str) -> None:
+    """What is kept for later builds is more than such an answer says."""
+    async with known() as trial:
+        content = await trial.ask(first(1, format=form))
+        assert trial.ledger.asked["at once"] == 1
+        metadata = {"user_profile": PROFILE, "format": form}
+        again = await trial.ask(request(request_id="msg_2", run_id="run_1", run_metadata=metadata))
+        assert again["messages"] == content["messages"]
+        usual = await trial.ask(request(request_id="msg_3", run_id="run_1", run_metadata={"user_profile": PROFILE}))
+    assert len(usual["messages"]) == 5
+
+
+async def test_the_version_has_moved() -> None:
+    """Nobody hears what was built, and what is heard has what came meanwhile."""
+    async with known() as trial:
+        trial.parts.store.plant("messages", [{**past(1)[1], "id": "new", "run_id": "r", "content": "from elsewhere"}])
+        await trial.ledger.journal.moved("ada", "new")
+        content = await trial.ask(first(1))
+        assert trial.ledger.asked["at once"] == 1
+        assert "from elsewhere" in content["messages"][2]["content"]
+        assert (len(await trial.answers(0)), trial.ledger.asked["finish"]) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        request(request_id="msg_1", run_id="run_1"),
+        first(1, session_id="other"),
+        first(1, layout="agent"),
+        first(1, "x" * 20_000),
+    ],
+    ids=["no profile", "another session", "another layout", "a long input"],
+)
+async def test_what_takes_longer(asked: Message) -> None:
+    """Where something has to be read, told to others or waited for, it goes the long way."""
+    async with known() as trial:
+        content = await trial.ask(asked)
+        assert (content["status"], trial.ledger.asked["at once"]) == ("success", 0)
+
+
+async def test_tools_that_are_not_known_yet() -> None:
+    """The context says that they are missing, and is not kept."""
+    async with known() as trial:
+        trial.parts.registry.complete = False
+        content = await trial.ask(first(1))
+        assert (content["degraded"], trial.ledger.asked["at once"]) == (["tools"], 0)
+
+
+async def test_a_second_attempt_is_counted() -> None:
+    """What was handed out before, or taken up by another, may be what kills who builds it."""
+    async with known() as trial:
+        asked = first(1)
+        trial.service.offer(shared(asked, deliveries=2))
+        await trial.answers()
+        assert trial.ledger.asked["at once"] == 0
+        asked = first(2)
+        await trial.ledger.begin(asked.id, fingerprint(asked), 1)
+        trial.ledger.clock.now += 1
+        trial.ledger.asked.clear()
+        trial.service.offer(asking(asked))
+        await trial.answers()
+        assert trial.metrics.counted[Event.LEASE_TAKEN_OVER] == 1
+
+
+async def test_another_has_it() -> None:
+    """Then nothing is recorded or published here."""
+    async with known() as trial:
+        asked = first(1)
+        await trial.ledger.begin(asked.id, fingerprint(asked), 60_000)
+        trial.service.offer(asking(asked))
+        await trial.ledger.times_asked("at once")
+        await trial.parts.persistence.flush()
+        assert isinstance(await trial.ledger.begin(asked.id, fingerprint(asked), 60_000), Busy)
+        assert [row["id"] for row in trial.parts.store.messages if row["run_id"] == "run_1"] == []
+
+
+async def test_the_bus_is_away() -> None:
+    """With charge of it, it is answered when the bus is back, once, and its input is recorded."""
+    async with known() as trial:
+        trial.ledger.failures["at once"] = 1
+        trial.service.offer(shared(first(1)))
+        (answer,) = await trial.answers()
+        assert answer.content["status"] == "success"
+        await trial.service.drained()
+        await trial.parts.persistence.flush()
+        assert [row["id"] for row in trial.parts.store.messages if row["run_id"] == "run_1"] == ["human_of_run_1"]
+
+
+async def test_new_tools_are_in_it() -> None:
+    """What is in memory are rows, not messages."""
+    async with known() as trial:
+        await trial.ask(first(1))
+        trial.parts.registry.register(definition("dig"))
+        content = await trial.ask(first(2))
+        assert "dig" in content["messages"][1]["content"]
+        assert trial.ledger.asked["at once"] == 2
