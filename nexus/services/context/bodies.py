@@ -39,7 +39,12 @@ def _body_of_parts(entries: Sequence[Entry], limit: int) -> Body:
     if not parts:
         return (NO_TEXT if entries[0].role == "ai" else ""), False, 0
     reserved = sum([len(text) + 1 for text, is_annotation in parts if is_annotation])
-    texts, was_cut = cut([text for text, is_annotation in parts if not is_annotation], reserved, limit)
+    said = [text for text, is_annotation in parts if not is_annotation]
+    if len(said) <= 1 and sum(map(len, said)) + reserved <= limit:
+        # Nearly all say no more than one thing beside their calls.
+        shown = [text if is_annotation else escaped(canonical(text)) for text, is_annotation in parts]
+        return "\n".join(filter(None, shown)), False, escaped.marked
+    texts, was_cut = cut(said, reserved, limit)
     remaining = iter(texts)
     lines: list[str] = []
     together: list[str] = []

@@ -54,7 +54,11 @@ def count_others(rows: Sequence[Any], run_id: str) -> int:
     """
     if not run_id:
         return len(rows)
-    return len([row for row in rows if not (isinstance(row, _STORED) and row.get("run_id") == run_id)])
+    try:
+        return len(rows) - [row["run_id"] for row in rows].count(run_id)
+    except (LookupError, TypeError):
+        # One of them is malformed.
+        return len([row for row in rows if not (isinstance(row, _STORED) and row.get("run_id") == run_id)])
 
 
 def _begun_from(said: Sequence[Said], start: int) -> frozenset[str]:
