@@ -53,6 +53,8 @@ _SAID_AGAIN_MS: Final = 1_000
 _KNOWN_MS: Final = 600_000
 # How long it is known when a request was asked that was given back: longer than any deadline.
 _ASKED_KNOWN_MS: Final = 120_000
+# Before the name of the key that an answer is kept under as such. Nothing else that is kept begins so.
+_POINTER: Final = b"@"
 # What a script says instead of how many heard.
 _KEPT_BEFORE: Final = -2
 
@@ -186,13 +188,26 @@ class RedisLedger:
 
     async def keep_first(self, key: str, value: bytes, keep_ms: int) -> bytes:
         """Keep a value unless there is one; returns the one that is kept."""
-        before = await self._redis.execute("SET", self._keys.kept(key), value, "NX", "GET", "PX", keep_ms)
-        return value if before is None else bytes(before)
+        name = self._keys.kept(key)
+        before = await self._redis.execute("SET", name, value, "NX", "GET", "PX", keep_ms)
+        if before is not None and (first := await self._resolved(before)) is not None:
+            return first
+        if before is not None:
+            # It was an answer that is not there any more.
+            await self._redis.execute("SET", name, value, "PX", keep_ms)
+        return value
 
     async def kept(self, key: str) -> bytes | None:
         """What is kept."""
         found = await self._redis.execute("GET", self._keys.kept(key))
-        return None if found is None else bytes(found)
+        return None if found is None else await self._resolved(found)
+
+    async def _resolved(self, found: bytes) -> bytes | None:
+        """What is kept where this was found: of an answer, that is where it is."""
+        if not found.startswith(_POINTER):
+            return bytes(found)
+        answer = await self._redis.execute("HGET", found[len(_POINTER) :], "answer")
+        return None if answer is None else bytes(answer)
 
     def _request(self, key: str) -> str:
         return f"{self._prefix}nexus:request:{key}"

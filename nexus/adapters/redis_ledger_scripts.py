@@ -23,6 +23,14 @@ local function move(key, lasts)
   return before, after
 end
 """
+# What is kept under a key: of an answer that is kept as such only where that is.
+_KEPT = """
+local function kept_under(key)
+  local found = redis.call('GET', key)
+  if found and string.sub(found, 1, 1) == '@' then return redis.call('HGET', string.sub(found, 2), 'answer') end
+  return found
+end
+"""
 # How things are with an owner. `wanted` is '1' where what is kept is to be told.
 _LOOK = """
 local function look(versions, journal, kept, known, lasts, wanted)
@@ -33,7 +41,7 @@ local function look(versions, journal, kept, known, lasts, wanted)
     redis.call('SET', versions, version, 'PX', lasts)
   end
   local rows = version ~= known and redis.call('HVALS', journal)
-  local found = wanted == '1' and redis.call('GET', kept)
+  local found = wanted == '1' and kept_under(kept)
   return version, string.format('%.0f', us - version), found, rows, redis.call('HLEN', journal)
 end
 """
@@ -62,6 +70,7 @@ end
 """
 BEGIN: Final = Script(
     _NOW
+    + _KEPT
     + _LOOK
     + _BEGIN
     + """
@@ -71,6 +80,7 @@ return begin(KEYS, ARGV)
 # KEYS: version, journal, kept. ARGV: known version, version_lasts_ms, '1' to tell what is kept.
 STANDING: Final = Script(
     _NOW
+    + _KEPT
     + _LOOK
     + """
 return {look(KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2], ARGV[3])}
@@ -109,10 +119,9 @@ local function conclude(keys, argv)
     return {-1}
   end
   if argv[10] ~= '' then
-    local kept = argv[10] == '=' and argv[3] or argv[10]
-    local first = redis.call('GET', keys[5])
-    if first and first ~= kept then return {-2, first} end
-    redis.call('SET', keys[5], kept, 'PX', argv[11])
+    local first = kept_under(keys[5])
+    if first and first ~= (argv[10] == '=' and argv[3] or argv[10]) then return {-2, first} end
+    redis.call('SET', keys[5], argv[10] == '=' and '@' .. keys[1] or argv[10], 'PX', argv[11])
   end
   local before, after = '', ''
   if argv[6] ~= '' then
@@ -122,7 +131,7 @@ local function conclude(keys, argv)
   end
   redis.call('HSET', keys[1], 'fingerprint', argv[2], 'token', argv[1], 'topic', argv[5], 'answer', argv[3],
     'said_ms', now)
-  redis.call('PEXPIRE', keys[1], argv[4])
+  redis.call('PEXPIRE', keys[1], argv[10] == '=' and math.max(argv[4], argv[11]) or argv[4])
   return {publish(keys, argv), before, after}
 end
 """
@@ -171,10 +180,10 @@ end
 return {'concluded', unpack(conclude(KEYS, {unpack(ARGV, 13)}))}
 """
 )
-FINISH_PUBSUB: Final = Script(_NOW + _MOVE + _TO_CHANNEL + _FINISH)
-FINISH_STREAMS: Final = Script(_NOW + _MOVE + _TO_STREAM + _FINISH)
-ANSWER_PUBSUB: Final = Script(_NOW + _MOVE + _TO_CHANNEL + _ANSWER)
-ANSWER_STREAMS: Final = Script(_NOW + _MOVE + _TO_STREAM + _ANSWER)
+FINISH_PUBSUB: Final = Script(_NOW + _KEPT + _MOVE + _TO_CHANNEL + _FINISH)
+FINISH_STREAMS: Final = Script(_NOW + _KEPT + _MOVE + _TO_STREAM + _FINISH)
+ANSWER_PUBSUB: Final = Script(_NOW + _KEPT + _MOVE + _TO_CHANNEL + _ANSWER)
+ANSWER_STREAMS: Final = Script(_NOW + _KEPT + _MOVE + _TO_STREAM + _ANSWER)
 # KEYS: version, last row. ARGV: id of the row, version_lasts_ms. What the last row has moved it does not move again and
 # replies the same: what has moved the version since is not known to whoever asks.
 MOVED: Final = Script(

@@ -240,9 +240,29 @@ class TestEndings:
             first, second = await claimed(desk, None), await claimed(desk, None, "k2")
             assert isinstance(await desk.ledger.conclude(first, TOPIC, b"answer", _LONG_MS, None, ending), Concluded)
             assert await desk.ledger.kept("p") == b"answer"
+            assert await desk.ledger.keep_first("p", b"other", _LONG_MS) == b"answer"
+            third = await claimed(desk, Look("ada", "p"), "k3")
+            assert third.standing
+            assert third.standing.kept == b"answer"
             other = await desk.ledger.conclude(second, TOPIC, b"other", _LONG_MS, None, ending)
             assert other == KeptBefore(b"answer")
             assert isinstance(await desk.ledger.conclude(second, TOPIC, b"answer", _LONG_MS, None, ending), Concluded)
+
+    async def test_the_answer_is_kept_for_long_enough(self, open_desk: OpenDesk) -> None:
+        """For later builds also where it is not for who asks again; when it is gone, so is what they begin with."""
+        async with open_desk() as desk:
+            ending = Ending(row(), "p", THE_ANSWER, 60_000)
+            done = await desk.ledger.conclude(await claimed(desk, None), TOPIC, b"answer", 50, None, ending)
+            assert isinstance(done, Concluded)
+            await desk.advance(100)
+            assert await desk.ledger.kept("p") == b"answer"
+            await desk.forget()
+            assert await desk.ledger.kept("p") in {None, b"answer"}
+            first = await desk.ledger.keep_first("p", b"mine", _LONG_MS)
+            assert first == await desk.ledger.kept("p")
+            again = await claimed(desk, Look("ada", "p"))
+            assert again.standing
+            assert again.standing.kept == first
 
     async def test_repeated(self, open_desk: OpenDesk) -> None:
         """By the same one, it is done once; by another, who comes too late, not at all."""
