@@ -139,7 +139,7 @@ async def _drain(nexus: Nexus, dispatcher: Dispatcher, subscription: Subscriptio
         "unwritten": nexus.persistence.unwritten,
         "tools": nexus.catalog.pending.count,
         "states": nexus.states.pending.count,
-        "turns": nexus.turns.pending.count,
+        "turns": nexus.turns.unkept,
         "letters": dispatcher.pending.count,
     }
     if any(left.values()):

@@ -29,6 +29,8 @@ from nexus.core.working_memory import Tail
 # itself with 32 at once (motor), 134 in eights, 99 in sixteens. One owner's rows are up to 160 KB.
 _READ_TOGETHER: Final = 16
 _READS_AT_ONCE: Final = 2
+# Sixteen take 3 ms. Who has ten thousands of rows of tools on top of his history takes longer, and only he.
+_LONG_READ_S: Final = 0.02
 _INPUT: Final = {"_id": 0, **HEADER, "content": 1}
 
 
@@ -48,7 +50,7 @@ class MongoReads:
         self.calls = calls
         self._messages = messages
         self._rows = MongoMessages(messages)
-        self._pasts = Together(self._several_pasts, most=_READ_TOGETHER, at_once=_READS_AT_ONCE)
+        self._pasts = Together(self._several_pasts, most=_READ_TOGETHER, at_once=_READS_AT_ONCE, long_s=_LONG_READ_S)
 
     async def newest_messages(
         self, owner_key: str, *, limit: int, skip: int = 0, excerpt_chars: int | None = None

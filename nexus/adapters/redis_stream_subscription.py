@@ -81,7 +81,6 @@ class StreamSubscription:
     async def deliver(self, delivery: Delivery) -> None:
         """Put it where the subscriber reads, and wait while there is too much."""
         if self._inbox.put(delivery):
-            self._room = anyio.Event()
             await self._room.wait()
 
     def __aiter__(self) -> AsyncIterator[Delivery]:
@@ -130,7 +129,9 @@ class StreamSubscription:
                     pause = min(pause * 2, _LONGEST_PAUSE)
 
     def _read_on(self) -> None:
+        # All readers who wait, and none who comes later.
         self._room.set()
+        self._room = anyio.Event()
 
     async def _hear(self, block_ms: int | None) -> bool:
         """Read the news once. Whether there were any."""

@@ -55,6 +55,9 @@ class Alongside(Generic[_Result]):
             self._task.cancel()
             with anyio.CancelScope(shield=True):
                 await asyncio.wait([self._task])
+        if not self._task.cancelled():
+            # Whoever left early does not want to know; the loop would tell on him.
+            self._task.exception()
 
     async def result(self) -> _Result:
         """What came of it; whatever it raised is raised here."""

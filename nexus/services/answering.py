@@ -174,6 +174,8 @@ class Answerer:
             self._tell(ask, done.heard, None, len(content), started)
             return None
         ahead.begin_again()
+        if isinstance(done, Busy) and ask.delivery.shared:
+            return await self._claim(ask, asked_at, ahead)
         return self._noted(done, ahead)
 
     async def _claim_while_reading(self, ask: Ask, asked_at: float, ahead: Ahead, past: OwnersPast) -> Claim:

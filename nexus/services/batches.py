@@ -69,13 +69,17 @@ class Batches:
         batch: list[Waiting] = []
         size = 0
         while self._rows and len(batch) < _BATCH and size < _BATCH_BYTES:
-            batch.append(self._rows.popleft())
-            size += batch[-1].size
+            item = self._rows.popleft()
+            batch.append(item)
+            size += item.size
+            owner_key = item.row["owner_key"]
+            self._of_owners[owner_key] -= 1
+            if not self._of_owners[owner_key]:
+                del self._of_owners[owner_key]
         self._bytes -= size
         if not self._rows:
             # What is left, because it is more than a batch, goes on being many.
             self._something, self._hurried = anyio.Event(), anyio.Event()
-            self._of_owners.clear()
         return batch
 
 

@@ -55,15 +55,16 @@ class Building:
         timings_ms = {"queue": round(queue_s * 1_000, 3), "gather": round(gather_s * 1_000, 3)}
         try:
             built = self._builder.build_at_once(ahead, past, timings_ms)
+            content = ask.encoded(built) if built else None
         except Exception:  # noqa: BLE001  # what is wrong is told where it is built with more time
             _log.exception("not_built_at_once", request_id=ask.ids.id)
-            built = None
-        if built is None:
+            content = None
+        if content is None:
             ahead.begin_again()
             return None
         self._metrics.took(Stage.QUEUE, queue_s)
         self._metrics.took(Stage.GATHER, gather_s)
-        return ask.encoded(built)
+        return content
 
     async def build(
         self, ask: Ask, message: Message, claim: Acquired, ahead: Ahead | None
@@ -72,15 +73,17 @@ class Building:
 
         The lease is renewed meanwhile, and given back should the service stop.
         """
-        if content := self._build_of_what_is_at_hand(ask, claim, ahead):
+        if ahead and (content := self._build_of_what_is_at_hand(ask, claim, ahead)):
             return content, None
         async with self.leases.held(claim):
             return await self._build(ask, message, claim, ahead)
 
-    def _build_of_what_is_at_hand(self, ask: Ask, claim: Acquired, ahead: Ahead | None) -> bytes | None:
-        if not (ahead and ahead.past and claim.standing) or claim.standing.kept:
+    def _build_of_what_is_at_hand(self, ask: Ask, claim: Acquired, ahead: Ahead) -> bytes | None:
+        # Not the claim's: another build of the run may have been answered since.
+        standing = ahead.standing
+        if ahead.past is None or standing is None or standing.kept:
             return None
-        past = ahead.past.at_hand(claim.standing)
+        past = ahead.past.at_hand(standing)
         in_time = past and _waited_s(ask, claim) < building_s(ahead.allowed_ms)
         return self.build_at_once(ask, ahead, past) if past and in_time else None
 

@@ -53,6 +53,11 @@ class TurnMemory:
         """Turns that were begun and are not kept yet."""
         return self._beginnings.pending
 
+    @property
+    def unkept(self) -> int:
+        """How many of those there are, and of what was heard of others."""
+        return self.pending.count + self._hearing.pending.count
+
     async def drained(self) -> None:
         """Return when all turns that were begun, and what was heard of them, are kept."""
         await self._hearing.none()

@@ -18,6 +18,7 @@ from nexus.core.errors import StoreUnavailableError
 from nexus.core.models import utc_now
 from nexus.core.ports import MessageStore, Row, TurnStore
 from nexus.core.ports.turns import TurnTouch
+from nexus.core.tasks import Pending
 from nexus.core.turns import TurnStart
 from nexus.services.by_session import BySession, Key
 from nexus.services.context.agents import is_internal
@@ -54,7 +55,17 @@ class Hearing:
     async def running(self) -> AsyncIterator[Self]:
         """Keep what was heard, until the context ends."""
         async with self._touches.running():
-            yield self
+            try:
+                yield self
+            finally:
+                if self.pending.count:
+                    # Somebody looks after these turns when they have been silent for long.
+                    _log.warning("turn_not_touched", runs=self.pending.count, reason="the service ended")
+
+    @property
+    def pending(self) -> Pending:
+        """What was heard and is not kept yet."""
+        return self._touches.pending
 
     def heard(self, row: Row) -> None:
         """A row was recorded. One of a model or a tool says that the turn of its run has gone on."""
@@ -76,7 +87,7 @@ class Hearing:
 
     async def none(self) -> None:
         """Return when nothing that was heard is on its way."""
-        await self._touches.pending.none()
+        await self.pending.none()
 
     async def _touch(self, heard_of: Mapping[Key, Sequence[TurnTouch]]) -> None:
         touches = [touch for of_session in heard_of.values() for touch in of_session]

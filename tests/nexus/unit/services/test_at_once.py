@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 import pytest
 
 from nexus.core.metrics import Event
@@ -174,3 +175,45 @@ async def test_new_tools_are_in_it() -> None:
         content = await trial.ask(first(2))
         assert "dig" in content["messages"][1]["content"]
         assert trial.ledger.asked["at once"] == 2
+
+
+async def test_two_first_builds_of_a_run_at_once() -> None:
+    """Claimed both before either is answered: the later begins as the first did, at once."""
+    async with known() as trial:
+        trial.parts.persistence._tails.forget("ada")
+        reads, gate = 0, anyio.Event()
+        newest = trial.parts.store.newest_messages
+
+        async def gated(*arguments: Any, **options: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            await gate.wait()
+            return await newest(*arguments, **options)
+
+        trial.parts.store.newest_messages = gated  # type: ignore[method-assign]
+        for number in range(2):
+            asked = request(request_id=f"two_{number}", run_id="run_1", run_metadata={"user_profile": PROFILE})
+            trial.service.offer(shared(asked, entry=f"{number}-0"))
+        await trial.ledger.times_asked("begin", 2)
+        gate.set()
+        one, other = (answer.content for answer in await trial.answers(2))
+        assert one["status"] == other["status"] == "success"
+        assert one["messages"] == other["messages"]
+        assert (reads, trial.ledger.asked["finish"]) == (2, 3)
+
+
+async def test_another_has_it_and_is_gone() -> None:
+    """With charge of the delivery, it is answered when that one's lease has run out, and not reported done before."""
+    async with known() as trial:
+        metadata = {"user_profile": PROFILE}
+        asked = request(request_id="msg_1", run_id="run_1", run_metadata=metadata, deadline_ms=60_000)
+        await trial.ledger.begin(asked.id, fingerprint(asked), 10_000)
+        trial.service.offer(shared(asked))
+        await trial.ledger.times_asked("at once")
+        await trial.ledger.times_asked("begin", 3)
+        assert trial.bus.settled == []
+        trial.ledger.clock.now += 11
+        (answer,) = await trial.answers()
+        assert answer.content["status"] == "success"
+        await trial.service.drained()
+        assert len(trial.bus.settled) == 1

@@ -185,3 +185,20 @@ def test_whoever_stops_taking_takes_nothing() -> None:
             assert [item.row["id"] for item in await table.batches.take()] == ["two"]
 
     run(scene())
+
+
+def test_a_backlog_that_never_ends() -> None:
+    """Nothing is known of owners of whom no row waits, and who had many once has none of them for ever."""
+
+    async def scene(table: Table) -> None:
+        waiting = 0
+        for number in range(30_000):
+            table.add(str(number))
+            waiting += 1
+            if waiting == 300:
+                await anyio.sleep(_LONG_S)
+                waiting = 0
+                table.add("left")
+        assert len(table.batches._of_owners) <= 301
+
+    play(scene)
