@@ -26,8 +26,9 @@ from nexus.core.together import Together
 from nexus.core.working_memory import Tail
 
 # Pasts that are read with one command, and commands under way before others wait: 350 µs of processor time each by
-# itself with 32 at once (motor), 134 in eights, 99 in sixteens. One owner's rows are up to 160 KB.
+# itself with 32 at once (motor), 134 in eights, 99 in sixteens. One owner's rows are up to 400 KB: one reply holds it.
 _READ_TOGETHER: Final = 16
+_ROWS_TOGETHER: Final = 100
 _READS_AT_ONCE: Final = 2
 # Sixteen take 3 ms. Who has ten thousands of rows of tools on top of his history takes longer, and only he.
 _LONG_READ_S: Final = 0.02
@@ -59,7 +60,8 @@ class MongoReads:
 
         What is asked for at once of owners whose rows are small is read with one command.
         """
-        if not skip and excerpt_chars is not None and self._rows.may_be_small(owner_key):
+        few = not skip and limit <= _ROWS_TOGETHER
+        if few and excerpt_chars is not None and self._rows.may_be_small(owner_key):
             rows = await self._pasts.get(PastOf(owner_key, limit, excerpt_chars))
             if rows is not None:
                 return rows

@@ -168,8 +168,7 @@ class Answerer:
         )
         if isinstance(done, Concluded):
             self._reading.note(got=True)
-            if ahead.past:
-                ahead.past.kept_was_good()
+            self._building.count_times(ahead)
             ahead.answered(done.moved)
             self._tell(ask, done.heard, None, len(content), started)
             return None

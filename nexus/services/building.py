@@ -52,19 +52,21 @@ class Building:
             past: of the owner.
         """
         queue_s, gather_s = ahead.since - ask.at, time.monotonic() - ahead.since
-        timings_ms = {"queue": round(queue_s * 1_000, 3), "gather": round(gather_s * 1_000, 3)}
+        ahead.timings_ms = {"queue": round(queue_s * 1_000, 3), "gather": round(gather_s * 1_000, 3)}
         try:
-            built = self._builder.build_at_once(ahead, past, timings_ms)
+            built = self._builder.build_at_once(ahead, past, ahead.timings_ms)
             content = ask.encoded(built) if built else None
         except Exception:  # noqa: BLE001  # what is wrong is told where it is built with more time
             _log.exception("not_built_at_once", request_id=ask.ids.id)
             content = None
         if content is None:
             ahead.begin_again()
-            return None
-        self._metrics.took(Stage.QUEUE, queue_s)
-        self._metrics.took(Stage.GATHER, gather_s)
         return content
+
+    def count_times(self, ahead: Ahead) -> None:
+        """Count how long what was built at once has taken; not before it is certain that it is the answer."""
+        for stage in (Stage.QUEUE, Stage.GATHER, Stage.ASSEMBLE, Stage.BUILD):
+            self._metrics.took(stage, ahead.timings_ms[stage.value] / 1_000)
 
     async def build(
         self, ask: Ask, message: Message, claim: Acquired, ahead: Ahead | None
@@ -74,6 +76,7 @@ class Building:
         The lease is renewed meanwhile, and given back should the service stop.
         """
         if ahead and (content := self._build_of_what_is_at_hand(ask, claim, ahead)):
+            self.count_times(ahead)
             return content, None
         async with self.leases.held(claim):
             return await self._build(ask, message, claim, ahead)

@@ -75,6 +75,8 @@ class OwnersPast:
         self._known = self._enough(tails.find(owner_key))
         self._epoch = tails.epoch
         self._ahead: Past | Exception | None = None
+        # Where what was given last is from.
+        self._source: Event | None = None
         self._began_at = self._claimed_at = 0.0
 
     @property
@@ -97,9 +99,11 @@ class OwnersPast:
         known = self._known if self._epoch == self._tails.epoch and not self._is_awaited else None
         return self._shown_of(known) if known else None
 
-    def kept_was_good(self) -> None:
-        """What `kept` gave has been shown."""
-        self._metrics.count(Event.PAST_KEPT)
+    def shown(self) -> None:
+        """What was given last has been shown."""
+        if self._source:
+            self._metrics.count(self._source)
+        self._source = None
 
     async def read_ahead(self) -> None:
         """Read what the store has, while the request is being claimed. What fails, fails where the past is got."""
@@ -118,7 +122,6 @@ class OwnersPast:
         if standing is None or self._is_awaited:
             return None
         if known := self._shown_of(self._good(standing)):
-            self._metrics.count(Event.PAST_KEPT)
             return known
         if standing.rows is None or not isinstance(self._ahead, Past) or not self._is_in_time:
             return None
@@ -133,13 +136,12 @@ class OwnersPast:
         waited = self._is_awaited
         complete = await self._heard.written(self._owner_key, HEARD_S, besides=self._asked.run_id)
         if standing is None:
-            self._metrics.count(Event.PAST_READ)
+            self._source = Event.PAST_READ
             return self._own(replace(await self._read(), complete=complete))
         if waited:
             # What was waited for has moved the version since.
             standing = await self._asked_again()
         if known := self._shown_of(self._good(standing)):
-            self._metrics.count(Event.PAST_KEPT)
             return replace(known, complete=complete)
         if standing.rows is None:
             standing = await self._asked_again()
@@ -148,7 +150,7 @@ class OwnersPast:
 
     def _joined(self, past: Past, version: str, journaled: Sequence[bytes], *, complete: bool = True) -> Past:
         """What the store and the journal had, which is kept if nobody can have had more at this version."""
-        self._metrics.count(Event.PAST_READ)
+        self._source = Event.PAST_READ
         rows = with_journal(past.rows, journaled)
         begun = next((row for row in rows if row.get("id") == self._asked.id), None)
         if begun and journaled:
@@ -208,6 +210,7 @@ class OwnersPast:
         # A run that was asked for before is shown what was there then, which is not what is kept.
         if tail is None or self._asked.run_id in tail.read().runs:
             return None
+        self._source = Event.PAST_KEPT
         return Past(tail.read(), tail.stopped_early)
 
     def _good(self, standing: Standing) -> OwnersTail | None:

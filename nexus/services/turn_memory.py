@@ -50,7 +50,7 @@ class TurnMemory:
 
     @property
     def pending(self) -> Pending:
-        """Turns that were begun and are not kept yet."""
+        """Turns that were begun and are not kept yet, and what was heard of them."""
         return self._beginnings.pending
 
     @property

@@ -74,8 +74,8 @@ class OwnersPast(Protocol):
         """What was kept in memory: good if the owner's version is still `version`. None for what has to be read."""
         ...
 
-    def kept_was_good(self) -> None:
-        """What `kept` gave has been shown."""
+    def shown(self) -> None:
+        """What was given last has been shown."""
         ...
 
     async def read_ahead(self) -> None:

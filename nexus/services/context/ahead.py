@@ -5,7 +5,7 @@ and what later builds of the run begin with (CONTRACT §1.5, §4.6). So a first 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from nexus.core.models import Message
 from nexus.core.ports import Ending, JournalRow, Look, Moved, OwnersPast, Standing
@@ -28,6 +28,7 @@ class Ahead:
             tell.
         row: the run's input, where the answer takes it along.
         kept, keep_ms: what the answer takes along for later builds.
+        timings_ms: of what was built at once, by stage.
         afterwards: what a build has left to be done when its answer is published; it is told of the move of the owner's
             version because of `row`, and of none where that did not come about.
     """
@@ -44,6 +45,7 @@ class Ahead:
     row: JournalRow | None = None
     kept: bytes = b""
     keep_ms: int = 0
+    timings_ms: dict[str, float] = field(default_factory=dict)
     afterwards: Callable[[Moved | None], None] | None = None
 
     @property
@@ -73,6 +75,8 @@ class Ahead:
 
     def answered(self, moved: Moved | None) -> None:
         """The answer was published, with the move of the owner's version; None if it was not."""
+        if self.past:
+            self.past.shown()
         afterwards, self.afterwards = self.afterwards, None
         if afterwards:
             afterwards(moved if self.row and moved and moved.after else None)

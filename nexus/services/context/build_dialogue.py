@@ -3,6 +3,7 @@
 A first build that brings its profile, and whose owner's past is at hand, waits for nothing: it is made in one step.
 """
 
+import time
 from typing import Any
 
 from nexus.core.metrics import Part, Stage
@@ -55,11 +56,12 @@ def dialogue_at_once(parts: BuildParts, build: Build, past: Past) -> dict[str, A
     # What nobody knows of a run is just this origin.
     if request.user_profile is None or request.origin != _USUAL or not parts.tools.complete:
         return None
+    started = time.perf_counter()
     gathered = gathered_of(request, past, build.settings.history_size)
-    with parts.measured(Stage.ASSEMBLE, build.timings_ms):
-        tools = offered(parts.tools, request)
-        prefix = _prefix(assemble_dialogue(_given(build, tools, gathered)), tools, gathered)
-        content = whole(prefix, build)
+    tools = offered(parts.tools, request)
+    prefix = _prefix(assemble_dialogue(_given(build, tools, gathered)), tools, gathered)
+    content = whole(prefix, build)
+    build.timings_ms[Stage.ASSEMBLE.value] = round((time.perf_counter() - started) * 1_000, 3)
     if content is None or not parts.journal(build):
         return None
     # Another format says less than is needed to go on.

@@ -306,9 +306,6 @@ class BuildParts:
         try:
             yield
         finally:
-            self.took(stage, time.perf_counter() - started, timings_ms)
-
-    def took(self, stage: Stage, seconds: float, timings_ms: dict[str, float]) -> None:
-        """Note how long a stage took."""
-        timings_ms[stage.value] = round(seconds * 1_000, 3)
-        self._metrics.took(stage, seconds)
+            seconds = time.perf_counter() - started
+            timings_ms[stage.value] = round(seconds * 1_000, 3)
+            self._metrics.took(stage, seconds)

@@ -80,11 +80,11 @@ class Beginnings:
         self._later = Later()
         self._overtaken: dict[Key, int] = {}
         self._awaited = Awaited()
-        self._metrics.read_from(Reading.UNWRITTEN_TURNS, lambda: self.pending.count)
+        self._metrics.read_from(Reading.UNWRITTEN_TURNS, self._runs.total)
 
     @property
     def pending(self) -> Pending:
-        """Turns that were begun and are not kept yet."""
+        """Turns that were begun and are not kept yet, and what was heard of them."""
         return self._begins.pending
 
     @asynccontextmanager

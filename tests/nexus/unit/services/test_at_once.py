@@ -1,5 +1,6 @@
 """First builds that wait for nothing: made of what is at hand, claimed and answered in one step (decision 24)."""
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from nexus.core.metrics import Event
+from nexus.core.metrics import Event, Stage
 from nexus.core.models import Message
 from nexus.core.ports import Busy, Look
 from tests.nexus.unit.services.parts import definition, past, request
@@ -100,6 +101,9 @@ async def test_the_version_has_moved() -> None:
         assert trial.ledger.asked["at once"] == 1
         assert "from elsewhere" in content["messages"][2]["content"]
         assert (len(await trial.answers(0)), trial.ledger.asked["finish"]) == (0, 1)
+        assert trial.metrics.counted[Event.PAST_READ] == 2
+        assert trial.metrics.counted[Event.PAST_KEPT] == 0
+        assert Counter(trial.metrics.stages)[Stage.QUEUE] == 2
 
 
 @pytest.mark.parametrize(
@@ -117,6 +121,8 @@ async def test_what_takes_longer(asked: Message) -> None:
     async with known() as trial:
         content = await trial.ask(asked)
         assert (content["status"], trial.ledger.asked["at once"]) == ("success", 0)
+        sources = [trial.metrics.counted[event] for event in (Event.PAST_KEPT, Event.PAST_READ)]
+        assert sum(sources) == (1 if asked.content["metadata"].get("layout") == "agent" else 2)
 
 
 async def test_tools_that_are_not_known_yet() -> None:
