@@ -20,6 +20,7 @@ from nexus.core.ports import (
     Acquired,
     Announced,
     Answered,
+    Answering,
     Asking,
     Busy,
     Claim,
@@ -223,16 +224,7 @@ class MemoryLedger:
         )
         return Concluded(await self._bus.publish(topic, answer), moved)
 
-    async def begin_and_conclude(  # noqa: PLR0917  # as the port has it
-        self,
-        asking: Asking,
-        topic: str,
-        answer: bytes,
-        keep_ms: int,
-        delivery: Delivery | None,
-        ending: Ending,
-        within_ms: int,
-    ) -> Claim | Concluded:
+    async def begin_and_conclude(self, asking: Asking, answering: Answering) -> Claim | Concluded:
         """`begin`, and where nothing stands in the way `conclude`."""
         look = asking.look
         claim = await self.begin(asking.key, asking.fingerprint, asking.lease_ms, asking.waited_ms, look)
@@ -241,15 +233,18 @@ class MemoryLedger:
         if (
             claim.attempts > 1
             or standing.version != look.version
-            or standing.kept not in {None, ending.kept_with(answer)}
+            or standing.kept not in {None, answering.ending.kept_with(answering.answer)}
         ):
             return claim
         if standing.waiting >= MOST_JOURNALED:
             return claim
-        since_ms = min(filter(None, (claim.asked_ms, delivery.sent_ms if delivery else 0)), default=claim.now_ms)
-        if claim.now_ms - since_ms > within_ms:
+        sent_ms = answering.delivery.sent_ms if answering.delivery else 0
+        since_ms = min(filter(None, (claim.asked_ms, sent_ms)), default=claim.now_ms)
+        if claim.now_ms - since_ms > answering.within_ms:
             return claim
-        done = await self.conclude(claim, topic, answer, keep_ms, delivery, ending)
+        done = await self.conclude(
+            claim, answering.topic, answering.answer, answering.keep_ms, answering.delivery, answering.ending
+        )
         return done if isinstance(done, Concluded) else claim
 
     async def release(self, claim: Acquired) -> None:

@@ -34,6 +34,7 @@ from nexus.core.ports import (
     Acquired,
     Announced,
     Answered,
+    Answering,
     Asking,
     Busy,
     Claim,
@@ -131,24 +132,17 @@ class RedisLedger:
             return KeptBefore(rest[0])
         return self._done(delivery, heard, *rest) if heard >= 0 else None
 
-    async def begin_and_conclude(  # noqa: PLR0917  # as the port has it
-        self,
-        asking: Asking,
-        topic: str,
-        answer: bytes,
-        keep_ms: int,
-        delivery: Delivery | None,
-        ending: Ending,
-        within_ms: int,
-    ) -> Claim | Concluded:
+    async def begin_and_conclude(self, asking: Asking, answering: Answering) -> Claim | Concluded:
         """`begin`, and where nothing stands in the way `conclude`."""
-        token = uuid.uuid4().hex
-        if not (asking.look and ending.row and self._journals):
+        token, delivery = uuid.uuid4().hex, answering.delivery
+        if not (asking.look and answering.ending.row and self._journals):
             return await self.begin(asking.key, asking.fingerprint, asking.lease_ms, asking.waited_ms, asking.look)
         claim = Acquired(asking.key, asking.fingerprint, token, 0)
         _, arguments = self._begun(asking, token)
-        arguments += [within_ms, delivery.sent_ms if delivery else 0, MOST_JOURNALED]
-        keys, concluding = self._concluded(claim, topic, answer, keep_ms, delivery, ending)
+        arguments += [answering.within_ms, delivery.sent_ms if delivery else 0, MOST_JOURNALED]
+        keys, concluding = self._concluded(
+            claim, answering.topic, answering.answer, answering.keep_ms, delivery, answering.ending
+        )
         reply = await self._redis.run(self._answer, keys, arguments + concluding)
         if reply[0] == b"concluded":
             return self._done(delivery, *reply[1:])

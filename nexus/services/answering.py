@@ -27,6 +27,7 @@ from nexus.core.ports import (
     Acquired,
     Announced,
     Answered,
+    Answering,
     Asking,
     Bus,
     Busy,
@@ -163,9 +164,8 @@ class Answerer:
         waited_ms = int((started - asked_at) * 1_000)
         asking = Asking(ask.key, ask.fingerprint, settings.granted_ms, waited_ms, ahead.look)
         keep_ms, within_ms = self._keep_ms(None, len(content)), int(building_s(ahead.allowed_ms) * 1_000)
-        done = await self._ledger.begin_and_conclude(
-            asking, ask.topic, content, keep_ms, ask.delivery, ahead.ending, within_ms
-        )
+        answering = Answering(ask.topic, content, keep_ms, ask.delivery, ahead.ending, within_ms)
+        done = await self._ledger.begin_and_conclude(asking, answering)
         if isinstance(done, Concluded):
             self._reading.note(got=True)
             self._building.count_times(ahead)

@@ -17,7 +17,17 @@ from nexus.core.ports.journal import (
     Moved,
     Standing,
 )
-from nexus.core.ports.ledger import Acquired, Announced, Answered, Asking, Busy, Claim, Conflict, RequestLedger
+from nexus.core.ports.ledger import (
+    Acquired,
+    Announced,
+    Answered,
+    Answering,
+    Asking,
+    Busy,
+    Claim,
+    Conflict,
+    RequestLedger,
+)
 from nexus.core.ports.letters import DeadLetter, DeadLetters
 from nexus.core.ports.memory import MemorySource, MemoryStore
 from nexus.core.ports.model import LanguageModel
@@ -32,6 +42,7 @@ __all__ = [
     "Acquired",
     "Announced",
     "Answered",
+    "Answering",
     "Asking",
     "Bus",
     "Busy",

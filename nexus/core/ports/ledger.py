@@ -27,6 +27,23 @@ class Asking:
 
 
 @dataclass(frozen=True, slots=True)
+class Answering:
+    """An answer that was made before its request was claimed.
+
+    Attributes:
+        topic, answer, keep_ms, delivery, ending: as for `conclude`.
+        within_ms: how long ago the request may have been asked.
+    """
+
+    topic: str
+    answer: bytes
+    keep_ms: int
+    delivery: Delivery | None
+    ending: Ending
+    within_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Acquired:
     """The request is the caller's to answer until its lease runs out.
 
@@ -121,22 +138,13 @@ class RequestLedger(Protocol):
         """
         ...
 
-    async def begin_and_conclude(  # noqa: PLR0917  # those of both
-        self,
-        asking: Asking,
-        topic: str,
-        answer: bytes,
-        keep_ms: int,
-        delivery: Delivery | None,
-        ending: Ending,
-        within_ms: int,
-    ) -> Claim | Concluded:
+    async def begin_and_conclude(self, asking: Asking, answering: Answering) -> Claim | Concluded:
         """`begin`, and in the same step `conclude`: for an answer that was made of what is known of the owner already.
 
-        It is only concluded if the request is `Acquired` at the first attempt and was asked no more than `within_ms`
-        ago, the version of the owner is the one in `asking.look`, fewer than `MOST_JOURNALED` rows of the owner are in
-        the journal, and nothing else is kept under the key of `ending`. Otherwise nothing has happened but what `begin`
-        does, and this is what it says.
+        It is only concluded if the request is `Acquired` at the first attempt and was asked no more than
+        `answering.within_ms` ago, the version of the owner is the one in `asking.look`, fewer than `MOST_JOURNALED`
+        rows of the owner are in the journal, and nothing else is kept under the key of `answering.ending`. Otherwise
+        nothing has happened but what `begin` does, and this is what it says.
         """
         ...
 

@@ -33,7 +33,7 @@ from nexus.adapters.redis_ledger import RedisLedger
 from nexus.adapters.redis_pubsub import RedisPubSubBus
 from nexus.adapters.redis_scripts import OnClient
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.ports import Acquired, Asking, Claim, Concluded, Look, Moved, Row
+from nexus.core.ports import Acquired, Answering, Asking, Claim, Concluded, Look, Moved, Row
 from nexus.services.journaling import journal_row
 from nexus.services.tails import Tails
 from tests.nexus.support.fakes import FakeStore
@@ -302,12 +302,12 @@ class RestlessLedger(SlowLedger):
 class TrustingLedger(SlowLedger):
     """What was built before the request was claimed is published, whatever the version is."""
 
-    async def begin_and_conclude(self, asking: Asking, *arguments: Any) -> Claim | Concluded:
+    async def begin_and_conclude(self, asking: Asking, answering: Answering) -> Claim | Concluded:
         """Ask with the version that stands."""
         assert asking.look
         standing = await self.scene.shared.journal.standing(asking.look)
         asking = replace(asking, look=replace(asking.look, version=standing.version))
-        return await super().begin_and_conclude(asking, *arguments)
+        return await super().begin_and_conclude(asking, answering)
 
 
 class HastyJournal(SlowJournal):

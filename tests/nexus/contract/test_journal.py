@@ -11,6 +11,7 @@ from nexus.core.ports import (
     THE_ANSWER,
     Acquired,
     Announced,
+    Answering,
     Asking,
     Busy,
     Claim,
@@ -385,7 +386,8 @@ async def at_once(  # noqa: PLR0917  # each is of one test
     """Ask for a request with its answer."""
     asking = Asking(key, "f", _LEASE_MS, 0, Look("ada", kept_key, version))
     ending = Ending(row(key), kept_key, kept, _LONG_MS)
-    return await desk.ledger.begin_and_conclude(asking, TOPIC, b"answer", _LONG_MS, delivery, ending, within_ms)
+    answering = Answering(TOPIC, b"answer", _LONG_MS, delivery, ending, within_ms)
+    return await desk.ledger.begin_and_conclude(asking, answering)
 
 
 async def unanswered(desk: Desk, version: str, **given: Any) -> Acquired:

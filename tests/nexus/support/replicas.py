@@ -23,6 +23,7 @@ from nexus.core.metrics import NoMetrics
 from nexus.core.models import Message, Role
 from nexus.core.ports import (
     Acquired,
+    Answering,
     Asking,
     Bus,
     Claim,
@@ -186,29 +187,20 @@ class SlowLedger:
         await self.wire.cross(self.wire.delays.claims_s)
         return claim
 
-    async def begin_and_conclude(  # noqa: PLR0917  # as the port has it
-        self,
-        asking: Asking,
-        topic: str,
-        answer: bytes,
-        keep_ms: int,
-        delivery: Delivery | None,
-        ending: Ending,
-        within_ms: int,
-    ) -> Claim | Concluded:
+    async def begin_and_conclude(self, asking: Asking, answering: Answering) -> Claim | Concluded:
         """Ask for a request with its answer; again, where a reply was lost."""
         await self.wire.cross(self.wire.delays.claims_s)
         look = asking.look
         assert look
         stood = frozenset(self.scene.stood[look.owner_key])
         with anyio.CancelScope(shield=True):
-            done = await self.shared.begin_and_conclude(asking, topic, answer, keep_ms, delivery, ending, within_ms)
+            done = await self.shared.begin_and_conclude(asking, answering)
             token = f"at once {asking.key} {self.wire.rng.random()}"
             if isinstance(done, Concluded):
                 claim = Acquired(asking.key, asking.fingerprint, token, 0, standing=Standing(look.version))
                 self.scene.claim(claim, stood, look.version)
                 self.scene.counted["at once"] += 1
-                self.scene.judge(claim, answer, ending)
+                self.scene.judge(claim, answering.answer, answering.ending)
             elif isinstance(done, Acquired):
                 self.scene.claim(done, stood, look.version)
         await self.wire.cross(self.wire.delays.claims_s)

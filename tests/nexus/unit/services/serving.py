@@ -15,6 +15,7 @@ from nexus.core.errors import BusRefusedError, BusUnavailableError
 from nexus.core.models import Message
 from nexus.core.ports import (
     Acquired,
+    Answering,
     Asking,
     Claim,
     Concluded,
@@ -130,19 +131,10 @@ class SettlingLedger(MemoryLedger):
             self._settled.append(delivery)
         return done
 
-    async def begin_and_conclude(  # noqa: PLR0917  # as the port has it
-        self,
-        asking: Asking,
-        topic: str,
-        answer: bytes,
-        keep_ms: int,
-        delivery: Delivery | None,
-        ending: Ending,
-        within_ms: int,
-    ) -> Claim | Concluded:
+    async def begin_and_conclude(self, asking: Asking, answering: Answering) -> Claim | Concluded:
         """Both; counted besides as what they are together."""
         self._before("at once")
-        return await super().begin_and_conclude(asking, topic, answer, keep_ms, delivery, ending, within_ms)
+        return await super().begin_and_conclude(asking, answering)
 
     async def times_asked(self, operation: str, times: int = 1) -> None:
         """Wait until an operation has been asked for so often."""
