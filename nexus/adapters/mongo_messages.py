@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import ge
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -168,6 +169,9 @@ class MongoMessages:
                 # A list of owners is found under each of them. Whose rows stand around it, nobody can tell.
                 return {}
             found[owner_key].append(row)
+        if not all(map(_is_newest_first, found.values())):
+            # Servers keep the order within each query of a union, but none promises to.
+            return {}
         for past in pasts:
             self._note_size(past, found[past.owner_key], asked=asked[past.owner_key])
             shown(found[past.owner_key], past.chars)
@@ -225,3 +229,12 @@ class MongoMessages:
         for row in found:
             row["_id"] = id_text(row["_id"])
         return found
+
+
+def _is_newest_first(rows: Sequence[Row]) -> bool:
+    """Whether the rows come in this order. Of times or `_id`s that cannot be compared, nobody can tell."""
+    moments: list[Any] = [(row.get("timestamp"), row["_id"]) for row in rows]
+    try:
+        return all(map(ge, moments, moments[1:]))
+    except TypeError:
+        return False
