@@ -12,7 +12,8 @@ from nexus.services.context.cutoff import UntilStored
 from nexus.services.context.entries import KeptRow
 from nexus.services.context.memory import ReadRows, Utterance, newest
 
-_FIRST_PAGE: Final = 2
+# The first page of a past has so many rows for each message that is wanted.
+ROWS_A_MESSAGE: Final = 2
 _LARGEST_PAGE: Final = 500
 # A past in which this many rows hold fewer messages than are wanted is shown as far as it was read.
 _MOST_ROWS: Final = 5_000
@@ -52,7 +53,7 @@ async def read_past(
         StoreUnavailableError: the store did not answer.
     """
     rows: list[Row] = []
-    page_size = _FIRST_PAGE * messages
+    page_size = ROWS_A_MESSAGE * messages
     stopped_early = False
     while True:
         page = await store.newest_messages(owner_key, limit=page_size, skip=len(rows), excerpt_chars=excerpt_chars)
