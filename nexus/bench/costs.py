@@ -34,14 +34,15 @@ async def costs(
                 for cell in cells:
                     desk = desks[cell.responder]
                     requests = desk.requests(cell, number * cell.requests, cell.requests, 0)
+                    await desk.renew(requests, cell)
                     before = await _counters(servers, desk.cpu_seconds)
                     sample = await desk.asker.ask(requests, cell.at_once)
                     # Recording and what belongs to turns is counted too; the servers finish a little later.
-                    await desk.at_rest()
+                    unrecorded = await desk.settled(requests)
                     await anyio.sleep(_SETTLING_S)
                     after = await _counters(servers, desk.cpu_seconds)
                     found[cell].append({name: (after[name] - before[name]) / len(requests) for name in after})
-                    played[cell].append(Played(sample, found[cell][-1]["CPU of Nexus, ms"]))
+                    played[cell].append(Played(sample, found[cell][-1]["CPU of Nexus, ms"], unrecorded))
                     await desk.place.forget(requests)
                     advance(1)
     names = next(iter(found.values()))[0]

@@ -54,6 +54,11 @@ class Responder:
         """The name of what it reads, for `Place`."""
         return self.reads or self.name
 
+    @property
+    def keeps_tails(self) -> bool:
+        """Whether it keeps owners' newest messages in memory."""
+        return self.kind == "nexus" and self.tail_cache_mb != 0
+
     def prefix(self, servers: Servers) -> str:
         """What goes before its topics and keys."""
         return f"{servers.run}:{self.name}:"

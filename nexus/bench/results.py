@@ -47,7 +47,7 @@ class Played:
     Attributes:
         sample: what asking came to.
         cpu_ms: processor time of the responder for an answer.
-        unrecorded: inputs that were not recorded within 10 s.
+        unrecorded: inputs and turns that were not recorded within 10 s.
     """
 
     sample: Sample
@@ -183,6 +183,6 @@ def _faults(played: Sequence[Played]) -> str:
     counts = {
         "errors": sum(one.sample.errors for one in played),
         "degraded": sum(one.sample.degraded for one in played),
-        "inputs not recorded": sum(one.unrecorded for one in played),
+        "inputs or turns not recorded": sum(one.unrecorded for one in played),
     }
     return ", ".join(f"{count} {what}" for what, count in counts.items() if count)

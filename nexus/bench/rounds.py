@@ -2,6 +2,7 @@
 
 A round is made of slices. In each slice every cell has its turn, and who is first changes from slice to slice. After a
 slice of a responder that records, what it recorded is taken back, so that a history stays as long as its shape says.
+Who keeps what it read in memory would still have that in it: before each of its slices it reads anew what is stored.
 """
 
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -20,9 +21,12 @@ from nexus.bench.telling import Telling
 
 SLICES: Final = 4
 _WARMING: Final = 40
-# A process is at rest that takes less of a processor than a tenth; it is waited for so long.
+_RENEWED_AT_ONCE: Final = 32
+# A process is at rest that takes less of a processor than a tenth in each of so many looks: what may wait until it is
+# done together with others waits 0.1 s at most, and may bring on more that waits. It is waited for so long.
 _LOOK_EVERY_S: Final = 0.05
 _IDLE_CPU_S: Final = 0.005
+_IDLE_LOOKS: Final = 6
 _AT_REST_S: Final = 3.0
 
 
@@ -46,19 +50,49 @@ class Desk:
         sample = await self.asker.ask(requests, at_once)
         unrecorded = 0
         if self.responder.kind == "nexus":
-            unrecorded = await self.place.forget(requests)
-            await self.at_rest()
+            unrecorded = await self.settled(requests)
         # With what was done in the background: recording belongs to an answer.
         cpu_ms = (self.cpu_seconds - before) / max(1, len(requests)) * 1e3
+        if self.responder.kind == "nexus":
+            await self.place.forget(requests)
         return Played(sample, cpu_ms, unrecorded)
+
+    async def settled(self, requests: Sequence[Request]) -> int:
+        """Wait until what these requests bring about is done. Returns how much was not recorded in time."""
+        unrecorded = await self.place.recorded(requests)
+        await self.at_rest()
+        return unrecorded
 
     async def at_rest(self) -> None:
         """Wait until nothing is done in the background any more, so that whoever comes next is alone."""
         with anyio.move_on_after(_AT_REST_S):
-            before = -_IDLE_CPU_S
-            while (now := self.cpu_seconds) - before >= _IDLE_CPU_S:
-                before = now
+            before, idle = self.cpu_seconds, 0
+            while idle < _IDLE_LOOKS:
                 await anyio.sleep(_LOOK_EVERY_S)
+                now = self.cpu_seconds
+                idle = idle + 1 if now - before < _IDLE_CPU_S else 0
+                before = now
+
+    async def renew(self, requests: Sequence[Request], cell: Cell) -> None:
+        """Have what is in memory of these owners be what is stored, but for two inputs. Nothing of it counts.
+
+        Args:
+            requests: whose owners.
+            cell: what they ask for.
+        """
+        if not self.responder.keeps_tails:
+            return
+        owners = [*dict.fromkeys(request.owner for request in requests)]
+        await self.place.forget_versions(self.responder.prefix(self.place.servers), owners)
+        asked: list[Request] = []
+        # What is kept of an owner may have been let go: then it is there after two requests, since before the first the
+        # owner has no version.
+        for _ in range(2):
+            again = [request(owner, cell.layout, self.asker.reply_to, 0) for owner in owners]
+            await self.asker.ask(again, _RENEWED_AT_ONCE)
+            asked += again
+        await self.settled(asked)
+        await self.place.forget(asked)
 
     @property
     def cpu_seconds(self) -> float:
@@ -109,8 +143,10 @@ async def play(
                     for cell in _from(cells, turn):
                         many = max(1, cell.requests // slices)
                         telling.say(cell.name)
-                        asked = desks[cell.responder].requests(cell, turn * many, many, sizes[cell])
-                        sliced[cell].append(await desks[cell.responder].ask(asked, cell.at_once))
+                        desk = desks[cell.responder]
+                        asked = desk.requests(cell, turn * many, many, sizes[cell])
+                        await desk.renew(asked, cell)
+                        sliced[cell].append(await desk.ask(asked, cell.at_once))
                         advance(1)
                 for cell, played in sliced.items():
                     found[cell].append(_together(played))
@@ -128,9 +164,7 @@ async def warmed(desks: dict[Responder, Desk], cells: Sequence[Cell]) -> dict[Ce
         if (desk.responder, key) in asked:
             continue
         asked.add((desk.responder, key))
-        # What is kept in memory of an owner is there after two requests: before the first the owner has no version.
-        many = max(_WARMING, cell.at_once, 2 * cell.shape.owners if desk.responder.tail_cache_mb else 0)
-        requests = desk.requests(cell, 0, many, sizes.get(key, 0))
+        requests = desk.requests(cell, 0, max(_WARMING, cell.at_once), sizes.get(key, 0))
         played = await desk.ask(requests, cell.at_once)
         if cell.responder.kind == "nexus":
             sizes[key] = played.sample.answer_bytes

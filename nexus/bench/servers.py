@@ -14,6 +14,7 @@ from pymongo.errors import PyMongoError
 from redis.exceptions import RedisError
 
 from nexus.adapters.redis_client import open_redis
+from nexus.adapters.redis_journal import JournalKeys, short
 from nexus.bench.shapes import Document, Request, Shape
 from nexus.config import DatabaseSettings
 from nexus.connections import open_store
@@ -136,28 +137,65 @@ class Place:
         async with open_store(settings) as store:
             await store.prepare()
 
-    async def forget(self, requests: Sequence[Request]) -> int:
-        """Take back what these requests had recorded, so that the next find what they found.
+    async def recorded(self, requests: Sequence[Request]) -> int:
+        """Wait until the inputs of these requests, and the turns that they begin, are stored.
 
-        Returns how many inputs were not recorded in time.
+        Returns how many inputs and turns were not stored in time.
         """
-        database = self.servers.mongo[self.database]
-        inputs: dict[str, list[str]] = {}
-        for request in requests:
-            inputs.setdefault(request.owner, []).append(request.input_id)
-        left = [*inputs.items()]
+        left = _stored_by(requests)
         with anyio.move_on_after(_RECORDED_S):
-            while left := [one for one in left if await self._count(*one) < len(one[1])]:  # noqa: ASYNC110  # another process records
+            while left := [one for one in left if await self._missing(one)]:  # noqa: ASYNC110  # another process records
                 await anyio.sleep(_LOOK_EVERY_S)
-        missing = sum([len(ids) - await self._count(owner, ids) for owner, ids in left])
-        recorded = [DeleteMany({"owner_key": owner, "id": {"$in": ids}}) for owner, ids in inputs.items()]
-        await database["messages"].bulk_write(recorded, ordered=False)
-        await database["turns"].delete_many({"owner_key": {"$in": [*inputs]}})
-        return missing
+        return sum([await self._missing(one) for one in left])
 
-    async def _count(self, owner: str, ids: Sequence[str]) -> int:
-        found = {"owner_key": owner, "id": {"$in": [*ids]}}
-        return await self.servers.mongo[self.database]["messages"].count_documents(found)
+    async def forget(self, requests: Sequence[Request]) -> None:
+        """Take back what these requests had recorded, so that the next find what they found."""
+        database = self.servers.mongo[self.database]
+        inputs = [DeleteMany(stored.query) for stored in _stored_by(requests) if stored.collection == "messages"]
+        await database["messages"].bulk_write(inputs, ordered=False)
+        # Also of requests before these, should one have come too late.
+        await database["turns"].delete_many({"owner_key": {"$in": [*{request.owner for request in requests}]}})
+
+    async def forget_versions(self, prefix: str, owners: Sequence[str]) -> None:
+        """Take the owners' versions from Redis: whoever keeps something of them in memory has to read it anew.
+
+        Args:
+            prefix: of the responder's keys.
+            owners: whose.
+        """
+        keys = JournalKeys(prefix)
+        async with open_redis(self.servers.redis_url) as redis:
+            await redis.unlink(*[keys.version(short(owner)) for owner in owners])
+
+    async def _missing(self, stored: "_Stored") -> int:
+        found = await self.servers.mongo[self.database][stored.collection].count_documents(stored.query)
+        return max(0, len(stored.ids) - found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What requests have stored of one owner in one collection, by the field that names it."""
+
+    collection: str
+    owner: str
+    field: str
+    ids: Sequence[str]
+
+    @property
+    def query(self) -> Document:
+        return {"owner_key": self.owner, self.field: {"$in": [*self.ids]}}
+
+
+def _stored_by(requests: Sequence[Request]) -> list[_Stored]:
+    """What the service stores of these requests, by owner."""
+    of_owners: dict[str, list[Request]] = {}
+    for request in requests:
+        of_owners.setdefault(request.owner, []).append(request)
+    found = []
+    for owner, those in of_owners.items():
+        found.append(_Stored("messages", owner, "id", [request.input_id for request in those]))
+        found.append(_Stored("turns", owner, "run_id", [request.run_id for request in those]))
+    return found
 
 
 # Rows longer than that are inserted so many at once.

@@ -86,12 +86,14 @@ class Request:
     Attributes:
         id: of the request, which its answer names.
         owner: whose context is asked for.
+        run_id: of the run that it begins, which is remembered as a turn.
         input_id: under which the input is recorded.
         payload: the envelope's bytes.
     """
 
     id: str
     owner: str
+    run_id: str
     input_id: str
     payload: bytes
 
@@ -115,4 +117,4 @@ def request(owner: str, layout: str, reply_to: str, answer_bytes: int) -> Reques
     run = {"id": run_id, "owner_key": owner, "status": "PENDING", "history": [human], "metadata": about}
     metadata = {"reply_to": reply_to, "deadline_ms": 30_000, "answer_bytes": answer_bytes}
     envelope = {"id": request_id, **common, "content": run, "metadata": metadata}
-    return Request(request_id, owner, input_id, json.dumps(envelope, separators=(",", ":")).encode())
+    return Request(request_id, owner, run_id, input_id, json.dumps(envelope, separators=(",", ":")).encode())

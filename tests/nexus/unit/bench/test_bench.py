@@ -5,17 +5,21 @@ import json
 import math
 from dataclasses import replace
 from itertools import islice
+from typing import Any, cast
 
 import pytest
 
-from nexus.bench.groups import COLD, FLOOR, GROUPS, USUAL, Extent
+from nexus.bench.groups import COLD, FLOOR, GROUPS, USUAL, WARM, Extent
 from nexus.bench.load import Asker, Sample
 from nexus.bench.pure import assembly_cost, escape_cost
+from nexus.bench.responders import Started
 from nexus.bench.results import Cell, Findings, Measure, Played, Ratio
+from nexus.bench.rounds import Desk
 from nexus.bench.shapes import Request, Shape, request
 from nexus.bench.shown import cells, measures
 from nexus.core.wire import decode
 from nexus.services.context.request import read_request
+from tests.nexus.support.virtual_time import VirtualLoop
 
 COLD_CELL = Cell(COLD, Shape(1_000, owners=100))
 FLOOR_CELL = replace(COLD_CELL, responder=FLOOR)
@@ -37,12 +41,12 @@ def test_a_shape() -> None:
 
 
 def test_a_request() -> None:
-    """It is one that Nexus takes, and names the input under which it is recorded."""
+    """It is one that Nexus takes, and names the run and the input under which it is recorded."""
     asked = request("ada", "agent", "me", 1_000)
     message = decode(asked.payload)
     read = read_request(message)
     assert (message.id, message.metadata["reply_to"]) == (asked.id, "me")
-    assert (read.human.id, read.owner_key, read.layout) == (asked.input_id, "ada", "agent")
+    assert (read.human.id, read.run_id, read.owner_key, read.layout) == (asked.input_id, asked.run_id, "ada", "agent")
 
 
 async def test_a_closed_loop() -> None:
@@ -64,10 +68,45 @@ async def test_a_closed_loop() -> None:
         asker.heard(b"{}")
 
     asker = Asker(send)
-    sample = await asker.ask([Request(str(number), "ada", "", str(number).encode()) for number in range(20)], 5)
+    sample = await asker.ask([Request(str(number), "ada", "", "", str(number).encode()) for number in range(20)], 5)
     assert (len(sample.latencies), sample.errors, sample.degraded) == (20, 1, 1)
     assert most == 5
     assert all(latency > 0 for latency in sample.latencies)
+
+
+def test_a_responder_is_at_rest_when_it_has_been_idle_for_longer_than_anything_waits() -> None:
+    """Work that begins 0.1 s after the last, as turns that are begun together do, is waited for."""
+    busy_at, began_at = (0.02, 0.12, 0.22), 0.0
+
+    class Process:
+        """Takes 10 ms of a processor at each of these moments."""
+
+        @property
+        def cpu_seconds(self) -> float:
+            now = asyncio.get_running_loop().time() - began_at
+            return 0.01 * sum([now >= moment for moment in busy_at])
+
+    async def rest() -> float:
+        nonlocal began_at
+        began_at = asyncio.get_running_loop().time()
+        desk = Desk(COLD, cast("Any", None), [cast("Started", Process())], Asker(cast("Any", None)))
+        await desk.at_rest()
+        return asyncio.get_running_loop().time() - began_at
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        assert 0.22 + 0.25 <= runner.run(rest()) < 1
+
+
+async def test_only_who_keeps_something_in_memory_reads_it_anew() -> None:
+    """Nobody else is asked, nor are his servers."""
+    desk = Desk(COLD, cast("Any", None), [], Asker(cast("Any", None)))
+    await desk.renew([request("ada", "dialogue", "me", 0)], COLD_CELL)
+    assert [responder.keeps_tails for responder in (COLD, WARM, FLOOR, replace(COLD, tail_cache_mb=None))] == [
+        False,
+        True,
+        False,
+        True,
+    ]
 
 
 def test_a_ratio_is_made_round_by_round() -> None:
