@@ -48,7 +48,11 @@ class Memory:
         kept = self.turns.begin_turn(a_start(run_id, text, **given))
         assert kept is not None
         with anyio.fail_after(PATIENCE_S):
-            await kept.wait()
+            async with anyio.create_task_group() as tasks:
+                # Nobody waits for others to come.
+                tasks.start_soon(self.turns.drained)
+                await kept.wait()
+                tasks.cancel_scope.cancel()
 
     async def record(self, row: Row) -> None:
         """Record a row as the persistence service does."""
