@@ -5,6 +5,8 @@ Rules of this module:
 - A request is claimed at the ledger before it is built, and finished there: answer kept, published and the delivery
   acknowledged in one step. What is already answered is announced again. What another replica is at is left to it; where
   the delivery is this replica's charge, it waits until that one has answered or is gone.
+- What can be made of what is in memory is made before that. Then the request is claimed and finished in one step, if
+  nothing has moved since (docs/decisions/0024-answered-in-one-step.md).
 - A deadline is a duration, by the clock of the ledger: from when the bus took the request, where it says so, else from
   when a replica that asked the ledger heard it first. No sender's clock is ever asked.
 - A request that was taken up five times without an answer coming of it is taken for one that kills who builds it. But
