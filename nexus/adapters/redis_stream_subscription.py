@@ -44,6 +44,8 @@ class StreamSubscription:
         size = 2 * most_work + _BUFFERED_NEWS
         self._room = anyio.Event()
         self._inbox = Inbox(size, self._read_on)
+        # What is read after the last read of all must not be what that one has brought.
+        self._hearing = anyio.Lock()
 
     @property
     def silent_s(self) -> float:
@@ -135,11 +137,12 @@ class StreamSubscription:
 
     async def _hear(self, block_ms: int | None) -> bool:
         """Read the news once. Whether there were any."""
-        keys: dict[Any, Any] = {self._prefix + topic: end for topic, end in self._ends.items()}
-        found = await self._client.xread(keys, count=_READ_AT_ONCE, block=block_ms)
-        self.heard(_NEWS)
-        await self._take_news(found)
-        return bool(found)
+        async with self._hearing:
+            keys: dict[Any, Any] = {self._prefix + topic: end for topic, end in self._ends.items()}
+            found = await self._client.xread(keys, count=_READ_AT_ONCE, block=block_ms)
+            self.heard(_NEWS)
+            await self._take_news(found)
+            return bool(found)
 
     async def _take_news(self, found: Any) -> None:
         entries = [
