@@ -75,7 +75,6 @@ _PAUSES_S: Final = (0.0, 0.05, 0.2, 1.0)
 # Which scene it is that fails is enough: no other seed is simpler.
 _PHASES: Final = (Phase.explicit, Phase.reuse, Phase.generate)
 _SLOW: Final = (HealthCheck.too_slow,)
-# Scenes in which a fault has to show.
 
 
 def shared_in_memory() -> Shared:

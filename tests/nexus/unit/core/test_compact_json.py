@@ -13,8 +13,9 @@ from pydantic_core import to_json
 from nexus.core.compact_json import compact
 
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+_FINITE = st.floats(allow_nan=False, allow_infinity=False)
 _VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | _TEXTS,
+    st.none() | st.booleans() | st.integers() | _FINITE | _TEXTS,
     lambda inner: st.lists(inner) | st.dictionaries(_TEXTS, inner),
     max_leaves=20,
 )

@@ -10,9 +10,9 @@ import pytest
 
 from nexus.core.metrics import Event, Stage
 from nexus.core.models import Message
-from nexus.core.ports import Busy, Look
-from tests.nexus.unit.services.parts import definition, past, request
-from tests.nexus.unit.services.serving import Serving, asking, fingerprint, serving, shared
+from nexus.core.ports import Acquired, Busy, Look
+from tests.nexus.unit.services.parts import HangingStore, definition, past, request
+from tests.nexus.unit.services.serving import Serving, asking, fingerprint, passed, serving, shared
 
 PROFILE = {"public_key": "ada", "prompt_overrides": {"friends_profile": "Likes the sea."}}
 
@@ -223,3 +223,43 @@ async def test_another_has_it_and_is_gone() -> None:
         assert answer.content["status"] == "success"
         await trial.service.drained()
         assert len(trial.bus.settled) == 1
+
+
+async def test_a_service_that_stops_while_it_reads_ahead() -> None:
+    """It gives back what it has claimed: whoever is left need not wait for a lease, and the attempt does not count."""
+    store, asked = HangingStore("newest_messages"), first(1)
+    async with serving(store=store) as trial:
+        trial.service.offer(shared(asked))
+        await trial.ledger.times_asked("begin")
+        await passed()
+        assert await trial.ledger.begin(asked.id, fingerprint(asked), 1) == Busy()
+        assert trial.builder.begun == []
+    assert trial.ledger.asked["release"] == 1
+    again = await trial.ledger.begin(asked.id, fingerprint(asked), 1)
+    assert isinstance(again, Acquired)
+    assert again.attempts == 1
+
+
+async def test_reading_ahead_takes_longer_than_a_lease() -> None:
+    """The request is held meanwhile, and answered once."""
+    lease_ms, asked = 100, request(request_id="msg_1", deadline_ms=60_000)
+    async with serving(lease_ms=lease_ms) as trial:
+        gate, newest = anyio.Event(), trial.parts.store.newest_messages
+
+        async def gated(*arguments: Any, **options: Any) -> Any:
+            await gate.wait()
+            return await newest(*arguments, **options)
+
+        trial.parts.store.newest_messages = gated  # type: ignore[method-assign]
+        trial.service.offer(shared(asked))
+        await trial.ledger.times_asked("begin")
+        for _ in range(4):
+            trial.ledger.clock.now += lease_ms / 1_000 / 2
+            await trial.ledger.times_asked("renew", trial.ledger.asked["renew"] + 1)
+            assert await trial.ledger.begin(asked.id, fingerprint(asked), 1) == Busy()
+        assert trial.builder.begun == []
+        gate.set()
+        (answer,) = await trial.answers()
+        await trial.service.drained()
+    assert answer.content["status"] == "success"
+    assert (trial.ledger.asked["finish"], len(trial.bus.settled)) == (1, 1)

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 import pytest
@@ -10,12 +10,14 @@ import pytest
 from nexus.core.errors import StoreUnavailableError, TurnNotFoundError
 from nexus.core.metrics import Event
 from nexus.core.ports import Row
+from nexus.core.ports.turns import TurnTouch
 from nexus.core.turns import LEVELS, SUMMARISE, Goal, ThinkingRound, TurnStatus
 from nexus.services.turn_memory import TurnMemory
 from nexus.services.turns.work import TurnWork, WorkSettings
 from tests.nexus.support.fake_turns import FakeTurns
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
+from tests.nexus.unit.services.serving import passed
 from tests.nexus.unit.services.turns_at_work import PATIENCE_S, a_start, answer, calls, human, remembering, result
 
 RUNS = 200
@@ -251,6 +253,51 @@ async def test_what_is_heard_while_the_store_is_away() -> None:
         document = await memory.until(lambda document: document["work"] == SUMMARISE)
         assert len(await memory.documents()) == 1
     assert (document["run_id"], document["rows"]) == ("a", 4)
+
+
+class GatedTurns(FakeTurns):
+    """Turns that know what was heard of them when the gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _operation: None)
+        self.begun, self.gate = anyio.Event(), anyio.Event()
+
+    async def touch_runs(self, touches: Sequence[TurnTouch]) -> list[TurnTouch]:
+        """Have them know it, then."""
+        self.begun.set()
+        await self.gate.wait()
+        return await super().touch_runs(touches)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [lambda turns: turns.goal("o", "s", "a"), lambda turns: turns.drained()],
+    ids=["the goal", "drained"],
+)
+async def test_who_waits_for_what_was_heard(asked: Callable[[TurnMemory], Awaitable[object]]) -> None:
+    """Who asks for the goal of its session, or for everything; other sessions have nothing to wait for."""
+    store, found = FakeStore(), list[str]()
+    store.turns = turns = GatedTurns()
+
+    async with remembering(store, settled_s=60) as memory:
+
+        async def ask() -> None:
+            await asked(memory.turns)
+            found.extend(document["status"] for document in await memory.documents())
+
+        await memory.begin("a", "Find reviews")
+        await memory.begin("b", "Find books", session="other")
+        await memory.turns.heard(calls("a", "1"))
+        with anyio.fail_after(PATIENCE_S):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask)
+                await turns.begun.wait()
+                assert (await memory.turns.goal("o", "other", "b")).text == "Find books"
+                await passed()
+                assert found == []
+                turns.gate.set()
+        assert memory.turns.unkept == 0
+    assert found == ["executing"]
 
 
 async def test_one_session_does_not_hold_up_the_others() -> None:
