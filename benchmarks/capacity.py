@@ -44,16 +44,16 @@ class Costs:
         tail_kb: memory of a replica for an owner's tail.
     """
 
-    nexus_cold_ms: float = 5.98
-    nexus_warm_ms: float = 5.94
-    heard_ms: float = 0.86
+    nexus_cold_ms: float = 1.2
+    nexus_warm_ms: float = 0.625
+    heard_ms: float = 0.461
     heard_redis_ms: float = 0.03
-    redis_ms: float = 0.36
-    mongo_cold_ms: float = 2.29
-    mongo_warm_ms: float = 2.29
-    into_redis_kb: float = 47.0
-    out_of_redis_kb: float = 23.8
-    kept_kb: float = 49.0
+    redis_ms: float = 0.215
+    mongo_cold_ms: float = 0.894
+    mongo_warm_ms: float = 0.897
+    into_redis_kb: float = 26.325
+    out_of_redis_kb: float = 24.229
+    kept_kb: float = 20.65
     rows: float = 5.0
     row_kb: float = 0.7
     tail_kb: float = 60.0
