@@ -92,33 +92,22 @@ def _translation(error: RedisError | OSError) -> BusUnavailableError:
     return BusUnavailableError(type(error).__name__)
 
 
-async def repeated(
-    operation: Callable[[], Awaitable[_Result]], *, for_s: float, begun: Awaitable[_Result] | None = None
-) -> _Result:
+async def repeated(operation: Callable[[], Awaitable[_Result]], *, for_s: float) -> _Result:
     """`operation`, whose repetition does no harm, tried again after errors until `for_s` seconds have passed.
-
-    Args:
-        operation: it.
-        for_s: see above.
-        begun: its first attempt, where that is under way.
 
     Raises:
         BusUnavailableError: it failed to the end, or was refused.
     """
     clock = asyncio.get_running_loop().time
     end = clock() + for_s
-    try:
-        return await (begun or operation())
-    except (RedisError, OSError) as error:
-        failed = error
     pause = _FIRST_PAUSE
     while True:
+        try:
+            return await operation()
+        except (RedisError, OSError) as error:
+            failed = error
         failure = _translation(failed)
         pause = min(pause * 2, _LONGEST_PAUSE)
         if isinstance(failure, BusRefusedError) or clock() + pause > end:
             raise failure from failed
         await anyio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311  # jitter needs no secrecy
-        try:
-            return await operation()
-        except (RedisError, OSError) as error:
-            failed = error

@@ -153,7 +153,7 @@ class MultiplexedConnection(RedisProtocol):
             return
         if isinstance(result, Exception):
             call.reply.set_exception(result)
-            # Whoever has begun a call and then does without its reply does without its error.
+            # Whoever is cancelled before he hears of it does without its error.
             call.reply.exception()
         else:
             call.reply.set_result(result)

@@ -32,7 +32,6 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from nexus.adapters.redis_cluster import ClusterRedis
 from nexus.adapters.redis_connections import taken_over
 from nexus.adapters.redis_multiplexed import Argument, MultiplexedConnection, Script, packed
-from nexus.adapters.redis_scripts import Begun
 from nexus.core.tasks import ungrouped
 
 # From how many bytes on another connection is used, so that what is small need not wait behind what is large.
@@ -106,30 +105,18 @@ class Pipelined:
             OSError: likewise.
         """
         command = packed("EVALSHA", script.sha, len(keys), *keys, *args)
-        return await self._result(script, command, self._sent(script, command))
-
-    def start(self, script: Script, keys: Sequence[Argument] = (), args: Sequence[Argument] = ()) -> Begun:
-        """Begin `run`: the script is on its way at once, unless there is no room."""
-        command = packed("EVALSHA", script.sha, len(keys), *keys, *args)
-        return Begun(self._result, script, command, self._sent(script, command))
+        connection = self._uncrowded() or await self._roomy()
+        try:
+            return await connection.call(command, script)
+        except NoScriptError:
+            connection = await self._roomy()
+            connection.loaded.discard(script.sha)
+            return await connection.call(command, script)
 
     async def execute(self, *command: Argument) -> Any:
         """The reply to one command, such as `execute("GET", key)`. Errors as for `run`."""
         connection = self._uncrowded() or await self._roomy()
         return await connection.call(packed(*command))
-
-    def _sent(self, script: Script, command: bytes) -> asyncio.Future[Any] | None:
-        """The reply to come to a script; None where there is no room for it, and it is not sent."""
-        connection = self._uncrowded()
-        return connection.call(command, script) if connection else None
-
-    async def _result(self, script: Script, command: bytes, reply: asyncio.Future[Any] | None) -> Any:
-        try:
-            return await (reply or (await self._roomy()).call(command, script))
-        except NoScriptError:
-            connection = await self._roomy()
-            connection.loaded.discard(script.sha)
-            return await connection.call(command, script)
 
     def _uncrowded(self) -> MultiplexedConnection | None:
         """The first that has not much to carry, so that calls share writes; a new one while there may be more."""

@@ -1,6 +1,6 @@
 """Where scripts and single commands run: on connections that all callers share, or on those of a client's pool."""
 
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from redis.asyncio import Redis
@@ -9,32 +9,11 @@ from nexus.adapters.redis_client import repeated
 from nexus.adapters.redis_multiplexed import Argument, Script
 
 
-class Begun:
-    """What has been begun, and is to be awaited once, by one task; or not at all, and then nobody learns its end."""
-
-    __slots__ = ("_arguments", "_finish")
-
-    def __init__(self, finish: Callable[..., Coroutine[Any, Any, Any]], *arguments: object) -> None:
-        self._finish = finish
-        self._arguments = arguments
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        return self._finish(*self._arguments).__await__()
-
-
 class Runner(Protocol):
     """Runs scripts and commands. Errors are redis-py's."""
 
     async def run(self, script: Script, keys: Sequence[Argument] = (), args: Sequence[Argument] = ()) -> Any:
         """What the script returns."""
-        ...
-
-    def start(self, script: Script, keys: Sequence[Argument] = (), args: Sequence[Argument] = ()) -> Begun:
-        """Begin `run`, without waiting: what it would return or raise comes when the result is awaited.
-
-        Where connections are shared the script is on its way at once, if there is room. Elsewhere it may not be before
-        the result is awaited.
-        """
         ...
 
     async def execute(self, *command: Argument) -> Any:
@@ -58,18 +37,11 @@ class Repeated:
 
     async def run(self, script: Script, keys: Sequence[Argument] = (), args: Sequence[Argument] = ()) -> Any:
         """What the script returns."""
-        return await self._result(self._runner.start(script, keys, args), script, keys, args)
-
-    def start(self, script: Script, keys: Sequence[Argument] = (), args: Sequence[Argument] = ()) -> Begun:
-        """Begin `run`. What has failed is tried again when the result is awaited."""
-        return Begun(self._result, self._runner.start(script, keys, args), script, keys, args)
+        return await repeated(lambda: self._runner.run(script, keys, args), for_s=self._for_s)
 
     async def execute(self, *command: Argument) -> Any:
         """What Redis replies to a command."""
         return await repeated(lambda: self._runner.execute(*command), for_s=self._for_s)
-
-    async def _result(self, begun: Begun, script: Script, keys: Sequence[Argument], args: Sequence[Argument]) -> Any:
-        return await repeated(lambda: self._runner.run(script, keys, args), for_s=self._for_s, begun=begun)
 
 
 class OnClient:
@@ -84,10 +56,6 @@ class OnClient:
         if script.sha not in self._registered:
             self._registered[script.sha] = self._client.register_script(script.text)
         return await self._registered[script.sha](keys=list(keys), args=list(args))
-
-    def start(self, script: Script, keys: Sequence[Argument] = (), args: Sequence[Argument] = ()) -> Begun:
-        """Begin `run`: the script is sent when the result is awaited."""
-        return Begun(self.run, script, keys, args)
 
     async def execute(self, *command: Argument) -> Any:
         """What Redis replies to a command, as redis-py converts it; to a SET with GET, what was there."""

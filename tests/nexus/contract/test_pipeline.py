@@ -10,14 +10,14 @@ import anyio
 import pytest
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
+from redis.exceptions import NoScriptError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from nexus.adapters.redis_client import open_redis
 from nexus.adapters.redis_connections import RedisProtocol
 from nexus.adapters.redis_multiplexed import Script
 from nexus.adapters.redis_pipeline import Pipelined, PipelineLimits, pipelined
-from nexus.adapters.redis_scripts import OnClient, Repeated
+from nexus.adapters.redis_scripts import Repeated
 from nexus.core.errors import BusRefusedError, BusUnavailableError
 from tests.nexus.support.proxy import Proxy, proxied
 from tests.nexus.support.redis_topologies import secured_server, tls_is_possible
@@ -159,60 +159,29 @@ async def test_a_script_that_was_forgotten(redis_url: str, channel_prefix: str) 
     assert sorted(counted) == [*range(1, 23)]
 
 
-async def test_a_script_that_is_begun(redis_url: str, channel_prefix: str) -> None:
-    """It runs without anybody waiting for it, in the order of the calls; what it returns is there when awaited."""
-    key = f"{channel_prefix}n"
-    async with pipeline(redis_url) as redis, open_redis(redis_url) as other:
-
-        async def ran() -> bool:
-            return await other.get(key) == b"12"
-
-        begun = [redis.start(COUNT, [key]) for _ in range(10)]
-        forgotten, dropped = redis.start(COUNT, [key]), redis.start(FAIL, [], ["ERR of no interest"])
-        begun.append(redis.start(COUNT, [key]))
-        await until(ran)
-        del forgotten, dropped
-        assert [await each for each in begun] == [*range(1, 11), 12]
-        await redis.execute("SCRIPT", "FLUSH")
-        again, refused = redis.start(COUNT, [key]), redis.start(FAIL, [], ["READONLY no"])
-        assert await again == 13
-        with pytest.raises(ReadOnlyError):
-            await refused
-        with pytest.raises(TypeError):
-            redis.start(COUNT, [object()])  # type: ignore[list-item]  # that is the point
-        await redis.execute("DEL", key)
-    gone = redis.start(COUNT, [key])
-    with pytest.raises(RedisConnectionError, match="closed"):
-        await gone
-
-
-async def test_a_script_that_is_begun_without_room(redis_url: str, channel_prefix: str) -> None:
-    """It is sent when it is awaited, once there is room."""
-    key = f"{channel_prefix}n"
-    async with pipeline(redis_url, PipelineLimits(PATIENCE_S, 1, 1)) as redis:
-        await redis.execute("DEL", key)
-        first, second = redis.start(COUNT, [key]), redis.start(COUNT, [key])
-        assert (await second, await first) == (2, 1)
-        await redis.execute("DEL", key)
-
-
-async def test_a_begun_script_is_repeated(redis_url: str, channel_prefix: str) -> None:
-    """When it is awaited; errors are the bus's then. One that nobody awaits is not."""
+async def test_a_script_is_repeated(redis_url: str, channel_prefix: str) -> None:
+    """For as long as it is to be, and not where Redis refuses it; errors are the bus's."""
     key = f"{channel_prefix}n"
     async with behind_proxy(redis_url) as (proxy, redis), anyio.create_task_group() as tasks:
         patient, hasty = Repeated(redis, PATIENCE_S), Repeated(redis, 0.0)
-        assert await patient.start(COUNT, [key]) == 1
+        assert await patient.run(COUNT, [key]) == 1
         proxy.refuse()
         await until(lambda: lost(redis))
-        begun, given_up, forgotten = patient.start(COUNT, [key]), hasty.start(COUNT, [key]), hasty.start(COUNT, [key])
         with pytest.raises(BusUnavailableError):
-            await given_up
-        del forgotten
+            await hasty.run(COUNT, [key])
         tasks.start_soon(accept_soon, proxy)
-        assert await begun == 2
+        assert await patient.run(COUNT, [key]) == 2
         with pytest.raises(BusRefusedError):
-            await patient.start(FAIL, [], ["WRONGTYPE no"])
+            await patient.run(FAIL, [], ["WRONGTYPE no"])
         await redis.execute("DEL", key)
+
+
+async def test_what_cannot_be_sent(redis_url: str) -> None:
+    """An argument of another type is the caller's fault, and nobody else's."""
+    async with pipeline(redis_url) as redis:
+        with pytest.raises(TypeError):
+            await redis.run(COUNT, [object()])  # type: ignore[list-item]  # that is the point
+        assert await redis.execute("PING") == b"PONG"
 
 
 async def lost(redis: Pipelined) -> bool:
@@ -227,18 +196,6 @@ async def accept_soon(proxy: Proxy) -> None:
     """Have connections come about again, after some that do not."""
     await anyio.sleep(0.1)
     proxy.behave()
-
-
-async def test_a_client_has_scripts_begun_when_they_are_awaited(redis_url: str, channel_prefix: str) -> None:
-    """One connection a call: nothing is sent before, and never what nobody awaits."""
-    key = f"{channel_prefix}n"
-    async with open_redis(redis_url) as client:
-        redis = OnClient(client)
-        first, second, forgotten = (redis.start(COUNT, [key]) for _ in range(3))
-        assert (await second, await first) == (1, 2)
-        del forgotten
-        assert await redis.execute("GET", key) == b"2"
-        await redis.execute("DEL", key)
 
 
 async def test_a_connection_that_is_killed(redis_url: str, channel_prefix: str) -> None:
