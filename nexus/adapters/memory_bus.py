@@ -238,9 +238,7 @@ class MemoryLedger:
             return claim
         if standing.waiting >= MOST_JOURNALED:
             return claim
-        sent_ms = answering.delivery.sent_ms if answering.delivery else 0
-        since_ms = min(filter(None, (claim.asked_ms, sent_ms)), default=claim.now_ms)
-        if claim.now_ms - since_ms > answering.within_ms:
+        if claim.waited_ms(answering.delivery) > answering.within_ms:
             return claim
         done = await self.conclude(
             claim, answering.topic, answering.answer, answering.keep_ms, answering.delivery, answering.ending

@@ -128,6 +128,4 @@ def building_s(allowed_ms: int) -> float:
 
 def _waited_s(ask: Ask, claim: Acquired) -> float:
     """For how long the requester has waited."""
-    # All by the clock of the ledger. A copy that is heard later, here or elsewhere, begins no new deadline.
-    since_ms = min(filter(None, (claim.asked_ms, ask.delivery.sent_ms)), default=claim.now_ms)
-    return max(time.monotonic() - ask.at, (claim.now_ms - since_ms) / 1_000)
+    return max(time.monotonic() - ask.at, claim.waited_ms(ask.delivery) / 1_000)

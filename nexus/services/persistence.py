@@ -126,11 +126,6 @@ class PersistenceService:
         self.origins.remember(message.owner_key, message.run_id, origin)
         return input_of(self._recorder, self._journaling, human_row(message, text, origin))
 
-    def offer_input(self, message: Message, text: str, origin: RunOrigin) -> OfferedInput | None:
-        """Accept a run's human input for recording; None when too much is waiting already."""
-        offered = self.input_of(message, text, origin)
-        return offered if offered.offer() else None
-
     async def get_history(self, owner_key: str, limit: int = 20) -> list[Row]:
         """The newest `limit` rows of every role, whole, newest first.
 

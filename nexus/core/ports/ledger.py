@@ -64,6 +64,14 @@ class Acquired:
     asked_ms: int = 0
     standing: Standing | None = None
 
+    def waited_ms(self, delivery: Delivery | None) -> int:
+        """How long the requester had waited by then, where this delivery brought the request.
+
+        All by the clock of the ledger: a copy that is heard later, here or elsewhere, begins no new deadline.
+        """
+        sent_ms = delivery.sent_ms if delivery else 0
+        return self.now_ms - min(filter(None, (self.asked_ms, sent_ms)), default=self.now_ms)
+
 
 @dataclass(frozen=True, slots=True)
 class Busy:

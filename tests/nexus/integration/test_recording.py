@@ -17,6 +17,7 @@ from nexus.core.ports import Row, RunOrigin
 from nexus.core.topics import Topics
 from nexus.services.persistence import PersistenceService
 from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.inputs import offer_input
 from tests.nexus.support.proxy import proxied
 from tests.nexus.support.rows import START
 from tests.nexus.support.waiting import PATIENCE_S, until
@@ -125,7 +126,7 @@ async def test_sessions(mongo_uri: str, database_name: str) -> None:
     """A result's session is the one it names, else that of its run's input, also after a restart, else `default`."""
     async with recording(mongo_uri, database_name) as service:
         asked = message("hi", role=Role.HUMAN, id="h")
-        written = service.offer_input(asked, "hi", RunOrigin("mine"))
+        written = offer_input(service, asked, "hi", RunOrigin("mine"))
         assert written is not None
         service.offer(Topics.LLM_RESULTS, message("same process", id="m1"), 1)
         await flushed(service)
@@ -151,7 +152,7 @@ async def test_a_clock_that_is_ahead(mongo_uri: str, database_name: str) -> None
         for number, at in enumerate((early, late)):
             service.offer(Topics.LLM_RESULTS, message("x", id=f"m{number}").model_copy(update={"timestamp": at}), 1)
             human = message("x", id=f"h{number}", role=Role.HUMAN).model_copy(update={"timestamp": at})
-            assert service.offer_input(human, "x", RunOrigin("s"))
+            assert offer_input(service, human, "x", RunOrigin("s"))
         await flushed(service)
         rows = {row["id"]: row["timestamp"] for row in await service.get_history("o")}
     assert rows["m0"] == rows["h0"] == early
@@ -163,7 +164,7 @@ async def test_an_input(mongo_uri: str, database_name: str) -> None:
     """The input of a run is a human row, recorded once however often it is offered."""
     async with recording(mongo_uri, database_name) as service:
         for _ in range(3):
-            assert service.offer_input(message({"any": "form"}, role=Role.HUMAN), "the text", RunOrigin("s"))
+            assert offer_input(service, message({"any": "form"}, role=Role.HUMAN), "the text", RunOrigin("s"))
         await flushed(service)
         (row,) = await service.get_history("o")
     assert (row["role"], row["content"], row["session_id"]) == ("HUMAN", "the text", "s")
@@ -248,7 +249,7 @@ async def test_whoever_is_told_of_results_is_told_once() -> None:
             for run_id in ("r", "s"):
                 result = message("x", id=f"{name}_{run_id}", run_id=run_id)
                 assert service.offer(Topics.LLM_RESULTS, result, 1, partial(settled.append, result.id))
-                assert service.offer_input(message("x", role=Role.HUMAN, run_id=run_id), "x", RunOrigin("s"))
+                assert offer_input(service, message("x", role=Role.HUMAN, run_id=run_id), "x", RunOrigin("s"))
         await flushed(service)
     for run_id in ("r", "s"):
         assert [row_id for row_id in told if row_id.endswith(run_id)] == [
@@ -265,7 +266,7 @@ async def test_what_waits_is_bounded_in_bytes() -> None:
     async with PersistenceService(store).running() as service:
         taken = [service.offer(Topics.LLM_RESULTS, message("x", id=f"m{number}"), 8 << 20) for number in range(10)]
         assert taken == [True] * 8 + [False] * 2
-        assert service.offer_input(message("x", role=Role.HUMAN), "x", RunOrigin("s")) is None
+        assert offer_input(service, message("x", role=Role.HUMAN), "x", RunOrigin("s")) is None
         assert service.offer(Topics.LLM_RESULTS, message(None), 8 << 20)
         store.down = False
         await flushed(service)
@@ -301,8 +302,8 @@ async def test_an_id_that_two_runs_use(mongo_uri: str, database_name: str) -> No
     inputs = [("first", "r1"), ("second", "r2"), ("second", "r2")]
     async with recording(mongo_uri, database_name) as service:
         for text, run_id in inputs:
-            written = service.offer_input(
-                message(text, id="msg_0", run_id=run_id, role=Role.HUMAN), text, RunOrigin("s")
+            written = offer_input(
+                service, message(text, id="msg_0", run_id=run_id, role=Role.HUMAN), text, RunOrigin("s")
             )
             assert written is not None
             with anyio.fail_after(PATIENCE_S):

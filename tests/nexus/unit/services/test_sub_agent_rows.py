@@ -11,6 +11,7 @@ from nexus.core.topics import Topics
 from nexus.services.persistence import PersistenceService
 from nexus.services.rows import human_row, llm_row, of_run, tool_row
 from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.inputs import offer_input
 from tests.nexus.support.rows import START
 from tests.nexus.support.waiting import PATIENCE_S
 
@@ -39,7 +40,7 @@ async def recorded(store: FakeStore, *offers: tuple[str, Message] | RunOrigin) -
     async with PersistenceService(store).running() as service:
         for offer in offers:
             if isinstance(offer, RunOrigin):
-                assert service.offer_input(HUMAN, "x", offer) is not None
+                assert offer_input(service, HUMAN, "x", offer) is not None
             else:
                 assert service.offer(*offer, 1)
         with anyio.fail_after(PATIENCE_S):
@@ -78,7 +79,7 @@ async def test_a_result_before_the_input_is_written() -> None:
         assert service.offer(*ANSWER, 1)
         with anyio.fail_after(PATIENCE_S):
             await service.flush()
-        assert service.offer_input(HUMAN, "x", SUB) is not None
+        assert offer_input(service, HUMAN, "x", SUB) is not None
         with anyio.fail_after(PATIENCE_S):
             await service.flush()
     assert [(row["id"], marks(row)) for row in store.messages] == [("a", MARKS), ("h", MARKS)]
