@@ -18,6 +18,7 @@ from hypothesis import settings
 from pymongo import MongoClient
 
 from nexus.embedded import EmbeddedServers, embedded_servers
+from tests.nexus.support.database_pool import DatabasePool
 
 _CI: Final = bool(os.environ.get("CI"))
 settings.register_profile("default", deadline=None, derandomize=_CI, max_examples=40 if _CI else 100)
@@ -80,9 +81,25 @@ def mongo_janitor(mongo_uri: str) -> Iterator[MongoClient[dict[str, Any]]]:
         yield client
 
 
+@pytest.fixture(scope="session")
+def database_pool(mongo_janitor: MongoClient[dict[str, Any]]) -> Iterator[DatabasePool]:
+    """What `prepared_database` takes its databases from."""
+    pool = DatabasePool(mongo_janitor)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def prepared_database(database_pool: DatabasePool) -> Iterator[str]:
+    """An empty database that Nexus has prepared, for what writes only from within this test."""
+    name, shape = database_pool.take()
+    yield name
+    database_pool.give_back(name, shape)
+
+
 @pytest.fixture
 def database_name(mongo_janitor: MongoClient[dict[str, Any]]) -> Iterator[str]:
-    """A database of this test's own, dropped afterwards."""
+    """A database of this test's own that is not there yet, dropped afterwards."""
     name = f"test_{uuid.uuid4().hex}"
     yield name
     mongo_janitor.drop_database(name)

@@ -12,9 +12,9 @@ from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
 from nexus.core.ports.memory import MemoryStore
 from nexus.core.working_memory import Compaction, Detail, Overview
-from tests.nexus.contract.test_store import OWNERS, Place, place
+from tests.nexus.contract.test_store import OWNERS, Place, bare_place, place
 
-__all__ = ["place"]
+__all__ = ["bare_place", "place"]
 
 WRITERS = 50
 NOW = datetime(2026, 1, 1, 12, 0, 0, 123_456, UTC)
@@ -101,10 +101,10 @@ INSERTS: dict[str, Insert] = {
 
 
 @pytest.mark.parametrize("insert", INSERTS.values(), ids=INSERTS.keys())
-async def test_of_fifty_writers_one_writes(place: Place, insert: Insert) -> None:
+async def test_of_fifty_writers_one_writes(bare_place: Place, insert: Insert) -> None:
     """Of many that write the same revision, version or number one is told that it did, also on a bare database."""
     told: dict[int, Any] = {}
-    async with place.open() as store:
+    async with bare_place.open() as store:
 
         async def write(number: int) -> None:
             told[number] = await insert(store.memory, number)

@@ -7,9 +7,9 @@ import pytest
 
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Store
-from tests.nexus.contract.test_store import OWNERS, Place, place
+from tests.nexus.contract.test_store import OWNERS, Place, bare_place, place
 
-__all__ = ["place"]
+__all__ = ["bare_place", "place"]
 
 WRITERS = 50
 DOCUMENT: dict[str, Any] = {
@@ -48,9 +48,9 @@ async def test_what_was_not_seen_is_not_replaced(place: Place) -> None:
     assert (found["document"], found["revision"]) == ({"revision": 2}, 3)
 
 
-async def test_many_writers(place: Place) -> None:
+async def test_many_writers(bare_place: Place) -> None:
     """Of any number that write at once none is lost."""
-    async with place.open() as store:
+    async with bare_place.open() as store:
         await store.prepare()
         async with anyio.create_task_group() as tasks:
             for number in range(WRITERS):

@@ -85,6 +85,17 @@ class Place:
 @pytest.fixture(params=["fake", *get_args(Driver)])
 def place(request: pytest.FixtureRequest) -> Place:
     """Where the test runs."""
+    return _place(request, "prepared_database")
+
+
+@pytest.fixture(params=["fake", *get_args(Driver)])
+def bare_place(request: pytest.FixtureRequest) -> Place:
+    """Where nobody has prepared anything."""
+    return _place(request, "database_name")
+
+
+def _place(request: pytest.FixtureRequest, database: str) -> Place:
+    """The fake, or a store on the database which that fixture names."""
     if request.param == "fake":
         fake = FakeStore()
 
@@ -93,7 +104,7 @@ def place(request: pytest.FixtureRequest) -> Place:
             yield fake
 
         return Place(open_fake, fake.plant)
-    uri, name = request.getfixturevalue("mongo_uri"), request.getfixturevalue("database_name")
+    uri, name = request.getfixturevalue("mongo_uri"), request.getfixturevalue(database)
     janitor: MongoClient[dict[str, Any]] = request.getfixturevalue("mongo_janitor")
 
     def plant(collection: str, documents: Sequence[Row]) -> None:
@@ -167,10 +178,10 @@ async def test_rows_that_are_recorded_together(place: Place, unacceptable: Any) 
         assert await store.insert_messages([row(6)]) == [True]
 
 
-async def test_fifty_writers_record_a_row_once(place: Place) -> None:
+async def test_fifty_writers_record_a_row_once(bare_place: Place) -> None:
     """Of many writers at once one is told that it wrote, also when nobody has prepared the store."""
     written: list[bool] = []
-    async with place.open() as store:
+    async with bare_place.open() as store:
 
         async def insert() -> None:
             written.append(await store.insert_message(row(1)))
@@ -327,10 +338,10 @@ async def test_a_malformed_row_spoils_no_other(place: Place, changes: Row, excer
     assert strange == {"_id": strange["_id"], **row(2, **changes)}
 
 
-async def test_rows_without_their_fields(place: Place) -> None:
+async def test_rows_without_their_fields(bare_place: Place) -> None:
     """A row that has an owner and nothing else is read, and any number of them may be stored."""
-    place.plant("messages", [{"owner_key": "o"}, {"owner_key": "o"}, row(1)])
-    async with place.open() as store:
+    bare_place.plant("messages", [{"owner_key": "o"}, {"owner_key": "o"}, row(1)])
+    async with bare_place.open() as store:
         await store.prepare()
         found = await store.newest_messages("o", limit=5, excerpt_chars=5)
     assert [{*each} for each in found[1:]] == [{"_id", "owner_key"}] * 2
@@ -531,9 +542,9 @@ async def test_what_was_said_later_counts(place: Place) -> None:
         assert await store.list_tools() == [{"version": 5}]
 
 
-async def test_many_put_one_tool(place: Place) -> None:
+async def test_many_put_one_tool(bare_place: Place) -> None:
     """However many put one name at once, in whatever order, there is one definition, the one that was said last."""
-    async with place.open() as store:
+    async with bare_place.open() as store:
         await store.prepare()
         async with anyio.create_task_group() as tasks:
             for number in sorted(range(20), key=lambda number: number * 7 % 20):
@@ -541,10 +552,12 @@ async def test_many_put_one_tool(place: Place) -> None:
         assert await store.list_tools() == [{"number": 19}]
 
 
-async def test_preparing_may_be_repeated(place: Place) -> None:
+async def test_preparing_may_be_repeated(bare_place: Place) -> None:
     """A store is prepared any number of times, by many at once, also when there are rows already."""
-    place.plant("messages", [row(1), {"owner_key": "o"}, {"owner_key": "o", "id": None}, {"owner_key": "o", "id": ""}])
-    async with place.open() as store:
+    bare_place.plant(
+        "messages", [row(1), {"owner_key": "o"}, {"owner_key": "o", "id": None}, {"owner_key": "o", "id": ""}]
+    )
+    async with bare_place.open() as store:
         async with anyio.create_task_group() as tasks:
             for _ in range(5):
                 tasks.start_soon(store.prepare)

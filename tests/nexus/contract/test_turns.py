@@ -9,9 +9,9 @@ import pytest
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row, TurnStore
 from nexus.core.ports.turns import CLAIMED, LATEST, TurnTouch, TurnUpdate
-from tests.nexus.contract.test_store import OWNERS, Place, place
+from tests.nexus.contract.test_store import OWNERS, Place, bare_place, place
 
-__all__ = ["place"]
+__all__ = ["bare_place", "place"]
 
 CLAIMERS = 50
 HOUR = timedelta(hours=1)
@@ -133,9 +133,9 @@ async def test_many_turns_of_few_sessions(place: Place) -> None:
         assert await turns.count_turns("o", "t") == 30
 
 
-async def test_two_who_number_at_once(place: Place) -> None:
+async def test_two_who_number_at_once(bare_place: Place) -> None:
     """Whoever reads the latest number again after being overtaken leaves no gap and counts nothing twice."""
-    async with place.open() as store:
+    async with bare_place.open() as store:
         async with anyio.create_task_group() as tasks:
             for writer in range(4):
                 tasks.start_soon(insert_after_latest, store.turns, [f"{writer}-{number}" for number in range(25)])

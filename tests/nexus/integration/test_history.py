@@ -40,9 +40,9 @@ class Home:
 
 
 @pytest.fixture
-def home(mongo_janitor: MongoClient[dict[str, Any]], mongo_uri: str, database_name: str) -> Home:
+def home(mongo_janitor: MongoClient[dict[str, Any]], mongo_uri: str, prepared_database: str) -> Home:
     """A database of the test's own."""
-    return Home(mongo_janitor, mongo_uri, database_name)
+    return Home(mongo_janitor, mongo_uri, prepared_database)
 
 
 def run_of_eleven(number: int, *, result: str = "result") -> list[Row]:

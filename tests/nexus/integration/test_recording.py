@@ -66,10 +66,10 @@ async def recorded(uri: str, name: str, topic: str, *messages: Message) -> list[
     ],
 )
 async def test_the_result_of_a_model(
-    mongo_uri: str, database_name: str, content: Any, text: str, calls: list[Row] | None
+    mongo_uri: str, prepared_database: str, content: Any, text: str, calls: list[Row] | None
 ) -> None:
     """A model's result is a row of the AI with its text and its calls as they came."""
-    assert await recorded(mongo_uri, database_name, Topics.LLM_RESULTS, message(content)) == [
+    assert await recorded(mongo_uri, prepared_database, Topics.LLM_RESULTS, message(content)) == [
         {
             "id": "m1",
             "run_id": "r",
@@ -84,17 +84,17 @@ async def test_the_result_of_a_model(
 
 
 @pytest.mark.parametrize("content", [None, "", {}, {"content": None}, {"content": "", "tool_calls": []}])
-async def test_a_result_that_says_nothing(mongo_uri: str, database_name: str, content: Any) -> None:
+async def test_a_result_that_says_nothing(mongo_uri: str, prepared_database: str, content: Any) -> None:
     """A model's result with neither text nor calls is not recorded."""
-    assert await recorded(mongo_uri, database_name, Topics.LLM_RESULTS, message(content)) == []
+    assert await recorded(mongo_uri, prepared_database, Topics.LLM_RESULTS, message(content)) == []
 
 
-async def test_streaming(mongo_uri: str, database_name: str) -> None:
+async def test_streaming(mongo_uri: str, prepared_database: str) -> None:
     """Pieces of a streamed answer, which have the role SYSTEM, are not recorded."""
-    assert await recorded(mongo_uri, database_name, Topics.LLM_RESULTS, message("hel", role=Role.SYSTEM)) == []
+    assert await recorded(mongo_uri, prepared_database, Topics.LLM_RESULTS, message("hel", role=Role.SYSTEM)) == []
 
 
-async def test_the_result_of_a_tool(mongo_uri: str, database_name: str) -> None:
+async def test_the_result_of_a_tool(mongo_uri: str, prepared_database: str) -> None:
     """A tool's result is a row with what is known of the call; an empty result is one as well."""
     content = {"result": {"a": [1]}, "status": "success", "tool_name": "f", "call_id": "c1"}
     messages = [
@@ -102,7 +102,7 @@ async def test_the_result_of_a_tool(mongo_uri: str, database_name: str) -> None:
         message({"result": None, "status": "error"}, role=Role.TOOL, id="m2"),
         message("plain", role=Role.TOOL, id="m3", metadata={"tool_name": "g", "call_id": "c3", "status": "success"}),
     ]
-    rows = await recorded(mongo_uri, database_name, Topics.TOOLS_RESULTS, *messages)
+    rows = await recorded(mongo_uri, prepared_database, Topics.TOOLS_RESULTS, *messages)
     by_id = {row["id"]: (row["role"], row["content"], row["metadata"]) for row in rows}
     source = {"source": "tool_result"}
     good = {"status": "success", "execution_success": True}
@@ -114,17 +114,17 @@ async def test_the_result_of_a_tool(mongo_uri: str, database_name: str) -> None:
     }
 
 
-async def test_resends_and_replicas(mongo_uri: str, database_name: str) -> None:
+async def test_resends_and_replicas(mongo_uri: str, prepared_database: str) -> None:
     """One message that reaches three services, several times each, is one row."""
     async with anyio.create_task_group() as tasks:
         for _ in range(3):
-            tasks.start_soon(recorded, mongo_uri, database_name, Topics.LLM_RESULTS, *[message("hello")] * 20)
-    assert len(await recorded(mongo_uri, database_name, Topics.LLM_RESULTS, message("other"))) == 1
+            tasks.start_soon(recorded, mongo_uri, prepared_database, Topics.LLM_RESULTS, *[message("hello")] * 20)
+    assert len(await recorded(mongo_uri, prepared_database, Topics.LLM_RESULTS, message("other"))) == 1
 
 
-async def test_sessions(mongo_uri: str, database_name: str) -> None:
+async def test_sessions(mongo_uri: str, prepared_database: str) -> None:
     """A result's session is the one it names, else that of its run's input, also after a restart, else `default`."""
-    async with recording(mongo_uri, database_name) as service:
+    async with recording(mongo_uri, prepared_database) as service:
         asked = message("hi", role=Role.HUMAN, id="h")
         written = offer_input(service, asked, "hi", RunOrigin("mine"))
         assert written is not None
@@ -134,7 +134,7 @@ async def test_sessions(mongo_uri: str, database_name: str) -> None:
     named = message("named", id="m2", metadata={"session_id": "named"})
     rows = await recorded(
         mongo_uri,
-        database_name,
+        prepared_database,
         Topics.LLM_RESULTS,
         message("another process", id="m3"),
         named,
@@ -145,10 +145,10 @@ async def test_sessions(mongo_uri: str, database_name: str) -> None:
     assert sessions == {"h": "mine", "m1": "mine", "m3": "mine", "m2": "named", "m4": "default", "m5": "mine"}
 
 
-async def test_a_clock_that_is_ahead(mongo_uri: str, database_name: str) -> None:
+async def test_a_clock_that_is_ahead(mongo_uri: str, prepared_database: str) -> None:
     """No row is of later than when it was heard; one of earlier keeps its time."""
     early, late = datetime(2020, 1, 1, tzinfo=UTC), datetime(2099, 1, 1, tzinfo=UTC)
-    async with recording(mongo_uri, database_name) as service:
+    async with recording(mongo_uri, prepared_database) as service:
         for number, at in enumerate((early, late)):
             service.offer(Topics.LLM_RESULTS, message("x", id=f"m{number}").model_copy(update={"timestamp": at}), 1)
             human = message("x", id=f"h{number}", role=Role.HUMAN).model_copy(update={"timestamp": at})
@@ -160,9 +160,9 @@ async def test_a_clock_that_is_ahead(mongo_uri: str, database_name: str) -> None
     assert early < rows["h1"] <= datetime.now(UTC)
 
 
-async def test_an_input(mongo_uri: str, database_name: str) -> None:
+async def test_an_input(mongo_uri: str, prepared_database: str) -> None:
     """The input of a run is a human row, recorded once however often it is offered."""
-    async with recording(mongo_uri, database_name) as service:
+    async with recording(mongo_uri, prepared_database) as service:
         for _ in range(3):
             assert offer_input(service, message({"any": "form"}, role=Role.HUMAN), "the text", RunOrigin("s"))
         await flushed(service)
@@ -171,10 +171,10 @@ async def test_an_input(mongo_uri: str, database_name: str) -> None:
     assert row["metadata"] == {"source": "new_run"}
 
 
-async def test_numbers_that_bson_does_not_have(mongo_uri: str, database_name: str) -> None:
+async def test_numbers_that_bson_does_not_have(mongo_uri: str, prepared_database: str) -> None:
     """Integers beyond 64 bits and numbers that are none are recorded as texts rather than not at all."""
     content = {"result": {"big": 2**63, "small": -(2**63) - 1, "fits": 2**63 - 1, "inf": math.inf, "list": [10**5_0]}}
-    (row,) = await recorded(mongo_uri, database_name, Topics.TOOLS_RESULTS, message(content, role=Role.TOOL))
+    (row,) = await recorded(mongo_uri, prepared_database, Topics.TOOLS_RESULTS, message(content, role=Role.TOOL))
     assert row["content"] == {
         "big": str(2**63),
         "small": str(-(2**63) - 1),
@@ -184,10 +184,10 @@ async def test_numbers_that_bson_does_not_have(mongo_uri: str, database_name: st
     }
 
 
-async def test_a_row_that_cannot_be_kept_holds_nothing_up(mongo_uri: str, database_name: str) -> None:
+async def test_a_row_that_cannot_be_kept_holds_nothing_up(mongo_uri: str, prepared_database: str) -> None:
     """A row that the store will never accept is given up, and the rows after it are written."""
     huge = [message("x" * (17 << 20), id=f"huge{number}") for number in range(10)]
-    rows = await recorded(mongo_uri, database_name, Topics.LLM_RESULTS, *huge, message("small"))
+    rows = await recorded(mongo_uri, prepared_database, Topics.LLM_RESULTS, *huge, message("small"))
     assert [row["id"] for row in rows] == ["m1"]
 
 
@@ -206,13 +206,13 @@ async def test_foreign_rows_are_withheld() -> None:
 
 
 async def test_a_database_that_goes_and_comes_back(
-    mongo_janitor: MongoClient[dict[str, Any]], mongo_uri: str, database_name: str
+    mongo_janitor: MongoClient[dict[str, Any]], mongo_uri: str, prepared_database: str
 ) -> None:
     """What is offered while the database is away is written once it is back: all of it, once."""
     async with proxied(*(mongo_janitor.address or ("", 0))) as proxy:
         uri = f"mongodb://127.0.0.1:{proxy.port}/?directConnection=true"
         async with (
-            open_mongo(uri, database_name, timeout_ms=500, server_selection_timeout_ms=500) as store,
+            open_mongo(uri, prepared_database, timeout_ms=500, server_selection_timeout_ms=500) as store,
             PersistenceService(store).running() as service,
         ):
             service.offer(Topics.LLM_RESULTS, message("before", id="before"), 1)
@@ -231,7 +231,7 @@ async def test_a_database_that_goes_and_comes_back(
             proxy.refusing = False
             await flushed(service)
             assert service.unwritten == 0
-    rows = await recorded(mongo_uri, database_name, Topics.LLM_RESULTS)
+    rows = await recorded(mongo_uri, prepared_database, Topics.LLM_RESULTS)
     assert sorted(row["id"] for row in rows) == sorted(["before", *(f"m{number}" for number in range(50))])
 
 
@@ -297,10 +297,10 @@ async def test_after_its_end_a_service_refuses() -> None:
     assert len(store.messages) == 1
 
 
-async def test_an_id_that_two_runs_use(mongo_uri: str, database_name: str) -> None:
+async def test_an_id_that_two_runs_use(mongo_uri: str, prepared_database: str) -> None:
     """A message whose id an earlier run has used is recorded under an id of its own, not lost; resends still once."""
     inputs = [("first", "r1"), ("second", "r2"), ("second", "r2")]
-    async with recording(mongo_uri, database_name) as service:
+    async with recording(mongo_uri, prepared_database) as service:
         for text, run_id in inputs:
             written = offer_input(
                 service, message(text, id="msg_0", run_id=run_id, role=Role.HUMAN), text, RunOrigin("s")
@@ -323,9 +323,9 @@ async def test_an_id_that_two_runs_use(mongo_uri: str, database_name: str) -> No
     assert [row["content"] for row in past.rows if row["run_id"] != "r2"] == ["first"]
 
 
-async def test_the_session_of_a_request_that_another_replica_answers(mongo_uri: str, database_name: str) -> None:
+async def test_the_session_of_a_request_that_another_replica_answers(mongo_uri: str, prepared_database: str) -> None:
     """A result that is recorded before its run's input is has the session of the request that was overheard."""
-    async with recording(mongo_uri, database_name) as service:
+    async with recording(mongo_uri, prepared_database) as service:
         service.remember_run("o", "r", RunOrigin("work"))
         assert service.offer(Topics.LLM_RESULTS, message({"content": "early"}), 100)
         await flushed(service)

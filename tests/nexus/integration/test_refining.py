@@ -36,9 +36,9 @@ pytestmark = pytest.mark.once
 
 
 @pytest.fixture
-async def session(mongo_uri: str, database_name: str) -> AsyncIterator[Session]:
+async def session(mongo_uri: str, prepared_database: str) -> AsyncIterator[Session]:
     """A session in a database of its own."""
-    async with open_mongo(mongo_uri, database_name, timeout_ms=20_000) as store:
+    async with open_mongo(mongo_uri, prepared_database, timeout_ms=20_000) as store:
         yield Session(store)
 
 
