@@ -11,6 +11,8 @@ from nexus.services.context.pinned import PINNED_TAGS
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "context_preview.py"
 
+pytestmark = pytest.mark.once
+
 
 def _preview(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(SCRIPT), *arguments]

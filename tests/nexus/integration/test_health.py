@@ -21,6 +21,8 @@ from nexus.core.errors import ConfigError, StoreUnavailableError
 from nexus.health import Check, Health, Limits, Recent, serving
 from tests.nexus.support.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.once
+
 SECRET = "hunter2-canary"
 LIVE = b"GET /livez HTTP/1.1\r\nHost: nexus\r\nConnection: close\r\n\r\n"
 RESET = struct.pack("ii", 1, 0)

@@ -60,6 +60,7 @@ async def test_an_index_that_stands_in_the_way_is_named(mongo_uri: str, database
             await store.prepare()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("sub_agent", [None, "", "reviewer"])
 async def test_a_session_is_read_by_its_index(mongo_uri: str, database_name: str, sub_agent: str | None) -> None:
     """The server says of the very query that it went by the index, needed no sort, and read what it returned."""
@@ -86,6 +87,7 @@ async def test_a_session_is_read_by_its_index(mongo_uri: str, database_name: str
     assert query["keysExamined"] <= (80 if sub_agent is None else 70)
 
 
+@pytest.mark.once
 async def test_a_session_whose_newest_rows_are_not_shown(mongo_uri: str, database_name: str) -> None:
     """Is read by its index all the same, and so are others after it; the server itself would go by the owner's."""
     marked = {"sub_agent_internal": True}
@@ -130,6 +132,7 @@ def _stored_at(session: str, second: int) -> ObjectId:
     return ObjectId(f"{0x65000000 + second:08x}{session.encode().hex():0>16}")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("sub_agent", [None, "reviewer"])
 async def test_a_tail_costs_what_it_holds(mongo_uri: str, database_name: str, sub_agent: str | None) -> None:
     """The server says that of a long session it read the rows that it gave and no other, as of a short one."""

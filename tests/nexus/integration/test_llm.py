@@ -25,6 +25,8 @@ from tests.nexus.support.model_exchange import Exchange
 from tests.nexus.support.model_process import model_process
 from tests.nexus.support.model_server import HOST, ModelServer, model_server
 
+pytestmark = pytest.mark.once
+
 PROGRAM: Final = """
 import sys, anyio
 from nexus.config import LlmSettings

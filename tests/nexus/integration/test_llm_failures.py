@@ -27,6 +27,8 @@ from tests.nexus.support.model_server import HOST, ModelServer, model_server
 from tests.nexus.support.redis_server import free_port
 from tests.nexus.support.waiting import PATIENCE_S, until
 
+pytestmark = pytest.mark.once
+
 
 def forms(server: ModelServer) -> list[str]:
     """The forms of answers that were asked for."""

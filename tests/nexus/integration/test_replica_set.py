@@ -61,6 +61,7 @@ async def change_primary(servers: ReplicaSet, change: Callable[[], Awaitable[Non
 
 
 # Drivers leave connections of monitors that they stop to the garbage collector, which therefore runs in here.
+@pytest.mark.once
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.skipif(real_mongod() is None, reason="no mongod: a replica set needs real ones")
 async def test_elections_lose_nothing() -> None:

@@ -78,6 +78,7 @@ async def test_answers_that_cannot_be_believed(redis_url: str, channel_prefix: s
     assert (done.returncode, done.stderr.decode()) == (2, f"nexus: no answer within 2 s: {reason}\n")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("given", ["", "[]", "{", "null", "agent", '{"a": "\\ud800"}', '{"a": NaN}', "[" * 5_000])
 async def test_metadata_that_is_no_object(given: str) -> None:
     """Nothing is asked; exit 1."""
@@ -86,6 +87,7 @@ async def test_metadata_that_is_no_object(given: str) -> None:
     assert (done.returncode, done.stderr.decode()) == (1, "nexus: --metadata: a JSON object is needed\n")
 
 
+@pytest.mark.once
 async def test_metadata_that_is_nested_too_deep() -> None:
     """No message may be as deep; exit 1."""
     given = '{"a": ' * 200 + "1" + "}" * 200
@@ -102,6 +104,7 @@ async def test_nobody_answers(redis_url: str, channel_prefix: str, mode: str) ->
     assert (done.returncode, done.stderr.decode()) == (2, f"nexus: no answer within 0.5 s: {reason}\n")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("mode", ["pubsub", "streams"])
 async def test_a_wrong_password(mode: str) -> None:
     """The kind of error and what to do are named, and the password is not; exit 1."""

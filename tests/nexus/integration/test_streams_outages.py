@@ -370,6 +370,7 @@ async def flushed(client: Redis, key: str) -> None:
     await client.flushall()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("real", [False, True])
 @pytest.mark.parametrize("vanish", [destroyed, deleted, flushed])
 async def test_a_group_that_vanishes(vanish: Vanish, real: bool) -> None:
@@ -388,6 +389,7 @@ async def test_a_group_that_vanishes(vanish: Vanish, real: bool) -> None:
             await pending_are(client, "a", 2)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("real", [False, True])
 async def test_a_redis_that_is_killed(real: bool) -> None:
     """With an append-only file nothing that was enqueued is lost when Redis is killed, and nothing done comes again."""
@@ -430,6 +432,7 @@ async def attempts(client: Redis, command: str) -> int:
     return int(statistics.get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
 
+@pytest.mark.once
 async def test_a_topic_that_is_no_stream() -> None:
     """It is said clearly and tried again, not too often; other topics go on, and so does this one afterwards."""
     async with redis_server() as server, open_redis(server.url) as client:
@@ -456,6 +459,7 @@ async def test_a_topic_that_is_no_stream() -> None:
     assert "WRONGTYPE" in reasons
 
 
+@pytest.mark.once
 async def test_a_right_that_is_missing() -> None:
     """Without the right to read, it is said and tried again, not too often; with it work is handed out."""
     async with redis_server() as server, open_redis(server.url) as admin:
