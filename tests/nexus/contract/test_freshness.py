@@ -220,6 +220,7 @@ def played(seed: int, making: Making | None = None) -> Scene:
         return runner.run(run())
 
 
+@pytest.mark.heavy
 def test_in_virtual_time() -> None:
     """Nothing is missing from any context, and what was kept is used."""
     counted: Counter[str] = Counter()

@@ -37,6 +37,8 @@ from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Conclud
 from tests.nexus.contract.ledgers import Desk, OpenDesk, memory_desk, pubsub_desk, streams_desk
 from tests.nexus.support.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.heavy
+
 STEP_MS: Final = 30_000
 # None of these is within ten seconds of a number of steps, nor is the sum of any two.
 LEASE_MS: Final = 100_000

@@ -19,6 +19,7 @@ def bench(*words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False, env={**os.environ})
 
 
+@pytest.mark.heavy
 @pytest.mark.once
 def test_a_build_beside_the_floor(redis_url: str, mongo_uri: str, tmp_path: Path) -> None:
     """Every responder answers every request, on databases and topics that are dropped."""
@@ -39,6 +40,7 @@ def test_a_build_beside_the_floor(redis_url: str, mongo_uri: str, tmp_path: Path
         assert [*bus.scan_iter(f"{told['run']}*")] == []
 
 
+@pytest.mark.once
 def test_servers_that_are_not_there(redis_url: str) -> None:
     """One line says which, and where its address is taken from; never the address, which may hold a password."""
     for words, named in [

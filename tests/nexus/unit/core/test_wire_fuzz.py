@@ -102,6 +102,7 @@ def _corrupted(data: bytes, chance: random.Random) -> bytes:
             return data[:place] + data + data[place:]
 
 
+@pytest.mark.heavy
 def test_ten_thousand_corruptions() -> None:
     """Flipped bits, cuts, insertions and messages within messages raise nothing but the two documented errors."""
     chance = random.Random(20251210)  # noqa: S311  # a fixed sequence, no secret

@@ -534,6 +534,7 @@ async def _late(replica: Replica, delivery: Delivery) -> dict[str, Any]:
     return result.content
 
 
+@pytest.mark.heavy
 async def test_too_many() -> None:
     """No more are accepted than may wait, and what waited is done all the same."""
     async with serving() as replica:

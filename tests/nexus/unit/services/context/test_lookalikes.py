@@ -65,6 +65,7 @@ def test_characters_are_folded_one_by_one(text: str) -> None:
     assert fold(text) == "".join(map(fold, text))
 
 
+@pytest.mark.heavy
 def test_in_the_whole_of_unicode_nothing_else_opens_a_tag_ends_a_line_head_or_begins_a_heading() -> None:
     """Opening brackets, colons, number and equals signs are those that are listed; only a backslash is a backslash.
 

@@ -238,6 +238,7 @@ class TestTurns:
         turns, malformed = read_turns([stored_turn(1, insights=None, mood="good", work="close")], "brief")
         assert (turns, malformed) == ((RememberedTurn(1, "turn_1_1764547200000", "brief 1", (), "model"),), 0)
 
+    @pytest.mark.heavy
     @pytest.mark.parametrize("level", LEVELS)
     @pytest.mark.parametrize("seed", SEEDS)
     def test_hostile_texts(self, seed: int, level: Level) -> None:

@@ -254,6 +254,7 @@ def test_every_provider_takes_it(form: str) -> None:
         assert CHECKS[form](converted) == []
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_hostile_texts(seed: int, level: Level) -> None:

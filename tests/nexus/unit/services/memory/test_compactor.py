@@ -239,6 +239,7 @@ class _Taken(FakeMemoryStore):
         return not compaction
 
 
+@pytest.mark.heavy
 class TestLongTails:
     """More rows than are held at once."""
 
