@@ -86,7 +86,7 @@ async def test_a_reset_connection(redis_url: str, channel_prefix: str) -> None:
 async def test_a_half_open_connection(redis_url: str, channel_prefix: str) -> None:
     """A connection that died without a word is noticed by its missing heartbeat and replaced."""
     async with (
-        line(redis_url, channel_prefix, heartbeat_s=0.1) as wire,
+        line(redis_url, channel_prefix, heartbeat_s=0.3) as wire,
         wire.bus.subscribe("a") as subscription,
     ):
         wire.proxy.stall()
@@ -349,7 +349,8 @@ async def test_a_reader_that_is_busy_for_long(redis_url: str, channel_prefix: st
     """Redis buffers meanwhile; nothing is lost, and what is not read is not taken for silence."""
     count = 5_000
     async with open_redis(redis_url) as client:
-        bus = RedisPubSubBus(client, prefix=channel_prefix, heartbeat_s=0.1)
+        # Three of them are longer than a machine that does other things as well may keep the test from its turn.
+        bus = RedisPubSubBus(client, prefix=channel_prefix, heartbeat_s=0.5)
         async with bus.subscribe("a") as subscription:
             async with client.pipeline(transaction=False) as sent:
                 for number in range(count):
@@ -366,9 +367,9 @@ async def test_a_reader_that_is_busy_for_long(redis_url: str, channel_prefix: st
 
 async def heard_nothing(subscription: RedisSubscription) -> bool:
     """Whether nothing has come for more heartbeats than a connection may be silent."""
-    return subscription.silent_s > 0.4
+    return subscription.silent_s > 2.0
 
 
 async def heard_lately(subscription: RedisSubscription) -> bool:
     """Whether the heartbeat comes."""
-    return subscription.silent_s < 0.2
+    return subscription.silent_s < 1.0
