@@ -23,6 +23,7 @@ from nexus.adapters.mongo_calls import Calls, completed
 from nexus.adapters.mongo_indexes import Indexes
 from nexus.adapters.mongo_inserts import insert_row, insert_rows
 from nexus.adapters.mongo_memory import MongoMemory
+from nexus.adapters.mongo_pipelines import Pipelines
 from nexus.adapters.mongo_reads import MongoReads
 from nexus.adapters.mongo_schema import CODEC
 from nexus.adapters.mongo_states import COLLECTION as STATES
@@ -72,12 +73,15 @@ async def open_mongo(
         client: Any = AsyncIOMotorClient(uri, **options) if driver == "motor" else AsyncMongoClient(uri, **options)
     except (ConfigurationError, InvalidURI, ValueError) as error:
         raise ConfigError(f"database.uri: cannot be used ({type(error).__name__})") from None
-    store = MongoStore(client, database, at_once=_THREADS if driver == "motor" else _CONNECTIONS)
+    pipelines = Pipelines(client, reply_s=timeout_ms / 1_000)
+    store = MongoStore(client, database, pipelines, at_once=_THREADS if driver == "motor" else _CONNECTIONS)
     try:
         yield store
     finally:
         with anyio.CancelScope(shield=True):
-            await store.calls.finish(min(timeout_ms / 1_000, _PARTING_S))
+            parting_s = min(timeout_ms / 1_000, _PARTING_S)
+            await pipelines.close(parting_s)
+            await store.calls.finish(parting_s)
             if driver == "motor":
                 # It says goodbye to the server, and waits.
                 await anyio.to_thread.run_sync(client.close)
@@ -86,12 +90,17 @@ async def open_mongo(
 
 
 class MongoStore(MongoReads):
-    """`nexus.core.ports.Store` on MongoDB."""
+    """`nexus.core.ports.Store` on MongoDB.
 
-    def __init__(self, client: Any, database: str, *, at_once: int) -> None:
+    Attributes:
+        pipelines: on which the rows of every context are read.
+    """
+
+    def __init__(self, client: Any, database: str, pipelines: Pipelines, *, at_once: int) -> None:
         self._client = client
         self._database = client.get_database(database, codec_options=CODEC)
-        super().__init__(self._database["messages"], Calls(at_once))
+        super().__init__(self._database["messages"], Calls(at_once), pipelines)
+        self.pipelines = pipelines
         self._indexes = Indexes(client, self._database)
         self.turns: TurnStore = MongoTurns(self._database[TURNS], self.calls, self._prepare_late)
         self.transfer: TransferStore = MongoTransfer(self._messages, self.calls, self._prepare_late)
@@ -105,6 +114,7 @@ class MongoStore(MongoReads):
             StoreRejectedError: what is stored has twice what may be there once; says where.
         """
         await self._indexes.make()
+        self.pipelines.open_one()
 
     @completed
     async def ping(self) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from pymongo.errors import ConnectionFailure, OperationFailure
 
-from nexus.adapters.mongo_find import Order, Page, find_rows, find_several
+from nexus.adapters.mongo_find import DriverFinds, Order, Page
 from nexus.core.ports import Row
 
 
@@ -20,16 +20,17 @@ async def first_of_each(
         order: which of them is the first; what one index serves.
         only: the projection.
     """
+    finds = DriverFinds(collection)
     rows: list[Row] | None = None
     if len(queries) > 1:
         try:
-            rows = await find_several(collection, [(query, 1) for query in queries], order, only=only)
+            rows = await finds.first_of_each(queries, order, only=only)
         except (OperationFailure, ConnectionFailure) as error:
             if error.timeout:
                 raise
     if rows is None:
         # Something failed, or there is more than one reply holds. Single reads are repeated by the drivers.
         page = Page(1, 0, order)
-        found = [await find_rows(collection, query, page, only=only) for query in queries]
+        found = [await finds.rows(query, page, only=only) for query in queries]
         rows = [row for first in found for row in first]
     return rows

@@ -1,13 +1,17 @@
 """How recorded messages are read from MongoDB (CONTRACT §2)."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from nexus.adapters.mongo_calls import Calls, completed
+from pymongo.errors import PyMongoError
+
+from nexus.adapters.mongo_calls import UNSENDABLE, Calls, completed, translated
+from nexus.adapters.mongo_find import DriverFinds, PipelinedFinds
 from nexus.adapters.mongo_firsts import first_of_each
 from nexus.adapters.mongo_ids import id_text
-from nexus.adapters.mongo_messages import MongoMessages, PastOf
+from nexus.adapters.mongo_messages import Known, MongoMessages
+from nexus.adapters.mongo_pipelines import NotPipelinedError, Pipelines
 from nexus.adapters.mongo_schema import (
     HEADER,
     NOT_INTERNAL,
@@ -22,16 +26,8 @@ from nexus.adapters.mongo_schema import (
 from nexus.adapters.mongo_search import Searched, search_rows
 from nexus.adapters.mongo_tail import MongoTail
 from nexus.core.ports import Row, RunOrigin
-from nexus.core.together import Together
 from nexus.core.working_memory import Tail
 
-# Pasts that are read with one command, and commands under way before others wait: 350 µs of processor time each by
-# itself with 32 at once (motor), 134 in eights, 99 in sixteens. One owner's rows are up to 400 KB: one reply holds it.
-_READ_TOGETHER: Final = 16
-_ROWS_TOGETHER: Final = 100
-_READS_AT_ONCE: Final = 2
-# Sixteen take 3 ms. Who has ten thousands of rows of tools on top of his history takes longer, and only he.
-_LONG_READ_S: Final = 0.02
 _INPUT: Final = {"_id": 0, **HEADER, "content": 1}
 
 
@@ -45,39 +41,31 @@ class MongoReads:
     Args:
         messages: the collection, of motor or of pymongo's asyncio client.
         calls: through which the client is called.
+        pipelines: past which it is, for what every context needs.
     """
 
-    def __init__(self, messages: Any, calls: Calls) -> None:
+    def __init__(self, messages: Any, calls: Calls, pipelines: Pipelines) -> None:
         self.calls = calls
         self._messages = messages
-        self._rows = MongoMessages(messages)
-        self._pasts = Together(self._several_pasts, most=_READ_TOGETHER, at_once=_READS_AT_ONCE, long_s=_LONG_READ_S)
+        known = Known()
+        self._rows = MongoMessages(DriverFinds(messages), known)
+        self._pipelined = MongoMessages(PipelinedFinds(messages, pipelines), known)
 
     async def newest_messages(
         self, owner_key: str, *, limit: int, skip: int = 0, excerpt_chars: int | None = None
     ) -> list[Row]:
-        """Up to `limit` rows after the newest `skip`, newest first, of any role but tools, system and commands.
-
-        What is asked for at once of owners whose rows are small is read with one command.
-        """
-        few = not skip and limit <= _ROWS_TOGETHER
-        if few and excerpt_chars is not None and self._rows.may_be_small(owner_key):
-            rows = await self._pasts.get(PastOf(owner_key, limit, excerpt_chars))
-            if rows is not None:
-                return rows
-        return await self._past(owner_key, limit, skip, excerpt_chars)
+        """Up to `limit` rows after the newest `skip`, newest first, of any role but tools, system and commands."""
+        query = _past_of(owner_key)
+        try:
+            return await self._pipelined.newest(query, limit=limit, skip=skip, excerpt_chars=excerpt_chars)
+        except NotPipelinedError:
+            return await self._past(query, limit, skip, excerpt_chars)
+        except (PyMongoError, *UNSENDABLE) as error:
+            raise translated(error) from error
 
     @completed
-    async def _past(self, owner_key: str, limit: int, skip: int, excerpt_chars: int | None) -> list[Row]:
-        return await self._rows.newest(_past_of(owner_key), limit=limit, skip=skip, excerpt_chars=excerpt_chars)
-
-    @completed
-    async def _several_pasts(self, pasts: Sequence[PastOf]) -> Sequence[list[Row] | None]:
-        """The rows of each; None of one that is to be read by itself."""
-        if len(pasts) == 1:
-            (past,) = pasts
-            return [await self._rows.newest(_past_of(past.owner_key), limit=past.limit, excerpt_chars=past.chars)]
-        return await self._rows.of_several(pasts, _past_of)
+    async def _past(self, query: Mapping[str, Any], limit: int, skip: int, excerpt_chars: int | None) -> list[Row]:
+        return await self._rows.newest(query, limit=limit, skip=skip, excerpt_chars=excerpt_chars)
 
     @completed
     async def all_messages(self, owner_key: str, *, limit: int) -> list[Row]:

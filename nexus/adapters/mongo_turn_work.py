@@ -12,7 +12,7 @@ from pymongo import DESCENDING, ReturnDocument, UpdateMany, UpdateOne
 from pymongo.errors import BulkWriteError, OperationFailure
 
 from nexus.adapters.mongo_calls import UNSENDABLE, Calls, completed, is_unacceptable
-from nexus.adapters.mongo_find import Page, find_rows
+from nexus.adapters.mongo_find import DriverFinds, Page
 from nexus.adapters.mongo_schema import of_session
 from nexus.core.ports import Row
 from nexus.core.ports.turns import CLAIMED, OVERTAKEN_AT_MOST, TurnPlace, TurnsUpdated, TurnTouch, TurnUpdate
@@ -121,7 +121,7 @@ class MongoTurnWork:
     async def claim_all(self, work: str, now: datetime, until: datetime, *, limit: int) -> list[Row]:
         """Claim up to `limit` turns as `claim` does, no more of them than `CLAIMED`, the last due first."""
         due = {"work": {"$eq": work}, "due_at": {"$lte": now}}
-        rows = await find_rows(self._turns, due, Page(limit, 0, _LAST_DUE_FIRST), only=_CLAIMED)
+        rows = await DriverFinds(self._turns).rows(due, Page(limit, 0, _LAST_DUE_FIRST), only=_CLAIMED)
         if not rows:
             return []
         claim, ids = ObjectId(), {"_id": {"$in": [row["_id"] for row in rows]}}

@@ -13,7 +13,7 @@ from pymongo import DESCENDING
 from pymongo.errors import BulkWriteError, DuplicateKeyError
 
 from nexus.adapters.mongo_calls import completed
-from nexus.adapters.mongo_find import Page, find_rows
+from nexus.adapters.mongo_find import DriverFinds, Page
 from nexus.adapters.mongo_firsts import first_of_each
 from nexus.adapters.mongo_schema import containing, of_session
 from nexus.adapters.mongo_turn_work import WHOLE, MongoTurnWork
@@ -103,7 +103,7 @@ class MongoTurns(MongoTurnWork):
     async def latest_turn(self, owner_key: str, session_id: str) -> Row | None:
         """The turn with the highest number."""
         page = Page(1, 0, _HIGHEST_FIRST)
-        rows = await find_rows(self._turns, of_session(owner_key, session_id), page, only=_HEADER)
+        rows = await DriverFinds(self._turns).rows(of_session(owner_key, session_id), page, only=_HEADER)
         return rows[0] if rows else None
 
     @completed

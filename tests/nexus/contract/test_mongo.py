@@ -1,6 +1,6 @@
 """What is MongoDB's own: plans, servers that do not answer, and documents that only a real server can hold."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
@@ -10,8 +10,9 @@ import bson
 import pytest
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
-from pymongo import MongoClient
+from pymongo import MongoClient, monitoring
 from pymongo.errors import OperationFailure
+from structlog.testing import capture_logs
 
 from nexus.adapters.mongo import Driver, MongoStore, open_mongo
 from nexus.adapters.mongo_details import newest_of_each
@@ -23,8 +24,10 @@ from nexus.core.ports.turns import TurnTouch
 from nexus.core.working_memory import WHOLE, Tail
 from tests.nexus.contract.test_memory import compaction, detail, overview
 from tests.nexus.contract.test_turns import turn
-from tests.nexus.support.proxy import proxied
+from tests.nexus.support.mongo_server import real_mongod, secured_mongo
+from tests.nexus.support.proxy import Proxy, proxied
 from tests.nexus.support.rows import START, ids, row
+from tests.nexus.support.waiting import until
 
 Janitor = MongoClient[dict[str, Any]]
 DRIVERS = get_args(Driver)
@@ -64,32 +67,159 @@ async def test_the_newest_rows_come_out_of_an_index(explained: Janitor, mongo_ur
         assert stats["totalDocsExamined"] == stats["nReturned"] == 5
 
 
+@asynccontextmanager
+async def listened(commands: list[str]) -> AsyncIterator[None]:
+    """Adds to `commands` what clients made in the context ask of `messages` by their driver."""
+
+    class Listener(monitoring.CommandListener):
+        def started(self, event: monitoring.CommandStartedEvent) -> None:
+            if event.command.get(event.command_name) == "messages":
+                commands.append(event.command_name)
+
+        def succeeded(self, event: object) -> None:
+            """Nothing is done then."""
+
+        def failed(self, event: object) -> None:
+            """Likewise."""
+
+    listeners = monitoring._LISTENERS.command_listeners
+    monitoring.register(listener := Listener())
+    try:
+        yield
+    finally:
+        listeners.remove(listener)
+
+
+async def connected(store: MongoStore) -> None:
+    """Wait until there is a connection past the driver."""
+
+    async def probe() -> bool:
+        store.pipelines.open_one()
+        return store.pipelines.connections > 0
+
+    await until(probe)
+
+
+async def read_all(store: MongoStore, owners: Sequence[str], most: int) -> dict[str, list[str]]:
+    """The ids of the newest rows of these owners, who are all asked for at once."""
+    found: dict[str, list[str]] = {}
+
+    async def read(owner: str) -> None:
+        found[owner] = ids(await store.newest_messages(owner, limit=most, excerpt_chars=100))
+
+    async with anyio.create_task_group() as tasks:
+        for owner in owners:
+            tasks.start_soon(read, owner)
+    return found
+
+
+def _many(owners: Sequence[str]) -> tuple[list[Row], dict[str, list[str]]]:
+    """Twelve rows of each owner, and the ids of the newest ten."""
+    rows = [row(number, owner_key=owner, id=f"{owner}-{number}") for owner in owners for number in range(12)]
+    return rows, {owner: [f"{owner}-{number}" for number in range(11, 1, -1)] for owner in owners}
+
+
 @pytest.mark.parametrize("driver", DRIVERS)
-async def test_many_pasts_are_few_commands(
-    explained: Janitor, mongo_uri: str, database_name: str, driver: Driver
+async def test_histories_are_read_past_the_driver(
+    mongo_janitor: Janitor, mongo_uri: str, database_name: str, driver: Driver
 ) -> None:
-    """What is asked for at once is read together, out of the index; also of owners of whom nothing is known."""
-    owners = [f"o{number}" for number in range(60)]
-    rows = [row(number, owner_key=owner, id=f"{owner}-{number}") for owner in owners for number in range(30)]
-    async with open_mongo(mongo_uri, database_name, driver=driver) as store:
+    """However many at once, on no more connections than eight; each owner gets what is his."""
+    owners = [f"o{number}" for number in range(40)]
+    rows, newest = _many(owners)
+    commands: list[str] = []
+    async with listened(commands), open_mongo(mongo_uri, database_name, driver=driver, timeout_ms=20_000) as store:
         await store.prepare()
-        explained[database_name].messages.insert_many(rows)
-        found: list[Row] = []
-
-        async def read(owner: str) -> None:
-            found.extend(await store.newest_messages(owner, limit=10, excerpt_chars=100))
-
-        explained[database_name].command("profile", 2)
+        mongo_janitor[database_name].messages.insert_many(rows)
+        await connected(store)
+        # What does not fit is asked of the driver, which opens connections for that.
+        few = owners[:20]
+        assert await read_all(store, few, 10) == {owner: newest[owner] for owner in few}
+        assert "find" not in commands
         for _ in range(2):
-            async with anyio.create_task_group() as tasks:
-                for owner in owners:
-                    tasks.start_soon(read, owner)
-        explained[database_name].command("profile", 0)
-    profiled = [*explained[database_name]["system.profile"].find({"ns": f"{database_name}.messages"})]
-    assert len(found) == 2 * 600
-    assert 0 < len(profiled) < 60
-    assert max(each["keysExamined"] for each in profiled) < 16 * 30
-    assert max(each["docsExamined"] for each in profiled) <= 16 * 10
+            assert await read_all(store, owners, 10) == newest
+        assert 1 < store.pipelines.connections <= 8
+    assert store.pipelines.connections == 0
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_connections_that_are_cut(
+    mongo_janitor: Janitor, mongo_uri: str, database_name: str, driver: Driver
+) -> None:
+    """Who waits on one gets his rows all the same, and soon histories are read past the driver again."""
+    host, port = mongo_janitor.address or ("", 0)
+    owners = [f"o{number}" for number in range(20)]
+    rows, newest = _many(owners)
+    async with proxied(host, port) as proxy:
+        uri = f"mongodb://127.0.0.1:{proxy.port}/?directConnection=true"
+        async with open_mongo(uri, database_name, driver=driver) as store:
+            await store.prepare()
+            mongo_janitor[database_name].messages.insert_many(rows)
+            for latency_s in (0.0, 0.02):
+                await connected(store)
+                proxy.latency_s = latency_s
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(_cut_soon, proxy)
+                    assert await read_all(store, owners, 10) == newest
+            proxy.latency_s = 0.0
+            await connected(store)
+            assert await read_all(store, owners, 10) == newest
+    assert mongo_uri
+
+
+async def _cut_soon(proxy: Proxy) -> None:
+    await anyio.sleep(0.01)
+    proxy.reset()
+
+
+@pytest.mark.parametrize("options", ["maxPoolSize=3", "readPreference=secondaryPreferred"])
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_where_the_driver_is_to_be_asked(
+    mongo_uri: str, database_name: str, driver: Driver, options: str
+) -> None:
+    """It needs its few connections itself, or reads elsewhere: then no connection is taken from it."""
+    async with open_mongo(
+        f"{mongo_uri}&{options}" if "?" in mongo_uri else f"{mongo_uri}/?{options}", database_name, driver=driver
+    ) as store:
+        await store.prepare()
+        await store.insert_message(row(1))
+        for _ in range(3):
+            assert ids(await store.newest_messages("o", limit=5)) == ["m1"]
+            await anyio.sleep(0.05)
+        assert store.pipelines.connections == 0
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_a_driver_that_is_another_inside(
+    driver: Driver, mongo_uri: str, database_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pymongo whose connections cannot be had in this way: reads are slower, and it is said once."""
+
+    def taken_over(client: Any, _: object) -> None:
+        client.there_is_no_such_thing.as_there_was()
+
+    monkeypatch.setattr("nexus.adapters.mongo_pipelines.taken_over", taken_over)
+    with capture_logs() as logs:
+        async with open_mongo(mongo_uri, database_name, driver=driver) as store:
+            await store.insert_message(row(1))
+            for _ in range(3):
+                assert ids(await store.newest_messages("o", limit=5)) == ["m1"]
+                await anyio.sleep(0.05)
+    assert [line["event"] for line in logs if "pipeline" in line["event"]] == ["mongo_not_pipelined"]
+
+
+@pytest.mark.skipif(real_mongod() is None, reason="needs a mongod, to start one with TLS and users")
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_encrypted_and_with_a_password(driver: Driver, database_name: str) -> None:
+    """Histories are read as whoever logs in. Past the driver where that can be: motor's TLS cannot be gone on with."""
+    async with secured_mongo() as uri, open_mongo(uri, database_name, driver=driver) as store:
+        await store.prepare()
+        await store.insert_message(row(1))
+        if driver == "pymongo":
+            await connected(store)
+        for _ in range(3):
+            assert ids(await store.newest_messages("o", limit=5)) == ["m1"]
+            await anyio.sleep(0.05)
+        assert store.pipelines.connections == (driver == "pymongo")
 
 
 async def test_rows_of_runs_come_out_of_an_index(explained: Janitor, mongo_uri: str, database_name: str) -> None:

@@ -18,6 +18,7 @@ from nexus.core.ports import Row, RunOrigin, Store
 from nexus.core.row_ids import new_row_id
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.rows import ids, moment, row
+from tests.nexus.support.waiting import until
 
 # Owners that are not just a word: operators, patterns, look-alikes, and what a database might stumble over.
 OWNERS = ["", '{"$ne": ""}', "$ne", "^.*$", "o.", "O", "o ", "о", "o\x00", "null", "[]", "o" * 5_000]
@@ -115,7 +116,20 @@ def _place(request: pytest.FixtureRequest, database: str) -> Place:
                 f"this server does not keep such a document ({error.code}): secantusdb decodes what it is given"
             )
 
-    return Place(lambda: open_mongo(uri, name, driver=request.param, timeout_ms=10_000), plant)
+    return Place(lambda: _opened(uri, name, request.param), plant)
+
+
+@asynccontextmanager
+async def _opened(uri: str, name: str, driver: Driver) -> AsyncIterator[Store]:
+    """A store that reads past its driver from the beginning, not only once there is a connection for it."""
+    async with open_mongo(uri, name, driver=driver, timeout_ms=10_000) as store:
+        store.pipelines.open_one()
+
+        async def connected() -> bool:
+            return store.pipelines.connections > 0
+
+        await until(connected)
+        yield store
 
 
 async def insert_all(store: Store, rows: Sequence[Row]) -> None:

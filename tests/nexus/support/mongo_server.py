@@ -4,13 +4,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import anyio
+import trustme
 from anyio.abc import Process
 from pymongo import AsyncMongoClient
 from pymongo.errors import PyMongoError
@@ -29,12 +30,13 @@ def real_mongod() -> Path | None:
 
 
 class MongoServer:
-    """A server without users, on a port that stays its own. What it acknowledged is there after a start."""
+    """A server, without users unless by its options, on a port that stays its own. What it acknowledged, it keeps."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, options: Sequence[str] = (), uri_options: str = "") -> None:
         self.port = free_port()
-        self.uri = f"mongodb://{HOST}:{self.port}/?directConnection=true"
+        self.uri = f"mongodb://{HOST}:{self.port}/?directConnection=true{uri_options}"
         self._folder = folder
+        self._options = options
         self._process: Process | None = None
 
     async def start(self) -> None:
@@ -49,7 +51,7 @@ class MongoServer:
             command = [sys.executable, "-m", "secantus", "--sync-on-commit", "--storage-path", "data", "--host", HOST]
         libraries = f"{_CACHE / 'ssl'}:{os.environ.get('LD_LIBRARY_PATH', '')}"
         self._process = await anyio.open_process(
-            [*command, "--port", str(self.port)],
+            [*command, *self._options, "--port", str(self.port)],
             cwd=self._folder,
             env={**os.environ, "LD_LIBRARY_PATH": libraries},
             stdout=subprocess.DEVNULL,
@@ -82,6 +84,28 @@ async def mongo_server() -> AsyncIterator[MongoServer]:
         try:
             await server.start()
             yield server
+        finally:
+            with anyio.CancelScope(shield=True):
+                await server.kill()
+
+
+@asynccontextmanager
+async def secured_mongo() -> AsyncIterator[str]:
+    """The URI of a `mongod` behind TLS that asks for a password. Only where there is a real one (`real_mongod`)."""
+    with TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(folder / "ca.pem")
+        authority.issue_cert(HOST).private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
+        tls = ["--tlsMode", "requireTLS", "--tlsCertificateKeyFile", str(folder / "server.pem")]
+        options = ["--auth", *tls, "--tlsCAFile", str(folder / "ca.pem"), "--tlsAllowConnectionsWithoutCertificates"]
+        server = MongoServer(folder, options, f"&tls=true&tlsCAFile={folder / 'ca.pem'}")
+        try:
+            await server.start()
+            async with AsyncMongoClient[dict[str, Any]](server.uri) as client:
+                # The first user of all may be made from the same machine by anybody.
+                await client.admin.command("createUser", "ada", pwd="secret", roles=["root"])
+            yield server.uri.replace("//", "//ada:secret@", 1)
         finally:
             with anyio.CancelScope(shield=True):
                 await server.kill()
