@@ -267,7 +267,7 @@ def stored_order(rows: Sequence[Any]) -> list[int]:
 def _oldest_first(rows: Sequence[Any]) -> tuple[Sequence[int], str]:
     """The places of the rows in the list, in stored order, and the last one's `_id` where that is what they go by."""
     # Nearly all are dictionaries, and asking for the type is several times as fast as asking for a mapping.
-    ids: list[Any] = [row.get("_id") if type(row) is dict or isinstance(row, Mapping) else _NO_ID for row in rows]
+    ids: list[Any] = [row.get("_id") if isinstance(row, dict | Mapping) else _NO_ID for row in rows]
     back = range(len(rows) - 1, -1, -1)
     if _are_object_ids(ids):
         # The later of two with the same `_id` comes first, as it does by place.
