@@ -28,8 +28,8 @@ from nexus.services.tails import Tails
 
 _log = structlog.get_logger(__name__)
 
-# For how long a row stays after it was written. Who reads ahead for longer than this reads again.
-STAYS_S: Final = 0.025
+# Longer than a read takes under load: one that began longer ago than a row stays is made again.
+STAYS_S: Final = 0.25
 # How long a reader waits for what was heard before.
 HEARD_S: Final = 0.25
 _MOST_AT_ONCE: Final = 200
@@ -84,9 +84,11 @@ class Journaling:
         journal: on the bus.
         tails: what is kept of owners, and grows with what is recorded here.
         recorder: writes what others left.
+        stays_s: for how long a row stays in the journal after it was written; the same for all replicas.
     """
 
-    def __init__(self, journal: Journal, tails: Tails, recorder: Recorder) -> None:
+    def __init__(self, journal: Journal, tails: Tails, recorder: Recorder, stays_s: float = STAYS_S) -> None:
+        self.stays_s: Final = stays_s
         self._journal = journal
         self._tails = tails
         self._recorder = recorder
@@ -180,7 +182,7 @@ class Journaling:
             await self._something.wait()
             self._something = anyio.Event()
             rows, self._written = self._written, []
-            await anyio.sleep(STAYS_S)
+            await anyio.sleep(self.stays_s)
             for first in range(0, len(rows), _MOST_AT_ONCE):
                 try:
                     await self._journal.written(rows[first : first + _MOST_AT_ONCE])

@@ -33,7 +33,7 @@ _log = structlog.get_logger(__name__)
 # Redis and this process measure the same time, but not to the microsecond.
 _MARGIN_S: Final = 0.000_2
 # Pauses end up to a millisecond early where an event loop counts those.
-_STAYS_AT_LEAST_S: Final = STAYS_S - 0.002
+_EARLY_S: Final = 0.002
 
 
 class OwnersPast:
@@ -171,7 +171,8 @@ class OwnersPast:
     @property
     def _is_in_time(self) -> bool:
         """Whether what was read ahead has all that was taken out of the journal before the request was claimed."""
-        return self._claimed_at - self._began_at < _STAYS_AT_LEAST_S
+        stays_s = self._journaling.stays_s if self._journaling else STAYS_S
+        return self._claimed_at - self._began_at < stays_s - _EARLY_S
 
     def _of_ahead(self, ahead: Past, standing: Standing) -> tuple[Past, str]:
         """What was read ahead, and the version that it is good for; `""` if nobody knows."""

@@ -21,7 +21,7 @@ from nexus.core.working_memory import WHOLE, Tail
 from nexus.services.context.cutoff import UntilStored
 from nexus.services.history import read_past, read_session
 from nexus.services.inputs import OfferedInput, input_of
-from nexus.services.journaling import HEARD_S, Journaling
+from nexus.services.journaling import HEARD_S, STAYS_S, Journaling
 from nexus.services.origins import RunOrigins
 from nexus.services.past import OwnersPast, own_rows
 from nexus.services.recording import Recorder
@@ -49,6 +49,7 @@ class PersistenceService:
         journal: where inputs are until they are written; None where answers wait for that.
         tails: where what was read is kept for as long as it is the newest; only with a journal.
         clock: seconds that never run back.
+        stays_s: for how long a row stays in the journal after it was written; the same for all replicas.
 
     Attributes:
         origins: what is known of where runs belong.
@@ -64,6 +65,7 @@ class PersistenceService:
         journal: Journal | None = None,
         tails: Tails | None = None,
         clock: Callable[[], float] = time.monotonic,
+        stays_s: float = STAYS_S,
     ) -> None:
         self._store = store
         self._tails = tails or Tails()
@@ -72,7 +74,7 @@ class PersistenceService:
         self._metrics = metrics or NoMetrics()
         self._metrics.read_from(Reading.KEPT_BYTES, lambda: self._tails.size)
         self._recorder = Recorder(store, self.origins, self._metrics, recorded, self._stored)
-        self._journaling = Journaling(journal, self._tails, self._recorder) if journal else None
+        self._journaling = Journaling(journal, self._tails, self._recorder, stays_s) if journal else None
 
     @property
     def unwritten(self) -> int:

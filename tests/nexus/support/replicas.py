@@ -62,6 +62,8 @@ _SAID: Final = re.compile(r"(?:human|result_\d+)_of_[a-z]+_\d+")
 FAST_S: Final = (0.0, 0.0, 0.001, 0.004)
 SLOW_S: Final = (0.0, 0.001, 0.01, 0.02, 0.03)
 _REPLY_LOST: Final = 0.05
+# A tenth of what it is in earnest, as is all that takes time here.
+STAYS_S: Final = 0.025
 UNEVEN_S: Final = (0.0, 0.0, 0.0, 0.001, 0.004, 0.012, 0.02, 0.03, 0.06, 0.4)
 
 
@@ -297,7 +299,9 @@ class Replica:
         journal = making.journal(shared.journal, scene, self.wire)
         ledger = making.ledger(shared.ledger, scene, self.wire)
         self.tails = making.tails(_TAIL_BYTES)
-        self.persistence = PersistenceService(store, journal=journal, tails=self.tails, clock=anyio.current_time)
+        self.persistence = PersistenceService(
+            store, journal=journal, tails=self.tails, clock=anyio.current_time, stays_s=STAYS_S
+        )
         builder = ContextBuilder(
             self.persistence, store, ToolRegistry(), ledger, BuilderSettings(history_size=_MESSAGES)
         )

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from operator import itemgetter
 from typing import Any
 
 import anyio
@@ -51,7 +52,9 @@ async def test_of_what_is_in_memory() -> None:
         assert trial.metrics.counted[Event.PAST_KEPT] == 2
         trial.parts.store.down = False
         await trial.parts.persistence.flush()
-        recorded = [row["id"] for row in trial.parts.store.messages if row["role"] == "HUMAN"][-3:]
+        # Written in whatever order, they were stored in this one.
+        rows = sorted(trial.parts.store.messages, key=itemgetter("_id"))
+        recorded = [row["id"] for row in rows if row["role"] == "HUMAN"][-3:]
     assert recorded == ["human_of_run_0", "human_of_run_1", "human_of_run_2"]
     assert {*content["context"]["timings_ms"]} == {"queue", "gather", "assemble", "build"}
 

@@ -16,11 +16,11 @@ from nexus.core.ports import JournalRow, Look, Moved, Past, Row, RunOrigin, Stan
 from nexus.core.topics import Topics
 from nexus.services.batches import JOURNALED_PAUSE_S
 from nexus.services.inputs import OfferedInput
-from nexus.services.journaling import STAYS_S
 from nexus.services.past import OwnersPast
 from nexus.services.persistence import PersistenceService
 from nexus.services.tails import Tails
 from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.replicas import STAYS_S
 from tests.nexus.support.virtual_time import VirtualLoop
 
 _SESSION: Final = RunOrigin("default")
@@ -113,7 +113,7 @@ async def replica(beside: Desk | None = None, store: FakeStore | None = None) ->
     store = beside.store if beside else store or FakeStore()
     journal = beside.journal if beside else AwayJournal(asyncio.get_running_loop().time)
     tails = Tails(1 << 20)
-    persistence = PersistenceService(store, journal=journal, tails=tails, clock=anyio.current_time)
+    persistence = PersistenceService(store, journal=journal, tails=tails, clock=anyio.current_time, stays_s=STAYS_S)
     async with persistence.running():
         yield Desk(store, journal, persistence, tails)
 
