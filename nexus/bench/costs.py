@@ -38,9 +38,11 @@ async def costs(
                     before = await _counters(servers, desk.cpu_seconds)
                     sample = await desk.asker.ask(requests, cell.at_once)
                     # Recording and what belongs to turns is counted too; the servers finish a little later.
-                    unrecorded = await desk.settled(requests)
+                    await desk.at_rest()
                     await anyio.sleep(_SETTLING_S)
                     after = await _counters(servers, desk.cpu_seconds)
+                    # To look whether all is there costs MongoDB more than to record it.
+                    unrecorded = await desk.settled(requests)
                     found[cell].append({name: (after[name] - before[name]) / len(requests) for name in after})
                     played[cell].append(Played(sample, found[cell][-1]["CPU of Nexus, ms"], unrecorded))
                     await desk.place.forget(requests)
