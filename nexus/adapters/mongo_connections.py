@@ -4,18 +4,21 @@ A driver finds the server, opens a connection, encrypts it and logs in. Then a c
 by the driver as on the wire (docs/decisions/0025-histories-are-read-on-the-wire.md). `taken_over` checks such a
 connection out of the driver's pool for as long as it lasts.
 
-Used of pymongo, as in 4.12 to 4.20, and not promised by it: of a client `_conn_for_reads`; of a connection `conn`, with
-motor's blocking client its socket `sock`, with the asyncio client the pair of transport and protocol that is its
-`conn`. A version that has something else there raises AttributeError or TypeError.
+Used of pymongo, as in 4.12 to 4.20, and not promised by it: of a client `_conn_for_reads`, which gives a context
+manager; of a connection `address`, `is_writable`, `close_conn` and `conn`, of which with motor's blocking client the
+socket `sock`, with the asyncio client the pair of transport and protocol that is its `conn`. A version that has
+something else there raises AttributeError or TypeError.
 """
 
 import asyncio
 import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
+import pymongo
 from pymongo import AsyncMongoClient, ReadPreference
 from pymongo.errors import AutoReconnect
 
@@ -26,50 +29,77 @@ class NotTakenError(Exception):
     """Connections of this client cannot be taken over."""
 
 
-def taken_over(client: Any, protocol: PipelinedConnection) -> AbstractAsyncContextManager[tuple[str, int]]:
+class Taken(NamedTuple):
+    """A connection that was taken over.
+
+    Attributes:
+        address: host and port of the server.
+        is_writable: the server is written to: a primary, a router, or alone.
+    """
+
+    address: tuple[str, int]
+    is_writable: bool
+
+
+def taken_over(client: Any, protocol: PipelinedConnection, opening_s: float) -> AbstractAsyncContextManager[Taken]:
     """A connection to the server that is written to, which the protocol has for as long as the context lasts.
 
-    It goes back closed. What leaves the context is told the driver, which then knows of a server that is gone.
+    It goes back closed. A ConnectionFailure that leaves the context is told the driver, which then looks for a server.
 
     Args:
         client: of motor or of pymongo's asyncio client.
         protocol: takes it.
+        opening_s: how long it may take to have one, in seconds.
 
     Returns:
-        a context manager, which gives the address of the server.
+        a context manager, which tells what it is.
 
     Raises:
         PyMongoError: there is none.
         NotTakenError: none can be had in this way.
     """
     take = _of_asyncio if isinstance(client, AsyncMongoClient) else _of_motor
-    return take(client, protocol)
+    return take(client, protocol, opening_s)
 
 
 @asynccontextmanager
-async def _of_asyncio(client: Any, protocol: PipelinedConnection) -> AsyncIterator[Any]:
-    checkout = await client._conn_for_reads(ReadPreference.PRIMARY, None, "find")  # noqa: SLF001  # see above
-    async with checkout as (connection, _):
-        try:
-            transport, replaced = connection.conn.conn
-            if transport.is_closing():
-                raise AutoReconnect("connection lost")
-            # How a transport reads follows from its protocol when reading begins.
-            transport.pause_reading()
-            protocol.replaced = replaced
-            transport.set_protocol(protocol)
-            protocol.connection_made(transport)
-            transport.resume_reading()
-            yield connection.address
-        finally:
-            protocol.end(None)
-            with anyio.CancelScope(shield=True):
-                await connection.close_conn(None)
+async def _of_asyncio(client: Any, protocol: PipelinedConnection, opening_s: float) -> AsyncIterator[Taken]:
+    with pymongo.timeout(opening_s):
+        checkout = await client._conn_for_reads(ReadPreference.PRIMARY, None, "find")  # noqa: SLF001  # see above
+        connection, _ = await checkout.__aenter__()
+    error: BaseException | None = None
+    try:
+        _handed_over(*connection.conn.conn, protocol)
+        yield Taken(connection.address, connection.is_writable)
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        protocol.end()
+        with anyio.CancelScope(shield=True):
+            await connection.close_conn(None)
+            await checkout.__aexit__(type(error) if error else None, error, error.__traceback__ if error else None)
+
+
+def _handed_over(transport: Any, replaced: Any, protocol: PipelinedConnection) -> None:
+    if transport.is_closing():
+        raise AutoReconnect("connection lost")
+    # How a transport reads follows from its protocol when reading begins.
+    transport.pause_reading()
+    protocol.replaced = replaced
+    transport.set_protocol(protocol)
+    protocol.connection_made(transport)
+    transport.resume_reading()
 
 
 @asynccontextmanager
-async def _of_motor(client: Any, protocol: PipelinedConnection) -> AsyncIterator[Any]:
-    checkout, connection = await anyio.to_thread.run_sync(_checked_out, client.delegate)
+async def _of_motor(client: Any, protocol: PipelinedConnection, opening_s: float) -> AsyncIterator[Taken]:
+    gone = threading.Event()
+    try:
+        checkout, connection = await anyio.to_thread.run_sync(_checked_out, client.delegate, opening_s, gone)
+    except BaseException:
+        gone.set()
+        raise
     error: BaseException | None = None
     try:
         ours = _another(connection.conn.sock)
@@ -78,12 +108,12 @@ async def _of_motor(client: Any, protocol: PipelinedConnection) -> AsyncIterator
         except BaseException:
             ours.close()
             raise
-        yield connection.address
+        yield Taken(connection.address, connection.is_writable)
     except BaseException as raised:
         error = raised
         raise
     finally:
-        protocol.end(None)
+        protocol.end()
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(_checked_in, checkout, connection, error)
 
@@ -95,9 +125,13 @@ def _another(blocking: Any) -> socket.socket:
     return blocking.dup()
 
 
-def _checked_out(client: Any) -> tuple[Any, Any]:
-    checkout = client._conn_for_reads(ReadPreference.PRIMARY, None, "find")  # noqa: SLF001  # see above
-    connection, _ = checkout.__enter__()
+def _checked_out(client: Any, opening_s: float, gone: threading.Event) -> tuple[Any, Any]:
+    with pymongo.timeout(opening_s):
+        checkout = client._conn_for_reads(ReadPreference.PRIMARY, None, "find")  # noqa: SLF001  # see above
+        connection, _ = checkout.__enter__()
+    if gone.is_set():
+        # Whoever waited for it was cancelled.
+        _checked_in(checkout, connection, None)
     return checkout, connection
 
 

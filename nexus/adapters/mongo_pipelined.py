@@ -5,6 +5,7 @@ way already.
 """
 
 import asyncio
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -14,23 +15,28 @@ from nexus.adapters.mongo_wire import ReplyReader, WireError, message
 
 _LAST_ID: Final = 2**31 - 1
 # Between a client and its server, something may forget a connection that nobody uses, and tell neither.
-_IDLE_S: Final = 30.0
+_IDLE_S: Final = 180.0
+# After so long a call takes long: who waits behind it would be served sooner elsewhere.
+_LONG_S: Final = 0.02
+_LATE: Final = "no reply in time"
 
 
 class PipelinedConnection(asyncio.Protocol):
     """The calls on one connection. Made within an event loop.
 
     Args:
-        reply_s: for how long a reply may be awaited, in seconds; then the connection ends.
+        reply_s: for how long a reply may be awaited, in seconds. When no reply at all has come for so long, the
+            connection ends.
 
     Attributes:
-        lost: resolves when the connection carries no more calls: to what was wrong, or None where nothing was.
+        lost: resolves when the connection carries no more calls: to what is wrong with the server or with what it says,
+            or None where nothing is.
         replaced: the protocol that the connection had before, if it had any; is told of the connection's end.
     """
 
     def __init__(self, reply_s: float) -> None:
         self._loop = asyncio.get_running_loop()
-        self.lost: asyncio.Future[ConnectionFailure | None] = self._loop.create_future()
+        self.lost: asyncio.Future[ConnectionFailure | WireError | None] = self._loop.create_future()
         self.replaced: Any = None
         self._reply_s = reply_s
         self._transport: Any = None
@@ -40,25 +46,37 @@ class PipelinedConnection(asyncio.Protocol):
         self._sent: dict[int, tuple[asyncio.Future[bytes], float]] = {}
         self._unsent: list[bytes] = []
         self._writable = True
-        self._used_at = self._loop.time()
+        self._used_at = self._heard_at = self._loop.time()
 
     @property
     def calls(self) -> int:
         """How many have no reply yet."""
         return len(self._sent)
 
+    @property
+    def load(self) -> tuple[bool, int]:
+        """What to compare with that of another: whether a call takes long, behind which others wait, and how many."""
+        first = next(iter(self._sent.values()), None)
+        return first is not None and self._loop.time() - first[1] > _LONG_S, len(self._sent)
+
     def call(self, command: Mapping[str, Any]) -> asyncio.Future[bytes]:
         """The reply to come, as BSON: one that says `ok` or one that does not.
 
-        The future may raise ConnectionFailure; whoever cancels it does without the reply.
+        The future may raise ConnectionFailure: NetworkTimeout where the reply takes too long. Whoever cancels it does
+        without the reply.
 
         Raises:
+            AutoReconnect: the connection has ended.
             BSONError: the command cannot be sent; likewise OverflowError and UnicodeEncodeError.
         """
+        if self.lost.done():
+            raise AutoReconnect("connection lost")
         message_id = self._last_id = self._last_id % _LAST_ID + 1
         self._unsent.append(message(message_id, command))
         reply: asyncio.Future[bytes] = self._loop.create_future()
         self._used_at = self._loop.time()
+        if not self._sent:
+            self._heard_at = self._used_at
         self._sent[message_id] = reply, self._used_at
         if len(self._sent) == 1:
             self._write()
@@ -68,35 +86,36 @@ class PipelinedConnection(asyncio.Protocol):
         return reply
 
     async def watch(self) -> None:
-        """Return when the connection has ended; end it when a reply takes too long, or nobody calls any more.
+        """Return when the connection has ended; end it when the server is silent, or nobody calls any more.
 
         Raises:
-            ConnectionFailure: what was wrong.
+            ConnectionFailure: what is wrong with the server.
+            WireError: it says something else than replies.
         """
         while not self.lost.done():
             now = self._loop.time()
-            oldest = next(iter(self._sent.values()), None)
-            end = oldest[1] + self._reply_s if oldest else self._used_at + _IDLE_S
+            end = min(self._expire(now), (self._heard_at + self._reply_s) if self._sent else self._used_at + _IDLE_S)
             if end <= now:
-                self.end(NetworkTimeout("no reply in time") if oldest else None)
+                self.end(NetworkTimeout(_LATE) if self._sent else None)
             # A call that comes meanwhile is looked at in time.
             await asyncio.wait((self.lost,), timeout=min(end - now, self._reply_s))
         if error := self.lost.result():
             raise error
 
-    def end(self, error: ConnectionFailure | None) -> None:
-        """Carry no more calls. Those that have waited for too long hear so; the others that the connection is lost."""
+    def end(self, error: ConnectionFailure | WireError | None = None) -> None:
+        """Carry no more calls, unless that has been said. Whoever waits hears that the connection is lost.
+
+        Args:
+            error: what is wrong with the server; None where nothing is.
+        """
         if self.lost.done():
             return
         # That an idle connection is closed says nothing about the server.
         self.lost.set_result(error if self._sent else None)
-        long_ago = self._loop.time() - self._reply_s
+        # Who asks again elsewhere waits for as long again at most, of which he has half left.
+        late = self._loop.time() - self._reply_s / 2 if isinstance(error, NetworkTimeout) else -math.inf
         for reply, asked_at in self._sent.values():
-            if not reply.done():
-                late = isinstance(error, NetworkTimeout) and asked_at <= long_ago
-                reply.set_exception(NetworkTimeout("no reply in time") if late else AutoReconnect("connection lost"))
-                # Whoever is cancelled before he hears of it does without its error.
-                reply.exception()
+            _fail(reply, NetworkTimeout(_LATE) if asked_at <= late else AutoReconnect("connection lost"))
         self._sent.clear()
         self._unsent.clear()
         if self._transport is not None:
@@ -112,14 +131,23 @@ class PipelinedConnection(asyncio.Protocol):
             for to, document in self._reader.feed(data):
                 self._replied(to, document)
         except WireError as error:
-            self.end(AutoReconnect(str(error)))
+            self.end(error)
 
     def _replied(self, to: int, document: bytes) -> None:
         reply, _ = self._sent.pop(to, (None, 0))
         if reply is None:
             raise WireError("a reply that nobody waits for")
+        self._heard_at = self._loop.time()
         if not reply.done():
             reply.set_result(document)
+
+    def _expire(self, now: float) -> float:
+        """Tell those who have waited for too long. Returns when the next will have."""
+        for reply, asked_at in self._sent.values():
+            if asked_at + self._reply_s > now:
+                return asked_at + self._reply_s
+            _fail(reply, NetworkTimeout(_LATE))
+        return math.inf
 
     def connection_lost(self, error: Exception | None) -> None:
         """Tell whoever waits, and the protocol that was before."""
@@ -145,3 +173,10 @@ class PipelinedConnection(asyncio.Protocol):
         except RuntimeError:
             # uvloop's way to say that it is closed.
             self.end(AutoReconnect("connection lost"))
+
+
+def _fail(reply: asyncio.Future[bytes], error: ConnectionFailure) -> None:
+    if not reply.done():
+        reply.set_exception(error)
+        # Whoever is cancelled before he hears of it does without its error.
+        reply.exception()

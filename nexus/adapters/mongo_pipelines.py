@@ -13,7 +13,6 @@ import structlog
 from bson.codec_options import CodecOptions
 from pymongo import AsyncMongoClient, ReadPreference
 from pymongo.errors import (
-    AutoReconnect,
     ConnectionFailure,
     ExecutionTimeout,
     NetworkTimeout,
@@ -23,6 +22,7 @@ from pymongo.errors import (
 
 from nexus.adapters.mongo_connections import NotTakenError, taken_over
 from nexus.adapters.mongo_pipelined import PipelinedConnection
+from nexus.adapters.mongo_wire import WireError
 
 _log = structlog.get_logger(__name__)
 
@@ -31,10 +31,11 @@ _MOST: Final = 8
 _SHARE: Final = 4
 # Calls on each connection before there is another, and before nothing more is asked here: what nobody waits for any
 # longer is still read by the server.
-_FEW_CALLS: Final = 4
+_BUSY: Final = (False, 4)
 _MANY_CALLS: Final = 32
-# After a connection was lost or could not be had.
+# After a connection was lost or could not be had; after something that will hardly be otherwise soon.
 _PAUSE_S: Final = 1.0
+_LONG_PAUSE_S: Final = 60.0
 # What a server has of the time limit, so that it can still say that it takes too long.
 _OF_THE_SERVER: Final = 0.9
 _TIME_LIMIT: Final = 50
@@ -47,7 +48,7 @@ class NotPipelinedError(Exception):
 
 
 class Pipelines:
-    """Connections that are taken from a driver as they are needed, up to eight.
+    """Connections that are taken from a driver as they are needed, up to eight with 32 calls each.
 
     Args:
         client: of motor or of pymongo's asyncio client.
@@ -65,13 +66,14 @@ class Pipelines:
         self._reply_s = reply_s
         self._holding: set[asyncio.Task[None]] = set()
         self._open: dict[PipelinedConnection, Any] = {}
+        self._opening = False
         self._described: Any = None
         self._not_before = 0.0
 
     @property
     def connections(self) -> int:
         """How many there are now."""
-        return len(self._open)
+        return sum(not connection.lost.done() for connection in self._open)
 
     async def run(self, database: str, command: Mapping[str, Any], codec: CodecOptions[Any]) -> dict[str, Any]:
         """The reply to a command that reads. Whoever is cancelled meanwhile harms nobody.
@@ -90,6 +92,7 @@ class Pipelines:
         except NetworkTimeout:
             raise
         except ConnectionFailure as error:
+            # In time for the driver to be asked.
             raise NotPipelinedError from error
         document: dict[str, Any] = bson.decode(reply, codec)
         if document.get("ok") != 1:
@@ -105,7 +108,7 @@ class Pipelines:
         """Give all connections back. What is still being opened after so long is left to the driver."""
         self._most = 0
         for connection in [*self._open]:
-            connection.end(None)
+            connection.end()
         if self._holding:
             await asyncio.wait(self._holding, timeout=seconds)
         for task in self._holding:
@@ -114,63 +117,77 @@ class Pipelines:
 
     def _least_busy(self) -> PipelinedConnection | None:
         self._look_at_servers()
-        connection = min(self._open, key=_calls, default=None)
-        if connection is None or connection.calls >= _FEW_CALLS:
+        connection = min([each for each in self._open if not each.lost.done()], key=_load, default=None)
+        if connection is None or connection.load >= _BUSY:
             self._open_another()
         return connection if connection and connection.calls < _MANY_CALLS else None
 
     def _look_at_servers(self) -> None:
-        """Give up connections to servers that are not written to any more, as far as the driver knows."""
+        """Give up connections to servers that are not written to any more, if the driver knows that."""
         described = self._telling.topology_description
         if described is self._described:
             return
         self._described = described
         servers = described.server_descriptions()
         for connection, address in [*self._open.items()]:
-            if address not in servers or not servers[address].is_writable:
-                connection.end(AutoReconnect("another server is the primary"))
+            # Of one that it looks for, it knows nothing.
+            known = address not in servers or servers[address].server_type_name != "Unknown"
+            if known and not (address in servers and servers[address].is_writable):
+                connection.end()
 
     def _open_another(self) -> None:
         loop = asyncio.get_running_loop()
         # One at a time: what is awaited may do for all.
-        is_opening = len(self._holding) > len(self._open)
-        if len(self._holding) < self._most and not is_opening and loop.time() >= self._not_before:
+        if len(self._holding) < self._most and not self._opening and loop.time() >= self._not_before:
+            self._opening = True
             task = loop.create_task(self._hold())
             self._holding.add(task)
             task.add_done_callback(self._holding.discard)
 
     async def _hold(self) -> None:
-        connection = PipelinedConnection(self._reply_s)
+        connection, opening = PipelinedConnection(self._reply_s), True
         try:
-            async with taken_over(self._client, connection) as address:
-                if not self._most:
-                    # Closed meanwhile.
-                    return
-                self._open[connection] = address
-                connection.lost.add_done_callback(lambda _: self._open.pop(connection, None))
-                await connection.watch()
+            async with taken_over(self._client, connection, self._reply_s) as taken:
+                self._opening = opening = False
+                if not taken.is_writable:
+                    # A driver that is told of one server alone asks that, whatever it is.
+                    self._pause(_LONG_PAUSE_S)
+                elif self._most:
+                    self._open[connection] = taken.address
+                    await connection.watch()
         except (PyMongoError, OSError) as error:
-            self._not_before = asyncio.get_running_loop().time() + _PAUSE_S
+            self._pause(_PAUSE_S)
             _log.debug("mongo_pipeline_lost", reason=type(error).__name__)
-        except NotTakenError as error:
+        except (NotTakenError, WireError) as error:
             self._most = 0
             _log.info("mongo_not_pipelined", reason=str(error))
-        except Exception as error:  # noqa: BLE001  # reads are slower then, and that is all
+        except (AttributeError, TypeError) as error:
+            # Reads are slower then, and that is all.
             self._most = 0
             _log.warning(
                 "mongo_not_pipelined", reason=f"{type(error).__name__}: this pymongo is not known", exc_info=True
             )
+        except Exception as error:  # noqa: BLE001  # whatever it is, reads are slower, and that is all
+            self._pause(_LONG_PAUSE_S)
+            _log.warning("mongo_not_pipelined", reason=type(error).__name__, exc_info=True)
+        finally:
+            self._open.pop(connection, None)
+            if opening:
+                self._opening = False
 
-    @staticmethod
-    def _refused(connection: PipelinedConnection, document: Mapping[str, Any]) -> None:
+    def _pause(self, seconds: float) -> None:
+        self._not_before = asyncio.get_running_loop().time() + seconds
+
+    def _refused(self, connection: PipelinedConnection, document: Mapping[str, Any]) -> None:
         code, text = document.get("code"), str(document.get("errmsg"))
         if code == _TIME_LIMIT:
             raise ExecutionTimeout(text, code, document)
         if code in _NOT_HERE:
-            connection.end(AutoReconnect("this server does not answer"))
+            connection.end()
+            self._pause(_PAUSE_S)
             raise NotPipelinedError
         raise OperationFailure(text, code, document)
 
 
-def _calls(connection: PipelinedConnection) -> int:
-    return connection.calls
+def _load(connection: PipelinedConnection) -> tuple[bool, int]:
+    return connection.load

@@ -20,6 +20,8 @@ from nexus.services.context.entries import Entry, KeptRow, as_text, read_row, re
 __all__ = ["Entry", "Utterance", "as_text", "merge", "places_in_run", "read_rows", "stored_order", "text_of_parts"]
 
 _NO_ID: Final = "0" * 24
+# Nearly all rows are dictionaries, which is found out several times as fast as that something is a mapping.
+_MAPPINGS: Final = (dict, Mapping)
 _OBJECT_IDS: Final = re.compile(f"{OBJECT_ID.pattern}(?:,{OBJECT_ID.pattern})*+")
 _OBJECT_ID_STEP: Final = len(_NO_ID) + 1
 # Makes a named tuple as its class does, without the call in between.
@@ -266,8 +268,7 @@ def stored_order(rows: Sequence[Any]) -> list[int]:
 
 def _oldest_first(rows: Sequence[Any]) -> tuple[Sequence[int], str]:
     """The places of the rows in the list, in stored order, and the last one's `_id` where that is what they go by."""
-    # Nearly all are dictionaries, and asking for the type is several times as fast as asking for a mapping.
-    ids: list[Any] = [row.get("_id") if isinstance(row, dict | Mapping) else _NO_ID for row in rows]
+    ids: list[Any] = [row.get("_id") if isinstance(row, _MAPPINGS) else _NO_ID for row in rows]
     back = range(len(rows) - 1, -1, -1)
     if _are_object_ids(ids):
         # The later of two with the same `_id` comes first, as it does by place.

@@ -10,6 +10,7 @@ import pytest
 from pymongo.errors import AutoReconnect, NetworkTimeout
 
 from nexus.adapters.mongo_pipelined import PipelinedConnection
+from nexus.adapters.mongo_wire import WireError
 from tests.nexus.support.virtual_time import VirtualLoop
 
 
@@ -98,7 +99,7 @@ def test_what_is_called_in_one_pass_is_written_together() -> None:
 
 
 def test_who_waits_for_too_long_hears_so() -> None:
-    """And the others that the connection was lost: theirs may be asked for again. A reply in time ends nothing."""
+    """While others are served, only he does. When the server is silent, whoever has still time may ask elsewhere."""
 
     async def test() -> None:
         connection, wire = opened(reply_s=5)
@@ -108,9 +109,17 @@ def test_who_waits_for_too_long_hears_so() -> None:
         await asyncio.sleep(4)
         say(connection, 1)
         await early
-        late = connection.call({"find": "b"})
+        slow = connection.call({"find": "b"})
         await asyncio.sleep(4)
-        later = connection.call({"find": "c"})
+        served = connection.call({"find": "c"})
+        say(connection, 3)
+        await served
+        with pytest.raises(NetworkTimeout):
+            await slow
+        assert not wire.aborted
+        late = connection.call({"find": "d"})
+        await asyncio.sleep(2.9)
+        later = connection.call({"find": "e"})
         with pytest.raises(NetworkTimeout):
             await late
         with pytest.raises(AutoReconnect) as lost:
@@ -142,28 +151,30 @@ def test_the_end_of_a_connection(way: str, *, busy: bool) -> None:
         for reply in waiting:
             with pytest.raises(AutoReconnect):
                 await reply
+        wrong = WireError if way in {"nonsense", "a reply to nobody"} else AutoReconnect
         if busy:
-            with pytest.raises(AutoReconnect):
+            with pytest.raises(wrong):
                 await watching
         else:
             await watching
         connection.connection_lost(None)
-        assert connection.lost.done()
+        with pytest.raises(AutoReconnect):
+            connection.call({"find": "c"})
 
     run(test)
 
 
 def test_nobody_keeps_a_connection_that_is_not_used() -> None:
-    """After half a minute it goes back; a call in between keeps it for as long again."""
+    """After three minutes it goes back; a call in between keeps it for as long again."""
 
     async def test() -> None:
         connection, wire = opened()
         watching = asyncio.create_task(connection.watch())
-        await asyncio.sleep(20)
+        await asyncio.sleep(120)
         reply = connection.call({"ping": 1})
         say(connection, 1)
         await reply
-        await asyncio.sleep(20)
+        await asyncio.sleep(120)
         assert not wire.aborted
         await watching
         assert wire.aborted
