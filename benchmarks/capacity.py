@@ -44,16 +44,16 @@ class Costs:
         tail_kb: memory of a replica for an owner's tail.
     """
 
-    nexus_cold_ms: float = 1.2
-    nexus_warm_ms: float = 0.625
+    nexus_cold_ms: float = 1.002
+    nexus_warm_ms: float = 0.594
     heard_ms: float = 0.461
     heard_redis_ms: float = 0.03
-    redis_ms: float = 0.215
-    mongo_cold_ms: float = 0.894
-    mongo_warm_ms: float = 0.897
+    redis_ms: float = 0.2
+    mongo_cold_ms: float = 0.588
+    mongo_warm_ms: float = 0.516
     into_redis_kb: float = 26.325
     out_of_redis_kb: float = 24.229
-    kept_kb: float = 20.65
+    kept_kb: float = 24.76
     rows: float = 5.0
     row_kb: float = 0.7
     tail_kb: float = 60.0
