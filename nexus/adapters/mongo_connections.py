@@ -69,7 +69,8 @@ async def _of_asyncio(client: Any, protocol: PipelinedConnection, opening_s: flo
         connection, _ = await checkout.__aenter__()
     error: BaseException | None = None
     try:
-        _handed_over(*connection.conn.conn, protocol)
+        transport, replaced = connection.conn.conn
+        _handed_over(transport, replaced, protocol)
         yield Taken(connection.address, connection.is_writable)
     except BaseException as raised:
         error = raised
