@@ -57,6 +57,7 @@ class Driver:
         reply: to every command.
         fault: raised instead of giving a connection.
         opening: set while connections are given.
+        begun: how often one was asked for.
         taken: connections that were given.
         told: what left their contexts.
         asked: commands so far.
@@ -67,6 +68,7 @@ class Driver:
         self.fault: Exception | None = None
         self.opening = asyncio.Event()
         self.opening.set()
+        self.begun = 0
         self.taken: list[PipelinedConnection] = []
         self.told: list[Exception] = []
         self.asked = 0
@@ -85,6 +87,7 @@ class Driver:
 
     @asynccontextmanager
     async def _taken_over(self, _: object, protocol: PipelinedConnection, opening_s: float) -> AsyncIterator[Taken]:
+        self.begun += 1
         async with asyncio.timeout(opening_s):
             await self.opening.wait()
         if self.fault:
@@ -256,16 +259,20 @@ def test_a_connection_that_ends_in_the_same_step(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_server_that_does_not_let_anybody_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opening ends in time, and is tried again; nobody waits for it, and closing does not either."""
+    """One is opened at a time, which ends in time, and is tried again; nobody waits for it, and closing does not."""
 
     async def test() -> None:
         driver = Driver(monkeypatch)
         driver.opening.clear()
         pipelines = await opened(driver)
-        for _ in range(5):
-            with pytest.raises(NotPipelinedError):
-                await ask(pipelines)
-            await asyncio.sleep(1.1)
+        for number in range(5):
+            for _ in range(10):
+                with pytest.raises(NotPipelinedError):
+                    await ask(pipelines)
+                await asyncio.sleep(0.01)
+            assert driver.begun == number + 1
+            # As long as it may take, and a pause.
+            await asyncio.sleep(2)
         driver.opening.set()
         await asyncio.sleep(2)
         with pytest.raises(NotPipelinedError):
