@@ -14,7 +14,8 @@ import asyncio
 import socket
 import threading
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import anyio
@@ -64,22 +65,15 @@ def taken_over(client: Any, protocol: PipelinedConnection, opening_s: float) -> 
 
 @asynccontextmanager
 async def _of_asyncio(client: Any, protocol: PipelinedConnection, opening_s: float) -> AsyncIterator[Taken]:
-    with pymongo.timeout(opening_s):
-        checkout = await client._conn_for_reads(ReadPreference.PRIMARY, None, "find")  # noqa: SLF001  # see above
-        connection, _ = await checkout.__aenter__()
-    error: BaseException | None = None
-    try:
+    async with AsyncExitStack() as stack:
+        with pymongo.timeout(opening_s):
+            checkout = await client._conn_for_reads(ReadPreference.PRIMARY, None, "find")  # noqa: SLF001  # see above
+            connection, _ = await stack.enter_async_context(checkout)
+        stack.push_async_callback(connection.close_conn, None)
+        stack.callback(protocol.end)
         transport, replaced = connection.conn.conn
         _handed_over(transport, replaced, protocol)
         yield Taken(connection.address, connection.is_writable)
-    except BaseException as raised:
-        error = raised
-        raise
-    finally:
-        protocol.end()
-        with anyio.CancelScope(shield=True):
-            await connection.close_conn(None)
-            await checkout.__aexit__(type(error) if error else None, error, error.__traceback__ if error else None)
 
 
 def _handed_over(transport: Any, replaced: Any, protocol: PipelinedConnection) -> None:
@@ -101,8 +95,9 @@ async def _of_motor(client: Any, protocol: PipelinedConnection, opening_s: float
     except BaseException:
         gone.set()
         raise
-    error: BaseException | None = None
-    try:
+    async with AsyncExitStack() as stack:
+        stack.push_async_exit(partial(anyio.to_thread.run_sync, _checked_in, checkout, connection))
+        stack.callback(protocol.end)
         ours = _another(connection.conn.sock)
         try:
             await asyncio.get_running_loop().create_connection(lambda: protocol, sock=ours)
@@ -110,13 +105,6 @@ async def _of_motor(client: Any, protocol: PipelinedConnection, opening_s: float
             ours.close()
             raise
         yield Taken(connection.address, connection.is_writable)
-    except BaseException as raised:
-        error = raised
-        raise
-    finally:
-        protocol.end()
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(_checked_in, checkout, connection, error)
 
 
 def _another(blocking: Any) -> socket.socket:
@@ -132,10 +120,10 @@ def _checked_out(client: Any, opening_s: float, gone: threading.Event) -> tuple[
         connection, _ = checkout.__enter__()
     if gone.is_set():
         # Whoever waited for it was cancelled.
-        _checked_in(checkout, connection, None)
+        _checked_in(checkout, connection, None, None, None)
     return checkout, connection
 
 
-def _checked_in(checkout: Any, connection: Any, error: BaseException | None) -> None:
+def _checked_in(checkout: Any, connection: Any, *error: Any) -> None:
     connection.close_conn(None)
-    checkout.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
+    checkout.__exit__(*error)

@@ -1,7 +1,7 @@
 """Finding rows in MongoDB with one command, past the drivers' cursors, which cost as much again (CONTRACT §2)."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -53,16 +53,8 @@ class Finds(ABC):
             only: the projection.
             index: the fields of the index to use, once it is made.
         """
-        rows: list[Row] | None = None
-        try:
-            rows = await self.at_once(query, page, only=only, index=index)
-        except (OperationFailure, ConnectionFailure) as error:
-            if error.timeout:
-                raise
-        if rows is not None:
-            return rows
-        # There are more than one reply holds, or something failed.
-        return await self._by_cursor(query, page, only, index)
+        rows = await _unless_failed(self.at_once(query, page, only=only, index=index))
+        return await self._by_cursor(query, page, only, index) if rows is None else rows
 
     async def at_once(
         self,
@@ -87,14 +79,25 @@ class Finds(ABC):
 
     async def first_of_each(
         self, queries: Sequence[Mapping[str, Any]], order: Order, *, only: Mapping[str, Any]
-    ) -> list[Row] | None:
-        """The first row of each query, in their order, if one reply holds all; else None. Nothing is repeated.
+    ) -> list[Row]:
+        """The first row of each query, in the order of the queries; those of queries without any are left out.
 
         Args:
-            queries: which rows; of those without any there is none.
+            queries: which rows.
             order: which of them is the first; what one index serves.
             only: the projection.
         """
+        rows = await _unless_failed(self._firsts_at_once(queries, order, only)) if len(queries) > 1 else None
+        if rows is None:
+            page = Page(1, order=order)
+            found = [await self.rows(query, page, only=only) for query in queries]
+            rows = [row for first in found for row in first]
+        return rows
+
+    async def _firsts_at_once(
+        self, queries: Sequence[Mapping[str, Any]], order: Order, only: Mapping[str, Any]
+    ) -> list[Row] | None:
+        """What `first_of_each` gives, if one reply holds it; else None. Nothing is repeated."""
         shown = [{"$sort": dict(order)}, {"$limit": 1}, {"$project": only}]
         first, *others = ([{"$match": query}, *shown] for query in queries)
         unions = [{"$unionWith": {"coll": self._name, "pipeline": pipeline}} for pipeline in others]
@@ -168,3 +171,13 @@ class PipelinedFinds(Finds):
 
     async def _by_cursor(self, *_: object) -> list[Row]:
         raise NotPipelinedError
+
+
+async def _unless_failed(rows: Awaitable[list[Row] | None]) -> list[Row] | None:
+    """The rows; None where there are more than one reply holds, or something failed that may be repeated."""
+    try:
+        return await rows
+    except (OperationFailure, ConnectionFailure) as error:
+        if error.timeout:
+            raise
+        return None

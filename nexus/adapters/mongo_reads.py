@@ -8,7 +8,6 @@ from pymongo.errors import PyMongoError
 
 from nexus.adapters.mongo_calls import UNSENDABLE, Calls, completed, translated
 from nexus.adapters.mongo_find import DriverFinds, PipelinedFinds
-from nexus.adapters.mongo_firsts import first_of_each
 from nexus.adapters.mongo_ids import id_text
 from nexus.adapters.mongo_messages import Known, MongoMessages
 from nexus.adapters.mongo_pipelines import NotPipelinedError, Pipelines
@@ -47,8 +46,9 @@ class MongoReads:
     def __init__(self, messages: Any, calls: Calls, pipelines: Pipelines) -> None:
         self.calls = calls
         self._messages = messages
+        self._finds = DriverFinds(messages)
         known = Known()
-        self._rows = MongoMessages(DriverFinds(messages), known)
+        self._rows = MongoMessages(self._finds, known)
         self._pipelined = MongoMessages(PipelinedFinds(messages, pipelines), known)
 
     async def newest_messages(
@@ -157,7 +157,7 @@ class MongoReads:
     async def first_inputs(self, sessions: Collection[tuple[str, str]]) -> dict[tuple[str, str], Row]:
         """What `first_input` gives of each of these sessions; those without are left out."""
         queries = {place: {**of_session(*place), "role": "HUMAN", **NOT_INTERNAL} for place in sessions}
-        rows = await first_of_each(self._messages, [*queries.values()], OLDEST_FIRST, only=_INPUT)
+        rows = await self._finds.first_of_each([*queries.values()], OLDEST_FIRST, only=_INPUT)
         found: dict[tuple[str, str], Row] = {}
         odd = False
         for row in rows:

@@ -39,6 +39,7 @@ class MongoTurnWork:
     def __init__(self, turns: Any, calls: Calls, prepared: Callable[[], Awaitable[None]]) -> None:
         self.calls = calls
         self._turns = turns
+        self._finds = DriverFinds(turns)
         self._prepared = prepared
 
     @completed
@@ -121,7 +122,7 @@ class MongoTurnWork:
     async def claim_all(self, work: str, now: datetime, until: datetime, *, limit: int) -> list[Row]:
         """Claim up to `limit` turns as `claim` does, no more of them than `CLAIMED`, the last due first."""
         due = {"work": {"$eq": work}, "due_at": {"$lte": now}}
-        rows = await DriverFinds(self._turns).rows(due, Page(limit, 0, _LAST_DUE_FIRST), only=_CLAIMED)
+        rows = await self._finds.rows(due, Page(limit, 0, _LAST_DUE_FIRST), only=_CLAIMED)
         if not rows:
             return []
         claim, ids = ObjectId(), {"_id": {"$in": [row["_id"] for row in rows]}}

@@ -13,8 +13,7 @@ from pymongo import DESCENDING
 from pymongo.errors import BulkWriteError, DuplicateKeyError
 
 from nexus.adapters.mongo_calls import completed
-from nexus.adapters.mongo_find import DriverFinds, Page
-from nexus.adapters.mongo_firsts import first_of_each
+from nexus.adapters.mongo_find import Page
 from nexus.adapters.mongo_schema import containing, of_session
 from nexus.adapters.mongo_turn_work import WHOLE, MongoTurnWork
 from nexus.core.errors import StoreRejectedError
@@ -103,14 +102,14 @@ class MongoTurns(MongoTurnWork):
     async def latest_turn(self, owner_key: str, session_id: str) -> Row | None:
         """The turn with the highest number."""
         page = Page(1, 0, _HIGHEST_FIRST)
-        rows = await DriverFinds(self._turns).rows(of_session(owner_key, session_id), page, only=_HEADER)
+        rows = await self._finds.rows(of_session(owner_key, session_id), page, only=_HEADER)
         return rows[0] if rows else None
 
     @completed
     async def latest_turns(self, sessions: Collection[SessionPlace]) -> list[Row]:
         """Of each of these sessions the turn with the highest number, no more of it than `LATEST`."""
         queries = [of_session(*place) for place in sessions]
-        return await first_of_each(self._turns, queries, _HIGHEST_FIRST, only=_LATEST)
+        return await self._finds.first_of_each(queries, _HIGHEST_FIRST, only=_LATEST)
 
     @completed
     async def find_turn(self, owner_key: str, session_id: str, turn_number: int) -> Row | None:
