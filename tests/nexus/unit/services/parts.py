@@ -1,6 +1,7 @@
 """A builder on a store in memory, and the requests that it is asked."""
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -93,11 +94,12 @@ async def opened(
     ledger: MemoryLedger | None = None,
     turns: TurnSource | None = None,
     metrics: Metrics | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[Parts]:
-    """Parts that are at work."""
+    """Parts that are at work; `clock` times what is read."""
     store, bus = store or FakeStore(), bus or MemoryBus()
     ledger = ledger or MemoryLedger(bus)
-    persistence = PersistenceService(store, journal=ledger.journal, tails=Tails(TAIL_BYTES))
+    persistence = PersistenceService(store, journal=ledger.journal, tails=Tails(TAIL_BYTES), clock=clock)
     registry = ToolRegistry()
     builder = ContextBuilder(persistence, store, registry, ledger, settings, turns=turns, metrics=metrics)
     async with persistence.running():

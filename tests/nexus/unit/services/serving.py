@@ -255,7 +255,11 @@ async def serving(
     """A service on a bus of its own; `topics` are listened to, by default the common one."""
     bus = SettlingBus()
     ledger, letters, metrics = SettlingLedger(bus), Letters(), RecordingMetrics()
-    async with opened(store, bus=bus, ledger=ledger) as parts, bus.subscribe(*(topics or [ANSWERS])) as heard:
+    async with (
+        # One clock for both: how long a read takes does not depend on how busy the machine is.
+        opened(store, bus=bus, ledger=ledger, clock=ledger.clock) as parts,
+        bus.subscribe(*(topics or [ANSWERS])) as heard,
+    ):
         builder = StrangeBuilder(parts)
         burying = Burying(letters, metrics, bodies_up_to)
         service = RequestService(builder, bus, ledger, burying, RequestSettings(**settings), metrics)
