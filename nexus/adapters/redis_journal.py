@@ -55,11 +55,9 @@ def short(owner_key: str) -> str:
     return hashlib.sha256(owner_key.encode()).hexdigest()[:32]
 
 
-def standing_of(
-    version: bytes, quiet_us: bytes, kept: bytes | None, rows: list[bytes] | None, waiting: int
-) -> Standing:
+def standing_of(version: bytes, quiet_us: int, kept: bytes | None, rows: list[bytes] | None, waiting: int) -> Standing:
     """What such a script replies."""
-    return Standing(version.decode(), int(quiet_us), None if rows is None else tuple(rows), kept, waiting)
+    return Standing(version.decode(), quiet_us, None if rows is None else tuple(rows), kept, waiting)
 
 
 class RedisJournal:

@@ -134,8 +134,8 @@ class RedisLedger:
 
     async def begin_and_conclude(self, asking: Asking, answering: Answering) -> Claim | Concluded:
         """`begin`, and where nothing stands in the way `conclude`."""
-        token, delivery = uuid.uuid4().hex, answering.delivery
-        if not (asking.look and answering.ending.row and self._journals):
+        token, look, delivery = uuid.uuid4().hex, asking.look, answering.delivery
+        if not (look and answering.ending.row and self._journals):
             return await self.begin(asking.key, asking.fingerprint, asking.lease_ms, asking.waited_ms, asking.look)
         claim = Acquired(asking.key, asking.fingerprint, token, 0)
         _, arguments = self._begun(asking, token)
@@ -143,6 +143,9 @@ class RedisLedger:
         keys, concluding = self._concluded(
             claim, answering.topic, answering.answer, answering.keep_ms, delivery, answering.ending
         )
+        if not answering.ending.kept:
+            # What is kept is looked at also where nothing is to be.
+            keys[4] = self._keys.kept(look.kept)
         reply = await self._redis.run(self._answer, keys, arguments + concluding)
         if reply[0] == b"concluded":
             return self._done(delivery, *reply[1:])

@@ -15,11 +15,13 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 # ARGV of what moves a version: for how long one is known in milliseconds.
 _MOVE = """
 local function move(key, lasts)
-  local before = redis.call('GET', key) or ''
-  local after = time[1] * 1000000 + time[2]
-  if before ~= '' and after <= tonumber(before) then after = before + 1 end
-  after = string.format('%.0f', after)
-  redis.call('SET', key, after, 'PX', lasts)
+  local us = time[1] * 1000000 + time[2]
+  local after = string.format('%.0f', us)
+  local before = redis.call('SET', key, after, 'GET', 'PX', lasts) or ''
+  if before ~= '' and us <= tonumber(before) then
+    after = string.format('%.0f', before + 1)
+    redis.call('SET', key, after, 'PX', lasts)
+  end
   return before, after
 end
 """
@@ -42,39 +44,46 @@ local function look(versions, journal, kept, known, lasts, wanted)
   end
   local rows = version ~= known and redis.call('HVALS', journal)
   local found = wanted == '1' and kept_under(kept)
-  return version, string.format('%.0f', us - version), found, rows, redis.call('HLEN', journal)
+  return version, us - version, found, rows, rows and #rows or redis.call('HLEN', journal)
 end
 """
-# `keys`: request; to have the owner looked at: version, journal, kept. `argv`: token, fingerprint, lease_ms,
-# said_again_ms, known_ms, waited_ms; further: known version, version_lasts_ms, '1' to tell what is kept.
-_BEGIN = """
-local function begin(keys, argv)
-  local known = redis.call('HMGET', keys[1], 'fingerprint', 'token', 'answer', 'topic', 'said_ms', 'said_to',
-    'lease_until', 'attempts', 'asked_ms')
+# `argv`: token, fingerprint, lease_ms, said_again_ms, known_ms, waited_ms.
+_CLAIM = """
+local function known_of(request)
+  return redis.call('HMGET', request, 'fingerprint', 'token', 'answer', 'topic', 'said_ms', 'said_to', 'lease_until',
+    'attempts', 'asked_ms')
+end
+-- Why the request is not to be had; else nil, the attempts with this one, and when it was asked.
+local function refused(request, known, argv)
   if known[1] and known[1] ~= argv[2] then return {'conflict'} end
   if known[3] then
     if now - argv[6] - known[5] < tonumber(argv[4]) and known[6] ~= argv[1] then return {'announced'} end
-    redis.call('HSET', keys[1], 'said_ms', now, 'said_to', argv[1])
+    redis.call('HSET', request, 'said_ms', now, 'said_to', argv[1])
     return {'answered', known[4], known[3]}
   end
   local mine = known[2] == argv[1]
   if known[2] and not mine and tonumber(known[7]) > now then return {'busy'} end
-  local attempts = tonumber(known[8] or 0) + (mine and 0 or 1)
-  local asked = tonumber(known[9]) or (now - argv[6])
-  redis.call('HSET', keys[1], 'fingerprint', argv[2], 'token', argv[1], 'lease_until', now + argv[3],
+  return nil, tonumber(known[8] or 0) + (mine and 0 or 1), tonumber(known[9]) or (now - argv[6])
+end
+local function acquire(request, argv, attempts, asked)
+  redis.call('HSET', request, 'fingerprint', argv[2], 'token', argv[1], 'lease_until', now + argv[3],
     'attempts', attempts, 'asked_ms', asked)
-  redis.call('PEXPIRE', keys[1], argv[3] + argv[5])
-  if not keys[2] then return {'acquired', now, attempts, asked} end
-  return {'acquired', now, attempts, asked, look(keys[2], keys[3], keys[4], argv[7], argv[8], argv[9])}
+  redis.call('PEXPIRE', request, argv[3] + argv[5])
 end
 """
+# KEYS: request; to have the owner looked at: version, journal, kept. ARGV: those of `_CLAIM`; further: known version,
+# version_lasts_ms, '1' to tell what is kept.
 BEGIN: Final = Script(
     _NOW
     + _KEPT
     + _LOOK
-    + _BEGIN
+    + _CLAIM
     + """
-return begin(KEYS, ARGV)
+local no, attempts, asked = refused(KEYS[1], known_of(KEYS[1]), ARGV)
+if no then return no end
+acquire(KEYS[1], ARGV, attempts, asked)
+if not KEYS[2] then return {'acquired', now, attempts, asked} end
+return {'acquired', now, attempts, asked, look(KEYS[2], KEYS[3], KEYS[4], ARGV[7], ARGV[8], ARGV[9])}
 """
 )
 # KEYS: version, journal, kept. ARGV: known version, version_lasts_ms, '1' to tell what is kept.
@@ -111,16 +120,11 @@ return redis.call('PEXPIRE', KEYS[1], ARGV[2])
 # version_lasts_ms, what is kept ('=' for the answer, '' for nothing), kept_ms. `token` says whose answer is kept.
 # `publish` is one of those below.
 _CONCLUDE = """
+local function kept_otherwise(first, argv)
+  return first and first ~= (argv[10] == '=' and argv[3] or argv[10])
+end
 local function conclude(keys, argv)
-  local known = redis.call('HMGET', keys[1], 'fingerprint', 'token', 'answer')
-  local foreign = known[1] and known[1] ~= argv[2]
-  if known[3] or foreign then
-    if known[2] == argv[1] and not foreign then return {1} end
-    return {-1}
-  end
   if argv[10] ~= '' then
-    local first = kept_under(keys[5])
-    if first and first ~= (argv[10] == '=' and argv[3] or argv[10]) then return {-2, first} end
     redis.call('SET', keys[5], argv[10] == '=' and '@' .. keys[1] or argv[10], 'PX', argv[11])
   end
   local before, after = '', ''
@@ -156,28 +160,38 @@ end
 _FINISH = (
     _CONCLUDE
     + """
+local known = redis.call('HMGET', KEYS[1], 'fingerprint', 'token', 'answer')
+local foreign = known[1] and known[1] ~= ARGV[2]
+if known[3] or foreign then
+  if known[2] == ARGV[1] and not foreign then return {1} end
+  return {-1}
+end
+local first = ARGV[10] ~= '' and kept_under(KEYS[5])
+if kept_otherwise(first, ARGV) then return {-2, first} end
 return conclude(KEYS, ARGV)
 """
 )
-# KEYS: as for `_CONCLUDE`. ARGV: those of `_BEGIN`, within_ms, sent_ms or 0, most_journaled, and those of `_CONCLUDE`.
+# KEYS: as for `_CONCLUDE`. ARGV: those of BEGIN, within_ms, sent_ms or 0, most_journaled, and those of `_CONCLUDE`. The
+# request is not acquired before it is concluded: nobody sees it in between.
 _ANSWER = (
     _LOOK
-    + _BEGIN
+    + _CLAIM
     + _CONCLUDE
     + """
-if redis.call('HGET', KEYS[1], 'token') == ARGV[1] and redis.call('HEXISTS', KEYS[1], 'answer') == 1 then
-  return {'concluded', 1, '', ''}
-end
-local claim = begin({KEYS[1], KEYS[2], KEYS[3], KEYS[5]}, ARGV)
-if claim[1] ~= 'acquired' then return claim end
-local attempts, since, version, kept, waiting = claim[3], claim[4], claim[5], claim[7], claim[9]
-local sent = tonumber(ARGV[11])
+local known = known_of(KEYS[1])
+if known[3] and known[2] == ARGV[1] then return {'concluded', 1, '', ''} end
+local no, attempts, asked = refused(KEYS[1], known, ARGV)
+if no then return no end
+local answer = {unpack(ARGV, 13)}
+local version, quiet_us, kept, rows, waiting = look(KEYS[2], KEYS[3], KEYS[5], ARGV[7], ARGV[8], ARGV[9])
+local since, sent = asked, tonumber(ARGV[11])
 if sent > 0 and sent < since then since = sent end
-if attempts > 1 or version ~= ARGV[7] or waiting >= tonumber(ARGV[12]) or now - since > tonumber(ARGV[10])
-  or (kept and kept ~= (ARGV[22] == '=' and ARGV[15] or ARGV[22])) then
-  return claim
+if attempts == 1 and version == ARGV[7] and waiting < tonumber(ARGV[12]) and now - since <= tonumber(ARGV[10])
+  and not kept_otherwise(kept, answer) then
+  return {'concluded', unpack(conclude(KEYS, answer))}
 end
-return {'concluded', unpack(conclude(KEYS, {unpack(ARGV, 13)}))}
+acquire(KEYS[1], ARGV, attempts, asked)
+return {'acquired', now, attempts, asked, version, quiet_us, kept, rows, waiting}
 """
 )
 FINISH_PUBSUB: Final = Script(_NOW + _KEPT + _MOVE + _TO_CHANNEL + _FINISH)

@@ -325,6 +325,18 @@ class TestAtOnce:
                 assert claim.standing.kept == b"first"
             assert isinstance(await at_once(desk, version, key="other", kept=b"first"), Concluded)
 
+    async def test_nothing_is_to_be_kept(self, open_desk: OpenDesk) -> None:
+        """It is answered unless something is kept, and what is kept stays as it is."""
+        async with open_desk() as desk:
+            version = (await standing(desk)).version
+            done = await at_once(desk, version, kept=b"")
+            assert isinstance(done, Concluded)
+            assert await desk.ledger.kept("p") is None
+            await desk.ledger.keep_first("p", b"first", _LONG_MS)
+            claim = await unanswered(desk, done.moved.after, key="other", kept=b"")
+            assert claim.standing
+            assert claim.standing.kept == await desk.ledger.kept("p") == b"first"
+
     async def test_not_the_first_attempt(self, open_desk: OpenDesk) -> None:
         """It may be what kills who builds it, and is looked at more closely."""
         async with open_desk() as desk:
