@@ -5,12 +5,12 @@ what may be repeated is repeated by whoever knows that it may. And it fails a co
 connections in use; here the command waits for one.
 """
 
-import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 import anyio
 from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnection, UnixDomainSocketConnection
@@ -25,6 +25,7 @@ from nexus.adapters.redis_urls import Address, RedisUrl, parse_redis_url
 from nexus.core.errors import BusRefusedError, BusUnavailableError
 
 _Result = TypeVar("_Result")
+_Given = TypeVarTuple("_Given")
 
 _CONNECT_S: Final = 2.0
 _COMMAND_S: Final = 2.0
@@ -92,22 +93,26 @@ def _translation(error: RedisError | OSError) -> BusUnavailableError:
     return BusUnavailableError(type(error).__name__)
 
 
-async def repeated(operation: Callable[[], Awaitable[_Result]], *, for_s: float) -> _Result:
+async def repeated(operation: Callable[[*_Given], Awaitable[_Result]], *given: *_Given, for_s: float) -> _Result:
     """`operation`, whose repetition does no harm, tried again after errors until `for_s` seconds have passed.
+
+    Args:
+        operation: what is done.
+        *given: what it is called with.
+        for_s: see above.
 
     Raises:
         BusUnavailableError: it failed to the end, or was refused.
     """
-    clock = asyncio.get_running_loop().time
-    end = clock() + for_s
+    end = time.monotonic() + for_s
     pause = _FIRST_PAUSE
     while True:
         try:
-            return await operation()
+            return await operation(*given)
         except (RedisError, OSError) as error:
             failed = error
         failure = _translation(failed)
         pause = min(pause * 2, _LONGEST_PAUSE)
-        if isinstance(failure, BusRefusedError) or clock() + pause > end:
+        if isinstance(failure, BusRefusedError) or time.monotonic() + pause > end:
             raise failure from failed
         await anyio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311  # jitter needs no secrecy

@@ -8,6 +8,7 @@ version that nobody asks for is forgotten after a while, and rows are not.
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from nexus.adapters.redis_ledger_scripts import MOVED, STANDING, UNWRITTEN, WRITTEN
@@ -43,13 +44,18 @@ class JournalKeys:
         """Of what the ledger keeps."""
         return f"{self._prefix}nexus:kept:{key}"
 
-    def looked_at(self, look: Look) -> tuple[list[str], list[Argument]]:
-        """Keys and arguments of a script that tells how things are with an owner; see `standing_of`."""
+    def looked_at(self, look: Look) -> list[str]:
+        """The keys of a script that tells how things are with an owner; see `looking` and `standing_of`."""
         owner = short(look.owner_key)
-        keys = [self.version(owner), self.journal(owner), self.kept(look.kept)]
-        return keys, [look.version, VERSION_LASTS_MS, "1" if look.kept else ""]
+        return [self.version(owner), self.journal(owner), self.kept(look.kept)]
 
 
+def looking(look: Look) -> list[Argument]:
+    """The arguments of such a script."""
+    return [look.version, VERSION_LASTS_MS, "1" if look.kept else ""]
+
+
+@lru_cache(maxsize=1_024)
 def short(owner_key: str) -> str:
     """What stands for an owner in keys: a key may be long, and hold anything."""
     return hashlib.sha256(owner_key.encode()).hexdigest()[:32]
@@ -75,7 +81,7 @@ class RedisJournal:
 
     async def standing(self, look: Look) -> Standing:
         """How things are with an owner now."""
-        return standing_of(*await self._redis.run(STANDING, *self._keys.looked_at(look)))
+        return standing_of(*await self._redis.run(STANDING, self._keys.looked_at(look), looking(look)))
 
     async def moved(self, owner_key: str, row_id: str) -> Moved:
         """Have the version move because of a row that is in the store now."""

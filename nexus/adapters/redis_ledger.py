@@ -10,14 +10,14 @@ What else is done in the same step belongs to an owner (see `redis_journal`), an
 there it is not done.
 """
 
-import uuid
+import secrets
 from collections.abc import Callable
 from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from nexus.adapters.redis_cluster import ClusterRedis, hearers
-from nexus.adapters.redis_journal import VERSION_LASTS_MS, JournalKeys, short, standing_of
+from nexus.adapters.redis_cluster import ClusterRedis
+from nexus.adapters.redis_journal import VERSION_LASTS_MS, JournalKeys, looking, short, standing_of
 from nexus.adapters.redis_ledger_scripts import (
     ANSWER_PUBSUB,
     ANSWER_STREAMS,
@@ -75,12 +75,11 @@ class RedisLedger:
     def __init__(
         self, client: Redis, *, prefix: str = "", repeated_s: float = 5.0, runner: Runner | None = None
     ) -> None:
-        self._client = client
         self._redis = Repeated(runner or OnClient(client), repeated_s)
         self._prefix = prefix
         self._keys = JournalKeys(prefix)
-        # Keys of an owner and of a request are in different slots.
-        self._journals = not isinstance(client, ClusterRedis)
+        # Keys of an owner and of a request are in different slots, and a node counts those who hear it alone.
+        self._one_server = not isinstance(client, ClusterRedis)
         self._begin = BEGIN
         self._renew = RENEW
         self._release = RELEASE
@@ -92,20 +91,13 @@ class RedisLedger:
     ) -> Claim:
         """Ask for a request."""
         asking = Asking(key, fingerprint, lease_ms, waited_ms, look)
-        token = uuid.uuid4().hex
-        keys, arguments = self._begun(asking, token)
+        token = secrets.token_hex(16)
+        keys: list[Argument] = [self._request(key)]
+        arguments = _asked(asking, token)
+        if look and self._one_server:
+            keys += self._keys.looked_at(look)
+            arguments += looking(look)
         return _claim_of(await self._redis.run(self._begin, keys, arguments), asking, token)
-
-    def _begun(self, asking: Asking, token: str) -> tuple[list[Argument], list[Argument]]:
-        """Keys and arguments of the script that begins."""
-        keys: list[Argument] = [self._request(asking.key)]
-        arguments: list[Argument] = [token, asking.fingerprint, asking.lease_ms, _SAID_AGAIN_MS, _KNOWN_MS]
-        arguments.append(asking.waited_ms)
-        if asking.look and self._journals:
-            looked_at, known = self._keys.looked_at(asking.look)
-            keys += looked_at
-            arguments += known
-        return keys, arguments
 
     async def renew(self, claim: Acquired, lease_ms: int) -> bool:
         """Hold a request for longer."""
@@ -134,11 +126,11 @@ class RedisLedger:
 
     async def begin_and_conclude(self, asking: Asking, answering: Answering) -> Claim | Concluded:
         """`begin`, and where nothing stands in the way `conclude`."""
-        token, look, delivery = uuid.uuid4().hex, asking.look, answering.delivery
-        if not (look and answering.ending.row and self._journals):
-            return await self.begin(asking.key, asking.fingerprint, asking.lease_ms, asking.waited_ms, asking.look)
+        token, look, delivery = secrets.token_hex(16), asking.look, answering.delivery
+        if not (look and answering.ending.row and self._one_server):
+            return await self.begin(asking.key, asking.fingerprint, asking.lease_ms, asking.waited_ms, look)
         claim = Acquired(asking.key, asking.fingerprint, token, 0)
-        _, arguments = self._begun(asking, token)
+        arguments = [*_asked(asking, token), *looking(look)]
         arguments += [answering.within_ms, delivery.sent_ms if delivery else 0, MOST_JOURNALED]
         keys, concluding = self._concluded(
             claim, answering.topic, answering.answer, answering.keep_ms, delivery, answering.ending
@@ -178,7 +170,7 @@ class RedisLedger:
         return [], [self._prefix + topic]
 
     def _hearers(self, counted: int) -> int:
-        return hearers(self._client, counted)
+        return counted if self._one_server else max(counted, 1)
 
     def _acknowledge(self, _delivery: Delivery | None) -> None:
         """Take note of what the script has acknowledged: pub/sub keeps nothing that could be."""
@@ -250,6 +242,11 @@ class RedisStreamsLedger(RedisLedger):
     def _acknowledge(self, delivery: Delivery | None) -> None:
         if delivery:
             self._acknowledged(delivery)
+
+
+def _asked(asking: Asking, token: str) -> list[Argument]:
+    """The first arguments of a script that claims."""
+    return [token, asking.fingerprint, asking.lease_ms, _SAID_AGAIN_MS, _KNOWN_MS, asking.waited_ms]
 
 
 def _claim_of(reply: Any, asking: Asking, token: str) -> Claim:

@@ -1,6 +1,6 @@
 """Where scripts and single commands run: on connections that all callers share, or on those of a client's pool."""
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
 from redis.asyncio import Redis
@@ -35,13 +35,15 @@ class Repeated:
         self._runner = runner
         self._for_s = for_s
 
-    async def run(self, script: Script, keys: Sequence[Argument] = (), args: Sequence[Argument] = ()) -> Any:
+    def run(
+        self, script: Script, keys: Sequence[Argument] = (), args: Sequence[Argument] = ()
+    ) -> Coroutine[Any, Any, Any]:
         """What the script returns."""
-        return await repeated(lambda: self._runner.run(script, keys, args), for_s=self._for_s)
+        return repeated(self._runner.run, script, keys, args, for_s=self._for_s)
 
-    async def execute(self, *command: Argument) -> Any:
+    def execute(self, *command: Argument) -> Coroutine[Any, Any, Any]:
         """What Redis replies to a command."""
-        return await repeated(lambda: self._runner.execute(*command), for_s=self._for_s)
+        return repeated(self._runner.execute, *command, for_s=self._for_s)
 
 
 class OnClient:
