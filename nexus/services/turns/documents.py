@@ -35,7 +35,7 @@ from nexus.core.wire import is_deeper
 from nexus.services.context.annotations import as_json
 from nexus.services.rows import storable
 from nexus.services.turns.facts import Said, TurnFacts
-from nexus.services.turns.fallback import summarise_by_rules
+from nexus.services.turns.fallback import summarise_by_rules, summarise_input
 
 # How soon somebody looks at a turn that may have gone on without anybody hearing of it.
 LOOKED_AFTER: Final = timedelta(seconds=30)
@@ -55,8 +55,6 @@ def begun(start: TurnStart, latest: Row | None, goal: str, now: datetime) -> Row
     """The document of a turn that follows `latest`, which says so from the start what is known of it."""
     number = 1 + (latest["turn_number"] if latest else 0)
     milliseconds = int(start.timestamp.timestamp() * 1_000)
-    asked = Said(start.input_id, "user", start.input)
-    facts = TurnFacts(goal, start.workspace_context, start.rounds, (asked,))
     turn = Turn(
         id=f"turn_{number}_{milliseconds}",
         turn_number=number,
@@ -69,7 +67,7 @@ def begun(start: TurnStart, latest: Row | None, goal: str, now: datetime) -> Row
         workspace_context=start.workspace_context,
         messages=(start.input_id,) if start.input_id else (),
         thinking_phase=_phase(start.rounds),
-        summaries=summarise_by_rules(facts),
+        summaries=_first_summaries(start),
     )
     return {
         **turn.model_dump(mode="python"),
@@ -81,6 +79,13 @@ def begun(start: TurnStart, latest: Row | None, goal: str, now: datetime) -> Row
         "attempts": 0,
         "overtaken": False,
     }
+
+
+def _first_summaries(start: TurnStart) -> Summaries:
+    """By rules, from the input and the rounds of thought that came along with it."""
+    if not start.rounds:
+        return summarise_input(start.input)
+    return summarise_by_rules(TurnFacts(rounds=start.rounds, said=(Said(start.input_id, "user", start.input),)))
 
 
 def taken_over(start: TurnStart, kept: Row) -> dict[str, Any]:

@@ -24,6 +24,9 @@ from nexus.services.turns.facts import TurnFacts
 from nexus.services.turns.sentences import clip, ended, is_blank, is_ended, sentences, weight
 
 NO_ANSWER: Final = "No answer is known yet."
+_NOT_ASKED: Final = "Nothing is known of what was asked."
+# What stands around the parts of a brief summary.
+_BRIEF_MARKS: Final = len("Asked: . . Answered: .")
 
 # Weights (see `sentences`) of the detailed summary and its parts; what the others leave is for what tools did.
 _DETAILED: Final = 1_200
@@ -47,12 +50,36 @@ def summarise_by_rules(facts: TurnFacts) -> Summaries:
     # Results are read once, however often they are told.
     facts = replace(facts, outcomes=tuple(map(read_result, facts.outcomes)))
     detailed = _detailed(facts)
-    brief = _brief(facts, min(int(weight(detailed) * _SHARE) - _HEAD, _BRIEF))
+    brief = _brief(facts, _brief_room(detailed))
     return Summaries(brief=brief, detailed=detailed, structured=_structured(facts), source="fallback")
 
 
+def summarise_input(text: str) -> Summaries:
+    """What `summarise_by_rules` says of a turn of which this input is all that is known, in a third of its time."""
+    asked = "" if is_blank(text) else text
+    said = f"Asked: {ended(digest(asked, _ASKED))}" if asked else _NOT_ASKED
+    detailed = f"{said} {NO_ANSWER}"
+    question = _headline(asked)
+    return Summaries(
+        brief=_brief_of_input(question, _brief_room(detailed)),
+        detailed=detailed,
+        structured=Structured(overview=_brief_of_input(question, _OVERVIEW)),
+    )
+
+
+def _brief_of_input(question: str, room: int) -> str:
+    for_asked = min(weight(question), room - _BRIEF_MARKS)
+    if for_asked < min(weight(question), _LEAST_ASKED) or not question:
+        return NO_ANSWER
+    return f"Asked: {ended(clip(question, for_asked))} {NO_ANSWER}"
+
+
+def _brief_room(detailed: str) -> int:
+    return min(int(weight(detailed) * _SHARE) - _HEAD, _BRIEF)
+
+
 def _detailed(facts: TurnFacts) -> str:
-    asked = f"Asked: {ended(digest(_asked(facts), _ASKED))}" if _asked(facts) else "Nothing is known of what was asked."
+    asked = f"Asked: {ended(digest(_asked(facts), _ASKED))}" if _asked(facts) else _NOT_ASKED
     answered = _answered(facts)
     decided = announced(_thoughts(facts), DECISION, most=1, room=_DECIDED)
     said = [f"Decided: {ended(sentence)}" for sentence in decided if sentence not in answered]
@@ -79,7 +106,7 @@ def _brief(facts: TurnFacts, room: int) -> str:
     question, used = _headline(_asked(facts)), tools_used(facts.outcomes, room * 2 // 5)
     answer = _headline(facts.answer, with_figures=bool(facts.outcomes))
     for asked, tools in ((question, used), ("", used), ("", "")):
-        left = room - weight(tools) - len("Asked: . . Answered: .")
+        left = room - weight(tools) - _BRIEF_MARKS
         for_asked = min(weight(asked), max(left * 2 // 5, left - weight(answer)))
         for_answer = left - for_asked
         if for_asked >= min(weight(asked), _LEAST_ASKED) and for_answer >= min(weight(answer), _LEAST):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nexus.core.turns import Summaries, ThinkingRound
 from nexus.services.turns.facts import TurnFacts, read_facts
-from nexus.services.turns.fallback import summarise_by_rules
+from nexus.services.turns.fallback import summarise_by_rules, summarise_input
 from nexus.services.turns.sentences import one_line, weight
 from tests.nexus.unit.services.turns.literature import LANGUAGES, PMIDS, session
 from tests.nexus.unit.services.turns.runs import Run
@@ -256,3 +256,19 @@ class TestRules:
         assert "5,000 without a result" in said.structured.overview
         assert said.structured.actions[-1].startswith("Also used tool_0, tool_1, ")
         assert said.structured.results[-1] == "results of other calls: 9,935 more"
+
+
+class TestInputAlone:
+    """A turn that has just begun is summed up in less time, in the same words."""
+
+    @given(hard)
+    def test_any_input(self, text: str) -> None:
+        """Says what the rules say of any turn."""
+        assert summarise_input(text) == summarise_by_rules(Run(text).facts)
+
+    @pytest.mark.parametrize(
+        "text", ["", " \n", "?", "a", "Go.", "\u200b", "\ud800", "word " * 9_000, "One. Two 5. " * 200]
+    )
+    def test_odd_inputs(self, text: str) -> None:
+        """Empty ones, unseen ones and long ones, too."""
+        assert summarise_input(text) == summarise_by_rules(Run(text).facts)
