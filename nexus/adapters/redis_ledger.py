@@ -31,6 +31,7 @@ from nexus.adapters.redis_multiplexed import Argument
 from nexus.adapters.redis_scripts import OnClient, Repeated, Runner
 from nexus.core.ports import (
     MOST_JOURNALED,
+    THE_ANSWER,
     Acquired,
     Announced,
     Answered,
@@ -101,7 +102,8 @@ class RedisLedger:
 
     async def renew(self, claim: Acquired, lease_ms: int) -> bool:
         """Hold a request for longer."""
-        return bool(await self._redis.run(self._renew, [self._request(claim.key)], [claim.token, lease_ms, _KNOWN_MS]))
+        arguments: list[Argument] = [claim.token, lease_ms, lease_ms + _KNOWN_MS]
+        return bool(await self._redis.run(self._renew, [self._request(claim.key)], arguments))
 
     async def release(self, claim: Acquired) -> None:
         """Give a request back."""
@@ -155,6 +157,8 @@ class RedisLedger:
             [self._keys.version(owner), self._keys.journal(owner), self._keys.unwritten] if row else [request] * 3
         )
         keys: list[Argument] = [request, *of_owner, self._keys.kept(ending.kept_key) if ending.kept else request]
+        if ending.kept == THE_ANSWER:
+            keep_ms = max(keep_ms, ending.keep_ms)
         arguments: list[Argument] = [claim.token, claim.fingerprint, answer, keep_ms, topic]
         arguments += [f"{owner}:{row.id}", row.id, row.content] if row else ["", "", ""]
         arguments += [VERSION_LASTS_MS, ending.kept, ending.keep_ms]
@@ -246,7 +250,8 @@ class RedisStreamsLedger(RedisLedger):
 
 def _asked(asking: Asking, token: str) -> list[Argument]:
     """The first arguments of a script that claims."""
-    return [token, asking.fingerprint, asking.lease_ms, _SAID_AGAIN_MS, _KNOWN_MS, asking.waited_ms]
+    known_ms = asking.lease_ms + _KNOWN_MS
+    return [token, asking.fingerprint, asking.lease_ms, _SAID_AGAIN_MS, known_ms, asking.waited_ms]
 
 
 def _claim_of(reply: Any, asking: Asking, token: str) -> Claim:

@@ -8,17 +8,17 @@ from typing import Final
 
 from nexus.adapters.redis_multiplexed import Script
 
+# As digits, microseconds and milliseconds: most are only written, and Redis takes longest over numbers.
 _NOW = """
 local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local us = time[1] .. string.sub('00000' .. time[2], -6)
+local now = string.sub(us, 1, -4)
 """
 # ARGV of what moves a version: for how long one is known in milliseconds.
 _MOVE = """
 local function move(key, lasts)
-  local us = time[1] * 1000000 + time[2]
-  local after = string.format('%.0f', us)
-  local before = redis.call('SET', key, after, 'GET', 'PX', lasts) or ''
-  if before ~= '' and us <= tonumber(before) then
+  local before, after = redis.call('SET', key, us, 'GET', 'PX', lasts) or '', us
+  if before ~= '' and before - us >= 0 then
     after = string.format('%.0f', before + 1)
     redis.call('SET', key, after, 'PX', lasts)
   end
@@ -36,10 +36,9 @@ end
 # How things are with an owner. `wanted` is '1' where what is kept is to be told.
 _LOOK = """
 local function look(versions, journal, kept, known, lasts, wanted)
-  local us = time[1] * 1000000 + time[2]
   local version = redis.call('GETEX', versions, 'PX', lasts)
   if not version then
-    version = string.format('%.0f', us)
+    version = us
     redis.call('SET', versions, version, 'PX', lasts)
   end
   local rows = version ~= known and redis.call('HVALS', journal)
@@ -47,28 +46,29 @@ local function look(versions, journal, kept, known, lasts, wanted)
   return version, us - version, found, rows, rows and #rows or redis.call('HLEN', journal)
 end
 """
-# `argv`: token, fingerprint, lease_ms, said_again_ms, known_ms, waited_ms.
+# `argv`: token, fingerprint, lease_ms, said_again_ms, known_ms (lease included), waited_ms.
 _CLAIM = """
 local function known_of(request)
-  return redis.call('HMGET', request, 'fingerprint', 'token', 'answer', 'topic', 'said_ms', 'said_to', 'lease_until',
-    'attempts', 'asked_ms')
+  local known, found = {}, redis.call('HGETALL', request)
+  for number = 1, #found, 2 do known[found[number]] = found[number + 1] end
+  return known
 end
 -- Why the request is not to be had; else nil, the attempts with this one, and when it was asked.
 local function refused(request, known, argv)
-  if known[1] and known[1] ~= argv[2] then return {'conflict'} end
-  if known[3] then
-    if now - argv[6] - known[5] < tonumber(argv[4]) and known[6] ~= argv[1] then return {'announced'} end
+  if known.fingerprint and known.fingerprint ~= argv[2] then return {'conflict'} end
+  if known.answer then
+    if now - argv[6] - known.said_ms < tonumber(argv[4]) and known.said_to ~= argv[1] then return {'announced'} end
     redis.call('HSET', request, 'said_ms', now, 'said_to', argv[1])
-    return {'answered', known[4], known[3]}
+    return {'answered', known.topic, known.answer}
   end
-  local mine = known[2] == argv[1]
-  if known[2] and not mine and tonumber(known[7]) > now then return {'busy'} end
-  return nil, tonumber(known[8] or 0) + (mine and 0 or 1), tonumber(known[9]) or (now - argv[6])
+  local mine = known.token == argv[1]
+  if known.token and not mine and known.lease_until - now > 0 then return {'busy'} end
+  return nil, (known.attempts or 0) + (mine and 0 or 1), tonumber(known.asked_ms) or (now - argv[6])
 end
 local function acquire(request, argv, attempts, asked)
   redis.call('HSET', request, 'fingerprint', argv[2], 'token', argv[1], 'lease_until', now + argv[3],
     'attempts', attempts, 'asked_ms', asked)
-  redis.call('PEXPIRE', request, argv[3] + argv[5])
+  redis.call('PEXPIRE', request, argv[5])
 end
 """
 # KEYS: request; to have the owner looked at: version, journal, kept. ARGV: those of `_CLAIM`; further: known version,
@@ -95,13 +95,13 @@ STANDING: Final = Script(
 return {look(KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2], ARGV[3])}
 """
 )
-# KEYS: request. ARGV: token, lease_ms, known_ms.
+# KEYS: request. ARGV: token, lease_ms, known_ms (lease included).
 RENEW: Final = Script(
     _NOW
     + """
 if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] or redis.call('HEXISTS', KEYS[1], 'answer') == 1 then return 0 end
 redis.call('HSET', KEYS[1], 'lease_until', now + ARGV[2])
-return redis.call('PEXPIRE', KEYS[1], ARGV[2] + ARGV[3])
+return redis.call('PEXPIRE', KEYS[1], ARGV[3])
 """
 )
 # KEYS: request. ARGV: token, asked_known_ms. The attempt is taken back; of a first one stays only when it was asked.
@@ -135,7 +135,7 @@ local function conclude(keys, argv)
   end
   redis.call('HSET', keys[1], 'fingerprint', argv[2], 'token', argv[1], 'topic', argv[5], 'answer', argv[3],
     'said_ms', now)
-  redis.call('PEXPIRE', keys[1], argv[10] == '=' and math.max(argv[4], argv[11]) or argv[4])
+  redis.call('PEXPIRE', keys[1], argv[4])
   return {publish(keys, argv), before, after}
 end
 """
@@ -179,7 +179,7 @@ _ANSWER = (
     + _CONCLUDE
     + """
 local known = known_of(KEYS[1])
-if known[3] and known[2] == ARGV[1] then return {'concluded', 1, '', ''} end
+if known.answer and known.token == ARGV[1] then return {'concluded', 1, '', ''} end
 local no, attempts, asked = refused(KEYS[1], known, ARGV)
 if no then return no end
 local answer = {unpack(ARGV, 13)}

@@ -415,7 +415,7 @@ async def broken_desk(redis_url: str, script: str, source: str) -> AsyncIterator
 @pytest.mark.parametrize(
     ("script", "right", "wrong"),
     [
-        ("_begin", "tonumber(known[7]) > now", "false"),
+        ("_begin", "known.lease_until - now > 0", "false"),
         ("_finish", "if known[3] or foreign then", "if foreign then"),
         ("_renew", "~= ARGV[1]", "== ''"),
         ("_release", "'attempts', -1", "'attempts', 0"),
