@@ -99,7 +99,7 @@ class MongoTurnWork:
 
     @completed
     async def overtake(self, turns: Collection[TurnPlace], changes: Mapping[str, Any], *, due_by: datetime) -> int:
-        """Set these fields of the turns that are not over and come before these, and have them due by then."""
+        """Set these fields of the turns that come before these and are to be closed, and have them due by then."""
         if not turns:
             return 0
         change = {"$set": dict(changes), "$min": {"due_at": due_by}}
@@ -143,7 +143,8 @@ def _unchanged(owner_key: str, session_id: str, turn_number: int, seen: Mapping[
 
 def _before(owner_key: str, session_id: str, turn_number: int) -> dict[str, Any]:
     earlier = {"$gte": turn_number - OVERTAKEN_AT_MOST, "$lt": turn_number}
-    return {**of_session(owner_key, session_id), "turn_number": earlier, "status": {"$nin": _OVER}}
+    is_open = {"work": {"$eq": CLOSE}, "status": {"$nin": _OVER}}
+    return {**of_session(owner_key, session_id), "turn_number": earlier, **is_open}
 
 
 def _touching(touch: TurnTouch) -> list[UpdateOne]:

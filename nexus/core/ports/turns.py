@@ -179,7 +179,8 @@ class TurnStore(Protocol):
         """Set these fields of the turns that are not over and come before these, and have them due by then at latest.
 
         Before each of `turns`, in its session, are those with a lower number, of the 500 before it: older ones were
-        overtaken before, and a session may be long.
+        overtaken before, and a session may be long. On a turn that is not over `close` is due; where it is not, the
+        turn stays as it is.
 
         Returns:
             How many there were.

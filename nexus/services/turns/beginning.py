@@ -29,7 +29,7 @@ from nexus.core.tasks import Awaited, Later, Pending
 from nexus.core.turns import Goal, TurnStart
 from nexus.services.by_session import BySession, Key
 from nexus.services.context.memory import as_text
-from nexus.services.turns.documents import OVERTAKEN, goal_of, is_due_now, is_going_on, taken_over
+from nexus.services.turns.documents import OVERTAKEN, goal_of, is_due_now, is_going_on, looked_after, taken_over
 from nexus.services.turns.starts import Piece, merged, numbered, run_of, starts_in
 from nexus.services.turns.work import TurnWork
 
@@ -200,7 +200,7 @@ class Beginnings:
                 self._unsure.discard(key)
                 self._have_overtaken(key, known["turn_number"])
             if changes := taken_over(starts[known["run_id"]], known):
-                await self._store.touch_runs([TurnTouch(*key, known["run_id"], changes)])
+                await self._store.touch_runs([TurnTouch(*key, known["run_id"], changes, looked_after(changes))])
                 await self._pass_on(key, known, changes.get("task_context", ""))
         await self._touch([each for each in pieces if isinstance(each, TurnTouch) and each.run_id in runs])
         return [piece for piece in pieces if piece.run_id not in runs]

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from nexus.core.models import utc_now
 from nexus.core.ports import Row
 from nexus.core.ports.turns import TurnTouch
 from nexus.core.turns import (
@@ -101,6 +102,11 @@ def taken_over(start: TurnStart, kept: Row) -> dict[str, Any]:
     if start.thinking and is_going_on(kept):
         changes["status"] = TurnStatus.THINKING.value
     return changes
+
+
+def looked_after(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What is changed besides where nobody is to look whether a turn is over that these changes have go on."""
+    return {"work": CLOSE, "due_at": utc_now() + LOOKED_AFTER} if "status" in changes else {}
 
 
 def heard(row: Row, now: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -193,6 +199,12 @@ def facts_of(document: Row) -> dict[str, Any]:
 def summarised(summaries: Summaries, insights: Sequence[str]) -> dict[str, Any]:
     """What is changed when a model has summarised the turn."""
     return {"summaries": summaries.model_dump(), "insights": list(insights), "work": None, "due_at": None}
+
+
+def given_up(document: Row) -> dict[str, Any]:
+    """What is changed in a turn of which the store does not take what it was: nobody looks at it again."""
+    over = {"status": TurnStatus.COMPLETED.value} if is_going_on(document) else {}
+    return {**over, "work": None, "due_at": None}
 
 
 def read_turn(document: Row) -> Turn | None:

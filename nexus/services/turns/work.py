@@ -30,7 +30,7 @@ from nexus.core.turns import CLOSE, SUMMARISE
 from nexus.services.turns.batches import Batch
 from nexus.services.turns.claims import Bell, Claimed, take, work_off
 from nexus.services.turns.closing import Closing
-from nexus.services.turns.documents import summarised
+from nexus.services.turns.documents import given_up, summarised
 from nexus.services.turns.patience import delayed, refused
 from nexus.services.turns.summariser import NonsenseError, Summariser
 
@@ -133,7 +133,7 @@ class TurnWork:
         except StoreRejectedError as error:
             _log.error("turn_refused", run_id=run_id, reason=str(error))
             with suppress(StoreUnavailableError):
-                await claimed.finish({"work": None, "due_at": None})
+                await claimed.finish(given_up(claimed.document))
         except Exception as error:  # noqa: BLE001  # one turn must not stop the work on all others
             _log.exception("turn_work_failed", run_id=run_id, reason=type(error).__name__)
             with suppress(StoreUnavailableError):

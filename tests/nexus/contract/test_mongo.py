@@ -293,10 +293,14 @@ async def test_turns_come_out_of_their_indexes(explained: Janitor, mongo_uri: st
         for session in range(5):
             mine = [turn(n, session_id=f"s{session}", run_id=f"r{session}-{n}", work=None) for n in range(1, 201)]
             await store.turns.insert_turns(mine)
+        # More of others than of this session are to be closed.
+        await store.turns.insert_turns([turn(n, owner_key="p") for n in range(1, 51)])
         await store.turns.touch_runs([TurnTouch("o", "s3", "r3-7", {"work": "close"})])
         await store.turns.touch_runs([TurnTouch("o", "s4", "r4-8", {"work": "summarise"})])
     turns = explained[database_name].turns
     of_session = {"owner_key": {"$eq": "o"}, "session_id": {"$eq": "s3"}}
+    earlier = {**of_session, "turn_number": {"$gte": 1, "$lt": 200}}
+    to_close = {**earlier, "work": {"$eq": "close"}, "status": {"$nin": ["completed", "failed"]}}
     page = {**of_session, "turn_number": {"$lt": 150}, "run_id": {"$nin": ["r3-140", "r3-141"]}}
     of_run = {**of_session, "run_id": {"$eq": "r3-7"}}
     of_runs = {**of_session, "run_id": {"$in": ["r3-7", "r3-8"]}}
@@ -307,6 +311,7 @@ async def test_turns_come_out_of_their_indexes(explained: Janitor, mongo_uri: st
         (turns.find(of_session).sort(by_number).limit(1), "one_per_number", 1),
         (turns.find(of_run), "one_per_run", 1),
         (turns.find(of_runs), "one_per_run", 2),
+        (turns.find(to_close), "to_close_in_session", 1),
         (turns.find(due).sort(by_due).limit(1), "work_due", 1),
     ):
         plan = cursor.explain()

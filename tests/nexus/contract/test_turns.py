@@ -323,7 +323,7 @@ async def test_runs_are_touched_in_order(place: Place) -> None:
 
 
 async def test_turns_are_overtaken(place: Place) -> None:
-    """What has a lower number and is not over is changed, and due no later than that; nothing else is."""
+    """What has a lower number, is not over and to be closed is changed, and due no later; nothing else is."""
     states = ["pending", "completed", "thinking", "acting", "failed", "executing", "pending"]
     async with place.open() as store:
         turns = store.turns
@@ -331,6 +331,10 @@ async def test_turns_are_overtaken(place: Place) -> None:
         numbered = enumerate(zip(states, moments, strict=True), 1)
         await turns.insert_turns([turn(number, status=status, due_at=due) for number, (status, due) in numbered])
         await turns.insert_turns([turn(1, session_id="t"), turn(1, owner_key="p")])
+        await turns.insert_turns(
+            [turn(number, session_id="t", work=work) for number, work in ((2, None), (3, "summarise"))]
+        )
+        assert await turns.overtake([("o", "t", 9)], {"done": True}, due_by=NOW) == 1
         assert (
             await turns.overtake([("o", "s", 6), ("o", "none", 9), ("p", "s", 1)], {"overtaken": True}, due_by=NOW) == 3
         )

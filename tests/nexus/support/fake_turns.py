@@ -167,7 +167,8 @@ class FakeTurns:
         for owner_key, session_id, number in turns:
             of_session = self._of(owner_key, session_id)
             earlier = [row for row in of_session if number - OVERTAKEN_AT_MOST <= row["turn_number"] < number]
-            unfinished = [row for row in earlier if not TurnStatus(row["status"]).is_over]
+            to_close = [row for row in earlier if row.get("work") == CLOSE]
+            unfinished = [row for row in to_close if not TurnStatus(row["status"]).is_over]
             for row in unfinished:
                 _set({**changes, "due_at": min(row["due_at"], latest)}, [row])
             found += len(unfinished)

@@ -99,6 +99,29 @@ async def test_a_run_is_one_turn() -> None:
     assert document["status"] == "thinking"
 
 
+class ClosingTurns(FakeTurns):
+    """Turns that somebody closes as soon as they have been read."""
+
+    async def turns_of_runs(self, owner_key: str, session_id: str, run_ids: Sequence[str]) -> list[Row]:
+        """The turns of these runs, as they were."""
+        found = await super().turns_of_runs(owner_key, session_id, run_ids)
+        for row in self.rows:
+            row.update(status="completed", work=SUMMARISE)
+        return found
+
+
+async def test_a_turn_that_is_closed_while_a_later_request_of_its_run_is_taken_over() -> None:
+    """It goes on, so somebody looks after it."""
+    store = FakeStore()
+    store.turns = ClosingTurns(lambda _operation: None)
+    async with remembering(store) as memory:
+        await memory.begin("a")
+        await memory.begin("a", thinking=True)
+        (document,) = await memory.documents()
+    assert (document["status"], document["work"]) == ("thinking", "close")
+    assert document["due_at"] > document["heard_at"]
+
+
 async def test_a_run_that_nobody_has_begun() -> None:
     """A replica was killed before it had: the first result that is recorded makes it a turn."""
     async with remembering() as memory:

@@ -333,6 +333,8 @@ async def test_two_replicas_close_each_turn_once() -> None:
         for run_id in runs:
             await memory.until(lambda document: document["work"] != CLOSE, session=run_id)
     assert Counter(row["work"] for row in store.turns.rows) == {SUMMARISE: 59, None: 1}
+    # Nobody looks after the one that is not kept, so it does not go on for ever.
+    assert {row["status"] for row in store.turns.rows} == {"completed"}
     assert metrics.counted[Event.TURN_CLOSED] == 59
 
 
