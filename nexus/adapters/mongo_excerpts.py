@@ -9,10 +9,13 @@ Rules of this module:
   characters reads all of it. Characters are counted here, in what is left.
 """
 
-from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, Final
 
+from bson import ObjectId
+
 from nexus.adapters.mongo_ids import id_text
+from nexus.adapters.mongo_replies import EPOCH, NAIVE_EPOCH, restored
 from nexus.adapters.mongo_schema import HEADER
 from nexus.core.ports import Row
 from nexus.services.context.agents import INTERNAL
@@ -32,12 +35,6 @@ def all_small(chars: int) -> dict[str, Any]:
     is_small = {"$lte": [{"$bsonSize": "$$ROOT"}, max(_SMALL, 2 * _LONGEST_CHAR * chars)]}
     # Nothing but an error ends a query. That of a division by zero is as old as its operators.
     return {"$expr": {"$divide": [1, {"$cond": [is_small, 1, 0]}]}}
-
-
-def are_small(rows: Iterable[Row], chars: int) -> bool:
-    """Whether the contents of all rows are so short that they are not worth cutting."""
-    longest = max(_SMALL // _LONGEST_CHAR, 2 * chars)
-    return not any(isinstance(content := row.get("content"), str) and len(content) > longest for row in rows)
 
 
 def excerpt(chars: int) -> dict[str, Any]:
@@ -71,12 +68,29 @@ def _end(chars: int) -> dict[str, Any]:
     return end
 
 
-def shown(rows: list[Row], chars: int) -> list[Row]:
-    """The rows with their `_id`s as texts, and the middle left out of contents longer than twice `chars`; in place."""
-    longest = 2 * chars
+def show(rows: list[Row], chars: int) -> bool:
+    """Make what is shown of rows, in place. Returns whether all contents are so short that they are not worth cutting.
+
+    They get the text of their `_id`s, and lose the middle of contents longer than twice `chars`. What replies to
+    commands lack is restored wherever it may be shown: in contents, times and tool calls.
+
+    Args:
+        rows: as a cursor gives them, or a reply to a command.
+        chars: what is left of a long content at both ends.
+    """
+    longest, are_small = 2 * chars, True
     for row in rows:
-        row["_id"] = id_text(row["_id"])
-        content = row.get("content")
+        row_id, content, moment, metadata = row["_id"], row.get("content"), row.get("timestamp"), row.get("metadata")
+        row["_id"] = row_id.binary.hex() if type(row_id) is ObjectId else id_text(row_id)
+        if type(moment) is datetime and type(metadata) is dict and type(content) is str:
+            # Nearly all are such rows.
+            if moment.tzinfo is None:
+                row["timestamp"] = EPOCH + (moment - NAIVE_EPOCH)
+            if calls := metadata.get("tool_calls"):
+                metadata["tool_calls"] = restored(calls)
+        else:
+            restored(row)
         if isinstance(content, str) and len(content) > longest:
             row["content"] = content[:chars] + content[len(content) - chars :]
-    return rows
+            are_small = are_small and len(content) <= _SMALL // _LONGEST_CHAR
+    return are_small

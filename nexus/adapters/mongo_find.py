@@ -54,7 +54,10 @@ class Finds(ABC):
             index: the fields of the index to use, once it is made.
         """
         rows = await _unless_failed(self.at_once(query, page, only=only, index=index))
-        return await self._by_cursor(query, page, only, index) if rows is None else rows
+        if rows is None:
+            return await self._by_cursor(query, page, only, index)
+        found: list[Row] = restored(rows)
+        return found
 
     async def at_once(
         self,
@@ -64,7 +67,7 @@ class Finds(ABC):
         only: Mapping[str, Any] | None = None,
         index: Order | None = None,
     ) -> list[Row] | None:
-        """What `rows` gives, if one reply holds it; else None. Nothing is repeated."""
+        """What `rows` gives, but not restored, if one reply holds it; else None. Nothing is repeated."""
         # One batch holds all, so that the server keeps no cursor.
         command = {"find": self._name, "filter": query, "limit": page.limit, "batchSize": page.limit + 1}
         if page.order:
@@ -102,10 +105,11 @@ class Finds(ABC):
         first, *others = ([{"$match": query}, *shown] for query in queries)
         unions = [{"$unionWith": {"coll": self._name, "pipeline": pipeline}} for pipeline in others]
         command = {"aggregate": self._name, "pipeline": [*first, *unions], "cursor": {"batchSize": len(queries) + 1}}
-        return await self._first_batch(command)
+        rows: list[Row] | None = restored(await self._first_batch(command))
+        return rows
 
     async def _first_batch(self, command: dict[str, Any]) -> list[Row] | None:
-        """What the command finds, if its first reply holds all; else None."""
+        """What the command finds, not restored, if its first reply holds all; else None."""
         if self._read_concern:
             command["readConcern"] = self._read_concern
         cursor = (await self._run(command))["cursor"]
@@ -113,7 +117,7 @@ class Finds(ABC):
             with suppress(PyMongoError, NotPipelinedError):
                 await self._run({"killCursors": self._name, "cursors": [cursor["id"]]})
             return None
-        rows: list[Row] = restored(cursor["firstBatch"])
+        rows: list[Row] = cursor["firstBatch"]
         return rows
 
     @abstractmethod

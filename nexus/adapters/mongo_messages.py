@@ -8,7 +8,7 @@ from typing import Any, Final
 import anyio
 from pymongo.errors import ConnectionFailure, OperationFailure
 
-from nexus.adapters.mongo_excerpts import all_small, are_small, excerpt, shown
+from nexus.adapters.mongo_excerpts import all_small, excerpt, show
 from nexus.adapters.mongo_find import Finds, Order, Page
 from nexus.adapters.mongo_ids import id_of, id_text
 from nexus.adapters.mongo_schema import NEWEST_FIRST, NO_TEXT_TIME, OLDEST_FIRST, TEXT_TIME, newest_first
@@ -143,21 +143,23 @@ class MongoMessages:
             asked = small_until is None or small_until < anyio.current_time()
             rows = await self._if_small(owner_key, {**query, **all_small(chars)} if asked else query, page)
             if rows is not None:
+                are_small = show(rows, chars)
                 if asked:
                     self._known.note(owner_key, anyio.current_time() + _SMALL_S)
-                elif not are_small(rows, chars):
+                elif not are_small:
                     self._known.note(owner_key, _LONG)
-                return shown(rows, chars)
+                return rows
         try:
             rows = await self._finds.rows(query, page, only=excerpt(chars))
         except OperationFailure as error:
             if error.code not in _NOT_UTF8:
                 raise
             rows = await self._finds.rows(query, page)
-        return shown(rows, chars)
+        show(rows, chars)
+        return rows
 
     async def _if_small(self, owner_key: str, query: Mapping[str, Any], page: Page) -> list[Row] | None:
-        """The rows, if the server does not refuse the query because one of them is long."""
+        """The rows, not restored, if the server does not refuse the query because one of them is long."""
         try:
             return await self._finds.at_once(query, page)
         except (OperationFailure, ConnectionFailure) as error:

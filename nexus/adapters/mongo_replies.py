@@ -19,8 +19,9 @@ REPLIES: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
     datetime_conversion=DatetimeConversion.DATETIME_AUTO,
     unicode_decode_error_handler="replace",
 )
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_NAIVE_EPOCH: Final = _EPOCH.replace(tzinfo=None)
+# What is added to their difference is aware.
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+NAIVE_EPOCH: Final = EPOCH.replace(tzinfo=None)
 _LACKING: Final = frozenset({dict, list, datetime, DBRef})
 
 
@@ -31,8 +32,8 @@ def restored(value: Any) -> Any:
         for name, item in value.items():
             if type(item) in _LACKING:
                 value[name] = restored(item)
-    elif kind is datetime:
-        return _EPOCH + (value - _NAIVE_EPOCH)
+    elif kind is datetime and value.tzinfo is None:
+        return EPOCH + (value - NAIVE_EPOCH)
     elif kind is list:
         for place, item in enumerate(value):
             if type(item) in _LACKING:

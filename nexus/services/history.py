@@ -9,7 +9,7 @@ from nexus.core.models import Message
 from nexus.core.ports import Cutoff, MessageStore, Past, Row, RunOrigin
 from nexus.core.working_memory import WHOLE, Tail
 from nexus.services.context.cutoff import UntilStored
-from nexus.services.context.entries import KeptRow
+from nexus.services.context.entries import kept_rows
 from nexus.services.context.memory import ReadRows, Utterance, newest
 
 # The first page of a past has so many rows for each message that is wanted.
@@ -59,7 +59,7 @@ async def read_past(
         page = await store.newest_messages(owner_key, limit=page_size, skip=len(rows), excerpt_chars=excerpt_chars)
         rows += page
         until = until or _up_to_input(page, asked)
-        usable = ReadRows(map(KeptRow, _stored(rows, until)))
+        usable = ReadRows(kept_rows(_stored(rows, until)))
         if len(page) < page_size:
             return Past(usable)
         found = newest(usable, messages, current_run_id=asked.run_id if asked else "")
@@ -75,7 +75,7 @@ async def read_past(
     completed = await store.messages_of_runs(owner_key, cut_runs, limit=_MOST_ROWS, excerpt_chars=excerpt_chars)
     known = {row["_id"] for row in usable}
     more = [row for row in _stored(completed, until) if row["_id"] not in known]
-    return Past(ReadRows([*usable, *map(KeptRow, more)]), stopped_early)
+    return Past(ReadRows([*usable, *kept_rows(more)]), stopped_early)
 
 
 async def read_session(
@@ -148,8 +148,8 @@ def _chars(row: Row) -> int:
 
 def _without_beginning(shown: Sequence[Utterance]) -> list[str]:
     """Runs among the shown messages of which the human input was not read."""
-    begun = {utterance.run_id for utterance in shown if utterance.role == "human"}
-    return sorted({utterance.run_id for utterance in shown if utterance.merged} - begun)
+    begun = {entries[0].run_id for _, _, is_answer, _, entries in shown if not is_answer}
+    return sorted({entries[0].run_id for _, _, is_answer, _, entries in shown if is_answer} - begun - {""})
 
 
 def _up_to_input(rows: Sequence[Row], asked: Message | None) -> Cutoff | None:
@@ -162,5 +162,5 @@ def _up_to_input(rows: Sequence[Row], asked: Message | None) -> Cutoff | None:
 
 def _stored(rows: list[Row], until: Cutoff | None) -> list[Row]:
     # A row may come twice when others were recorded between two pages.
-    distinct = {row["_id"]: row for row in rows}
-    return [row for row in distinct.values() if until is None or until.includes(row)]
+    distinct = {row["_id"]: row for row in rows}.values()
+    return [*distinct] if until is None else [*filter(until.includes, distinct)]

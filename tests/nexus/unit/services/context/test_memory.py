@@ -2,14 +2,14 @@
 
 import copy
 import random
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.context.entries import KeptRow, read_rows
+from nexus.services.context.entries import KeptRow, kept_rows, read_rows
 from nexus.services.context.formatters import MemoryFormatter
 from nexus.services.context.memory import ReadRows, Utterance, merge, newest, text_of_parts
 
@@ -369,6 +369,39 @@ def test_rows_that_are_read_once_are_shown_as_all_are() -> None:
         assert MemoryFormatter.render(kept, current_run_id=run_id) == shown
         assert MemoryFormatter.render(ReadRows(rows), current_run_id=run_id) == shown
         assert MemoryFormatter.render(ReadRows(kept), current_run_id=run_id) == shown
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"role": "AI", "metadata": {"tool_calls": [{"id": "c"}]}},
+        {"metadata": {"tool_calls": [{"id": "c"}]}},
+        {"metadata": {"sub_agent_internal": True}},
+        {"metadata": None},
+        {"role": ["HUMAN"]},
+        {"role": {}},
+        {"role": "human"},
+        {"role": "TOOL"},
+        {"content": None},
+        {"content": ["a", "b"]},
+        {"timestamp": None},
+        {"timestamp": "2025-01-01T00:00:00Z"},
+        {"timestamp": datetime(2025, 1, 1)},  # noqa: DTZ001  # of another program
+        {"timestamp": datetime(2025, 1, 1, tzinfo=timezone(timedelta(hours=8)))},
+        {"id": 5},
+        {"run_id": ["r1"]},
+        {"_id": 7, "owner_key": None},
+    ],
+)
+def test_many_rows_are_kept_as_each_is(changes: dict[str, Any]) -> None:
+    """Whatever one of them is like; and one that lacks its fields."""
+    usual = row("HUMAN", "q", 30, owner_key="o", _id="0" * 24)
+    rows = [usual, {**usual, **changes}, {"_id": "1"}, usual]
+    kept = kept_rows(rows)
+    assert kept == [KeptRow(each) for each in rows]
+    assert [each.entry for each in kept] == [KeptRow(each).entry for each in rows]
+    assert [entry.text for entry in read_rows(rows)[0]][::3] == ["q", "q"]
 
 
 def test_the_newest_alone() -> None:
