@@ -13,6 +13,8 @@ from nexus.tools.memory_tools import MemoryLimits
 
 # Turns are summarised by the same model, and are many more.
 _REFINED_AT_ONCE: Final = 2
+# Much longer than requesters wait until they ask again.
+CLAIMS_FIRST_MS: Final = 10_000
 
 
 def builder_settings(settings: Settings) -> BuilderSettings:
@@ -103,4 +105,5 @@ def request_settings(settings: BusSettings) -> RequestSettings:
         max_payload_bytes=settings.max_payload_bytes,
         max_in_flight=settings.max_in_flight,
         signing=signing_of(settings.signing),
+        claims_first_ms=CLAIMS_FIRST_MS,
     )

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import anyio
 import structlog
@@ -31,6 +31,7 @@ from nexus.core.ports import (
     KeptBefore,
     Look,
     Moved,
+    Standing,
     Work,
 )
 from nexus.core.tasks import items_of
@@ -143,6 +144,16 @@ class _State:
     added: int = 0
 
 
+def _is_in_the_way(claim: Acquired, standing: Standing, answering: Answering) -> bool:
+    """Whether the request has to be built when it has been claimed, however recent its answer is."""
+    return (
+        claim.attempts > 1
+        or standing.kept not in {None, answering.ending.kept_with(answering.answer)}
+        or standing.waiting >= MOST_JOURNALED
+        or claim.waited_ms(answering.delivery) > answering.within_ms
+    )
+
+
 class MemoryLedger:
     """`nexus.core.ports.RequestLedger` within one process.
 
@@ -226,24 +237,20 @@ class MemoryLedger:
 
     async def begin_and_conclude(self, asking: Asking, answering: Answering) -> Claim | Concluded:
         """`begin`, and where nothing stands in the way `conclude`."""
-        look = asking.look
+        look, read = asking.look, answering.read
+        known = look is not None and self.journal.knows(look.owner_key)
+        current = look is not None and read is not None and self.journal.is_current(look.owner_key, read)
         claim = await self.begin(asking.key, asking.fingerprint, asking.lease_ms, asking.waited_ms, look)
         if not (isinstance(claim, Acquired) and look and (standing := claim.standing)):
             return claim
-        if (
-            claim.attempts > 1
-            or standing.version != look.version
-            or standing.kept not in {None, answering.ending.kept_with(answering.answer)}
-        ):
-            return claim
-        if standing.waiting >= MOST_JOURNALED:
-            return claim
-        if claim.waited_ms(answering.delivery) > answering.within_ms:
+        if not (current if read else standing.version == look.version) or _is_in_the_way(claim, standing, answering):
             return claim
         done = await self.conclude(
             claim, answering.topic, answering.answer, answering.keep_ms, answering.delivery, answering.ending
         )
-        return done if isinstance(done, Concluded) else claim
+        if not isinstance(done, Concluded):
+            return claim
+        return done if known else replace(done, moved=replace(done.moved, before=""))
 
     async def release(self, claim: Acquired) -> None:
         """Give a request back."""

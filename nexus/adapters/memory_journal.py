@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from nexus.core.ports import JournalRow, Look, Moved, Standing
+from nexus.core.ports import JournalRow, Look, Moved, Standing, StoreRead
 
 # Versions are forgotten, all at once, when so many owners have one.
 _MOST_OWNERS: Final = 10_000
@@ -43,6 +43,17 @@ class MemoryJournal:
         same = str(owner.version) == look.version
         rows = None if same else tuple(waiting.content for waiting in owner.rows.values())
         return Standing(str(owner.version), self._now_us() - owner.version, rows, kept, len(owner.rows))
+
+    def is_current(self, owner_key: str, read: StoreRead) -> bool:
+        """Whether what was read has all that was recorded of the owner by now."""
+        since, owner = self._now_us() - read.age_us, self._owners.get(owner_key)
+        if read.age_us >= read.lasts_us:
+            return False
+        return owner is None or (owner.version < since and owner.rows.keys() <= {*read.journaled})
+
+    def knows(self, owner_key: str) -> bool:
+        """Whether the owner has a version."""
+        return owner_key in self._owners
 
     @property
     def epoch(self) -> int:

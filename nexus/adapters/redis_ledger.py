@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
+from nexus.adapters.redis_clock import RedisTime
 from nexus.adapters.redis_cluster import ClusterRedis
 from nexus.adapters.redis_journal import VERSION_LASTS_MS, JournalKeys, looking, short, standing_of
 from nexus.adapters.redis_ledger_scripts import (
@@ -28,6 +29,7 @@ from nexus.adapters.redis_ledger_scripts import (
     RENEW,
 )
 from nexus.adapters.redis_multiplexed import Argument
+from nexus.adapters.redis_pipeline import Pipelined
 from nexus.adapters.redis_scripts import OnClient, Repeated, Runner
 from nexus.core.ports import (
     MOST_JOURNALED,
@@ -46,6 +48,7 @@ from nexus.core.ports import (
     KeptBefore,
     Look,
     Moved,
+    StoreRead,
 )
 from nexus.core.topics import Topics
 
@@ -57,6 +60,8 @@ _KNOWN_MS: Final = 600_000
 _ASKED_KNOWN_MS: Final = 120_000
 # Before the name of the key that an answer is kept under as such. Nothing else that is kept begins so.
 _POINTER: Final = b"@"
+# Of what was read, where nothing is told of that.
+_BY_VERSION: Final[tuple[Argument, ...]] = ("", 0, 0)
 # What a script says instead of how many heard.
 _KEPT_BEFORE: Final = -2
 
@@ -77,6 +82,7 @@ class RedisLedger:
         self, client: Redis, *, prefix: str = "", repeated_s: float = 5.0, runner: Runner | None = None
     ) -> None:
         self._redis = Repeated(runner or OnClient(client), repeated_s)
+        self._time = RedisTime(runner if isinstance(runner, Pipelined) else None)
         self._prefix = prefix
         self._keys = JournalKeys(prefix)
         # Keys of an owner and of a request are in different slots, and a node counts those who hear it alone.
@@ -98,7 +104,11 @@ class RedisLedger:
         if look and self._one_server:
             keys += self._keys.looked_at(look)
             arguments += looking(look)
-        return _claim_of(await self._redis.run(self._begin, keys, arguments), asking, token)
+        asked = self._time.asked()
+        claim = _claim_of(await self._redis.run(self._begin, keys, arguments), asking, token)
+        if isinstance(claim, Acquired):
+            self._time.heard(claim.now_ms * 1_000, asked)
+        return claim
 
     async def renew(self, claim: Acquired, lease_ms: int) -> bool:
         """Hold a request for longer."""
@@ -129,7 +139,9 @@ class RedisLedger:
     async def begin_and_conclude(self, asking: Asking, answering: Answering) -> Claim | Concluded:
         """`begin`, and where nothing stands in the way `conclude`."""
         token, look, delivery = secrets.token_hex(16), asking.look, answering.delivery
-        if not (look and answering.ending.row and self._one_server):
+        read = answering.read
+        since_us = self._began_us(read) if read else 0
+        if not (look and answering.ending.row and self._one_server) or (read and not since_us):
             return await self.begin(asking.key, asking.fingerprint, asking.lease_ms, asking.waited_ms, look)
         claim = Acquired(asking.key, asking.fingerprint, token, 0)
         arguments = [*_asked(asking, token), *looking(look)]
@@ -140,10 +152,22 @@ class RedisLedger:
         if not answering.ending.kept:
             # What is kept is looked at also where nothing is to be.
             keys[4] = self._keys.kept(look.kept)
-        reply = await self._redis.run(self._answer, keys, arguments + concluding)
-        if reply[0] == b"concluded":
-            return self._done(delivery, *reply[1:])
-        return _claim_of(reply, asking, token)
+        asked = self._time.asked()
+        by_version = [*arguments, *_BY_VERSION, *concluding]
+        if read:
+            arguments += [since_us, read.lasts_us, len(read.journaled), *concluding, *read.journaled]
+            # Asked again it may be of another server, whose time is another: there it is not taken for the newest.
+            reply = await self._redis.run_with_others(self._answer, keys, arguments, by_version)
+        else:
+            reply = await self._redis.run(self._answer, keys, by_version)
+        if reply[0] != b"concluded":
+            return _claim_of(reply, asking, token)
+        self._time.heard(int(reply[1]), asked)
+        return self._done(delivery, *reply[2:])
+
+    def _began_us(self, read: StoreRead) -> int:
+        """When it was at Redis, at least, that the store began to be read; 0 where nobody knows."""
+        return max(0, (self._time.earliest_us() or 0) - read.age_us)
 
     def _concluded(  # noqa: PLR0917  # those of `conclude`
         self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None, ending: Ending

@@ -171,24 +171,41 @@ if kept_otherwise(first, ARGV) then return {-2, first} end
 return conclude(KEYS, ARGV)
 """
 )
-# KEYS: as for `_CONCLUDE`. ARGV: those of BEGIN, within_ms, sent_ms or 0, most_journaled, and those of `_CONCLUDE`. The
-# request is not acquired before it is concluded: nobody sees it in between.
+# KEYS: as for `_CONCLUDE`. ARGV: those of BEGIN, within_ms, sent_ms or 0, most_journaled; of what was read: since when
+# in microseconds, or '' where the version is known, for how many a row stays in the journal, how many rows of that were
+# read; those of `_CONCLUDE`, and the ids of the rows that were read. The request is not acquired before it is
+# concluded: nobody sees it in between.
 _ANSWER = (
     _LOOK
     + _CLAIM
     + _CONCLUDE
     + """
+-- Whether the answer has all that was recorded of the owner by now. What is quiet for no time had no version before.
+local function has_all(version, quiet_us)
+  if ARGV[13] == '' then return version == ARGV[7] end
+  local since = tonumber(ARGV[13])
+  local age = us - since
+  if age < 0 or age >= tonumber(ARGV[14]) then return false end
+  if quiet_us ~= 0 and tonumber(version) >= since then return false end
+  local read = {}
+  for number = #ARGV - ARGV[15] + 1, #ARGV do read[ARGV[number]] = true end
+  for _, id in ipairs(redis.call('HKEYS', KEYS[3])) do
+    if not read[id] then return false end
+  end
+  return true
+end
 local known = known_of(KEYS[1])
-if known.answer and known.token == ARGV[1] then return {'concluded', 1, '', ''} end
+if known.answer and known.token == ARGV[1] then return {'concluded', us, 1, '', ''} end
 local no, attempts, asked = refused(KEYS[1], known, ARGV)
 if no then return no end
-local answer = {unpack(ARGV, 13)}
+local answer = {unpack(ARGV, 16)}
 local version, quiet_us, kept, rows, waiting = look(KEYS[2], KEYS[3], KEYS[5], ARGV[7], ARGV[8], ARGV[9])
 local since, sent = asked, tonumber(ARGV[11])
 if sent > 0 and sent < since then since = sent end
-if attempts == 1 and version == ARGV[7] and waiting < tonumber(ARGV[12]) and now - since <= tonumber(ARGV[10])
-  and not kept_otherwise(kept, answer) then
-  return {'concluded', unpack(conclude(KEYS, answer))}
+if attempts == 1 and waiting < tonumber(ARGV[12]) and now - since <= tonumber(ARGV[10])
+  and not kept_otherwise(kept, answer) and has_all(version, quiet_us) then
+  local heard, before, after = unpack(conclude(KEYS, answer))
+  return {'concluded', us, heard, ARGV[13] ~= '' and quiet_us == 0 and '' or before, after}
 end
 acquire(KEYS[1], ARGV, attempts, asked)
 return {'acquired', now, attempts, asked, version, quiet_us, kept, rows, waiting}

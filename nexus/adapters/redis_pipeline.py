@@ -97,6 +97,11 @@ class Pipelined:
         self._connections: list[MultiplexedConnection] = []
         self._room = asyncio.Event()
 
+    @property
+    def connections(self) -> int:
+        """How many there are, or are being opened."""
+        return len(self._connections)
+
     async def run(self, script: Script, keys: Sequence[Argument] = (), args: Sequence[Argument] = ()) -> Any:
         """What the script returns.
 

@@ -41,6 +41,13 @@ class Repeated:
         """What the script returns."""
         return repeated(self._runner.run, script, keys, args, for_s=self._for_s)
 
+    def run_with_others(
+        self, script: Script, keys: Sequence[Argument], args: Sequence[Argument], later: Sequence[Argument]
+    ) -> Coroutine[Any, Any, Any]:
+        """What the script returns; all attempts but the first are with the arguments `later`."""
+        first = iter((args,))
+        return repeated(lambda: self._runner.run(script, keys, next(first, later)), for_s=self._for_s)
+
     def execute(self, *command: Argument) -> Coroutine[Any, Any, Any]:
         """What Redis replies to a command."""
         return repeated(self._runner.execute, *command, for_s=self._for_s)

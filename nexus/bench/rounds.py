@@ -18,6 +18,7 @@ from nexus.bench.results import Cell, Played
 from nexus.bench.servers import Place, Servers
 from nexus.bench.shapes import Request, request
 from nexus.bench.telling import Telling
+from nexus.tuning import CLAIMS_FIRST_MS
 
 SLICES: Final = 4
 _WARMING: Final = 40
@@ -135,7 +136,11 @@ async def play(
     responders = dict.fromkeys(cell.responder for cell in cells)
     found: dict[Cell, list[Played]] = {cell: [] for cell in cells}
     async with opened(servers, responders) as desks:
+        settled_at = anyio.current_time() + CLAIMS_FIRST_MS / 1_000
         sizes = await warmed(desks, cells)
+        if any(responder.kind == "nexus" for responder in responders):
+            with telling.part("waiting until replicas do as they do when they have been up for a while", 1):
+                await anyio.sleep_until(settled_at)
         with telling.part("measuring", rounds * slices * len(cells)) as advance:
             for number in range(rounds):
                 sliced: dict[Cell, list[Played]] = {cell: [] for cell in cells}

@@ -5,8 +5,9 @@ Rules of this module:
 - A request is claimed at the ledger before it is built, and finished there: answer kept, published and the delivery
   acknowledged in one step. What is already answered is announced again. What another replica is at is left to it; where
   the delivery is this replica's charge, it waits until that one has answered or is gone.
-- What can be made of what is in memory is made before that. Then the request is claimed and finished in one step, if
-  nothing has moved since (docs/decisions/0024-answered-in-one-step.md).
+- What can be made of what is in memory, or read in a moment, is made before that. Then the request is claimed and
+  finished in one step, if nothing has moved since (docs/decisions: 0024-answered-in-one-step.md,
+  0026-first-contexts-too-are-answered-in-one-step.md).
 - A deadline is a duration, by the clock of the ledger: from when the bus took the request, where it says so, else from
   when a replica that asked the ledger heard it first. No sender's clock is ever asked.
 - A request that was taken up five times without an answer coming of it is taken for one that kills who builds it. But
@@ -66,6 +67,8 @@ _PAUSE_S: Final = 1.0
 # overheard and sends again.
 _ON_ITS_WAY_MS: Final = 120_000
 _REPLAYABLE_MS: Final = 600_000
+# How long a history may be read before the request is claimed.
+_UNCLAIMED_S: Final = 0.1
 # An agent asks at each of its steps, and is each time answered with all of its session.
 _LARGE: Final = 256 << 10
 
@@ -91,6 +94,7 @@ class Answerer:
         self._metrics = metrics
         self._suspects = anyio.Lock()
         self._reading = ReadingAhead()
+        self._builds_unclaimed_at = time.monotonic() + settings.claims_first_ms / 1_000
 
     async def run(self) -> None:
         """Hold what is being built, until cancelled. Run in a task of its own."""
@@ -150,14 +154,17 @@ class Answerer:
 
     async def _claim_ahead(self, ask: Ask, asked_at: float, ahead: Ahead, past: OwnersPast) -> Claim | None:
         """The claim, with what could be done before it is known whose the request is; None where it is answered."""
-        # One that was handed out before may be what kills who builds it: then the attempt is to be counted first.
-        if ask.delivery.deliveries <= 1 and (kept := past.kept()):
-            content = self._building.build_at_once(ask, ahead, kept)
-            if content:
-                return await self._answer_unclaimed(ask, asked_at, ahead, content)
+        unclaimed = self._builds_unclaimed(ask.delivery)
+        if unclaimed and (kept := past.kept()) and (content := self._building.build_at_once(ask, ahead, kept)):
+            return await self._answer_unclaimed(ask, asked_at, ahead, content)
         if past.is_worth_reading_ahead:
-            return await self._claim_while_reading(ask, asked_at, ahead, past)
+            return await self._claim_while_reading(ask, asked_at, ahead, past, _UNCLAIMED_S if unclaimed else 0.0)
         return await self._claim(ask, asked_at, ahead)
+
+    def _builds_unclaimed(self, delivery: Delivery) -> bool:
+        """Whether a request is built before it is claimed, so that the attempt is not counted."""
+        # One that was handed out before may be what kills who builds it, and so may one that is heard soon after that.
+        return delivery.deliveries <= 1 and time.monotonic() >= self._builds_unclaimed_at
 
     async def _answer_unclaimed(self, ask: Ask, asked_at: float, ahead: Ahead, content: bytes) -> Claim | None:
         """Claim the request and publish the answer in one step; the claim, where what it was made of does not hold."""
@@ -166,7 +173,8 @@ class Answerer:
         waited_ms = int((started - asked_at) * 1_000)
         asking = Asking(ask.key, ask.fingerprint, settings.granted_ms, waited_ms, ahead.look)
         keep_ms, within_ms = self._keep_ms(None, len(content)), int(building_s(ahead.allowed_ms) * 1_000)
-        answering = Answering(ask.topic, content, keep_ms, ask.delivery, ahead.ending, within_ms)
+        read = ahead.past.read if ahead.past else None
+        answering = Answering(ask.topic, content, keep_ms, ask.delivery, ahead.ending, within_ms, read)
         done = await self._ledger.begin_and_conclude(asking, answering)
         if isinstance(done, Concluded):
             self._reading.note(got=True)
@@ -179,8 +187,18 @@ class Answerer:
             return await self._claim(ask, asked_at, ahead)
         return self._noted(done, ahead)
 
-    async def _claim_while_reading(self, ask: Ask, asked_at: float, ahead: Ahead, past: OwnersPast) -> Claim:
-        """The claim; meanwhile the past is read, for as long as the request may be this replica's."""
+    async def _claim_while_reading(
+        self, ask: Ask, asked_at: float, ahead: Ahead, past: OwnersPast, after_s: float
+    ) -> Claim | None:
+        """The claim, unless the past is read and the request answered without one; None where it is.
+
+        Args:
+            ask: what asks for it.
+            asked_at: when it was asked for, for the ledger.
+            ahead: what was made of it.
+            past: is read as long as the request may be this replica's.
+            after_s: when the claim is made, if the past has not been read by then.
+        """
         leases = self._building.leases
         ends_at = anyio.current_time() + building_s(ahead.allowed_ms) * GATHERING
         claim: Claim | None = None
@@ -196,11 +214,13 @@ class Answerer:
                     reading.cancel()
             return claim
 
-        async with Alongside(claimed()) as claiming:
+        async with Alongside(claimed, after_s) as claiming:
             try:
                 with anyio.CancelScope(deadline=ends_at) as reading:
                     await past.read_ahead()
-                return await claiming.result()
+                content = None if claiming.has_begun else self._built_of_read(ask, ahead, past)
+                if content is None:
+                    return await claiming.result()
             except anyio.get_cancelled_exc_class():
                 if isinstance(claim, Acquired):
                     await leases.give_back(claim)
@@ -208,6 +228,11 @@ class Answerer:
             finally:
                 if isinstance(claim, Acquired):
                     leases.let_go(claim)
+        return await self._answer_unclaimed(ask, asked_at, ahead, content)
+
+    def _built_of_read(self, ask: Ask, ahead: Ahead, past: OwnersPast) -> bytes | None:
+        read = past.as_read()
+        return self._building.build_at_once(ask, ahead, read) if read else None
 
     async def _serve_claimed(
         self, ask: Ask, claim: Claim, asked_at: float, refused: RequestError | None, ahead: Ahead | None

@@ -17,7 +17,11 @@ _KEY_CHARS = 32
 
 @dataclass(frozen=True, slots=True)
 class RequestSettings:
-    """What answering needs of the settings (CONTRACT §9, section `bus`). Times in milliseconds."""
+    """What answering needs of the settings (CONTRACT §9, section `bus`). Times in milliseconds.
+
+    `claims_first_ms` is for how long after the start no request is built that has not been claimed: what has killed
+    the last process is counted by the ledger when it is asked for again.
+    """
 
     deadline_ms: int = 5_000
     lease_ms: int = 2_000
@@ -25,6 +29,7 @@ class RequestSettings:
     max_payload_bytes: int = 1 << 20
     max_in_flight: int = 256
     signing: Signing | None = None
+    claims_first_ms: int = 0
 
     @property
     def granted_ms(self) -> int:

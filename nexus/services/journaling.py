@@ -8,7 +8,7 @@ Rules of this module:
 - Whatever else is recorded moves the version of its owner as soon as the store has it.
 """
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
@@ -92,6 +92,8 @@ class Journaling:
         self._journal = journal
         self._tails = tails
         self._recorder = recorder
+        # By owner and id, the rows that were put there here and are there still.
+        self._put: dict[str, dict[str, Row]] = {}
         self._written: list[JournalRow] = []
         self._something = anyio.Event()
         # By owner and id, what is set when the store has the row, once somebody waits for that.
@@ -115,6 +117,7 @@ class Journaling:
         """The journal has the row, and its owner's version has moved with it; `in_hand` if `written` will be called."""
         if in_hand:
             self._in_hand.setdefault((entry.owner_key, entry.id), None)
+            self._put.setdefault(entry.owner_key, {})[entry.id] = row
         self._recorder.heard.visible(entry.owner_key, row["id"])
         self._tails.moved(entry.owner_key, moved, row if is_shown(row) else None)
 
@@ -157,6 +160,10 @@ class Journaling:
                 await written.wait()
         return all(written and written.is_set() for written in events)
 
+    def put_here(self, owner_key: str) -> Mapping[str, Row]:
+        """The rows of an owner that the journal has from here, by their ids there."""
+        return self._put.get(owner_key, {})
+
     async def standing(self, owner_key: str) -> Standing:
         """How things are with an owner now.
 
@@ -190,8 +197,14 @@ class Journaling:
                     # Whoever finds them there writes them once more, which changes nothing.
                     _log.warning("journal_not_cleared", rows=len(rows) - first, reason=str(error))
                     break
-            for _ in rows:
+            for row in rows:
+                self._forget(row)
                 self._to_clear.end()
+
+    def _forget(self, entry: JournalRow) -> None:
+        rows = self._put.get(entry.owner_key, {})
+        if rows.pop(entry.id, None) and not rows:
+            del self._put[entry.owner_key]
 
     async def _look_for_forsaken(self) -> None:
         while True:

@@ -7,10 +7,13 @@ Rules of this module:
   stay there for a moment, and a read that took longer than that is not used.
 - Such a read goes with the version of the claim only if nothing had moved that since the read began. Else it is shown
   and not kept: it is as new as any read that began when the request was heard.
+- What was read before there is any claim is shown with what the journal has from here, if Redis, asked in the step that
+  publishes the answer, knows of nothing else (docs/decisions/0026-first-contexts-too-are-answered-in-one-step.md).
 """
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -19,7 +22,7 @@ import structlog
 from nexus.core.errors import BusUnavailableError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics
 from nexus.core.models import Message
-from nexus.core.ports import MessageStore, Past, Row, Standing
+from nexus.core.ports import MessageStore, Moved, Past, Row, Standing, StoreRead
 from nexus.services.context.cutoff import UntilStored
 from nexus.services.context.entries import KeptRow
 from nexus.services.context.memory import ReadRows
@@ -78,6 +81,9 @@ class OwnersPast:
         # Where what was given last is from.
         self._source: Event | None = None
         self._began_at = self._claimed_at = 0.0
+        # What was given that nobody had looked at the owner for, and which rows of the journal are in it.
+        self._unclaimed: Past | None = None
+        self._journaled: tuple[str, ...] = ()
 
     @property
     def version(self) -> str:
@@ -99,23 +105,46 @@ class OwnersPast:
         known = self._known if self._epoch == self._tails.epoch and not self._is_awaited else None
         return self._shown_of(known) if known else None
 
-    def shown(self) -> None:
-        """What was given last has been shown."""
+    @property
+    def read(self) -> StoreRead | None:
+        """Of what the past was made that was given last, as of now; None where that is known by its version."""
+        if self._unclaimed is None:
+            return None
+        age_s = self._clock() - self._began_at
+        return StoreRead(math.ceil(age_s * 1e6), int((self._stays_s - _EARLY_S) * 1e6), self._journaled)
+
+    def shown(self, moved: Moved | None) -> None:
+        """What was given last has been shown, with this move of the owner's version; None where it is not known."""
         if self._source:
             self._metrics.count(self._source)
-        self._source = None
+        if self._unclaimed and moved and moved.before:
+            self._keep(moved.before, self._unclaimed)
+        self._source = self._unclaimed = None
 
     async def read_ahead(self) -> None:
-        """Read what the store has, while the request is being claimed. What fails, fails where the past is got."""
+        """Read what the store has, before the request is claimed or meanwhile. What fails, fails in `get`."""
         self._began_at = self._clock()
         try:
             self._ahead = await self._read()
         except Exception as error:  # noqa: BLE001  # it is raised where the past is asked for
             self._ahead = error
 
+    def as_read(self) -> Past | None:
+        """What was read ahead: good if all that `read` tells holds. None for what has to be looked at once more."""
+        if self._journaling is None or self._is_awaited or not isinstance(self._ahead, Past):
+            return None
+        put = self._journaling.put_here(self._owner_key)
+        rows = with_rows(self._ahead.rows, put.values())
+        if self._begun_in(rows):
+            return None
+        self._source, self._journaled = Event.PAST_READ, tuple(put)
+        self._unclaimed = self._own(replace(self._ahead, rows=rows))
+        return self._unclaimed
+
     def claimed(self) -> None:
         """The request has been claimed: now."""
         self._claimed_at = self._clock()
+        self._unclaimed = None
 
     def at_hand(self, standing: Standing | None) -> Past | None:
         """What `get` would return, if nothing has to be read or waited for; else None."""
@@ -151,13 +180,23 @@ class OwnersPast:
     def _joined(self, past: Past, version: str, journaled: Sequence[bytes], *, complete: bool = True) -> Past:
         """What the store and the journal had, which is kept if nobody can have had more at this version."""
         self._source = Event.PAST_READ
-        rows = with_journal(past.rows, journaled)
-        begun = next((row for row in rows if row.get("id") == self._asked.id), None)
+        rows = with_rows(past.rows, read_journal(journaled))
+        begun = self._begun_in(rows)
         if begun and journaled:
             # What the store has was left out when that was read, but it may not have the input yet.
             rows = list(filter(UntilStored.of(begun).includes, rows))
         past = self._own(Past(rows, past.stopped_early, complete))
-        if version and complete and not begun and self._epoch == self._tails.epoch:
+        if version and complete and not begun:
+            self._keep(version, past)
+        return past
+
+    def _begun_in(self, rows: Sequence[Row]) -> Row | None:
+        """The input of the run that asks, if somebody has recorded it before."""
+        return next((row for row in rows if row.get("id") == self._asked.id), None)
+
+    def _keep(self, version: str, past: Past) -> None:
+        """Keep what is all that there was at this version."""
+        if self._epoch == self._tails.epoch:
             self._tails.keep(
                 self._owner_key,
                 version,
@@ -166,13 +205,15 @@ class OwnersPast:
                 self._excerpt_chars,
                 stopped_early=past.stopped_early,
             )
-        return past
+
+    @property
+    def _stays_s(self) -> float:
+        return self._journaling.stays_s if self._journaling else STAYS_S
 
     @property
     def _is_in_time(self) -> bool:
         """Whether what was read ahead has all that was taken out of the journal before the request was claimed."""
-        stays_s = self._journaling.stays_s if self._journaling else STAYS_S
-        return self._claimed_at - self._began_at < stays_s - _EARLY_S
+        return self._claimed_at - self._began_at < self._stays_s - _EARLY_S
 
     def _of_ahead(self, ahead: Past, standing: Standing) -> tuple[Past, str]:
         """What was read ahead, and the version that it is good for; `""` if nobody knows."""
@@ -237,12 +278,12 @@ def own_rows(owner_key: str, rows: list[Row]) -> list[Row]:
     return [row for row in rows if row.get("owner_key") == owner_key]
 
 
-def with_journal(rows: list[Row], contents: Sequence[bytes]) -> list[Row]:
+def with_rows(rows: list[Row], journaled: Collection[Row]) -> list[Row]:
     """The rows, and before them those of the journal that are not among them yet."""
-    if not contents:
+    if not journaled:
         return rows
     known = {row.get("id") for row in rows}
-    more = [row for row in read_journal(contents) if row["id"] not in known and is_shown(row)]
+    more = [row for row in journaled if row["id"] not in known and is_shown(row)]
     more.sort(key=lambda row: (row["timestamp"], row["_id"]))
     added = [KeptRow(row) for row in more]
     grown = rows if isinstance(rows, ReadRows) else None

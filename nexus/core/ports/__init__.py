@@ -16,6 +16,7 @@ from nexus.core.ports.journal import (
     Look,
     Moved,
     Standing,
+    StoreRead,
 )
 from nexus.core.ports.ledger import (
     Acquired,
@@ -74,6 +75,7 @@ __all__ = [
     "SessionStateStore",
     "Standing",
     "Store",
+    "StoreRead",
     "Subscription",
     "TokenCounter",
     "TurnSource",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from nexus.core.models import Message
-from nexus.core.ports.journal import JournalRow, Moved, Standing
+from nexus.core.ports.journal import JournalRow, Moved, Standing, StoreRead
 from nexus.core.ports.rows import Row
 from nexus.core.ports.stores import RunOrigin
 from nexus.core.working_memory import WHOLE, Tail
@@ -74,12 +74,21 @@ class OwnersPast(Protocol):
         """What was kept in memory: good if the owner's version is still `version`. None for what has to be read."""
         ...
 
-    def shown(self) -> None:
-        """What was given last has been shown."""
+    def shown(self, moved: Moved | None) -> None:
+        """What was given last has been shown, with this move of the owner's version; None where it is not known."""
         ...
 
     async def read_ahead(self) -> None:
-        """Read what the store has, while the request is being claimed. What fails, fails in `get`."""
+        """Read what the store has, before the request is claimed or meanwhile. What fails, fails in `get`."""
+        ...
+
+    def as_read(self) -> Past | None:
+        """What was read ahead: good if all that `read` tells holds. None for what has to be looked at once more."""
+        ...
+
+    @property
+    def read(self) -> StoreRead | None:
+        """Of what the past was made that was given last, as of now; None where that is known by its version."""
         ...
 
     def claimed(self) -> None:

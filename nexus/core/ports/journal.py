@@ -54,6 +54,21 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreRead:
+    """Of what an answer was made, where no version of the owner was known: of what the store had, and of the journal.
+
+    Attributes:
+        age_us: how many microseconds ago the store began to be read.
+        lasts_us: for how many a row stays in the journal when the store has it.
+        journaled: the ids of the rows of the journal of which it was made too.
+    """
+
+    age_us: int
+    lasts_us: int
+    journaled: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class JournalRow:
     """A row for the journal.
 
@@ -90,7 +105,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The version of an owner, before and after one row."""
+    """The version of an owner, before and after one row; `""` where that is not known."""
 
     before: str = ""
     after: str = ""

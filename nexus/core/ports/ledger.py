@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from nexus.core.ports.bus import Delivery
-from nexus.core.ports.journal import Concluded, Ending, KeptBefore, Look, Standing
+from nexus.core.ports.journal import Concluded, Ending, KeptBefore, Look, Standing, StoreRead
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ class Answering:
     Attributes:
         topic, answer, keep_ms, delivery, ending: as for `conclude`.
         within_ms: how long ago the request may have been asked.
+        read: of what it was made; None where that was known by its version.
     """
 
     topic: str
@@ -41,6 +42,7 @@ class Answering:
     delivery: Delivery | None
     ending: Ending
     within_ms: int
+    read: StoreRead | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +149,18 @@ class RequestLedger(Protocol):
         ...
 
     async def begin_and_conclude(self, asking: Asking, answering: Answering) -> Claim | Concluded:
-        """`begin`, and in the same step `conclude`: for an answer that was made of what is known of the owner already.
+        """`begin`, and in the same step `conclude`: for an answer that was made before anybody has claimed the request.
 
         It is only concluded if the request is `Acquired` at the first attempt and was asked no more than
-        `answering.within_ms` ago, the version of the owner is the one in `asking.look`, fewer than `MOST_JOURNALED`
-        rows of the owner are in the journal, and nothing else is kept under the key of `answering.ending`. Otherwise
-        nothing has happened but what `begin` does, and this is what it says.
+        `answering.within_ms` ago, fewer than `MOST_JOURNALED` rows of the owner are in the journal, nothing else is
+        kept under the key of `answering.ending`, and the answer has all that was recorded of the owner by now:
+
+        - the version is the one in `asking.look`; or
+        - with `answering.read`, by the clock of the ledger, nothing has moved the version since that began, no row has
+          left the journal since that was not in the store by then, and the journal holds none but `journaled`. Where
+          the owner had no version, it counts as one that nothing has moved; `Concluded.moved.before` is `""` then.
+
+        Otherwise nothing has happened but what `begin` does, and this is what it says.
         """
         ...
 

@@ -76,7 +76,7 @@ class Ahead:
     def answered(self, moved: Moved | None) -> None:
         """The answer was published, with the move of the owner's version; None if it was not."""
         if self.past:
-            self.past.shown()
+            self.past.shown(moved)
         afterwards, self.afterwards = self.afterwards, None
         if afterwards:
             afterwards(moved if self.row and moved and moved.after else None)

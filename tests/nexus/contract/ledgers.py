@@ -12,6 +12,7 @@ from nexus.adapters.redis_client import open_redis
 from nexus.adapters.redis_group import GroupSettings
 from nexus.adapters.redis_journal import JournalKeys, RedisJournal, short
 from nexus.adapters.redis_ledger import RedisLedger, RedisStreamsLedger
+from nexus.adapters.redis_pipeline import pipelined
 from nexus.adapters.redis_pubsub import RedisPubSubBus
 from nexus.adapters.redis_scripts import OnClient
 from nexus.adapters.redis_streams import RedisStreamsBus
@@ -97,17 +98,23 @@ async def memory_desk(make: Callable[..., MemoryLedger] = MemoryLedger) -> Async
 @asynccontextmanager
 async def pubsub_desk(url: str, prefix: str) -> AsyncIterator[Desk]:
     """The ledger on Redis with answers on pub/sub."""
-    async with open_redis(url) as client:
-        yield _on_redis(client, prefix, RedisLedger(client, prefix=prefix), RedisPubSubBus(client, prefix=prefix), [])
+    async with open_redis(url) as client, pipelined(client) as runner:
+        ledger = RedisLedger(client, prefix=prefix, runner=runner)
+        yield _on_redis(client, prefix, ledger, RedisPubSubBus(client, prefix=prefix), [])
 
 
 @asynccontextmanager
 async def streams_desk(url: str, prefix: str) -> AsyncIterator[Desk]:
     """The ledger on Redis with answers on streams."""
     acknowledged: list[Delivery] = []
-    async with open_redis(url) as client:
+    async with open_redis(url) as client, pipelined(client) as runner:
         ledger = RedisStreamsLedger(
-            client, group=GROUP, reply_keep_ms=REPLY_KEEP_MS, acknowledged=acknowledged.append, prefix=prefix
+            client,
+            group=GROUP,
+            reply_keep_ms=REPLY_KEEP_MS,
+            acknowledged=acknowledged.append,
+            prefix=prefix,
+            runner=runner,
         )
         bus = RedisStreamsBus(client, prefix=prefix, settings=GroupSettings(GROUP))
         yield _on_redis(client, prefix, ledger, bus, acknowledged)

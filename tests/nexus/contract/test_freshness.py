@@ -34,7 +34,7 @@ from nexus.adapters.redis_pubsub import RedisPubSubBus
 from nexus.adapters.redis_scripts import OnClient
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.ports import Acquired, Answering, Asking, Claim, Concluded, Look, Moved, Row
-from nexus.services.journaling import journal_row
+from nexus.services.journaling import journal_row, read_journal
 from nexus.services.tails import Tails
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.replicas import (
@@ -235,6 +235,7 @@ def test_in_virtual_time() -> None:
     check()
     assert counted["warm"] > counted.total() / 50
     assert counted["at once"] > counted.total() / 50
+    assert counted["read at once"] > counted.total() / 50
     assert counted["continued"] > 0
 
 
@@ -309,6 +310,38 @@ class TrustingLedger(SlowLedger):
         return await super().begin_and_conclude(asking, answering)
 
 
+class CredulousLedger(SlowLedger):
+    """What was read from the store counts as read just now."""
+
+    async def begin_and_conclude(self, asking: Asking, answering: Answering) -> Claim | Concluded:
+        """Ask as if it were."""
+        read = answering.read and replace(answering.read, age_us=-(10**9))
+        return await super().begin_and_conclude(asking, replace(answering, read=read))
+
+
+class PatientLedger(SlowLedger):
+    """Rows count as being in the journal for as long as anybody reads."""
+
+    async def begin_and_conclude(self, asking: Asking, answering: Answering) -> Claim | Concluded:
+        """Ask as if they were."""
+        read = answering.read and replace(answering.read, lasts_us=10**12)
+        return await super().begin_and_conclude(asking, replace(answering, read=read))
+
+
+class BlindLedger(SlowLedger):
+    """What others have put into the journal counts as read."""
+
+    async def begin_and_conclude(self, asking: Asking, answering: Answering) -> Claim | Concluded:
+        """Ask as if it were."""
+        assert asking.look
+        if answering.read:
+            standing = await self.scene.shared.journal.standing(Look(asking.look.owner_key))
+            rows = read_journal(standing.rows or ())
+            journaled = tuple(journal_row(each).id for each in rows)
+            answering = replace(answering, read=replace(answering.read, journaled=journaled))
+        return await super().begin_and_conclude(asking, answering)
+
+
 class HastyJournal(SlowJournal):
     """The version moves before the store has the row, and not after it."""
 
@@ -361,10 +394,13 @@ class RepeatingTails(Tails):
 _SHOWS: Final = {
     "ignoring": ((0, 2, 4), Making(ledger=IgnoringLedger)),
     "forgetful": ((0, 3, 4), Making(ledger=ForgetfulLedger)),
-    "restless": ((62, 445, 584), Making(ledger=RestlessLedger)),
+    "restless": ((792, 823, 958), Making(ledger=RestlessLedger)),
     "trusting": ((7, 10, 12), Making(ledger=TrustingLedger)),
-    "hasty": ((11, 13, 25), Making(journal=HastyJournal, store=HastyStore)),
-    "clearing": ((34, 166, 352), Making(store=ClearingStore)),
+    "credulous": ((5, 11, 19), Making(ledger=CredulousLedger)),
+    "patient": ((188, 791), Making(ledger=PatientLedger)),
+    "blind": ((0, 7, 9), Making(ledger=BlindLedger)),
+    "hasty": ((42, 52, 58), Making(journal=HastyJournal, store=HastyStore)),
+    "clearing": ((0, 6, 38), Making(store=ClearingStore)),
     "late": ((14, 23, 94), Making(journal=LateJournal)),
     "repeating": ((10, 16, 38), Making(tails=RepeatingTails)),
 }

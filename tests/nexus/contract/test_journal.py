@@ -24,6 +24,7 @@ from nexus.core.ports import (
     Look,
     Moved,
     Standing,
+    StoreRead,
 )
 from nexus.core.topics import Topics
 from tests.nexus.contract.ledgers import Desk, OpenDesk, memory_desk, pubsub_desk, streams_desk
@@ -31,6 +32,7 @@ from tests.nexus.contract.test_ledger import announced
 
 _LEASE_MS: Final = 60_000
 _LONG_MS: Final = 3_600_000
+_LONG_US: Final = _LONG_MS * 1_000
 TOPIC: Final = "answers"
 # Whatever an orchestrator takes for the key of an owner.
 STRANGE: Final = ("ada", "ada:b", "a b", "{ada}", "añ☃𝄞", "nul\x00nul", "x" * 5_000, "*", "%s", "")
@@ -386,23 +388,136 @@ class TestAtOnce:
             assert (await standing(desk)).waiting == 1
 
 
+class TestOfWhatWasRead:
+    """The same, of what was read of the store when no version was known."""
+
+    async def test_of_an_owner_of_whom_nothing_is_known(self, open_desk: OpenDesk) -> None:
+        """From which version it moved is not told, since nobody knows how long there has been none."""
+        async with open_desk() as desk:
+            await known_time(desk)
+            done = await at_once(desk, read=StoreRead(1_000, _LONG_US))
+            after = await standing(desk)
+            assert isinstance(done, Concluded)
+            assert done.moved == Moved("", after.version)
+            assert (after.rows, await desk.ledger.kept("p")) == ((b"\x00\xff row",), b"mine")
+
+    async def test_nothing_has_moved(self, open_desk: OpenDesk) -> None:
+        """The owner's version is older than the read, and it is told."""
+        async with open_desk() as desk:
+            version = await an_old_version(desk)
+            heard = []
+
+            async def answered() -> None:
+                heard.append(await at_once(desk, read=StoreRead(5_000, _LONG_US)))
+
+            assert await announced(desk, answered) == [b"answer"]
+            assert heard == [Concluded(1, Moved(version, (await standing(desk)).version))]
+
+    async def test_something_has_moved(self, open_desk: OpenDesk) -> None:
+        """The read may not have it."""
+        async with open_desk() as desk:
+            await known_time(desk)
+            moved = await desk.journal.moved("ada", "other")
+            claim = await unanswered(desk, read=StoreRead(60_000_000, _LONG_US))
+            assert claim.standing
+            assert (claim.standing.version, claim.standing.rows) == (moved.after, ())
+            assert (await standing(desk)).version == moved.after
+
+    async def test_it_took_too_long(self, open_desk: OpenDesk) -> None:
+        """What the store has by now may have left the journal."""
+        async with open_desk() as desk:
+            await known_time(desk)
+            await unanswered(desk, read=StoreRead(250_000, 250_000))
+            await unanswered(desk, key="other", read=StoreRead(250_000, 100_000))
+
+    async def test_rows_of_the_journal(self, open_desk: OpenDesk) -> None:
+        """All that are there must be in it; what is not there any more may be."""
+        async with open_desk() as desk:
+            for number, row_id in enumerate(STRANGE_IDS):
+                await journal(desk, row(row_id, content=row_id.encode()), f"k{number}")
+            await known_time(desk)
+            for left_out in STRANGE_IDS:
+                others = (*({*STRANGE_IDS} - {left_out}), "gone", "")
+                claim = await unanswered(desk, key=left_out, read=StoreRead(5_000, _LONG_US, others))
+                assert claim.standing
+                assert {*(claim.standing.rows or ())} == {each.encode() for each in STRANGE_IDS}
+            done = await at_once(desk, key="all", read=StoreRead(5_000, _LONG_US, ("gone", *STRANGE_IDS)))
+            assert isinstance(done, Concluded)
+
+    async def test_of_many_at_once(self, open_desk: OpenDesk) -> None:
+        """Of several requests of an owner the first; for the others, something has moved."""
+        async with open_desk() as desk:
+            await known_time(desk)
+            done: list[Claim | Concluded] = []
+
+            async def answer(key: str) -> None:
+                done.append(await at_once(desk, key=key, kept_key=key, read=StoreRead(5_000, _LONG_US)))
+
+            async with anyio.create_task_group() as tasks:
+                for key in ("a", "a", "b", "c"):
+                    tasks.start_soon(answer, key)
+            assert sum(isinstance(each, Concluded) for each in done) == 1
+            assert (await standing(desk)).waiting == 1
+
+    async def test_otherwise_as_by_its_version(self, open_desk: OpenDesk) -> None:
+        """Another build of the run was answered; it was begun before; it was asked long ago."""
+        async with open_desk() as desk:
+            await known_time(desk)
+            read = StoreRead(5_000, _LONG_US)
+            await desk.ledger.keep_first("p", b"first", _LONG_MS)
+            await unanswered(desk, key="one", read=read)
+            assert isinstance(await desk.ledger.begin("k", "f", 1), Acquired)
+            await desk.advance(10)
+            assert (await unanswered(desk, kept_key="q", read=read)).attempts == 2
+            sent = Delivery(Topics.CONTEXT_BUILD_REQUEST, b"", sent_ms=(await known_time(desk)) - 3_000)
+            await unanswered(desk, key="two", kept_key="q", within_ms=2_999, delivery=sent, read=read)
+            done = await at_once(desk, key="three", kept_key="q", within_ms=60_000, delivery=sent, read=read)
+            assert isinstance(done, Concluded)
+
+    async def test_of_no_owner(self, open_desk: OpenDesk) -> None:
+        """Nothing is journaled, so there is nothing to be sure of."""
+        async with open_desk() as desk:
+            await known_time(desk)
+            answering = Answering(TOPIC, b"answer", _LONG_MS, None, Ending(), _LONG_MS, StoreRead(5_000, _LONG_US))
+            asking = Asking("k", "f", _LEASE_MS)
+            assert isinstance(await desk.ledger.begin_and_conclude(asking, answering), Acquired)
+
+
+async def known_time(desk: Desk) -> int:
+    """Ask often enough for what time it is to be known, and a moment longer; returns the milliseconds."""
+    for number in range(5):
+        claim = await claimed(desk, None, f"time {number} {anyio.current_time()}")
+    await anyio.sleep(0.02)
+    await desk.advance(20)
+    return claim.now_ms
+
+
+async def an_old_version(desk: Desk) -> str:
+    """The version of ada, of which nothing was recorded for a moment."""
+    version = (await standing(desk)).version
+    await desk.advance(20)
+    await known_time(desk)
+    return version
+
+
 async def at_once(  # noqa: PLR0917  # each is of one test
     desk: Desk,
-    version: str,
+    version: str = "",
     key: str = "k",
     kept: bytes = b"mine",
     kept_key: str = "p",
     within_ms: int = _LONG_MS,
     delivery: Delivery | None = None,
+    read: StoreRead | None = None,
 ) -> Claim | Concluded:
     """Ask for a request with its answer."""
     asking = Asking(key, "f", _LEASE_MS, 0, Look("ada", kept_key, version))
     ending = Ending(row(key), kept_key, kept, _LONG_MS)
-    answering = Answering(TOPIC, b"answer", _LONG_MS, delivery, ending, within_ms)
+    answering = Answering(TOPIC, b"answer", _LONG_MS, delivery, ending, within_ms, read)
     return await desk.ledger.begin_and_conclude(asking, answering)
 
 
-async def unanswered(desk: Desk, version: str, **given: Any) -> Acquired:
+async def unanswered(desk: Desk, version: str = "", **given: Any) -> Acquired:
     """The same, where nothing but a claim comes of it."""
     claims: list[Claim | Concluded] = []
 

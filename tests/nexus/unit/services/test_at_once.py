@@ -12,6 +12,7 @@ import pytest
 from nexus.core.metrics import Event, Stage
 from nexus.core.models import Message
 from nexus.core.ports import Acquired, Busy, Look
+from nexus.services.journaling import journal_row
 from tests.nexus.unit.services.parts import HangingStore, definition, past, request
 from tests.nexus.unit.services.serving import Serving, asking, fingerprint, passed, serving, shared
 
@@ -34,7 +35,7 @@ async def known(**settings: Any) -> AsyncIterator[Serving]:
         trial.ledger.clock.now += 1
         await trial.ask(first(0, "the sea?"))
         await trial.parts.persistence.flush()
-        assert trial.ledger.asked["at once"] == 0
+        assert trial.ledger.asked["at once"] == 1
         assert trial.metrics.counted[Event.PAST_READ] == 1
         trial.ledger.asked.clear()
         yield trial
@@ -62,12 +63,12 @@ async def test_of_what_is_in_memory() -> None:
 async def test_it_is_what_it_would_be_with_time() -> None:
     """Byte for byte but for ids and times, whichever way it came about; and later builds of the run begin with it."""
     contents = []
-    for warm in (True, False):
+    for way in ("kept", "read", "claimed"):
         async with known() as trial:
-            if not warm:
+            if way != "kept":
                 trial.parts.persistence._tails.forget("ada")
-            content = await trial.ask(first(1))
-            assert trial.ledger.asked["at once"] == warm
+            content = await trial.ask(first(1), deliveries=2 if way == "claimed" else 1)
+            assert trial.ledger.asked["at once"] == (way != "claimed")
             later = [{"run_id": "run_1", "owner_key": "ada", "role": "AI", "content": "and then?"}]
             metadata = {"user_profile": PROFILE}
             asked = request(request_id="msg_2", run_id="run_1", later=later, run_metadata=metadata)
@@ -79,7 +80,7 @@ async def test_it_is_what_it_would_be_with_time() -> None:
             assert "timings_ms" in goes_on["context"]
             del content["context"]["timings_ms"]
             contents.append(content)
-    assert contents[0] == contents[1]
+    assert contents[0] == contents[1] == contents[2]
 
 
 @pytest.mark.parametrize("form", ["anthropic", "gemini"])
@@ -93,6 +94,82 @@ async def test_in_another_format(form: str) -> None:
         assert again["messages"] == content["messages"]
         usual = await trial.ask(request(request_id="msg_3", run_id="run_1", run_metadata={"user_profile": PROFILE}))
     assert len(usual["messages"]) == 5
+
+
+async def test_of_what_was_read() -> None:
+    """With what is on its way to the store from here; one step is asked for, and what was read is kept."""
+    async with known() as trial:
+        gate, insert = anyio.Event(), trial.parts.store.insert_messages
+
+        async def gated(rows: Any) -> Any:
+            await gate.wait()
+            return await insert(rows)
+
+        trial.parts.store.insert_messages = gated  # type: ignore[method-assign]
+        await trial.ask(first(1, "and the boats?"))
+        trial.parts.persistence._tails.forget("ada")
+        trial.ledger.clock.now += 0.01
+        trial.ledger.asked.clear()
+        content = await trial.ask(first(2))
+        assert trial.ledger.asked == {"at once": 1, "begin": 1, "finish": 1}
+        assert "and the boats?" in content["messages"][2]["content"]
+        assert trial.metrics.counted[Event.PAST_READ] == 2
+        assert [row["run_id"] for row in trial.parts.store.messages if row["run_id"] == "run_1"] == []
+        gate.set()
+        again = await trial.ask(first(3))
+        assert again["messages"][2]["content"].count("and the boats?") == 1
+        assert trial.metrics.counted[Event.PAST_KEPT] == 2
+
+
+async def test_another_has_put_something_into_the_journal() -> None:
+    """Nobody hears what was built without it, and what is heard has it."""
+    async with known() as trial:
+        theirs = {**past(1)[0], "_id": "1", "id": "theirs", "run_id": "r", "content": "from elsewhere"}
+        trial.ledger.journal.put(journal_row({**theirs, "role": "HUMAN"}))
+        trial.parts.persistence._tails.forget("ada")
+        trial.ledger.clock.now += 0.01
+        content = await trial.ask(first(1))
+        assert (trial.ledger.asked["at once"], trial.ledger.asked["finish"]) == (1, 1)
+        assert "from elsewhere" in content["messages"][2]["content"]
+        assert len(await trial.answers(0)) == 0
+
+
+async def test_an_owner_of_whom_nothing_is_known() -> None:
+    """Answered at once; but what was read is not kept, since nobody knows what moved when there was no version."""
+    async with serving() as trial:
+        trial.parts.persistence._metrics = trial.metrics
+        trial.parts.store.plant("messages", past(3))
+        for number in range(3):
+            trial.ledger.clock.now += 1
+            await trial.ask(first(number))
+        assert trial.ledger.asked["at once"] == 3
+        assert (trial.metrics.counted[Event.PAST_READ], trial.metrics.counted[Event.PAST_KEPT]) == (2, 1)
+
+
+async def test_the_run_was_begun_before() -> None:
+    """Its input is in the store: what came after it is left out, as whoever reads once more can tell."""
+    async with known() as trial:
+        await trial.ask(first(1, "the first"))
+        await trial.ask(first(2, "after it"))
+        await trial.parts.persistence.flush()
+        trial.parts.persistence._tails.forget("ada")
+        # What it began with is not kept any more.
+        trial.ledger._state.kept.clear()
+        trial.ledger.asked.clear()
+        content = await trial.ask(
+            request("the first", request_id="msg_9", run_id="run_1", run_metadata={"user_profile": PROFILE})
+        )
+        assert trial.ledger.asked["at once"] == 0
+        assert "after it" not in content["messages"][2]["content"]
+
+
+async def test_a_replica_that_was_just_started() -> None:
+    """It claims what it builds: what it is asked for may have killed the one before."""
+    async with serving(claims_first_ms=60_000) as trial:
+        for number in range(3):
+            await trial.ask(first(number))
+            trial.ledger.clock.now += 1
+        assert (trial.ledger.asked["at once"], trial.ledger.asked["begin"]) == (0, 3)
 
 
 async def test_the_version_has_moved() -> None:
