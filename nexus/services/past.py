@@ -286,8 +286,8 @@ def with_rows(rows: list[Row], journaled: Collection[Row]) -> list[Row]:
     more = [row for row in journaled if row["id"] not in known and is_shown(row)]
     more.sort(key=lambda row: (row["timestamp"], row["_id"]))
     added = [KeptRow(row) for row in more]
-    grown = rows if isinstance(rows, ReadRows) else None
-    for row in added:
-        # Nearly always they are newer than all that the store has.
-        grown = grown.with_newer(row) if grown is not None else None
+    if not added:
+        return rows
+    # Nearly always they are newer than all that the store has.
+    grown = rows.with_newer(added) if isinstance(rows, ReadRows) else None
     return ReadRows([*reversed(added), *rows]) if grown is None else grown

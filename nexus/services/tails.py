@@ -103,7 +103,7 @@ class OwnersTail:
             read, newer = self.read(), KeptRow(row)
             # Whoever keeps this goes by its size as it was made.
             size = _size(newer) + (size if len(read) == self._made_of else sum(map(_size, read)))
-            rows, has_grown = read.with_newer(newer) or [newer, *read], True
+            rows, has_grown = read.with_newer([newer]) or [newer, *read], True
         return OwnersTail(
             version,
             rows,

@@ -124,30 +124,34 @@ class ReadRows(list[Any]):
         self._placed = [*enumerate(map(self.entries.__getitem__, order))]
         self.utterances = _utterances(self._placed)
 
-    def with_newer(self, row: Mapping[str, Any]) -> "ReadRows | None":
-        """What `ReadRows([row, *self])` is, in a fraction of the time: all but the row's run is as it was.
+    def with_newer(self, rows: Sequence[Mapping[str, Any]]) -> "ReadRows | None":
+        """What `ReadRows([*reversed(rows), *self])` is, in a fraction of the time: all but the rows' runs is as it was.
 
-        None where it is not certain that the row was stored after all of these, which is what their `_id`s tell.
+        None where it is not certain that each was stored after all before it, which is what their `_id`s tell.
+
+        Args:
+            rows: at least one, oldest first.
         """
-        row_id: Any = row.get("_id")
-        if not (self._last_id and _are_object_ids([row_id]) and row_id >= self._last_id):
+        ids: list[Any] = [self._last_id, *[row.get("_id") for row in rows]]
+        if not (self._last_id and _are_object_ids(ids) and ids == sorted(ids)):
             return None
-        entry = row.entry if type(row) is KeptRow else read_row(row)
-        run_id, place = entry.run_id, (len(self), entry)
-        grown = ReadRows()
-        grown += [row, *self]
-        grown.lines = self.lines
-        grown.entries, grown.repaired = [entry, *self.entries], self.repaired + entry.repaired
-        placed = [*self._placed, place]
-        grown._placed, grown._last_id = placed, row_id  # noqa: SLF001  # it is one of this class
-        if run_id in self.runs:
-            grown.runs = self.runs
-            others = [said for said in self.utterances if said.entries[0].run_id != run_id]
-            changed = _utterances([each for each in placed if each[1].run_id == run_id])
+        entries = [row.entry if type(row) is KeptRow else read_row(row) for row in rows]
+        places = [*enumerate(entries, len(self))]
+        runs = {entry.run_id for entry in entries if entry.run_id}
+        others, again = self.utterances, self.runs & runs
+        if again:
+            others = [said for said in others if said.entries[0].run_id not in again]
+            changed = _utterances([*[each for each in self._placed if each[1].run_id in again], *places])
         else:
-            grown.runs = self.runs | {run_id} if run_id else self.runs
-            others, changed = self.utterances, _utterances([place])
+            changed = _utterances(places)
+        grown = ReadRows()
+        grown += [*reversed(rows), *self]
+        grown.lines = self.lines
+        grown.entries = [*reversed(entries), *self.entries]
+        grown.repaired = self.repaired + [entry.repaired for entry in entries].count(True)
+        grown.runs = self.runs if runs == again else self.runs | runs
         grown.utterances = sorted([*changed, *others], reverse=True)
+        grown._placed, grown._last_id = [*self._placed, *places], ids[-1]  # noqa: SLF001  # it is one of this class
         return grown
 
 

@@ -429,17 +429,19 @@ _ANY_ROW: Final = st.fixed_dictionaries(
 
 
 class TestRowsThatGrow:
-    """Rows that were read, and one that is newer."""
+    """Rows that were read, and some that are newer."""
 
-    @given(st.lists(_ANY_ROW, min_size=1, max_size=12), st.booleans())
-    def test_as_if_read_together(self, rows: list[dict[str, Any]], kept: bool) -> None:
+    @given(st.lists(_ANY_ROW, min_size=1, max_size=12), st.booleans(), st.integers(1, 4))
+    def test_as_if_read_together(self, rows: list[dict[str, Any]], kept: bool, at_once: int) -> None:
         """Whatever they are, at each step; and so is what is shown of them, though most of it was shown before."""
         stored = [{"_id": row_id, **each} for row_id, each in zip(_ids(len(rows)), rows, strict=True)]
         every: list[Any] = [KeptRow(each) for each in stored] if kept else stored
         grown = ReadRows(every[-1:])
-        for start in range(len(every) - 2, -1, -1):
+        while len(grown) < len(every):
             before = copy.copy(grown.utterances), list(grown)
-            newer = grown.with_newer(every[start])
+            end = len(every) - len(grown)
+            start = max(end - at_once, 0)
+            newer = grown.with_newer(every[start:end][::-1])
             assert newer is not None
             assert (grown.utterances, list(grown)) == before
             whole = ReadRows(every[start:])
@@ -466,12 +468,19 @@ class TestRowsThatGrow:
     def test_where_nobody_knows_which_was_stored_last(self, known: list[Any], row_id: Any) -> None:
         """They have to be read together."""
         rows = ReadRows([row("HUMAN", "q", 30, _id=each) for each in known])
-        assert rows.with_newer(row("HUMAN", "r", 31, "r2", _id=row_id)) is None
+        assert rows.with_newer([row("HUMAN", "r", 31, "r2", _id=row_id)]) is None
+
+    def test_which_of_those_that_are_newer_is_the_older(self) -> None:
+        """They are told apart by their ids too."""
+        rows = ReadRows([row("HUMAN", "q", 30, _id="0" * 24)])
+        newer = [row("HUMAN", "r", 31, "r2", _id="0" * 23 + each) for each in "12"]
+        assert rows.with_newer(newer) is not None
+        assert rows.with_newer(newer[::-1]) is None
 
     def test_of_two_with_the_same_id(self) -> None:
         """The later one in the list is the older."""
         rows = [row("HUMAN", said, 30, said, _id="0" * 24) for said in ("second", "first")]
-        newer = ReadRows(rows[1:]).with_newer(rows[0])
+        newer = ReadRows(rows[1:]).with_newer(rows[:1])
         assert newer is not None
         assert newer.utterances == ReadRows(rows).utterances
         assert [each.run_id for each in newer.utterances] == ["second", "first"]
