@@ -194,6 +194,8 @@ async def work_off(
             claimed = await taken()
             if claimed:
                 tasks.start_soon(_hold, claimed, do, places)
+                # What is done by then would be kept until something else is due.
+                del claimed
             else:
                 places.release()
                 await bell.heard(LOOKED_S)
@@ -201,12 +203,20 @@ async def work_off(
 
 async def _hold(claimed: _Work, do: Callable[[_Work], Awaitable[None]], places: anyio.Semaphore) -> None:
     """Do the work while holding on to the document; whatever becomes of it, somebody will look again."""
+    holding = anyio.CancelScope()
     try:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(claimed.keep_hold)
+            tasks.start_soon(_keep_hold, claimed, holding)
             await do(claimed)
-            tasks.cancel_scope.cancel()
+            holding.cancel()
     finally:
         with anyio.move_on_after(_PARTING_S, shield=True), suppress(StoreUnavailableError):
             await claimed.give_back()
         places.release()
+
+
+async def _keep_hold(claimed: InHand, holding: anyio.CancelScope) -> None:
+    # A task that its group cancels leaves a cycle behind, and in it all that was in hand: megabytes, until Python next
+    # looks for cycles. One that ends within a scope of its own does not.
+    with holding:
+        await claimed.keep_hold()

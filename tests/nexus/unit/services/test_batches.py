@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -11,6 +12,7 @@ import pytest
 from nexus.core.tasks import Awaited
 from nexus.services.batches import JOURNALED_PAUSE_S, Batches
 from nexus.services.writing import Waiting
+from tests.nexus.support.garbage import Left, unsearched
 from tests.nexus.support.virtual_time import VirtualLoop
 
 _Result = TypeVar("_Result")
@@ -167,6 +169,24 @@ def test_more_than_a_batch(size: int, at_once: int, *, journaled: bool) -> None:
     assert {len(batch) for _, batch in taken[:-1]} == {at_once}
     # Of those that the journal has, the last few may wait for more.
     assert taken[-2][0] <= len(taken) * _SOON_S
+
+
+def test_waiting_leaves_nothing_behind() -> None:
+    """However it ends, there is nothing for Python to look for."""
+
+    async def scene(left: Left, table: Table) -> None:
+        for number in range(5):
+            table.add(f"r{number}")
+            await anyio.sleep(0.01)
+        await anyio.sleep(1)
+        table.add("next")
+        table.add("but one")
+        with table.awaited.awaiting():
+            await anyio.sleep(1)
+        assert not left(asyncio.CancelledError)
+
+    with unsearched() as left:
+        assert len(play(partial(scene, left))) > 2
 
 
 def test_whoever_stops_taking_takes_nothing() -> None:

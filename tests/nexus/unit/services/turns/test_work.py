@@ -15,9 +15,11 @@ from nexus.core.models import utc_now
 from nexus.core.ports import Row
 from nexus.core.ports.turns import TurnTouch
 from nexus.core.turns import CLOSE, SUMMARISE
+from nexus.services.turns.claims import Claimed
 from nexus.services.turns.work import TurnWork, WorkSettings
 from tests.nexus.support.fake_turns import FakeTurns
 from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.garbage import unsearched
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.waiting import until
 from tests.nexus.unit.services.turns_at_work import (
@@ -412,6 +414,19 @@ async def test_a_store_that_goes_away_meanwhile() -> None:
         memory.store.down = False
         await memory.record(answer("a"))
         await memory.until(is_summarised)
+
+
+async def test_nothing_is_kept_of_what_is_done() -> None:
+    """Nor is it left for Python to find, with all that was read of the turns."""
+    with unsearched() as left:
+
+        async def all_gone() -> bool:
+            return not left(Claimed)
+
+        async with remembering(model=scripted()) as memory:
+            await a_run(memory)
+            await memory.until(is_summarised)
+            await until(all_gone)
 
 
 @pytest.mark.parametrize("bad", [{"heard_at": "yesterday"}, {"task_context": 7}, {"thinking_phase": 1}])
