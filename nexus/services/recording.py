@@ -119,9 +119,12 @@ class Recorder:
 
     async def _write_all(self) -> None:
         while True:
-            async with self._turn:
-                batch = await self._batches.take()
-            await self._writing.write(batch, self._settle)
+            # Who waits for the next rows keeps none of the last.
+            await self._writing.write(await self._next(), self._settle)
+
+    async def _next(self) -> list[Waiting]:
+        async with self._turn:
+            return await self._batches.take()
 
     def _settle(self, item: Waiting) -> None:
         item.settled()

@@ -135,22 +135,27 @@ class RequestService:
 
     async def _answer_all(self) -> NoReturn:
         while True:
-            arrived = await self._to_answer.take()
-            try:
-                await self.answerer.answer(arrived.delivery, arrived.at)
-                self._pace.count(time.monotonic())
-            finally:
-                self._finished(arrived.delivery)
+            # Who waits for the next request keeps nothing of the last, which may be large.
+            await self._answer(await self._to_answer.take())
+
+    async def _answer(self, arrived: _Arrived) -> None:
+        try:
+            await self.answerer.answer(arrived.delivery, arrived.at)
+            self._pace.count(time.monotonic())
+        finally:
+            self._finished(arrived.delivery)
 
     async def _refuse_all(self) -> NoReturn:
         while True:
-            arrived = await self._to_refuse.take()
-            try:
-                if not arrived.delivery.shared:
-                    await anyio.sleep(max(arrived.at + _COURTESY_S - time.monotonic(), 0))
-                await self.answerer.answer(arrived.delivery, arrived.at, refused=self._overloaded())
-            finally:
-                self._finished(arrived.delivery)
+            await self._refuse(await self._to_refuse.take())
+
+    async def _refuse(self, arrived: _Arrived) -> None:
+        try:
+            if not arrived.delivery.shared:
+                await anyio.sleep(max(arrived.at + _COURTESY_S - time.monotonic(), 0))
+            await self.answerer.answer(arrived.delivery, arrived.at, refused=self._overloaded())
+        finally:
+            self._finished(arrived.delivery)
 
     def _overloaded(self) -> RequestError:
         """What a request is told for which there is no room, with the time in which what waits now may be done."""

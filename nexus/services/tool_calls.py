@@ -122,6 +122,8 @@ class ToolCallService:
                     await self._answerer.answer(arrived.delivery, arrived.at)
                 finally:
                     self._finished(arrived.delivery)
+                # Who waits for the next keeps nothing of the last, which may be large.
+                del arrived
 
     def _finished(self, delivery: Delivery) -> None:
         self._bytes_in_hand -= len(delivery.payload)

@@ -16,7 +16,9 @@ from nexus.core.models import Message, Role
 from nexus.core.ports import Row, RunOrigin
 from nexus.core.topics import Topics
 from nexus.services.persistence import PersistenceService
+from nexus.services.writing import Waiting
 from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.garbage import unsearched
 from tests.nexus.support.inputs import offer_input
 from tests.nexus.support.proxy import proxied
 from tests.nexus.support.rows import START
@@ -273,6 +275,17 @@ async def test_what_waits_is_bounded_in_bytes() -> None:
         assert service.offer(Topics.LLM_RESULTS, message("x", id="later"), 8 << 20)
         await flushed(service)
     assert len(store.messages) == 9
+
+
+async def test_nothing_is_kept_of_what_was_written() -> None:
+    """Whoever waits for the next rows does not hold on to the last, nor are they left for Python to find."""
+    with unsearched() as left:
+        async with PersistenceService(FakeStore()).running() as service:
+            for number in range(10):
+                assert service.offer(Topics.LLM_RESULTS, message("x", id=f"m{number}"), 1)
+                await flushed(service)
+            await anyio.wait_all_tasks_blocked()
+            assert not left(Waiting)
 
 
 async def test_what_waits_is_bounded_in_number() -> None:

@@ -1,5 +1,7 @@
 """How many requests are in hand, and which are refused because there are too many (CONTRACT §1.6)."""
 
+import sys
+
 import anyio
 
 from nexus.adapters.memory_bus import MemoryLedger, MemorySubscription
@@ -68,6 +70,23 @@ class TestOneAtATime:
                 answers = await trial.finish()
         assert ids(answers) == {f"msg_{number}": 1 for number in range(200)}
         assert {code(answer.content) for answer in answers} == {"success"}
+
+
+async def test_nothing_is_kept_of_what_was_answered() -> None:
+    """Whoever waits for the next request does not hold on to the last, be it answered or refused."""
+    async with serving(max_in_flight=1) as trial:
+        trial.builder.gate = anyio.Event()
+        await passed()
+        deliveries = [asking(message) for message in numbered(3)]
+        before = list(map(sys.getrefcount, deliveries))
+        for place in range(len(deliveries)):
+            trial.service.offer(deliveries[place])
+            await passed()
+        trial.builder.gate.set()
+        answers = await trial.finish()
+        await passed()
+        assert list(map(sys.getrefcount, deliveries)) == before
+    assert sorted(code(answer.content) for answer in answers) == ["OVERLOADED", "success", "success"]
 
 
 class TestOverload:

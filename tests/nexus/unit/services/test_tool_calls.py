@@ -1,5 +1,6 @@
 """From a call of a memory tool to its one result (CONTRACT §7)."""
 
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -187,6 +188,17 @@ async def letter_of(replica: Replica) -> tuple[str, str]:
 
 class TestResults:
     """Every call of our tools has one result."""
+
+    async def test_nothing_is_kept_of_it(self) -> None:
+        """Whoever waits for the next call does not hold on to the last."""
+        async with serving() as replica:
+            delivery = calling(update())
+            before = sys.getrefcount(delivery)
+            replica.service.offer(delivery)
+            await replica.results()
+            await replica.drained()
+            await passed()
+            assert sys.getrefcount(delivery) == before
 
     async def test_a_call(self) -> None:
         """It is done, its result is published and recorded in its session, and the delivery is done."""
