@@ -7,7 +7,6 @@ away. Of several that ask under one run id the first counts.
 
 import hashlib
 import json
-from collections import OrderedDict
 from typing import Final
 
 from nexus.core.compact_json import compact
@@ -15,27 +14,26 @@ from nexus.core.errors import BusUnavailableError, StoreUnavailableError
 from nexus.core.ports import MessageStore, RequestLedger, RunOrigin
 from nexus.services.context.request import DEFAULT_SESSION
 
-_KNOWN_RUNS: Final = 10_000
+# Results of a run come within minutes. Who hears of one later asks the ledger, in a round trip for it alone.
+_KNOWN_RUNS: Final = 5_000
 # Of nearly all, so it is kept once.
 _MAIN: Final = RunOrigin(DEFAULT_SESSION)
 
 
 class RunOrigins:
-    """What is known of runs: in this process, in the ledger, in the store."""
+    """What is known of runs: in this process of the newest 5,000 to 10,000, in the ledger, in the store."""
 
     def __init__(self, store: MessageStore, ledger: RequestLedger | None = None) -> None:
         self._store = store
         self._ledger = ledger
-        self._known: OrderedDict[str, RunOrigin] = OrderedDict()
+        # Two dictionaries that take turns: one that can let go its oldest would take twice the memory.
+        self._known: dict[str, RunOrigin] = {}
+        self._known_before: dict[str, RunOrigin] = {}
 
     def remember(self, owner_key: str, run_id: str, origin: RunOrigin) -> RunOrigin:
         """Know a run that was heard of, unless it is known. Returns what is known of it."""
         run = _run(owner_key, run_id)
-        known = self._known.setdefault(run, _MAIN if origin == _MAIN else origin)
-        self._known.move_to_end(run)
-        if len(self._known) > _KNOWN_RUNS:
-            self._known.popitem(last=False)
-        return known
+        return self._find(run) or self._keep(run, origin)
 
     async def begin(self, owner_key: str, run_id: str, origin: RunOrigin, keep_ms: int) -> RunOrigin:
         """Say where a run belongs that is asked for. Returns what the first has said who asked for it."""
@@ -46,7 +44,7 @@ class RunOrigins:
             first = await self._ledger.keep_first(_key(owner_key, run_id), mine, keep_ms)
         except BusUnavailableError:
             return self.remember(owner_key, run_id, origin)
-        return self._learn(owner_key, run_id, RunOrigin(*json.loads(first)))
+        return self._keep(_run(owner_key, run_id), RunOrigin(*json.loads(first)))
 
     async def find(self, owner_key: str, run_id: str) -> RunOrigin:
         """Where a run belongs: to the main agent in the default session, if nobody knows.
@@ -58,9 +56,11 @@ class RunOrigins:
 
     async def known(self, owner_key: str, run_id: str) -> RunOrigin | None:
         """Where a run belongs; None if nobody knows. Raises as `find` does."""
-        known = self._known.get(_run(owner_key, run_id))
-        found = known or await self._kept(owner_key, run_id) or await self._store.find_origin(owner_key, run_id)
-        return self._learn(owner_key, run_id, found) if found else None
+        run = _run(owner_key, run_id)
+        if known := self._find(run):
+            return known
+        found = await self._kept(owner_key, run_id) or await self._store.find_origin(owner_key, run_id)
+        return self._keep(run, found) if found else None
 
     async def _kept(self, owner_key: str, run_id: str) -> RunOrigin | None:
         if self._ledger is None:
@@ -71,9 +71,18 @@ class RunOrigins:
             raise StoreUnavailableError(f"where the run belongs: {error}") from error
         return RunOrigin(*json.loads(kept)) if kept else None
 
-    def _learn(self, owner_key: str, run_id: str, origin: RunOrigin) -> RunOrigin:
-        self._known.pop(_run(owner_key, run_id), None)
-        return self.remember(owner_key, run_id, origin)
+    def _find(self, run: str) -> RunOrigin | None:
+        if known := self._known.get(run):
+            return known
+        before = self._known_before.get(run)
+        # Whoever is asked for stays.
+        return self._keep(run, before) if before else None
+
+    def _keep(self, run: str, origin: RunOrigin) -> RunOrigin:
+        if len(self._known) >= _KNOWN_RUNS and run not in self._known:
+            self._known_before, self._known = self._known, {}
+        self._known[run] = kept = _MAIN if origin == _MAIN else origin
+        return kept
 
 
 def _run(owner_key: str, run_id: str) -> str:

@@ -1,7 +1,7 @@
 """Where a run belongs, whoever is asked and whoever was first (CONTRACT §2)."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -68,6 +68,33 @@ async def test_a_ledger_that_is_away() -> None:
     assert await origins.find("ada", "run_1") == SCOUT
     with pytest.raises(StoreUnavailableError, match="where the run belongs"):
         await origins.find("ada", "run_2")
+
+
+async def test_many_runs() -> None:
+    """The newest 5,000 are known without asking anybody, and no more than 10,000 are; who is asked for stays."""
+    origins = RunOrigins(FakeStore(), AwayLedger(MemoryBus()))
+    for number in range(25_000):
+        origins.remember("ada", f"run_{number}", SCOUT)
+        assert origins.remember("ada", "run_0", MAIN) == SCOUT
+    known = set()
+    for number in reversed(range(1, 25_000)):
+        with suppress(StoreUnavailableError):
+            assert await origins.known("ada", f"run_{number}") == SCOUT
+            known.add(number)
+    assert known >= {*range(20_000, 25_000)}
+    assert len(known) <= 10_000
+
+
+async def test_what_was_heard_long_ago_gives_way() -> None:
+    """What the ledger says holds, however many runs were heard of in between."""
+    store, ledger = FakeStore(), MemoryLedger(MemoryBus())
+    await RunOrigins(store, ledger).begin("ada", "run_1", MAIN, KEEP_MS)
+    origins = RunOrigins(store, ledger)
+    origins.remember("ada", "run_1", SCOUT)
+    for number in range(6_000):
+        origins.remember("bob", f"run_{number}", SCOUT)
+    assert await origins.begin("ada", "run_1", SCOUT, KEEP_MS) == MAIN
+    assert await origins.find("ada", "run_1") == MAIN
 
 
 async def test_without_a_ledger() -> None:
