@@ -86,6 +86,7 @@ async def _listening(nexus: Nexus) -> AsyncIterator[None]:
             nexus.life.subscription = subscription
             _measure(nexus, subscription)
             ended = anyio.Event()
+            subscription.offer_first(dispatcher.dispatch_request)
             tasks.start_soon(dispatcher.dispatch_all, subscription, ended)
             try:
                 yield

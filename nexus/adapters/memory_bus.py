@@ -56,6 +56,9 @@ class MemorySubscription:
         self.topics = frozenset(topics)
         self._send, self._receive = anyio.create_memory_object_stream[Delivery](_BUFFERED)
 
+    def offer_first(self, take: Callable[[Delivery], bool]) -> None:
+        """Do nothing: who publishes here would wait for it."""
+
     def __aiter__(self) -> AsyncIterator[Delivery]:
         return items_of(self._receive)
 

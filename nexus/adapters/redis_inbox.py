@@ -17,6 +17,7 @@ class Inbox:
         on_room: called when one that was full is half empty.
 
     Attributes:
+        first: what is put in while nothing waits is offered to this one, in that step; what it takes is not there.
         ended: iterating ends after what is there; what is put in now is not.
     """
 
@@ -26,11 +27,12 @@ class Inbox:
         self._waiting: deque[Delivery] = deque()
         self._something = asyncio.Event()
         self._was_full = False
+        self.first: Callable[[Delivery], bool] | None = None
         self.ended = False
 
     def put(self, delivery: Delivery) -> bool:
         """Put one in, also where there is no room. Whether it is full now, and no more is to be put in."""
-        if self.ended:
+        if self.ended or (self.first and not self._waiting and self.first(delivery)):
             return False
         self._waiting.append(delivery)
         self._something.set()

@@ -125,6 +125,10 @@ class RedisSubscription:
         """End iterating."""
         self._inbox.close()
 
+    def offer_first(self, take: Callable[[Delivery], bool]) -> None:
+        """Offer each delivery to `take` in the step in which it arrives, unless one from before it waits."""
+        self._inbox.first = take
+
     def __aiter__(self) -> AsyncIterator[Delivery]:
         return self._inbox
 

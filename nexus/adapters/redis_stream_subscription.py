@@ -1,6 +1,6 @@
 """What somebody hears of some streams: the news, read here, and the work that `redis_group` brings."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -84,6 +84,10 @@ class StreamSubscription:
         """Put it where the subscriber reads, and wait while there is too much."""
         if self._inbox.put(delivery):
             await self._room.wait()
+
+    def offer_first(self, take: Callable[[Delivery], bool]) -> None:
+        """Offer each delivery to `take` in the step in which it arrives, unless one from before it waits."""
+        self._inbox.first = take
 
     def __aiter__(self) -> AsyncIterator[Delivery]:
         return self._inbox

@@ -216,13 +216,14 @@ class Pending:
     def __init__(self, awaited: Awaited | None = None) -> None:
         self.count = 0
         self._awaited = awaited or Awaited()
-        self._none = anyio.Event()
+        # Made for every request that is alone, and outside of tasks: asyncio's own takes a tenth of the time.
+        self._none = asyncio.Event()
         self._none.set()
 
     def begin(self) -> None:
         """One more."""
         if not self.count:
-            self._none = anyio.Event()
+            self._none = asyncio.Event()
         self.count += 1
 
     def end(self) -> None:

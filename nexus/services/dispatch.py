@@ -124,12 +124,17 @@ class Dispatcher:
         """Hand on every delivery; `ended` is set when there are no more."""
         try:
             async for delivery in deliveries:
-                if delivery.topic == Topics.CONTEXT_BUILD_REQUEST:
-                    self._requests.offer(delivery)
-                elif fault := self._dispatch(delivery):
+                if not self.dispatch_request(delivery) and (fault := self._dispatch(delivery)):
                     self._bury(delivery, fault)
         finally:
             ended.set()
+
+    def dispatch_request(self, delivery: Delivery) -> bool:
+        """Hand the delivery on if it is a build request; outside of tasks too. Whether it is one."""
+        if delivery.topic != Topics.CONTEXT_BUILD_REQUEST:
+            return False
+        self._requests.offer(delivery)
+        return True
 
     def _dispatch(self, delivery: Delivery) -> _Fault | None:
         """Everything but requests. Says why it cannot be used, if so."""

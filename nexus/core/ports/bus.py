@@ -1,6 +1,6 @@
 """The bus: topics that carry bytes (CONTRACT §1.5)."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -116,6 +116,14 @@ class Subscription(Protocol):
 
     async def stop(self) -> None:
         """Take in nothing more. Iterating ends after what had arrived until then."""
+        ...
+
+    def offer_first(self, take: Callable[[Delivery], bool]) -> None:
+        """From now on, offer deliveries to `take`; what it returns True for is not iterated over.
+
+        It is called in the step in which a delivery arrives, which need not be one of a task, and is to return at once.
+        A bus may refrain from it, and does so while deliveries from before are waiting: the order stays.
+        """
         ...
 
     def __aiter__(self) -> AsyncIterator[Delivery]: ...

@@ -83,6 +83,28 @@ async def test_order_is_kept(open_bus: OpenBus) -> None:
         assert subscription.reconnects == 0
 
 
+async def test_order_is_kept_where_some_is_taken_first(open_bus: OpenBus) -> None:
+    """Whoever is offered each as it arrives overtakes nothing that waits, and what he has taken does not come again."""
+    seen: list[bytes] = []
+
+    def take_even(delivery: Delivery) -> bool:
+        even = int(delivery.payload) % 2 == 0
+        if even:
+            seen.append(delivery.payload)
+        return even
+
+    async with open_bus() as bus, bus.subscribe("a") as subscription:
+        subscription.offer_first(take_even)
+        with anyio.fail_after(PATIENCE_S):
+            for part in range(5):
+                await publish_all(bus, "a", numbered(500)[part * 100 : (part + 1) * 100])
+                async for delivery in subscription:
+                    seen.append(delivery.payload)
+                    if len(seen) == (part + 1) * 100:
+                        break
+    assert seen == numbered(500)
+
+
 async def test_everybody_hears(open_bus: OpenBus) -> None:
     """Each of several subscribers gets every payload."""
     async with (

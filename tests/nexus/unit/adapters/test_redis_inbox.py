@@ -49,6 +49,26 @@ async def test_several_takers() -> None:
     assert sorted(taken, key=lambda each: each.payload) == [delivery(number) for number in range(8)]
 
 
+async def test_what_is_taken_first() -> None:
+    """It is offered before it waits, unless another does, and never when nothing is to be heard any more."""
+    offered: list[Delivery] = []
+    inbox = Inbox(10, lambda: None)
+
+    def take(given: Delivery) -> bool:
+        offered.append(given)
+        return given != delivery(2)
+
+    inbox.put(delivery(0))
+    inbox.first = take
+    assert not inbox.put(delivery(1))
+    assert [await anext(inbox) for _ in range(2)] == [delivery(0), delivery(1)]
+    assert not any(inbox.put(delivery(number)) for number in (1, 2, 3))
+    assert [await anext(inbox) for _ in range(2)] == [delivery(2), delivery(3)]
+    inbox.end()
+    assert not inbox.put(delivery(4))
+    assert offered == [delivery(1), delivery(2)]
+
+
 @pytest.mark.parametrize("left", [0, 3])
 async def test_close_forgets_what_is_there(left: int) -> None:
     """Iterating ends at once, also for who waits."""
