@@ -1,11 +1,11 @@
 """Recorded rows of MongoDB in the order of their moments, whatever form their timestamps have (CONTRACT §2)."""
 
+from asyncio import get_running_loop
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-import anyio
 from pymongo.errors import ConnectionFailure, OperationFailure
 
 from nexus.adapters.mongo_excerpts import all_small, excerpt, show
@@ -98,7 +98,7 @@ class MongoMessages:
         return rows[-1] if rows else None
 
     async def _has_text_times(self) -> bool:
-        now = anyio.current_time()
+        now = get_running_loop().time()
         if now >= self._known.look_again_at:
             self._known.text_times = bool(await self._finds.rows(TEXT_TIME, Page(1), only={"_id": 1}))
             self._known.look_again_at = now + _LOOKED_AGAIN_S
@@ -140,12 +140,12 @@ class MongoMessages:
         if small_until != _LONG:
             # Rows that were small a moment ago are asked for without the condition. Should a long one have come, it is
             # read whole once.
-            asked = small_until is None or small_until < anyio.current_time()
+            asked = small_until is None or small_until < get_running_loop().time()
             rows = await self._if_small(owner_key, {**query, **all_small(chars)} if asked else query, page)
             if rows is not None:
                 are_small = show(rows, chars)
                 if asked:
-                    self._known.note(owner_key, anyio.current_time() + _SMALL_S)
+                    self._known.note(owner_key, get_running_loop().time() + _SMALL_S)
                 elif not are_small:
                     self._known.note(owner_key, _LONG)
                 return rows

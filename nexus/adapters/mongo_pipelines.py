@@ -6,6 +6,7 @@ knows how to find a server that is gone and what may be repeated.
 
 import asyncio
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any, Final
 
 import bson
@@ -41,6 +42,8 @@ _OF_THE_SERVER: Final = 0.9
 _TIME_LIMIT: Final = 50
 # What a driver looks for another server after, or logs in again.
 _NOT_HERE: Final = frozenset({91, 189, 391, 10058, 10107, 11600, 11602, 13435, 13436})
+
+_load: Final = attrgetter("load")
 
 
 class NotPipelinedError(Exception):
@@ -187,7 +190,3 @@ class Pipelines:
             self._pause(_PAUSE_S)
             raise NotPipelinedError
         raise OperationFailure(text, code, document)
-
-
-def _load(connection: PipelinedConnection) -> tuple[bool, int]:
-    return connection.load

@@ -19,6 +19,7 @@ from nexus.services.context.entries import Entry, KeptRow, as_text, read_row, re
 
 __all__ = ["Entry", "Utterance", "as_text", "merge", "places_in_run", "read_rows", "stored_order", "text_of_parts"]
 
+_ID: Final = itemgetter("_id")
 _NO_ID: Final = "0" * 24
 # Nearly all rows are dictionaries, which is found out several times as fast as that something is a mapping.
 _MAPPINGS: Final = (dict, Mapping)
@@ -272,7 +273,11 @@ def stored_order(rows: Sequence[Any]) -> list[int]:
 
 def _oldest_first(rows: Sequence[Any]) -> tuple[Sequence[int], str]:
     """The places of the rows in the list, in stored order, and the last one's `_id` where that is what they go by."""
-    ids: list[Any] = [row.get("_id") if isinstance(row, _MAPPINGS) else _NO_ID for row in rows]
+    ids: list[Any]
+    try:
+        ids = [*map(_ID, rows)]
+    except (KeyError, TypeError):
+        ids = [row.get("_id") if isinstance(row, _MAPPINGS) else _NO_ID for row in rows]
     back = range(len(rows) - 1, -1, -1)
     if _are_object_ids(ids):
         # The later of two with the same `_id` comes first, as it does by place.
