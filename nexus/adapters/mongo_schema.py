@@ -90,9 +90,11 @@ INDEXES: Final[dict[str, list[IndexModel]]] = {
             unique=True,
         ),
         IndexModel([("work", ASCENDING), ("due_at", DESCENDING)], name="work_due", partialFilterExpression=_IS_DUE),
-        # Few of a session, however long it is: those that a turn which begins may have to complete.
+        # Apart from what else is to be closed, however much that is: what a turn that begins has to complete.
         IndexModel(
-            [*_SESSION, ("turn_number", ASCENDING)], name="to_close_in_session", partialFilterExpression=_IS_TO_CLOSE
+            [*_SESSION, ("status", ASCENDING), ("turn_number", ASCENDING)],
+            name="open_in_session",
+            partialFilterExpression=_IS_TO_CLOSE,
         ),
     ],
     "working_memory": [IndexModel([*_SESSION, ("revision", DESCENDING)], name="one_per_revision", unique=True)],
