@@ -6,19 +6,20 @@ Rules of this module, beside those of `nexus.adapters.mongo`:
   replica.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from pymongo import DESCENDING
 from pymongo.errors import BulkWriteError, DuplicateKeyError
 
-from nexus.adapters.mongo_calls import completed
+from nexus.adapters.mongo_calls import Calls, completed
 from nexus.adapters.mongo_find import Page
+from nexus.adapters.mongo_latest_turns import LatestTurns
 from nexus.adapters.mongo_schema import containing, of_session
 from nexus.adapters.mongo_turn_work import WHOLE, MongoTurnWork
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
-from nexus.core.ports.turns import LATEST, LONGEST_SEARCHED, SessionPlace
+from nexus.core.ports.turns import LONGEST_SEARCHED, SessionPlace
 from nexus.core.turns import Structured
 
 COLLECTION: Final = "turns"
@@ -26,7 +27,6 @@ COLLECTION: Final = "turns"
 _HIGHEST_FIRST: Final = [("turn_number", DESCENDING)]
 _HEADER: Final = {**WHOLE, **dict.fromkeys(("messages", "tool_calls"), 0)}
 _SHORT: Final = {**_HEADER, **dict.fromkeys(("thinking_phase", "workspace_context"), 0)}
-_LATEST: Final = {"_id": 0, **dict.fromkeys(LATEST, 1)}
 _SEARCHED: Final = (
     "summaries.brief",
     "summaries.detailed",
@@ -44,6 +44,10 @@ class MongoTurns(MongoTurnWork):
         calls: through which the client is called.
         prepared: returns once the indexes are made.
     """
+
+    def __init__(self, turns: Any, calls: Calls, prepared: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(turns, calls, prepared)
+        self._latest = LatestTurns()
 
     @completed
     async def insert_turns(self, turns: Sequence[Row]) -> int:
@@ -69,6 +73,7 @@ class MongoTurns(MongoTurnWork):
             left = [place for place in left if kept[place] < len(sessions[place])]
         for place in left:
             kept[place] += await self._insert(sessions[place][kept[place] :])
+        self._latest.seen(turns[count - 1] for turns, count in zip(sessions, kept, strict=True) if count)
         return kept
 
     async def _insert(self, turns: Sequence[Row]) -> int:
@@ -108,8 +113,7 @@ class MongoTurns(MongoTurnWork):
     @completed
     async def latest_turns(self, sessions: Collection[SessionPlace]) -> list[Row]:
         """Of each of these sessions the turn with the highest number, no more of it than `LATEST`."""
-        queries = [of_session(*place) for place in sessions]
-        return await self._finds.first_of_each(queries, _HIGHEST_FIRST, only=_LATEST)
+        return await self._latest.find(self._finds, sessions)
 
     @completed
     async def find_turn(self, owner_key: str, session_id: str, turn_number: int) -> Row | None:

@@ -123,6 +123,52 @@ async def test_turns_of_many_sessions(place: Place) -> None:
     assert found["o", "u"] == {name: turn(5, session_id="u")[name] for name in LATEST}
 
 
+async def test_the_latest_turns_whatever_others_have_done(place: Place) -> None:
+    """A replica that has begun and read turns tells what there is now: begun, removed or imported by another one."""
+    async with place.open() as mine, place.open() as other:
+        sessions = [f"s{number}" for number in range(8)]
+        places = [("o", session) for session in sessions]
+
+        async def latest() -> dict[str, int]:
+            return {row["session_id"]: row["turn_number"] for row in await mine.turns.latest_turns(places)}
+
+        async def begin(turns: TurnStore, *wanted: int) -> list[int]:
+            begun = [[turn(number, session_id=session)] for session, number in zip(sessions, wanted, strict=False)]
+            return await turns.insert_turns_of_sessions(begun)
+
+        assert await latest() == {}
+        assert await begin(mine.turns, *[5] * 7) == [1] * 7
+        assert await latest() == dict.fromkeys(sessions[:7], 5)
+        # Another replica goes on with some, of which the first one is refused the numbers then.
+        assert await begin(other.turns, 6, 6, 6) == [1, 1, 1]
+        assert await begin(mine.turns, 6, 6, 6, 6) == [0, 0, 0, 1]
+        assert await latest() == dict.fromkeys(sessions[:4], 6) | dict.fromkeys(sessions[4:7], 5)
+        # One is removed, one is begun anew, one is imported; two go far ahead, and one has begun.
+        for session in sessions[:3]:
+            await other.turns.delete_turns("o", session)
+        await other.turns.insert_turns([turn(number, session_id="s1") for number in (1, 2)])
+        await other.turns.insert_turns([turn(number, session_id="s2") for number in (2, 4, 9)])
+        for session in ("s3", "s4"):
+            await other.turns.insert_turns([turn(number, session_id=session) for number in range(7, 60)])
+        await other.turns.insert_turns([turn(1, session_id="s7")])
+        now = {"s1": 2, "s2": 9, "s3": 59, "s4": 59, "s5": 5, "s6": 5, "s7": 1}
+        for _ in range(2):
+            assert await latest() == now
+        assert await begin(mine.turns, 1, 3, 10) == [1, 1, 1]
+        assert await latest() == now | {"s0": 1, "s1": 3, "s2": 10}
+
+
+async def test_the_latest_turns_of_more_sessions_than_are_remembered(place: Place) -> None:
+    """Of each the latest, asked for together or a few at a time."""
+    async with place.open() as store:
+        sessions = [str(number) for number in range(1_100)]
+        for number in (1, 2):
+            await store.turns.insert_turns_of_sessions([[turn(number, session_id=session)] for session in sessions])
+        few = [("o", session) for session in (*sessions[:30], *sessions[-30:])]
+        found = await store.turns.latest_turns(few)
+    assert sorted((row["session_id"], row["turn_number"]) for row in found) == sorted((place[1], 2) for place in few)
+
+
 async def test_many_turns_of_few_sessions(place: Place) -> None:
     """Of each up to the first that is taken, however many follow."""
     async with place.open() as store:
