@@ -275,3 +275,5 @@ class Later:
             async for work in self._receive:
                 await work()
                 self.pending.end()
+                # It may have a large message in hand, and the next may be long in coming.
+                del work

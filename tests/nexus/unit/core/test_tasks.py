@@ -1,5 +1,7 @@
 """The small additions to structured concurrency."""
 
+import weakref
+
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
@@ -92,6 +94,24 @@ async def test_later_is_done_in_order_and_told_when_all_is() -> None:
         tasks.cancel_scope.cancel()
     assert done == [0, 1, 2]
     assert later.pending.count == 0
+
+
+async def test_later_keeps_nothing_of_what_is_done() -> None:
+    """While it waits for more to do."""
+    later = Later()
+
+    async def work() -> None:
+        await checkpoint()
+
+    gone = weakref.ref(work)
+    assert later.do(work)
+    del work
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(later.run)
+        await anyio.wait_all_tasks_blocked()
+        assert later.pending.count == 0
+        assert gone() is None
+        tasks.cancel_scope.cancel()
 
 
 async def test_nothing_is_pending_at_first() -> None:
