@@ -99,8 +99,10 @@ class LedgerMachine(RuleBasedStateMachine):
     def open(self) -> None:
         """Start with nothing known."""
         self.runner = asyncio.Runner()
-        self.context = type(self).open_desk()
-        self.desk: Desk = self._run(self.context.__aenter__())
+        self.closing = asyncio.Event()
+        opened: asyncio.Future[Desk] = self.runner.get_loop().create_future()
+        self.holding = self.runner.get_loop().create_task(self._hold(opened))
+        self.desk: Desk = self._run(asyncio.wait_for(opened, PATIENCE_S))
         self.now = 0
         self.model: dict[str, Known] = {}
         self.witness = Witness()
@@ -118,7 +120,8 @@ class LedgerMachine(RuleBasedStateMachine):
             assert answered == {key for key, _ in self.sent}
         finally:
             self._run(self.desk.forget())
-            self._run(self.context.__aexit__(None, None, None))
+            self.closing.set()
+            self._run(asyncio.wait_for(self.holding, PATIENCE_S))
             self.runner.close()
 
     @rule(target=held, request=REQUESTS, replica=REPLICAS)
@@ -279,6 +282,12 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def _lives(self, held: Held) -> bool:
         return self.lives[held.replica] == held.life
+
+    async def _hold(self, opened: asyncio.Future[Desk]) -> None:
+        """Have the desk open until it is to be closed; by one task, as what it is made of demands."""
+        async with type(self).open_desk() as desk:
+            opened.set_result(desk)
+            await self.closing.wait()
 
     def _run(self, operation: Coroutine[Any, Any, Any]) -> Any:
         return self.runner.run(operation)
