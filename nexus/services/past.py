@@ -282,7 +282,8 @@ def with_rows(rows: list[Row], journaled: Collection[Row]) -> list[Row]:
     """The rows, and before them those of the journal that are not among them yet."""
     if not journaled:
         return rows
-    known = {row.get("id") for row in rows}
+    # Of what others have stored, an id may be anything.
+    known = [row.get("id") for row in rows]
     more = [row for row in journaled if row["id"] not in known and is_shown(row)]
     more.sort(key=lambda row: (row["timestamp"], row["_id"]))
     added = [KeptRow(row) for row in more]

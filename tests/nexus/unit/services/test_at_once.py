@@ -134,6 +134,19 @@ async def test_another_has_put_something_into_the_journal() -> None:
         assert len(await trial.answers(0)) == 0
 
 
+async def test_a_row_whose_id_is_none() -> None:
+    """What others have stored is shown beside what is in the journal, whatever they take for an id."""
+    async with known() as trial:
+        strange = {**past(1)[1], "id": {"of": "mine"}, "run_id": "strange", "content": "from a script"}
+        trial.parts.store.plant("messages", [strange])
+        await trial.ask(first(1, "and the boats?"))
+        trial.parts.persistence._tails.forget("ada")
+        trial.ledger.clock.now += 0.01
+        shown = (await trial.ask(first(2)))["messages"][2]["content"]
+        assert "from a script" in shown
+        assert "and the boats?" in shown
+
+
 async def test_an_owner_of_whom_nothing_is_known() -> None:
     """Answered at once; but what was read is not kept, since nobody knows what moved when there was no version."""
     async with serving() as trial:
