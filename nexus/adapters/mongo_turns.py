@@ -64,6 +64,8 @@ class MongoTurns(MongoTurnWork):
         left = [place for place, turns in enumerate(sessions) if turns]
         if left:
             await self._prepared()
+        if any(len(sessions[place]) > 1 for place in left):
+            left = await self._insert_in_order(sessions, left, kept)
         # The next of each session at once: which of them are kept does not depend on the others.
         while 1 < len(left) >= max(len(sessions[place]) - kept[place] for place in left):
             refused = await self._insert_each([sessions[place][kept[place]] for place in left])
@@ -75,6 +77,18 @@ class MongoTurns(MongoTurnWork):
             kept[place] += await self._insert(sessions[place][kept[place] :])
         self._latest.seen(turns[count - 1] for turns, count in zip(sessions, kept, strict=True) if count)
         return kept
+
+    async def _insert_in_order(
+        self, sessions: Sequence[Sequence[Row]], places: Sequence[int], kept: list[int]
+    ) -> list[int]:
+        """Insert the turns of these sessions up to the first that is taken. Returns the sessions after that one."""
+        inserted = await self._insert([turn for place in places for turn in sessions[place]])
+        for done, place in enumerate(places, 1):
+            kept[place] = min(len(sessions[place]), inserted)
+            inserted -= kept[place]
+            if kept[place] < len(sessions[place]):
+                return [*places[done:]]
+        return []
 
     async def _insert(self, turns: Sequence[Row]) -> int:
         try:

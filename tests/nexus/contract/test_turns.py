@@ -1,5 +1,6 @@
 """The promises of `nexus.core.ports.TurnStore`, on every adapter and on the fake that other tests use."""
 
+import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -167,6 +168,24 @@ async def test_the_latest_turns_of_more_sessions_than_are_remembered(place: Plac
         few = [("o", session) for session in (*sessions[:30], *sessions[-30:])]
         found = await store.turns.latest_turns(few)
     assert sorted((row["session_id"], row["turn_number"]) for row in found) == sorted((place[1], 2) for place in few)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_what_is_taken_stands_in_the_way_of_its_session_alone(place: Place, seed: int) -> None:
+    """Wherever it is among many: a number or a run, in one session or in several, of the first turn or a later one."""
+    chance = random.Random(seed)  # noqa: S311  # a test is to be repeatable
+    wanted = [[turn(n, session_id=str(index)) for n in range(1, chance.randint(1, 4) + 1)] for index in range(20)]
+    free = [len(turns) for turns in wanted]
+    async with place.open() as store:
+        for index in chance.sample(range(20), seed * 3):
+            free[index] = chance.randrange(len(wanted[index]))
+            taken = wanted[index][free[index]]
+            known = {"run_id": "another"} if chance.random() < 0.5 else {"turn_number": 99}
+            assert await store.turns.insert_turns([{**taken, **known}]) == 1
+        assert await store.turns.insert_turns_of_sessions(wanted) == free
+        found = [numbers(await store.turns.turns("o", str(index), limit=9, before=50)) for index in range(20)]
+    assert all(count <= len(of_session) <= count + 1 for count, of_session in zip(free, found, strict=True))
+    assert all(of_session == [*range(len(of_session), 0, -1)] for of_session in found)
 
 
 async def test_many_turns_of_few_sessions(place: Place) -> None:
