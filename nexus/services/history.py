@@ -69,7 +69,7 @@ async def read_past(
             stopped_early = True
             break
         page_size = min(page_size * 2, _LARGEST_PAGE)
-    cut_runs = _without_beginning(found.utterances)
+    cut_runs = _without_beginning(found.utterances, usable.utterances)
     if not cut_runs:
         return Past(usable, stopped_early)
     completed = await store.messages_of_runs(owner_key, cut_runs, limit=_MOST_ROWS, excerpt_chars=excerpt_chars)
@@ -146,10 +146,12 @@ def _chars(row: Row) -> int:
     return len(content if isinstance(content, str) else str(content)) + (len(str(calls)) if calls else 0)
 
 
-def _without_beginning(shown: Sequence[Utterance]) -> list[str]:
+def _without_beginning(shown: Sequence[Utterance], read: Sequence[Utterance]) -> list[str]:
     """Runs among the shown messages of which the human input was not read."""
     begun = {entries[0].run_id for _, _, is_answer, _, entries in shown if not is_answer}
-    return sorted({entries[0].run_id for _, _, is_answer, _, entries in shown if is_answer} - begun - {""})
+    cut = {entries[0].run_id for _, _, is_answer, _, entries in shown if is_answer} - begun - {""}
+    # Where what is shown begins within a run, its input is nearly always among what was read besides.
+    return sorted(cut - {entries[0].run_id for _, _, is_answer, _, entries in read if not is_answer}) if cut else []
 
 
 def _up_to_input(rows: Sequence[Row], asked: Message | None) -> Cutoff | None:

@@ -1,4 +1,4 @@
-"""How much of a session is read (CONTRACT §5)."""
+"""How much of a past and of a session is read (CONTRACT §4.3, §5)."""
 
 from datetime import timedelta
 from typing import Any
@@ -9,7 +9,7 @@ import pytest
 from nexus.core.models import Message, Role
 from nexus.core.ports import Past, Row, RunOrigin
 from nexus.core.working_memory import Tail
-from nexus.services.history import read_session
+from nexus.services.history import ROWS_A_MESSAGE, read_past, read_session
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.rows import START
 
@@ -52,6 +52,44 @@ async def read(rows: list[Row], messages: int, **given: Any) -> Past:
     store = FakeStore()
     store.plant("messages", rows)
     return await read_session(store, "o", RunOrigin("s"), messages=messages, **given)
+
+
+def _in_turn(number: int) -> Row:
+    """A row of a past in which question and answer take turns, each two of a run of their own."""
+    return a_row(number) | {"role": ("HUMAN", "AI")[number % 2], "run_id": f"r{number // 2}"}
+
+
+class Asked(FakeStore):
+    """A store that knows how often it was asked for rows of a past."""
+
+    asked = 0
+
+    def _ask(self, operation: str) -> None:
+        super()._ask(operation)
+        self.asked += 1
+
+
+@pytest.mark.parametrize("inputs", [0, 1, 2, 3])
+async def test_a_past_is_asked_for_once(inputs: int) -> None:
+    """Also where what is shown begins within a run: its input is among what was read, and need not be found again."""
+    rows = [_in_turn(number) for number in range(100)]
+    rows += [_in_turn(100 + 2 * number) for number in range(inputs)]
+    store = Asked()
+    store.plant("messages", rows)
+    past = await read_past(store, "o", messages=20, excerpt_chars=500)
+    assert (len(past.rows), store.asked) == (20 * ROWS_A_MESSAGE, 1)
+
+
+async def test_a_run_of_which_only_the_end_was_read() -> None:
+    """Its beginning is found with one more question, and the run is whole."""
+    rows = [a_row(0) | {"role": "HUMAN", "run_id": "long"}]
+    rows += [a_row(number) | {"run_id": "long"} for number in range(1, 100)]
+    rows += [_in_turn(number) for number in range(100, 104)]
+    store = Asked()
+    store.plant("messages", rows)
+    past = await read_past(store, "o", messages=5, excerpt_chars=500)
+    assert store.asked > 1
+    assert {row["id"] for row in past.rows} == {str(number) for number in range(104)}
 
 
 @pytest.mark.parametrize("stored", [1, 25, 26, 99, 100, 101, 124, 125, 126, 299, 300, 301, 700])
