@@ -15,6 +15,7 @@ from nexus.tools.memory_tools import MemoryLimits
 _REFINED_AT_ONCE: Final = 2
 # Much longer than requesters wait until they ask again.
 CLAIMS_FIRST_MS: Final = 10_000
+_CLAIMS_FIRST: Final = 20
 
 
 def builder_settings(settings: Settings) -> BuilderSettings:
@@ -106,4 +107,5 @@ def request_settings(settings: BusSettings) -> RequestSettings:
         max_in_flight=settings.max_in_flight,
         signing=signing_of(settings.signing),
         claims_first_ms=CLAIMS_FIRST_MS,
+        claims_first=_CLAIMS_FIRST,
     )

@@ -46,8 +46,8 @@ class MemoryJournal:
 
     def is_current(self, owner_key: str, read: StoreRead) -> bool:
         """Whether what was read has all that was recorded of the owner by now."""
-        since, owner = self._now_us() - read.age_us, self._owners.get(owner_key)
-        if read.age_us >= read.lasts_us:
+        since, owner = int(read.began_at * 1_000_000), self._owners.get(owner_key)
+        if self._now_us() - since >= read.lasts_us:
             return False
         return owner is None or (owner.version < since and owner.rows.keys() <= {*read.journaled})
 

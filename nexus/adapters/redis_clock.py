@@ -7,8 +7,14 @@ from nexus.adapters.redis_pipeline import Pipelined
 
 # What this process and another on the same machine may differ by in the microsecond.
 _MARGIN_US: Final = 200
+# What is known of the time is good for so long.
+_KNOWN_S: Final = 30.0
 # The slower of two clocks may lose so much of the time: what NTP slews by, and what quartz drifts, is half of it.
 _DRIFT: Final = 0.001
+
+
+# When something was asked, in seconds by `time.monotonic`, and how many connections had been opened.
+Asked = tuple[float, int]
 
 
 class ServerClock:
@@ -17,7 +23,8 @@ class ServerClock:
     A reply says what time it was when the server made it, which was before it was heard. So by then it is later there,
     and goes on to be by what passes here. The best reply so far counts, less what the clocks may differ by since.
 
-    A server whose clock is set back is noticed with the next reply: that was made after it was asked for.
+    A server whose clock is set back by more than a reply takes is noticed with the next one: that was made after it was
+    asked for. One whose clock is made to go slower than `_DRIFT` allows for is not.
     """
 
     def __init__(self) -> None:
@@ -60,24 +67,32 @@ class RedisTime:
         self._redis = redis
         self._clock = ServerClock()
         self._opened = 0
+        self._heard_at = 0.0
 
-    def asked(self) -> tuple[float, int]:
+    def asked(self) -> Asked:
         """What `heard` wants to know of the moment in which something is asked."""
         return time.monotonic(), self._redis.opened if self._redis else 0
 
-    def heard(self, said_us: int, asked: tuple[float, int]) -> None:
-        """Take note of what time it was when a reply was made."""
+    def heard(self, said_us: int, asked: Asked) -> None:
+        """Take note of what time it was when a reply was made. One on a connection of before does not count."""
         asked_at, opened = asked
         if self._redis is None or opened != self._redis.opened:
             return
         if opened != self._opened:
             self._opened = opened
             self._clock.forget()
-        self._clock.heard(said_us, asked_at, time.monotonic())
+        self._heard_at = time.monotonic()
+        self._clock.heard(said_us, asked_at, self._heard_at)
 
-    def earliest_us(self) -> int | None:
-        """What time it is there at least, in microseconds since 1970; None where nothing is known."""
+    def earliest_us(self, at: float) -> int | None:
+        """What time it was there at least, in microseconds since 1970; None where nobody knows any more.
+
+        Args:
+            at: a moment of a little while ago, in seconds by `time.monotonic`.
+        """
         if self._redis is None or not self._redis.connections or self._redis.opened != self._opened:
             return None
-        earliest_us = self._clock.earliest_us(time.monotonic())
+        if time.monotonic() - self._heard_at > _KNOWN_S:
+            return None
+        earliest_us = self._clock.earliest_us(at)
         return None if earliest_us is None else earliest_us - _MARGIN_US

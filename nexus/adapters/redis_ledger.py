@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from nexus.adapters.redis_clock import RedisTime
+from nexus.adapters.redis_clock import Asked, RedisTime
 from nexus.adapters.redis_cluster import ClusterRedis
 from nexus.adapters.redis_journal import VERSION_LASTS_MS, JournalKeys, looking, short, standing_of
 from nexus.adapters.redis_ledger_scripts import (
@@ -48,7 +48,6 @@ from nexus.core.ports import (
     KeptBefore,
     Look,
     Moved,
-    StoreRead,
 )
 from nexus.core.topics import Topics
 
@@ -60,7 +59,7 @@ _KNOWN_MS: Final = 600_000
 _ASKED_KNOWN_MS: Final = 120_000
 # Before the name of the key that an answer is kept under as such. Nothing else that is kept begins so.
 _POINTER: Final = b"@"
-# Of what was read, where nothing is told of that.
+# What stands in the arguments for what was read, where a version is asked for.
 _BY_VERSION: Final[tuple[Argument, ...]] = ("", 0, 0)
 # What a script says instead of how many heard.
 _KEPT_BEFORE: Final = -2
@@ -105,10 +104,7 @@ class RedisLedger:
             keys += self._keys.looked_at(look)
             arguments += looking(look)
         asked = self._time.asked()
-        claim = _claim_of(await self._redis.run(self._begin, keys, arguments), asking, token)
-        if isinstance(claim, Acquired):
-            self._time.heard(claim.now_ms * 1_000, asked)
-        return claim
+        return self._heard(await self._redis.run(self._begin, keys, arguments), asked, asking, token)
 
     async def renew(self, claim: Acquired, lease_ms: int) -> bool:
         """Hold a request for longer."""
@@ -140,8 +136,8 @@ class RedisLedger:
         """`begin`, and where nothing stands in the way `conclude`."""
         token, look, delivery = secrets.token_hex(16), asking.look, answering.delivery
         read = answering.read
-        since_us = self._began_us(read) if read else 0
-        if not (look and answering.ending.row and self._one_server) or (read and not since_us):
+        since_us = self._time.earliest_us(read.began_at) if read else None
+        if not (look and answering.ending.row and self._one_server) or (read and since_us is None):
             return await self.begin(asking.key, asking.fingerprint, asking.lease_ms, asking.waited_ms, look)
         claim = Acquired(asking.key, asking.fingerprint, token, 0)
         arguments = [*_asked(asking, token), *looking(look)]
@@ -154,20 +150,22 @@ class RedisLedger:
             keys[4] = self._keys.kept(look.kept)
         asked = self._time.asked()
         by_version = [*arguments, *_BY_VERSION, *concluding]
-        if read:
+        if read and since_us is not None:
             arguments += [since_us, read.lasts_us, len(read.journaled), *concluding, *read.journaled]
             # Asked again it may be of another server, whose time is another: there it is not taken for the newest.
             reply = await self._redis.run_with_others(self._answer, keys, arguments, by_version)
         else:
             reply = await self._redis.run(self._answer, keys, by_version)
         if reply[0] != b"concluded":
-            return _claim_of(reply, asking, token)
+            return self._heard(reply, asked, asking, token)
         self._time.heard(int(reply[1]), asked)
         return self._done(delivery, *reply[2:])
 
-    def _began_us(self, read: StoreRead) -> int:
-        """When it was at Redis, at least, that the store began to be read; 0 where nobody knows."""
-        return max(0, (self._time.earliest_us() or 0) - read.age_us)
+    def _heard(self, reply: Any, asked: Asked, asking: Asking, token: str) -> Claim:
+        """What a script has said of a request, and with it of the time."""
+        if reply[0] == b"acquired":
+            self._time.heard(int(reply[1]), asked)
+        return _claim_of(reply, asking, token)
 
     def _concluded(  # noqa: PLR0917  # those of `conclude`
         self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None, ending: Ending
@@ -281,9 +279,9 @@ def _asked(asking: Asking, token: str) -> list[Argument]:
 def _claim_of(reply: Any, asking: Asking, token: str) -> Claim:
     """What a script has said of a request that was asked for with this token."""
     match reply:
-        case [b"acquired", now_ms, attempts, asked_ms, *rest]:
-            standing = standing_of(*rest) if rest else None
-            return Acquired(asking.key, asking.fingerprint, token, int(now_ms), int(attempts), int(asked_ms), standing)
+        case [b"acquired", now_us, attempts, asked_ms, *rest]:
+            standing, now_ms = standing_of(*rest) if rest else None, int(now_us) // 1_000
+            return Acquired(asking.key, asking.fingerprint, token, now_ms, int(attempts), int(asked_ms), standing)
         case [b"answered", topic, answer]:
             return Answered(topic.decode(), answer)
         case [b"announced"]:

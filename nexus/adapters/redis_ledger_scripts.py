@@ -82,8 +82,8 @@ BEGIN: Final = Script(
 local no, attempts, asked = refused(KEYS[1], known_of(KEYS[1]), ARGV)
 if no then return no end
 acquire(KEYS[1], ARGV, attempts, asked)
-if not KEYS[2] then return {'acquired', now, attempts, asked} end
-return {'acquired', now, attempts, asked, look(KEYS[2], KEYS[3], KEYS[4], ARGV[7], ARGV[8], ARGV[9])}
+if not KEYS[2] then return {'acquired', us, attempts, asked} end
+return {'acquired', us, attempts, asked, look(KEYS[2], KEYS[3], KEYS[4], ARGV[7], ARGV[8], ARGV[9])}
 """
 )
 # KEYS: version, journal, kept. ARGV: known version, version_lasts_ms, '1' to tell what is kept.
@@ -180,7 +180,7 @@ _ANSWER = (
     + _CLAIM
     + _CONCLUDE
     + """
--- Whether the answer has all that was recorded of the owner by now. What is quiet for no time had no version before.
+-- Whether the answer has all that has moved the owner's version by now. One that was set just now was none before.
 local function has_all(version, quiet_us)
   if ARGV[13] == '' then return version == ARGV[7] end
   local since = tonumber(ARGV[13])
@@ -208,7 +208,7 @@ if attempts == 1 and waiting < tonumber(ARGV[12]) and now - since <= tonumber(AR
   return {'concluded', us, heard, ARGV[13] ~= '' and quiet_us == 0 and '' or before, after}
 end
 acquire(KEYS[1], ARGV, attempts, asked)
-return {'acquired', now, attempts, asked, version, quiet_us, kept, rows, waiting}
+return {'acquired', us, attempts, asked, version, quiet_us, kept, rows, waiting}
 """
 )
 FINISH_PUBSUB: Final = Script(_NOW + _KEPT + _MOVE + _TO_CHANNEL + _FINISH)

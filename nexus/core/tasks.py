@@ -38,13 +38,14 @@ def ungrouped() -> Iterator[None]:
 
 
 class Alongside(Generic[_Result]):
-    """A piece of work in a task of its own, which goes on beside what is done in the context, and ends with it.
+    """A piece of work that goes on beside what is done in the context, in a task of its own, and ends with it.
 
     For one task without children it takes a quarter of the time of a task group.
 
     Args:
         work: to be done.
-        after_s: after how many seconds it begins, unless `result` is asked for or the context ends before.
+        after_s: after how many seconds it begins, unless the context ends before. Where `result` is asked for before,
+            it begins then, and needs no task.
     """
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, _Result]], after_s: float = 0.0) -> None:
@@ -55,7 +56,7 @@ class Alongside(Generic[_Result]):
 
     @property
     def has_begun(self) -> bool:
-        """Whether the work has."""
+        """Whether the work goes on beside the context."""
         return self._task is not None
 
     async def __aenter__(self) -> Self:

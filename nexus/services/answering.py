@@ -2,7 +2,7 @@
 
 Rules of this module:
 
-- A request is claimed at the ledger before it is built, and finished there: answer kept, published and the delivery
+- A request is claimed at the ledger and finished there: answer kept, published and the delivery
   acknowledged in one step. What is already answered is announced again. What another replica is at is left to it; where
   the delivery is this replica's charge, it waits until that one has answered or is gone.
 - What can be made of what is in memory, or read in a moment, is made before that. Then the request is claimed and
@@ -49,7 +49,7 @@ from nexus.services.building import Building, building_s
 from nexus.services.burying import Burying
 from nexus.services.context.ahead import Ahead
 from nexus.services.context.builder import GATHERING, ContextBuilder
-from nexus.services.reading_ahead import ReadingAhead
+from nexus.services.reading_ahead import ReadingAhead, Young
 
 _log = structlog.get_logger(__name__)
 
@@ -94,7 +94,7 @@ class Answerer:
         self._metrics = metrics
         self._suspects = anyio.Lock()
         self._reading = ReadingAhead()
-        self._builds_unclaimed_at = time.monotonic() + settings.claims_first_ms / 1_000
+        self._young = Young(settings.claims_first_ms, settings.claims_first)
 
     async def run(self) -> None:
         """Hold what is being built, until cancelled. Run in a task of its own."""
@@ -154,17 +154,19 @@ class Answerer:
 
     async def _claim_ahead(self, ask: Ask, asked_at: float, ahead: Ahead, past: OwnersPast) -> Claim | None:
         """The claim, with what could be done before it is known whose the request is; None where it is answered."""
-        unclaimed = self._builds_unclaimed(ask.delivery)
+        unclaimed = ahead.may_be_at_once and self._builds_unclaimed(ask, ahead)
         if unclaimed and (kept := past.kept()) and (content := self._building.build_at_once(ask, ahead, kept)):
             return await self._answer_unclaimed(ask, asked_at, ahead, content)
         if past.is_worth_reading_ahead:
             return await self._claim_while_reading(ask, asked_at, ahead, past, _UNCLAIMED_S if unclaimed else 0.0)
         return await self._claim(ask, asked_at, ahead)
 
-    def _builds_unclaimed(self, delivery: Delivery) -> bool:
+    def _builds_unclaimed(self, ask: Ask, ahead: Ahead) -> bool:
         """Whether a request is built before it is claimed, so that the attempt is not counted."""
         # One that was handed out before may be what kills who builds it, and so may one that is heard soon after that.
-        return delivery.deliveries <= 1 and time.monotonic() >= self._builds_unclaimed_at
+        is_young = self._young.is_young()
+        in_time = time.monotonic() - ask.at < building_s(ahead.allowed_ms)
+        return not is_young and in_time and ask.delivery.deliveries <= 1
 
     async def _answer_unclaimed(self, ask: Ask, asked_at: float, ahead: Ahead, content: bytes) -> Claim | None:
         """Claim the request and publish the answer in one step; the claim, where what it was made of does not hold."""

@@ -19,8 +19,9 @@ _KEY_CHARS = 32
 class RequestSettings:
     """What answering needs of the settings (CONTRACT §9, section `bus`). Times in milliseconds.
 
-    `claims_first_ms` is for how long after the start no request is built that has not been claimed: what has killed
-    the last process is counted by the ledger when it is asked for again.
+    For `claims_first_ms` from the first request on, and for `claims_first` requests at least, none is built that was
+    not claimed: what has killed the last process is counted by the ledger when it is asked for again. By then it is
+    known, too, who gets most of what is asked.
     """
 
     deadline_ms: int = 5_000
@@ -30,6 +31,7 @@ class RequestSettings:
     max_in_flight: int = 256
     signing: Signing | None = None
     claims_first_ms: int = 0
+    claims_first: int = 0
 
     @property
     def granted_ms(self) -> int:

@@ -5,19 +5,14 @@ be in the way of the answer. Any other is written while the context is built, an
 it does for every row. So does that of an input of which no answer comes.
 """
 
-from typing import Final
-
 import anyio
 
 from nexus.core.models import utc_now
-from nexus.core.ports import JournalRow, Moved, Row
+from nexus.core.ports import LONGEST_JOURNALED, JournalRow, Moved, Row
 from nexus.core.row_ids import new_row_id
 from nexus.services.journaling import Journaling, journal_row
 from nexus.services.recording import Recorder
 from nexus.services.rows import said_at
-
-# Claims carry what the journal holds, so what is longer is written before its answer is given.
-_LONGEST: Final = 16_000
 
 
 class OfferedInput:
@@ -47,7 +42,7 @@ class OfferedInput:
 
     def for_journal(self) -> JournalRow | None:
         """What is to be put there with the answer; None for an input that is not."""
-        fits = self._journaling and len(self._row["content"]) <= _LONGEST
+        fits = self._journaling and len(self._row["content"]) <= LONGEST_JOURNALED
         return journal_row(self._row) if fits else None
 
     def journaled(self, row: JournalRow, moved: Moved) -> None:

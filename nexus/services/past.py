@@ -11,7 +11,6 @@ Rules of this module:
   publishes the answer, knows of nothing else (docs/decisions/0026-first-contexts-too-are-answered-in-one-step.md).
 """
 
-import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -91,6 +90,11 @@ class OwnersPast:
         return self._known.version if self._known else ""
 
     @property
+    def is_journaled(self) -> bool:
+        """Whether inputs of the owner go into a journal, so that an answer need not wait for them."""
+        return self._journaling is not None
+
+    @property
     def is_worth_reading_ahead(self) -> bool:
         """Whether a read that begins now is likely to be of use."""
         return self._known is None and not self._is_awaited
@@ -107,11 +111,10 @@ class OwnersPast:
 
     @property
     def read(self) -> StoreRead | None:
-        """Of what the past was made that was given last, as of now; None where that is known by its version."""
+        """Of what the past was made that was given last; None where that is known by its version."""
         if self._unclaimed is None:
             return None
-        age_s = self._clock() - self._began_at
-        return StoreRead(math.ceil(age_s * 1e6), int((self._stays_s - _EARLY_S) * 1e6), self._journaled)
+        return StoreRead(self._began_at, int((self._stays_s - _EARLY_S) * 1e6), self._journaled)
 
     def shown(self, moved: Moved | None) -> None:
         """What was given last has been shown, with this move of the owner's version; None where it is not known."""
@@ -282,9 +285,9 @@ def with_rows(rows: list[Row], journaled: Collection[Row]) -> list[Row]:
     """The rows, and before them those of the journal that are not among them yet."""
     if not journaled:
         return rows
-    # Of what others have stored, an id may be anything.
-    known = [row.get("id") for row in rows]
-    more = [row for row in journaled if row["id"] not in known and is_shown(row)]
+    # Ids may come twice, in different runs. Of what others have stored, they may be anything.
+    known = [(row.get("run_id"), row.get("id")) for row in rows]
+    more = [row for row in journaled if (row["run_id"], row["id"]) not in known and is_shown(row)]
     more.sort(key=lambda row: (row["timestamp"], row["_id"]))
     added = [KeptRow(row) for row in more]
     if not added:

@@ -95,7 +95,9 @@ class OwnersTail:
         """What is kept when nothing but this row was recorded since; None where that cannot be told from it."""
         rows, size, has_grown = self._rows, self.size, self._has_grown
         # What was read may have had it before the version moved.
-        if row is not None and row["id"] not in [other.get("id") for other in rows]:
+        if row is not None and (row.get("run_id"), row["id"]) not in [
+            (one.get("run_id"), one.get("id")) for one in rows
+        ]:
             known = isinstance(row.get("run_id"), str) and row["run_id"] in [other.get("run_id") for other in rows]
             if row.get("role") != "HUMAN" and not known:
                 # What its run said before is not here.

@@ -6,6 +6,7 @@ Adapters keep the guarantees; the tests under `tests/nexus/contract` check them 
 from nexus.core.ports.bus import Bus, Delivery, Subscription, Work
 from nexus.core.ports.conversation import Conversation, Cutoff, OfferedInput, OwnersPast, Past
 from nexus.core.ports.journal import (
+    LONGEST_JOURNALED,
     MOST_JOURNALED,
     THE_ANSWER,
     Concluded,
@@ -38,6 +39,7 @@ from nexus.core.ports.tokens import TokenCounter
 from nexus.core.ports.turns import TurnSource, TurnStore
 
 __all__ = [
+    "LONGEST_JOURNALED",
     "MOST_JOURNALED",
     "THE_ANSWER",
     "Acquired",

@@ -66,6 +66,11 @@ class OwnersPast(Protocol):
         ...
 
     @property
+    def is_journaled(self) -> bool:
+        """Whether inputs of the owner go into a journal, so that an answer need not wait for them."""
+        ...
+
+    @property
     def is_worth_reading_ahead(self) -> bool:
         """Whether a read that begins now is likely to be of use."""
         ...
@@ -88,7 +93,7 @@ class OwnersPast(Protocol):
 
     @property
     def read(self) -> StoreRead | None:
-        """Of what the past was made that was given last, as of now; None where that is known by its version."""
+        """Of what the past was made that was given last; None where that is known by its version."""
         ...
 
     def claimed(self) -> None:

@@ -16,6 +16,8 @@ from typing import Final, Protocol
 MOST_JOURNALED: Final = 64
 # Stands for an answer, which need not come twice.
 THE_ANSWER: Final = b"="
+# Claims carry what the journal holds, so what is longer is written before its answer is given.
+LONGEST_JOURNALED: Final = 16_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +60,12 @@ class StoreRead:
     """Of what an answer was made, where no version of the owner was known: of what the store had, and of the journal.
 
     Attributes:
-        age_us: how many microseconds ago the store began to be read.
-        lasts_us: for how many a row stays in the journal when the store has it.
+        began_at: when the store began to be read, in seconds by the monotonic clock of this machine.
+        lasts_us: for how many microseconds a row stays in the journal when the store has it.
         journaled: the ids of the rows of the journal of which it was made too.
     """
 
-    age_us: int
+    began_at: float
     lasts_us: int
     journaled: tuple[str, ...] = ()
 

@@ -153,7 +153,7 @@ class RequestLedger(Protocol):
 
         It is only concluded if the request is `Acquired` at the first attempt and was asked no more than
         `answering.within_ms` ago, fewer than `MOST_JOURNALED` rows of the owner are in the journal, nothing else is
-        kept under the key of `answering.ending`, and the answer has all that was recorded of the owner by now:
+        kept under the key of `answering.ending`, and the answer has all that has moved the owner's version by now:
 
         - the version is the one in `asking.look`; or
         - with `answering.read`, by the clock of the ledger, nothing has moved the version since that began, no row has

@@ -24,6 +24,7 @@ class Ahead:
         allowed_ms: how long the requester waits.
         since: when this was begun, on the monotonic clock.
         history_size, excerpt_chars: for how many messages that is, and how short contents may be.
+        may_be_at_once: whether the answer can be made without a claim, if the past is there.
         standing: how things were with the owner when the request was claimed; None until then, and where nobody can
             tell.
         row: the run's input, where the answer takes it along.
@@ -41,6 +42,7 @@ class Ahead:
     past: OwnersPast | None = None
     history_size: int = 0
     excerpt_chars: int = 0
+    may_be_at_once: bool = False
     standing: Standing | None = None
     row: JournalRow | None = None
     kept: bytes = b""

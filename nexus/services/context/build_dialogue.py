@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from nexus.core.metrics import Part, Stage
-from nexus.core.ports import THE_ANSWER, Past, RunOrigin
+from nexus.core.ports import LONGEST_JOURNALED, THE_ANSWER, Past, RunOrigin
 from nexus.services.context.assembled import Assembled
 from nexus.services.context.build_memory import offered
 from nexus.services.context.build_parts import Build, BuildParts
@@ -16,7 +16,7 @@ from nexus.services.context.fitting import fit_dialogue
 from nexus.services.context.gathering import Gathered, gather, gathered_of
 from nexus.services.context.layouts import DialogueInput, assemble_dialogue
 from nexus.services.context.prefix import RunPrefix
-from nexus.services.context.request import DEFAULT_FORMAT, DEFAULT_SESSION
+from nexus.services.context.request import DEFAULT_FORMAT, DEFAULT_SESSION, BuildRequest
 
 _USUAL: RunOrigin = RunOrigin(DEFAULT_SESSION)
 
@@ -53,8 +53,7 @@ def dialogue_at_once(parts: BuildParts, build: Build, past: Past) -> dict[str, A
         None where more is needed than that, or has to be looked at more closely; then nothing has happened.
     """
     request = build.request
-    # What nobody knows of a run is just this origin.
-    if request.user_profile is None or request.origin != _USUAL or not parts.tools.complete:
+    if not may_be_at_once(parts, request):
         return None
     started = time.perf_counter()
     gathered = gathered_of(request, past, build.settings.history_size)
@@ -67,6 +66,13 @@ def dialogue_at_once(parts: BuildParts, build: Build, past: Past) -> dict[str, A
     # Another format says less than is needed to go on.
     parts.keep_with_answer(build, THE_ANSWER if request.form == DEFAULT_FORMAT else prefix.to_bytes())
     return content
+
+
+def may_be_at_once(parts: BuildParts, request: BuildRequest) -> bool:
+    """Whether nothing but the past is missing for an answer."""
+    # What nobody knows of a run is just this origin.
+    usual = request.user_profile is not None and request.origin == _USUAL
+    return usual and parts.tools.complete and len(request.current_input) <= LONGEST_JOURNALED
 
 
 async def fresh_dialogue(parts: BuildParts, build: Build) -> RunPrefix:

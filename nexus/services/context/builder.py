@@ -32,7 +32,7 @@ from nexus.core.ports import (
 from nexus.services.context.ahead import Ahead
 from nexus.services.context.answers import answer, error_answer
 from nexus.services.context.build_agent import build_agent
-from nexus.services.context.build_dialogue import build_dialogue, dialogue_at_once, fresh_dialogue
+from nexus.services.context.build_dialogue import build_dialogue, dialogue_at_once, fresh_dialogue, may_be_at_once
 from nexus.services.context.build_memory import check_input, offered
 from nexus.services.context.build_parts import Build, BuilderSettings, BuildParts
 from nexus.services.context.build_thinking import build_thinking
@@ -106,6 +106,7 @@ class ContextBuilder:
                 excerpt_chars=ahead.excerpt_chars,
                 asked=request.human,
             )
+            ahead.may_be_at_once = ahead.past.is_journaled and may_be_at_once(self._parts, request)
         return ahead
 
     def build_at_once(self, ahead: Ahead, past: Past, timings_ms: dict[str, float]) -> Message | None:

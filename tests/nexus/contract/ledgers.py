@@ -1,5 +1,6 @@
 """The ledgers that the contract of `nexus.core.ports.RequestLedger` is tried on, with a time that tests can shift."""
 
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ class Desk:
         acknowledged: the deliveries that the ledger has reported done, where it does.
         redis: the server, where there is one.
         prefix: before every key there.
+        clock: the monotonic clock of this machine, as the ledger knows it.
     """
 
     ledger: RequestLedger
@@ -49,6 +51,7 @@ class Desk:
     acknowledged: list[Delivery] = field(default_factory=list)
     redis: Redis | None = None
     prefix: str = ""
+    clock: Callable[[], float] = time.monotonic
 
     @property
     def server(self) -> Redis:
@@ -92,7 +95,7 @@ async def memory_desk(make: Callable[..., MemoryLedger] = MemoryLedger) -> Async
         for owner in ledger.journal._owners.values():
             owner.version, owner.moved_by = ledger.journal._next(), ""
 
-    yield Desk(ledger, bus, advance, forget, ledger.journal, forget_versions, advance)
+    yield Desk(ledger, bus, advance, forget, ledger.journal, forget_versions, advance, clock=lambda: now[0])
 
 
 @asynccontextmanager

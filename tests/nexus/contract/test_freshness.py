@@ -30,8 +30,8 @@ from nexus.adapters.mongo import open_mongo
 from nexus.adapters.redis_client import open_redis
 from nexus.adapters.redis_journal import JournalKeys, RedisJournal, short
 from nexus.adapters.redis_ledger import RedisLedger
+from nexus.adapters.redis_pipeline import pipelined
 from nexus.adapters.redis_pubsub import RedisPubSubBus
-from nexus.adapters.redis_scripts import OnClient
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.ports import Acquired, Answering, Asking, Claim, Concluded, Look, Moved, Row
 from nexus.services.journaling import journal_row, read_journal
@@ -241,7 +241,11 @@ def test_in_virtual_time() -> None:
 
 async def test_on_real_servers(redis_url: str, channel_prefix: str, mongo_uri: str, database_name: str) -> None:
     """Nor on Redis and MongoDB, as far as a moment shows. What is forsaken is not waited for."""
-    async with open_redis(redis_url) as client, open_mongo(mongo_uri, database_name) as store:
+    async with (
+        open_redis(redis_url) as client,
+        open_mongo(mongo_uri, database_name) as store,
+        pipelined(client) as runner,
+    ):
         await store.prepare()
 
         keys = JournalKeys(channel_prefix)
@@ -251,8 +255,8 @@ async def test_on_real_servers(redis_url: str, channel_prefix: str, mongo_uri: s
         bus = RedisPubSubBus(client, prefix=channel_prefix)
         shared = Shared(
             bus,
-            RedisLedger(client, prefix=channel_prefix),
-            RedisJournal(OnClient(client), prefix=channel_prefix),
+            RedisLedger(client, prefix=channel_prefix, runner=runner),
+            RedisJournal(runner, prefix=channel_prefix),
             partial(client.delete, *versions),
             partial(client.delete, *versions, *others, keys.unwritten),
             partial(client.zcard, keys.unwritten),
@@ -263,6 +267,7 @@ async def test_on_real_servers(redis_url: str, channel_prefix: str, mongo_uri: s
         await play(scene, 12, patiently=False)
     assert scene.faults == []
     assert scene.counted["warm"] + scene.counted["cold"] > 0
+    assert scene.counted["read at once"] > 0
 
 
 class IgnoringLedger(SlowLedger):
@@ -315,7 +320,7 @@ class CredulousLedger(SlowLedger):
 
     async def begin_and_conclude(self, asking: Asking, answering: Answering) -> Claim | Concluded:
         """Ask as if it were."""
-        read = answering.read and replace(answering.read, age_us=-(10**9))
+        read = answering.read and replace(answering.read, began_at=anyio.current_time() + 1_000)
         return await super().begin_and_conclude(asking, replace(answering, read=read))
 
 
@@ -394,15 +399,15 @@ class RepeatingTails(Tails):
 _SHOWS: Final = {
     "ignoring": ((0, 2, 4), Making(ledger=IgnoringLedger)),
     "forgetful": ((0, 3, 4), Making(ledger=ForgetfulLedger)),
-    "restless": ((792, 823, 958), Making(ledger=RestlessLedger)),
+    "restless": ((68, 193, 323), Making(ledger=RestlessLedger)),
     "trusting": ((7, 10, 12), Making(ledger=TrustingLedger)),
     "credulous": ((5, 11, 19), Making(ledger=CredulousLedger)),
-    "patient": ((188, 791), Making(ledger=PatientLedger)),
+    "patient": ((255, 321), Making(ledger=PatientLedger)),
     "blind": ((0, 7, 9), Making(ledger=BlindLedger)),
     "hasty": ((42, 52, 58), Making(journal=HastyJournal, store=HastyStore)),
     "clearing": ((0, 6, 38), Making(store=ClearingStore)),
     "late": ((14, 23, 94), Making(journal=LateJournal)),
-    "repeating": ((10, 16, 38), Making(tails=RepeatingTails)),
+    "repeating": ((5, 11, 21), Making(tails=RepeatingTails)),
 }
 
 

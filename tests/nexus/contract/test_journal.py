@@ -395,7 +395,7 @@ class TestOfWhatWasRead:
         """From which version it moved is not told, since nobody knows how long there has been none."""
         async with open_desk() as desk:
             await known_time(desk)
-            done = await at_once(desk, read=StoreRead(1_000, _LONG_US))
+            done = await at_once(desk, read=read_since(desk, 1_000, _LONG_US))
             after = await standing(desk)
             assert isinstance(done, Concluded)
             assert done.moved == Moved("", after.version)
@@ -408,7 +408,7 @@ class TestOfWhatWasRead:
             heard = []
 
             async def answered() -> None:
-                heard.append(await at_once(desk, read=StoreRead(5_000, _LONG_US)))
+                heard.append(await at_once(desk, read=read_since(desk, 5_000, _LONG_US)))
 
             assert await announced(desk, answered) == [b"answer"]
             assert heard == [Concluded(1, Moved(version, (await standing(desk)).version))]
@@ -418,7 +418,7 @@ class TestOfWhatWasRead:
         async with open_desk() as desk:
             await known_time(desk)
             moved = await desk.journal.moved("ada", "other")
-            claim = await unanswered(desk, read=StoreRead(60_000_000, _LONG_US))
+            claim = await unanswered(desk, read=read_since(desk, 60_000_000, _LONG_US))
             assert claim.standing
             assert (claim.standing.version, claim.standing.rows) == (moved.after, ())
             assert (await standing(desk)).version == moved.after
@@ -427,8 +427,15 @@ class TestOfWhatWasRead:
         """What the store has by now may have left the journal."""
         async with open_desk() as desk:
             await known_time(desk)
-            await unanswered(desk, read=StoreRead(250_000, 250_000))
-            await unanswered(desk, key="other", read=StoreRead(250_000, 100_000))
+            await unanswered(desk, read=read_since(desk, 250_000, 250_000))
+            await unanswered(desk, key="other", read=read_since(desk, 250_000, 100_000))
+
+    async def test_a_read_that_is_yet_to_begin(self, open_desk: OpenDesk) -> None:
+        """Where one of two clocks is wrong, nothing is certain."""
+        async with open_desk() as desk:
+            await an_old_version(desk)
+            if desk.redis is not None:
+                await unanswered(desk, read=read_since(desk, -60_000_000, _LONG_US))
 
     async def test_rows_of_the_journal(self, open_desk: OpenDesk) -> None:
         """All that are there must be in it; what is not there any more may be."""
@@ -438,10 +445,10 @@ class TestOfWhatWasRead:
             await known_time(desk)
             for left_out in STRANGE_IDS:
                 others = (*({*STRANGE_IDS} - {left_out}), "gone", "")
-                claim = await unanswered(desk, key=left_out, read=StoreRead(5_000, _LONG_US, others))
+                claim = await unanswered(desk, key=left_out, read=read_since(desk, 5_000, _LONG_US, others))
                 assert claim.standing
                 assert {*(claim.standing.rows or ())} == {each.encode() for each in STRANGE_IDS}
-            done = await at_once(desk, key="all", read=StoreRead(5_000, _LONG_US, ("gone", *STRANGE_IDS)))
+            done = await at_once(desk, key="all", read=read_since(desk, 5_000, _LONG_US, ("gone", *STRANGE_IDS)))
             assert isinstance(done, Concluded)
 
     async def test_of_many_at_once(self, open_desk: OpenDesk) -> None:
@@ -451,7 +458,7 @@ class TestOfWhatWasRead:
             done: list[Claim | Concluded] = []
 
             async def answer(key: str) -> None:
-                done.append(await at_once(desk, key=key, kept_key=key, read=StoreRead(5_000, _LONG_US)))
+                done.append(await at_once(desk, key=key, kept_key=key, read=read_since(desk, 5_000, _LONG_US)))
 
             async with anyio.create_task_group() as tasks:
                 for key in ("a", "a", "b", "c"):
@@ -463,24 +470,34 @@ class TestOfWhatWasRead:
         """Another build of the run was answered; it was begun before; it was asked long ago."""
         async with open_desk() as desk:
             await known_time(desk)
-            read = StoreRead(5_000, _LONG_US)
             await desk.ledger.keep_first("p", b"first", _LONG_MS)
-            await unanswered(desk, key="one", read=read)
+            await unanswered(desk, key="one", read=read_since(desk, 5_000, _LONG_US))
             assert isinstance(await desk.ledger.begin("k", "f", 1), Acquired)
             await desk.advance(10)
-            assert (await unanswered(desk, kept_key="q", read=read)).attempts == 2
+            assert (await unanswered(desk, kept_key="q", read=read_since(desk, 5_000, _LONG_US))).attempts == 2
             sent = Delivery(Topics.CONTEXT_BUILD_REQUEST, b"", sent_ms=(await known_time(desk)) - 3_000)
-            await unanswered(desk, key="two", kept_key="q", within_ms=2_999, delivery=sent, read=read)
-            done = await at_once(desk, key="three", kept_key="q", within_ms=60_000, delivery=sent, read=read)
+            await unanswered(
+                desk, key="two", kept_key="q", within_ms=2_999, delivery=sent, read=read_since(desk, 5_000, _LONG_US)
+            )
+            done = await at_once(
+                desk, key="three", kept_key="q", within_ms=60_000, delivery=sent, read=read_since(desk, 5_000, _LONG_US)
+            )
             assert isinstance(done, Concluded)
 
     async def test_of_no_owner(self, open_desk: OpenDesk) -> None:
         """Nothing is journaled, so there is nothing to be sure of."""
         async with open_desk() as desk:
             await known_time(desk)
-            answering = Answering(TOPIC, b"answer", _LONG_MS, None, Ending(), _LONG_MS, StoreRead(5_000, _LONG_US))
+            answering = Answering(
+                TOPIC, b"answer", _LONG_MS, None, Ending(), _LONG_MS, read_since(desk, 5_000, _LONG_US)
+            )
             asking = Asking("k", "f", _LEASE_MS)
             assert isinstance(await desk.ledger.begin_and_conclude(asking, answering), Acquired)
+
+
+def read_since(desk: Desk, age_us: int, lasts_us: int, journaled: tuple[str, ...] = ()) -> StoreRead:
+    """What began to be read so long ago."""
+    return StoreRead(desk.clock() - age_us / 1e6, lasts_us, journaled)
 
 
 async def known_time(desk: Desk) -> int:

@@ -6,12 +6,11 @@ its way there is lost.
 """
 
 import json
-import math
 import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -192,15 +191,9 @@ class SlowLedger:
 
     async def begin_and_conclude(self, asking: Asking, answering: Answering) -> Claim | Concluded:
         """Ask for a request with its answer; again, where a reply was lost."""
-        sent_at = anyio.current_time()
         await self.wire.cross(self.wire.delays.claims_s)
         look, read = asking.look, answering.read
         assert look
-        if read:
-            # How long ago that is does not depend on how long the question is on its way.
-            on_its_way_us = math.ceil((anyio.current_time() - sent_at) * 1e6)
-            read = replace(read, age_us=read.age_us + on_its_way_us)
-            answering = replace(answering, read=read)
         stood = frozenset(self.scene.stood[look.owner_key])
         with anyio.CancelScope(shield=True):
             done = await self.shared.begin_and_conclude(asking, answering)

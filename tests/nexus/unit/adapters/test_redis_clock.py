@@ -1,12 +1,13 @@
 """The time of a server, as its replies tell it: never later than it is there."""
 
-from typing import Final
+import time
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.adapters.redis_clock import ServerClock
+from nexus.adapters.redis_clock import RedisTime, ServerClock
 
 _START_S: Final = 1_700_000_000.0
 
@@ -39,12 +40,14 @@ def test_the_quicker_reply_counts() -> None:
     assert clock.earliest_us(2.0) == 1_999_500
 
 
-def test_a_clock_that_is_set_back() -> None:
-    """It is noticed with the next reply, however much it is."""
+@pytest.mark.parametrize("back_s", [0.1, 1.0, 3_600.0])
+def test_a_clock_that_is_set_back(back_s: float) -> None:
+    """By more than the reply takes: it is noticed with that."""
     clock = ServerClock()
-    clock.heard(10_000_000, 1.0, 1.0)
-    clock.heard(9_900_000, 2.0, 2.0)
-    assert clock.earliest_us(2.0) == 9_900_000
+    clock.heard(10_000_000_000, 1.0, 1.0)
+    said_us = 10_001_000_000 - int(back_s * 1e6)
+    clock.heard(said_us, 1.95, 2.0)
+    assert clock.earliest_us(2.0) == said_us
 
 
 def test_a_clock_that_is_set_on() -> None:
@@ -78,3 +81,68 @@ def test_never_later_than_it_is_there(rate: float, steps: list[tuple[float, floa
         assert earliest_us <= there_us(here + later) + 1
         # And not much earlier than the slowest reply would have it.
         assert earliest_us >= there_us(here + later) - 2.1e6 - (here + later) * 2_000
+
+
+class FakePipeline:
+    """What `RedisTime` needs to know of one."""
+
+    opened = connections = 1
+
+
+@pytest.fixture
+def moment(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time here, which passes by itself no more."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+class TestRedisTime:
+    """The same, of the server that a pipeline is connected to."""
+
+    @pytest.fixture
+    def redis(self) -> Any:
+        """A pipeline."""
+        return FakePipeline()
+
+    @pytest.fixture
+    def known(self, redis: Any, moment: list[float]) -> RedisTime:
+        """Told of half a second ago that it was 7 s."""
+        found = RedisTime(redis)
+        asked = found.asked()
+        found.heard(7_000_000, asked)
+        moment[0] += 0.5
+        return found
+
+    def test_it_is_a_little_earlier(self, known: RedisTime, moment: list[float]) -> None:
+        """Than what was said, and what has passed: by 0.1 % and 0.2 ms."""
+        assert known.earliest_us(moment[0]) == 7_499_300
+        assert known.earliest_us(moment[0] - 0.5) == 6_999_800
+
+    def test_what_was_said_long_ago(self, known: RedisTime, moment: list[float]) -> None:
+        """Is not known any more: whoever asks then is told anew."""
+        moment[0] += 29.4
+        assert known.earliest_us(moment[0]) is not None
+        moment[0] += 0.2
+        assert known.earliest_us(moment[0]) is None
+
+    def test_another_connection(self, known: RedisTime, redis: Any, moment: list[float]) -> None:
+        """May be to another server: nothing is known of that before it has said something."""
+        asked = known.asked()
+        redis.opened = 2
+        assert known.earliest_us(moment[0]) is None
+        known.heard(8_000_000, asked)
+        assert known.earliest_us(moment[0]) is None
+        known.heard(3_000_000, known.asked())
+        assert known.earliest_us(moment[0]) == 2_999_800
+
+    def test_no_connection(self, known: RedisTime, redis: Any, moment: list[float]) -> None:
+        """The next one is another."""
+        redis.connections = 0
+        assert known.earliest_us(moment[0]) is None
+
+    def test_no_pipeline(self, moment: list[float]) -> None:
+        """Whoever answers next may be another server."""
+        unknown = RedisTime(None)
+        unknown.heard(7_000_000, unknown.asked())
+        assert unknown.earliest_us(moment[0]) is None

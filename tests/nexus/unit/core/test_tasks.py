@@ -6,7 +6,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from nexus.core.tasks import Later, Pending, items_of
+from nexus.core.tasks import Alongside, Later, Pending, items_of
 from tests.nexus.support.waiting import PATIENCE_S
 
 
@@ -118,3 +118,51 @@ async def test_nothing_is_pending_at_first() -> None:
     """Who waits for nothing does not wait."""
     with anyio.fail_after(PATIENCE_S):
         await Pending().none()
+
+
+class TestAlongside:
+    """Work beside what is done, at once or after a while."""
+
+    @pytest.mark.parametrize(("after_s", "stays_s", "begun"), [(0.0, 0.0, 1), (0.01, 0.1, 1), (0.05, 0.0, 0)])
+    async def test_when_it_begins(self, after_s: float, stays_s: float, begun: int) -> None:
+        """Then, and not when the context has ended before."""
+        count = 0
+
+        async def work() -> None:
+            nonlocal count
+            count += 1
+            await anyio.sleep_forever()
+
+        async with Alongside(work, after_s) as alongside:
+            await anyio.sleep(stays_s)
+            assert alongside.has_begun == bool(begun)
+        await anyio.sleep(0.1)
+        assert count == begun
+
+    @pytest.mark.parametrize("after_s", [0.0, 0.02])
+    async def test_whoever_wants_the_result_has_it(self, after_s: float) -> None:
+        """Once, also where it was to begin later."""
+        count = 0
+
+        async def work() -> int:
+            nonlocal count
+            count += 1
+            await anyio.sleep(0.05)
+            return count
+
+        async with Alongside(work, after_s) as alongside:
+            assert await alongside.result() == 1
+        assert count == 1
+
+    @pytest.mark.parametrize("after_s", [0.0, 0.01])
+    async def test_what_it_raises(self, after_s: float) -> None:
+        """Whoever wants the result is told; whoever leaves is not."""
+
+        async def work() -> None:
+            raise ValueError("so")
+
+        async with Alongside(work, after_s):
+            await anyio.sleep(0.03)
+        async with Alongside(work, after_s) as alongside:
+            with pytest.raises(ValueError, match="so"):
+                await alongside.result()

@@ -1,5 +1,6 @@
-"""First builds that wait for nothing: made of what is at hand, claimed and answered in one step (decision 24)."""
+"""First builds that are claimed and answered in one step, of what is at hand or was just read (decisions 24, 26)."""
 
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from nexus.core.metrics import Event, Stage
 from nexus.core.models import Message
 from nexus.core.ports import Acquired, Busy, Look
 from nexus.services.journaling import journal_row
+from nexus.services.reading_ahead import Young
 from tests.nexus.unit.services.parts import HangingStore, definition, past, request
 from tests.nexus.unit.services.serving import Serving, asking, fingerprint, passed, serving, shared
 
@@ -183,6 +185,67 @@ async def test_a_replica_that_was_just_started() -> None:
             await trial.ask(first(number))
             trial.ledger.clock.now += 1
         assert (trial.ledger.asked["at once"], trial.ledger.asked["begin"]) == (0, 3)
+
+
+async def test_how_long_it_counts_as_just_started() -> None:
+    """From the first request on, and for some requests at least."""
+    now = [100.0]
+    young = Young(10_000, 3, lambda: now[0])
+    now[0] += 60
+    assert [young.is_young() for _ in range(4)] == [True, True, True, True]
+    now[0] += 10
+    assert not young.is_young()
+    busy = Young(0, 3, lambda: now[0])
+    assert [busy.is_young() for _ in range(4)] == [True, True, True, False]
+    assert not Young(0, 0).is_young()
+
+
+async def test_one_that_comes_too_late() -> None:
+    """Nothing is read or built for it."""
+    async with known() as trial:
+        trial.parts.persistence._tails.forget("ada")
+        trial.parts.store.down = True
+        delivery = asking(request(request_id="msg_1", run_id="run_1", run_metadata={"user_profile": PROFILE}))
+        await trial.service.answerer.answer(delivery, time.monotonic() - 30)
+        (answer,) = await trial.answers()
+        assert answer.content["error"]["code"] == "DEADLINE_EXCEEDED"
+        assert trial.ledger.asked["at once"] == 0
+
+
+async def test_nothing_is_remembered_of_what_left_the_journal() -> None:
+    """Nor of what was put there and was never stored."""
+    async with known() as trial:
+        for number in range(1, 5):
+            await trial.ask(first(number))
+        await trial.parts.persistence.flush()
+        assert trial.parts.persistence._journaling
+        assert trial.parts.persistence._journaling._put == {}
+
+
+async def test_the_same_id_in_two_runs() -> None:
+    """Each is a row of its own, in memory and beside what was read."""
+    async with known() as trial:
+        for number, text in ((1, "of the first"), (2, "of the second")):
+            asked = first(number, text)
+            asked.content["history"][0]["id"] = "the same"
+            await trial.ask(asked)
+        kept = (await trial.ask(first(3)))["messages"][2]["content"]
+        trial.parts.persistence._tails.forget("ada")
+        trial.ledger.clock.now += 0.01
+        read = (await trial.ask(first(4)))["messages"][2]["content"]
+        for shown in (kept, read):
+            assert "of the first" in shown
+            assert "of the second" in shown
+
+
+async def test_what_cannot_be_answered_at_once_is_claimed_at_once() -> None:
+    """While it is read: nobody waits for a claim after that."""
+    for asked in (request(request_id="msg_1", run_id="run_1"), first(1, session_id="other"), first(1, "x" * 20_000)):
+        store = HangingStore("newest_messages")
+        async with serving(store=store) as trial:
+            trial.service.offer(shared(asked))
+            await passed(40)
+            assert trial.ledger.asked["begin"] == 1
 
 
 async def test_the_version_has_moved() -> None:
