@@ -107,7 +107,7 @@ _HEAD_GAP = "[ _]*+"
 # Perhaps a time in brackets, a speaker and a colon. A mark may stand here and where `_HEAD` has its run.
 _MEMORY_HEAD = rf"(?:\\*+[\[<][^\[\]<>\n]*+[\]>]{_HEAD_GAP})?(?:{spelled(*SPEAKERS, gap=_HEAD_GAP)}){_HEAD_GAP}:"
 # What may stand behind a title or a bar: symbols, but no letter, to the end of the line.
-_END = r"[ _#=:;?<>]*+(?=\n|\Z)"
+_END = r"[ _#=:;?]*+(?=\n|\Z)"
 # One to six number signs and a title.
 _HEADING = rf"#(?:{_HEAD_GAP}#){{0,5}}+{_HEAD_GAP}(?:{spelled(*HEADINGS, gap=_HEAD_GAP)}){_END}"
 # A title between two bars of two or more equals signs.

@@ -398,9 +398,6 @@ class TestProperties:
         assert unescape(unescape(escape(escape(text)))) == canonical(text)
 
     @given(hostile_text())
-    @example("\n## Useful Information»")
-    @example("« == TASK CONTEXT == «")
-    @example("=== TASK CONTEXT ===»")
     def test_nothing_is_forged(self, text: str) -> None:
         """A strict reader of its own making finds no structural token, neither after one escape nor after two."""
         assert not forged(escape(text))
