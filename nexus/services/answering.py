@@ -2,9 +2,9 @@
 
 Rules of this module:
 
-- A request is claimed at the ledger and finished there: answer kept, published and the delivery
-  acknowledged in one step. What is already answered is announced again. What another replica is at is left to it; where
-  the delivery is this replica's charge, it waits until that one has answered or is gone.
+- A request is claimed at the ledger and finished there: answer kept, published and the delivery acknowledged in one
+  step. What is already answered is announced again. What another replica is at is left to it; where the delivery is
+  this replica's charge, it waits until that one has answered or is gone.
 - What can be made of what is in memory, or read in a moment, is made before that. Then the request is claimed and
   finished in one step, if nothing has moved since (docs/decisions: 0024-answered-in-one-step.md,
   0026-first-contexts-too-are-answered-in-one-step.md).

@@ -28,7 +28,7 @@ from nexus.services.context.memory import ReadRows
 from nexus.services.heard import Heard
 from nexus.services.history import read_past
 from nexus.services.journaling import HEARD_S, STAYS_S, Journaling, is_shown, read_journal
-from nexus.services.tails import OwnersTail, Tails, is_later
+from nexus.services.tails import OwnersTail, Tails, ids_of, is_later
 
 _log = structlog.get_logger(__name__)
 
@@ -285,8 +285,7 @@ def with_rows(rows: list[Row], journaled: Collection[Row]) -> list[Row]:
     """The rows, and before them those of the journal that are not among them yet."""
     if not journaled:
         return rows
-    # Ids may come twice, in different runs. Of what others have stored, they may be anything.
-    known = [(row.get("run_id"), row.get("id")) for row in rows]
+    known = ids_of(rows)
     more = [row for row in journaled if (row["run_id"], row["id"]) not in known and is_shown(row)]
     more.sort(key=lambda row: (row["timestamp"], row["_id"]))
     added = [KeptRow(row) for row in more]

@@ -95,9 +95,7 @@ class OwnersTail:
         """What is kept when nothing but this row was recorded since; None where that cannot be told from it."""
         rows, size, has_grown = self._rows, self.size, self._has_grown
         # What was read may have had it before the version moved.
-        if row is not None and (row.get("run_id"), row["id"]) not in [
-            (one.get("run_id"), one.get("id")) for one in rows
-        ]:
+        if row is not None and (row.get("run_id"), row["id"]) not in ids_of(rows):
             known = isinstance(row.get("run_id"), str) and row["run_id"] in [other.get("run_id") for other in rows]
             if row.get("role") != "HUMAN" and not known:
                 # What its run said before is not here.
@@ -227,6 +225,12 @@ class Tails:
 def is_later(version: str, other: str) -> bool:
     """Whether the version is later than the other. Both are of one owner; `""` is before all."""
     return int(version or 0) > int(other or 0)
+
+
+def ids_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[Any, Any]]:
+    """What tells each of these rows from others: ids may come twice, in different runs."""
+    # Of what others have stored they may be anything, so this is no set.
+    return [(row.get("run_id"), row.get("id")) for row in rows]
 
 
 def _size(row: Mapping[str, Any]) -> int:
