@@ -19,8 +19,14 @@ Body = tuple[str, bool, int]
 _END: Final[Part] = ("", True)
 
 
-def body_of(entries: Sequence[Entry], limit: int) -> Body:
-    """What is shown of a message that these say, in so many characters before they are escaped."""
+def body_of(entries: Sequence[Entry], limit: int, *, plain: bool = False) -> Body:
+    """What is shown of a message that these say, in so many characters before they are escaped.
+
+    Args:
+        entries: at least one.
+        limit: how many.
+        plain: there is nothing to escape in their texts.
+    """
     first = entries[0]
     text = first.text
     if len(entries) > 1 or first.stored_calls or not text or text.isspace():
@@ -29,6 +35,8 @@ def body_of(entries: Sequence[Entry], limit: int) -> Body:
     was_cut = len(text) > limit
     if was_cut:
         (text,), was_cut = cut([text], 0, limit)
+    elif plain:
+        return text, False, 0
     escaped, marked = escape_counted(text)
     return escaped, was_cut, marked
 

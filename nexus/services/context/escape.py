@@ -178,6 +178,14 @@ def escape_counted(text: str) -> tuple[str, int]:
     return (with_marks(text, places), len(places)) if places else (text, 0)
 
 
+def are_plain(texts: Sequence[str]) -> bool:
+    """Whether `escape` surely leaves each of these texts as it is. False where that has to be looked at one by one.
+
+    What looks like structure in one of them does so behind a line end too, so that they can be looked at together.
+    """
+    return _is_plain("\n".join(texts))
+
+
 def with_marks(text: str, places: Sequence[int]) -> str:
     """`text` with a backslash at each of these places, which are in ascending order."""
     return "\\".join(text[start:end] for start, end in zip([0, *places], [*places, len(text)], strict=True))

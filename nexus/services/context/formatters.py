@@ -5,24 +5,24 @@ returns the `Block` with what the manifest says of it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from itertools import chain
+from operator import eq
+from typing import Any, Final, NamedTuple
 
 from nexus.services.context.annotations import annotate, read_tool_calls
 from nexus.services.context.blocks import Block
-from nexus.services.context.bodies import NO_TEXT, body_of, parts_of
+from nexus.services.context.bodies import NO_TEXT, Body, body_of, parts_of
 from nexus.services.context.clock import at_offset, parse_moment, parse_offset
 from nexus.services.context.entries import read_rows
-from nexus.services.context.escape import CountingEscape, canonical, escape
+from nexus.services.context.escape import CountingEscape, are_plain, canonical, escape
 from nexus.services.context.memory import ReadRows, Utterance, merge, newest
 
 _NO_CONVERSATIONS: Final = "(No previous conversations yet)"
 _UNKNOWN_TIME: Final = "Unknown time"
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryBlock:
+class MemoryBlock(NamedTuple):
     """`[SHARED_MEMORY]` and how many messages went into it.
 
     Attributes:
@@ -78,18 +78,16 @@ class MemoryFormatter:
         """
         past = newest(history, limit, current_run_id=current_run_id)
         shown = past.utterances[::-1]
-        offset = parse_offset(timezone_offset) or 0
-        lines = [f"[SHARED_MEMORY count={len(shown)}]", "Recent conversation memory:", ""]
-        said = _lines_of(history, shown, truncate_chars, offset)
-        lines += [text for text, _, _, _ in said]
+        _, texts, cut, marked, sources = _lines_of(history, shown, truncate_chars, parse_offset(timezone_offset) or 0)
+        head = f"[SHARED_MEMORY count={len(shown)}]", "Recent conversation memory:", ""
         block = Block(
             tag="SHARED_MEMORY",
             role="user",
-            text="\n".join(lines if shown else [*lines, _NO_CONVERSATIONS]),
-            sources=tuple([entry.id for utterance in shown for entry in utterance.entries if entry.id]),
-            truncated=sum([was_cut for _, was_cut, _, _ in said]),
+            text="\n".join([*head, *texts] if shown else [*head, _NO_CONVERSATIONS]),
+            sources=tuple(chain.from_iterable(sources)),
+            truncated=sum(cut),
             dropped=past.merged - len(shown),
-            escaped=sum([marked for _, _, marked, _ in said]),
+            escaped=sum(marked),
         )
         return MemoryBlock(block, merged=past.merged, shown=len(shown), repaired=past.repaired)
 
@@ -105,32 +103,74 @@ class MemoryFormatter:
         return annotate(read_tool_calls(tool_calls), escape)
 
 
-# A message as it is shown, whether it was cut, how many places were marked, and what it is made of.
-_Line = tuple[str, bool, int, Utterance]
+class _Lines(NamedTuple):
+    """Messages as they are shown, oldest first: each has one place in all of these.
+
+    Attributes:
+        said: the messages.
+        texts: what is shown of each.
+        cut: whether that is not all of it.
+        marked: how many places in it were marked.
+        sources: the ids of its rows.
+    """
+
+    said: list[Utterance]
+    texts: list[str]
+    cut: list[bool]
+    marked: list[int]
+    sources: list[list[str]]
 
 
-def _lines_of(history: Sequence[Any], shown: Sequence[Utterance], truncate_chars: int, offset: int) -> list[_Line]:
+def _lines_of(history: Sequence[Any], shown: Sequence[Utterance], truncate_chars: int, offset: int) -> _Lines:
     """The messages as they are shown, in this order."""
-    # What was read once does not change, nor does what is made of it. What a line is made of goes with it, so that
-    # nothing else takes its identity.
-    known: dict[Any, _Line] | None = history.lines if isinstance(history, ReadRows) else None
-    lines: dict[Any, _Line] = {}
-    before = ""
-    for said in shown:
-        how = (id(said), before, truncate_chars, offset)
-        lines[how] = (known and known.get(how)) or _line(said, truncate_chars, before, offset)
-        before = said.entries[0].role
-    if isinstance(history, ReadRows):
-        history.lines = lines
-    return [*lines.values()]
+    if not isinstance(history, ReadRows):
+        return _continued(_Lines([], [], [], [], []), shown, truncate_chars, offset)
+    # What was read once does not change, nor does what is made of it: the next build of the owner shows the same, but
+    # for a message or two at either end.
+    way = truncate_chars, offset
+    known: _Lines | None = history.lines.get(way)
+    still = _still(known, shown) if known else _Lines([], [], [], [], [])
+    if still.said and shown[0].is_answer:
+        # It may have stood behind a question, where it has no time of its own.
+        still.texts[0], _, _ = _line(shown[0], truncate_chars, "", offset)
+    lines = _continued(still, shown, truncate_chars, offset)
+    history.lines = {way: lines}
+    return lines
 
 
-def _line(said: Utterance, truncate_chars: int, before: str, offset: int) -> _Line:
-    text, was_cut, marked = body_of(said.entries, truncate_chars)
+def _still(known: _Lines, shown: Sequence[Utterance]) -> _Lines:
+    """Those of the lines that `shown` begins with."""
+    start = known.said.index(shown[0]) if shown and shown[0] in known.said else len(known.said)
+    same = [*map(eq, known.said[start:], shown)]
+    end = start + (same.index(False) if False in same else len(same))
+    return _Lines._make([kept[start:end] for kept in known])
+
+
+def _continued(lines: _Lines, shown: Sequence[Utterance], truncate_chars: int, offset: int) -> _Lines:
+    """These lines, and after them those of the other messages."""
+    said, texts, cut, marked, sources = lines
+    before = said[-1].role if said else ""
+    more = shown[len(said) :]
+    # Of what is cut nobody needs to look at all.
+    plain = are_plain([each.text for one in more for each in one.entries if len(each.text) <= truncate_chars])
+    for each in more:
+        text, was_cut, places = _line(each, truncate_chars, before, offset, plain=plain)
+        texts.append(text)
+        cut.append(was_cut)
+        marked.append(places)
+        sources.append([entry.id for entry in each.entries if entry.id])
+        before = each.role
+    said += more
+    return lines
+
+
+def _line(said: Utterance, truncate_chars: int, before: str, offset: int, *, plain: bool = False) -> Body:
+    """What is shown of a message after one of the role `before`; `plain` as for `body_of`."""
+    text, was_cut, marked = body_of(said.entries, truncate_chars, plain=plain)
     if said.is_answer and before == "human":
-        return f"  Nexus: {text}", was_cut, marked, said
+        return f"  Nexus: {text}", was_cut, marked
     head = f"[{_shown_time(said.moment, offset)}] {'Nexus' if said.is_answer else 'Human'}: "
-    return head + text, was_cut, marked, said
+    return head + text, was_cut, marked
 
 
 def _shown_time(moment: datetime | None, offset: int) -> str:
@@ -221,7 +261,8 @@ class MomentFormatter:
         moment = parse_moment(timestamp_utc)
         lines = ["[THIS_MOMENT]"]
         if moment:
-            local = at_offset(moment, parse_offset(timezone_offset) or 0)
-            lines.append(f"<current_time>{local.replace(microsecond=0).isoformat(' ')}</current_time>")
+            offset = parse_offset(timezone_offset)
+            local = at_offset(moment, offset) if offset else moment
+            lines.append(f"<current_time>{local.isoformat(' ', 'seconds')}</current_time>")
         lines += ["<human_input>", counted(current_input), "</human_input>"]
         return Block(tag="THIS_MOMENT", role="user", text="\n".join(lines), sources=sources, escaped=counted.marked)

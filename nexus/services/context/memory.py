@@ -110,7 +110,7 @@ class ReadRows(list[Any]):
         entries, repaired: as `read_rows` returns them.
         runs: that are among them.
         utterances: what is said in them, newest first.
-        lines: how messages were shown last, by utterance and way of showing; for whoever shows them.
+        lines: how messages were shown last, by the way of showing; for whoever shows them.
     """
 
     __slots__ = ("_last_id", "_placed", "entries", "lines", "repaired", "runs", "utterances")

@@ -491,4 +491,13 @@ class TestRowsThatGrow:
         for messages, chars, offset in ((20, 500, 0), (5, 500, 0), (20, 30, 0), (20, 500, -480)):
             shown = MemoryFormatter.render(rows, messages, truncate_chars=chars, timezone_offset=offset)
             assert shown == MemoryFormatter.render([*rows], messages, truncate_chars=chars, timezone_offset=offset)
-            assert len(rows.lines) == messages
+            [lines] = rows.lines.values()
+            assert len(lines.texts) == messages
+
+    def test_an_answer_whose_question_is_not_shown_any_more(self) -> None:
+        """It gets a time of its own; behind its question it has none."""
+        rows = ReadRows([row("AI", "a", 2, "r", _id="0" * 23 + "2"), row("HUMAN", "q", 1, "r", _id="0" * 23 + "1")])
+        for messages in (2, 1, 2):
+            text = MemoryFormatter.render(rows, messages).block.text
+            assert text == MemoryFormatter.render([*rows], messages).block.text
+            assert ("  Nexus: a" in text) is (messages == 2)
