@@ -6,9 +6,11 @@ shown as `[withheld]`. Of an exception its type and places are shown, not its te
 
 import json
 import logging
+import math
 import sys
 import traceback
 from collections.abc import MutableMapping
+from json.encoder import encode_basestring
 from typing import Any, Final, Literal
 
 import structlog
@@ -94,7 +96,17 @@ def withhold(_logger: Any, _method: str, event: Event) -> Event:
 
 
 def _line(_logger: Any, _method: str, event: Event) -> str:
-    return _in_json(event)
+    # As `_in_json` has it, which sets up an encoder for each line and takes three times as long.
+    shown = [
+        f"{encode_basestring(key)}: {encode_basestring(value) if type(value) is str else _shown(value)}"
+        for key, value in event.items()
+    ]
+    return "{" + ", ".join(shown) + "}"
+
+
+def _shown(value: Any) -> str:
+    kind = type(value)
+    return repr(value) if kind is int or (kind is float and math.isfinite(value)) else _in_json(value)
 
 
 def describe_exception(_logger: Any, _method: str, event: Event) -> Event:
