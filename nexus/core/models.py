@@ -1,6 +1,6 @@
 """What travels on the bus (CONTRACT §1.2): `Message` is the envelope, `Run` the content of a build request."""
 
-import uuid
+import secrets
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -43,12 +43,12 @@ def as_utc(moment: datetime) -> datetime:
 
 def new_message_id() -> str:
     """A fresh message id: `msg_` and 32 hexadecimal digits."""
-    return f"msg_{uuid.uuid4().hex}"
+    return f"msg_{secrets.token_hex(16)}"
 
 
 def new_run_id() -> str:
     """A fresh run id: `run_` and 32 hexadecimal digits."""
-    return f"run_{uuid.uuid4().hex}"
+    return f"run_{secrets.token_hex(16)}"
 
 
 def _utc_in_range(moment: datetime) -> datetime:

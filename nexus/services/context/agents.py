@@ -52,7 +52,8 @@ MAIN: Final = Agent()
 
 def is_internal(metadata: Any) -> bool:
     """Whether a message with this metadata is internal to a sub-agent."""
-    return isinstance(metadata, Mapping) and bool(metadata.get(INTERNAL))
+    # Nearly all are dictionaries, which is found out sooner.
+    return isinstance(metadata, (dict, Mapping)) and bool(metadata.get(INTERNAL))
 
 
 def named_agent(metadata: Any) -> str | None:

@@ -111,7 +111,7 @@ def _given(build: Build, tools: list[dict[str, Any]], gathered: Gathered) -> Dia
         user_profile=gathered.profile,
         current_input=request.current_input,
         current_run_id=request.run_id,
-        timestamp_utc=request.timestamp_utc,
+        timestamp_utc=request.moment or "",
         timezone_offset=request.timezone_offset,
         history_size=gathered.history_size,
         truncate_chars=settings.truncate_chars,

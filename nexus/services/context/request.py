@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from nexus.core.errors import ErrorCode, RequestError
@@ -40,6 +41,7 @@ class BuildRequest(NamedTuple):
         later: the run's messages after it; with any, the request is a continuation (CONTRACT §4.6).
         user_profile: the profile that came along; None when it is to be read from the store.
         timestamp_utc: the run's own time as sent, `""` when none or unreadable.
+        moment: that time; None likewise.
         timezone_offset: minutes west of UTC.
         agent: whose context it is.
         state: what came along of the session's state.
@@ -59,6 +61,7 @@ class BuildRequest(NamedTuple):
     later: tuple[Message, ...]
     user_profile: Mapping[str, Any] | None
     timestamp_utc: str
+    moment: datetime | None
     timezone_offset: int
     agent: Agent
     state: SessionState
@@ -119,13 +122,15 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
     form = _given(metadata, "format", DEFAULT_FORMAT)
     if not isinstance(form, str) or form not in FORMATS:
         raise invalid(unknown("run.metadata.format", form, FORMATS))
-    index = next((i for i, item in enumerate(run.history) if item.role is Role.HUMAN), None)
-    if index is None:
+    roles = [item.role for item in run.history]
+    if Role.HUMAN not in roles:
         raise invalid("run.history: a message of role HUMAN is needed")
+    index = roles.index(Role.HUMAN)
+    human = run.history[index]
     agent, state, notes = _read_agency(metadata, strictly=layout == "agent")
     turn, turn_notes = read_turn_metadata(metadata, layout)
     notes += turn_notes
-    timestamp, offset = _read_clock(metadata, notes)
+    timestamp, moment, offset = _read_clock(metadata, notes)
     return BuildRequest(
         request_id=message.id,
         owner_key=run.owner_key,
@@ -133,11 +138,12 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
         session_id=_read_session(metadata),
         layout=layout,
         form=form,
-        human=run.history[index],
-        current_input=_read_input(run.history[index].content, index),
+        human=human,
+        current_input=_read_input(human.content, index),
         later=tuple(run.history[index + 1 :]),
         user_profile=_read_profile(metadata, run.owner_key),
         timestamp_utc=timestamp,
+        moment=moment,
         timezone_offset=offset,
         agent=agent,
         state=state,
@@ -227,16 +233,17 @@ def _read_profile(metadata: Mapping[str, Any], owner_key: str) -> Mapping[str, A
     return profile
 
 
-def _read_clock(metadata: Mapping[str, Any], notes: list[str]) -> tuple[str, int]:
+def _read_clock(metadata: Mapping[str, Any], notes: list[str]) -> tuple[str, datetime | None, int]:
     timestamp = metadata.get("client_timestamp_utc")
-    if timestamp and parse_moment(timestamp) is None:
+    moment = parse_moment(timestamp) if timestamp else None
+    if timestamp and moment is None:
         notes.append("client_timestamp_utc: unreadable, so there is no <current_time>")
         timestamp = None
     given = metadata.get("client_timezone_offset")
     offset = 0 if given in (None, "") else parse_offset(given)
     if offset is None:
         notes.append("client_timezone_offset: unreadable or beyond 14 hours, counted as 0")
-    return timestamp or "", offset or 0
+    return timestamp or "", moment, offset or 0
 
 
 def _given(metadata: Mapping[str, Any], key: str, default: Any) -> Any:

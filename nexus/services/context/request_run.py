@@ -26,13 +26,14 @@ def read_run(message: Message) -> Run:
         raise invalid(explain(error, "run")) from None
     if run.owner_key != message.owner_key:
         raise mismatch("run.owner_key")
-    for index, item in enumerate(run.history):
-        if item.owner_key != run.owner_key:
-            raise mismatch(f"run.history[{index}].owner_key")
+    owners = [item.owner_key for item in run.history]
+    if owners.count(run.owner_key) != len(owners):
+        index = next(index for index, owner in enumerate(owners) if owner != run.owner_key)
+        raise mismatch(f"run.history[{index}].owner_key")
     if run.id != message.run_id:
         raise invalid("run.id: is not the run_id of the envelope")
     # What is recorded of a run is found under its id, whatever id its messages name.
-    if all(item.run_id == message.run_id for item in run.history):
+    if [item.run_id for item in run.history].count(run.id) == len(owners):
         return run
     history = [item.model_copy(update={"run_id": message.run_id}) for item in run.history]
     return run.model_copy(update={"history": history})

@@ -35,14 +35,19 @@ class TurnMetadata:
     summary_detail_level: Level | None = None
 
 
+_NOTHING: Final = TurnMetadata()
+
+
 def read_turn_metadata(metadata: Mapping[str, Any], layout: str) -> tuple[TurnMetadata, list[str]]:
     """What the request says, and notes on what is of no use to the layout and wrong.
 
     Raises:
         RequestError: INVALID_REQUEST, naming the place.
     """
-    given: dict[str, Any] = {}
     notes: list[str] = []
+    if _READERS.keys().isdisjoint(metadata):
+        return _NOTHING, notes
+    given: dict[str, Any] = {}
     for key, read in _READERS.items():
         if metadata.get(key) is None:
             continue
