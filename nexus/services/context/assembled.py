@@ -2,9 +2,8 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from nexus.core.compact_json import compact
 from nexus.services.context.blocks import Block, Section
@@ -12,8 +11,7 @@ from nexus.services.context.budget import Weights
 from nexus.services.context.tokens import Measure
 
 
-@dataclass(frozen=True, slots=True)
-class Assembled:
+class Assembled(NamedTuple):
     """A message list and the manifest of how it came to be, without notes and timings.
 
     Attributes:
@@ -68,8 +66,9 @@ def sources(input_id: str) -> tuple[str, ...]:
 
 def _hash_of_first(sections: Sequence[Section], messages: Sequence[Mapping[str, Any]], count: int) -> str:
     """The SHA-256 of the compact JSON in UTF-8 of the leading `count` messages (CONTRACT §8)."""
-    if all(isinstance(section, Block) and section.constant for section in sections[:count]):
-        return _hash_of_constant(tuple([(message["role"], message["content"]) for message in messages[:count]]))
+    first = [section for section in sections[:count] if isinstance(section, Block) and section.constant]
+    if len(first) == count:
+        return _hash_of_constant(tuple([(block.role, block.text) for block in first]))
     return hashlib.sha256(compact(messages[:count])).hexdigest()
 
 

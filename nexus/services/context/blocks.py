@@ -6,7 +6,8 @@ which it begins.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 from nexus.core.compact_json import compact
 from nexus.services.context.tokens import Measure
@@ -32,8 +33,7 @@ class Section(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """A rendered block and how it came to be.
 
     Attributes:
@@ -63,19 +63,29 @@ class Block:
 
     def describe(self, index: int, measure: Measure | None = None) -> list[dict[str, Any]]:
         """The block's entry in the manifest; `index` is its place in the message list."""
+        tag, role, text, sources, truncated, dropped, escaped, constant = self
         return [
             {
-                "tag": self.tag,
-                "role": self.role,
+                "tag": tag,
+                "role": role,
                 "index": index,
-                "bytes": len(self.text.encode()),
-                **({"tokens": measure.text(self.text, constant=self.constant)} if measure else {}),
-                "sources": list(self.sources),
-                "truncated": self.truncated,
-                "dropped": self.dropped,
-                "escaped": self.escaped,
+                "bytes": _size_of_constant(text) if constant else _size(text),
+                **({"tokens": measure.text(text, constant=constant)} if measure else {}),
+                "sources": [*sources],
+                "truncated": truncated,
+                "dropped": dropped,
+                "escaped": escaped,
             }
         ]
+
+
+def _size(text: str) -> int:
+    """In bytes of UTF-8. Of ASCII nothing has to be encoded for that."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
+# The identity alone is 15 KB, and not ASCII.
+_size_of_constant: Final = lru_cache(maxsize=16)(_size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ async def build_agent(parts: BuildParts, build: Build) -> RunPrefix:
     if await compact(parts, build, made.kept, weights, tools, cut=made.gathered.cut, run_room=run_room):
         made = await _make(parts, build, made.begun)
     prefix = await _finished(parts, build, made)
-    return replace(prefix, meta=_meta(parts, build, made), run_room=made.assembled.run_room)
+    return prefix._replace(meta=_meta(parts, build, made), run_room=made.assembled.run_room)
 
 
 async def _make(parts: BuildParts, build: Build, begun: Begun | None) -> _Made:
@@ -208,7 +208,7 @@ def _in_room(build: Build, given: AgentInput, tools: Sequence[Mapping[str, Any]]
     if run_room is None:
         return assembled
     room = window.room(measure, limit, taken_besides(tools, build, measure, run_room))
-    return replace(assemble_agent(replace(given, room=room)), run_room=run_room)
+    return assemble_agent(replace(given, room=room))._replace(run_room=run_room)
 
 
 def _meta(parts: BuildParts, build: Build, made: _Made) -> Meta | None:

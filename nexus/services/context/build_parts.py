@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import anyio
 import structlog
@@ -82,8 +82,7 @@ class BuilderSettings:
     window: WindowSettings = field(default_factory=WindowSettings)
 
 
-@dataclass(frozen=True, slots=True)
-class Build:
+class Build(NamedTuple):
     """One build: its request, the settings that it began with, and the time it has.
 
     Attributes:

@@ -36,7 +36,7 @@ from nexus.services.context.build_dialogue import build_dialogue, dialogue_at_on
 from nexus.services.context.build_memory import check_input, offered
 from nexus.services.context.build_parts import Build, BuilderSettings, BuildParts
 from nexus.services.context.build_thinking import build_thinking
-from nexus.services.context.counting import bound_of, closed
+from nexus.services.context.counting import bound_of, bounds_of, closed
 from nexus.services.context.gathering import StateSource
 from nexus.services.context.prefix import RunPrefix, in_format, prefix_key
 from nexus.services.context.request import BuildRequest, deadline_ms, read_history_size, read_request
@@ -86,6 +86,7 @@ class ContextBuilder:
             metrics or NoMetrics(),
         )
         self._counter = counter
+        self._bounds = bounds_of(counter)
         self._counted: dict[str, int] = {}
         self.settings = settings or BuilderSettings()
 
@@ -213,7 +214,7 @@ class ContextBuilder:
     ) -> Build:
         settings, counter = self.settings, self._counter
         measure = Measure(counter, request.form, self._counted) if counter else None
-        bound = bound_of(counter, request, settings)
+        bound = bound_of(self._bounds, request, settings)
         return Build(request, settings, seconds, ends_at, timings_ms, measure, bound, ahead)
 
 

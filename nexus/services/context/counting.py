@@ -8,7 +8,6 @@ Rules of this module:
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from nexus.core.ports import TokenCounter
@@ -16,6 +15,7 @@ from nexus.services.context.assembled import Assembled
 from nexus.services.context.build_memory import taken_besides
 from nexus.services.context.build_parts import Build, BuilderSettings
 from nexus.services.context.closing import close
+from nexus.services.context.formats import FORMATS
 from nexus.services.context.layouts import DialogueInput, ThinkingInput
 from nexus.services.context.prefix import RunPrefix
 from nexus.services.context.request import BuildRequest
@@ -24,11 +24,16 @@ from nexus.services.context.tokens import Bound
 _Given = TypeVar("_Given", DialogueInput, ThinkingInput)
 
 
-def bound_of(counter: TokenCounter | None, request: BuildRequest, settings: BuilderSettings) -> Bound | None:
-    """What tells whether a context of the request surely fits; None where it is counted in any case."""
-    if counter is None or settings.count_tokens == "always" or request.layout == "agent":
+def bounds_of(counter: TokenCounter | None) -> dict[str, Bound]:
+    """By format, what tells whether a context surely fits; nothing where nobody counts."""
+    return {form: Bound(counter, form) for form in FORMATS} if counter else {}
+
+
+def bound_of(bounds: Mapping[str, Bound], request: BuildRequest, settings: BuilderSettings) -> Bound | None:
+    """That for the request; None where it is counted in any case."""
+    if settings.count_tokens == "always" or request.layout == "agent":
         return None
-    return Bound(counter, request.form)
+    return bounds.get(request.form)
 
 
 def fitted(
@@ -46,7 +51,7 @@ def fitted(
         whole = fit(given, build.limit)
         if bound.messages(whole.messages) + taken_besides(tools, build, bound) <= build.limit:
             return whole
-    return fit(replace(given, measure=build.measure), build.limit - taken_besides(tools, build, build.measure))
+    return fit(given._replace(measure=build.measure), build.limit - taken_besides(tools, build, build.measure))
 
 
 def whole(prefix: RunPrefix, build: Build) -> dict[str, Any] | None:

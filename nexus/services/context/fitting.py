@@ -1,7 +1,5 @@
 """The layouts `dialogue` and `thinking` in so much room: the oldest of what they remember goes (CONTRACT §7). Pure."""
 
-from dataclasses import replace
-
 from nexus.services.context.assembled import Assembled
 from nexus.services.context.budget import NO_ROOM, largest, without_oldest
 from nexus.services.context.layouts import DialogueInput, ThinkingInput, assemble_dialogue, assemble_thinking
@@ -11,7 +9,7 @@ def fit_dialogue(given: DialogueInput, room: int) -> Assembled:
     """The five messages in so many tokens, as far as leaving out the oldest of the memory can bring that about."""
 
     def made(size: int) -> Assembled:
-        return assemble_dialogue(replace(given, history_size=size))
+        return assemble_dialogue(given._replace(history_size=size))
 
     measure, whole = given.measure, assemble_dialogue(given)
     if measure is None or measure.messages(whole.messages) <= room:
@@ -27,8 +25,8 @@ def fit_thinking(given: ThinkingInput, room: int) -> Assembled:
         remembered = without_oldest(given.remembered, turns - max(kept - rounds, 0))
         gone = max(rounds - kept, 0)
         return assemble_thinking(
-            replace(
-                given, remembered=remembered, rounds=given.rounds[gone:], rounds_dropped=given.rounds_dropped + gone
+            given._replace(
+                remembered=remembered, rounds=given.rounds[gone:], rounds_dropped=given.rounds_dropped + gone
             )
         )
 
@@ -38,4 +36,4 @@ def fit_thinking(given: ThinkingInput, room: int) -> Assembled:
     fitting = made(largest(0, turns + rounds, lambda kept: measure.messages(made(kept).messages) <= room))
     tags = {block["tag"] for block in fitting.manifest["blocks"]}
     gone = [block["tag"] for block in whole.manifest["blocks"] if block["tag"] not in tags]
-    return replace(fitting, repairs=[*fitting.repairs, *map(NO_ROOM.format, gone)])
+    return fitting._replace(repairs=[*fitting.repairs, *map(NO_ROOM.format, gone)])

@@ -1,8 +1,10 @@
 """The layouts: recipes for the message list (CONTRACT §4, §5, §6). Pure: the same inputs give the same bytes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from typing import Any, Final, NamedTuple
 
 from nexus.core.turns import ThinkingRound
 from nexus.core.working_memory import Snapshot
@@ -39,15 +41,14 @@ _THINKING_PREFIX: Final = 1
 _NO_ROWS: Final = {"fetched": 0, "merged": 0, "shown": 0, "repaired": 0}
 
 
-@dataclass(frozen=True, slots=True)
-class DialogueInput:
+class DialogueInput(NamedTuple):
     """Everything that the five messages of the dialogue layout are made of.
 
     Attributes:
         tools: tool definitions, in the order in which they are shown.
         tools_complete: there are no others.
         history: stored rows, in any order.
-        timestamp_utc: the run's own time; `""` for none.
+        timestamp_utc: the run's own time, read or as it was sent; `""` for none.
         timezone_offset: minutes west of UTC.
         input_id: id of the message that the input came in.
         measure: counts tokens for the manifest; None where they are not told.
@@ -58,7 +59,7 @@ class DialogueInput:
     user_profile: Mapping[str, Any] | None
     current_input: str
     current_run_id: str = ""
-    timestamp_utc: str = ""
+    timestamp_utc: str | datetime = ""
     timezone_offset: int = 0
     history_size: int = 20
     truncate_chars: int = 500
@@ -101,8 +102,7 @@ class AgentInput:
     room: Room | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ThinkingInput:
+class ThinkingInput(NamedTuple):
     """Everything that a context of the thinking layout is made of.
 
     Attributes:
@@ -188,7 +188,7 @@ def assemble_agent(given: AgentInput) -> Assembled:
     cut = ["history: older messages of the session are not shown"] if window.cut else []
     notes = [*cut, *unsaid(whole, movable), *past.repairs]
     assembled = put_together("agent", sections, history, stable, notes, given.room.measure if given.room else None)
-    return replace(assembled, weights=weights)
+    return assembled._replace(weights=weights)
 
 
 def assemble_thinking(given: ThinkingInput) -> Assembled:
@@ -222,6 +222,7 @@ def _instructions(agent: Agent) -> list[Block]:
     return [_identity()]
 
 
+@cache
 def _identity() -> Block:
     return Block("CORE_IDENTITY", "system", PromptManager().get_core_identity(), constant=True)
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from pydantic import TypeAdapter
 from pydantic_core import from_json
@@ -28,8 +28,7 @@ _FORM: Final = "3"
 _SNAPSHOT: Final[TypeAdapter[Snapshot | None]] = TypeAdapter(Snapshot | None)
 
 
-@dataclass(frozen=True, slots=True)
-class RunPrefix:
+class RunPrefix(NamedTuple):
     """What the first build of a run makes, and every later build begins with.
 
     Attributes:

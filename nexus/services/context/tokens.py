@@ -22,7 +22,6 @@ an estimate is too low by a third, a session that is compacted at 75 % no longer
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -34,6 +33,8 @@ _REPLY: Final = 3
 _NAME: Final = 1
 _CALL: Final = 12
 _RESULT: Final = 8
+_SPEAKERS: Final = ("system", "user", "assistant")
+_SAID: Final = 2
 # Constant texts are those of the service and of the tools that are registered now.
 _MOST_KEPT: Final = 1_000
 
@@ -44,11 +45,10 @@ _HALVES: Final[Mapping[str, int]] = MappingProxyType({"openai": 2, "anthropic": 
 _WITH_TOOLS: Final[Mapping[str, int]] = MappingProxyType({"anthropic": 530})
 
 
-@dataclass(frozen=True, slots=True)
 class Measure:
     """Counts what is sent to a model. Each message counts for itself: a list takes what its messages take, and 3 more.
 
-    Attributes:
+    Args:
         counter: counts texts.
         form: a key of `nexus.services.context.formats.FORMATS`. Messages are given in OpenAI's form whichever it is.
         kept: what `counter` has counted of constant texts. Measures that share it count each of them once.
@@ -57,15 +57,17 @@ class Measure:
         ValueError: there is no such form.
     """
 
-    counter: TokenCounter
-    form: str = "openai"
-    kept: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
-    # A list is counted several times over while it is made. Looking up a text that is the same object costs nothing.
-    _known: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    __slots__ = ("_halves", "_kept", "_known", "counter", "form")
 
-    def __post_init__(self) -> None:
-        if self.form not in _HALVES:
+    def __init__(self, counter: TokenCounter, form: str = "openai", kept: dict[str, int] | None = None) -> None:
+        if form not in _HALVES:
             raise ValueError(f"format: one of {', '.join(_HALVES)} is needed")
+        self.counter = counter
+        self.form = form
+        self._halves = _HALVES[form]
+        self._kept = {} if kept is None else kept
+        # A list is counted several times over while it is made. Looking up a text that is the same costs nothing.
+        self._known: dict[str, int] = {}
 
     @property
     def exact(self) -> bool:
@@ -79,8 +81,12 @@ class Measure:
     def message(self, message: Mapping[str, Any]) -> int:
         """Tokens of one message."""
         count = self._count
-        tokens = _MESSAGE + count(str(message.get("role", ""))) + count(_as_text(message.get("content")))
-        if message.get("role") == "tool":
+        role = message.get("role", "")
+        tokens = _MESSAGE + count(str(role)) + count(_as_text(message.get("content")))
+        if role in _SPEAKERS and len(message) == _SAID:
+            # Most have a role and a content, and nothing else.
+            return self.told(tokens)
+        if role == "tool":
             tokens += _RESULT
         if name := message.get("name"):
             tokens += _NAME + count(_as_text(name))
@@ -105,34 +111,35 @@ class Measure:
 
     def counted(self, told: int) -> int:
         """How many tokens, as the vocabulary counts them, are taken for no more than these in this form."""
-        return told * 2 // _HALVES[self.form]
+        return told * 2 // self._halves
 
     def _count(self, text: str) -> int:
         known = self._known.get(text)
         if known is None:
-            known = self.kept.get(text)
+            known = self._kept.get(text)
             known = self._known[text] = self.counter.count(text) if known is None else known
         return known
 
     def _constant(self, text: str) -> int:
-        known = self.kept.get(text)
+        known = self._kept.get(text)
         if known is None:
-            if len(self.kept) >= _MOST_KEPT:
-                self.kept.clear()
-            known = self.kept[text] = self._count(text)
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            known = self._kept[text] = self._count(text)
         return known
 
     def told(self, tokens: int) -> int:
         """What tokens that were counted are taken for in this form, never for fewer."""
-        return -(-tokens * _HALVES[self.form] // 2)
+        return -(-tokens * self._halves // 2)
 
 
-@dataclass(frozen=True, slots=True)
 class Bound(Measure):
     """No fewer tokens than a `Measure` of this counter and form finds, told by bytes alone: no vocabulary is needed.
 
-    What is within a limit by this is within it however it is counted.
+    What is within a limit by this is within it however it is counted. It keeps nothing, so that one does for all.
     """
+
+    __slots__ = ()
 
     def _count(self, text: str) -> int:
         size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -191,8 +190,8 @@ SAID = [row(f"h{number}", "HUMAN", f"said {number} and more", number, run=f"past
 def test_as_much_as_fits(beside: int) -> None:
     """Of the memory the newest messages stay, as many as there is room for; all else stays as it is."""
     measure = Measure(FakeCounter())
-    asked = replace(GIVEN, history=SAID, measure=measure)
-    least = measure.messages(assemble_dialogue(replace(asked, history_size=0)).messages)
+    asked = GIVEN._replace(history=SAID, measure=measure)
+    least = measure.messages(assemble_dialogue(asked._replace(history_size=0)).messages)
     made = fit_dialogue(asked, least + beside)
     whole = assemble_dialogue(asked)
     memory = made.manifest["blocks"][2]
@@ -204,14 +203,14 @@ def test_as_much_as_fits(beside: int) -> None:
         number >= 12 - shown for number in range(12)
     ]
     if shown < len(SAID):
-        more = assemble_dialogue(replace(asked, history_size=shown + 1))
+        more = assemble_dialogue(asked._replace(history_size=shown + 1))
         assert measure.messages(more.messages) > least + beside
     assert made == fit_dialogue(asked, least + beside)
 
 
 def test_room_enough_or_none() -> None:
     """With room it is the whole context, and without counting too; what cannot go stays where there is none."""
-    counted = replace(GIVEN, measure=Measure(FakeCounter()))
+    counted = GIVEN._replace(measure=Measure(FakeCounter()))
     assert fit_dialogue(counted, 1 << 40) == assemble_dialogue(counted)
     assert fit_dialogue(GIVEN, 0) == assemble_dialogue(GIVEN)
-    assert fit_dialogue(counted, 0) == assemble_dialogue(replace(counted, history_size=0))
+    assert fit_dialogue(counted, 0) == assemble_dialogue(counted._replace(history_size=0))
