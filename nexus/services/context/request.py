@@ -48,6 +48,7 @@ class BuildRequest(NamedTuple):
         turn: what came along for the run's turn.
         context_window: tokens that the model takes; None for as many as the settings say.
         notes: what was passed over, for the manifest.
+        origin: where the run belongs: to a sub-agent also where only its input is marked as internal to one.
     """
 
     request_id: str
@@ -68,12 +69,7 @@ class BuildRequest(NamedTuple):
     turn: TurnMetadata
     context_window: int | None
     notes: tuple[str, ...]
-
-    @property
-    def origin(self) -> RunOrigin:
-        """Where the run belongs: to a sub-agent also where only its input is marked as internal to one."""
-        sub_agent = self.agent.sub_agent
-        return RunOrigin(self.session_id, named_agent(self.human.metadata) if sub_agent is None else sub_agent)
+    origin: RunOrigin
 
     @property
     def continuation(self) -> bool:
@@ -131,11 +127,13 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
     turn, turn_notes = read_turn_metadata(metadata, layout)
     notes += turn_notes
     timestamp, moment, offset = _read_clock(metadata, notes)
+    session_id = _read_session(metadata)
+    sub_agent = named_agent(human.metadata) if agent.sub_agent is None else agent.sub_agent
     return BuildRequest(
         request_id=message.id,
         owner_key=run.owner_key,
         run_id=run.id,
-        session_id=_read_session(metadata),
+        session_id=session_id,
         layout=layout,
         form=form,
         human=human,
@@ -150,6 +148,7 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
         turn=turn,
         context_window=_read_window(metadata),
         notes=tuple(notes),
+        origin=RunOrigin(session_id, sub_agent),
     )
 
 
