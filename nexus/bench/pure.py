@@ -18,7 +18,7 @@ from nexus.core.ports import TokenCounter
 from nexus.services.context.escape import escape
 from nexus.services.context.layouts import DialogueInput, assemble_dialogue
 from nexus.services.context.tokens import Measure
-from nexus.services.history import ROWS_A_MESSAGE
+from nexus.services.page_sizes import ROWS_A_MESSAGE
 from nexus.tools.registry import Definitions
 
 _Given = TypeVar("_Given")

@@ -11,10 +11,8 @@ from nexus.core.working_memory import WHOLE, Tail
 from nexus.services.context.cutoff import UntilStored
 from nexus.services.context.entries import kept_rows
 from nexus.services.context.memory import ReadRows, Utterance, newest
+from nexus.services.page_sizes import LARGEST_PAGE, PageSizes
 
-# The first page of a past has so many rows for each message that is wanted.
-ROWS_A_MESSAGE: Final = 2
-_LARGEST_PAGE: Final = 500
 # A past in which this many rows hold fewer messages than are wanted is shown as far as it was read.
 _MOST_ROWS: Final = 5_000
 # The store goes past all that was read before to reach a page, so few are better; but rows come whole and may be long.
@@ -34,6 +32,7 @@ async def read_past(
     excerpt_chars: int,
     asked: Message | None = None,
     until: Cutoff | None = None,
+    sizes: PageSizes | None = None,
 ) -> Past:
     """Rows enough for the newest `messages` messages after merging, with every run among them whole.
 
@@ -48,18 +47,20 @@ async def read_past(
         asked: the input of the run that asks. Rows of this run do not count, nor what was stored after the input where
             that is found among the rows. None where no run asks.
         until: where the past ends, where that is known.
+        sizes: how much owners have needed; is told what this one has.
 
     Raises:
         StoreUnavailableError: the store did not answer.
     """
+    sizes = sizes or PageSizes()
     rows: list[Row] = []
-    page_size = ROWS_A_MESSAGE * messages
+    page_size = sizes.first(owner_key, messages)
     stopped_early = False
     while True:
         page = await store.newest_messages(owner_key, limit=page_size, skip=len(rows), excerpt_chars=excerpt_chars)
-        rows += page
+        rows = [*rows, *page] if rows else page
         until = until or _up_to_input(page, asked)
-        usable = ReadRows(kept_rows(_stored(rows, until)))
+        usable = ReadRows(kept_rows(_stored(rows, until) if until or rows is not page else page))
         if len(page) < page_size:
             return Past(usable)
         found = newest(usable, messages, current_run_id=asked.run_id if asked else "")
@@ -68,13 +69,15 @@ async def read_past(
         if len(rows) >= _MOST_ROWS:
             stopped_early = True
             break
-        page_size = min(page_size * 2, _LARGEST_PAGE)
+        page_size = min(page_size * 2, LARGEST_PAGE)
     cut_runs = _without_beginning(found.utterances, usable.utterances)
     if not cut_runs:
+        sizes.note(owner_key, messages, _reaching(found.utterances, usable))
         return Past(usable, stopped_early)
     completed = await store.messages_of_runs(owner_key, cut_runs, limit=_MOST_ROWS, excerpt_chars=excerpt_chars)
     known = {row["_id"] for row in usable}
     more = [row for row in _stored(completed, until) if row["_id"] not in known]
+    sizes.note(owner_key, messages, len(usable) + len(more))
     return Past(ReadRows([*usable, *kept_rows(more)]), stopped_early)
 
 
@@ -152,6 +155,19 @@ def _without_beginning(shown: Sequence[Utterance], read: Sequence[Utterance]) ->
     cut = {entries[0].run_id for _, _, is_answer, _, entries in shown if is_answer} - begun - {""}
     # Where what is shown begins within a run, its input is nearly always among what was read besides.
     return sorted(cut - {entries[0].run_id for _, _, is_answer, _, entries in read if not is_answer}) if cut else []
+
+
+def _reaching(shown: Sequence[Utterance], read: ReadRows) -> int:
+    """How many of the rows there are up to the last of the run that the oldest of the shown messages belongs to."""
+    if not shown:
+        return len(read)
+    oldest = shown[-1].entries
+    run_id = oldest[0].run_id
+    for place in range(len(read.entries), 0, -1):
+        entry = read.entries[place - 1]
+        if entry.run_id == run_id if run_id else entry in oldest:
+            return place
+    return len(read.entries)
 
 
 def _up_to_input(rows: Sequence[Row], asked: Message | None) -> Cutoff | None:

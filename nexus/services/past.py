@@ -28,6 +28,7 @@ from nexus.services.context.memory import ReadRows
 from nexus.services.heard import Heard
 from nexus.services.history import read_past
 from nexus.services.journaling import HEARD_S, STAYS_S, Journaling, is_shown, read_journal
+from nexus.services.page_sizes import PageSizes
 from nexus.services.tails import OwnersTail, Tails, ids_of, is_later
 
 _log = structlog.get_logger(__name__)
@@ -43,6 +44,7 @@ class OwnersPast:
 
     Args:
         store, tails, journaling, heard, metrics: where they are; no journal where none is kept.
+        sizes: how much owners have needed.
         owner_key: whose.
         messages: how many messages after merging.
         excerpt_chars: contents longer than twice this may come without their middle.
@@ -58,6 +60,7 @@ class OwnersPast:
         heard: Heard,
         metrics: Metrics,
         *,
+        sizes: PageSizes,
         owner_key: str,
         messages: int,
         excerpt_chars: int,
@@ -65,6 +68,7 @@ class OwnersPast:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
+        self._sizes = sizes
         self._tails = tails
         self._journaling = journaling
         self._heard = heard
@@ -248,6 +252,7 @@ class OwnersPast:
             messages=self._messages,
             excerpt_chars=self._excerpt_chars,
             asked=self._asked,
+            sizes=self._sizes,
         )
 
     def _shown_of(self, tail: OwnersTail | None) -> Past | None:

@@ -23,6 +23,7 @@ from nexus.services.history import read_past, read_session
 from nexus.services.inputs import OfferedInput, input_of
 from nexus.services.journaling import HEARD_S, STAYS_S, Journaling
 from nexus.services.origins import RunOrigins
+from nexus.services.page_sizes import PageSizes
 from nexus.services.past import OwnersPast, own_rows
 from nexus.services.recording import Recorder
 from nexus.services.rows import human_row, llm_row, tool_row
@@ -68,6 +69,7 @@ class PersistenceService:
         stays_s: float = STAYS_S,
     ) -> None:
         self._store = store
+        self._sizes = PageSizes()
         self._tails = tails or Tails()
         self._clock = clock
         self.origins = RunOrigins(store, ledger)
@@ -169,6 +171,7 @@ class PersistenceService:
             excerpt_chars=excerpt_chars,
             asked=asked,
             until=await self._begun_at(asked),
+            sizes=self._sizes,
         )
         return Past(own_rows(owner_key, past.rows), past.stopped_early, complete)
 
@@ -180,6 +183,7 @@ class PersistenceService:
             self._journaling,
             self._recorder.heard,
             self._metrics,
+            sizes=self._sizes,
             owner_key=owner_key,
             messages=messages,
             excerpt_chars=excerpt_chars,

@@ -5,15 +5,20 @@ from typing import Any
 
 import bson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nexus.core.models import Message, Role
 from nexus.core.ports import Past, Row, RunOrigin
 from nexus.core.working_memory import Tail
-from nexus.services.history import ROWS_A_MESSAGE, read_past, read_session
+from nexus.services.context.memory import newest
+from nexus.services.history import read_past, read_session
+from nexus.services.page_sizes import ROWS_A_MESSAGE, PageSizes
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.rows import START
 
 MIB = 1 << 20
+HOUR = timedelta(hours=1)
 NOW = Message(id="not recorded", run_id="now", owner_key="o", role=Role.HUMAN)
 
 
@@ -78,6 +83,65 @@ async def test_a_past_is_asked_for_once(inputs: int) -> None:
     store.plant("messages", rows)
     past = await read_past(store, "o", messages=20, excerpt_chars=500)
     assert (len(past.rows), store.asked) == (20 * ROWS_A_MESSAGE, 1)
+
+
+async def test_an_owner_is_asked_for_what_was_needed_last() -> None:
+    """The next past is read with one question, and of few rows: those that were needed, and a few."""
+    store, sizes = Asked(), PageSizes()
+    store.plant("messages", [_in_turn(number) for number in range(100)])
+    first = await read_past(store, "o", messages=20, excerpt_chars=500, sizes=sizes)
+    again = await read_past(store, "o", messages=20, excerpt_chars=500, sizes=sizes)
+    assert (len(first.rows), len(again.rows), store.asked) == (40, 24, 2)
+    assert _shown(again, 20) == _shown(first, 20)
+
+
+async def test_an_owner_with_long_runs_is_asked_once_from_then_on() -> None:
+    """Whose runs have more rows than a first page has for them is asked for as many as they have."""
+    store, sizes = Asked(), PageSizes()
+    rows = [a_row(number) | {"run_id": f"r{number // 7}"} for number in range(700)]
+    store.plant("messages", [row | {"role": "AI" if number % 7 else "HUMAN"} for number, row in enumerate(rows)])
+    first = await read_past(store, "o", messages=20, excerpt_chars=500, sizes=sizes)
+    assert store.asked > 1
+    store.asked = 0
+    again = await read_past(store, "o", messages=20, excerpt_chars=500, sizes=sizes)
+    assert (len(again.rows), store.asked) == (70 + 8, 1)
+    assert _shown(again, 20) == _shown(first, 20)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5_000])
+async def test_a_past_of_the_current_run_alone(rows: int) -> None:
+    """However long it is, nothing of it is shown, and the next past is read all the same."""
+    store, sizes = FakeStore(), PageSizes()
+    store.plant("messages", [a_row(number) | {"run_id": "now"} for number in range(rows)])
+    for _ in range(2):
+        past = await read_past(store, "o", messages=20, excerpt_chars=500, asked=NOW, sizes=sizes)
+        assert newest(past.rows, 20, current_run_id="now").utterances == []
+
+
+_ROWS = st.lists(st.tuples(st.booleans(), st.integers(0, 8), st.integers(0, 3)), max_size=80)
+
+
+@settings(deadline=None)
+@given(rows=_ROWS, messages=st.integers(1, 12), needed=st.integers(0, 60))
+async def test_what_is_shown_does_not_depend_on_how_much_is_read(
+    rows: list[tuple[bool, int, int]], messages: int, needed: int
+) -> None:
+    """Runs of any length among each other, some rows without a run: the same, whatever the owner needed before."""
+    store, sizes, at, begun = FakeStore(), PageSizes(), START, {0}
+    for number, (is_human, run, gap) in enumerate(rows):
+        at += gap * HOUR
+        role = "HUMAN" if is_human or run not in begun else "AI"
+        begun.add(run)
+        row = {"role": role, "run_id": f"r{run}" if run else "", "timestamp": at}
+        store.plant("messages", [a_row(number) | row])
+    sizes.note("o", messages, needed)
+    learned = await read_past(store, "o", messages=messages, excerpt_chars=500, sizes=sizes)
+    plain = await read_past(store, "o", messages=messages, excerpt_chars=500)
+    assert _shown(learned, messages) == _shown(plain, messages)
+
+
+def _shown(past: Past, messages: int) -> list[list[str]]:
+    return [[entry.id for entry in said.entries] for said in newest(past.rows, messages).utterances]
 
 
 async def test_a_run_of_which_only_the_end_was_read() -> None:
