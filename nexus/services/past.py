@@ -110,8 +110,9 @@ class OwnersPast:
 
     def kept(self) -> Past | None:
         """What was kept, if all that was heard is in it: good if the version stands. None for what has to be read."""
-        known = self._known if self._epoch == self._tails.epoch and not self._is_awaited else None
-        return self._shown_of(known) if known else None
+        if self._known is None or self._epoch != self._tails.epoch or self._is_awaited:
+            return None
+        return self._shown_of(self._known)
 
     @property
     def read(self) -> StoreRead | None:
@@ -140,12 +141,12 @@ class OwnersPast:
         """What was read ahead: good if all that `read` tells holds. None for what has to be looked at once more."""
         if self._journaling is None or self._is_awaited or not isinstance(self._ahead, Past):
             return None
-        put = self._journaling.put_here(self._owner_key)
-        rows = with_rows(self._ahead.rows, put.values())
+        put, ahead = self._journaling.put_here(self._owner_key), self._ahead
+        rows = with_rows(ahead.rows, put.values())
         if self._begun_in(rows):
             return None
         self._source, self._journaled = Event.PAST_READ, tuple(put)
-        self._unclaimed = self._own(replace(self._ahead, rows=rows))
+        self._unclaimed = self._own(Past(rows, ahead.stopped_early, ahead.complete))
         return self._unclaimed
 
     def claimed(self) -> None:
@@ -273,7 +274,8 @@ class OwnersPast:
         return tail if tail and tail.is_enough(self._messages, self._excerpt_chars) else None
 
     def _own(self, past: Past) -> Past:
-        return replace(past, rows=own_rows(self._owner_key, past.rows))
+        rows = own_rows(self._owner_key, past.rows)
+        return past if rows is past.rows else replace(past, rows=rows)
 
 
 def own_rows(owner_key: str, rows: list[Row]) -> list[Row]:
