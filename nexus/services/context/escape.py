@@ -11,8 +11,8 @@ Rules of this module:
 - A place is marked by exactly one backslash, put in front of the bracket or at the head of the line. A run of
   backslashes that is already there thus becomes one longer, so that `unescape` can take one away again, as mbox
   quoting does it.
-- Marking a place neither makes nor hides another place. For this neither a tag nor a heading can contain an opening
-  bracket, a line head is recognised with or without backslashes where marks may stand, and what is asked of the
+- Marking a place neither makes nor hides another place. For this a tag cannot contain an opening bracket, a line head
+  is recognised with or without backslashes where marks may stand, also behind a title, and what is asked of the
   character before a bracket is true of a backslash.
 - A heading is a whole line, and so is a banner. Whoever puts something before a text on its line therefore escapes the
   line, not the text: `### ` and a name can make a heading that the name alone is not.
@@ -106,8 +106,8 @@ _INDEXED = re.compile(r"[\w\])]\Z")
 _HEAD_GAP = "[ _]*+"
 # Perhaps a time in brackets, a speaker and a colon. A mark may stand here and where `_HEAD` has its run.
 _MEMORY_HEAD = rf"(?:\\*+[\[<][^\[\]<>\n]*+[\]>]{_HEAD_GAP})?(?:{spelled(*SPEAKERS, gap=_HEAD_GAP)}){_HEAD_GAP}:"
-# What may stand behind a title or a bar: symbols, but no letter, to the end of the line.
-_END = r"[ _#=:;?]*+(?=\n|\Z)"
+# What may stand behind a title or a bar: symbols, but no letter, to the end of the line; marks, too.
+_END = r"[ _#=:;?/<>\[\]\\]*+(?=\n|\Z)"
 # One to six number signs and a title.
 _HEADING = rf"#(?:{_HEAD_GAP}#){{0,5}}+{_HEAD_GAP}(?:{spelled(*HEADINGS, gap=_HEAD_GAP)}){_END}"
 # A title between two bars of two or more equals signs.

@@ -95,9 +95,11 @@ _SQUARE_TOKEN: Final = re.compile(rf"\[[/\\]*(?:{'|'.join(BLOCKS)}|tooluse:)".re
 _ANGLE_TOKEN: Final = re.compile(r"<[/\\]*(?:humaninput|currenttime\\*>)")
 _TURN: Final = re.compile(r"[/\\]*t\\*u\\*r\\*n")
 _HEAD: Final = re.compile(r"(?:\[[^\[\]<>]*\]|<[^\[\]<>]*>)?(?:human|nexus):")
-_HEADING: Final = re.compile(rf"#{{1,6}}(?:{'|'.join(TITLES)})[#=:;?]*".replace("l", "i"))
+# Behind a title, to the end of the line.
+_REST: Final = r"[#=:;?/<>\[\]\\]*"
+_HEADING: Final = re.compile(rf"#{{1,6}}(?:{'|'.join(TITLES)}){_REST}".replace("l", "i"))
 _REMEMBERED: Final = re.compile(r"(?:insights|user\??sgoai):|round([^:]*):")
-_BANNER: Final = re.compile(rf"==+(?:{'|'.join(BANNERS)})[#:;?]*==+[#=:;?]*".replace("l", "i"))
+_BANNER: Final = re.compile(rf"==+(?:{'|'.join(BANNERS)})[#:;?]*==+{_REST}".replace("l", "i"))
 
 
 def forged(text: str) -> list[str]:

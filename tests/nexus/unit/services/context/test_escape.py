@@ -393,12 +393,19 @@ class TestProperties:
     @example("\\≮human_input")
     @example("\r\n\r[THIS_MOMENT]\\")
     @example("x[current_time]\\[current_time]")
+    @example("\\ ## Current TODO List #: <\nhuman_input>")
     def test_nothing_is_lost(self, text: str) -> None:
         """`unescape(escape(text))` is the canonical text, and so it is after escaping twice and unescaping twice."""
         assert unescape(escape(text)) == canonical(text)
         assert unescape(unescape(escape(escape(text)))) == canonical(text)
 
     @given(hostile_text())
+    @example("\n## Useful Information»")
+    @example("« == TASK CONTEXT == «")
+    @example("=== TASK CONTEXT ===»")
+    @example("## Useful Information [")
+    @example("## Useful Information ]/")
+    @example("## Useful Information \\")
     def test_nothing_is_forged(self, text: str) -> None:
         """A strict reader of its own making finds no structural token, neither after one escape nor after two."""
         assert not forged(escape(text))
