@@ -1,6 +1,7 @@
 """What MongoDB keeps, spelled as JSON: nothing of it is lost, and nothing that looks like something else becomes it."""
 
 import json
+import math
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -19,7 +20,14 @@ _NAMES = st.text(st.characters(exclude_characters="\x00", exclude_categories=["C
     ["$date", "$oid", "$ref", "$id", "$object", "$numberLong", "$regex", "$", "$x", "$binary"]
 )
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-_PLAIN = st.none() | st.booleans() | _TEXTS | st.floats() | st.integers(-(2**63), 2**63 - 1)
+_PLAIN = (
+    st.none()
+    | st.booleans()
+    | _TEXTS
+    | st.floats(allow_nan=False)
+    | st.just(math.nan)
+    | st.integers(-(2**63), 2**63 - 1)
+)
 _OWN: st.SearchStrategy[Any] = (
     st.binary(max_size=8)
     | st.binary(min_size=12, max_size=12).map(ObjectId)
@@ -38,7 +46,7 @@ _VALUES = st.recursive(
 
 @given(_VALUES)
 def test_there_and_back(value: Any) -> None:
-    """Whatever a document holds comes back as the same bytes, through a line of JSON."""
+    """Whatever a document holds comes back as the same bytes, through a line of JSON; of NaNs there is one."""
     raw = bson.encode({"value": value}, codec_options=CODEC)
     kept = bson.decode(raw, codec_options=CODEC)["value"]
     line = json.dumps(spelled(kept), allow_nan=False)

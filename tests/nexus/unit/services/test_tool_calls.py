@@ -295,7 +295,9 @@ class TestResults:
     async def test_signed(self) -> None:
         """What is signed is believed, and answered with a signature; what is not is a dead letter."""
         async with serving(signing=SIGNING) as replica:
-            replica.service.offer(calling(encode(update(), topic=Topics.TOOLS_REQUESTS, signing=SIGNING)))
+            # Who signs says when, and is not believed long after.
+            said = update().model_copy(update={"timestamp": utc_now()})
+            replica.service.offer(calling(encode(said, topic=Topics.TOOLS_REQUESTS, signing=SIGNING)))
             (delivery,) = await take(replica.heard, 1)
             decode(delivery.payload, topic=Topics.TOOLS_RESULTS, signing=SIGNING)
             replica.service.offer(calling(update("mine", "msg_2")))
