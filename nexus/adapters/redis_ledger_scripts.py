@@ -14,15 +14,13 @@ local time = redis.call('TIME')
 local us = time[1] .. string.sub('00000' .. time[2], -6)
 local now = string.sub(us, 1, -4)
 """
-# ARGV of what moves a version: for how long one is known in milliseconds.
+# Of an owner whose version is `before`, false for none, to one that is known for `lasts` milliseconds.
 _MOVE = """
-local function move(key, lasts)
-  local before, after = redis.call('SET', key, us, 'GET', 'PX', lasts) or '', us
-  if before ~= '' and before - us >= 0 then
-    after = string.format('%.0f', before + 1)
-    redis.call('SET', key, after, 'PX', lasts)
-  end
-  return before, after
+local function move(key, before, lasts)
+  local after = us
+  if before and before - us >= 0 then after = string.format('%.0f', before + 1) end
+  redis.call('SET', key, after, 'PX', lasts)
+  return before or '', after
 end
 """
 # What is kept under a key: of an answer that is kept as such only where that is.
@@ -118,12 +116,12 @@ return redis.call('PEXPIRE', KEYS[1], ARGV[2])
 # `keys`: request, version, journal, unwritten, kept; the last four are not touched where nothing is journaled or kept.
 # `argv`: token, fingerprint, answer, keep_ms, topic, name of the row among the unwritten or '', id of the row, row,
 # version_lasts_ms, what is kept ('=' for the answer, '' for nothing), kept_ms. `token` says whose answer is kept.
-# `publish` is one of those below.
+# `version`: the owner's, false for none; not looked at where nothing is journaled. `publish` is one of those below.
 _CONCLUDE = """
 local function kept_otherwise(first, argv)
   return first and first ~= (argv[10] == '=' and argv[3] or argv[10])
 end
-local function conclude(keys, argv)
+local function conclude(keys, argv, version)
   if argv[10] ~= '' then
     redis.call('SET', keys[5], argv[10] == '=' and '@' .. keys[1] or argv[10], 'PX', argv[11])
   end
@@ -131,12 +129,12 @@ local function conclude(keys, argv)
   if argv[6] ~= '' then
     redis.call('HSET', keys[3], argv[7], argv[8])
     redis.call('ZADD', keys[4], now, argv[6])
-    before, after = move(keys[2], argv[9])
+    before, after = move(keys[2], version, argv[9])
   end
   redis.call('HSET', keys[1], 'fingerprint', argv[2], 'token', argv[1], 'topic', argv[5], 'answer', argv[3],
     'said_ms', now)
   redis.call('PEXPIRE', keys[1], argv[4])
-  return {publish(keys, argv), before, after}
+  return publish(keys, argv), before, after
 end
 """
 # `argv`, further: channel.
@@ -168,7 +166,7 @@ if known[3] or foreign then
 end
 local first = ARGV[10] ~= '' and kept_under(KEYS[5])
 if kept_otherwise(first, ARGV) then return {-2, first} end
-return conclude(KEYS, ARGV)
+return {conclude(KEYS, ARGV, ARGV[6] ~= '' and redis.call('GET', KEYS[2]))}
 """
 )
 # KEYS: as for `_CONCLUDE`. ARGV: those of BEGIN, within_ms, sent_ms or 0, most_journaled; of what was read: since when
@@ -180,17 +178,18 @@ _ANSWER = (
     + _CLAIM
     + _CONCLUDE
     + """
--- Whether the answer has all that has moved the owner's version by now. One that was set just now was none before.
-local function has_all(version, quiet_us)
-  if ARGV[13] == '' then return version == ARGV[7] end
+-- Whether the answer has all that has moved the owner's version by now, and the journal room for one more row.
+local function has_all(version)
+  if ARGV[13] == '' then return version == ARGV[7] and redis.call('HLEN', KEYS[3]) < tonumber(ARGV[12]) end
   local since = tonumber(ARGV[13])
   local age = us - since
-  if age < 0 or age >= tonumber(ARGV[14]) then return false end
-  if quiet_us ~= 0 and tonumber(version) >= since then return false end
+  if age < 0 or age >= tonumber(ARGV[14]) or version and version - since >= 0 then return false end
+  local journaled = redis.call('HKEYS', KEYS[3])
+  if #journaled >= tonumber(ARGV[12]) then return false end
   local read = {}
   for number = #ARGV - ARGV[15] + 1, #ARGV do read[ARGV[number]] = true end
-  for _, id in ipairs(redis.call('HKEYS', KEYS[3])) do
-    if not read[id] then return false end
+  for number = 1, #journaled do
+    if not read[journaled[number]] then return false end
   end
   return true
 end
@@ -199,16 +198,14 @@ if known.answer and known.token == ARGV[1] then return {'concluded', us, 1, '', 
 local no, attempts, asked = refused(KEYS[1], known, ARGV)
 if no then return no end
 local answer = {unpack(ARGV, 16)}
-local version, quiet_us, kept, rows, waiting = look(KEYS[2], KEYS[3], KEYS[5], ARGV[7], ARGV[8], ARGV[9])
 local since, sent = asked, tonumber(ARGV[11])
 if sent > 0 and sent < since then since = sent end
-if attempts == 1 and waiting < tonumber(ARGV[12]) and now - since <= tonumber(ARGV[10])
-  and not kept_otherwise(kept, answer) and has_all(version, quiet_us) then
-  local heard, before, after = unpack(conclude(KEYS, answer))
-  return {'concluded', us, heard, ARGV[13] ~= '' and quiet_us == 0 and '' or before, after}
+if attempts == 1 and now - since <= tonumber(ARGV[10]) and not kept_otherwise(kept_under(KEYS[5]), answer) then
+  local version = redis.call('GET', KEYS[2])
+  if has_all(version) then return {'concluded', us, conclude(KEYS, answer, version)} end
 end
 acquire(KEYS[1], ARGV, attempts, asked)
-return {'acquired', us, attempts, asked, version, quiet_us, kept, rows, waiting}
+return {'acquired', us, attempts, asked, look(KEYS[2], KEYS[3], KEYS[5], ARGV[7], ARGV[8], ARGV[9])}
 """
 )
 FINISH_PUBSUB: Final = Script(_NOW + _KEPT + _MOVE + _TO_CHANNEL + _FINISH)
@@ -221,12 +218,12 @@ MOVED: Final = Script(
     _NOW
     + _MOVE
     + """
-local last = redis.call('GET', KEYS[2])
-if last and redis.call('EXISTS', KEYS[1]) == 1 then
+local version, last = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
+if last and version then
   local row, before, after = string.match(last, '^(.*) (%d*) (%d+)$')
   if row == ARGV[1] then return {before, after} end
 end
-local before, after = move(KEYS[1], ARGV[2])
+local before, after = move(KEYS[1], version, ARGV[2])
 redis.call('SET', KEYS[2], ARGV[1] .. ' ' .. before .. ' ' .. after, 'PX', ARGV[2])
 return {before, after}
 """
