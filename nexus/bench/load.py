@@ -1,4 +1,9 @@
-"""Asks in a closed loop and takes the times: the next request of a place goes out when its last one is answered."""
+"""Asks in a closed loop and takes the times: the next request of a place goes out when its last one is answered.
+
+Whoever asks shares the machine with what is measured, and takes as little of it as can be: requests and answers go over
+connections of their own protocol. A client of redis-py took as long as the floor itself, at the cost of whoever leaves
+no processor idle.
+"""
 
 import asyncio
 import math
@@ -14,7 +19,10 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from nexus.adapters.redis_client import open_redis
-from nexus.adapters.redis_entries import entries_of
+from nexus.adapters.redis_connections import RedisProtocol, taken_over
+from nexus.adapters.redis_entries import entries_in
+from nexus.adapters.redis_multiplexed import packed
+from nexus.adapters.redis_pipeline import PipelineLimits, pipelined
 from nexus.bench.shapes import Request
 from nexus.core.errors import BusUnavailableError
 from nexus.core.topics import Topics
@@ -24,6 +32,7 @@ _ID: Final = re.compile(rb'"request_id":\s*"([^"]*)"')
 _HEAD, _TAIL = 1_024, 512
 _PATIENCE_S: Final = 20.0
 _LONGEST_READ_MS: Final = 1_000
+_ONE_CONNECTION: Final = PipelineLimits(most_connections=1)
 
 
 @dataclass(slots=True)
@@ -144,19 +153,19 @@ async def asking(redis_url: str, prefix: str, mode: str) -> AsyncIterator[Asker]
         mode: `pubsub` or `streams`.
     """
     topic = prefix + Topics.CONTEXT_BUILD_REQUEST
-    async with open_redis(redis_url) as redis:
+    async with open_redis(redis_url) as client, pipelined(client, _ONE_CONNECTION) as redis:
 
         async def publish(payload: bytes) -> None:
-            await redis.publish(topic, payload)
+            await redis.execute("PUBLISH", topic, payload)
 
         async def append(payload: bytes) -> None:
-            await redis.xadd(topic, {"message": payload})
+            await redis.execute("XADD", topic, "*", "message", payload)
 
         asker = Asker(append if mode == "streams" else publish)
         listening = asyncio.Event()
         hear = _hear_stream if mode == "streams" else _hear
         own = f"{prefix}{Topics.CONTEXT_BUILD_RESPONSE}.{asker.reply_to}"
-        hearing = asyncio.create_task(hear(redis, own, asker, listening))
+        hearing = asyncio.create_task(hear(client, own, asker, listening))
         try:
             begun = asyncio.create_task(listening.wait())
             await asyncio.wait([hearing, begun], return_when=asyncio.FIRST_COMPLETED)
@@ -169,21 +178,48 @@ async def asking(redis_url: str, prefix: str, mode: str) -> AsyncIterator[Asker]
                 await hearing
 
 
-async def _hear(redis: Redis, topic: str, asker: Asker, listening: asyncio.Event) -> None:
-    async with redis.pubsub() as pubsub:
-        await pubsub.subscribe(topic)
+async def _hear(client: Redis, topic: str, asker: Asker, listening: asyncio.Event) -> None:
+    line = _Line(asker.heard, listening)
+    async with taken_over(client.connection_pool, line):
+        line.write([packed("SUBSCRIBE", topic)])
+        raise await line.lost
+
+
+class _Line(RedisProtocol):
+    """A connection that brings the answers.
+
+    Args:
+        heard: called with each.
+        listening: set when it brings them from now on.
+    """
+
+    def __init__(self, heard: Callable[[bytes], None], listening: asyncio.Event) -> None:
+        super().__init__()
+        self._heard = heard
+        self._listening = listening
+
+    def replied(self, reply: Any) -> None:
+        """Take an answer, or what Redis says to a subscription."""
+        match reply:
+            case [b"message", _, payload]:
+                self._heard(payload)
+            case [b"subscribe", *_]:
+                self._listening.set()
+            case Exception():
+                self.end(reply)
+            case _:
+                pass
+
+    def writable_again(self) -> None:
+        """Do nothing: one command is all that is written."""
+
+
+async def _hear_stream(client: Redis, topic: str, asker: Asker, listening: asyncio.Event) -> None:
+    last: str | bytes = "0"
+    async with pipelined(client, _ONE_CONNECTION) as redis:
+        listening.set()
         while True:
-            message = await pubsub.get_message(timeout=None)
-            if message and message["type"] == "message":
-                asker.heard(message["data"])
-            elif message:
-                listening.set()
-
-
-async def _hear_stream(redis: Redis, topic: str, asker: Asker, listening: asyncio.Event) -> None:
-    last: Any = "0"
-    listening.set()
-    while True:
-        for entry, fields in entries_of(await redis.xread({topic: last}, block=_LONGEST_READ_MS)):
-            asker.heard(fields[b"message"])
-            last = entry
+            reply = await redis.execute("XREAD", "BLOCK", _LONGEST_READ_MS, "STREAMS", topic, last)
+            for entry, fields in entries_in(reply):
+                asker.heard(fields[b"message"])
+                last = entry
