@@ -18,11 +18,29 @@ from nexus.core.ports import Row
 _NOT_UTF8: Final = range(34450, 34474)
 # Owners of whom it is known whether all of their newest rows are small.
 _OWNERS_KNOWN: Final = 10_000
-_LONG: Final = -1.0
+LONG: Final = -1.0
 _SMALL_S: Final = 60.0
 _IDS_AT_ONCE: Final = 500
 # Rows with text timestamps come from other writers; how long it may take until the first of them is noticed.
 _LOOKED_AGAIN_S: Final = 60
+
+
+class Small:
+    """Of which owners all of the newest rows are taken for small, so that they are asked for without a condition."""
+
+    def __init__(self) -> None:
+        self._until: OrderedDict[str, float] = OrderedDict()
+
+    def until(self, owner_key: str) -> float | None:
+        """Until when they are; None where nobody has looked."""
+        return self._until.get(owner_key)
+
+    def note(self, owner_key: str, until: float) -> None:
+        """Take them for small until then."""
+        self._until[owner_key] = until
+        self._until.move_to_end(owner_key)
+        if len(self._until) > _OWNERS_KNOWN:
+            self._until.popitem(last=False)
 
 
 class Known:
@@ -31,23 +49,13 @@ class Known:
     Attributes:
         text_times: there are rows whose timestamp is a text.
         look_again_at: when that is to be looked at again.
+        small: owners whose rows are small as far as they are asked for with a condition.
     """
 
     def __init__(self) -> None:
         self.text_times = False
         self.look_again_at = 0.0
-        self._small_until: OrderedDict[str, float] = OrderedDict()
-
-    def small_until(self, owner_key: str) -> float | None:
-        """Until when all of an owner's newest rows are taken for small; None where nobody has looked."""
-        return self._small_until.get(owner_key)
-
-    def note(self, owner_key: str, small_until: float) -> None:
-        """Take them for small until then."""
-        self._small_until[owner_key] = small_until
-        self._small_until.move_to_end(owner_key)
-        if len(self._small_until) > _OWNERS_KNOWN:
-            self._small_until.popitem(last=False)
+        self.small = Small()
 
 
 class MongoMessages:
@@ -81,7 +89,7 @@ class MongoMessages:
             index: the fields of the index to use, once it is made.
         """
         find = partial(self.find, excerpt_chars=excerpt_chars, index=index)
-        if not await self._has_text_times():
+        if not await self.has_text_times():
             return await find(query, limit=limit, skip=skip)
         end = skip + limit
         dated = await find({**query, **NO_TEXT_TIME}, limit=end)
@@ -91,13 +99,14 @@ class MongoMessages:
     async def oldest(self, query: Mapping[str, Any], *, index: Order | None = None) -> Row | None:
         """The first row of all."""
         find = partial(self.find, index=index, order=OLDEST_FIRST, limit=1)
-        if not await self._has_text_times():
+        if not await self.has_text_times():
             rows = await find(query)
         else:
             rows = newest_first([*await find({**query, **NO_TEXT_TIME}), *await find({**query, **TEXT_TIME})])
         return rows[-1] if rows else None
 
-    async def _has_text_times(self) -> bool:
+    async def has_text_times(self) -> bool:
+        """Whether there are rows whose timestamp is a text, as far as anybody has noticed."""
         now = get_running_loop().time()
         if now >= self._known.look_again_at:
             self._known.text_times = bool(await self._finds.rows(TEXT_TIME, Page(1), only={"_id": 1}))
@@ -135,20 +144,11 @@ class MongoMessages:
         return rows
 
     async def _excerpts(self, query: Mapping[str, Any], page: Page, chars: int) -> list[Row]:
-        owner_key = query["owner_key"]["$eq"]
-        small_until = self._known.small_until(owner_key)
-        if small_until != _LONG:
-            # Rows that were small a moment ago are asked for without the condition. Should a long one have come, it is
-            # read whole once.
-            asked = small_until is None or small_until < get_running_loop().time()
-            rows = await self._if_small(owner_key, {**query, **all_small(chars)} if asked else query, page)
-            if rows is not None:
-                are_small = show(rows, chars)
-                if asked:
-                    self._known.note(owner_key, get_running_loop().time() + _SMALL_S)
-                elif not are_small:
-                    self._known.note(owner_key, _LONG)
-                return rows
+        small = self._known.small
+        if (rows := await self.if_small(small, query, page, chars)) is not None:
+            if not show(rows, chars):
+                small.note(query["owner_key"]["$eq"], LONG)
+            return rows
         try:
             rows = await self._finds.rows(query, page, only=excerpt(chars))
         except OperationFailure as error:
@@ -158,16 +158,37 @@ class MongoMessages:
         show(rows, chars)
         return rows
 
-    async def _if_small(self, owner_key: str, query: Mapping[str, Any], page: Page) -> list[Row] | None:
-        """The rows, not restored, if the server does not refuse the query because one of them is long."""
+    async def if_small(self, small: Small, query: Mapping[str, Any], page: Page, chars: int) -> list[Row] | None:
+        """A page of an owner's newest rows, for `mongo_excerpts.show`, if they are small; else None.
+
+        Rows that were small a moment ago are asked for without the condition. Should a long one have come, it is read
+        whole once: note that it is `LONG`.
+
+        Args:
+            small: what is known of the rows of such queries.
+            query: which rows; nothing but the owner may differ from that of others with the same `small`.
+            page: which of them.
+            chars: contents longer than twice this come without their middle.
+        """
+        owner_key = query["owner_key"]["$eq"]
+        until = small.until(owner_key)
+        if until == LONG:
+            return None
+        asked = until is None or until < get_running_loop().time()
         try:
-            return await self._finds.at_once(query, page)
+            rows = await self._finds.at_once({**query, **all_small(chars)} if asked else query, page)
         except (OperationFailure, ConnectionFailure) as error:
             if error.timeout:
                 raise
             if isinstance(error, OperationFailure):
-                self._known.note(owner_key, _LONG)
+                small.note(owner_key, LONG)
             return None
+        if rows is None:
+            # One reply does not hold them.
+            small.note(owner_key, LONG)
+        elif asked:
+            small.note(owner_key, get_running_loop().time() + _SMALL_S)
+        return rows
 
     async def of_ids(self, owner_key: str, row_ids: Sequence[str]) -> list[Row]:
         """The rows of the owner with these `_id`s, in any order."""

@@ -1,6 +1,6 @@
 """How recorded messages are read from MongoDB (CONTRACT §2)."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ from nexus.adapters.mongo_calls import UNSENDABLE, Calls, completed, translated
 from nexus.adapters.mongo_find import DriverFinds, PipelinedFinds
 from nexus.adapters.mongo_ids import id_text
 from nexus.adapters.mongo_messages import Known, MongoMessages
+from nexus.adapters.mongo_past import MongoPast, past_of
 from nexus.adapters.mongo_pipelines import NotPipelinedError, Pipelines
 from nexus.adapters.mongo_schema import (
     HEADER,
@@ -30,10 +31,6 @@ from nexus.core.working_memory import Tail
 _INPUT: Final = {"_id": 0, **HEADER, "content": 1}
 
 
-def _past_of(owner_key: str) -> dict[str, Any]:
-    return {"owner_key": {"$eq": owner_key}, "role": {"$nin": NOT_SHOWN}, **NOT_INTERNAL}
-
-
 class MongoReads:
     """The reads of `nexus.core.ports.MessageStore`.
 
@@ -49,23 +46,22 @@ class MongoReads:
         self._finds = DriverFinds(messages)
         known = Known()
         self._rows = MongoMessages(self._finds, known)
-        self._pipelined = MongoMessages(PipelinedFinds(messages, pipelines), known)
+        self._past = MongoPast(MongoMessages(PipelinedFinds(messages, pipelines), known))
 
     async def newest_messages(
         self, owner_key: str, *, limit: int, skip: int = 0, excerpt_chars: int | None = None
     ) -> list[Row]:
         """Up to `limit` rows after the newest `skip`, newest first, of any role but tools, system and commands."""
-        query = _past_of(owner_key)
         try:
-            return await self._pipelined.newest(query, limit=limit, skip=skip, excerpt_chars=excerpt_chars)
+            return await self._past.newest(owner_key, limit=limit, skip=skip, excerpt_chars=excerpt_chars)
         except NotPipelinedError:
-            return await self._past(query, limit, skip, excerpt_chars)
+            return await self._past_of_driver(owner_key, limit, skip, excerpt_chars)
         except (PyMongoError, *UNSENDABLE) as error:
             raise translated(error) from error
 
     @completed
-    async def _past(self, query: Mapping[str, Any], limit: int, skip: int, excerpt_chars: int | None) -> list[Row]:
-        return await self._rows.newest(query, limit=limit, skip=skip, excerpt_chars=excerpt_chars)
+    async def _past_of_driver(self, owner_key: str, limit: int, skip: int, excerpt_chars: int | None) -> list[Row]:
+        return await self._rows.newest(past_of(owner_key), limit=limit, skip=skip, excerpt_chars=excerpt_chars)
 
     @completed
     async def all_messages(self, owner_key: str, *, limit: int) -> list[Row]:
