@@ -20,7 +20,7 @@ from nexus.core.ports.turns import LATEST, SessionPlace
 # That of the unique numbers.
 _INDEX: Final = [("owner_key", ASCENDING), ("session_id", ASCENDING), ("turn_number", DESCENDING)]
 _HIGHEST_FIRST: Final = _INDEX[-1:]
-_LATEST: Final = {"_id": 0, **dict.fromkeys(LATEST, 1)}
+_LATEST: Final = dict.fromkeys(LATEST, 1)
 _SESSIONS_KNOWN: Final = 1_024
 # Turns of a session that others may have begun since; with more of them, asking for the latest alone costs less.
 _BEGUN_SINCE: Final = 4

@@ -16,7 +16,6 @@ from bson.dbref import DBRef
 from pymongo import ASCENDING, DESCENDING, TEXT, IndexModel
 
 from nexus.core.ports import Row, RunOrigin
-from nexus.core.turns import CLOSE
 from nexus.services.context.agents import AGENT_ID, INTERNAL, named_agent
 from nexus.services.context.clock import LONG_AGO, parse_moment
 
@@ -59,7 +58,6 @@ STORED_IN_SESSION: Final = [*_SESSION, ("_id", ASCENDING)]
 INTERNAL_IN_SESSION: Final = [*_SESSION, (f"metadata.{AGENT_ID}", ASCENDING), ("_id", ASCENDING)]
 # Holds no more than the documents on which something is due: no session, however long, makes claiming slower.
 _IS_DUE: Final = {"work": {"$gt": ""}}
-_IS_TO_CLOSE: Final = {"work": {"$eq": CLOSE}}
 INDEXES: Final[dict[str, list[IndexModel]]] = {
     "messages": [
         IndexModel([("owner_key", ASCENDING), *_SORTED], name="newest_of_owner"),
@@ -90,12 +88,6 @@ INDEXES: Final[dict[str, list[IndexModel]]] = {
             unique=True,
         ),
         IndexModel([("work", ASCENDING), ("due_at", DESCENDING)], name="work_due", partialFilterExpression=_IS_DUE),
-        # Apart from what else is to be closed, however much that is: what a turn that begins has to complete.
-        IndexModel(
-            [*_SESSION, ("status", ASCENDING), ("turn_number", ASCENDING)],
-            name="open_in_session",
-            partialFilterExpression=_IS_TO_CLOSE,
-        ),
     ],
     "working_memory": [IndexModel([*_SESSION, ("revision", DESCENDING)], name="one_per_revision", unique=True)],
     "memory_details": [

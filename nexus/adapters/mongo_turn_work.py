@@ -8,14 +8,14 @@ from datetime import datetime
 from typing import Any, Final
 
 from bson import ObjectId
-from pymongo import DESCENDING, ReturnDocument, UpdateMany, UpdateOne
+from pymongo import DESCENDING, ReturnDocument, UpdateOne
 from pymongo.errors import BulkWriteError, OperationFailure
 
 from nexus.adapters.mongo_calls import UNSENDABLE, Calls, completed, is_unacceptable
 from nexus.adapters.mongo_find import DriverFinds, Page
 from nexus.adapters.mongo_schema import of_session
 from nexus.core.ports import Row
-from nexus.core.ports.turns import CLAIMED, OVERTAKEN_AT_MOST, TurnPlace, TurnsUpdated, TurnTouch, TurnUpdate
+from nexus.core.ports.turns import CLAIMED, TurnsUpdated, TurnTouch, TurnUpdate
 from nexus.core.turns import CLOSE, TurnStatus
 
 # By whom a turn was claimed among others, which is nobody else's business.
@@ -98,13 +98,13 @@ class MongoTurnWork:
         return [touch for touch in touches if (touch.owner_key, touch.session_id, touch.run_id) not in known]
 
     @completed
-    async def overtake(self, turns: Collection[TurnPlace], changes: Mapping[str, Any], *, due_by: datetime) -> int:
-        """Set these fields of the turns that come before these and are to be closed, and have them due by then."""
+    async def overtake(self, turns: Collection[Any], changes: Mapping[str, Any], *, due_by: datetime) -> int:
+        """Set these fields of those turns that are not over and are to be closed, and have them due by then."""
         if not turns:
             return 0
+        query = {"_id": {"$in": [*turns]}, "work": {"$eq": CLOSE}, "status": {"$nin": _OVER}}
         change = {"$set": dict(changes), "$min": {"due_at": due_by}}
-        updates = [UpdateMany(_before(*place), change) for place in turns]
-        return int((await self._turns.bulk_write(updates, ordered=False)).matched_count)
+        return int((await self._turns.update_many(query, change)).matched_count)
 
     @completed
     async def claim(self, work: str, now: datetime, until: datetime) -> Row | None:
@@ -139,12 +139,6 @@ class MongoTurnWork:
 def _unchanged(owner_key: str, session_id: str, turn_number: int, seen: Mapping[str, Any]) -> dict[str, Any]:
     known = {name: {"$eq": value} for name, value in seen.items()}
     return {**of_session(owner_key, session_id), "turn_number": {"$eq": turn_number}, **known}
-
-
-def _before(owner_key: str, session_id: str, turn_number: int) -> dict[str, Any]:
-    earlier = {"$gte": turn_number - OVERTAKEN_AT_MOST, "$lt": turn_number}
-    is_open = {"work": {"$eq": CLOSE}, "status": {"$nin": _OVER}}
-    return {**of_session(owner_key, session_id), "turn_number": earlier, **is_open}
 
 
 def _touching(touch: TurnTouch) -> list[UpdateOne]:

@@ -126,7 +126,7 @@ class MongoTurns(MongoTurnWork):
 
     @completed
     async def latest_turns(self, sessions: Collection[SessionPlace]) -> list[Row]:
-        """Of each of these sessions the turn with the highest number, no more of it than `LATEST`."""
+        """Of each of these sessions the turn with the highest number, no more of it than `LATEST` and its `_id`."""
         return await self._latest.find(self._finds, sessions)
 
     @completed

@@ -11,10 +11,8 @@ from nexus.core.turns import Goal, TurnStart
 
 # Four characters stand for some of a text in a pattern, and not every server takes one of more than a thousand.
 LONGEST_SEARCHED: Final = 250
-# Of so many turns before one that begins `overtake` finds those that are not over.
-OVERTAKEN_AT_MOST: Final = 500
-# What `latest_turns` gives of a turn.
-LATEST: Final = ("owner_key", "session_id", "turn_number", "run_id", "status", "task_context")
+# What `latest_turns` gives of a turn, besides its `_id`.
+LATEST: Final = ("owner_key", "session_id", "turn_number", "run_id", "status", "task_context", "begun_at")
 
 # What `claim_all` gives of a turn; of `summaries` only `source`.
 CLAIMED: Final = (
@@ -83,7 +81,8 @@ class TurnStore(Protocol):
 
     - A document is unique by (`owner_key`, `session_id`, `turn_number`) and by (`owner_key`, `run_id`, `session_id`).
     - `work` says what is due (`close`, `summarise`, or None), `due_at` when. Times are kept to the millisecond.
-    - Every read but `claim` names an owner and returns documents of that owner only, without `_id`.
+    - Every read but `claim` names an owner and returns documents of that owner only, without `_id` but for
+      `latest_turns`.
     - Errors: `StoreUnavailableError`, within the store's time limit; `StoreRejectedError` for what it cannot keep.
     """
 
@@ -103,7 +102,7 @@ class TurnStore(Protocol):
         ...
 
     async def latest_turns(self, sessions: Collection[SessionPlace]) -> list[Row]:
-        """Of each of these sessions the turn with the highest number, no more of it than `LATEST`.
+        """Of each of these sessions the turn with the highest number, no more of it than `LATEST` and its `_id`.
 
         In any order; sessions without turns are left out.
         """
@@ -175,12 +174,15 @@ class TurnStore(Protocol):
         """
         ...
 
-    async def overtake(self, turns: Collection[TurnPlace], changes: Mapping[str, Any], *, due_by: datetime) -> int:
-        """Set these fields of the turns that are not over and come before these, and have them due by then at latest.
+    async def overtake(self, turns: Collection[Any], changes: Mapping[str, Any], *, due_by: datetime) -> int:
+        """Set these fields of those of these turns that are not over, and have them due by then at the latest.
 
-        Before each of `turns`, in its session, are those with a lower number, of the 500 before it: older ones were
-        overtaken before, and a session may be long. On a turn that is not over `close` is due; where it is not, the
-        turn stays as it is.
+        On a turn that is not over `close` is due; where it is not, the turn stays as it is.
+
+        Args:
+            turns: their `_id`s, as `latest_turns` has told them.
+            changes: the fields.
+            due_by: when `close` is due on them, where it is not before.
 
         Returns:
             How many there were.

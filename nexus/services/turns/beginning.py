@@ -5,7 +5,8 @@ Rules of this module:
 - Each number is one more than the latest. Who comes second is refused by the store, and reads the latest again.
 - Every turn carries the goal of the one before it, unless it brings its own. The first has the first input of its
   session. A goal that comes later holds for the turns that began meanwhile, too.
-- A turn that begins completes those before it that are not over.
+- A turn that begins completes the one before it, if that is not over. What was heard of earlier ones since they were
+  completed has them go on, and whoever looks at them then (`closing`) sees that another turn has begun.
 - Turns that nobody waits for are begun together, a moment later: what is known of them by then is kept with them.
 """
 
@@ -14,7 +15,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import anyio
 import structlog
@@ -75,10 +76,10 @@ class Beginnings:
         # How often runs are to be begun that wait for it.
         self._runs: Counter[tuple[str, str, str]] = Counter()
         self._goals: OrderedDict[tuple[str, str, str], tuple[Goal, float]] = OrderedDict()
-        # Sessions with a turn to overtake in which one may have been kept although the store failed.
-        self._unsure: set[Key] = set()
+        # The turns to overtake in sessions in which one may have been kept although the store failed.
+        self._unsure: dict[Key, Any] = {}
         self._later = Later()
-        self._overtaken: dict[Key, int] = {}
+        self._overtaken: list[Any] = []
         self._awaited = Awaited()
         self._metrics.read_from(Reading.UNWRITTEN_TURNS, self._runs.total)
 
@@ -166,27 +167,28 @@ class Beginnings:
             documents[key] = numbered(left[key], latest.get(key), goal, settled)
             if place % _WITHOUT_BREAK == _WITHOUT_BREAK - 1:
                 await lowlevel.checkpoint()
-        self._unsure.update(key for key in documents if is_going_on(latest.get(key)))
+        self._unsure |= {key: latest[key]["_id"] for key in documents if is_going_on(latest.get(key))}
         kept = await self._store.insert_turns_of_sessions([*documents.values()])
-        self._unsure.difference_update(documents)
+        for key in documents:
+            self._unsure.pop(key, None)
         self._metrics.count(Event.TURN_BEGUN, sum(kept))
         for (key, of_session), count in zip(documents.items(), kept, strict=True):
             if count:
-                self._kept(key, of_session[:count], latest.get(key))
+                self._kept(of_session[:count], latest.get(key))
                 runs = {document["run_id"] for document in of_session[:count]}
                 left[key] = [piece for piece in left[key] if piece.run_id not in runs]
 
-    def _kept(self, key: Key, documents: Sequence[Row], latest: Row | None) -> None:
+    def _kept(self, documents: Sequence[Row], latest: Row | None) -> None:
         """Turns that follow `latest` are kept."""
         for document in documents:
             self._remember(document)
         if any(is_due_now(document) for document in documents):
             self._work.wake()
-        if is_going_on(latest):
-            self._have_overtaken(key, documents[0]["turn_number"])
+        if latest and is_going_on(latest):
+            self._have_overtaken(latest["_id"])
 
-    def _have_overtaken(self, key: Key, number: int) -> None:
-        self._overtaken[key] = number
+    def _have_overtaken(self, turn: Any) -> None:
+        self._overtaken.append(turn)
         if len(self._overtaken) == 1:
             self._later.do(self._overtake)
 
@@ -197,8 +199,7 @@ class Beginnings:
             runs.add(known["run_id"])
             self._goals.pop((*key, known["run_id"]), None)
             if key in self._unsure:
-                self._unsure.discard(key)
-                self._have_overtaken(key, known["turn_number"])
+                self._have_overtaken(self._unsure.pop(key))
             if changes := taken_over(starts[known["run_id"]], known):
                 await self._store.touch_runs([TurnTouch(*key, known["run_id"], changes, looked_after(changes))])
                 await self._pass_on(key, known, changes.get("task_context", ""))
@@ -224,16 +225,15 @@ class Beginnings:
         await self._store.touch_runs(later)
 
     async def _overtake(self) -> None:
-        """Have earlier turns that are not over counted as completed, of all sessions in which one began of late."""
+        """Have turns that are not over counted as completed, in all sessions in which one began of late."""
         with anyio.move_on_after(_OVERTAKEN_AFTER_S):
             await self._awaited.wait()
-        places = [(*key, number) for key, number in self._overtaken.items()]
-        self._overtaken.clear()
+        turns, self._overtaken = self._overtaken, []
         due_by = utc_now() + timedelta(seconds=self._work.settings.settled_s)
         try:
-            await self._store.overtake(places, OVERTAKEN, due_by=due_by)
+            await self._store.overtake(turns, OVERTAKEN, due_by=due_by)
         except StoreUnavailableError as error:
-            # They fall silent, and are closed then.
+            # Whoever looks at them sees it, too.
             _log.warning("turn_delayed", reason=str(error), pending=self.pending.count)
 
     def _remember(self, document: Row) -> None:
@@ -258,7 +258,7 @@ class Beginnings:
                 _log.warning("turn_not_touched", run_id=piece.run_id, reason=reason)
             return
         if reason is not None:
-            self._unsure.discard(_key(piece))
+            self._unsure.pop(_key(piece), None)
             _log.error("turn_refused", run_id=piece.run_id, reason=reason)
             self._metrics.count(Event.TURN_LOST)
         self._runs[_place(piece)] -= 1

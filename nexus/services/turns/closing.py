@@ -6,6 +6,8 @@ Rules of this module:
   done together is done one by one.
 - What was heard of a turn meanwhile makes it due again: a result is only kept if the turn is still as it was claimed.
 - A large turn is looked at in a thread, and does not hold up the others.
+- A turn of which something was heard after it had been completed by the next one goes on, until another begins: who
+  looks at it sees whether one has.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +28,7 @@ from nexus.core.tasks import Way
 from nexus.core.turns import CLOSE, SUMMARISE
 from nexus.services.turns.batches import Batch
 from nexus.services.turns.claims import LOOKED_S, Bell, Claimed, take_several
-from nexus.services.turns.documents import facts_of, looked_at
+from nexus.services.turns.documents import OVERTAKEN, facts_of, is_overtaken, is_put_off, looked_at
 from nexus.services.turns.facts import TurnFacts, read_facts
 
 # How long a piece of work waits while requests are answered: the next context of a session is to tell of its last turn.
@@ -46,6 +48,9 @@ _FEW_ROWS: Final = 8
 _FEW_CHARS: Final = 8_000
 # What has to be as it was claimed.
 _UNCHANGED: Final = ("heard_at", "overtaken")
+
+# A turn, and what is changed in it.
+_Result = tuple[Claimed, Mapping[str, Any]]
 
 
 class Closing:
@@ -104,7 +109,7 @@ class Closing:
             part = batch.claimed[first : first + _READ_TOGETHER]
             rows |= await self._rows([claimed.document for claimed in part])
         for small, alike in _sorted_out(batch.claimed, rows).items():
-            results: list[tuple[Claimed, Mapping[str, Any]]] = []
+            results: list[_Result] = []
             for place, (claimed, of_run) in enumerate(alike, 1):
                 look = partial(_changes, claimed.document, of_run, idle, settled)
                 # Whatever is wrong with it, the others are closed, and then it is looked at.
@@ -112,7 +117,7 @@ class Closing:
                     results.append((claimed, look() if small else await to_thread.run_sync(look)))
                 if place % _WITHOUT_BREAK == 0:
                     await lowlevel.checkpoint()
-            await self._finish(batch, results)
+            await self._finish(batch, await self._unless_overtaken(results, settled))
         # Those that cannot be kept are still in hand, too.
         return [claimed for claimed in batch.claimed if claimed.is_held]
 
@@ -124,7 +129,8 @@ class Closing:
             StoreRejectedError: it will never keep what the turn was.
         """
         rows = await self._all_rows(claimed.document)
-        changes = await to_thread.run_sync(partial(_changes, claimed.document, rows, idle, settled))
+        looked = await to_thread.run_sync(partial(_changes, claimed.document, rows, idle, settled))
+        [(_, changes)] = await self._unless_overtaken([(claimed, looked)], settled)
         if not await claimed.finish(changes):
             self._to_close.ring()
         elif changes.get("work") == SUMMARISE:
@@ -140,7 +146,22 @@ class Closing:
         """Change a turn, if it still has these values."""
         return await self._store.update_turn(*_place(turn), changes, seen=seen)
 
-    async def _finish(self, batch: Batch, results: Sequence[tuple[Claimed, Mapping[str, Any]]]) -> None:
+    async def _unless_overtaken(self, results: Sequence[_Result], settled: timedelta) -> list[_Result]:
+        """These, but that those that go on are overtaken if another turn of their session has begun since."""
+        going_on = [claimed.document for claimed, changes in results if is_put_off(changes)]
+        sessions = {_session_of(document) for document in going_on if not document.get("overtaken")}
+        latest = {_session_of(turn): turn for turn in await self._store.latest_turns(sessions)} if sessions else {}
+        due_at = utc_now() + settled
+        return [
+            (claimed, {**OVERTAKEN, "due_at": due_at})
+            if is_put_off(changes)
+            and (turn := latest.get(_session_of(claimed.document)))
+            and is_overtaken(claimed.document, turn)
+            else (claimed, changes)
+            for claimed, changes in results
+        ]
+
+    async def _finish(self, batch: Batch, results: Sequence[_Result]) -> None:
         closed = [result for result in results if result[1].get("work") == SUMMARISE]
         others = [result for result in results if result[1].get("work") != SUMMARISE]
         written = await batch.finish(closed)
@@ -183,6 +204,10 @@ class Closing:
 
 def _place(turn: Row) -> TurnPlace:
     return turn["owner_key"], turn["session_id"], turn["turn_number"]
+
+
+def _session_of(document: Row) -> tuple[str, str]:
+    return document["owner_key"], document["session_id"]
 
 
 def _run_of(document: Row) -> tuple[Any, Any]:

@@ -5,11 +5,12 @@ Besides the fields of `nexus.core.turns.Turn`, a document says what is due on it
 | field | meaning |
 |---|---|
 | `work`, `due_at` | `close` (see whether it is over), `summarise` (by a model), or None; and from when on |
+| `begun_at` | when the replica that kept it was asked for its run |
 | `heard_at` | when something of its run was last recorded |
 | `rows` | how many rows its summaries stand for |
 | `attempts` | how often a model answered with nonsense |
 | `delays` | how often it could not be asked |
-| `overtaken` | a later turn of the session began before this one was over |
+| `overtaken` | a later turn of the session began before this one was over, and nothing was heard of it since |
 """
 
 from collections.abc import Mapping, Sequence
@@ -75,6 +76,7 @@ def begun(start: TurnStart, latest: Row | None, goal: str, now: datetime) -> Row
         "status": turn.status.value,
         "work": CLOSE,
         "due_at": now + LOOKED_AFTER,
+        "begun_at": now,
         "heard_at": now,
         "rows": 0,
         "attempts": 0,
@@ -142,6 +144,13 @@ def overtaken(document: Row, due_by: datetime) -> Row:
     return {**document, **OVERTAKEN, "due_at": min(document["due_at"], due_by)}
 
 
+def is_overtaken(document: Row, latest: Row) -> bool:
+    """Whether the latest turn of its session has begun since anything was heard of the turn."""
+    begun_at = latest.get("begun_at")
+    is_later = latest["turn_number"] > document["turn_number"]
+    return is_later and isinstance(begun_at, datetime) and begun_at > document["heard_at"]
+
+
 def looked_at(
     document: Row, facts: TurnFacts, rows: int, now: datetime, *, idle: timedelta, settled: timedelta
 ) -> dict[str, Any]:
@@ -164,6 +173,11 @@ def looked_at(
     # Where the answer is known, a result of a tool is missing, which may be written any moment, or never.
     pause = max(silence, _RESULT_AFTER) if facts.answer else LOOKED_AFTER
     return {"due_at": now + min(pause, LOOKED_AFTER, idle - silence)}
+
+
+def is_put_off(changes: Mapping[str, Any]) -> bool:
+    """Whether what `looked_at` has returned is that the turn goes on."""
+    return changes.keys() == {"due_at"}
 
 
 def to_milliseconds(moment: datetime) -> datetime:

@@ -110,7 +110,7 @@ async def test_turns_of_many_sessions(place: Place) -> None:
             [turn(1, session_id="t", run_id="new"), turn(2, session_id="t")],
             [],
             [turn(2, owner_key="p"), turn(3, owner_key="p", run_id="of p"), turn(4, owner_key="p")],
-            [turn(number, session_id="u") for number in range(1, 6)],
+            [turn(number, session_id="u", begun_at=milliseconds(NOW)) for number in range(1, 6)],
         ]
         assert await turns.insert_turns_of_sessions(sessions) == [2, 0, 0, 1, 5]
         assert await turns.insert_turns_of_sessions(sessions) == [0, 0, 0, 0, 0]
@@ -121,7 +121,10 @@ async def test_turns_of_many_sessions(place: Place) -> None:
         assert await turns.latest_turns([]) == await turns.latest_turns([("p", "none")]) == []
     found = {(row["owner_key"], row["session_id"]): row for row in latest}
     assert {key: row["turn_number"] for key, row in found.items()} == dict(zip(places, (4, 1, 2, 5), strict=False))
-    assert found["o", "u"] == {name: turn(5, session_id="u")[name] for name in LATEST}
+    of_turn = sessions[-1][-1]
+    assert {name: value for name, value in found["o", "u"].items() if name != "_id"} == {
+        name: of_turn[name] for name in LATEST
+    }
 
 
 async def test_the_latest_turns_whatever_others_have_done(place: Place) -> None:
@@ -388,31 +391,30 @@ async def test_runs_are_touched_in_order(place: Place) -> None:
 
 
 async def test_turns_are_overtaken(place: Place) -> None:
-    """What has a lower number, is not over and to be closed is changed, and due no later; nothing else is."""
-    states = ["pending", "completed", "thinking", "acting", "failed", "executing", "pending"]
+    """Of these that are not over and to be closed are changed, and due no later; nothing else is."""
+    states = ["pending", "completed", "thinking", "acting", "failed", "executing", "pending", "pending"]
+    moments = [NOW - HOUR, NOW + HOUR, NOW - HOUR, NOW + HOUR, NOW + HOUR, NOW + HOUR, NOW + HOUR, NOW + HOUR]
+    works = ["close"] * 6 + ["summarise", None]
+    sessions = [("o", f"s{number}") for number in range(len(states))]
     async with place.open() as store:
         turns = store.turns
-        moments = [NOW - HOUR, NOW + HOUR, NOW - HOUR, NOW + HOUR, NOW + HOUR, NOW + HOUR, NOW + HOUR]
-        numbered = enumerate(zip(states, moments, strict=True), 1)
-        await turns.insert_turns([turn(number, status=status, due_at=due) for number, (status, due) in numbered])
-        await turns.insert_turns([turn(1, session_id="t"), turn(1, owner_key="p")])
-        await turns.insert_turns(
-            [turn(number, session_id="t", work=work) for number, work in ((2, None), (3, "summarise"))]
-        )
-        assert await turns.overtake([("o", "t", 9)], {"done": True}, due_by=NOW) == 1
-        assert (
-            await turns.overtake([("o", "s", 6), ("o", "none", 9), ("p", "s", 1)], {"overtaken": True}, due_by=NOW) == 3
-        )
-        assert await turns.overtake([("o", "s", 1)], {"overtaken": True}, due_by=NOW) == 0
-        assert await turns.overtake([("o", "s", 508)], {"late": True}, due_by=NOW) == 0
-        assert await turns.overtake([("o", "s", 507)], {"late": True}, due_by=NOW + 2 * HOUR) == 1
+        for (_, session), status, due, work in zip(sessions, states, moments, works, strict=True):
+            await turns.insert_turns([turn(1, session_id=session, status=status, due_at=due, work=work)])
+            await turns.insert_turns([turn(1, owner_key="p", session_id=session, run_id="r", status=status)])
+        found = {each["session_id"]: each["_id"] for each in await turns.latest_turns(sessions)}
+        assert await turns.overtake(found.values(), {"overtaken": True}, due_by=NOW) == 4
         assert await turns.overtake([], {"late": True}, due_by=NOW) == 0
-        rows = (await turns.turns("o", "s", limit=10))[::-1]
-        others = [*await turns.turns("o", "t", limit=5), *await turns.turns("p", "s", limit=5)]
-    assert ["overtaken" in row for row in rows] == [True, False, True, True, False, False, False]
+        await turns.delete_turns("o", "s0")
+        assert await turns.overtake([found["s0"]], {"late": True}, due_by=NOW) == 0
+        assert await turns.overtake([found["s3"]] * 2, {"again": True}, due_by=NOW + HOUR) == 1
+        rows = [await turns.find_turn(*place, 1) or {} for place in sessions[1:]]
+        others = [await turns.find_turn("p", session, 1) or {} for _, session in sessions]
+    assert ["overtaken" in row for row in rows] == [False, True, True, False, True, False, False]
     before, by, after = map(milliseconds, (NOW - HOUR, NOW, NOW + HOUR))
-    assert [row["due_at"] for row in rows] == [before, after, before, by, after, after, after]
-    assert not any("overtaken" in row for row in others)
+    assert [row["due_at"] for row in rows] == [after, before, by, after, by, after, after]
+    assert [row["session_id"] for row in rows if "again" in row] == ["s3"]
+    assert len(others) == len(sessions)
+    assert not any("overtaken" in row or "late" in row for row in others)
 
 
 async def test_each_claimer_gets_another_turn(place: Place) -> None:

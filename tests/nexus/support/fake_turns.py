@@ -11,9 +11,7 @@ from nexus.core.ports.turns import (
     CLAIMED,
     LATEST,
     LONGEST_SEARCHED,
-    OVERTAKEN_AT_MOST,
     SessionPlace,
-    TurnPlace,
     TurnsUpdated,
     TurnTouch,
     TurnUpdate,
@@ -64,10 +62,10 @@ class FakeTurns:
         return next((stored(_without(_LISTS, row)) for row in self._of(owner_key, session_id)), None)
 
     async def latest_turns(self, sessions: Collection[SessionPlace]) -> list[Row]:
-        """Of each of these sessions the turn with the highest number, no more of it than `LATEST`."""
+        """Of each of these sessions the turn with the highest number, no more of it than `LATEST` and its `_id`."""
         self._ask("latest_turns")
         found = [row for place in sessions for row in self._of(*place)[:1]]
-        return [stored({name: row[name] for name in LATEST if name in row}) for row in found]
+        return [{**stored({name: row[name] for name in LATEST if name in row}), "_id": _id_of(row)} for row in found]
 
     async def find_turn(self, owner_key: str, session_id: str, turn_number: int) -> Row | None:
         """The turn with that number."""
@@ -159,20 +157,15 @@ class FakeTurns:
         _set({**touch.changes, **({} if is_due else touch.unless_due)}, changed)
         return bool(of_run)
 
-    async def overtake(self, turns: Collection[TurnPlace], changes: Mapping[str, Any], *, due_by: datetime) -> int:
-        """Set these fields of the turns that are not over and come before these, and have them due by then."""
+    async def overtake(self, turns: Collection[Any], changes: Mapping[str, Any], *, due_by: datetime) -> int:
+        """Set these fields of those turns that are not over and are to be closed, and have them due by then."""
         self._ask("overtake")
-        found = 0
         latest = stored({"due_at": due_by})["due_at"]
-        for owner_key, session_id, number in turns:
-            of_session = self._of(owner_key, session_id)
-            earlier = [row for row in of_session if number - OVERTAKEN_AT_MOST <= row["turn_number"] < number]
-            to_close = [row for row in earlier if row.get("work") == CLOSE]
-            unfinished = [row for row in to_close if not TurnStatus(row["status"]).is_over]
-            for row in unfinished:
-                _set({**changes, "due_at": min(row["due_at"], latest)}, [row])
-            found += len(unfinished)
-        return found
+        to_close = [row for row in self.rows if _id_of(row) in turns and row.get("work") == CLOSE]
+        unfinished = [row for row in to_close if not TurnStatus(row["status"]).is_over]
+        for row in unfinished:
+            _set({**changes, "due_at": min(row["due_at"], latest)}, [row])
+        return len(unfinished)
 
     async def claim(self, work: str, now: datetime, until: datetime) -> Row | None:
         """Of the turns on which this work is due by `now`, the one last due; it is then due at `until`."""
@@ -213,6 +206,10 @@ def _claimed(row: Row) -> Row:
     if isinstance(summaries, Mapping):
         found["summaries"] = {name: value for name, value in summaries.items() if name == "source"}
     return found
+
+
+def _id_of(row: Row) -> tuple[Any, ...]:
+    return row["owner_key"], row["session_id"], row["turn_number"]
 
 
 def _short(row: Row) -> Row:

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from nexus.core.errors import ModelUnavailableError, StoreRejectedError
+from nexus.core.errors import ModelUnavailableError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event
 from nexus.core.models import utc_now
 from nexus.core.ports import Row
@@ -250,6 +250,56 @@ async def test_a_turn_that_is_overtaken() -> None:
         await memory.record(answer("a"))
         await memory.until(is_summarised)
     assert len(model.asked) == 1
+
+
+async def look(memory: Memory, run_id: str) -> datetime:
+    """Have somebody look now whether a turn is over. Returns when that is."""
+    now = utc_now()
+    await memory.store.turns.touch_runs([TurnTouch("o", "s", run_id, {"due_at": now})])
+    memory.turns.work.wake()
+    return now
+
+
+async def test_a_turn_that_goes_on_after_it_was_overtaken() -> None:
+    """It does until another begins, of which whoever looks at it takes notice; then it is closed soon."""
+    async with remembering() as memory:
+        await memory.begin("a")
+        await memory.record(human("a"))
+        await memory.begin("b")
+        await memory.until(is_over)
+        await memory.record(calls("a", "1"))
+        looked = await look(memory, "a")
+        document = await memory.until(lambda document: document["due_at"] > looked)
+        assert (document["status"], document["overtaken"]) == ("executing", False)
+        await memory.begin("c")
+        await look(memory, "a")
+        document = await memory.until(is_over)
+        assert (document["status"], document["overtaken"], document["rows"]) == ("completed", True, 2)
+        others = (await memory.documents())[1:]
+    assert [each["status"] for each in others] == ["completed", "pending"]
+
+
+async def test_a_turn_that_nobody_completed() -> None:
+    """Its replica was killed after the next had begun: whoever looks at it does."""
+
+    def refuse(operation: str) -> None:
+        if operation == "overtake":
+            raise StoreUnavailableError("no answer")
+
+    store = FakeStore()
+    store.turns = FakeTurns(refuse)
+    async with remembering(store) as memory:
+        for run_id in ("a", "b"):
+            await memory.record(human(run_id))
+            await memory.begin(run_id)
+        (first, second) = await memory.documents()
+        assert (first["status"], second["status"]) == ("pending", "pending")
+        await look(memory, "a")
+        document = await memory.until(is_over)
+        looked = await look(memory, "b")
+        other = await memory.until(lambda document: document["due_at"] > looked, 2)
+    assert (document["status"], document["overtaken"]) == ("completed", True)
+    assert (other["status"], other["overtaken"]) == ("pending", False)
 
 
 async def test_a_killed_replica() -> None:
