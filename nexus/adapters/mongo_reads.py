@@ -19,6 +19,7 @@ from nexus.adapters.mongo_schema import (
     OF_SESSION,
     OLDEST_FIRST,
     ORIGIN,
+    newest_first,
     of_session,
     origin_of,
     seen_by,
@@ -137,11 +138,13 @@ class MongoReads:
 
     @completed
     async def rows_of_runs(self, runs: Collection[tuple[str, str]], *, limit: int) -> list[Row]:
-        """Up to `limit` rows of these runs, whole, newest first, of any role."""
+        """Up to `limit` rows of these runs, whole, newest first, of any role; any of them where there are more."""
         if not runs:
             return []
         queries = [{"owner_key": {"$eq": owner_key}, "run_id": {"$eq": run_id}} for owner_key, run_id in runs]
-        return await self._rows.newest({"$or": queries} if len(queries) > 1 else queries[0], limit=limit)
+        # Where the server sorts those of many runs, it takes half as long again.
+        query = {"$or": queries} if len(queries) > 1 else queries[0]
+        return newest_first(await self._rows.find(query, limit=limit, order=()))
 
     @completed
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:

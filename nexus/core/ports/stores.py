@@ -161,7 +161,10 @@ class MessageStore(Protocol):
         ...
 
     async def rows_of_runs(self, runs: Collection[tuple[str, str]], *, limit: int) -> list[Row]:
-        """Up to `limit` rows of these runs, (owner_key, run_id), whole, newest first, of any role."""
+        """Up to `limit` rows of these runs, (owner_key, run_id), whole, newest first, of any role.
+
+        Where there are more, nothing is said of which they are.
+        """
         ...
 
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:
