@@ -145,10 +145,10 @@ def overtaken(document: Row, due_by: datetime) -> Row:
 
 
 def is_overtaken(document: Row, latest: Row) -> bool:
-    """Whether the latest turn of its session has begun since anything was heard of the turn."""
+    """Whether the latest turn of its session has begun since anything was heard of the turn, or in that millisecond."""
     begun_at = latest.get("begun_at")
     is_later = latest["turn_number"] > document["turn_number"]
-    return is_later and isinstance(begun_at, datetime) and begun_at > document["heard_at"]
+    return is_later and isinstance(begun_at, datetime) and begun_at >= document["heard_at"]
 
 
 def looked_at(
