@@ -24,10 +24,10 @@ SLICES: Final = 4
 _WARMING: Final = 40
 _RENEWED_AT_ONCE: Final = 32
 # A process is at rest that takes less of a processor than a tenth in each of so many looks: what may wait until it is
-# done together with others waits 0.1 s at most, and may bring on more that waits. It is waited for so long.
+# done together with others waits 0.25 s at most, and may bring on more that waits. It is waited for so long.
 _LOOK_EVERY_S: Final = 0.05
 _IDLE_CPU_S: Final = 0.005
-_IDLE_LOOKS: Final = 6
+_IDLE_LOOKS: Final = 8
 _AT_REST_S: Final = 3.0
 
 

@@ -188,7 +188,8 @@ class BySession(Generic[_Item]):
         with suppress(anyio.WouldBlock):
             while len(keys) < _SESSIONS:
                 keys.append(self._receive.receive_nowait())
-        self._next_at = anyio.current_time() + self._pause_s
+        # Where more are waiting already, the next need not wait for them.
+        self._next_at = anyio.current_time() + (self._pause_s if len(keys) < _SESSIONS else 0)
         return keys
 
     async def _do_session(self, key: Key, session: _Session[_Item]) -> None:

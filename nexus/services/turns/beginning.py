@@ -40,7 +40,7 @@ _log = structlog.get_logger(__name__)
 _GOALS_KNOWN: Final = 256
 _GOAL_KNOWN_S: Final = 0.5
 # A turn that is begun alone costs as much as fifty do together.
-_BEGUN_TOGETHER_S: Final = 0.1
+_BEGUN_TOGETHER_S: Final = 0.25
 # Nobody waits for it, and that of many sessions costs little more than that of one.
 _OVERTAKEN_AFTER_S: Final = 0.02
 # Sessions whose turns are put together without a break.
