@@ -27,7 +27,7 @@ _Item = TypeVar("_Item")
 
 _WORKERS: Final = 4
 # Sessions that one worker does at once, where there are pauses.
-_SESSIONS: Final = 128
+_SESSIONS: Final = 64
 _MOST_WAITING: Final = 10_000
 _MOST_WAITING_BYTES: Final = 64 << 20
 

@@ -29,4 +29,4 @@ async def test_more_sessions_than_are_done_together() -> None:
             while work.pending.count:
                 await anyio.sleep(0)
     assert sorted(done) == sorted(wanted)
-    assert len(sizes) == 3
+    assert len(sizes) > 1
