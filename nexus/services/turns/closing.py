@@ -148,13 +148,14 @@ class Closing:
 
     async def _unless_overtaken(self, results: Sequence[_Result], settled: timedelta) -> list[_Result]:
         """These, but that those that go on are overtaken if another turn of their session has begun since."""
-        going_on = [claimed.document for claimed, changes in results if is_put_off(changes)]
-        sessions = {_session_of(document) for document in going_on if not document.get("overtaken")}
-        latest = {_session_of(turn): turn for turn in await self._store.latest_turns(sessions)} if sessions else {}
-        due_at = utc_now() + settled
+        sessions = {_session_of(claimed.document) for claimed, changes in results if _goes_on(claimed, changes)}
+        if not sessions:
+            return [*results]
+        latest = {_session_of(turn): turn for turn in await self._store.latest_turns(sessions)}
+        overtaken = {**OVERTAKEN, "due_at": utc_now() + settled}
         return [
-            (claimed, {**OVERTAKEN, "due_at": due_at})
-            if is_put_off(changes)
+            (claimed, overtaken)
+            if _goes_on(claimed, changes)
             and (turn := latest.get(_session_of(claimed.document)))
             and is_overtaken(claimed.document, turn)
             else (claimed, changes)
@@ -204,6 +205,10 @@ class Closing:
 
 def _place(turn: Row) -> TurnPlace:
     return turn["owner_key"], turn["session_id"], turn["turn_number"]
+
+
+def _goes_on(claimed: Claimed, changes: Mapping[str, Any]) -> bool:
+    return is_put_off(changes) and not claimed.document.get("overtaken")
 
 
 def _session_of(document: Row) -> tuple[str, str]:

@@ -5,7 +5,7 @@ Besides the fields of `nexus.core.turns.Turn`, a document says what is due on it
 | field | meaning |
 |---|---|
 | `work`, `due_at` | `close` (see whether it is over), `summarise` (by a model), or None; and from when on |
-| `begun_at` | when the replica that kept it was asked for its run |
+| `begun_at` | when it got its number |
 | `heard_at` | when something of its run was last recorded |
 | `rows` | how many rows its summaries stand for |
 | `attempts` | how often a model answered with nonsense |
