@@ -1,9 +1,9 @@
 """Recorded rows of MongoDB in the order of their moments, whatever form their timestamps have (CONTRACT §2)."""
 
-from asyncio import get_running_loop
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import partial
+from time import monotonic
 from typing import Any, Final
 
 from pymongo.errors import ConnectionFailure, OperationFailure
@@ -107,7 +107,7 @@ class MongoMessages:
 
     async def has_text_times(self) -> bool:
         """Whether there are rows whose timestamp is a text, as far as anybody has noticed."""
-        now = get_running_loop().time()
+        now = monotonic()
         if now >= self._known.look_again_at:
             self._known.text_times = bool(await self._finds.rows(TEXT_TIME, Page(1), only={"_id": 1}))
             self._known.look_again_at = now + _LOOKED_AGAIN_S
@@ -174,7 +174,7 @@ class MongoMessages:
         until = small.until(owner_key)
         if until == LONG:
             return None
-        asked = until is None or until < get_running_loop().time()
+        asked = until is None or until < monotonic()
         try:
             rows = await self._finds.at_once({**query, **all_small(chars)} if asked else query, page)
         except (OperationFailure, ConnectionFailure) as error:
@@ -187,7 +187,7 @@ class MongoMessages:
             # One reply does not hold them.
             small.note(owner_key, LONG)
         elif asked:
-            small.note(owner_key, get_running_loop().time() + _SMALL_S)
+            small.note(owner_key, monotonic() + _SMALL_S)
         return rows
 
     async def of_ids(self, owner_key: str, row_ids: Sequence[str]) -> list[Row]:

@@ -202,11 +202,14 @@ class Answerer:
             after_s: when the claim is made, if the past has not been read by then.
         """
         leases = self._building.leases
-        ends_at = anyio.current_time() + building_s(ahead.allowed_ms) * GATHERING
+        gathering_s = building_s(ahead.allowed_ms) * GATHERING
+        after_s = min(after_s, gathering_s)
         claim: Claim | None = None
 
         async def claimed() -> Claim:
             nonlocal claim
+            # Nearly all is read before, and needs no timer of its own.
+            reading.deadline = anyio.current_time() + gathering_s - after_s
             try:
                 claim = await self._claim(ask, asked_at, ahead)
             finally:
@@ -218,7 +221,7 @@ class Answerer:
 
         async with Alongside(claimed, after_s) as claiming:
             try:
-                with anyio.CancelScope(deadline=ends_at) as reading:
+                with anyio.CancelScope() as reading:
                     await past.read_ahead()
                 content = None if claiming.has_begun else self._built_of_read(ask, ahead, past)
                 if content is None:

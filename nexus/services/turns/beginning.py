@@ -10,6 +10,7 @@ Rules of this module:
 - Turns that nobody waits for are begun together, a moment later: what is known of them by then is kept with them.
 """
 
+import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -135,7 +136,7 @@ class Beginnings:
         """
         await self._begins.settled(key)
         known, begun_at = self._goals.pop((*key, run_id), (None, 0.0))
-        return known if anyio.current_time() - begun_at <= _GOAL_KNOWN_S else None
+        return known if time.monotonic() - begun_at <= _GOAL_KNOWN_S else None
 
     async def _begin_waiting(self, waiting: Mapping[Key, Sequence[_Waiting]]) -> None:
         await self._begin({key: [each.piece for each in of_session] for key, of_session in waiting.items()})
@@ -239,7 +240,7 @@ class Beginnings:
     def _remember(self, document: Row) -> None:
         """Know the goal of a turn that was begun here, for the build that waits for it."""
         place = document["owner_key"], document["session_id"], document["run_id"]
-        self._goals[place] = goal_in(document, own=True), anyio.current_time()
+        self._goals[place] = goal_in(document, own=True), time.monotonic()
         if len(self._goals) > _GOALS_KNOWN:
             self._goals.popitem(last=False)
 
