@@ -32,7 +32,7 @@ _LOOKED_IN: Final = 128
 
 def all_small(chars: int) -> dict[str, Any]:
     """The condition with which the server refuses a query as it comes upon a row of which contents are to be cut."""
-    is_small = {"$lte": [{"$bsonSize": "$$ROOT"}, max(_SMALL, 2 * _LONGEST_CHAR * chars)]}
+    is_small = {"$lte": [{"$bsonSize": "$$ROOT"}, _small(chars)]}
     # Nothing but an error ends a query. That of a division by zero is as old as its operators.
     return {"$expr": {"$divide": [1, {"$cond": [is_small, 1, 0]}]}}
 
@@ -92,5 +92,14 @@ def show(rows: list[Row], chars: int) -> bool:
             restored(row)
         if isinstance(content, str) and len(content) > longest:
             row["content"] = content[:chars] + content[len(content) - chars :]
-            are_small = are_small and len(content) <= _SMALL // _LONGEST_CHAR
+            are_small = are_small and _size(content) <= _small(chars)
     return are_small
+
+
+def _small(chars: int) -> int:
+    """Of how many bytes a row is small of whose contents so many characters are left at both ends."""
+    return max(_SMALL, 2 * _LONGEST_CHAR * chars)
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

@@ -144,11 +144,9 @@ class MongoMessages:
         return rows
 
     async def _excerpts(self, query: Mapping[str, Any], page: Page, chars: int) -> list[Row]:
-        small = self._known.small
-        if (rows := await self.if_small(small, query, page, chars)) is not None:
-            if not show(rows, chars):
-                small.note(query["owner_key"]["$eq"], LONG)
-            return rows
+        small = await self.if_small(self._known.small, query, page, chars)
+        if small is not None:
+            return small
         try:
             rows = await self._finds.rows(query, page, only=excerpt(chars))
         except OperationFailure as error:
@@ -159,10 +157,10 @@ class MongoMessages:
         return rows
 
     async def if_small(self, small: Small, query: Mapping[str, Any], page: Page, chars: int) -> list[Row] | None:
-        """A page of an owner's newest rows, for `mongo_excerpts.show`, if they are small; else None.
+        """A page of an owner's newest rows as `mongo_excerpts.show` makes them, if they are small; else None.
 
         Rows that were small a moment ago are asked for without the condition. Should a long one have come, it is read
-        whole once: note that it is `LONG`.
+        whole once.
 
         Args:
             small: what is known of the rows of such queries.
@@ -183,11 +181,12 @@ class MongoMessages:
             if isinstance(error, OperationFailure):
                 small.note(owner_key, LONG)
             return None
-        if rows is None:
-            # One reply does not hold them.
-            small.note(owner_key, LONG)
-        elif asked:
+        are_small = rows is not None and show(rows, chars)
+        if rows is not None and asked:
             small.note(owner_key, monotonic() + _SMALL_S)
+        elif not are_small:
+            # Or one reply does not hold them.
+            small.note(owner_key, LONG)
         return rows
 
     async def of_ids(self, owner_key: str, row_ids: Sequence[str]) -> list[Row]:

@@ -49,7 +49,7 @@ def test_as_from_a_cursor(rows: list[Row]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "left", "small"), [(20, 20, True), (21, 20, True), (1_024, 20, True), (1_025, 20, False)]
+    ("length", "left", "small"), [(20, 20, True), (21, 20, True), (4_096, 20, True), (4_097, 20, False)]
 )
 def test_long_contents(length: int, left: int, *, small: bool) -> None:
     """Their middle is left out, and whether the server had better do that is told."""
