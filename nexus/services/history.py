@@ -77,7 +77,8 @@ async def read_past(
     completed = await store.messages_of_runs(owner_key, cut_runs, limit=_MOST_ROWS, excerpt_chars=excerpt_chars)
     known = {row["_id"] for row in usable}
     more = [row for row in _stored(completed, until) if row["_id"] not in known]
-    sizes.note(owner_key, messages, len(usable) + len(more))
+    # Not all that was read: a run that began far back would have more read each time, and never be reached.
+    sizes.note(owner_key, messages, _reaching(found.utterances, usable) + len(more))
     return Past(ReadRows([*usable, *kept_rows(more)]), stopped_early)
 
 
@@ -158,14 +159,12 @@ def _without_beginning(shown: Sequence[Utterance], read: Sequence[Utterance]) ->
 
 
 def _reaching(shown: Sequence[Utterance], read: ReadRows) -> int:
-    """How many of the rows there are up to the last of the run that the oldest of the shown messages belongs to."""
-    if not shown:
-        return len(read)
-    oldest = shown[-1].entries
-    run_id = oldest[0].run_id
+    """How many of the rows there are up to the last of those runs that the shown messages belong to."""
+    runs = {said.run_id for said in shown}
+    oldest = shown[-1].entries if shown else ()
     for place in range(len(read.entries), 0, -1):
         entry = read.entries[place - 1]
-        if entry.run_id == run_id if run_id else entry in oldest:
+        if entry.run_id in runs if entry.run_id else entry in oldest:
             return place
     return len(read.entries)
 

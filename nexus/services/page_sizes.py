@@ -18,7 +18,8 @@ _MOST_OWNERS: Final = 10_000
 class PageSizes:
     """What the newest messages of owners have needed.
 
-    It changes nothing of what is shown: too few rows are followed by more, and too many are read for nothing.
+    Too few rows are followed by more, and too many are read for nothing. What is shown is the same, but to a run that
+    was asked for before and of which nothing is kept: where its input lies within what is read, its past ends there.
 
     Args:
         most_owners: of so many it is known; the first goes for another one.

@@ -108,6 +108,23 @@ async def test_an_owner_with_long_runs_is_asked_once_from_then_on() -> None:
     assert _shown(again, 20) == _shown(first, 20)
 
 
+@pytest.mark.parametrize("asked_at", [None, 100, 2_900])
+async def test_an_answer_far_from_its_question(asked_at: int | None) -> None:
+    """Or of one that nobody recorded: no more rows are asked for because of it each time, however often it is shown."""
+    store, sizes = Asked(), PageSizes()
+    rows = [a_row(number) | {"role": "AI" if number % 2 else "HUMAN"} for number in range(3_000)]
+    rows = [row | {"run_id": f"r{number // 2}"} for number, row in enumerate(rows)]
+    rows[-6] |= {"role": "AI", "run_id": "long"}
+    if asked_at is not None:
+        rows[asked_at] |= {"role": "HUMAN", "run_id": "long"}
+    store.plant("messages", rows)
+    first = await read_past(store, "o", messages=20, excerpt_chars=500, sizes=sizes)
+    for _ in range(20):
+        again = await read_past(store, "o", messages=20, excerpt_chars=500, sizes=sizes)
+        assert _shown(again, 20) == _shown(first, 20)
+    assert sizes.first("o", 20) <= 50
+
+
 @pytest.mark.parametrize("rows", [0, 1, 5_000])
 async def test_a_past_of_the_current_run_alone(rows: int) -> None:
     """However long it is, nothing of it is shown, and the next past is read all the same."""
