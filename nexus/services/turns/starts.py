@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Final
 
 from nexus.core.models import utc_now
 from nexus.core.ports import Row
@@ -10,6 +11,8 @@ from nexus.core.ports.turns import TurnTouch
 from nexus.core.turns import TurnStart
 from nexus.services.turns.documents import begun, is_going_on, overtaken, touched
 
+# What tells two times apart that are kept.
+_MOMENT: Final = timedelta(milliseconds=1)
 # A run that is to be a turn, or what was heard of one.
 Piece = TurnStart | TurnTouch
 
@@ -57,6 +60,10 @@ def numbered(pieces: Sequence[Piece], latest: Row | None, goal: str, settled: ti
         if isinstance(piece, TurnTouch):
             if piece.run_id in documents:
                 document = documents[piece.run_id] = touched(documents[piece.run_id], piece)
+                if "heard_at" in piece.changes:
+                    # They had begun when this was heard, although they are numbered only now.
+                    for other in documents.values():
+                        other["begun_at"] = min(other["begun_at"], document["heard_at"] - _MOMENT)
                 going_on = going_on | {piece.run_id} if is_going_on(document) else going_on - {piece.run_id}
             continue
         for run_id in going_on:

@@ -5,7 +5,7 @@ from typing import Any
 
 from nexus.core.models import utc_now
 from nexus.core.ports.turns import TurnTouch
-from nexus.services.turns.documents import heard
+from nexus.services.turns.documents import heard, is_overtaken
 from nexus.services.turns.starts import Piece, merged, numbered
 from tests.nexus.unit.services.turns_at_work import a_start, answer, calls
 
@@ -36,6 +36,7 @@ def test_what_follows_overtakes_what_goes_on() -> None:
     assert [each["turn_number"] for each in (a, b, c)] == [1, 2, 3]
     assert [each["status"] for each in (a, b, c)] == ["completed", "executing", "pending"]
     assert [each["overtaken"] for each in (a, b, c)] == [True, False, False]
+    assert [is_overtaken(each, c) for each in (b, c)] == [False, False]
     soon, late = utc_now() + SETTLED, utc_now() + timedelta(seconds=20)
     assert a["due_at"] <= soon < late < c["due_at"]
     *_, b, c, d = numbered([*pieces, a_start("d")], None, "goal", SETTLED)
