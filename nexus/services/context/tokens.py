@@ -83,7 +83,7 @@ class Measure:
         count = self._count
         role = message.get("role", "")
         tokens = _MESSAGE + count(str(role)) + count(_as_text(message.get("content")))
-        if role in _SPEAKERS and len(message) == _SAID:
+        if role in _SPEAKERS and len(message) == _SAID and "content" in message:
             # Most have a role and a content, and nothing else.
             return self.told(tokens)
         if role == "tool":

@@ -37,6 +37,7 @@ def call(name: str, arguments: str, call_id: str = "call_1") -> dict[str, Any]:
         ({"role": "system", "content": "a"}, 3 + 2 + 1),
         ({"role": "user", "content": "a", "name": "ada"}, 3 + 1 + 1 + 1 + 1),
         ({"role": "assistant", "content": None, "tool_calls": [call("f", "{}")]}, 3 + 3 + 12 + 2),
+        ({"role": "assistant", "tool_calls": [call("f", "{}")]}, 3 + 3 + 12 + 2),
         ({"role": "assistant", "content": "a", "tool_calls": [call("f", "{}"), call("g", "")]}, 3 + 3 + 1 + 26 + 1),
         ({"role": "tool", "content": "a", "tool_call_id": "call_of_some_length"}, 3 + 1 + 8 + 1),
         ({"role": "user", "content": [{"type": "text", "text": "a"}]}, 3 + 1 + 7),
