@@ -401,11 +401,11 @@ _SHOWS: Final = {
     "restless": ((68, 193, 323), Making(ledger=RestlessLedger)),
     "trusting": ((7, 10, 12), Making(ledger=TrustingLedger)),
     "credulous": ((5, 11, 19), Making(ledger=CredulousLedger)),
-    "patient": ((255, 321), Making(ledger=PatientLedger)),
+    "patient": ((10, 196, 924), Making(ledger=PatientLedger)),
     "blind": ((0, 7, 9), Making(ledger=BlindLedger)),
     "hasty": ((42, 52, 58), Making(journal=HastyJournal, store=HastyStore)),
     "clearing": ((0, 6, 38), Making(store=ClearingStore)),
-    "late": ((14, 23, 94), Making(journal=LateJournal)),
+    "late": ((5, 10, 28), Making(journal=LateJournal)),
     "repeating": ((5, 11, 21), Making(tails=RepeatingTails)),
 }
 
