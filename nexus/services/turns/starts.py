@@ -61,9 +61,9 @@ def numbered(pieces: Sequence[Piece], latest: Row | None, goal: str, settled: ti
             if piece.run_id in documents:
                 document = documents[piece.run_id] = touched(documents[piece.run_id], piece)
                 if "heard_at" in piece.changes:
-                    # They had begun when this was heard, although they are numbered only now.
-                    for other in documents.values():
-                        other["begun_at"] = min(other["begun_at"], document["heard_at"] - _MOMENT)
+                    # It had begun when this was heard, although it is numbered only now; of others nobody asks when.
+                    last = documents[next(reversed(documents))]
+                    last["begun_at"] = min(last["begun_at"], document["heard_at"] - _MOMENT)
                 going_on = going_on | {piece.run_id} if is_going_on(document) else going_on - {piece.run_id}
             continue
         for run_id in going_on:
