@@ -7,7 +7,7 @@ from typing import Any, Final
 from pymongo.errors import PyMongoError
 
 from nexus.adapters.mongo_calls import UNSENDABLE, Calls, completed, translated
-from nexus.adapters.mongo_find import DriverFinds, PipelinedFinds
+from nexus.adapters.mongo_find import DriverFinds, Page, PipelinedFinds
 from nexus.adapters.mongo_ids import id_text
 from nexus.adapters.mongo_messages import Known, MongoMessages
 from nexus.adapters.mongo_past import MongoPast, past_of
@@ -16,6 +16,7 @@ from nexus.adapters.mongo_schema import (
     HEADER,
     NOT_INTERNAL,
     NOT_SHOWN,
+    OF_RUN,
     OF_SESSION,
     OLDEST_FIRST,
     ORIGIN,
@@ -29,6 +30,7 @@ from nexus.adapters.mongo_tail import MongoTail
 from nexus.core.ports import Row, RunOrigin
 from nexus.core.working_memory import Tail
 
+_ROLE: Final = {"_id": 0, "owner_key": 1, "run_id": 1, "role": 1}
 _INPUT: Final = {"_id": 0, **HEADER, "content": 1}
 
 
@@ -145,6 +147,19 @@ class MongoReads:
         # Where the server sorts those of many runs, it takes half as long again.
         query = {"$or": queries} if len(queries) > 1 else queries[0]
         return newest_first(await self._rows.find(query, limit=limit, order=()))
+
+    @completed
+    async def roles_of_runs(self, runs: Collection[tuple[str, str]], *, limit: int) -> list[Row]:
+        """What `rows_of_runs` gives in any order, no more of each row than its `owner_key`, `run_id` and `role`."""
+        of_owners: dict[str, list[str]] = {}
+        for owner_key, run_id in runs:
+            of_owners.setdefault(owner_key, []).append(run_id)
+        queries = [{"owner_key": {"$eq": owner}, "run_id": {"$in": of_owner}} for owner, of_owner in of_owners.items()]
+        if not queries:
+            return []
+        query = {"$or": queries} if len(queries) > 1 else queries[0]
+        # All of it stands in the index: no row is read.
+        return await self._finds.rows(query, Page(limit), only=_ROLE, index=OF_RUN)
 
     @completed
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:

@@ -52,6 +52,7 @@ NO_TEXT_TIME: Final = {"timestamp": {"$not": {"$type": "string"}}}
 
 # The role stands last in an index so that the sort is served and rows of tools are passed over without being read.
 _SORTED: Final = [*NEWEST_FIRST, ("role", ASCENDING)]
+OF_RUN: Final = [("owner_key", ASCENDING), ("run_id", ASCENDING), *_SORTED]
 _SESSION: Final = [("owner_key", ASCENDING), ("session_id", ASCENDING)]
 OF_SESSION: Final = [*_SESSION, *NEWEST_FIRST]
 STORED_IN_SESSION: Final = [*_SESSION, ("_id", ASCENDING)]
@@ -61,7 +62,7 @@ _IS_DUE: Final = {"work": {"$gt": ""}}
 INDEXES: Final[dict[str, list[IndexModel]]] = {
     "messages": [
         IndexModel([("owner_key", ASCENDING), *_SORTED], name="newest_of_owner"),
-        IndexModel([("owner_key", ASCENDING), ("run_id", ASCENDING), *_SORTED], name="newest_of_run"),
+        IndexModel(OF_RUN, name="newest_of_run"),
         IndexModel(OF_SESSION, name="newest_of_session"),
         IndexModel(STORED_IN_SESSION, name="stored_in_session"),
         IndexModel(INTERNAL_IN_SESSION, name="internal_in_session", partialFilterExpression=ONLY_INTERNAL),

@@ -24,6 +24,14 @@ WHOLE: Final = {"_id": 0, _CLAIM: 0}
 _CLAIMED: Final = {**dict.fromkeys(CLAIMED, 1), "summaries": {"source": 1}}
 _RUN: Final = {"_id": 0, **dict.fromkeys(("owner_key", "session_id", "run_id"), 1)}
 _LAST_DUE_FIRST: Final = [("due_at", DESCENDING)]
+# As `is_unheard` has it.
+_UNHEARD: Final = {
+    "work": CLOSE,
+    "status": TurnStatus.PENDING.value,
+    "rows": 0,
+    "messages": {"$size": 1},
+    "thinking_phase": None,
+}
 _OVER: Final = [status.value for status in TurnStatus if status.is_over]
 
 
@@ -105,6 +113,14 @@ class MongoTurnWork:
         query = {"_id": {"$in": [*turns]}, "work": {"$eq": CLOSE}, "status": {"$nin": _OVER}}
         change = {"$set": dict(changes), "$min": {"due_at": due_by}}
         return int((await self._turns.update_many(query, change)).matched_count)
+
+    @completed
+    async def close_unheard(self, turns: Collection[Any], changes: Mapping[str, Any]) -> int:
+        """Set these fields of those of these turns that are as they began, with an input and nothing else."""
+        if not turns:
+            return 0
+        query = {"_id": {"$in": [*turns]}, **_UNHEARD}
+        return int((await self._turns.update_many(query, {"$set": dict(changes)})).matched_count)
 
     @completed
     async def claim(self, work: str, now: datetime, until: datetime) -> Row | None:

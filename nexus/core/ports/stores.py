@@ -167,6 +167,10 @@ class MessageStore(Protocol):
         """
         ...
 
+    async def roles_of_runs(self, runs: Collection[tuple[str, str]], *, limit: int) -> list[Row]:
+        """What `rows_of_runs` gives in any order, of each row `owner_key`, `run_id` and `role` at least."""
+        ...
+
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:
         """The oldest row of role HUMAN in a session that is not internal to a sub-agent, whole."""
         ...

@@ -189,6 +189,18 @@ class TurnStore(Protocol):
         """
         ...
 
+    async def close_unheard(self, turns: Collection[Any], changes: Mapping[str, Any]) -> int:
+        """Set these fields of those of these turns that are as they began, with an input and nothing else.
+
+        Args:
+            turns: their `_id`s, as `latest_turns` has told them.
+            changes: the fields.
+
+        Returns:
+            How many there were.
+        """
+        ...
+
     async def claim(self, work: str, now: datetime, until: datetime) -> Row | None:
         """Of the turns on which this work is due by `now`, the one last due, whole; it is then due at `until`.
 

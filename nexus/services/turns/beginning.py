@@ -16,23 +16,22 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import anyio
 import structlog
 from anyio import lowlevel
 
-from nexus.core.errors import StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, Reading
-from nexus.core.models import utc_now
 from nexus.core.ports import MessageStore, Row, TurnStore
 from nexus.core.ports.turns import TurnTouch
-from nexus.core.tasks import Awaited, Later, Pending
-from nexus.core.turns import Goal, TurnStart
+from nexus.core.tasks import Awaited, Pending
+from nexus.core.turns import CLOSE, Goal, TurnStart
 from nexus.services.by_session import BySession, Key
 from nexus.services.context.memory import as_text
-from nexus.services.turns.documents import OVERTAKEN, goal_of, is_due_now, is_going_on, looked_after, taken_over
-from nexus.services.turns.starts import Piece, merged, numbered, run_of, starts_in
+from nexus.services.turns.documents import goal_of, is_due_now, is_going_on, looked_after, taken_over
+from nexus.services.turns.overtaking import Overtaking
+from nexus.services.turns.starts import Overtaken, Piece, begun_and_left, merged, numbered, run_of, starts_in
 from nexus.services.turns.work import TurnWork
 
 _log = structlog.get_logger(__name__)
@@ -41,9 +40,7 @@ _log = structlog.get_logger(__name__)
 _GOALS_KNOWN: Final = 256
 _GOAL_KNOWN_S: Final = 0.5
 # A turn that is begun alone costs as much as fifty do together.
-_BEGUN_TOGETHER_S: Final = 0.25
-# Nobody waits for it, and that of many sessions costs little more than that of one.
-_OVERTAKEN_AFTER_S: Final = 0.02
+_BEGUN_TOGETHER_S: Final = 0.5
 # Sessions whose turns are put together without a break.
 _WITHOUT_BREAK: Final = 16
 # Runs that are begun while one goes on that is then given another goal.
@@ -78,10 +75,9 @@ class Beginnings:
         self._runs: Counter[tuple[str, str, str]] = Counter()
         self._goals: OrderedDict[tuple[str, str, str], tuple[Goal, float]] = OrderedDict()
         # The turns to overtake in sessions in which one may have been kept although the store failed.
-        self._unsure: dict[Key, Any] = {}
-        self._later = Later()
-        self._overtaken: list[Any] = []
+        self._unsure: dict[Key, Row] = {}
         self._awaited = Awaited()
+        self._overtaking = Overtaking(store, messages, work, metrics, self._awaited)
         self._metrics.read_from(Reading.UNWRITTEN_TURNS, self._runs.total)
 
     @property
@@ -93,7 +89,7 @@ class Beginnings:
     async def running(self) -> AsyncIterator[Self]:
         """Keep turns that are begun, until the context ends. Wait for `pending` first, to lose nothing."""
         async with self._begins.running(), anyio.create_task_group() as tasks:
-            tasks.start_soon(self._later.run)
+            tasks.start_soon(self._overtaking.run)
             try:
                 yield self
             finally:
@@ -126,7 +122,7 @@ class Beginnings:
         await self._begins.settled(_key(start))
         await self._begin({_key(start): [start]})
         with self._awaited.awaiting():
-            await self._later.pending.none()
+            await self._overtaking.pending.none()
 
     async def goal(self, key: Key, run_id: str) -> Goal | None:
         """The goal of a turn that was begun here a moment ago, with what was offered before; None for any other.
@@ -161,14 +157,20 @@ class Beginnings:
         if not new:
             return
         goals = await self._first_goals({key: starts_in(left[key]) for key in new if not goal_of(latest.get(key))})
-        settled = timedelta(seconds=self._work.settings.settled_s)
+        unheard = {(key[0], run_id) for key in new for run_id in begun_and_left(left[key])}
+        settings = self._work.settings
+        overtaken = Overtaken(
+            await self._overtaking.of_input_alone(unheard),
+            timedelta(seconds=settings.settled_s),
+            timedelta(seconds=settings.idle_s),
+        )
         documents: dict[Key, list[Row]] = {}
         for place, key in enumerate(new):
             goal = goal_of(latest.get(key)) or goals[key]
-            documents[key] = numbered(left[key], latest.get(key), goal, settled)
+            documents[key] = numbered(left[key], latest.get(key), goal, overtaken)
             if place % _WITHOUT_BREAK == _WITHOUT_BREAK - 1:
                 await lowlevel.checkpoint()
-        self._unsure |= {key: latest[key]["_id"] for key in documents if is_going_on(latest.get(key))}
+        self._unsure |= {key: latest[key] for key in documents if is_going_on(latest.get(key))}
         kept = await self._store.insert_turns_of_sessions([*documents.values()])
         for key in documents:
             self._unsure.pop(key, None)
@@ -183,15 +185,11 @@ class Beginnings:
         """Turns that follow `latest` are kept."""
         for document in documents:
             self._remember(document)
+        self._metrics.count(Event.TURN_CLOSED, sum(document["work"] != CLOSE for document in documents))
         if any(is_due_now(document) for document in documents):
             self._work.wake()
         if latest and is_going_on(latest):
-            self._have_overtaken(latest["_id"])
-
-    def _have_overtaken(self, turn: Any) -> None:
-        self._overtaken.append(turn)
-        if len(self._overtaken) == 1:
-            self._later.do(self._overtake)
+            self._overtaking.complete(latest)
 
     async def _take_over(self, key: Key, pieces: Sequence[Piece]) -> list[Piece]:
         """Have runs that are turns already take over what they are begun with. Returns what is of other runs."""
@@ -200,7 +198,7 @@ class Beginnings:
             runs.add(known["run_id"])
             self._goals.pop((*key, known["run_id"]), None)
             if key in self._unsure:
-                self._have_overtaken(self._unsure.pop(key))
+                self._overtaking.complete(self._unsure.pop(key))
             if changes := taken_over(starts[known["run_id"]], known):
                 await self._store.touch_runs([TurnTouch(*key, known["run_id"], changes, looked_after(changes))])
                 await self._pass_on(key, known, changes.get("task_context", ""))
@@ -224,18 +222,6 @@ class Beginnings:
             if each["turn_number"] > turn["turn_number"] and goal_of(each) == goal_of(turn)
         ]
         await self._store.touch_runs(later)
-
-    async def _overtake(self) -> None:
-        """Have turns that are not over counted as completed, in all sessions in which one began of late."""
-        with anyio.move_on_after(_OVERTAKEN_AFTER_S):
-            await self._awaited.wait()
-        turns, self._overtaken = self._overtaken, []
-        due_by = utc_now() + timedelta(seconds=self._work.settings.settled_s)
-        try:
-            await self._store.overtake(turns, OVERTAKEN, due_by=due_by)
-        except StoreUnavailableError as error:
-            # Whoever looks at them sees it, too.
-            _log.warning("turn_delayed", reason=str(error), pending=self.pending.count)
 
     def _remember(self, document: Row) -> None:
         """Know the goal of a turn that was begun here, for the build that waits for it."""

@@ -144,6 +144,24 @@ def overtaken(document: Row, due_by: datetime) -> Row:
     return {**document, **OVERTAKEN, "due_at": min(document["due_at"], due_by)}
 
 
+def is_unheard(document: Row) -> bool:
+    """Whether the turn is as it began, with an input and nothing else, so that its summaries say all that is known."""
+    as_begun = document["status"] == TurnStatus.PENDING and document["work"] == CLOSE and not document["rows"]
+    return as_begun and len(document["messages"]) == 1 and not document["thinking_phase"]
+
+
+def closed_unheard(summarise_at: datetime) -> dict[str, Any]:
+    """What is changed in such a turn when another of its session begins; a row of its run is read for what it says."""
+    return {
+        **OVERTAKEN,
+        "rows": 1,
+        "work": SUMMARISE,
+        "due_at": summarise_at,
+        "attempts": 0,
+        "delays": 0,
+    }
+
+
 def is_overtaken(document: Row, latest: Row) -> bool:
     """Whether the latest turn of its session has begun since anything was heard of the turn, or in that millisecond."""
     begun_at = latest.get("begun_at")

@@ -1,15 +1,15 @@
 """What several starts of turns, and what was heard of them since, come to: documents with numbers and goals. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
-from datetime import timedelta
-from typing import Final
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
 
 from nexus.core.models import utc_now
 from nexus.core.ports import Row
 from nexus.core.ports.turns import TurnTouch
 from nexus.core.turns import TurnStart
-from nexus.services.turns.documents import begun, is_going_on, overtaken, touched
+from nexus.services.turns.documents import begun, closed_unheard, is_going_on, is_unheard, overtaken, touched
 
 # What tells two times apart that are kept.
 _MOMENT: Final = timedelta(milliseconds=1)
@@ -44,14 +44,41 @@ def starts_in(pieces: Sequence[Piece]) -> dict[str, TurnStart]:
     return {piece.run_id: piece for piece in pieces if isinstance(piece, TurnStart)}
 
 
-def numbered(pieces: Sequence[Piece], latest: Row | None, goal: str, settled: timedelta) -> list[Row]:
+def begun_and_left(pieces: Sequence[Piece]) -> set[str]:
+    """The runs of which nothing was heard since they began, before another of these began."""
+    touched_runs = {piece.run_id for piece in pieces if isinstance(piece, TurnTouch)}
+    *earlier, _ = [piece.run_id for piece in pieces if isinstance(piece, TurnStart)]
+    return {*earlier} - touched_runs
+
+
+class Overtaken(NamedTuple):
+    """How turns are kept before which others begin at once.
+
+    Attributes:
+        alone: the runs, (owner_key, run_id), of which no more is recorded than an input: their turns are closed.
+        settled: how soon the others are looked at.
+        idle: how soon a model may summarise a turn that is closed.
+    """
+
+    alone: Container[tuple[str, str]]
+    settled: timedelta
+    idle: timedelta
+
+    def made_of(self, document: Row, now: datetime) -> Row:
+        """The document of a turn before which another has begun now."""
+        if is_unheard(document) and (document["owner_key"], document["run_id"]) in self.alone:
+            return {**document, **closed_unheard(now + self.idle)}
+        return overtaken(document, now + self.settled)
+
+
+def numbered(pieces: Sequence[Piece], latest: Row | None, goal: str, then: Overtaken) -> list[Row]:
     """The documents of turns that follow `latest`, each with the goal that holds by then, and what it has come to.
 
     Args:
         pieces: one start for each run, and what was heard of these runs, in their order.
         latest: the turn before them.
         goal: the one that it carries.
-        settled: how soon a turn is looked at that another of them has overtaken.
+        then: what is made of turns before which another of them begins.
     """
     documents: dict[str, Row] = {}
     going_on: set[str] = set()
@@ -67,7 +94,7 @@ def numbered(pieces: Sequence[Piece], latest: Row | None, goal: str, settled: ti
                 going_on = going_on | {piece.run_id} if is_going_on(document) else going_on - {piece.run_id}
             continue
         for run_id in going_on:
-            documents[run_id] = overtaken(documents[run_id], now + settled)
+            documents[run_id] = then.made_of(documents[run_id], now)
         goal = piece.task_context or goal
         latest = documents[piece.run_id] = begun(piece, latest, goal, now)
         going_on = {piece.run_id}

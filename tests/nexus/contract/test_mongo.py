@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from nexus.adapters.mongo import Driver, MongoStore, open_mongo
 from nexus.adapters.mongo_details import newest_of_each
 from nexus.adapters.mongo_excerpts import all_small, excerpt
-from nexus.adapters.mongo_schema import HEADER, NEWEST_FIRST, NOT_SHOWN
+from nexus.adapters.mongo_schema import HEADER, NEWEST_FIRST, NOT_SHOWN, OF_RUN
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
 from nexus.core.ports import Row
 from nexus.core.ports.turns import TurnTouch
@@ -276,6 +276,16 @@ async def test_rows_of_runs_come_out_of_an_index(explained: Janitor, mongo_uri: 
     assert stats["totalDocsExamined"] == stats["nReturned"] == 4
 
 
+async def test_roles_of_runs_stand_in_the_index(explained: Janitor, mongo_uri: str, database_name: str) -> None:
+    """No row is read for them."""
+    await _fill(explained, mongo_uri, database_name)
+    query: Row = {"$or": [{"owner_key": {"$eq": owner}, "run_id": {"$in": ["r0", "r1"]}} for owner in ("o", "p")]}
+    roles = {"_id": 0, "owner_key": 1, "run_id": 1, "role": 1}
+    found = explained[database_name].messages.find(query, roles).hint(OF_RUN).limit(50).explain()
+    assert found["executionStats"]["totalDocsExamined"] == 0
+    assert found["executionStats"]["nReturned"] > 0
+
+
 async def test_one_message_comes_out_of_its_index(explained: Janitor, mongo_uri: str, database_name: str) -> None:
     """The index of ids is partial, and serves an id all the same; a run's session is found by its run."""
     await _fill(explained, mongo_uri, database_name)
@@ -473,6 +483,7 @@ async def fails_in_every_operation(store: MongoStore) -> None:
         lambda: store.messages_of_runs("o", ["r"], limit=5),
         lambda: store.find_message("o", "m1"),
         lambda: store.run_messages("o", "r", limit=5),
+        lambda: store.roles_of_runs([("o", "r")], limit=5),
         lambda: store.first_input("o", "s"),
         lambda: store.find_origin("o", "r"),
         lambda: store.find_identity("k"),
@@ -490,6 +501,7 @@ async def fails_in_every_operation(store: MongoStore) -> None:
         lambda: store.turns.update_turn("o", "s", 1, {"status": "x"}, seen={"due_at": START}),
         lambda: store.turns.touch_runs([TurnTouch("o", "s", "r", {"status": "x"})]),
         lambda: store.turns.overtake([("o", "s", 2)], {"status": "x"}, due_by=START),
+        lambda: store.turns.close_unheard([("o", "s", 2)], {"status": "x"}),
         lambda: store.turns.claim("close", START, START),
         lambda: store.session_messages("o", "s", limit=5),
         lambda: store.tail_messages("o", "s", WHOLE, limit=5),

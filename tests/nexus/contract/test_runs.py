@@ -1,5 +1,7 @@
 """What `nexus.core.ports.MessageStore` promises of whole runs and of first inputs, on every adapter and on the fake."""
 
+from collections import Counter
+
 import pytest
 
 from nexus.core.ports import Row
@@ -28,6 +30,13 @@ async def test_the_rows_of_a_run(place: Place) -> None:
         assert [each for each in both if each["owner_key"] == "o"] == whole
         assert len(await store.rows_of_runs([("p", "r"), ("o", "r")], limit=4)) == 4
         assert await store.rows_of_runs([], limit=4) == []
+        roles = await store.roles_of_runs([("p", "r"), ("o", "r"), ("p", "R")], limit=50)
+        assert Counter((each["owner_key"], each["run_id"], each["role"]) for each in roles) == {
+            ("p", "r", "HUMAN"): 1,
+            **{("o", "r", role): number for role, number in Counter(ROLES).items()},
+        }
+        assert len(await store.roles_of_runs([("p", "r"), ("o", "r")], limit=4)) == 4
+        assert await store.roles_of_runs([], limit=4) == []
     assert [{name: value for name, value in each.items() if name != "_id"} for each in whole] == rows[::-1]
     assert all(isinstance(each["_id"], str) for each in whole)
     assert pages == [["m6", "m5", "m4"], ["m3", "m2", "m1"], ["m0"], []]

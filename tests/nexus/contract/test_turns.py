@@ -417,6 +417,33 @@ async def test_turns_are_overtaken(place: Place) -> None:
     assert not any("overtaken" in row or "late" in row for row in others)
 
 
+async def test_turns_of_which_nothing_was_heard_are_closed(place: Place) -> None:
+    """Of these those that are as they began, with one input; whatever else is known has them stay as they are."""
+    others: list[Row] = [
+        {"status": "thinking"},
+        {"status": "completed"},
+        {"work": "summarise"},
+        {"work": None},
+        {"rows": 1},
+        {"messages": []},
+        {"messages": ["a", "b"]},
+        {"thinking_phase": {"rounds": [], "tokens_used": 0}},
+    ]
+    begun = {"status": "pending", "work": "close", "rows": 0, "messages": ["a"], "thinking_phase": None}
+    sessions = [("o", f"s{number}") for number in range(len(others) + 3)]
+    async with place.open() as store:
+        turns = store.turns
+        for (_, session), different in zip(sessions, [*others, {}, {}, {}], strict=True):
+            await turns.insert_turns([turn(1, session_id=session, **{**begun, **different})])
+        found = {each["session_id"]: each["_id"] for each in await turns.latest_turns(sessions)}
+        del found[sessions[-1][1]]
+        assert await turns.close_unheard(found.values(), {"work": "summarise", "seen": 1}) == 2
+        assert await turns.close_unheard(found.values(), {"seen": 2}) == 0
+        assert await turns.close_unheard([], {"seen": 3}) == 0
+        rows = [await turns.find_turn(*place, 1) or {} for place in sessions]
+    assert [row.get("seen") for row in rows] == [*[None] * len(others), 1, 1, None]
+
+
 async def test_each_claimer_gets_another_turn(place: Place) -> None:
     """Of fifty that claim at once each gets one of the fifty turns that are due, whole; the fifty-first gets none."""
     until = NOW + timedelta(minutes=5)

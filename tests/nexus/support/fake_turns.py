@@ -167,6 +167,15 @@ class FakeTurns:
             _set({**changes, "due_at": min(row["due_at"], latest)}, [row])
         return len(unfinished)
 
+    async def close_unheard(self, turns: Collection[Any], changes: Mapping[str, Any]) -> int:
+        """Set these fields of those of these turns that are as they began, with an input and nothing else."""
+        self._ask("close_unheard")
+        known = {"work": CLOSE, "status": TurnStatus.PENDING.value, "rows": 0, "thinking_phase": None}
+        begun = [row for row in self.rows if _id_of(row) in turns and len(row["messages"]) == 1]
+        found = [row for row in begun if all(row.get(name) == value for name, value in known.items())]
+        _set(changes, found)
+        return len(found)
+
     async def claim(self, work: str, now: datetime, until: datetime) -> Row | None:
         """Of the turns on which this work is due by `now`, the one last due; it is then due at `until`."""
         self._ask("claim")

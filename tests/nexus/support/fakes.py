@@ -183,6 +183,10 @@ class FakeStore:
         found = [row for owner, run in runs for row in await self.run_messages(owner, run, limit=limit)]
         return sorted(found, key=lambda row: (_moment(row), row["_id"]), reverse=True)[:limit]
 
+    async def roles_of_runs(self, runs: Collection[tuple[str, str]], *, limit: int) -> list[Row]:
+        """What `rows_of_runs` gives."""
+        return await self.rows_of_runs(runs, limit=limit)
+
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:
         """The oldest row of role HUMAN in a session that is not internal to a sub-agent, whole."""
         self._ask("first_input")

@@ -3,12 +3,14 @@
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 
 import anyio
 import pytest
 
 from nexus.core.errors import StoreUnavailableError, TurnNotFoundError
 from nexus.core.metrics import Event
+from nexus.core.models import utc_now
 from nexus.core.ports import Row
 from nexus.core.ports.turns import TurnTouch
 from nexus.core.turns import LEVELS, SUMMARISE, Goal, ThinkingRound, TurnStatus
@@ -144,6 +146,41 @@ async def test_a_turn_that_begins_completes_one_that_is_not_over() -> None:
         first, second = await memory.documents()
         (other,) = await memory.documents("other")
     assert (first["status"], second["status"], other["status"]) == ("completed", "pending", "pending")
+
+
+async def test_a_turn_that_another_follows_is_closed_at_once_where_nothing_is_known_of_it() -> None:
+    """Nobody looks at it, whatever it was begun with; an answer that comes later is in its summary all the same."""
+    asked = Counter[str]()
+    store = FakeStore()
+    store.turns = FakeTurns(lambda operation: asked.update([operation]))
+    async with remembering(store, settled_s=60) as memory:
+        await store.insert_message(human("a"))
+        await memory.begin("a")
+        await memory.turns.start_turn(a_start("b"))
+        closed = await memory.until(lambda document: document["work"] == SUMMARISE)
+        assert (closed["status"], closed["rows"], closed["overtaken"]) == ("completed", 1, True)
+        assert closed["due_at"] > utc_now() + timedelta(seconds=200)
+        assert asked["update_turns"] + asked["update_turn"] + asked["overtake"] == 0
+        await memory.record(answer("a"))
+        closed = await memory.until(lambda document: document["rows"] == 2)
+    assert "They are wet." in closed["summaries"]["detailed"]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_rows_of_which_nobody_has_heard(at_once: bool) -> None:
+    """A replica was killed when it had recorded an answer and told nobody: a turn that another follows has it."""
+    store = FakeStore()
+    async with remembering(store, settled_s=0) as memory:
+        for row in (human("a"), answer("a")):
+            await store.insert_message(row)
+        if at_once:
+            assert memory.turns.begin_turn(a_start("a"))
+        else:
+            await memory.begin("a")
+        await memory.turns.start_turn(a_start("b"))
+        closed = await memory.until(lambda document: document["work"] == SUMMARISE)
+    assert (closed["status"], closed["rows"]) == ("completed", 2)
+    assert "They are wet." in closed["summaries"]["detailed"]
 
 
 async def test_the_goal_of_a_run_without_a_turn() -> None:
