@@ -13,7 +13,7 @@ Rules of this module:
 
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Generic, Self, TypeVar
@@ -28,6 +28,8 @@ _Item = TypeVar("_Item")
 _WORKERS: Final = 4
 # Sessions that one worker does at once, where there are pauses.
 _SESSIONS: Final = 64
+# So many pieces are enough for one worker at once: what is made of more is megabytes.
+_TOGETHER: Final = 128
 _MOST_WAITING: Final = 10_000
 _MOST_WAITING_BYTES: Final = 64 << 20
 
@@ -185,11 +187,14 @@ class BySession(Generic[_Item]):
         if anyio.current_time() < self._next_at:
             with anyio.move_on_at(self._next_at):
                 await self._awaited.wait()
-        with suppress(anyio.WouldBlock):
-            while len(keys) < _SESSIONS:
+        pieces, self._next_at = len(self._sessions[keys[0]].waiting), anyio.current_time()
+        try:
+            while len(keys) < _SESSIONS and pieces < _TOGETHER:
                 keys.append(self._receive.receive_nowait())
-        # Where more are waiting already, the next need not wait for them.
-        self._next_at = anyio.current_time() + (self._pause_s if len(keys) < _SESSIONS else 0)
+                pieces += len(self._sessions[keys[-1]].waiting)
+        except anyio.WouldBlock:
+            # Where more are waiting already, the next need not wait for them.
+            self._next_at += self._pause_s
         return keys
 
     async def _do_session(self, key: Key, session: _Session[_Item]) -> None:
