@@ -158,7 +158,7 @@ class MongoReads:
         if not queries:
             return []
         query = {"$or": queries} if len(queries) > 1 else queries[0]
-        # All of it stands in the index: no row is read.
+        # All of it stands in the index: no row is read, unless others have written one whose run is a list.
         return await self._finds.rows(query, Page(limit), only=_ROLE, index=OF_RUN)
 
     @completed

@@ -31,7 +31,7 @@ from nexus.services.by_session import BySession, Key
 from nexus.services.context.memory import as_text
 from nexus.services.turns.documents import goal_of, is_due_now, is_going_on, looked_after, taken_over
 from nexus.services.turns.overtaking import Overtaking
-from nexus.services.turns.starts import Overtaken, Piece, begun_and_left, merged, numbered, run_of, starts_in
+from nexus.services.turns.starts import Piece, WhenOvertaken, begun_and_left, merged, numbered, run_of, starts_in
 from nexus.services.turns.work import TurnWork
 
 _log = structlog.get_logger(__name__)
@@ -159,7 +159,7 @@ class Beginnings:
         goals = await self._first_goals({key: starts_in(left[key]) for key in new if not goal_of(latest.get(key))})
         unheard = {(key[0], run_id) for key in new for run_id in begun_and_left(left[key])}
         settings = self._work.settings
-        overtaken = Overtaken(
+        when_overtaken = WhenOvertaken(
             await self._overtaking.of_input_alone(unheard),
             timedelta(seconds=settings.settled_s),
             timedelta(seconds=settings.idle_s),
@@ -167,7 +167,7 @@ class Beginnings:
         documents: dict[Key, list[Row]] = {}
         for place, key in enumerate(new):
             goal = goal_of(latest.get(key)) or goals[key]
-            documents[key] = numbered(left[key], latest.get(key), goal, overtaken)
+            documents[key] = numbered(left[key], latest.get(key), goal, when_overtaken)
             if place % _WITHOUT_BREAK == _WITHOUT_BREAK - 1:
                 await lowlevel.checkpoint()
         self._unsure |= {key: latest[key] for key in documents if is_going_on(latest.get(key))}
@@ -185,7 +185,7 @@ class Beginnings:
         """Turns that follow `latest` are kept."""
         for document in documents:
             self._remember(document)
-        self._metrics.count(Event.TURN_CLOSED, sum(document["work"] != CLOSE for document in documents))
+        self._metrics.count(Event.TURN_OVERTAKEN, sum(document["work"] != CLOSE for document in documents))
         if any(is_due_now(document) for document in documents):
             self._work.wake()
         if latest and is_going_on(latest):

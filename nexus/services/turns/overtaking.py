@@ -3,7 +3,8 @@
 Rules of this module:
 
 - Of most nothing is recorded but the input with which they began: they are closed at once, all alike, and nobody needs
-  to look at them. A row of which nobody has heard, because the replica that wrote it was killed, is looked for first.
+  to look at them. A row that is there by then is looked for first, should nobody have heard of it because the replica
+  that wrote it was killed.
 - Others count as completed from then on, and are closed by whoever looks at them (`closing`).
 - What is heard of either later has it go on.
 """
@@ -69,19 +70,25 @@ class Overtaking:
     async def of_input_alone(self, runs: Collection[RunPlace]) -> set[RunPlace]:
         """Those of these runs of which no more is recorded than one input, as far as that is found out.
 
+        None of them where a row is malformed, the store refuses, or a run has many rows: then each turn is looked at by
+        whoever closes it.
+
         Raises:
             StoreUnavailableError: the store did not answer.
         """
         if not 0 < len(runs) <= _MOST_RUNS:
             return set()
         most = 2 * len(runs)
-        rows = await self._messages.roles_of_runs(runs, limit=most)
+        recorded: dict[RunPlace, list[Any]] = {run: [] for run in runs}
+        try:
+            rows = await self._messages.roles_of_runs(runs, limit=most)
+            for row in rows:
+                recorded[row["owner_key"], row["run_id"]].append(row.get("role"))
+        except (StoreRejectedError, LookupError, TypeError):
+            return set()
         if len(rows) == most:
             return set()
-        recorded: dict[RunPlace, list[Any]] = {run: [] for run in runs}
-        for row in rows:
-            recorded[row["owner_key"], row["run_id"]].append(row.get("role"))
-        # An input that is about to be recorded counts as one that is.
+        # An input that is about to be recorded, as those of the journal are, counts as one that is.
         return {run for run, roles in recorded.items() if roles in ([], ["HUMAN"])}
 
     def complete(self, turn: Row) -> None:
@@ -95,14 +102,14 @@ class Overtaking:
             await self._awaited.wait()
         turns, self._turns = self._turns, []
         settings, now = self._work.settings, utc_now()
-        unheard = {turn["_id"]: place_of(turn) for turn in turns if turn["status"] == TurnStatus.PENDING}
+        unheard = {turn["_id"]: run for turn in turns if (run := _begun_run(turn))}
         try:
             alone = await self.of_input_alone({*unheard.values()})
             closed = await self._store.close_unheard(
                 [turn for turn, run in unheard.items() if run in alone],
                 closed_unheard(now + timedelta(seconds=settings.idle_s)),
             )
-            self._metrics.count(Event.TURN_CLOSED, closed)
+            self._metrics.count(Event.TURN_OVERTAKEN, closed)
             if closed < len(turns):
                 due_by = now + timedelta(seconds=settings.settled_s)
                 await self._store.overtake([turn["_id"] for turn in turns], OVERTAKEN, due_by=due_by)
@@ -111,6 +118,7 @@ class Overtaking:
             _log.warning("turn_delayed", reason=str(error), pending=len(turns))
 
 
-def place_of(turn: Row) -> RunPlace:
-    """The run of a turn."""
-    return turn["owner_key"], turn["run_id"]
+def _begun_run(turn: Row) -> RunPlace | None:
+    """The run of a turn that has begun and done nothing since; None for any other, and for a malformed document."""
+    run_id = turn.get("run_id")
+    return (turn["owner_key"], run_id) if isinstance(run_id, str) and turn.get("status") == TurnStatus.PENDING else None

@@ -51,8 +51,8 @@ def begun_and_left(pieces: Sequence[Piece]) -> set[str]:
     return {*earlier} - touched_runs
 
 
-class Overtaken(NamedTuple):
-    """How turns are kept before which others begin at once.
+class WhenOvertaken(NamedTuple):
+    """What becomes of turns before which others begin at once.
 
     Attributes:
         alone: the runs, (owner_key, run_id), of which no more is recorded than an input: their turns are closed.
@@ -64,21 +64,21 @@ class Overtaken(NamedTuple):
     settled: timedelta
     idle: timedelta
 
-    def made_of(self, document: Row, now: datetime) -> Row:
+    def applied_to(self, document: Row, now: datetime) -> Row:
         """The document of a turn before which another has begun now."""
         if is_unheard(document) and (document["owner_key"], document["run_id"]) in self.alone:
             return {**document, **closed_unheard(now + self.idle)}
         return overtaken(document, now + self.settled)
 
 
-def numbered(pieces: Sequence[Piece], latest: Row | None, goal: str, then: Overtaken) -> list[Row]:
+def numbered(pieces: Sequence[Piece], latest: Row | None, goal: str, when_overtaken: WhenOvertaken) -> list[Row]:
     """The documents of turns that follow `latest`, each with the goal that holds by then, and what it has come to.
 
     Args:
         pieces: one start for each run, and what was heard of these runs, in their order.
         latest: the turn before them.
         goal: the one that it carries.
-        then: what is made of turns before which another of them begins.
+        when_overtaken: what is made of turns before which another of them begins.
     """
     documents: dict[str, Row] = {}
     going_on: set[str] = set()
@@ -94,7 +94,7 @@ def numbered(pieces: Sequence[Piece], latest: Row | None, goal: str, then: Overt
                 going_on = going_on | {piece.run_id} if is_going_on(document) else going_on - {piece.run_id}
             continue
         for run_id in going_on:
-            documents[run_id] = then.made_of(documents[run_id], now)
+            documents[run_id] = when_overtaken.applied_to(documents[run_id], now)
         goal = piece.task_context or goal
         latest = documents[piece.run_id] = begun(piece, latest, goal, now)
         going_on = {piece.run_id}
@@ -102,5 +102,6 @@ def numbered(pieces: Sequence[Piece], latest: Row | None, goal: str, then: Overt
 
 
 def run_of(latest: Row | None) -> str | None:
-    """The run of that turn; None where there is none."""
-    return latest.get("run_id") if latest else None
+    """The run of that turn; None where there is none, or the document is malformed."""
+    run_id = latest.get("run_id") if latest else None
+    return run_id if isinstance(run_id, str) else None

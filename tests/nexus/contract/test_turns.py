@@ -10,6 +10,7 @@ import pytest
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row, TurnStore
 from nexus.core.ports.turns import CLAIMED, LATEST, TurnTouch, TurnUpdate
+from nexus.services.turns.documents import is_unheard
 from tests.nexus.contract.test_store import OWNERS, Place, bare_place, place
 
 __all__ = ["bare_place", "place"]
@@ -437,6 +438,8 @@ async def test_turns_of_which_nothing_was_heard_are_closed(place: Place) -> None
             await turns.insert_turns([turn(1, session_id=session, **{**begun, **different})])
         found = {each["session_id"]: each["_id"] for each in await turns.latest_turns(sessions)}
         del found[sessions[-1][1]]
+        kept = [await turns.find_turn(*place, 1) or {} for place in sessions]
+        assert [is_unheard(row) for row in kept] == [False] * len(others) + [True] * 3
         assert await turns.close_unheard(found.values(), {"work": "summarise", "seen": 1}) == 2
         assert await turns.close_unheard(found.values(), {"seen": 2}) == 0
         assert await turns.close_unheard([], {"seen": 3}) == 0

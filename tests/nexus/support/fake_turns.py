@@ -22,6 +22,7 @@ from tests.nexus.support.stored import stored
 _LISTS: Final = frozenset({"messages", "tool_calls"})
 _LONG: Final = frozenset({*_LISTS, "thinking_phase", "workspace_context"})
 _COUNTED: Final = 10_000
+_OVER: Final = frozenset(status.value for status in TurnStatus if status.is_over)
 
 
 class FakeTurns:
@@ -51,7 +52,9 @@ class FakeTurns:
     def _insert(self, turns: Sequence[Row]) -> int:
         for kept, turn in enumerate([stored(dict(turn)) for turn in turns]):
             of_session = self._of(turn["owner_key"], turn["session_id"])
-            if any(row["turn_number"] == turn["turn_number"] or row["run_id"] == turn["run_id"] for row in of_session):
+            if any(
+                row["turn_number"] == turn["turn_number"] or row.get("run_id") == turn["run_id"] for row in of_session
+            ):
                 return kept
             self.rows.append(turn)
         return len(turns)
@@ -77,7 +80,9 @@ class FakeTurns:
     async def turns_of_runs(self, owner_key: str, session_id: str, run_ids: Sequence[str]) -> list[Row]:
         """The turns of these runs, in any order."""
         self._ask("turns_of_runs")
-        return [stored(_without(_LISTS, row)) for row in self._of(owner_key, session_id) if row["run_id"] in run_ids]
+        return [
+            stored(_without(_LISTS, row)) for row in self._of(owner_key, session_id) if row.get("run_id") in run_ids
+        ]
 
     async def turns(
         self,
@@ -94,7 +99,7 @@ class FakeTurns:
         found = [
             row if whole else _short(row)
             for row in self._of(owner_key, session_id)
-            if (before is None or row["turn_number"] < before) and row["run_id"] not in without_runs
+            if (before is None or row["turn_number"] < before) and row.get("run_id") not in without_runs
         ]
         return [stored(row) for row in found[:limit]]
 
@@ -162,7 +167,7 @@ class FakeTurns:
         self._ask("overtake")
         latest = stored({"due_at": due_by})["due_at"]
         to_close = [row for row in self.rows if _id_of(row) in turns and row.get("work") == CLOSE]
-        unfinished = [row for row in to_close if not TurnStatus(row["status"]).is_over]
+        unfinished = [row for row in to_close if row.get("status") not in _OVER]
         for row in unfinished:
             _set({**changes, "due_at": min(row["due_at"], latest)}, [row])
         return len(unfinished)

@@ -8,11 +8,11 @@ from nexus.core.models import utc_now
 from nexus.core.ports.turns import TurnTouch
 from nexus.core.turns import CLOSE, SUMMARISE, ThinkingRound, TurnStart
 from nexus.services.turns.documents import heard, is_overtaken
-from nexus.services.turns.starts import Overtaken, Piece, begun_and_left, merged, numbered
+from nexus.services.turns.starts import Piece, WhenOvertaken, begun_and_left, merged, numbered
 from tests.nexus.unit.services.turns_at_work import a_start, answer, calls
 
 SETTLED, IDLE = timedelta(seconds=5), timedelta(seconds=300)
-THEN = Overtaken(frozenset(), SETTLED, IDLE)
+THEN = WhenOvertaken(frozenset(), SETTLED, IDLE)
 
 
 def told(row: dict[str, Any]) -> TurnTouch:
@@ -63,7 +63,7 @@ def test_what_is_overtaken_unheard_of_is_closed() -> None:
     ]
     assert begun_and_left(pieces) == {"alone", "recorded", "thinking", "thought", "unnamed"}
     runs = [piece.run_id for piece in pieces if isinstance(piece, TurnStart)]
-    then = Overtaken({("o", run_id) for run_id in runs if run_id != "recorded"}, SETTLED, IDLE)
+    then = WhenOvertaken({("o", run_id) for run_id in runs if run_id != "recorded"}, SETTLED, IDLE)
     turns = {turn["run_id"]: turn for turn in numbered(pieces, None, "goal", then)}
     assert [run_id for run_id in runs if turns[run_id]["work"] == SUMMARISE] == ["alone"]
     closed = turns["alone"]
