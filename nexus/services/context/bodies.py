@@ -25,12 +25,12 @@ def body_of(entries: Sequence[Entry], limit: int, *, plain: bool = False) -> Bod
     Args:
         entries: at least one.
         limit: how many.
-        plain: there is nothing to escape in their texts.
+        plain: there is nothing to escape in those of their texts that are not longer than that.
     """
     first = entries[0]
     text = first.text
     if len(entries) > 1 or first.stored_calls or not text or text.isspace():
-        return _body_of_parts(entries, limit)
+        return _body_of_parts(entries, limit, plain=plain)
     # Most are one text and no more.
     was_cut = len(text) > limit
     if was_cut:
@@ -41,7 +41,7 @@ def body_of(entries: Sequence[Entry], limit: int, *, plain: bool = False) -> Bod
     return escaped, was_cut, marked
 
 
-def _body_of_parts(entries: Sequence[Entry], limit: int) -> Body:
+def _body_of_parts(entries: Sequence[Entry], limit: int, *, plain: bool) -> Body:
     escaped = CountingEscape()
     parts = parts_of(entries, escaped)
     if not parts:
@@ -50,7 +50,7 @@ def _body_of_parts(entries: Sequence[Entry], limit: int) -> Body:
     said = [text for text, is_annotation in parts if not is_annotation]
     if len(said) <= 1 and sum(map(len, said)) + reserved <= limit:
         # Nearly all say no more than one thing beside their calls.
-        shown = [text if is_annotation else escaped(canonical(text)) for text, is_annotation in parts]
+        shown = [text if is_annotation or plain else escaped(canonical(text)) for text, is_annotation in parts]
         return "\n".join(filter(None, shown)), False, escaped.marked
     texts, was_cut = cut(said, reserved, limit)
     remaining = iter(texts)

@@ -129,7 +129,8 @@ def read_row(row: Any, *, kept: bool = False) -> Entry:
     today = type(text) is str and type(metadata) is dict and type(row_id) is str and type(run_id) is str
     if not today or metadata.get(INTERNAL):
         return _read_leniently(row, kept=kept)
-    moment = parse_moment(moment)
+    if type(moment) is not datetime or moment.tzinfo is not UTC:
+        moment = parse_moment(moment)
     calls = metadata.get("tool_calls") if role == "ai" else None
     # As `Entry(…)` does it, without the call in between.
     return _made(Entry, (role, row_id, run_id, text, moment, calls, moment is None, None if kept else row))
