@@ -16,7 +16,7 @@ from nexus.adapters.mongo_find import DriverFinds, Page
 from nexus.adapters.mongo_schema import of_session
 from nexus.core.ports import Row
 from nexus.core.ports.turns import CLAIMED, TurnsUpdated, TurnTouch, TurnUpdate
-from nexus.core.turns import CLOSE, TurnStatus
+from nexus.core.turns import CLOSE, OVER, TurnStatus
 
 # By whom a turn was claimed among others, which is nobody else's business.
 _CLAIM: Final = "claim"
@@ -32,7 +32,6 @@ _UNHEARD: Final = {
     "messages": {"$size": 1},
     "thinking_phase": None,
 }
-_OVER: Final = [status.value for status in TurnStatus if status.is_over]
 
 
 class MongoTurnWork:
@@ -110,7 +109,7 @@ class MongoTurnWork:
         """Set these fields of those turns that are not over and are to be closed, and have them due by then."""
         if not turns:
             return 0
-        query = {"_id": {"$in": [*turns]}, "work": {"$eq": CLOSE}, "status": {"$nin": _OVER}}
+        query = {"_id": {"$in": [*turns]}, "work": {"$eq": CLOSE}, "status": {"$nin": OVER}}
         change = {"$set": dict(changes), "$min": {"due_at": due_by}}
         return int((await self._turns.update_many(query, change)).matched_count)
 

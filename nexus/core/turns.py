@@ -48,6 +48,10 @@ class TurnStatus(StrEnum):
         return self in {TurnStatus.COMPLETED, TurnStatus.FAILED}
 
 
+# As they are stored. No set: what stands there instead in a malformed document may be a list.
+OVER: Final = tuple(status.value for status in TurnStatus if status.is_over)
+
+
 def _listed(value: Any) -> Any:
     # Stored documents hold lists, and null where there is nothing.
     return () if value is None else tuple(value) if isinstance(value, list) else value

@@ -129,6 +129,7 @@ def read_row(row: Any, *, kept: bool = False) -> Entry:
     today = type(text) is str and type(metadata) is dict and type(row_id) is str and type(run_id) is str
     if not today or metadata.get(INTERNAL):
         return _read_leniently(row, kept=kept)
+    # Nearly all are dates in UTC, of which `parse_moment` says no more; a call for each row is felt.
     if type(moment) is not datetime or moment.tzinfo is not UTC:
         moment = parse_moment(moment)
     calls = metadata.get("tool_calls") if role == "ai" else None

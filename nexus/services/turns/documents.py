@@ -24,6 +24,7 @@ from nexus.core.ports import Row
 from nexus.core.ports.turns import TurnTouch
 from nexus.core.turns import (
     CLOSE,
+    OVER,
     SUMMARISE,
     Summaries,
     ThinkingPhase,
@@ -45,7 +46,6 @@ LOOKED_AFTER: Final = timedelta(seconds=30)
 _RESULT_AFTER: Final = timedelta(seconds=1)
 # What is changed in turns that are not over when another begins: they count as completed, until more is heard.
 OVERTAKEN: Final[Mapping[str, Any]] = {"status": TurnStatus.COMPLETED.value, "overtaken": True}
-_OVER: Final = frozenset(status.value for status in TurnStatus if status.is_over)
 # Arguments and results in a document; the rows have them whole.
 _MOST_CHARS: Final = 4_000
 _MOST_CHARS_A_TURN: Final = 1 << 20
@@ -210,7 +210,7 @@ def goal_of(document: Row | None) -> str:
 
 def is_going_on(document: Row | None) -> bool:
     """Whether there is a turn, and more of it is expected."""
-    return document is not None and document.get("status") not in _OVER
+    return document is not None and document.get("status") not in OVER
 
 
 def is_due_now(document: Row) -> bool:

@@ -23,6 +23,7 @@ from nexus.core.ports import MessageStore, Row, TurnStore
 from nexus.core.tasks import Awaited, Later, Pending
 from nexus.core.turns import TurnStatus
 from nexus.services.turns.documents import OVERTAKEN, closed_unheard
+from nexus.services.turns.starts import run_of
 from nexus.services.turns.work import TurnWork
 
 _log = structlog.get_logger(__name__)
@@ -120,5 +121,5 @@ class Overtaking:
 
 def _begun_run(turn: Row) -> RunPlace | None:
     """The run of a turn that has begun and done nothing since; None for any other, and for a malformed document."""
-    run_id = turn.get("run_id")
-    return (turn["owner_key"], run_id) if isinstance(run_id, str) and turn.get("status") == TurnStatus.PENDING else None
+    run_id = run_of(turn)
+    return (turn["owner_key"], run_id) if run_id is not None and turn.get("status") == TurnStatus.PENDING else None

@@ -16,13 +16,12 @@ from nexus.core.ports.turns import (
     TurnTouch,
     TurnUpdate,
 )
-from nexus.core.turns import CLOSE, TurnStatus
+from nexus.core.turns import CLOSE, OVER, TurnStatus
 from tests.nexus.support.stored import stored
 
 _LISTS: Final = frozenset({"messages", "tool_calls"})
 _LONG: Final = frozenset({*_LISTS, "thinking_phase", "workspace_context"})
 _COUNTED: Final = 10_000
-_OVER: Final = frozenset(status.value for status in TurnStatus if status.is_over)
 
 
 class FakeTurns:
@@ -167,7 +166,7 @@ class FakeTurns:
         self._ask("overtake")
         latest = stored({"due_at": due_by})["due_at"]
         to_close = [row for row in self.rows if _id_of(row) in turns and row.get("work") == CLOSE]
-        unfinished = [row for row in to_close if row.get("status") not in _OVER]
+        unfinished = [row for row in to_close if row.get("status") not in OVER]
         for row in unfinished:
             _set({**changes, "due_at": min(row["due_at"], latest)}, [row])
         return len(unfinished)

@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio import lowlevel
 
 from nexus.core.errors import StoreRejectedError
 from nexus.core.metrics import Event
@@ -54,7 +55,8 @@ async def at_work(store: FakeStore, metrics: RecordingMetrics | None = None) -> 
     with anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(one.run)
-            await anyio.lowlevel.checkpoint()
+            # What has not begun cannot be ended in order.
+            await lowlevel.checkpoint()
             yield one
             await one.pending.none()
             tasks.cancel_scope.cancel()
@@ -151,7 +153,9 @@ async def test_a_store_that_is_away() -> None:
     assert [row["work"] for row in store.turns.rows] == [CLOSE, SUMMARISE]
 
 
-@pytest.mark.parametrize("bad", [{"status": None}, {"run_id": None}, {"run_id": 7}, {"run_id": ["a"]}])
+@pytest.mark.parametrize(
+    "bad", [{"status": None}, {"status": ["pending"]}, {"run_id": None}, {"run_id": 7}, {"run_id": ["a"]}]
+)
 async def test_a_malformed_document(bad: Row) -> None:
     """It does not end the service, and what else is to be completed is."""
     store = FakeStore()
