@@ -10,6 +10,7 @@ from nexus.services.turns.sentences import (
     between_words,
     clip,
     is_ended,
+    is_plain,
     joint,
     one_line,
     sentences,
@@ -45,6 +46,8 @@ def digest(text: str, room: int) -> str:
 
     What is left out is marked by `...`. Where there is room for little, the first sentence counts most, then the last.
     """
+    if len(line := text.strip()) <= room and is_plain(line):
+        return line
     pieces = list(sentences(text)) or [clip(one_line(text[:_MOST]), room)]
     if sum(map(len, pieces)) <= room and weight(whole := _joined(pieces, dict(enumerate(pieces)))) <= room:
         return whole

@@ -21,7 +21,7 @@ from nexus.services.turns.cues import DECISION, NEXT_STEP, announced
 from nexus.services.turns.deeds import COUNTED, called, read_result, resulted, tell, told, tools_used
 from nexus.services.turns.digest import digest, excerpt, figures, has_figure
 from nexus.services.turns.facts import TurnFacts
-from nexus.services.turns.sentences import clip, ended, is_blank, is_ended, sentences, weight
+from nexus.services.turns.sentences import clip, ended, first_whole, is_blank, sentences, weight
 
 NO_ANSWER: Final = "No answer is known yet."
 _NOT_ASKED: Final = "Nothing is known of what was asked."
@@ -123,9 +123,8 @@ def _headline(text: str, *, with_figures: bool = False) -> str:
     """The first sentence that is whole; the first with figures where they are wanted, if there is one."""
     if not text:
         return ""
-    pieces = list(sentences(text)) or [digest(text, _SENTENCE)]
-    with_figure = (piece for piece in pieces if with_figures and has_figure(piece))
-    return next(with_figure, None) or next(filter(is_ended, pieces), pieces[0])
+    with_figure = filter(has_figure, sentences(text)) if with_figures else iter(())
+    return next(with_figure, None) or first_whole(text) or digest(text, _SENTENCE)
 
 
 def _structured(facts: TurnFacts) -> Structured:
