@@ -19,6 +19,7 @@ from motor.motor_asyncio import AsyncIOMotorClient
 from pymongo import ASCENDING, AsyncMongoClient
 from pymongo.errors import ConfigurationError, DuplicateKeyError, InvalidURI
 
+from nexus.adapters.mongo_bulk import Bulk
 from nexus.adapters.mongo_calls import Calls, completed
 from nexus.adapters.mongo_indexes import Indexes
 from nexus.adapters.mongo_inserts import insert_row, insert_rows
@@ -93,7 +94,7 @@ class MongoStore(MongoReads):
     """`nexus.core.ports.Store` on MongoDB.
 
     Attributes:
-        pipelines: on which the rows of every context are read.
+        pipelines: on which the rows of every context are read, and what is recorded is inserted in passing.
     """
 
     def __init__(self, client: Any, database: str, pipelines: Pipelines, *, at_once: int) -> None:
@@ -102,7 +103,8 @@ class MongoStore(MongoReads):
         super().__init__(self._database["messages"], Calls(at_once), pipelines)
         self.pipelines = pipelines
         self._indexes = Indexes(client, self._database)
-        self.turns: TurnStore = MongoTurns(self._database[TURNS], self.calls, self._prepare_late)
+        self._bulk = Bulk(self._messages, pipelines)
+        self.turns: TurnStore = MongoTurns(self._database[TURNS], self.calls, self._prepare_late, pipelines)
         self.transfer: TransferStore = MongoTransfer(self._messages, self.calls, self._prepare_late)
         self.memory: MemoryStore = MongoMemory(self._database, self.calls, self._prepare_late)
 
@@ -131,7 +133,7 @@ class MongoStore(MongoReads):
     async def insert_messages(self, rows: Sequence[Row]) -> list[bool | StoreRejectedError | StoreUnavailableError]:
         """Record rows, each of which fares by itself."""
         await self._prepare_late()
-        return await insert_rows(self._messages, rows)
+        return await insert_rows(self._messages, rows, self._bulk)
 
     @completed
     async def find_identity(self, public_key: str) -> Row | None:

@@ -44,7 +44,7 @@ UNSENDABLE: Final = (BSONError, DocumentTooLarge, OverflowError, UnicodeEncodeEr
 # For how long calls fail at once after one that found no server.
 _SILENT_S: Final = 0.5
 # Of a document among several the server says so as of the whole command.
-_TOO_LARGE: Final = 10334
+TOO_LARGE: Final = 10334
 # A write that fails with one of these fails again however often it is tried: MongoDB does not keep such a document.
 # Every other failure (a full disk, a time limit, a change of the primary) may pass.
 _UNACCEPTABLE: Final = frozenset(
@@ -80,7 +80,7 @@ def translated(error: Exception) -> StoreRejectedError | StoreUnavailableError:
 
 def is_unacceptable(code: int | None, *, is_write: bool = True) -> bool:
     """Whether what fails with this code fails however often it is tried."""
-    return code == _TOO_LARGE or (is_write and code in _UNACCEPTABLE)
+    return code == TOO_LARGE or (is_write and code in _UNACCEPTABLE)
 
 
 def _code_of(error: OperationFailure) -> int | None:

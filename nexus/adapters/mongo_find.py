@@ -157,8 +157,27 @@ class DriverFinds(Finds):
         return found
 
 
+class FindsAside(DriverFinds):
+    """Asks past the driver where that can be done, and else the driver. For what is soon found, of much at once.
+
+    Args:
+        collection: as for others.
+        pipelines: on which it is asked.
+    """
+
+    def __init__(self, collection: Any, pipelines: Pipelines) -> None:
+        super().__init__(collection)
+        self._pipelines = pipelines
+
+    async def _run(self, command: dict[str, Any]) -> Mapping[str, Any]:
+        try:
+            return await self._pipelines.run(self._collection.database.name, command, REPLIES)
+        except NotPipelinedError:
+            return await super()._run(command)
+
+
 class PipelinedFinds(Finds):
-    """Asks past the driver. Raises NotPipelinedError where the driver has to be asked.
+    """Asks past the driver, for who waits. Raises NotPipelinedError where the driver has to be asked.
 
     Args:
         collection: as for others.
@@ -171,6 +190,7 @@ class PipelinedFinds(Finds):
         self._database: str = collection.database.name
 
     async def _run(self, command: dict[str, Any]) -> Mapping[str, Any]:
+        self._pipelines.passing.read()
         return await self._pipelines.run(self._database, command, REPLIES)
 
     async def _by_cursor(self, *_: object) -> list[Row]:

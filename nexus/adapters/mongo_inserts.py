@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from bson.errors import BSONError
-from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure, PyMongoError
+from pymongo.errors import BulkWriteError, DuplicateKeyError
 
-from nexus.adapters.mongo_calls import is_unacceptable, translated
+from nexus.adapters.mongo_bulk import Bulk
+from nexus.adapters.mongo_calls import is_unacceptable
 from nexus.adapters.mongo_ids import id_of
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.ports import Row
@@ -25,12 +25,13 @@ async def insert_row(collection: Any, row: Row) -> bool:
     return True
 
 
-async def insert_rows(collection: Any, rows: Sequence[Row]) -> list[_Fate]:
+async def insert_rows(collection: Any, rows: Sequence[Row], bulk: Bulk) -> list[_Fate]:
     """Record rows. Of each what `insert_row` returns or, translated, raises.
 
     Args:
         collection: of motor or of pymongo's asyncio client.
         rows: which.
+        bulk: inserts several into it.
 
     Raises:
         PyMongoError: nobody knows which of them were recorded; of a single row, what is wrong with it.
@@ -40,28 +41,13 @@ async def insert_rows(collection: Any, rows: Sequence[Row]) -> list[_Fate]:
         return [await insert_row(collection, rows[0])]
     fates: list[_Fate] = [True] * len(rows)
     try:
-        await collection.insert_many([_document(row) for row in rows], ordered=False)
+        await bulk.insert_many([_document(row) for row in rows], ordered=False)
     except BulkWriteError as error:
         if error.details.get("writeConcernErrors"):
             raise
         for fault in error.details["writeErrors"]:
             fates[fault["index"]] = _fate_of(fault)
-    except (BSONError, OverflowError, UnicodeEncodeError):
-        # One of them is no document, so none was sent.
-        return [await _fate(collection, row) for row in rows]
-    except OperationFailure as error:
-        if not is_unacceptable(error.code):
-            raise
-        # One of them is too large, so none was looked at.
-        return [await _fate(collection, row) for row in rows]
     return fates
-
-
-async def _fate(collection: Any, row: Row) -> _Fate:
-    try:
-        return await insert_row(collection, row)
-    except (BSONError, OverflowError, UnicodeEncodeError, PyMongoError) as error:
-        return translated(error)
 
 
 def _fate_of(fault: Mapping[str, Any]) -> _Fate:

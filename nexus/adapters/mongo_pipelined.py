@@ -6,7 +6,7 @@ way already.
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pymongo.errors import AutoReconnect, ConnectionFailure, NetworkTimeout
@@ -59,8 +59,8 @@ class PipelinedConnection(asyncio.Protocol):
         first = next(iter(self._sent.values()), None)
         return first is not None and self._loop.time() - first[1] > _LONG_S, len(self._sent)
 
-    def call(self, command: Mapping[str, Any]) -> asyncio.Future[bytes]:
-        """The reply to come, as BSON: one that says `ok` or one that does not.
+    def call(self, command: Mapping[str, Any], documents: Sequence[bytes] = ()) -> asyncio.Future[bytes]:
+        """The reply to come, as BSON, to a command and what it inserts: one that says `ok` or one that does not.
 
         The future may raise ConnectionFailure: NetworkTimeout where the reply takes too long. Whoever cancels it does
         without the reply.
@@ -72,7 +72,7 @@ class PipelinedConnection(asyncio.Protocol):
         if self.lost.done():
             raise AutoReconnect("connection lost")
         message_id = self._last_id = self._last_id % _LAST_ID + 1
-        self._unsent.append(message(message_id, command))
+        self._unsent.append(message(message_id, command, documents))
         reply: asyncio.Future[bytes] = self._loop.create_future()
         self._used_at = self._loop.time()
         if not self._sent:

@@ -5,7 +5,7 @@ knows how to find a server that is gone and what may be repeated.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from pymongo.errors import (
 )
 
 from nexus.adapters.mongo_connections import NotTakenError, taken_over
+from nexus.adapters.mongo_passing import Passing
 from nexus.adapters.mongo_pipelined import PipelinedConnection
 from nexus.adapters.mongo_wire import WireError
 
@@ -56,9 +57,13 @@ class Pipelines:
     Args:
         client: of motor or of pymongo's asyncio client.
         reply_s: for how long a reply may be awaited, in seconds.
+
+    Attributes:
+        passing: hears of reads that somebody waits for.
     """
 
     def __init__(self, client: Any, *, reply_s: float) -> None:
+        self.passing = Passing()
         self._client = client
         # Motor's wraps one that tells of itself.
         self._telling: Any = client if isinstance(client, AsyncMongoClient) else client.delegate
@@ -78,11 +83,19 @@ class Pipelines:
         """How many there are now."""
         return sum(not connection.lost.done() for connection in self._open)
 
-    async def run(self, database: str, command: Mapping[str, Any], codec: CodecOptions[Any]) -> dict[str, Any]:
-        """The reply to a command that reads. Whoever is cancelled meanwhile harms nobody.
+    async def run(
+        self, database: str, command: Mapping[str, Any], codec: CodecOptions[Any], documents: Sequence[bytes] = ()
+    ) -> dict[str, Any]:
+        """The reply to a command. Whoever is cancelled meanwhile harms nobody.
+
+        Args:
+            database: the name of the one that is asked.
+            command: its name first. Repeated by whoever is told that there is no reply, it must do no harm.
+            codec: how the reply is decoded.
+            documents: what the command inserts, as BSON.
 
         Raises:
-            NotPipelinedError: there is none to be had here.
+            NotPipelinedError: there is no reply to be had here. The command may have been done, or not.
             OperationFailure: the server refuses it.
             NetworkTimeout: it takes too long.
         """
@@ -91,7 +104,7 @@ class Pipelines:
             raise NotPipelinedError
         limit_ms = max(1, int(self._reply_s * _OF_THE_SERVER * 1_000))
         try:
-            reply = await connection.call({**command, "maxTimeMS": limit_ms, "$db": database})
+            reply = await connection.call({**command, "maxTimeMS": limit_ms, "$db": database}, documents)
         except NetworkTimeout:
             raise
         except ConnectionFailure as error:

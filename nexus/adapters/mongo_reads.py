@@ -7,7 +7,7 @@ from typing import Any, Final
 from pymongo.errors import PyMongoError
 
 from nexus.adapters.mongo_calls import UNSENDABLE, Calls, completed, translated
-from nexus.adapters.mongo_find import DriverFinds, Page, PipelinedFinds
+from nexus.adapters.mongo_find import DriverFinds, FindsAside, Page, PipelinedFinds
 from nexus.adapters.mongo_ids import id_text
 from nexus.adapters.mongo_messages import Known, MongoMessages
 from nexus.adapters.mongo_past import MongoPast, past_of
@@ -47,6 +47,7 @@ class MongoReads:
         self.calls = calls
         self._messages = messages
         self._finds = DriverFinds(messages)
+        self._aside = FindsAside(messages, pipelines)
         known = Known()
         self._rows = MongoMessages(self._finds, known)
         self._past = MongoPast(MongoMessages(PipelinedFinds(messages, pipelines), known))
@@ -159,7 +160,7 @@ class MongoReads:
             return []
         query = {"$or": queries} if len(queries) > 1 else queries[0]
         # All of it stands in the index: no row is read, unless others have written one whose run is a list.
-        return await self._finds.rows(query, Page(limit), only=_ROLE, index=OF_RUN)
+        return await self._aside.rows(query, Page(limit), only=_ROLE, index=OF_RUN)
 
     @completed
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:

@@ -12,7 +12,8 @@ from pymongo import DESCENDING, ReturnDocument, UpdateOne
 from pymongo.errors import BulkWriteError, OperationFailure
 
 from nexus.adapters.mongo_calls import UNSENDABLE, Calls, completed, is_unacceptable
-from nexus.adapters.mongo_find import DriverFinds, Page
+from nexus.adapters.mongo_find import FindsAside, Page
+from nexus.adapters.mongo_pipelines import Pipelines
 from nexus.adapters.mongo_schema import of_session
 from nexus.core.ports import Row
 from nexus.core.ports.turns import CLAIMED, TurnsUpdated, TurnTouch, TurnUpdate
@@ -41,12 +42,13 @@ class MongoTurnWork:
         turns: the collection, of motor or of pymongo's asyncio client.
         calls: through which the client is called.
         prepared: returns once the indexes are made.
+        pipelines: past which the client is called, for what is found of many turns at once.
     """
 
-    def __init__(self, turns: Any, calls: Calls, prepared: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, turns: Any, calls: Calls, prepared: Callable[[], Awaitable[None]], pipelines: Pipelines) -> None:
         self.calls = calls
         self._turns = turns
-        self._finds = DriverFinds(turns)
+        self._finds = FindsAside(turns, pipelines)
         self._prepared = prepared
 
     @completed

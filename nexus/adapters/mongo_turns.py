@@ -12,9 +12,11 @@ from typing import Any, Final
 from pymongo import DESCENDING
 from pymongo.errors import BulkWriteError, DuplicateKeyError
 
+from nexus.adapters.mongo_bulk import Bulk
 from nexus.adapters.mongo_calls import Calls, completed
 from nexus.adapters.mongo_find import Page
 from nexus.adapters.mongo_latest_turns import LatestTurns
+from nexus.adapters.mongo_pipelines import Pipelines
 from nexus.adapters.mongo_schema import containing, of_session
 from nexus.adapters.mongo_turn_work import WHOLE, MongoTurnWork
 from nexus.core.errors import StoreRejectedError
@@ -43,10 +45,12 @@ class MongoTurns(MongoTurnWork):
         turns: the collection, of motor or of pymongo's asyncio client.
         calls: through which the client is called.
         prepared: returns once the indexes are made.
+        pipelines: past which the client is called, for what is done of many turns at once.
     """
 
-    def __init__(self, turns: Any, calls: Calls, prepared: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(turns, calls, prepared)
+    def __init__(self, turns: Any, calls: Calls, prepared: Callable[[], Awaitable[None]], pipelines: Pipelines) -> None:
+        super().__init__(turns, calls, prepared, pipelines)
+        self._bulk = Bulk(turns, pipelines)
         self._latest = LatestTurns()
 
     @completed
@@ -96,7 +100,7 @@ class MongoTurns(MongoTurnWork):
                 # It costs less.
                 await self._turns.insert_one(dict(turns[0]))
             else:
-                await self._turns.insert_many([dict(turn) for turn in turns])
+                await self._bulk.insert_many(turns)
         except DuplicateKeyError:
             return 0
         except BulkWriteError as error:
@@ -109,7 +113,7 @@ class MongoTurns(MongoTurnWork):
     async def _insert_each(self, turns: Sequence[Row]) -> set[int]:
         """Insert these; returns the places of those whose number or run is taken."""
         try:
-            await self._turns.insert_many([dict(turn) for turn in turns], ordered=False)
+            await self._bulk.insert_many(turns, ordered=False)
         except BulkWriteError as error:
             faults = error.details.get("writeErrors") or [{}]
             if any(fault.get("code") != _DUPLICATE for fault in faults):

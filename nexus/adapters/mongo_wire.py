@@ -1,11 +1,11 @@
-"""MongoDB's wire protocol as far as a command and its one reply need it: OP_MSG with one section (CONTRACT §2). Pure.
+"""MongoDB's wire protocol as far as a command and its one reply need it: OP_MSG (CONTRACT §2). Pure.
 
 A message is a header of four little-endian 32-bit integers (its length, its id, the id of what it answers, the kind of
-message), 32 flag bits, and sections; of a command and its reply the one of kind 0, a BSON document. See "OP_MSG" in
-MongoDB's documentation of its wire protocol.
+message), 32 flag bits, and sections: one of kind 0, a BSON document, and where a command inserts another one of kind 1,
+a sequence of documents. See "OP_MSG" in MongoDB's documentation of its wire protocol.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +15,9 @@ _HEADER: Final = Struct("<iiii")
 # With the flags and the kind of the section.
 _BEGINNING: Final = Struct("<iiiiIB")
 _OP_MSG: Final = 2013
+# The kind of a section, its length without that, and the name of what is in it.
+_SEQUENCE: Final = Struct("<Bi10s")
+_DOCUMENTS: Final = b"documents\0"
 _CHECKSUM_PRESENT: Final = 1
 _CHECKSUM_BYTES: Final = 4
 # `maxMessageSizeBytes`, as every server since 3.6 has it.
@@ -37,18 +40,24 @@ class Reply(NamedTuple):
     document: bytes
 
 
-def message(message_id: int, command: Mapping[str, Any]) -> bytes:
+def message(message_id: int, command: Mapping[str, Any], documents: Sequence[bytes] = ()) -> bytes:
     """A command as it is sent.
 
     Args:
         message_id: what the reply names; positive, 31 bits.
         command: its name first, and `$db`.
+        documents: what it inserts, as BSON.
 
     Raises:
         BSONError: a value of it cannot be sent; likewise OverflowError and UnicodeEncodeError.
     """
-    document = bson.encode(command)
-    return _BEGINNING.pack(_BEGINNING.size + len(document), message_id, 0, _OP_MSG, 0, 0) + document
+    parts = [bson.encode(command), *documents]
+    length = sum(map(len, parts))
+    if documents:
+        inserted = _SEQUENCE.size + length - len(parts[0])
+        parts.insert(1, _SEQUENCE.pack(1, inserted - 1, _DOCUMENTS))
+        length += _SEQUENCE.size
+    return b"".join((_BEGINNING.pack(_BEGINNING.size + length, message_id, 0, _OP_MSG, 0, 0), *parts))
 
 
 class ReplyReader:

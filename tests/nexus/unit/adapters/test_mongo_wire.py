@@ -1,7 +1,7 @@
 """OP_MSG as it is sent and read: whatever pieces a reply comes in, and whatever else comes instead of one."""
 
 from itertools import pairwise
-from struct import pack
+from struct import pack, unpack_from
 
 import bson
 import pytest
@@ -27,6 +27,17 @@ def test_a_command_is_one_document() -> None:
     sent = message(5, {"find": "messages", "$db": "nexus"})
     assert sent[:21] == pack("<iiiiIB", len(sent), 5, 0, 2013, 0, 0)
     assert [*bson.decode(sent[21:])] == ["find", "$db"]
+
+
+def test_what_is_inserted_comes_behind_its_command() -> None:
+    """In a section of its own, as a server expects it."""
+    sent = message(5, {"insert": "messages", "$db": "nexus"}, DOCUMENTS)
+    assert sent[:21] == pack("<iiiiIB", len(sent), 5, 0, 2013, 0, 0)
+    (length,) = unpack_from("<i", sent, 21)
+    assert [*bson.decode(sent[21 : 21 + length])] == ["insert", "$db"]
+    sequence = sent[21 + length :]
+    assert sequence[:15] == pack("<Bi", 1, len(sequence) - 1) + b"documents\0"
+    assert sequence[15:] == b"".join(DOCUMENTS)
 
 
 @given(st.sets(st.integers(0, sum(map(len, DOCUMENTS)) + 3 * 25), max_size=20), st.booleans())
