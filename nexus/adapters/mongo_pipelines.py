@@ -75,6 +75,7 @@ class Pipelines:
         self._holding: set[asyncio.Task[None]] = set()
         self._open: dict[PipelinedConnection, Any] = {}
         self._opening = False
+        self._read_on: PipelinedConnection | None = None
         self._described: Any = None
         self._not_before = 0.0
 
@@ -99,7 +100,10 @@ class Pipelines:
             OperationFailure: the server refuses it.
             NetworkTimeout: it takes too long.
         """
-        connection = self._least_busy()
+        if documents:
+            connection = self._last_read()
+        else:
+            connection = self._read_on = self._least_busy()
         if connection is None:
             raise NotPipelinedError
         limit_ms = max(1, int(self._reply_s * _OF_THE_SERVER * 1_000))
@@ -137,6 +141,13 @@ class Pipelines:
         if connection is None or connection.load >= _BUSY:
             self._open_another()
         return connection if connection and connection.calls < _MANY_CALLS else None
+
+    def _last_read(self) -> PipelinedConnection | None:
+        """Where a read has just gone, if not much has: what comes behind it is done after it, not beside it."""
+        self._look_at_servers()
+        connection = self._read_on
+        is_free = connection and not connection.lost.done() and connection.load < _BUSY
+        return connection if is_free else self._least_busy()
 
     def _look_at_servers(self) -> None:
         """Give up connections to servers that are not written to any more, if the driver knows that."""

@@ -22,6 +22,7 @@ import anyio
 import structlog
 from anyio import lowlevel
 
+from nexus.core.errors import StoreRejectedError
 from nexus.core.metrics import Event, Metrics, Reading
 from nexus.core.ports import MessageStore, Row, TurnStore
 from nexus.core.ports.turns import TurnTouch
@@ -30,6 +31,7 @@ from nexus.core.turns import CLOSE, Goal, TurnStart
 from nexus.services.by_session import BySession, Key
 from nexus.services.context.memory import as_text
 from nexus.services.turns.documents import goal_of, is_due_now, is_going_on, looked_after, taken_over
+from nexus.services.turns.malformed import is_numbered, is_placed
 from nexus.services.turns.overtaking import Overtaking
 from nexus.services.turns.starts import Piece, WhenOvertaken, begun_and_left, merged, numbered, run_of, starts_in
 from nexus.services.turns.work import TurnWork
@@ -41,8 +43,8 @@ _GOALS_KNOWN: Final = 256
 _GOAL_KNOWN_S: Final = 0.5
 # A turn that is begun alone costs as much as fifty do together.
 _BEGUN_TOGETHER_S: Final = 0.5
-# Sessions whose turns are put together without a break.
-_WITHOUT_BREAK: Final = 16
+# Turns that are put together without a break.
+_WITHOUT_BREAK: Final = 8
 # Runs that are begun while one goes on that is then given another goal.
 _MOST_AFTER: Final = 50
 
@@ -152,6 +154,9 @@ class Beginnings:
     async def _number(self, left: dict[Key, list[Piece]]) -> None:
         """Keep turns that follow the latest of their sessions; what is of those that are kept leaves `left`."""
         latest = {(row["owner_key"], row["session_id"]): row for row in await self._store.latest_turns(left)}
+        for turn in latest.values():
+            if not is_numbered(turn):
+                raise StoreRejectedError("the latest turn of the session has no number")
         # The run of the latest turn is a turn already.
         new = [key for key, pieces in left.items() if run_of(latest.get(key)) not in starts_in(pieces)]
         if not new:
@@ -165,10 +170,13 @@ class Beginnings:
             timedelta(seconds=settings.idle_s),
         )
         documents: dict[Key, list[Row]] = {}
-        for place, key in enumerate(new):
+        made = 0
+        for key in new:
             goal = goal_of(latest.get(key)) or goals[key]
             documents[key] = numbered(left[key], latest.get(key), goal, when_overtaken)
-            if place % _WITHOUT_BREAK == _WITHOUT_BREAK - 1:
+            made += len(documents[key])
+            if made >= _WITHOUT_BREAK:
+                made = 0
                 await lowlevel.checkpoint()
         self._unsure |= {key: latest[key] for key in documents if is_going_on(latest.get(key))}
         kept = await self._store.insert_turns_of_sessions([*documents.values()])
@@ -185,7 +193,7 @@ class Beginnings:
         """Turns that follow `latest` are kept."""
         for document in documents:
             self._remember(document)
-        self._metrics.count(Event.TURN_OVERTAKEN, sum(document["work"] != CLOSE for document in documents))
+        self._metrics.count(Event.TURN_CLOSED_UNHEARD, sum(document["work"] != CLOSE for document in documents))
         if any(is_due_now(document) for document in documents):
             self._work.wake()
         if latest and is_going_on(latest):
@@ -195,6 +203,8 @@ class Beginnings:
         """Have runs that are turns already take over what they are begun with. Returns what is of other runs."""
         starts, runs = starts_in(pieces), set()
         for known in await self._store.turns_of_runs(*key, [*starts]):
+            if not is_placed(known):
+                raise StoreRejectedError("the turn of the run is malformed")
             runs.add(known["run_id"])
             self._goals.pop((*key, known["run_id"]), None)
             if key in self._unsure:
@@ -219,7 +229,7 @@ class Beginnings:
         later = [
             TurnTouch(*key, each["run_id"], changes)
             for each in await self._store.turns(*key, limit=_MOST_AFTER)
-            if each["turn_number"] > turn["turn_number"] and goal_of(each) == goal_of(turn)
+            if is_placed(each) and each["turn_number"] > turn["turn_number"] and goal_of(each) == goal_of(turn)
         ]
         await self._store.touch_runs(later)
 

@@ -12,7 +12,7 @@ Rules of this module:
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from nexus.services.turns.batches import Batch
 from nexus.services.turns.claims import LOOKED_S, Bell, Claimed, take_several
 from nexus.services.turns.documents import OVERTAKEN, facts_of, is_overtaken, is_put_off, looked_at
 from nexus.services.turns.facts import TurnFacts, read_facts
+from nexus.services.turns.malformed import placed
 
 # How long a piece of work waits while requests are answered: the next context of a session is to tell of its last turn.
 _GIVEN_WAY_S: Final = 0.1
@@ -92,11 +93,13 @@ class Closing:
         await anyio.sleep_until(self._next_at)
         await self._way.given(_GIVEN_WAY_S)
         self._next_at = anyio.current_time() + _PAUSE_S
-        claim = partial(self._store.claim_all, CLOSE, limit=_TOGETHER)
-        claimed = await take_several(claim, self.write, lease_s=lease_s, unchanged=_UNCHANGED)
+        claimed = await take_several(self._claim, self.write, lease_s=lease_s, unchanged=_UNCHANGED)
         # Whoever finds nothing waits by himself.
         self._all_taken = 0 < len(claimed) < _TOGETHER
         return Batch(claimed, self._write_all, lease_s) if claimed else None
+
+    async def _claim(self, now: datetime, until: datetime) -> list[Row]:
+        return placed(await self._store.claim_all(CLOSE, now, until, limit=_TOGETHER))
 
     async def close_together(self, batch: Batch, idle: timedelta, settled: timedelta) -> list[Claimed]:
         """Close turns, the small ones first. Returns those that have to be closed by themselves.

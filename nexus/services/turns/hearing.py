@@ -5,8 +5,8 @@ Rules of this module:
 - What is heard of many runs is kept together. Nobody waits for that; who asks for the goal of a session does.
 - What is heard of a run that waits to be begun is kept with its turn.
 - A run that is no turn, because a replica was killed before it had begun it, becomes one.
-- A store that does not answer now is no harm: it is told when it does. What is never told, since the replica is killed
-  first, is found out when the turn is looked at, which one that was closed since is not (decision 15).
+- A store that does not answer now is no harm: it is told when it does. What is never told, since the replica ends first
+  or too much is waiting, is found out when the turn is looked at, which one that was closed since is not (decision 15).
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence

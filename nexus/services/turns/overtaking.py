@@ -71,8 +71,8 @@ class Overtaking:
     async def of_input_alone(self, runs: Collection[RunPlace]) -> set[RunPlace]:
         """Those of these runs of which no more is recorded than one input, as far as that is found out.
 
-        None of them where a row is malformed, the store refuses, or a run has many rows: then each turn is looked at by
-        whoever closes it.
+        None of them where it cannot be told whose a row is, the store refuses, or a run has many rows: whoever closes
+        their turns looks at each.
 
         Raises:
             StoreUnavailableError: the store did not answer.
@@ -83,10 +83,15 @@ class Overtaking:
         recorded: dict[RunPlace, list[Any]] = {run: [] for run in runs}
         try:
             rows = await self._messages.roles_of_runs(runs, limit=most)
-            for row in rows:
-                recorded[row["owner_key"], row["run_id"]].append(row.get("role"))
-        except (StoreRejectedError, LookupError, TypeError):
+        except StoreRejectedError as error:
+            _log.warning("turns_not_closed_at_once", reason=str(error), turns=len(runs))
             return set()
+        for row in rows:
+            owner_key, run_id = row.get("owner_key"), run_of(row)
+            roles = recorded.get((owner_key, run_id)) if isinstance(owner_key, str) and run_id is not None else None
+            if roles is None:
+                return set()
+            roles.append(row.get("role"))
         if len(rows) == most:
             return set()
         # An input that is about to be recorded, as those of the journal are, counts as one that is.
@@ -110,7 +115,7 @@ class Overtaking:
                 [turn for turn, run in unheard.items() if run in alone],
                 closed_unheard(now + timedelta(seconds=settings.idle_s)),
             )
-            self._metrics.count(Event.TURN_OVERTAKEN, closed)
+            self._metrics.count(Event.TURN_CLOSED_UNHEARD, closed)
             if closed < len(turns):
                 due_by = now + timedelta(seconds=settings.settled_s)
                 await self._store.overtake([turn["_id"] for turn in turns], OVERTAKEN, due_by=due_by)

@@ -101,7 +101,7 @@ def numbered(pieces: Sequence[Piece], latest: Row | None, goal: str, when_overta
     return [*documents.values()]
 
 
-def run_of(latest: Row | None) -> str | None:
-    """The run of that turn; None where there is none, or the document is malformed."""
-    run_id = latest.get("run_id") if latest else None
+def run_of(document: Row | None) -> str | None:
+    """The run of a turn or a row; None where there is none, or the document is malformed."""
+    run_id = document.get("run_id") if document else None
     return run_id if isinstance(run_id, str) else None

@@ -14,7 +14,7 @@ Rules of this module:
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, Self
 
@@ -24,13 +24,14 @@ import structlog
 from nexus.core.errors import ModelUnavailableError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, NoMetrics
 from nexus.core.models import utc_now
-from nexus.core.ports import LanguageModel, MessageStore, TurnStore
+from nexus.core.ports import LanguageModel, MessageStore, Row, TurnStore
 from nexus.core.tasks import Way
 from nexus.core.turns import CLOSE, SUMMARISE
 from nexus.services.turns.batches import Batch
 from nexus.services.turns.claims import Bell, Claimed, take, work_off
 from nexus.services.turns.closing import Closing
 from nexus.services.turns.documents import given_up, summarised
+from nexus.services.turns.malformed import placed
 from nexus.services.turns.patience import delayed, refused
 from nexus.services.turns.summariser import NonsenseError, Summariser
 
@@ -119,8 +120,11 @@ class TurnWork:
     async def _take_to_summarise(self) -> Claimed | None:
         if self._model and self._model.resting_s:
             return None
-        claim, write = partial(self._store.claim, SUMMARISE), self._closing.write
-        return await take(claim, write, lease_s=self.settings.lease_s, unchanged=("heard_at",))
+        return await take(self._claim, self._closing.write, lease_s=self.settings.lease_s, unchanged=("heard_at",))
+
+    async def _claim(self, now: datetime, until: datetime) -> Row | None:
+        claimed = await self._store.claim(SUMMARISE, now, until)
+        return next(iter(placed([claimed])), None) if claimed else None
 
     async def _try(self, do: Callable[[Claimed], Awaitable[None]], claimed: Claimed) -> None:
         run_id = claimed.document["run_id"]

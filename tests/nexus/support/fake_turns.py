@@ -155,7 +155,7 @@ class FakeTurns:
         return [touch for touch in touches if not self._touch(touch)]
 
     def _touch(self, touch: TurnTouch) -> bool:
-        of_run = [row for row in self._of(touch.owner_key, touch.session_id) if row["run_id"] == touch.run_id]
+        of_run = [row for row in self._of(touch.owner_key, touch.session_id) if row.get("run_id") == touch.run_id]
         is_due = any(row.get("work") == CLOSE for row in of_run)
         changed = [row for row in of_run if touch.message_id is None or touch.message_id not in row["messages"]]
         _set({**touch.changes, **({} if is_due else touch.unless_due)}, changed)

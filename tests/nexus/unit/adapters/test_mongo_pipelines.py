@@ -116,6 +116,11 @@ def ask(pipelines: Pipelines) -> Coroutine[Any, Any, dict[str, Any]]:
     return pipelines.run("nexus", {"find": "messages"}, CODEC)
 
 
+def insert(pipelines: Pipelines) -> Coroutine[Any, Any, dict[str, Any]]:
+    """The reply to a command that inserts."""
+    return pipelines.run("nexus", {"insert": "messages"}, CODEC, [bson.encode({})])
+
+
 def test_as_many_as_there_is_work_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """One while there is little, eight where much waits, none more; what is beyond that is the driver's."""
 
@@ -159,6 +164,41 @@ def test_nothing_goes_behind_what_takes_long(monkeypatch: pytest.MonkeyPatch) ->
         await behind
         slow.cancel()
         await pipelines.close(1)
+
+    run(test)
+
+
+def test_what_is_inserted_goes_behind_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the same connection, so that the server does one after the other, unless much or something slow is there."""
+
+    async def test() -> None:
+        driver = Driver(monkeypatch)
+        pipelines = await opened(driver)
+        driver.reply = None
+        waiting = [asyncio.create_task(ask(pipelines)) for _ in range(5)]
+        await asyncio.sleep(0.01)
+        assert pipelines.connections == 2
+
+        async def calls() -> list[int]:
+            await asyncio.sleep(0.001)
+            return [connection.calls for connection in driver.taken]
+
+        assert await calls() == [5, 0]
+        waiting.append(asyncio.create_task(ask(pipelines)))
+        assert await calls() == [5, 1]
+        for count in (2, 3, 4):
+            waiting.append(asyncio.create_task(insert(pipelines)))
+            assert await calls() == [5, count]
+        await asyncio.sleep(0.1)
+        # All of it takes long by now: it goes where there is least, and there will be a third.
+        waiting.append(asyncio.create_task(insert(pipelines)))
+        assert await calls() == [5, 5, 0]
+        # What has ended carries nothing.
+        driver.taken[1].end()
+        waiting.append(asyncio.create_task(insert(pipelines)))
+        assert await calls() == [5, 0, 1]
+        await pipelines.close(1)
+        assert {type(each) for each in await asyncio.gather(*waiting, return_exceptions=True)} == {NotPipelinedError}
 
     run(test)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 
+from nexus.core.metrics import Metrics
 from nexus.core.models import utc_now
 from nexus.core.ports import LanguageModel, Row
 from nexus.core.turns import TurnStart
@@ -76,13 +77,16 @@ class Memory:
 
 @asynccontextmanager
 async def remembering(
-    store: FakeStore | None = None, model: LanguageModel | None = None, **settings: float
+    store: FakeStore | None = None,
+    model: LanguageModel | None = None,
+    metrics: Metrics | None = None,
+    **settings: float,
 ) -> AsyncIterator[Memory]:
     """A turn memory at work."""
     store = store or FakeStore()
     given = WorkSettings(**{"settled_s": 0.1, **settings})  # type: ignore[arg-type]  # numbers
     work = TurnWork(store.turns, store, model, settings=given)
-    async with TurnMemory(store.turns, store, work).running() as turns:
+    async with TurnMemory(store.turns, store, work, metrics).running() as turns:
         yield Memory(store, turns)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio import lowlevel
+from structlog.testing import capture_logs
 
 from nexus.core.errors import StoreRejectedError
 from nexus.core.metrics import Event
@@ -102,7 +103,9 @@ async def test_more_runs_than_are_looked_for_at_once() -> None:
         assert await one.of_input_alone(runs[1:]) == {*runs[1:]}
 
 
-@pytest.mark.parametrize("bad", [{"run_id": ["a", "x"]}, {"run_id": "x"}, {}, {"owner_key": None}])
+@pytest.mark.parametrize(
+    "bad", [{"run_id": ["a", "x"]}, {"run_id": "x"}, {}, {"owner_key": None}, {"owner_key": ["o"], "run_id": "a"}]
+)
 async def test_malformed_rows(bad: Row) -> None:
     """They spoil nothing but what would be saved."""
     store = TellingStore({"owner_key": "o", **bad})
@@ -127,7 +130,9 @@ async def test_some_that_are_as_they_began_and_some_that_are_not() -> None:
     ]
     soon = utc_now() + timedelta(seconds=TurnWork(store.turns, store).settings.settled_s)
     assert max(found["s1"]["due_at"], found["s2"]["due_at"]) <= soon
-    assert metrics.counted == {Event.TURN_OVERTAKEN: 1}
+    assert found["s1"]["overtaken"]
+    assert found["s2"]["overtaken"]
+    assert metrics.counted == {Event.TURN_CLOSED_UNHEARD: 1}
 
 
 async def test_a_store_that_refuses() -> None:
@@ -153,13 +158,25 @@ async def test_a_store_that_is_away() -> None:
     assert [row["work"] for row in store.turns.rows] == [CLOSE, SUMMARISE]
 
 
+async def test_those_that_begin_together() -> None:
+    """They are closed as they are kept, but for the last; each counts."""
+    store, metrics = FakeStore(), RecordingMetrics()
+    async with remembering(store, metrics=metrics) as memory:
+        for run_id in "abc":
+            memory.turns.begin_turn(a_start(run_id))
+        await memory.turns.drained()
+        assert [row["work"] for row in await memory.documents()] == [SUMMARISE, SUMMARISE, CLOSE]
+        assert metrics.counted[Event.TURN_CLOSED_UNHEARD] == 2
+        assert metrics.counted[Event.TURN_CLOSED] == 0
+
+
 @pytest.mark.parametrize(
     "bad", [{"status": None}, {"status": ["pending"]}, {"run_id": None}, {"run_id": 7}, {"run_id": ["a"]}]
 )
 async def test_a_malformed_document(bad: Row) -> None:
-    """It does not end the service, and what else is to be completed is."""
+    """It does not end the service, and what else is to be completed is; who closes turns leaves it alone."""
     store = FakeStore()
-    async with remembering(store, settled_s=0) as memory:
+    async with remembering(store, settled_s=0, lease_s=0.05) as memory:
         await memory.begin("a")
         await memory.begin("b", session="other")
         document = store.turns.rows[0]
@@ -170,3 +187,35 @@ async def test_a_malformed_document(bad: Row) -> None:
         await memory.turns.start_turn(a_start("d", session="other"))
         await memory.until(lambda turn: turn["work"] == SUMMARISE, session="other")
         assert [turn["turn_number"] for turn in await memory.documents()] == [1, 2]
+        await memory.begin("e", session="third")
+        await memory.record(answer("e", session_id="third"))
+        await memory.until(lambda turn: turn["work"] == SUMMARISE, session="third")
+
+
+@pytest.mark.parametrize("number", ["7", None, True, [1]])
+async def test_a_turn_without_a_number(number: Any) -> None:
+    """Nothing can follow it, which is said; the turns of other sessions are begun with it as ever."""
+    store, metrics = FakeStore(), RecordingMetrics()
+    async with remembering(store, metrics=metrics) as memory:
+        await memory.begin("a")
+        store.turns.rows[0]["turn_number"] = number
+        with capture_logs() as logs:
+            memory.turns.begin_turn(a_start("b"))
+            memory.turns.begin_turn(a_start("c", session="other"))
+            await memory.turns.drained()
+        assert [turn["run_id"] for turn in await memory.documents("other")] == ["c"]
+        assert [line["run_id"] for line in logs if line["event"] == "turn_refused"] == ["b"]
+        assert metrics.counted[Event.TURN_LOST] == 1
+        await memory.begin("d", session="other")
+
+
+async def test_a_goal_is_not_passed_on_to_a_malformed_turn() -> None:
+    """But to the others."""
+    store = FakeStore()
+    async with remembering(store) as memory:
+        for run_id in "abc":
+            await memory.begin(run_id)
+        del store.turns.rows[1]["run_id"]
+        await memory.turns.start_turn(a_start("a", task_context="another goal"))
+        goals = {turn.get("run_id"): turn["task_context"] for turn in store.turns.rows}
+        assert (goals["a"], goals["c"]) == ("another goal", "another goal")
