@@ -174,29 +174,27 @@ def test_what_is_inserted_goes_behind_a_read(monkeypatch: pytest.MonkeyPatch) ->
     async def test() -> None:
         driver = Driver(monkeypatch)
         pipelines = await opened(driver)
-        driver.reply = None
-        waiting = [asyncio.create_task(ask(pipelines)) for _ in range(5)]
+        await asyncio.gather(*(ask(pipelines) for _ in range(5)))
         await asyncio.sleep(0.01)
         assert pipelines.connections == 2
+        driver.reply = None
+        waiting: list[asyncio.Task[dict[str, Any]]] = []
 
-        async def calls() -> list[int]:
+        async def calls(sent: Coroutine[Any, Any, dict[str, Any]]) -> list[int]:
+            waiting.append(asyncio.create_task(sent))
             await asyncio.sleep(0.001)
             return [connection.calls for connection in driver.taken]
 
-        assert await calls() == [5, 0]
-        waiting.append(asyncio.create_task(ask(pipelines)))
-        assert await calls() == [5, 1]
-        for count in (2, 3, 4):
-            waiting.append(asyncio.create_task(insert(pipelines)))
-            assert await calls() == [5, count]
+        assert await calls(ask(pipelines)) == [1, 0]
+        assert await calls(insert(pipelines)) == [2, 0]
+        assert await calls(ask(pipelines)) == [2, 1]
+        assert [await calls(insert(pipelines)) for _ in range(4)] == [[2, 2], [2, 3], [2, 4], [3, 4]]
         await asyncio.sleep(0.1)
         # All of it takes long by now: it goes where there is least, and there will be a third.
-        waiting.append(asyncio.create_task(insert(pipelines)))
-        assert await calls() == [5, 5, 0]
+        assert await calls(insert(pipelines)) == [4, 4, 0]
         # What has ended carries nothing.
         driver.taken[1].end()
-        waiting.append(asyncio.create_task(insert(pipelines)))
-        assert await calls() == [5, 0, 1]
+        assert await calls(insert(pipelines)) == [4, 0, 1]
         await pipelines.close(1)
         assert {type(each) for each in await asyncio.gather(*waiting, return_exceptions=True)} == {NotPipelinedError}
 
