@@ -44,6 +44,7 @@ class PipelinedConnection(asyncio.Protocol):
         self._last_id = 0
         # In the order in which they are answered: the reply to come, and when it was asked for.
         self._sent: dict[int, tuple[asyncio.Future[bytes], float]] = {}
+        self._inserting: set[int] = set()
         self._unsent: list[bytes] = []
         self._writable = True
         self._used_at = self._heard_at = self._loop.time()
@@ -55,9 +56,13 @@ class PipelinedConnection(asyncio.Protocol):
 
     @property
     def load(self) -> tuple[bool, int]:
-        """What to compare with that of another: whether a call takes long, behind which others wait, and how many."""
+        """What to compare with that of another: whether a call takes long, behind which others wait, and how many.
+
+        One that inserts may: until other members of a replica set have it, nothing behind it is read.
+        """
         first = next(iter(self._sent.values()), None)
-        return first is not None and self._loop.time() - first[1] > _LONG_S, len(self._sent)
+        is_long = first is not None and self._loop.time() - first[1] > _LONG_S
+        return is_long or bool(self._inserting), len(self._sent)
 
     def call(self, command: Mapping[str, Any], documents: Sequence[bytes] = ()) -> asyncio.Future[bytes]:
         """The reply to come, as BSON, to a command and what it inserts: one that says `ok` or one that does not.
@@ -78,6 +83,8 @@ class PipelinedConnection(asyncio.Protocol):
         if not self._sent:
             self._heard_at = self._used_at
         self._sent[message_id] = reply, self._used_at
+        if documents:
+            self._inserting.add(message_id)
         if len(self._sent) == 1:
             self._write()
         elif len(self._unsent) == 1:
@@ -117,6 +124,7 @@ class PipelinedConnection(asyncio.Protocol):
         for reply, asked_at in self._sent.values():
             _fail(reply, NetworkTimeout(_LATE) if asked_at <= late else AutoReconnect("connection lost"))
         self._sent.clear()
+        self._inserting.clear()
         self._unsent.clear()
         if self._transport is not None:
             self._transport.abort()
@@ -135,6 +143,7 @@ class PipelinedConnection(asyncio.Protocol):
 
     def _replied(self, to: int, document: bytes) -> None:
         reply, _ = self._sent.pop(to, (None, 0))
+        self._inserting.discard(to)
         if reply is None:
             raise WireError("a reply that nobody waits for")
         self._heard_at = self._loop.time()
