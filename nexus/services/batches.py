@@ -2,9 +2,10 @@
 
 Rules of this module:
 
-- A row that comes by itself is written at once, rows that come closely on each other together.
-- Rows that the journal has are safe there, and whoever reads finds them. They wait for longer, until they are many or
-  somebody waits. What the journal holds of an owner is read at each claim, so few of one owner are many.
+- Rows that the journal has are safe there, and whoever reads finds them. They wait for others, until they are many or
+  somebody waits. So does one by itself: who has an answer may be about to ask again, and would meet its insert. What
+  the journal holds of an owner is read at each claim, so few of one owner are many.
+- Any other row is written at once if it comes by itself, and together with others that come closely on each other.
 """
 
 import asyncio
@@ -41,11 +42,16 @@ class Batches:
         self._something = anyio.Event()
         # There is what does not wait for as long as rows of the journal may.
         self._hurried = anyio.Event()
-        self._last_at = -JOURNALED_PAUSE_S
+        self._last_at = -_PAUSE_S
+        # When the first of the rows came that wait.
+        self._since = 0.0
 
     def add(self, item: Waiting, *, journaled: bool) -> None:
         """One more; `journaled` of what the journal has."""
         owner_key = item.row["owner_key"]
+        if not self._rows:
+            # Rows come outside of tasks too, where anyio knows no time.
+            self._since = asyncio.get_running_loop().time()
         self._rows.append(item)
         self._bytes += item.size
         self._of_owners[owner_key] = of_owner = self._of_owners.get(owner_key, 0) + 1
@@ -60,8 +66,8 @@ class Batches:
         if anyio.current_time() < self._last_at + _PAUSE_S:
             with anyio.move_on_at(self._last_at + _PAUSE_S):
                 await self._awaited.wait()
-        if not self._hurried.is_set() and anyio.current_time() < self._last_at + JOURNALED_PAUSE_S:
-            with anyio.move_on_at(self._last_at + JOURNALED_PAUSE_S):
+        if not self._hurried.is_set() and anyio.current_time() < self._since + JOURNALED_PAUSE_S:
+            with anyio.move_on_at(self._since + JOURNALED_PAUSE_S):
                 await _either(self._awaited.wait(), self._hurried.wait())
         self._last_at = anyio.current_time()
         return self._taken()

@@ -6,9 +6,9 @@ Rules of this module:
   until it is done or the service stops.
 - Where the store refuses several pieces of work at once, halves find the one that is too much, and the others are done.
 - Who asks of a session what was handed over before waits for it.
-- Where a pause is wanted, work that follows closely on other work waits so long for more, unless somebody waits for it:
-  much of a session, or of many sessions, at once costs little more than one piece. What several sessions cannot do
-  together each of them does by itself.
+- Where a pause is wanted, work waits so long for more, unless somebody waits for it: much of a session, or of many
+  sessions, at once costs little more than one piece, and what is done at once is in the way of who asks next. What
+  several sessions cannot do together each of them does by itself.
 """
 
 from collections import deque
@@ -181,7 +181,11 @@ class BySession(Generic[_Item]):
         return True
 
     async def _next_keys(self) -> list[Key]:
-        keys = [await self._receive.receive()]
+        try:
+            keys = [self._receive.receive_nowait()]
+        except anyio.WouldBlock:
+            keys = [await self._receive.receive()]
+            self._next_at = anyio.current_time() + self._pause_s
         if not self._pause_s:
             return keys
         if anyio.current_time() < self._next_at:

@@ -3,7 +3,7 @@
 Rules of this module:
 
 - Recording is idempotent by (`owner_key`, `id`): replicas and resends write a row once.
-- A row that comes by itself is written at once, rows that come closely on each other together; see `Batches`.
+- Rows that come closely on each other are written together; see `Batches`.
 - A row that cannot be written now waits in memory, bounded in number and bytes, and is tried again until it is written
   or the service stops. What does not fit is refused, and the caller is told. Whoever offered a row can be told when it
   is settled, so that a bus that keeps messages keeps this one until then.

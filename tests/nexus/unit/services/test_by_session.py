@@ -1,11 +1,14 @@
 """Work on sessions: what waits for more that can be done with it, and what does not (CONTRACT §6)."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
+import anyio
 import pytest
 from anyio import lowlevel
 
 from nexus.services.by_session import BySession, Key
+from tests.nexus.support.virtual_time import VirtualLoop
 from tests.nexus.support.waiting import until
 
 
@@ -35,3 +38,29 @@ async def test_more_than_is_done_together(each: int) -> None:
     assert 1 < len(sizes) <= sessions
     # All that waits of a session is done at once.
     assert max(sizes) < 128 + each
+
+
+def test_work_that_comes_by_itself_waits_for_more() -> None:
+    """However long nothing came before; not where somebody waits."""
+    done: list[tuple[float, list[int]]] = []
+    began_at = 0.0
+
+    async def do(work: Mapping[Key, Sequence[int]]) -> None:
+        done.append((round(anyio.current_time() - began_at, 3), [item for items in work.values() for item in items]))
+
+    async def scene() -> None:
+        nonlocal began_at
+        began_at = anyio.current_time()
+        work = BySession[int](do, lambda _item, _reason: None, lambda _reason: None, pause_s=0.5)
+        async with work.running():
+            await anyio.sleep(10)
+            assert work.offer(("o", "s"), 1, 1)
+            await anyio.sleep(0.1)
+            assert work.offer(("o", "t"), 2, 1)
+            await anyio.sleep(10)
+            assert work.offer(("o", "s"), 3, 1)
+            await work.settled(("o", "s"))
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(scene())
+    assert done == [(10.5, [1, 2]), (20.1, [3])]
