@@ -166,9 +166,8 @@ def put_together(settings: Settings, transport: Transport, store: Store, model: 
         counter=counter,
         metrics=metrics,
     )
-    requests = RequestService(
-        builder, transport.bus, transport.ledger, burying, request_settings(settings.bus), metrics, way
-    )
+    promised = request_settings(settings.bus, settings.context.busy_poll_us)
+    requests = RequestService(builder, transport.bus, transport.ledger, burying, promised, metrics, way)
     catalog = ToolCatalog(registry, store, refresh_s=settings.tools.refresh_seconds)
     return Nexus(
         settings,

@@ -1,5 +1,6 @@
 """The settings as each service takes them."""
 
+import os
 from typing import Final
 
 from nexus.config import BusSettings, Settings, signing_of
@@ -97,8 +98,8 @@ def refining_settings(settings: Settings) -> RefiningSettings:
     )
 
 
-def request_settings(settings: BusSettings) -> RequestSettings:
-    """What is promised of requests, and who may ask."""
+def request_settings(settings: BusSettings, busy_poll_us: int = 0) -> RequestSettings:
+    """What is promised of requests, who may ask, and for how many µs a history is polled for."""
     return RequestSettings(
         deadline_ms=settings.request_deadline_ms,
         lease_ms=settings.lease_ms,
@@ -108,4 +109,14 @@ def request_settings(settings: BusSettings) -> RequestSettings:
         signing=signing_of(settings.signing),
         claims_first_ms=CLAIMS_FIRST_MS,
         claims_first=_CLAIMS_FIRST,
+        # MongoDB may need the only processor that there is.
+        busy_poll_s=busy_poll_us / 1_000_000 if _processors() > 1 else 0.0,
     )
+
+
+def _processors() -> int:
+    """On how many this process may run."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1

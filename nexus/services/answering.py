@@ -26,6 +26,7 @@ import structlog
 from nexus.core.errors import BusRefusedError, BusUnavailableError, ErrorCode, RequestError, UnreadablePayloadError
 from nexus.core.metrics import DeadLetterCause, Event, Metrics, Stage
 from nexus.core.models import Message
+from nexus.core.polling import BusyPolling
 from nexus.core.ports import (
     Acquired,
     Announced,
@@ -43,7 +44,7 @@ from nexus.core.ports import (
     OwnersPast,
     RequestLedger,
 )
-from nexus.core.tasks import Alongside
+from nexus.core.tasks import Alongside, Pending
 from nexus.services.asks import Ask, RequestSettings, read_ask
 from nexus.services.building import Building, building_s
 from nexus.services.burying import Burying
@@ -74,7 +75,13 @@ _LARGE: Final = 256 << 10
 
 
 class Answerer:
-    """Answers requests, one at a time for each caller."""
+    """Answers requests, one at a time for each caller.
+
+    Args:
+        builder, bus, ledger, burying, metrics: whom it asks and tells.
+        settings: what is promised of requests.
+        in_hand: all requests that were accepted.
+    """
 
     def __init__(  # noqa: PLR0917  # one for each port
         self,
@@ -84,6 +91,7 @@ class Answerer:
         burying: Burying,
         settings: RequestSettings,
         metrics: Metrics,
+        in_hand: Pending,
     ) -> None:
         self._builder = builder
         self._building = Building(builder, ledger, burying, settings, metrics)
@@ -94,6 +102,7 @@ class Answerer:
         self._metrics = metrics
         self._suspects = anyio.Lock()
         self._reading = ReadingAhead()
+        self._polling = BusyPolling(in_hand, settings.busy_poll_s)
         self._young = Young(settings.claims_first_ms, settings.claims_first)
 
     async def run(self) -> None:
@@ -221,7 +230,7 @@ class Answerer:
 
         async with Alongside(claimed, after_s) as claiming:
             try:
-                with anyio.CancelScope() as reading:
+                with anyio.CancelScope() as reading, self._polling:
                     await past.read_ahead()
                 content = None if claiming.has_begun else self._built_of_read(ask, ahead, past)
                 if content is None:

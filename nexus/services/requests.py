@@ -67,12 +67,12 @@ class RequestService:
     ) -> None:
         self.settings = settings or RequestSettings()
         self._metrics = metrics or NoMetrics()
-        self.answerer = Answerer(builder, bus, ledger, burying, self.settings, self._metrics)
+        self._pending = way or Way()
+        self.answerer = Answerer(builder, bus, ledger, burying, self.settings, self._metrics, self._pending)
         self._to_answer = Handoff[_Arrived](self.settings.max_in_flight)
         self._to_refuse = Handoff[_Arrived](_MOST_REFUSALS)
         self._pace = _Pace()
         self._heard_once: set[bytes] = set()
-        self._pending = way or Way()
         self._bytes_in_hand = 0
         self._metrics.read_from(Reading.IN_FLIGHT, self._in_flight)
         self._metrics.read_from(Reading.WAITING_REQUESTS, lambda: self._to_answer.waiting)

@@ -1,0 +1,75 @@
+"""Not falling asleep over one reply."""
+
+import asyncio
+
+import pytest
+
+from nexus.core.polling import BusyPolling
+from nexus.core.tasks import Pending
+
+# Longer than any test lasts.
+_LONG_S = 60.0
+_PASSES = 50
+
+
+async def passes(seconds: float) -> int:
+    """How often the event loop goes round in so long, which without polling is a few times."""
+    loop = asyncio.get_running_loop()
+    selected = 0
+    select = loop._selector.select  # type: ignore[attr-defined]
+
+    def counted(timeout: float | None) -> object:
+        nonlocal selected
+        selected += 1
+        return select(timeout)
+
+    loop._selector.select = counted  # type: ignore[attr-defined]
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        loop._selector.select = select  # type: ignore[attr-defined]
+    return selected
+
+
+def in_hand(count: int) -> Pending:
+    """So much is in hand."""
+    pending = Pending()
+    for _ in range(count):
+        pending.begin()
+    return pending
+
+
+async def test_one_thing_is_polled_for() -> None:
+    """Until it is there; and the next again."""
+    polls = BusyPolling(in_hand(1), _LONG_S)
+    for _ in range(2):
+        with polls:
+            assert await passes(0.05) > _PASSES
+        assert await passes(0.05) < _PASSES
+
+
+async def test_it_ends() -> None:
+    """After its time, and where something else comes in between."""
+    pending = in_hand(1)
+    with BusyPolling(pending, 0.001):
+        await asyncio.sleep(0.01)
+        assert await passes(0.05) < _PASSES
+    with BusyPolling(pending, _LONG_S):
+        pending.begin()
+        await asyncio.sleep(0.01)
+        assert await passes(0.05) < _PASSES
+
+
+@pytest.mark.parametrize(("count", "longest_s"), [(0, _LONG_S), (2, _LONG_S), (1, 0.0)])
+async def test_what_is_slept_over(count: int, longest_s: float) -> None:
+    """Much at once, and anything where that is wanted."""
+    with BusyPolling(in_hand(count), longest_s):
+        assert await passes(0.05) < _PASSES
+
+
+async def test_an_error_ends_it() -> None:
+    """What is awaited may fail."""
+    with pytest.raises(RuntimeError), BusyPolling(in_hand(1), _LONG_S):
+        raise RuntimeError
+    await asyncio.sleep(0.01)
+    assert await passes(0.05) < _PASSES
