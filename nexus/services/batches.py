@@ -32,10 +32,12 @@ class Batches:
 
     Args:
         awaited: whether somebody waits for them to be written.
+        pause_s: for how long rows of the journal wait for others.
     """
 
-    def __init__(self, awaited: Awaited) -> None:
+    def __init__(self, awaited: Awaited, pause_s: float = JOURNALED_PAUSE_S) -> None:
         self._awaited = awaited
+        self._pause_s = pause_s
         self._rows: deque[Waiting] = deque()
         self._bytes = 0
         self._of_owners: dict[str, int] = {}
@@ -66,8 +68,8 @@ class Batches:
         if anyio.current_time() < self._last_at + _PAUSE_S:
             with anyio.move_on_at(self._last_at + _PAUSE_S):
                 await self._awaited.wait()
-        if not self._hurried.is_set() and anyio.current_time() < self._since + JOURNALED_PAUSE_S:
-            with anyio.move_on_at(self._since + JOURNALED_PAUSE_S):
+        if not self._hurried.is_set() and anyio.current_time() < self._since + self._pause_s:
+            with anyio.move_on_at(self._since + self._pause_s):
                 await _either(self._awaited.wait(), self._hurried.wait())
         self._last_at = anyio.current_time()
         return self._taken()

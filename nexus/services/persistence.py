@@ -18,6 +18,7 @@ from nexus.core.models import Message
 from nexus.core.ports import Cutoff, Journal, MessageStore, Past, RequestLedger, Row, RunOrigin
 from nexus.core.topics import Topics
 from nexus.core.working_memory import WHOLE, Tail
+from nexus.services.batches import JOURNALED_PAUSE_S
 from nexus.services.context.cutoff import UntilStored
 from nexus.services.history import read_past, read_session
 from nexus.services.inputs import OfferedInput, input_of
@@ -51,6 +52,7 @@ class PersistenceService:
         tails: where what was read is kept for as long as it is the newest; only with a journal.
         clock: seconds that never run back.
         stays_s: for how long a row stays in the journal after it was written; the same for all replicas.
+        pause_s: for how long rows that the journal has wait to be written with others.
 
     Attributes:
         origins: what is known of where runs belong.
@@ -67,6 +69,7 @@ class PersistenceService:
         tails: Tails | None = None,
         clock: Callable[[], float] = time.monotonic,
         stays_s: float = STAYS_S,
+        pause_s: float = JOURNALED_PAUSE_S,
     ) -> None:
         self._store = store
         self._sizes = PageSizes()
@@ -75,7 +78,7 @@ class PersistenceService:
         self.origins = RunOrigins(store, ledger)
         self._metrics = metrics or NoMetrics()
         self._metrics.read_from(Reading.KEPT_BYTES, lambda: self._tails.size)
-        self._recorder = Recorder(store, self.origins, self._metrics, recorded, self._stored)
+        self._recorder = Recorder(store, self.origins, self._metrics, recorded, self._stored, pause_s=pause_s)
         self._journaling = Journaling(journal, self._tails, self._recorder, stays_s) if journal else None
 
     @property

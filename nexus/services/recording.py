@@ -21,7 +21,7 @@ from nexus.core.models import utc_now
 from nexus.core.ports import MessageStore, Row
 from nexus.core.row_ids import new_row_id
 from nexus.core.tasks import Pending
-from nexus.services.batches import Batches
+from nexus.services.batches import JOURNALED_PAUSE_S, Batches
 from nexus.services.heard import Heard
 from nexus.services.origins import RunOrigins
 from nexus.services.rows import said_at
@@ -44,6 +44,7 @@ class Recorder:
         metrics: what is counted.
         recorded: told of every result that was not there before.
         stored: told of every result that the store has, before anybody who waits for the row is.
+        pause_s: for how long rows that the journal has wait for others.
 
     Attributes:
         heard: rows that were accepted and are not written yet.
@@ -56,6 +57,8 @@ class Recorder:
         metrics: Metrics,
         recorded: Recorded,
         stored: Stored,
+        *,
+        pause_s: float = JOURNALED_PAUSE_S,
     ) -> None:
         self._metrics = metrics
         self._waiting_bytes = 0
@@ -64,7 +67,7 @@ class Recorder:
         self._turn = anyio.Lock(fast_acquire=True)
         self._open = True
         self.heard = Heard()
-        self._batches = Batches(self.heard.awaited)
+        self._batches = Batches(self.heard.awaited, pause_s)
         self._metrics.read_from(Reading.UNWRITTEN_ROWS, lambda: self._unwritten.count)
 
     @property

@@ -396,17 +396,17 @@ class RepeatingTails(Tails):
 
 # Of each fault, scenes in which it shows.
 _SHOWS: Final = {
-    "ignoring": ((0, 2, 4), Making(ledger=IgnoringLedger)),
-    "forgetful": ((0, 3, 4), Making(ledger=ForgetfulLedger)),
-    "restless": ((68, 193, 323), Making(ledger=RestlessLedger)),
-    "trusting": ((7, 10, 12), Making(ledger=TrustingLedger)),
-    "credulous": ((5, 11, 19), Making(ledger=CredulousLedger)),
-    "patient": ((10, 196, 924), Making(ledger=PatientLedger)),
-    "blind": ((0, 7, 9), Making(ledger=BlindLedger)),
-    "hasty": ((42, 52, 58), Making(journal=HastyJournal, store=HastyStore)),
-    "clearing": ((0, 6, 38), Making(store=ClearingStore)),
-    "late": ((5, 10, 28), Making(journal=LateJournal)),
-    "repeating": ((5, 11, 21), Making(tails=RepeatingTails)),
+    "ignoring": ((0, 1, 3), Making(ledger=IgnoringLedger)),
+    "forgetful": ((0, 1, 2), Making(ledger=ForgetfulLedger)),
+    "restless": ((204, 333, 774), Making(ledger=RestlessLedger)),
+    "trusting": ((5, 6, 7), Making(ledger=TrustingLedger)),
+    "credulous": ((10, 11, 16), Making(ledger=CredulousLedger)),
+    "patient": ((16, 53, 58), Making(ledger=PatientLedger)),
+    "blind": ((5, 11, 15), Making(ledger=BlindLedger)),
+    "hasty": ((3, 6, 35), Making(journal=HastyJournal, store=HastyStore)),
+    "clearing": ((0, 16, 20), Making(store=ClearingStore)),
+    "late": ((7, 99, 100), Making(journal=LateJournal)),
+    "repeating": ((12, 13, 14), Making(tails=RepeatingTails)),
 }
 
 

@@ -43,6 +43,7 @@ from nexus.core.ports import (
 from nexus.core.topics import Topics
 from nexus.core.wire import encode
 from nexus.services.asks import RequestSettings
+from nexus.services.batches import JOURNALED_PAUSE_S
 from nexus.services.burying import Burying
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.context.gathering import INCOMPLETE
@@ -64,6 +65,7 @@ SLOW_S: Final = (0.0, 0.001, 0.01, 0.02, 0.03)
 _REPLY_LOST: Final = 0.05
 # A tenth of what it is in earnest, as is all that takes time here.
 STAYS_S: Final = 0.025
+_PAUSE_S: Final = JOURNALED_PAUSE_S / 10
 UNEVEN_S: Final = (0.0, 0.0, 0.0, 0.001, 0.004, 0.012, 0.02, 0.03, 0.06, 0.4)
 
 
@@ -302,7 +304,12 @@ class Replica:
         ledger = making.ledger(shared.ledger, scene, self.wire)
         self.tails = making.tails(_TAIL_BYTES)
         self.persistence = PersistenceService(
-            store, journal=journal, tails=self.tails, clock=anyio.current_time, stays_s=STAYS_S
+            store,
+            journal=journal,
+            tails=self.tails,
+            clock=anyio.current_time,
+            stays_s=STAYS_S,
+            pause_s=_PAUSE_S,
         )
         builder = ContextBuilder(
             self.persistence, store, ToolRegistry(), ledger, BuilderSettings(history_size=_MESSAGES)
