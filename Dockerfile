@@ -1,13 +1,14 @@
 FROM python:3.12-slim AS build
 WORKDIR /src
 COPY requirements/build.txt requirements/base.txt requirements/
-RUN pip install --no-cache-dir --require-hashes -r requirements/build.txt \
+RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements/build.txt \
  && python -m venv /opt/nexus \
- && /opt/nexus/bin/pip install --no-cache-dir --require-hashes -r requirements/base.txt
+ && /opt/nexus/bin/pip install --no-cache-dir --no-deps --require-hashes -r requirements/base.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY nexus nexus
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist . \
- && /opt/nexus/bin/pip install --no-cache-dir --no-deps dist/*.whl
+ && /opt/nexus/bin/pip install --no-cache-dir --no-deps dist/*.whl \
+ && /opt/nexus/bin/pip check
 
 FROM python:3.12-slim
 RUN useradd --system --create-home --uid 10001 nexus

@@ -64,8 +64,10 @@ fuzz: $(READY) ## hostile bytes for the wire decoder, FUZZ_SECONDS=300 (needs: .
 		{ echo 'Fuzzing needs atheris, which is not for every system: $(BIN)/python -m pip install atheris'; exit 1; }
 	@$(BIN)/python -m tests.nexus.fuzz.fuzz_wire -max_total_time=$(FUZZ_SECONDS)
 
-# What is in requirements/ is installed as it stands there, each file checked against its hash. The project itself is
-# built without isolation, so that its build backend is the one of requirements/build.txt and nothing else is fetched.
+# What is in requirements/ is installed as it stands there, each file checked against its hash. Nothing is resolved once
+# more: pip 23.2 looks at the newest `name[extra]` although `name` is pinned, and refuses it for having no hash
+# (pypa/pip#9644). Whether anything is missing is asked at the end. The project itself is built without isolation, so that
+# its build backend is the one of requirements/build.txt and nothing else is fetched.
 $(READY): requirements/build.txt requirements/dev.txt pyproject.toml
 	@$(find-python); \
 	run() { "$$@" >.venv/setup.log 2>&1 || { tail -n 20 .venv/setup.log; echo "Set-up failed: $$*"; exit 1; }; }; \
@@ -74,9 +76,10 @@ $(READY): requirements/build.txt requirements/dev.txt pyproject.toml
 		rm -rf .venv && mkdir .venv && run $$python -m venv .venv; \
 	else echo "Set-up 1/3: .venv is there"; fi; \
 	echo "Set-up 2/3: the locked packages, with $(if $(UV),uv,pip) (up to a few minutes the first time)"; \
-	run $(INSTALL) --require-hashes -r requirements/build.txt -r requirements/dev.txt; \
+	run $(INSTALL) --no-deps --require-hashes -r requirements/build.txt -r requirements/dev.txt; \
 	echo "Set-up 3/3: Nexus itself (some seconds)"; \
 	run $(INSTALL) --no-deps --no-build-isolation -e .; \
+	run $(BIN)/python -m pip check; \
 	touch $@
 
 # A version manager's stand-in may exist for a Python that is not there: each candidate is tried by running it.
