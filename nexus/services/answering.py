@@ -5,9 +5,7 @@ Rules of this module:
 - A request is claimed at the ledger and finished there: answer kept, published and the delivery acknowledged in one
   step. What is already answered is announced again. What another replica is at is left to it; where the delivery is
   this replica's charge, it waits until that one has answered or is gone.
-- What can be made of what is in memory, or read in a moment, is made before that. Then the request is claimed and
-  finished in one step, if nothing has moved since (docs/decisions: 0024-answered-in-one-step.md,
-  0026-first-contexts-too-are-answered-in-one-step.md).
+- What can be made of what is in memory, or read in a moment, is made before that (`unclaimed`).
 - A deadline is a duration, by the clock of the ledger: from when the bus took the request, where it says so, else from
   when a replica that asked the ledger heard it first. No sender's clock is ever asked.
 - A request that was taken up five times without an answer coming of it is taken for one that kills who builds it. But
@@ -24,33 +22,31 @@ import anyio
 import structlog
 
 from nexus.core.errors import BusRefusedError, BusUnavailableError, ErrorCode, RequestError, UnreadablePayloadError
-from nexus.core.metrics import DeadLetterCause, Event, Metrics, Stage
+from nexus.core.metrics import DeadLetterCause, Event, Metrics
 from nexus.core.models import Message
 from nexus.core.polling import BusyPolling
 from nexus.core.ports import (
     Acquired,
     Announced,
     Answered,
-    Answering,
-    Asking,
     Bus,
-    Busy,
     Claim,
     Concluded,
     Conflict,
     Delivery,
     Ending,
     KeptBefore,
-    OwnersPast,
     RequestLedger,
 )
-from nexus.core.tasks import Alongside, Pending
+from nexus.core.tasks import Pending
 from nexus.services.asks import Ask, RequestSettings, read_ask
-from nexus.services.building import Building, building_s
+from nexus.services.building import Building
 from nexus.services.burying import Burying
+from nexus.services.claiming import Claiming
 from nexus.services.context.ahead import Ahead
-from nexus.services.context.builder import GATHERING, ContextBuilder
-from nexus.services.reading_ahead import ReadingAhead, Young
+from nexus.services.context.builder import ContextBuilder
+from nexus.services.telling import Telling
+from nexus.services.unclaimed import Unclaimed
 
 _log = structlog.get_logger(__name__)
 
@@ -61,17 +57,7 @@ _SUSPECT: Final = 3
 # Reading a message comes before any attempt. One that was handed out more often has never been read to its end. Far
 # more, because what waits for a database that is away is handed out again whenever its replica dies.
 MOST_DELIVERIES: Final = 100
-# How often a claim that is not free is asked for, in leases.
-_ASKED_AGAIN: Final = 0.03
 _PAUSE_S: Final = 1.0
-# For how long copies of a request may turn up, whose longest deadline is 60 s; and those of a signed one that somebody
-# overheard and sends again.
-_ON_ITS_WAY_MS: Final = 120_000
-_REPLAYABLE_MS: Final = 600_000
-# How long a history may be read before the request is claimed.
-_UNCLAIMED_S: Final = 0.1
-# An agent asks at each of its steps, and is each time answered with all of its session.
-_LARGE: Final = 256 << 10
 
 
 class Answerer:
@@ -101,9 +87,10 @@ class Answerer:
         self._settings = settings
         self._metrics = metrics
         self._suspects = anyio.Lock()
-        self._reading = ReadingAhead()
-        self._polling = BusyPolling(in_hand, settings.busy_poll_s)
-        self._young = Young(settings.claims_first_ms, settings.claims_first)
+        self._claiming = Claiming(ledger, settings)
+        self._telling = Telling(bus, settings, metrics)
+        polling = BusyPolling(in_hand, settings.busy_poll_s)
+        self._unclaimed = Unclaimed(self._building, self._claiming, self._telling, ledger, polling, settings)
 
     async def run(self) -> None:
         """Hold what is being built, until cancelled. Run in a task of its own."""
@@ -154,110 +141,23 @@ class Answerer:
         if isinstance(ask.asked, Message) and not refused:
             ahead = self._builder.look_ahead(ask.asked, self._settings.deadline_ms)
         claim: Claim | None
-        if ahead and ahead.past and self._reading.is_worth_it(ask.delivery):
-            claim = await self._claim_ahead(ask, asked_at, ahead, ahead.past)
+        if ahead and ahead.past and self._claiming.reading.is_worth_it(ask.delivery):
+            claim = await self._unclaimed.claim(ask, asked_at, ahead, ahead.past)
         else:
-            claim = await self._claim(ask, asked_at, ahead)
+            claim = await self._claiming.claim(ask, asked_at, ahead)
         if claim is not None:
             await self._serve_claimed(ask, claim, asked_at, refused, ahead)
-
-    async def _claim_ahead(self, ask: Ask, asked_at: float, ahead: Ahead, past: OwnersPast) -> Claim | None:
-        """The claim, with what could be done before it is known whose the request is; None where it is answered."""
-        unclaimed = ahead.may_be_at_once and self._builds_unclaimed(ask, ahead)
-        if unclaimed and (kept := past.kept()) and (content := self._building.build_at_once(ask, ahead, kept)):
-            return await self._answer_unclaimed(ask, asked_at, ahead, content)
-        if past.is_worth_reading_ahead:
-            return await self._claim_while_reading(ask, asked_at, ahead, past, _UNCLAIMED_S if unclaimed else 0.0)
-        return await self._claim(ask, asked_at, ahead)
-
-    def _builds_unclaimed(self, ask: Ask, ahead: Ahead) -> bool:
-        """Whether a request is built before it is claimed, so that the attempt is not counted."""
-        # One that was handed out before may be what kills who builds it, and so may one that is heard soon after that.
-        is_young = self._young.is_young()
-        in_time = time.monotonic() - ask.at < building_s(ahead.allowed_ms)
-        return not is_young and in_time and ask.delivery.deliveries <= 1
-
-    async def _answer_unclaimed(self, ask: Ask, asked_at: float, ahead: Ahead, content: bytes) -> Claim | None:
-        """Claim the request and publish the answer in one step; the claim, where what it was made of does not hold."""
-        started = time.monotonic()
-        settings = self._settings
-        waited_ms = int((started - asked_at) * 1_000)
-        asking = Asking(ask.key, ask.fingerprint, settings.granted_ms, waited_ms, ahead.look)
-        keep_ms, within_ms = self._keep_ms(None, len(content)), int(building_s(ahead.allowed_ms) * 1_000)
-        read = ahead.past.read if ahead.past else None
-        answering = Answering(ask.topic, content, keep_ms, ask.delivery, ahead.ending, within_ms, read)
-        done = await self._ledger.begin_and_conclude(asking, answering)
-        if isinstance(done, Concluded):
-            self._reading.note(got=True)
-            self._building.count_times(ahead)
-            ahead.answered(done.moved)
-            self._tell(ask, done.heard, None, len(content), started)
-            return None
-        ahead.begin_again()
-        if isinstance(done, Busy) and ask.delivery.shared:
-            return await self._claim(ask, asked_at, ahead)
-        return self._noted(done, ahead)
-
-    async def _claim_while_reading(
-        self, ask: Ask, asked_at: float, ahead: Ahead, past: OwnersPast, after_s: float
-    ) -> Claim | None:
-        """The claim, unless the past is read and the request answered without one; None where it is.
-
-        Args:
-            ask: what asks for it.
-            asked_at: when it was asked for, for the ledger.
-            ahead: what was made of it.
-            past: is read as long as the request may be this replica's.
-            after_s: when the claim is made, if the past has not been read by then.
-        """
-        leases = self._building.leases
-        gathering_s = building_s(ahead.allowed_ms) * GATHERING
-        after_s = min(after_s, gathering_s)
-        claim: Claim | None = None
-
-        async def claimed() -> Claim:
-            nonlocal claim
-            # Nearly all is read before, and needs no timer of its own.
-            reading.deadline = anyio.current_time() + gathering_s - after_s
-            try:
-                claim = await self._claim(ask, asked_at, ahead)
-            finally:
-                if isinstance(claim, Acquired):
-                    leases.hold(claim)
-                else:
-                    reading.cancel()
-            return claim
-
-        async with Alongside(claimed, after_s) as claiming:
-            try:
-                with anyio.CancelScope() as reading, self._polling:
-                    await past.read_ahead()
-                content = None if claiming.has_begun else self._built_of_read(ask, ahead, past)
-                if content is None:
-                    return await claiming.result()
-            except anyio.get_cancelled_exc_class():
-                if isinstance(claim, Acquired):
-                    await leases.give_back(claim)
-                raise
-            finally:
-                if isinstance(claim, Acquired):
-                    leases.let_go(claim)
-        return await self._answer_unclaimed(ask, asked_at, ahead, content)
-
-    def _built_of_read(self, ask: Ask, ahead: Ahead, past: OwnersPast) -> bytes | None:
-        read = past.as_read()
-        return self._building.build_at_once(ask, ahead, read) if read else None
 
     async def _serve_claimed(
         self, ask: Ask, claim: Claim, asked_at: float, refused: RequestError | None, ahead: Ahead | None
     ) -> None:
         if isinstance(claim, Conflict):
             ask, ahead = ask.as_conflict(), None
-            claim = await self._claim(ask, asked_at, ahead)
+            claim = await self._claiming.claim(ask, asked_at, ahead)
         if isinstance(claim, Acquired) and claim.attempts >= _SUSPECT:
             await self._ledger.release(claim)
             async with self._suspects:
-                await self._settle(ask, await self._claim(ask, asked_at, ahead), refused, ahead)
+                await self._settle(ask, await self._claiming.claim(ask, asked_at, ahead), refused, ahead)
         else:
             await self._settle(ask, claim, refused, ahead)
 
@@ -279,22 +179,6 @@ class Answerer:
             case _:
                 _log.debug("left_to_another_replica", request_id=ask.ids.id)
         self._bus.done(ask.delivery)
-
-    async def _claim(self, ask: Ask, asked_at: float, ahead: Ahead | None) -> Claim:
-        """What the ledger says; with charge of the delivery, not before it is settled who answers."""
-        while True:
-            waited_ms = int((time.monotonic() - asked_at) * 1_000)
-            look = ahead.look if ahead else None
-            claim = await self._ledger.begin(ask.key, ask.fingerprint, self._settings.granted_ms, waited_ms, look)
-            if not (isinstance(claim, Busy) and ask.delivery.shared):
-                return self._noted(claim, ahead)
-            await anyio.sleep(self._settings.lease_ms / 1_000 * _ASKED_AGAIN)
-
-    def _noted(self, claim: Claim, ahead: Ahead | None) -> Claim:
-        if isinstance(claim, Acquired) and ahead:
-            ahead.claimed(claim.standing)
-        self._reading.note(got=isinstance(claim, Acquired))
-        return claim
 
     async def _answer(self, ask: Ask, claim: Acquired, refused: RequestError | None, ahead: Ahead | None) -> None:
         asked = ask.asked
@@ -325,33 +209,11 @@ class Answerer:
     ) -> KeptBefore | None:
         """Publish the answer; nothing, where another build of the run has kept what this one has to begin with."""
         started = time.monotonic()
-        done = await self._published(ask, claim, content, self._keep_ms(code, len(content)), ahead)
+        done = await self._published(ask, claim, content, self._telling.keep_ms(code, len(content)), ahead)
         if isinstance(done, KeptBefore):
             return done
-        self._tell(ask, done.heard if done else None, code, len(content), started)
+        self._telling.tell(ask, done.heard if done else None, code, len(content), started)
         return None
-
-    def _tell(self, ask: Ask, heard: int | None, code: ErrorCode | None, size: int, started: float) -> None:
-        """Count and log an answer: how many heard it, or None where there was one before."""
-        ended = time.monotonic()
-        if heard is None:
-            self._bus.done(ask.delivery)
-            self._metrics.count(Event.LATE_ANSWER_DISCARDED)
-        else:
-            self._metrics.answered(code)
-            self._metrics.took(Stage.FINISH, ended - started)
-            self._metrics.took(Stage.TOTAL, ended - ask.at)
-        if heard == 0:
-            self._metrics.count(Event.ANSWER_UNHEARD)
-            _log.info("answer_unheard", request_id=ask.ids.id)
-        _log.info(
-            "late_answer_discarded" if heard is None else "answered",
-            request_id=ask.ids.id,
-            run_id=ask.ids.run_id,
-            outcome=code.value if code else "success",
-            bytes=size,
-            ms=round((ended - ask.at) * 1_000, 1),
-        )
 
     async def _published(
         self, ask: Ask, claim: Acquired, content: bytes, keep_ms: int, ahead: Ahead | None
@@ -378,13 +240,6 @@ class Answerer:
                     raise
                 _log.warning("answer_delayed", request_id=ask.ids.id, reason=str(error))
             await anyio.sleep(_PAUSE_S)
-
-    def _keep_ms(self, code: ErrorCode | None, size: int) -> int:
-        """At least as long as copies may turn up; what fills Redis, by its size or by its number, no longer."""
-        shortest_ms = _REPLAYABLE_MS if self._settings.signing else _ON_ITS_WAY_MS
-        if size > _LARGE or (code and (code.retryable or code is ErrorCode.UNAUTHENTICATED)):
-            return shortest_ms
-        return max(self._settings.answer_ttl_ms, shortest_ms)
 
 
 def handed_out_too_often(delivery: Delivery) -> str:
