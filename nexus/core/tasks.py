@@ -43,14 +43,12 @@ class Alongside(Generic[_Result]):
     For one task without children it takes a quarter of the time of a task group.
 
     Args:
-        work: to be done.
-        after_s: after how many seconds it begins, unless the context ends before. Where `result` is asked for before,
-            it begins then, and needs no task.
+        work: to be done, from when `begin` says. Where `result` is asked for before, it begins then, and needs no task.
     """
 
-    def __init__(self, work: Callable[[], Coroutine[Any, Any, _Result]], after_s: float = 0.0) -> None:
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, _Result]]) -> None:
         self._work = work
-        self._after_s = after_s
+        self._ended = False
         self._task: asyncio.Task[_Result] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -59,14 +57,20 @@ class Alongside(Generic[_Result]):
         """Whether the work goes on beside the context."""
         return self._task is not None
 
-    async def __aenter__(self) -> Self:
-        if self._after_s > 0:
-            self._timer = asyncio.get_running_loop().call_later(self._after_s, self._begin)
+    def begin(self, after_s: float = 0.0) -> None:
+        """Begin with it after so many seconds, unless the context ends before. Called once, within a task or not."""
+        if self._ended:
+            return
+        if after_s > 0:
+            self._timer = asyncio.get_running_loop().call_later(after_s, self._begin)
         else:
             self._begin()
+
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, _kind: type[BaseException] | None, _error: object, _where: TracebackType | None) -> None:
+        self._ended = True
         if self._timer:
             self._timer.cancel()
         if self._task is None:
@@ -81,6 +85,7 @@ class Alongside(Generic[_Result]):
 
     async def result(self) -> _Result:
         """What came of it; whatever it raised is raised here."""
+        self._ended = True
         if self._timer:
             self._timer.cancel()
         return await (self._task or self._work())

@@ -46,7 +46,7 @@ from nexus.services.claiming import Claiming
 from nexus.services.context.ahead import Ahead
 from nexus.services.context.builder import ContextBuilder
 from nexus.services.telling import Telling
-from nexus.services.unclaimed import Unclaimed
+from nexus.services.unclaimed import Unclaimed, Unread
 
 _log = structlog.get_logger(__name__)
 
@@ -90,7 +90,7 @@ class Answerer:
         self._claiming = Claiming(ledger, settings)
         self._telling = Telling(bus, settings, metrics)
         polling = BusyPolling(in_hand, settings.busy_poll_s)
-        self._unclaimed = Unclaimed(self._building, self._claiming, self._telling, ledger, polling, settings)
+        self._unclaimed = Unclaimed(builder, self._building, self._claiming, self._telling, ledger, polling, settings)
 
     async def run(self) -> None:
         """Hold what is being built, until cancelled. Run in a task of its own."""
@@ -137,16 +137,17 @@ class Answerer:
             return
 
     async def _serve(self, ask: Ask, asked_at: float, refused: RequestError | None) -> None:
-        ahead = None
-        if isinstance(ask.asked, Message) and not refused:
-            ahead = self._builder.look_ahead(ask.asked, self._settings.deadline_ms)
-        claim: Claim | None
-        if ahead and ahead.past and self._claiming.reading.is_worth_it(ask.delivery):
-            claim = await self._unclaimed.claim(ask, asked_at, ahead, ahead.past)
+        message = ask.asked if isinstance(ask.asked, Message) and not refused else None
+        seen = self._builder.glance(message) if message else None
+        if message and seen and seen.past and self._claiming.reading.is_worth_it(ask.delivery):
+            claimed = await self._unclaimed.claim(Unread(ask, message, asked_at, seen, seen.past))
+            if claimed is None:
+                return
+            claim, ahead = claimed
         else:
+            ahead = self._builder.look_ahead(message, seen, self._settings.deadline_ms) if message and seen else None
             claim = await self._claiming.claim(ask, asked_at, ahead)
-        if claim is not None:
-            await self._serve_claimed(ask, claim, asked_at, refused, ahead)
+        await self._serve_claimed(ask, claim, asked_at, refused, ahead)
 
     async def _serve_claimed(
         self, ask: Ask, claim: Claim, asked_at: float, refused: RequestError | None, ahead: Ahead | None

@@ -12,6 +12,7 @@ from nexus.core.ports import Acquired, Past, RequestLedger
 from nexus.services.asks import Ask, RequestSettings
 from nexus.services.burying import Burying
 from nexus.services.context.ahead import Ahead
+from nexus.services.context.build_dialogue import Prepared
 from nexus.services.context.builder import ContextBuilder
 from nexus.services.context.request import deadline_ms
 from nexus.services.leases import Leases
@@ -43,18 +44,27 @@ class Building:
         self._metrics = metrics
         self.leases = Leases(ledger, settings)
 
-    def build_at_once(self, ask: Ask, ahead: Ahead, past: Past) -> bytes | None:
+    def prepare(self, ask: Ask, ahead: Ahead) -> Prepared | None:
+        """All that `build_at_once` needs but for the past; None where it would not build it."""
+        try:
+            return self._builder.prepare(ahead)
+        except Exception:  # noqa: BLE001  # what is wrong is told where it is built with more time
+            _log.exception("not_built_at_once", request_id=ask.ids.id)
+            return None
+
+    def build_at_once(self, ask: Ask, ahead: Ahead, prepared: Prepared, past: Past) -> bytes | None:
         """The encoded answer, if it can be made of what is at hand, now; else None, and nothing has happened.
 
         Args:
             ask: whose.
             ahead: what was made of it; has what is to happen with the answer.
+            prepared: what `prepare` made of it.
             past: of the owner.
         """
         queue_s, gather_s = ahead.since - ask.at, time.monotonic() - ahead.since
         ahead.timings_ms = {"queue": round(queue_s * 1_000, 3), "gather": round(gather_s * 1_000, 3)}
         try:
-            built = self._builder.build_at_once(ahead, past, ahead.timings_ms)
+            built = self._builder.build_at_once(ahead, prepared, past)
             content = ask.encoded(built) if built else None
         except Exception:  # noqa: BLE001  # what is wrong is told where it is built with more time
             _log.exception("not_built_at_once", request_id=ask.ids.id)
@@ -87,8 +97,10 @@ class Building:
         if ahead.past is None or standing is None or standing.kept:
             return None
         past = ahead.past.at_hand(standing)
-        in_time = past and _waited_s(ask, claim) < building_s(ahead.allowed_ms)
-        return self.build_at_once(ask, ahead, past) if past and in_time else None
+        if past is None or _waited_s(ask, claim) >= building_s(ahead.allowed_ms):
+            return None
+        prepared = self.prepare(ask, ahead)
+        return self.build_at_once(ask, ahead, prepared, past) if prepared else None
 
     async def _build(
         self, ask: Ask, message: Message, claim: Acquired, ahead: Ahead | None

@@ -10,18 +10,21 @@ Rules of this module:
 """
 
 import time
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio
 
+from nexus.core.meanwhile import Meanwhile
+from nexus.core.models import Message
 from nexus.core.polling import BusyPolling
 from nexus.core.ports import Acquired, Answering, Asking, Busy, Claim, Concluded, OwnersPast, RequestLedger
 from nexus.core.tasks import Alongside
 from nexus.services.asks import Ask, RequestSettings
 from nexus.services.building import Building, building_s
 from nexus.services.claiming import Claiming
-from nexus.services.context.ahead import Ahead
-from nexus.services.context.builder import GATHERING
+from nexus.services.context.ahead import Ahead, Glance
+from nexus.services.context.build_dialogue import Prepared
+from nexus.services.context.builder import GATHERING, ContextBuilder
 from nexus.services.reading_ahead import Young
 from nexus.services.telling import Telling
 
@@ -29,17 +32,54 @@ from nexus.services.telling import Telling
 _UNCLAIMED_S: Final = 0.1
 
 
+class Unread(NamedTuple):
+    """A request that has been glanced at.
+
+    Attributes:
+        ask: what it asks.
+        message: its envelope.
+        asked_at: when it was asked for, for the ledger.
+        seen: what was seen of it.
+        past: of the owner.
+    """
+
+    ask: Ask
+    message: Message
+    asked_at: float
+    seen: Glance
+    past: OwnersPast
+
+
+class _Looked(NamedTuple):
+    """What is made of a request while its past is read.
+
+    Attributes:
+        ahead: None where it cannot be read.
+        prepared: None where it is not to be built before it is claimed.
+        gathering_s: for how long the past may be read.
+    """
+
+    ahead: Ahead | None
+    prepared: Prepared | None = None
+    gathering_s: float = 0.0
+
+
+# A claim, and what was made of the request.
+Claimed = tuple[Claim, Ahead | None]
+
+
 class Unclaimed:
     """Answers requests that need no claim of their own, and claims the others with what could be done before.
 
     Args:
-        building, claiming, telling, ledger: whom it asks and tells.
+        builder, building, claiming, telling, ledger: whom it asks and tells.
         polling: entered while the past is read.
         settings: what is promised of requests.
     """
 
     def __init__(  # noqa: PLR0917  # one for each part
         self,
+        builder: ContextBuilder,
         building: Building,
         claiming: Claiming,
         telling: Telling,
@@ -47,6 +87,7 @@ class Unclaimed:
         polling: BusyPolling,
         settings: RequestSettings,
     ) -> None:
+        self._builder = builder
         self._building = building
         self._claiming = claiming
         self._telling = telling
@@ -55,38 +96,39 @@ class Unclaimed:
         self._settings = settings
         self._young = Young(settings.claims_first_ms, settings.claims_first)
 
-    async def claim(self, ask: Ask, asked_at: float, ahead: Ahead, past: OwnersPast) -> Claim | None:
-        """The claim, with what could be done before it is known whose the request is; None where it is answered.
-
-        Args:
-            ask: what asks for it.
-            asked_at: when it was asked for, for the ledger.
-            ahead: what was made of it.
-            past: of the owner.
-        """
-        unclaimed = ahead.may_be_at_once and self._builds_unclaimed(ask, ahead)
-        if unclaimed and (kept := past.kept()) and (content := self._building.build_at_once(ask, ahead, kept)):
-            return await self._answer_unclaimed(ask, asked_at, ahead, content)
+    async def claim(self, unread: Unread) -> Claimed | None:
+        """The claim, with what could be done before it is known whose the request is; None where it is answered."""
+        ask, past = unread.ask, unread.past
         if past.is_worth_reading_ahead:
-            return await self._claim_while_reading(ask, asked_at, ahead, past, _UNCLAIMED_S if unclaimed else 0.0)
-        return await self._claiming.claim(ask, asked_at, ahead)
+            return await self._claim_while_reading(unread)
+        ahead = self._look_ahead(unread)
+        if ahead and (kept := past.kept()) and (prepared := self._prepared(ask, ahead)):
+            content = self._building.build_at_once(ask, ahead, prepared, kept)
+            if content:
+                return await self._answer(unread, ahead, content)
+        return await self._claiming.claim(ask, unread.asked_at, ahead), ahead
 
-    def _builds_unclaimed(self, ask: Ask, ahead: Ahead) -> bool:
-        """Whether a request is built before it is claimed, so that the attempt is not counted."""
+    def _look_ahead(self, unread: Unread) -> Ahead | None:
+        return self._builder.look_ahead(unread.message, unread.seen, self._settings.deadline_ms)
+
+    def _prepared(self, ask: Ask, ahead: Ahead) -> Prepared | None:
+        """What a request needs beside the past to be built before it is claimed; None for one that is not."""
+        return self._building.prepare(ask, ahead) if ahead.may_be_at_once and self._is_harmless(ask, ahead) else None
+
+    def _is_harmless(self, ask: Ask, ahead: Ahead) -> bool:
+        """Whether a request may be built without the attempt being counted."""
         # One that was handed out before may be what kills who builds it, and so may one that is heard soon after that.
         is_young = self._young.is_young()
         in_time = time.monotonic() - ask.at < building_s(ahead.allowed_ms)
         return not is_young and in_time and ask.delivery.deliveries <= 1
 
-    async def _answer_unclaimed(self, ask: Ask, asked_at: float, ahead: Ahead, content: bytes) -> Claim | None:
+    async def _answer(self, unread: Unread, ahead: Ahead, content: bytes) -> Claimed | None:
         """Claim the request and publish the answer in one step; the claim, where what it was made of does not hold."""
-        started = time.monotonic()
-        settings = self._settings
-        waited_ms = int((started - asked_at) * 1_000)
+        ask, settings, started = unread.ask, self._settings, time.monotonic()
+        waited_ms = int((started - unread.asked_at) * 1_000)
         asking = Asking(ask.key, ask.fingerprint, settings.granted_ms, waited_ms, ahead.look)
         keep_ms, within_ms = self._telling.keep_ms(None, len(content)), int(building_s(ahead.allowed_ms) * 1_000)
-        read = ahead.past.read if ahead.past else None
-        answering = Answering(ask.topic, content, keep_ms, ask.delivery, ahead.ending, within_ms, read)
+        answering = Answering(ask.topic, content, keep_ms, ask.delivery, ahead.ending, within_ms, unread.past.read)
         done = await self._ledger.begin_and_conclude(asking, answering)
         if isinstance(done, Concluded):
             self._claiming.reading.note(got=True)
@@ -96,32 +138,32 @@ class Unclaimed:
             return None
         ahead.begin_again()
         if isinstance(done, Busy) and ask.delivery.shared:
-            return await self._claiming.claim(ask, asked_at, ahead)
-        return self._claiming.noted(done, ahead)
+            return await self._claiming.claim(ask, unread.asked_at, ahead), ahead
+        return self._claiming.noted(done, ahead), ahead
 
-    async def _claim_while_reading(
-        self, ask: Ask, asked_at: float, ahead: Ahead, past: OwnersPast, after_s: float
-    ) -> Claim | None:
+    async def _claim_while_reading(self, unread: Unread) -> Claimed | None:
         """The claim, unless the past is read and the request answered without one; None where it is.
 
-        Args:
-            ask: what asks for it.
-            asked_at: when it was asked for, for the ledger.
-            ahead: what was made of it.
-            past: is read as long as the request may be this replica's.
-            after_s: when the claim is made, if the past has not been read by then.
+        The past is asked for as soon as it is known whose it is, and read as long as the request may be this replica's.
+        All else that has to be made of the request is made while the store looks it up.
         """
+        ask, past = unread.ask, unread.past
         leases = self._building.leases
-        gathering_s = building_s(ahead.allowed_ms) * GATHERING
-        after_s = min(after_s, gathering_s)
         claim: Claim | None = None
+
+        def look() -> _Looked:
+            made = self._looked(unread)
+            # What is not to be claimed before it is built is claimed nevertheless when that takes long.
+            claiming.begin(min(_UNCLAIMED_S, made.gathering_s) if made.prepared else 0.0)
+            return made
 
         async def claimed() -> Claim:
             nonlocal claim
+            ahead, _, gathering_s = looked.result()
             # Nearly all is read before, and needs no timer of its own.
-            reading.deadline = anyio.current_time() + gathering_s - after_s
+            reading.deadline = anyio.current_time() + gathering_s - (time.monotonic() - unread.seen.since)
             try:
-                claim = await self._claiming.claim(ask, asked_at, ahead)
+                claim = await self._claiming.claim(ask, unread.asked_at, ahead)
             finally:
                 if isinstance(claim, Acquired):
                     leases.hold(claim)
@@ -129,13 +171,17 @@ class Unclaimed:
                     reading.cancel()
             return claim
 
-        async with Alongside(claimed, after_s) as claiming:
+        async with Alongside(claimed) as claiming:
+            looked = Meanwhile(look)
             try:
                 with anyio.CancelScope() as reading, self._polling:
                     await past.read_ahead()
-                content = None if claiming.has_begun else self._built_of_read(ask, ahead, past)
-                if content is None:
-                    return await claiming.result()
+                ahead, prepared, _ = looked.result()
+                content = None
+                if ahead and prepared and not claiming.has_begun and (read := past.as_read()):
+                    content = self._building.build_at_once(ask, ahead, prepared, read)
+                if ahead is None or content is None:
+                    return await claiming.result(), ahead
             except anyio.get_cancelled_exc_class():
                 if isinstance(claim, Acquired):
                     await leases.give_back(claim)
@@ -143,8 +189,10 @@ class Unclaimed:
             finally:
                 if isinstance(claim, Acquired):
                     leases.let_go(claim)
-        return await self._answer_unclaimed(ask, asked_at, ahead, content)
+        return await self._answer(unread, ahead, content)
 
-    def _built_of_read(self, ask: Ask, ahead: Ahead, past: OwnersPast) -> bytes | None:
-        read = past.as_read()
-        return self._building.build_at_once(ask, ahead, read) if read else None
+    def _looked(self, unread: Unread) -> _Looked:
+        ahead = self._look_ahead(unread)
+        if ahead is None:
+            return _Looked(None)
+        return _Looked(ahead, self._prepared(unread.ask, ahead), building_s(ahead.allowed_ms) * GATHERING)

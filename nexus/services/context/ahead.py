@@ -6,10 +6,28 @@ and what later builds of the run begin with (CONTRACT §1.5, §4.6). So a first 
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from nexus.core.models import Message
+from nexus.core.models import Message, Run
 from nexus.core.ports import Ending, JournalRow, Look, Moved, OwnersPast, Standing
 from nexus.services.context.request import BuildRequest
+
+
+class Glance(NamedTuple):
+    """What is seen of a request at first: enough to begin reading what it will need.
+
+    Attributes:
+        run: that it is about.
+        since: when this was begun, on the monotonic clock.
+        past: of the owner; None where the layout shows another.
+        history_size, excerpt_chars: for how many messages that is, and how short contents may be.
+    """
+
+    run: Run
+    since: float
+    past: OwnersPast | None = None
+    history_size: int = 0
+    excerpt_chars: int = 0
 
 
 @dataclass(slots=True)

@@ -3,18 +3,17 @@
 A first build that brings its profile, and whose owner's past is at hand, waits for nothing: it is made in one step.
 """
 
-import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from nexus.core.metrics import Part, Stage
 from nexus.core.ports import LONGEST_JOURNALED, THE_ANSWER, Past, RunOrigin
 from nexus.services.context.assembled import Assembled
 from nexus.services.context.build_memory import offered
-from nexus.services.context.build_parts import Build, BuildParts
+from nexus.services.context.build_parts import Build, BuildParts, Journalable
 from nexus.services.context.counting import fitted, whole
 from nexus.services.context.fitting import fit_dialogue
-from nexus.services.context.gathering import Gathered, gather, gathered_of
-from nexus.services.context.layouts import DialogueInput, assemble_dialogue
+from nexus.services.context.gathering import STOPPED_EARLY, Gathered, gather, gathered_besides
+from nexus.services.context.layouts import DialogueFrame, DialogueInput, assemble_dialogue, dialogue_frame
 from nexus.services.context.prefix import RunPrefix
 from nexus.services.context.request import DEFAULT_FORMAT, DEFAULT_SESSION, BuildRequest
 
@@ -41,30 +40,57 @@ async def build_dialogue(parts: BuildParts, build: Build) -> RunPrefix:
     return prefix
 
 
-def dialogue_at_once(parts: BuildParts, build: Build, past: Past) -> dict[str, Any] | None:
+class Prepared(NamedTuple):
+    """A run's first build, but for the past.
+
+    Attributes:
+        build: that nobody has claimed, or that is claimed and of which nothing is kept.
+        given: what the messages are made of, without a history.
+        frame: those that do not depend on it.
+        tools: that go with them.
+        input: that of the run.
+        notes: for the manifest.
+    """
+
+    build: Build
+    given: DialogueInput
+    frame: DialogueFrame
+    tools: list[dict[str, Any]]
+    input: Journalable
+    notes: list[str]
+
+
+def prepare_dialogue(parts: BuildParts, build: Build) -> Prepared | None:
+    """What is needed of a run's first build beside the past; None where it needs more than that and what came along."""
+    request = build.request
+    if not may_be_at_once(parts, request) or (made := parts.for_journal(request)) is None:
+        return None
+    gathered = gathered_besides(request, build.settings.history_size)
+    tools = offered(parts.tools, request)
+    given = _given(build, tools, gathered)
+    return Prepared(build, given, dialogue_frame(given), tools, made, gathered.notes)
+
+
+def dialogue_at_once(parts: BuildParts, prepared: Prepared, past: Past) -> dict[str, Any] | None:
     """The content of the answer to a run's first build, of what is at hand.
 
     Args:
         parts: for the build.
-        build: that nobody has claimed, or that is claimed and of which nothing is kept.
+        prepared: the build.
         past: of the owner.
 
     Returns:
-        None where more is needed than that, or has to be looked at more closely; then nothing has happened.
+        None where that has to be looked at more closely; then nothing has happened.
     """
-    request = build.request
-    if not may_be_at_once(parts, request):
-        return None
-    started = time.perf_counter()
-    gathered = gathered_of(request, past, build.settings.history_size)
-    tools = offered(parts.tools, request)
-    prefix = _prefix(assemble_dialogue(_given(build, tools, gathered)), tools, gathered)
+    build, given, frame, tools, made, notes = prepared
+    assembled = assemble_dialogue(given._replace(history=past.rows), frame)
+    stopped = [STOPPED_EARLY] if past.stopped_early else []
+    prefix = RunPrefix(assembled.messages, assembled.manifest, tools, [], [*notes, *stopped])
     content = whole(prefix, build)
-    build.timings_ms[Stage.ASSEMBLE.value] = round((time.perf_counter() - started) * 1_000, 3)
-    if content is None or not parts.journal(build):
+    if content is None or not parts.journal(build, made):
         return None
     # Another format says less than is needed to go on.
-    parts.keep_with_answer(build, THE_ANSWER if request.form == DEFAULT_FORMAT else prefix.to_bytes())
+    parts.keep_with_answer(build, THE_ANSWER if build.request.form == DEFAULT_FORMAT else prefix.to_bytes())
     return content
 
 

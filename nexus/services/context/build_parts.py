@@ -122,6 +122,13 @@ class Begun:
     recorded: OfferedInput | None
 
 
+class Journalable(NamedTuple):
+    """A run's input as an answer can take it along, and as it is offered for recording."""
+
+    row: JournalRow
+    offered: OfferedInput
+
+
 def _not_journaled(offered: OfferedInput, _moved: Moved | None) -> None:
     offered.not_journaled()
 
@@ -159,20 +166,28 @@ class BuildParts:
                 done when the answer is published.
         """
         notes = await self._say_origin(build)
-        if journaled and self.journal(build):
+        if journaled and (made := self.for_journal(build.request)) and self.journal(build, made):
             return Begun(notes, None)
         return Begun(notes, self._record(build))
 
-    def journal(self, build: Build) -> bool:
-        """Have the answer take the run's input along, and the run remembered then. False where it cannot."""
-        ahead, request = build.ahead, build.request
+    def for_journal(self, request: BuildRequest) -> Journalable | None:
+        """The run's input as an answer can take it along; None where none can."""
+        offered = self.conversation.input_of(request.human, request.current_input, request.origin)
+        row = offered.for_journal()
+        return Journalable(row, offered) if row else None
+
+    def journal(self, build: Build, made: Journalable) -> bool:
+        """Have the answer take the run's input along, and the run remembered then. False where it cannot.
+
+        Args:
+            build: the run's first.
+            made: what `for_journal` has made of it.
+        """
+        ahead = build.ahead
         if not ahead or (ahead.standing and ahead.standing.waiting >= MOST_JOURNALED):
             return False
-        offered = self.conversation.input_of(request.human, request.current_input, request.origin)
-        ahead.row = offered.for_journal()
-        if ahead.row is None:
-            return False
-        ahead.afterwards = partial(self._journaled, request, ahead.row, offered)
+        ahead.row = made.row
+        ahead.afterwards = partial(self._journaled, build.request, made.row, made.offered)
         return True
 
     def _journaled(self, request: BuildRequest, row: JournalRow, offered: OfferedInput, moved: Moved | None) -> None:

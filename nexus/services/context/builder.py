@@ -29,17 +29,32 @@ from nexus.core.ports import (
     TokenCounter,
     TurnSource,
 )
-from nexus.services.context.ahead import Ahead
+from nexus.services.context.ahead import Ahead, Glance
 from nexus.services.context.answers import answer, error_answer
 from nexus.services.context.build_agent import build_agent
-from nexus.services.context.build_dialogue import build_dialogue, dialogue_at_once, fresh_dialogue, may_be_at_once
+from nexus.services.context.build_dialogue import (
+    Prepared,
+    build_dialogue,
+    dialogue_at_once,
+    fresh_dialogue,
+    may_be_at_once,
+    prepare_dialogue,
+)
 from nexus.services.context.build_memory import check_input, offered
 from nexus.services.context.build_parts import Build, BuilderSettings, BuildParts
 from nexus.services.context.build_thinking import build_thinking
 from nexus.services.context.counting import bound_of, bounds_of, closed
 from nexus.services.context.gathering import StateSource
 from nexus.services.context.prefix import RunPrefix, in_format, prefix_key
-from nexus.services.context.request import BuildRequest, deadline_ms, read_history_size, read_request
+from nexus.services.context.request import (
+    BuildRequest,
+    deadline_ms,
+    is_first_dialogue,
+    read_history_size,
+    read_profile,
+    read_request,
+)
+from nexus.services.context.request_run import read_run
 from nexus.services.context.session_state import SessionState
 from nexus.services.context.tokens import Measure
 from nexus.services.context.validity import faults
@@ -90,36 +105,49 @@ class ContextBuilder:
         self._counted: dict[str, int] = {}
         self.settings = settings or BuilderSettings()
 
-    def look_ahead(self, message: Message, default_deadline_ms: int) -> Ahead | None:
-        """What can be done for a request before it is claimed; None for one that cannot be read."""
+    def glance(self, message: Message) -> Glance | None:
+        """What is seen of a request at first; None for one that cannot be read."""
+        since = time.monotonic()
         try:
-            request = read_request(message, default_layout=self.settings.default_layout)
-            allowed_ms = deadline_ms(message, default_deadline_ms)
-            ahead = Ahead(message, request, prefix_key(request), allowed_ms, time.monotonic())
+            run = read_run(message)
+            if not is_first_dialogue(run, self.settings.default_layout):
+                return Glance(run, since)
+            size, _ = read_history_size(read_profile(run.metadata, run.owner_key), self.settings.history_size)
         except RequestError:
             return None
-        if request.layout == "dialogue" and not request.continuation:
-            ahead.history_size, _ = read_history_size(request.user_profile, self.settings.history_size)
-            ahead.excerpt_chars = self.settings.truncate_chars
-            ahead.past = self._parts.conversation.past(
-                request.owner_key,
-                messages=ahead.history_size,
-                excerpt_chars=ahead.excerpt_chars,
-                asked=request.human,
-            )
-            ahead.may_be_at_once = ahead.past.is_journaled and may_be_at_once(self._parts, request)
+        chars, asked = self.settings.truncate_chars, run.history[-1]
+        past = self._parts.conversation.past(run.owner_key, messages=size, excerpt_chars=chars, asked=asked)
+        return Glance(run, since, past, size, chars)
+
+    def look_ahead(self, message: Message, glance: Glance, default_deadline_ms: int) -> Ahead | None:
+        """What can be done for a request before it is claimed; None for one that cannot be read."""
+        run, since, past, history_size, excerpt_chars = glance
+        try:
+            request = read_request(message, default_layout=self.settings.default_layout, run=run)
+            allowed_ms = deadline_ms(message, default_deadline_ms)
+            ahead = Ahead(message, request, prefix_key(request), allowed_ms, since, past, history_size, excerpt_chars)
+        except RequestError:
+            return None
+        ahead.may_be_at_once = past is not None and past.is_journaled and may_be_at_once(self._parts, request)
         return ahead
 
-    def build_at_once(self, ahead: Ahead, past: Past, timings_ms: dict[str, float]) -> Message | None:
+    def prepare(self, ahead: Ahead) -> Prepared | None:
+        """All that `build_at_once` needs but for the past; None where it would not build it."""
+        return prepare_dialogue(self._parts, self._begun(ahead.request, 0.0, 0.0, {}, ahead))
+
+    def build_at_once(self, ahead: Ahead, prepared: Prepared, past: Past) -> Message | None:
         """The answer to a run's first build, if nothing has to be read or waited for, nor anything closely looked at.
 
         Args:
-            ahead: what `look_ahead` made of the message. It has what is to happen with the answer then.
+            ahead: what `look_ahead` made of the message. It has what is to happen with the answer then, and what was
+                measured.
+            prepared: what `prepare` made of it.
             past: of the owner.
-            timings_ms: what was measured before, for the manifest; gets what is measured here.
         """
-        build = self._begun(ahead.request, 0.0, 0.0, timings_ms, ahead)
-        content = dialogue_at_once(self._parts, build, past)
+        timings_ms = ahead.timings_ms
+        started = time.perf_counter()
+        content = dialogue_at_once(self._parts, prepared, past)
+        timings_ms[Stage.ASSEMBLE.value] = round((time.perf_counter() - started) * 1_000, 3)
         if content is None or faults(content["messages"]):
             return None
         content = in_format(ahead.request.form, content)

@@ -21,6 +21,7 @@ _log = structlog.get_logger(__name__)
 
 # The profile may take this part of the time: should it want more of the past, that has to be read after it.
 _PROFILE: Final = 0.5
+STOPPED_EARLY: Final = "history: reading stopped early"
 INCOMPLETE: Final = "history: what was heard last is not written yet"
 
 
@@ -109,7 +110,7 @@ async def gather(
     async def read_history() -> None:
         past = await _read_past(request, conversation, gathered.history_size, excerpt_chars, ahead)
         gathered.rows, gathered.complete = past.rows, past.complete
-        gathered.notes = ["history: reading stopped early"] if past.stopped_early else []
+        gathered.notes = [STOPPED_EARLY] if past.stopped_early else []
         gathered.notes += [] if past.complete else [INCOMPLETE]
 
     ends_at = anyio.current_time() + seconds
@@ -129,11 +130,10 @@ async def gather(
     return gathered
 
 
-def gathered_of(request: BuildRequest, past: Past, history_size: int) -> Gathered:
-    """What `gather` gives for a request that brings its profile and an owner whose past is at hand."""
+def gathered_besides(request: BuildRequest, history_size: int) -> Gathered:
+    """What `gather` gives for a request that brings its profile, but for the past."""
     size, notes = read_history_size(request.user_profile, history_size)
-    stopped = ["history: reading stopped early"] if past.stopped_early else []
-    return Gathered(request.user_profile, past.rows, size, past.complete, notes=[*request.notes, *notes, *stopped])
+    return Gathered(request.user_profile, history_size=size, notes=[*request.notes, *notes])
 
 
 async def _read_past(

@@ -123,10 +123,32 @@ class ThinkingInput(NamedTuple):
     measure: Measure | None = None
 
 
-def assemble_dialogue(given: DialogueInput) -> Assembled:
-    """The five messages of CONTRACT §4."""
+class DialogueFrame(NamedTuple):
+    """What stands before the memory in the dialogue layout and what stands behind it, whatever is remembered."""
+
+    before: tuple[Block, Block]
+    behind: tuple[Block, Block]
+
+
+def dialogue_frame(given: DialogueInput) -> DialogueFrame:
+    """The four messages beside the memory; the history does not matter."""
     tools = given.tools
     capabilities = tools.once(_capabilities) if isinstance(tools, Definitions) else _capabilities(tools)
+    friend = FriendsInfoFormatter.render(given.user_profile, given.default_profile)
+    moment = MomentFormatter.render(
+        given.current_input, given.timestamp_utc, given.timezone_offset, sources=sources(given.input_id)
+    )
+    return DialogueFrame((_identity(), capabilities), (friend, moment))
+
+
+def assemble_dialogue(given: DialogueInput, frame: DialogueFrame | None = None) -> Assembled:
+    """The five messages of CONTRACT §4.
+
+    Args:
+        given: what they are made of.
+        frame: its `dialogue_frame`, where that is made already.
+    """
+    frame = frame or dialogue_frame(given)
     memory = MemoryFormatter.render(
         given.history,
         given.history_size,
@@ -134,15 +156,7 @@ def assemble_dialogue(given: DialogueInput) -> Assembled:
         truncate_chars=given.truncate_chars,
         timezone_offset=given.timezone_offset,
     )
-    sections = [
-        _identity(),
-        capabilities,
-        memory.block,
-        FriendsInfoFormatter.render(given.user_profile, given.default_profile),
-        MomentFormatter.render(
-            given.current_input, given.timestamp_utc, given.timezone_offset, sources=sources(given.input_id)
-        ),
-    ]
+    sections = [*frame.before, memory.block, *frame.behind]
     history = {
         "fetched": count_others(given.history, given.current_run_id),
         "merged": memory.merged,

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from nexus.core.errors import ErrorCode, RequestError
-from nexus.core.models import Message, Role
+from nexus.core.models import Message, Role, Run
 from nexus.core.ports import RunOrigin
 from nexus.services.context.agents import MAIN, Agent, named_agent, read_agent
 from nexus.services.context.clock import parse_moment, parse_offset
@@ -104,13 +104,25 @@ def deadline_ms(message: Message, default: int) -> int:
     return int(value)
 
 
-def read_request(message: Message, *, default_layout: str = "dialogue") -> BuildRequest:
+def is_first_dialogue(run: Run, default_layout: str) -> bool:
+    """Whether the run asks for a first context of the dialogue layout, if nothing else is wrong with the request."""
+    roles = [item.role for item in run.history]
+    has_begun = Role.HUMAN not in roles or roles.index(Role.HUMAN) < len(roles) - 1
+    return not has_begun and _given(run.metadata, "layout", default_layout) == "dialogue"
+
+
+def read_request(message: Message, *, default_layout: str = "dialogue", run: Run | None = None) -> BuildRequest:
     """The request in `message`.
+
+    Args:
+        message: the envelope.
+        default_layout: that of a request that names none.
+        run: what `read_run` has made of it, where that is known.
 
     Raises:
         RequestError: with the code of CONTRACT §1.4 that fits, naming the place.
     """
-    run = read_run(message)
+    run = run or read_run(message)
     metadata = run.metadata
     layout = _given(metadata, "layout", default_layout)
     if layout not in LAYOUTS:
@@ -139,7 +151,7 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
         human=human,
         current_input=_read_input(human.content, index),
         later=tuple(run.history[index + 1 :]),
-        user_profile=_read_profile(metadata, run.owner_key),
+        user_profile=read_profile(metadata, run.owner_key),
         timestamp_utc=timestamp,
         moment=moment,
         timezone_offset=offset,
@@ -221,7 +233,12 @@ def _read_agency(metadata: Mapping[str, Any], *, strictly: bool) -> tuple[Agent,
     return agent, state, notes
 
 
-def _read_profile(metadata: Mapping[str, Any], owner_key: str) -> Mapping[str, Any] | None:
+def read_profile(metadata: Mapping[str, Any], owner_key: str) -> Mapping[str, Any] | None:
+    """The profile that came along; None where the owner's is to be read from the store.
+
+    Raises:
+        RequestError: INVALID_REQUEST, or OWNER_MISMATCH for the profile of somebody else.
+    """
     profile = metadata.get("user_profile")
     if profile is None:
         return None

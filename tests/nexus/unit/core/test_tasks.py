@@ -133,7 +133,8 @@ class TestAlongside:
             count += 1
             await anyio.sleep_forever()
 
-        async with Alongside(work, after_s) as alongside:
+        async with Alongside(work) as alongside:
+            alongside.begin(after_s)
             await anyio.sleep(stays_s)
             assert alongside.has_begun == bool(begun)
         await anyio.sleep(0.1)
@@ -150,7 +151,8 @@ class TestAlongside:
             await anyio.sleep(0.05)
             return count
 
-        async with Alongside(work, after_s) as alongside:
+        async with Alongside(work) as alongside:
+            alongside.begin(after_s)
             assert await alongside.result() == 1
         assert count == 1
 
@@ -161,8 +163,29 @@ class TestAlongside:
         async def work() -> None:
             raise ValueError("so")
 
-        async with Alongside(work, after_s):
+        async with Alongside(work) as alongside:
+            alongside.begin(after_s)
             await anyio.sleep(0.03)
-        async with Alongside(work, after_s) as alongside:
+        async with Alongside(work) as alongside:
+            alongside.begin(after_s)
             with pytest.raises(ValueError, match="so"):
                 await alongside.result()
+
+    async def test_not_begun(self) -> None:
+        """What nobody begins is not done, unless its result is wanted; nor what is begun when the context has ended."""
+        count = 0
+
+        async def work() -> int:
+            nonlocal count
+            count += 1
+            return count
+
+        async with Alongside(work) as ended:
+            pass
+        ended.begin()
+        await anyio.sleep(0.01)
+        assert (count, ended.has_begun) == (0, False)
+        async with Alongside(work) as alongside:
+            assert await alongside.result() == 1
+            alongside.begin()
+        assert (count, alongside.has_begun) == (1, False)
