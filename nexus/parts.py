@@ -15,6 +15,7 @@ from nexus.adapters.prometheus import PrometheusMetrics
 from nexus.adapters.tokenizer import open_tokenizer
 from nexus.config import Settings
 from nexus.connections import Transport
+from nexus.core.polling import BusyPolling
 from nexus.core.ports import Bus, DeadLetters, LanguageModel, RequestLedger, Store, TokenCounter
 from nexus.core.tasks import Way
 from nexus.readiness import Life
@@ -39,6 +40,7 @@ from nexus.tuning import (
     compaction_settings,
     counts_at_once,
     memory_limits,
+    polled_s,
     refining_settings,
     request_settings,
     work_settings,
@@ -166,8 +168,10 @@ def put_together(settings: Settings, transport: Transport, store: Store, model: 
         counter=counter,
         metrics=metrics,
     )
-    promised = request_settings(settings.bus, settings.context.busy_poll_us)
-    requests = RequestService(builder, transport.bus, transport.ledger, burying, promised, metrics, way)
+    polling = BusyPolling(way, polled_s(settings.context), lambda: store.is_busy)
+    requests = RequestService(
+        builder, transport.bus, transport.ledger, burying, request_settings(settings.bus), metrics, way, polling
+    )
     catalog = ToolCatalog(registry, store, refresh_s=settings.tools.refresh_seconds)
     return Nexus(
         settings,

@@ -3,7 +3,7 @@
 import os
 from typing import Final
 
-from nexus.config import BusSettings, Settings, signing_of
+from nexus.config import BusSettings, ContextSettings, Settings, signing_of
 from nexus.services.asks import RequestSettings
 from nexus.services.context.builder import BuilderSettings
 from nexus.services.context.limits import WindowSettings
@@ -98,8 +98,8 @@ def refining_settings(settings: Settings) -> RefiningSettings:
     )
 
 
-def request_settings(settings: BusSettings, busy_poll_us: int = 0) -> RequestSettings:
-    """What is promised of requests, who may ask, and for how many µs a history is polled for."""
+def request_settings(settings: BusSettings) -> RequestSettings:
+    """What is promised of requests, and who may ask."""
     return RequestSettings(
         deadline_ms=settings.request_deadline_ms,
         lease_ms=settings.lease_ms,
@@ -109,9 +109,13 @@ def request_settings(settings: BusSettings, busy_poll_us: int = 0) -> RequestSet
         signing=signing_of(settings.signing),
         claims_first_ms=CLAIMS_FIRST_MS,
         claims_first=_CLAIMS_FIRST,
-        # MongoDB may need the only processor that there is.
-        busy_poll_s=busy_poll_us / 1_000_000 if _processors() > 1 else 0.0,
     )
+
+
+def polled_s(settings: ContextSettings) -> float:
+    """For how long the history of a request that is alone is polled for."""
+    # MongoDB may need the only processor that there is.
+    return settings.busy_poll_us / 1_000_000 if _processors() > 1 else 0.0
 
 
 def _processors() -> int:

@@ -108,6 +108,11 @@ class MongoStore(MongoReads):
         self.transfer: TransferStore = MongoTransfer(self._messages, self.calls, self._prepare_late)
         self.memory: MemoryStore = MongoMemory(self._database, self.calls, self._prepare_late)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it is asked for anything but the newest messages of owners."""
+        return self.calls.under_way > 0
+
     @completed
     async def prepare(self) -> None:
         """Make the indexes.

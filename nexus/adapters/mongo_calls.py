@@ -97,6 +97,11 @@ class Calls:
         self._places = anyio.Semaphore(at_once, fast_acquire=True)
         self._silent_until = 0.0
 
+    @property
+    def under_way(self) -> int:
+        """How many have begun and not ended."""
+        return len(self._running)
+
     async def run(self, call: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
         """What the call returns. Errors are translated; to be cancelled here leaves a call that has begun running."""
         await self._places.acquire()

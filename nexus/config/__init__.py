@@ -10,12 +10,21 @@ Rules of this package:
 Plain pydantic does this rather than pydantic-settings, which passes over an unknown `NEXUS_BUSS__URL` in silence.
 """
 
-from nexus.config.settings import STORED_SECTIONS, BusSettings, DatabaseSettings, LlmSettings, Settings, load_settings
+from nexus.config.settings import (
+    STORED_SECTIONS,
+    BusSettings,
+    ContextSettings,
+    DatabaseSettings,
+    LlmSettings,
+    Settings,
+    load_settings,
+)
 from nexus.config.signing import SigningSettings, signing_of
 
 __all__ = [
     "STORED_SECTIONS",
     "BusSettings",
+    "ContextSettings",
     "DatabaseSettings",
     "LlmSettings",
     "Settings",

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 from nexus.core.tasks import Pending
@@ -16,16 +17,18 @@ class BusyPolling:
     Args:
         in_hand: what is in hand. With more than one there is other work, for this process or for the servers.
         longest_s: how long one thing is polled for, in seconds; 0 for not at all.
+        has_others: whether who replies does something else for this process meanwhile. Then he may need the processor.
     """
 
-    def __init__(self, in_hand: Pending, longest_s: float) -> None:
+    def __init__(self, in_hand: Pending, longest_s: float, has_others: Callable[[], bool] = bool) -> None:
         self._in_hand = in_hand
         self._longest_s = longest_s
+        self._has_others = has_others
         self._until = 0.0
         self._polls = False
 
     def __enter__(self) -> None:
-        if self._longest_s <= 0 or self._in_hand.count != 1:
+        if self._longest_s <= 0 or not self._is_alone:
             return
         self._until = time.monotonic() + self._longest_s
         if not self._polls:
@@ -36,6 +39,10 @@ class BusyPolling:
         self._until = 0.0
 
     def _poll(self) -> None:
-        self._polls = self._in_hand.count == 1 and time.monotonic() < self._until
+        self._polls = self._is_alone and time.monotonic() < self._until
         if self._polls:
             asyncio.get_running_loop().call_soon(self._poll)
+
+    @property
+    def _is_alone(self) -> bool:
+        return self._in_hand.count == 1 and not self._has_others()

@@ -38,7 +38,6 @@ from nexus.core.ports import (
     KeptBefore,
     RequestLedger,
 )
-from nexus.core.tasks import Pending
 from nexus.services.asks import Ask, RequestSettings, read_ask
 from nexus.services.building import Building
 from nexus.services.burying import Burying
@@ -66,7 +65,7 @@ class Answerer:
     Args:
         builder, bus, ledger, burying, metrics: whom it asks and tells.
         settings: what is promised of requests.
-        in_hand: all requests that were accepted.
+        polling: entered while the history of one is read.
     """
 
     def __init__(  # noqa: PLR0917  # one for each port
@@ -77,7 +76,7 @@ class Answerer:
         burying: Burying,
         settings: RequestSettings,
         metrics: Metrics,
-        in_hand: Pending,
+        polling: BusyPolling,
     ) -> None:
         self._builder = builder
         self._building = Building(builder, ledger, burying, settings, metrics)
@@ -89,7 +88,6 @@ class Answerer:
         self._suspects = anyio.Lock()
         self._claiming = Claiming(ledger, settings)
         self._telling = Telling(bus, settings, metrics)
-        polling = BusyPolling(in_hand, settings.busy_poll_s)
         self._unclaimed = Unclaimed(builder, self._building, self._claiming, self._telling, ledger, polling, settings)
 
     async def run(self) -> None:

@@ -22,8 +22,6 @@ class RequestSettings:
     For `claims_first_ms` from the first request on, and for `claims_first` requests at least, none is built that was
     not claimed: what has killed the last process is counted by the ledger when it is asked for again. By then it is
     known, too, who gets most of what is asked.
-
-    For `busy_poll_s` seconds the history of a request that is alone is polled for, rather than slept over.
     """
 
     deadline_ms: int = 5_000
@@ -34,7 +32,6 @@ class RequestSettings:
     signing: Signing | None = None
     claims_first_ms: int = 0
     claims_first: int = 0
-    busy_poll_s: float = 0.0
 
     @property
     def granted_ms(self) -> int:

@@ -20,6 +20,7 @@ import structlog
 
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
+from nexus.core.polling import BusyPolling
 from nexus.core.ports import Bus, Delivery, RequestLedger
 from nexus.core.tasks import Handoff, Way
 from nexus.services.answering import Answerer
@@ -50,6 +51,7 @@ class RequestService:
 
     Args:
         way: counts those in hand; background work gives it.
+        polling: entered while the history of one is read.
 
     Attributes:
         settings: limits and keys, by which everything that comes over the bus is read.
@@ -64,11 +66,13 @@ class RequestService:
         settings: RequestSettings | None = None,
         metrics: Metrics | None = None,
         way: Way | None = None,
+        polling: BusyPolling | None = None,
     ) -> None:
         self.settings = settings or RequestSettings()
         self._metrics = metrics or NoMetrics()
         self._pending = way or Way()
-        self.answerer = Answerer(builder, bus, ledger, burying, self.settings, self._metrics, self._pending)
+        polling = polling or BusyPolling(self._pending, 0)
+        self.answerer = Answerer(builder, bus, ledger, burying, self.settings, self._metrics, polling)
         self._to_answer = Handoff[_Arrived](self.settings.max_in_flight)
         self._to_refuse = Handoff[_Arrived](_MOST_REFUSALS)
         self._pace = _Pace()

@@ -244,6 +244,11 @@ class Store(MessageStore, DocumentStore, SessionStateStore, Protocol):
     """A whole document store, as an adapter is one."""
 
     @property
+    def is_busy(self) -> bool:
+        """Whether anything but `newest_messages` is under way there for this process."""
+        ...
+
+    @property
     def turns(self) -> TurnStore:
         """Where turns are kept."""
         ...

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import bson
 
@@ -32,6 +32,8 @@ class FakeStore:
         messages: what is recorded, in stored order.
         calls: the names of the operations that were asked for.
     """
+
+    is_busy: Final = False
 
     def __init__(self) -> None:
         self.down = False

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from nexus.config import Settings
-from nexus.tuning import builder_settings, request_settings
+from nexus.tuning import builder_settings, polled_s
 
 
 @pytest.mark.parametrize(
@@ -17,11 +17,10 @@ def test_whether_summaries_are_replaced(llm: dict[str, str], by_model: bool) -> 
     assert builder_settings(Settings(llm=llm)).summaries_by_model is by_model
 
 
-@pytest.mark.parametrize(("processors", "polled_s"), [({0}, 0), ({0, 1}, 0.0005)])
+@pytest.mark.parametrize(("processors", "seconds"), [({0}, 0), ({0, 1}, 0.0005)])
 def test_on_one_processor_nothing_is_polled_for(
-    monkeypatch: pytest.MonkeyPatch, processors: set[int], polled_s: float
+    monkeypatch: pytest.MonkeyPatch, processors: set[int], seconds: float
 ) -> None:
     """Whoever is waited for may need it."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: processors)
-    settings = Settings()
-    assert request_settings(settings.bus, settings.context.busy_poll_us).busy_poll_s == polled_s
+    assert polled_s(Settings().context) == seconds

@@ -67,6 +67,17 @@ async def test_what_is_slept_over(count: int, longest_s: float) -> None:
         assert await passes(0.05) < _PASSES
 
 
+@pytest.mark.parametrize("before", [False, True])
+async def test_who_replies_does_something_else(*, before: bool) -> None:
+    """Then, and from then on, he may need the processor."""
+    others = [1] if before else []
+    with BusyPolling(in_hand(1), _LONG_S, lambda: bool(others)):
+        assert (await passes(0.05) > _PASSES) is not before
+        others.append(1)
+        await asyncio.sleep(0.01)
+        assert await passes(0.05) < _PASSES
+
+
 async def test_an_error_ends_it() -> None:
     """What is awaited may fail."""
     with pytest.raises(RuntimeError), BusyPolling(in_hand(1), _LONG_S):
