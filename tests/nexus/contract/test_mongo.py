@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, get_args
 
 import anyio
+import anyio.lowlevel
 import bson
 import pytest
 from bson.codec_options import CodecOptions
@@ -67,6 +68,35 @@ async def test_the_newest_rows_come_out_of_an_index(explained: Janitor, mongo_ur
         assert "newest_of_owner" in plan
         assert "SORT" not in plan
         assert stats["totalDocsExamined"] == stats["nReturned"] == 5
+
+
+async def test_when_a_store_is_busy(mongo_uri: str, database_name: str) -> None:
+    """While it does anything for this process but read owners' newest messages, and no longer."""
+
+    async def connected() -> bool:
+        return store.pipelines.connections > 0
+
+    async def while_doing(call: Awaitable[Any]) -> set[bool]:
+        told, done = set(), anyio.Event()
+
+        async def do() -> None:
+            await call
+            done.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(do)
+            await anyio.lowlevel.checkpoint()
+            while not done.is_set():
+                told.add(store.is_busy)
+                await anyio.lowlevel.checkpoint()
+        return told
+
+    async with open_mongo(mongo_uri, database_name) as store:
+        await store.prepare()
+        await until(connected)
+        assert True in await while_doing(store.insert_messages([row(number) for number in range(3)]))
+        assert await while_doing(store.newest_messages("o", limit=5)) == {False}
+        assert not store.is_busy
 
 
 @asynccontextmanager

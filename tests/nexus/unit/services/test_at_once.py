@@ -9,14 +9,18 @@ from typing import Any
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from nexus.core.metrics import Event, Stage
 from nexus.core.models import Message
-from nexus.core.ports import Acquired, Busy, Look
+from nexus.core.ports import Acquired, Busy, Look, Row
+from nexus.services.context.ahead import Ahead, Glance
+from nexus.services.context.build_dialogue import Prepared
 from nexus.services.journaling import journal_row
 from nexus.services.reading_ahead import Young
+from tests.nexus.support.fakes import FakeStore
 from tests.nexus.unit.services.parts import HangingStore, definition, past, request
-from tests.nexus.unit.services.serving import Serving, asking, fingerprint, passed, serving, shared
+from tests.nexus.unit.services.serving import Serving, asking, code, fingerprint, passed, serving, shared
 
 PROFILE = {"public_key": "ada", "prompt_overrides": {"friends_profile": "Likes the sea."}}
 
@@ -246,6 +250,77 @@ async def test_what_cannot_be_answered_at_once_is_claimed_at_once() -> None:
             trial.service.offer(shared(asked))
             await passed(40)
             assert trial.ledger.asked["begin"] == 1
+
+
+async def test_the_history_is_asked_for_first() -> None:
+    """All else is made of a request while the store looks it up, and once."""
+    events: list[str] = []
+
+    class NotingStore(FakeStore):
+        async def newest_messages(
+            self, owner_key: str, *, limit: int, skip: int = 0, excerpt_chars: int | None = None
+        ) -> list[Row]:
+            events.append("asked")
+            await passed(5)
+            events.append("replied")
+            return await super().newest_messages(owner_key, limit=limit, skip=skip, excerpt_chars=excerpt_chars)
+
+    async with serving(store=NotingStore()) as trial:
+        look_ahead, prepare = trial.builder.look_ahead, trial.builder.prepare
+
+        def looking(message: Message, glance: Glance, default_deadline_ms: int) -> Ahead | None:
+            events.append("looked")
+            return look_ahead(message, glance, default_deadline_ms)
+
+        def preparing(ahead: Ahead) -> Prepared | None:
+            events.append("prepared")
+            return prepare(ahead)
+
+        trial.builder.look_ahead, trial.builder.prepare = looking, preparing  # type: ignore[method-assign]
+        trial.parts.store.plant("messages", past(3))
+        trial.ledger.journal.look(Look("ada"), None)
+        trial.ledger.clock.now += 1
+        content = await trial.ask(first(0))
+        assert (content["status"], trial.ledger.asked["at once"]) == ("success", 1)
+    assert events == ["asked", "looked", "prepared", "replied"]
+
+
+@pytest.mark.parametrize("wrong", [{"deadline_ms": "soon"}, {"reply_to": "a b"}, {}])
+async def test_a_request_that_is_wrong_beyond_its_run(wrong: dict[str, Any]) -> None:
+    """Its history may have been asked for; it is told what is wrong, once, and nothing of it is recorded."""
+    metadata = {} if wrong else {"context_window": "wide"}
+    async with serving() as trial:
+        asked = request(request_id="msg_1", run_id="run_1", run_metadata={"user_profile": PROFILE, **metadata}, **wrong)
+        content = await trial.ask(asked)
+        assert code(content) == "INVALID_REQUEST"
+        assert next(iter(wrong or metadata)) in content["error"]["message"]
+        await trial.parts.persistence.flush()
+        assert (trial.ledger.asked["at once"], trial.parts.store.messages) == (0, [])
+
+
+@pytest.mark.parametrize("where", ["prepare", "look_ahead"])
+async def test_what_goes_wrong_while_the_history_is_read(where: str) -> None:
+    """What cannot be prepared is built with more time, what cannot be read is a dead letter; neither ends anything."""
+
+    def failing(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async with known() as trial:
+        trial.parts.persistence._tails.forget("ada")
+        whole = getattr(trial.builder, where)
+        setattr(trial.builder, where, failing)
+        with capture_logs() as logs:
+            if where == "prepare":
+                content = await trial.ask(first(1))
+                assert (code(content), trial.ledger.asked["at once"]) == ("success", 0)
+            else:
+                trial.service.offer(asking(first(1)))
+                with anyio.fail_after(5):
+                    await trial.service.drained()
+                assert await trial.letters.count() == 1
+        assert {log["event"] for log in logs} >= {"not_built_at_once" if where == "prepare" else "request_failed"}
+        setattr(trial.builder, where, whole)
+        assert code(await trial.ask(first(2))) == "success"
 
 
 async def test_the_version_has_moved() -> None:

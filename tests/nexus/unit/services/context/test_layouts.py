@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nexus.services.context.assembled import put_together
 from nexus.services.context.blocks import Block
 from nexus.services.context.fitting import fit_dialogue
-from nexus.services.context.layouts import DialogueInput, assemble_dialogue
+from nexus.services.context.layouts import DialogueInput, assemble_dialogue, dialogue_frame
 from nexus.services.context.prompts import PromptManager
 from nexus.services.context.tokens import Measure
 from tests.nexus.support.fake_counter import FakeCounter
@@ -167,6 +167,18 @@ def test_the_same_inputs_give_the_same_bytes(text: str, history: list[dict[str, 
     )
     assert first.messages[:4] == other.messages[:4]
     assert first.manifest["prefix"] == other.manifest["prefix"]
+
+
+@given(st.text(), st.permutations(HISTORY), st.dictionaries(st.sampled_from(["public_key", "created_at"]), st.text()))
+def test_what_stands_around_the_memory_is_the_same_before_it_is_known(
+    text: str, history: list[dict[str, Any]], profile: dict[str, Any]
+) -> None:
+    """So that it can be made while the history is read."""
+    given_now = DialogueInput(
+        tools=[TOOL], history=history, user_profile=profile, current_input=text, current_run_id="run_2"
+    )
+    frame = dialogue_frame(given_now._replace(history=()))
+    assert assemble_dialogue(given_now, frame) == assemble_dialogue(given_now)
 
 
 def test_arguments_are_not_changed() -> None:
