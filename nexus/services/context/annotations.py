@@ -26,6 +26,9 @@ _STORED: Final = (dict, Mapping)
 _MAIN_PARAMETER: Final = {"web_search": "query"}
 _CLOSES_NAME = re.compile(r"[\]］﹈,:;]")
 _CLOSES_VALUE = re.compile(r"[\]］﹈]")
+# What is shown as it is: one line of ASCII in which nothing has to be marked. Others are looked at more closely.
+_WORD = r"[A-Za-z0-9.,!?'()/_+%-]++"
+_WORDS = re.compile(rf"{_WORD}(?: {_WORD})*+")
 _NEXT_CALL = re.compile(r";(?=[ _\\]*+t[ _]*+o[ _]*+o[ _]*+i[ _]*+u[ _]*+s[ _]*+e)")
 
 
@@ -57,8 +60,11 @@ def _read_call(call: Mapping[str, Any]) -> ToolCall:
     source = function if isinstance(function, _STORED) else call
     name, call_id = source.get("name"), call.get("id")
     arguments, raw = _read_arguments(source.get("arguments"))
-    name = name if isinstance(name, str) and name.strip() else _UNNAMED
-    return ToolCall(as_id(call_id), name, arguments, raw)
+    return ToolCall(as_id(call_id), _named(name), arguments, raw)
+
+
+def _named(name: Any) -> str:
+    return name if isinstance(name, str) and name.strip() else _UNNAMED
 
 
 def as_id(value: Any) -> str:
@@ -94,17 +100,31 @@ def annotate(calls: tuple[ToolCall, ...], escape: Callable[[str], str]) -> str:
     """The annotation of the calls of one message; `""` for none."""
     if not calls:
         return ""
-    return f"[{'; '.join([_annotate_call(call, escape) for call in calls])}]"
+    return f"[{'; '.join([_annotated(call.name, call.arguments, escape) for call in calls])}]"
 
 
-def _annotate_call(call: ToolCall, escape: Callable[[str], str]) -> str:
-    head = f"{TOOL_USE}:{_name(call.name, escape) or _UNNAMED}"
-    if not call.arguments:
+def annotate_stored(stored: Any, escape: Callable[[str], str]) -> str:
+    """`annotate(read_tool_calls(stored), escape)`, in fewer steps where it is one call, as it is for most messages."""
+    call = stored[0] if type(stored) is list and len(stored) == 1 else None
+    function = call.get("function") if type(call) is dict else None
+    if type(function) is dict:
+        name, given = function.get("name"), function.get("arguments")
+        if type(name) is str and type(given) is str:
+            arguments, _ = _parse(given)
+            return f"[{_annotated(_named(name), arguments if isinstance(arguments, _STORED) else {}, escape)}]"
+    return annotate(read_tool_calls(stored), escape)
+
+
+def _annotated(name: str, arguments: Mapping[str, Any], escape: Callable[[str], str]) -> str:
+    head = f"{TOOL_USE}:{_name(name, escape) or _UNNAMED}"
+    if not arguments:
         return head
-    key = _MAIN_PARAMETER.get(call.name)
-    if key is None or key not in call.arguments:
-        key = next(iter(call.arguments))
-    value = call.arguments[key]
+    key = _MAIN_PARAMETER.get(name)
+    if key is None or key not in arguments:
+        key = next(iter(arguments))
+    value = arguments[key]
+    if type(value) is str and len(value) <= _VALUE_CHARS and _WORDS.fullmatch(value):
+        return f"{head}, {_name(str(key), escape, ':')}:{value}"
     line = "" if value is None else _one_line(value if isinstance(value, str) else as_json(value), _VALUE_CHARS)
     return f"{head}, {_name(str(key), escape, ':')}:{_value(line, escape)}" if line else head
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from nexus.services.context.annotations import annotate
+from nexus.services.context.annotations import annotate_stored
 from nexus.services.context.entries import Entry
 from nexus.services.context.escape import CountingEscape, canonical, escape_counted
 from nexus.services.context.shorten import cut
@@ -42,6 +42,8 @@ def body_of(entries: Sequence[Entry], limit: int, *, plain: bool = False) -> Bod
 
 
 def _body_of_parts(entries: Sequence[Entry], limit: int, *, plain: bool) -> Body:
+    if plain and (body := _plain_body(entries, limit)):
+        return body
     escaped = CountingEscape()
     parts = parts_of(entries, escaped)
     if not parts:
@@ -50,7 +52,7 @@ def _body_of_parts(entries: Sequence[Entry], limit: int, *, plain: bool) -> Body
     said = [text for text, is_annotation in parts if not is_annotation]
     if len(said) <= 1 and sum(map(len, said)) + reserved <= limit:
         # Nearly all say no more than one thing beside their calls.
-        shown = [text if is_annotation or plain else escaped(canonical(text)) for text, is_annotation in parts]
+        shown = [text if is_annotation else escaped(canonical(text)) for text, is_annotation in parts]
         return "\n".join(filter(None, shown)), False, escaped.marked
     texts, was_cut = cut(said, reserved, limit)
     remaining = iter(texts)
@@ -69,12 +71,28 @@ def _body_of_parts(entries: Sequence[Entry], limit: int, *, plain: bool) -> Body
     return "\n".join(lines[:-1]), was_cut, escaped.marked
 
 
+def _plain_body(entries: Sequence[Entry], limit: int) -> Body | None:
+    """The same, where it is one plain text at most and annotations, and all of it is shown: so it is for nearly all."""
+    escaped = CountingEscape()
+    shown: list[str] = []
+    texts = chars = 0
+    for _, _, _, text, _, calls, _, _ in entries:
+        if text and not text.isspace():
+            shown.append(text)
+            texts += 1
+            chars += len(text)
+        if calls and (annotation := annotate_stored(calls, escaped)):
+            shown.append(annotation)
+            chars += len(annotation) + 1
+    return ("\n".join(shown), False, escaped.marked) if shown and texts <= 1 and chars <= limit else None
+
+
 def parts_of(entries: Iterable[Entry], escape_value: CountingEscape) -> list[Part]:
     """The texts and annotations of a message in the order of events; a text of blanks alone is none."""
     parts = []
     for entry in entries:
         if entry.text and not entry.text.isspace():
             parts.append((entry.text, False))
-        if entry.stored_calls and (calls := entry.tool_calls):
-            parts.append((annotate(calls, escape_value), True))
+        if entry.stored_calls and (annotation := annotate_stored(entry.stored_calls, escape_value)):
+            parts.append((annotation, True))
     return parts

@@ -10,7 +10,7 @@ from itertools import chain
 from operator import eq
 from typing import Any, Final, NamedTuple
 
-from nexus.services.context.annotations import annotate, read_tool_calls
+from nexus.services.context.annotations import annotate_stored
 from nexus.services.context.blocks import Block
 from nexus.services.context.bodies import NO_TEXT, Body, body_of, parts_of
 from nexus.services.context.clock import at_offset, parse_moment, parse_offset
@@ -20,6 +20,7 @@ from nexus.services.context.memory import ReadRows, Utterance, merge, newest
 
 _NO_CONVERSATIONS: Final = "(No previous conversations yet)"
 _UNKNOWN_TIME: Final = "Unknown time"
+_TWO_DIGITS: Final = [f"{number:02d}" for number in range(60)]
 
 
 class MemoryBlock(NamedTuple):
@@ -100,7 +101,7 @@ class MemoryFormatter:
     @staticmethod
     def _extract_tool_call_annotation(tool_calls: Any) -> str:
         """`[tool_use:web_search, query:…]` for calls in either stored form; `""` for none."""
-        return annotate(read_tool_calls(tool_calls), escape)
+        return annotate_stored(tool_calls, escape)
 
 
 class _Lines(NamedTuple):
@@ -184,9 +185,9 @@ def _shown_time(moment: datetime | None, shift: timedelta) -> str:
         local = moment + shift
     except OverflowError:
         local = moment
-    # Not strftime, which does not pad the years before 1000; and in half the time of isoformat or an f-string.
-    numbers = local.year, local.month, local.day, local.hour, local.minute
-    return "%04d-%02d-%02d %02d:%02d" % numbers  # noqa: UP031  # see above
+    # Not strftime, which does not pad the years before 1000; and in half the time in which numbers are formatted.
+    two = _TWO_DIGITS
+    return f"{local.year:04d}-{two[local.month]}-{two[local.day]} {two[local.hour]}:{two[local.minute]}"
 
 
 def _as_row(utterance: Utterance) -> dict[str, Any]:

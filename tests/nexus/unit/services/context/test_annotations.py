@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.context.annotations import annotate, as_json, read_tool_calls
+from nexus.services.context.annotations import annotate, annotate_stored, as_json, read_tool_calls
 from nexus.services.context.escape import canonical, escape, unescape
 from nexus.services.context.formatters import MemoryFormatter
 from tests.nexus.unit.services.context.strict import forged, read_annotation, unmarked_name, unmarked_value
@@ -38,6 +38,34 @@ def test_extract_tool_call_annotation_web_search() -> None:
 def test_extract_tool_call_annotation_empty(tool_calls: Any) -> None:
     """No calls, or nothing that could be one, is no annotation."""
     assert extract(tool_calls) == ""
+
+
+_NAMES: Final = st.sampled_from(["web_search", "look", " ", "", "a]b", None, 7])
+_VALUES: Final = st.text() | st.text("aZ 9.,!?'()/_+%-", max_size=110) | st.sampled_from([None, 7, ["x"], {"k": "v"}])
+_ARGUMENTS: Final = st.dictionaries(st.sampled_from(["query", "at", "", "k:"]), _VALUES, max_size=2)
+
+
+@given(_NAMES, _ARGUMENTS | st.sampled_from(["", "[1]", '{"at": "unfin', "NaN", None]), st.booleans())
+def test_one_call_is_annotated_as_among_others(name: Any, arguments: Any, is_text: bool) -> None:  # given
+    """In fewer steps, and to the same effect, in whichever form it is stored."""
+    given_as = json.dumps(arguments) if is_text and not isinstance(arguments, str) else arguments
+    for call in (nested(name, given_as), flat(name, given_as)):
+        alone = annotate_stored([call], escape)
+        assert alone == annotate(read_tool_calls([call]), escape)
+        both = annotate_stored([call, call], escape)
+        assert both == f"{alone[:-1]}; {alone[1:]}"
+
+
+@given(st.text("aZ 9.,!?'()/_+%-[]\\:;#=<\n\u200b人", max_size=110))
+def test_a_value_that_is_shown_as_it_is(value: str) -> None:
+    """It is one line, not too long, and nothing in it had to be marked."""
+    shown = annotate_stored([nested("look", json.dumps({"at": value}))], escape).removesuffix("]")
+    if shown == f"[tool_use:look, at:{value}":
+        assert len(value) <= 100
+        assert " ".join(value.split()) == value
+        assert "]" not in value
+        assert not value.endswith("\\")
+        assert escape(value) == value
 
 
 def test_extract_tool_call_annotation_multiple_tools() -> None:
