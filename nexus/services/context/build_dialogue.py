@@ -62,10 +62,13 @@ class Prepared(NamedTuple):
 
 def prepare_dialogue(parts: BuildParts, build: Build) -> Prepared | None:
     """What is needed of a run's first build beside the past; None where it needs more than that and what came along."""
-    request = build.request
+    request, ahead = build.request, build.ahead
     if not may_be_at_once(parts, request) or (made := parts.for_journal(request)) is None:
         return None
     gathered = gathered_besides(request, build.settings.history_size)
+    if ahead and (ahead.history_size, ahead.excerpt_chars) != (gathered.history_size, build.settings.truncate_chars):
+        # Settings were replaced since that much of the past was asked for.
+        return None
     tools = offered(parts.tools, request)
     given = _given(build, tools, gathered)
     return Prepared(build, given, dialogue_frame(given), tools, made, gathered.notes)

@@ -125,9 +125,13 @@ class ContextBuilder:
         try:
             request = read_request(message, default_layout=self.settings.default_layout, run=run)
             allowed_ms = deadline_ms(message, default_deadline_ms)
-            ahead = Ahead(message, request, prefix_key(request), allowed_ms, since, past, history_size, excerpt_chars)
+            ahead = Ahead(message, request, prefix_key(request), allowed_ms, since)
         except RequestError:
             return None
+        if request.layout != "dialogue":
+            # Perhaps since settings were replaced after the glance.
+            return ahead
+        ahead.past, ahead.history_size, ahead.excerpt_chars = past, history_size, excerpt_chars
         ahead.may_be_at_once = past is not None and past.is_journaled and may_be_at_once(self._parts, request)
         return ahead
 

@@ -16,6 +16,7 @@ from nexus.core.models import Message
 from nexus.core.ports import Acquired, Busy, Look, Row
 from nexus.services.context.ahead import Ahead, Glance
 from nexus.services.context.build_dialogue import Prepared
+from nexus.services.context.builder import BuilderSettings
 from nexus.services.journaling import journal_row
 from nexus.services.reading_ahead import Young
 from tests.nexus.support.fakes import FakeStore
@@ -321,6 +322,23 @@ async def test_what_goes_wrong_while_the_history_is_read(where: str) -> None:
         assert {log["event"] for log in logs} >= {"not_built_at_once" if where == "prepare" else "request_failed"}
         setattr(trial.builder, where, whole)
         assert code(await trial.ask(first(2))) == "success"
+
+
+async def test_settings_that_are_replaced_while_the_history_is_read() -> None:
+    """What was asked for by others is not taken for what is wanted now."""
+    async with serving() as trial:
+        builder, asked = trial.builder, first(1)
+        seen = builder.glance(asked)
+        assert seen
+        builder.settings = BuilderSettings(default_layout="agent")
+        ahead = builder.look_ahead(asked, seen, 5_000)
+        assert ahead
+        assert (ahead.request.layout, ahead.past, ahead.may_be_at_once) == ("agent", None, False)
+        for settings in (BuilderSettings(), BuilderSettings(truncate_chars=100), BuilderSettings(history_size=50)):
+            builder.settings = settings
+            ahead = builder.look_ahead(asked, seen, 5_000)
+            assert ahead
+            assert (builder.prepare(ahead) is not None) == (settings == BuilderSettings())
 
 
 async def test_the_version_has_moved() -> None:
