@@ -402,9 +402,9 @@ _SHOWS: Final = {
     "trusting": ((5, 6, 7), Making(ledger=TrustingLedger)),
     "credulous": ((10, 11, 16), Making(ledger=CredulousLedger)),
     "patient": ((16, 53, 58), Making(ledger=PatientLedger)),
-    "blind": ((5, 11, 15), Making(ledger=BlindLedger)),
-    "hasty": ((3, 6, 35), Making(journal=HastyJournal, store=HastyStore)),
-    "clearing": ((0, 16, 20), Making(store=ClearingStore)),
+    "blind": ((7, 9, 13), Making(ledger=BlindLedger)),
+    "hasty": ((84, 94, 122), Making(journal=HastyJournal, store=HastyStore)),
+    "clearing": ((24, 58, 97), Making(store=ClearingStore)),
     "late": ((7, 99, 100), Making(journal=LateJournal)),
     "repeating": ((12, 13, 14), Making(tails=RepeatingTails)),
 }
