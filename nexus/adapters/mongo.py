@@ -110,7 +110,7 @@ class MongoStore(MongoReads):
 
     @property
     def is_busy(self) -> bool:
-        """Whether it is asked for anything but the newest messages of owners."""
+        """Whether the driver is asked for anything: all is, but the newest messages of owners on the wire."""
         return self.calls.under_way > 0
 
     @completed

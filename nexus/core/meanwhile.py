@@ -8,10 +8,10 @@ _Result = TypeVar("_Result")
 
 
 class Meanwhile(Generic[_Result]):
-    """Something that is made in the next pass of the event loop, or when it is asked for before that.
+    """Something that is made in the pass after the next of the event loop, or when it is asked for before that.
 
-    Who is about to ask a server something and to wait for it has other work done so, when what he asks is on its way.
-    What waits for the same server is better made before: it would come later.
+    Who is about to ask a server something and to wait for it has other work done so, when what he asks is on its way:
+    what several ask on one connection is written in the next pass.
 
     Args:
         make: makes it, in no task; is called once.
@@ -21,7 +21,8 @@ class Meanwhile(Generic[_Result]):
         self._make: Callable[[], _Result] | None = make
         self._made: list[_Result] = []
         self._error: Exception | None = None
-        asyncio.get_running_loop().call_soon(self._do)
+        self._loop = asyncio.get_running_loop()
+        self._loop.call_soon(self._give_way)
 
     def result(self) -> _Result:
         """What was made; whatever that raised is raised here."""
@@ -29,6 +30,9 @@ class Meanwhile(Generic[_Result]):
         if self._error:
             raise self._error
         return self._made[0]
+
+    def _give_way(self) -> None:
+        self._loop.call_soon(self._do)
 
     def _do(self) -> None:
         make, self._make = self._make, None

@@ -17,10 +17,11 @@ class BusyPolling:
     Args:
         in_hand: what is in hand. With more than one there is other work, for this process or for the servers.
         longest_s: how long one thing is polled for, in seconds; 0 for not at all.
-        has_others: whether who replies does something else for this process meanwhile. Then he may need the processor.
+        has_others: whether who replies does something else for this process meanwhile, or replies to another of its
+            threads. Then he may need the processor.
     """
 
-    def __init__(self, in_hand: Pending, longest_s: float, has_others: Callable[[], bool] = bool) -> None:
+    def __init__(self, in_hand: Pending, longest_s: float, has_others: Callable[[], bool] = lambda: False) -> None:
         self._in_hand = in_hand
         self._longest_s = longest_s
         self._has_others = has_others

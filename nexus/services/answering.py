@@ -138,10 +138,10 @@ class Answerer:
         message = ask.asked if isinstance(ask.asked, Message) and not refused else None
         seen = self._builder.glance(message) if message else None
         if message and seen and seen.past and self._claiming.reading.is_worth_it(ask.delivery):
-            claimed = await self._unclaimed.claim(Unread(ask, message, asked_at, seen, seen.past))
-            if claimed is None:
+            outcome = await self._unclaimed.claim(Unread(ask, message, asked_at, seen, seen.past))
+            if outcome is None:
                 return
-            claim, ahead = claimed
+            claim, ahead = outcome
         else:
             ahead = self._builder.look_ahead(message, seen, self._settings.deadline_ms) if message and seen else None
             claim = await self._claiming.claim(ask, asked_at, ahead)

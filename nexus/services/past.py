@@ -152,7 +152,7 @@ class OwnersPast:
     def claimed(self) -> None:
         """The request has been claimed: now."""
         self._claimed_at = self._clock()
-        self._unclaimed = None
+        self._source = self._unclaimed = None
 
     def at_hand(self, standing: Standing | None) -> Past | None:
         """What `get` would return, if nothing has to be read or waited for; else None."""

@@ -51,7 +51,7 @@ class RequestService:
 
     Args:
         way: counts those in hand; background work gives it.
-        polling: entered while the history of one is read.
+        polling: entered while the history of one is read; looks at the same `way`.
 
     Attributes:
         settings: limits and keys, by which everything that comes over the bus is read.

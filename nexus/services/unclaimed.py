@@ -64,8 +64,8 @@ class _Looked(NamedTuple):
     gathering_s: float = 0.0
 
 
-# A claim, and what was made of the request.
-Claimed = tuple[Claim, Ahead | None]
+# What the ledger said, and what was made of the request.
+Outcome = tuple[Claim, Ahead | None]
 
 
 class Unclaimed:
@@ -96,14 +96,15 @@ class Unclaimed:
         self._settings = settings
         self._young = Young(settings.claims_first_ms, settings.claims_first)
 
-    async def claim(self, unread: Unread) -> Claimed | None:
+    async def claim(self, unread: Unread) -> Outcome | None:
         """The claim, with what could be done before it is known whose the request is; None where it is answered."""
         ask, past = unread.ask, unread.past
         if past.is_worth_reading_ahead:
             return await self._claim_while_reading(unread)
         ahead = self._look_ahead(unread)
-        if ahead and (kept := past.kept()) and (prepared := self._prepared(ask, ahead)):
-            content = self._building.build_at_once(ask, ahead, prepared, kept)
+        if ahead and self._is_harmless(ask, ahead) and (kept := past.kept()):
+            prepared = self._building.prepare(ask, ahead)
+            content = self._building.build_at_once(ask, ahead, prepared, kept) if prepared else None
             if content:
                 return await self._answer(unread, ahead, content)
         return await self._claiming.claim(ask, unread.asked_at, ahead), ahead
@@ -111,18 +112,16 @@ class Unclaimed:
     def _look_ahead(self, unread: Unread) -> Ahead | None:
         return self._builder.look_ahead(unread.message, unread.seen, self._settings.deadline_ms)
 
-    def _prepared(self, ask: Ask, ahead: Ahead) -> Prepared | None:
-        """What a request needs beside the past to be built before it is claimed; None for one that is not."""
-        return self._building.prepare(ask, ahead) if ahead.may_be_at_once and self._is_harmless(ask, ahead) else None
-
     def _is_harmless(self, ask: Ask, ahead: Ahead) -> bool:
-        """Whether a request may be built without the attempt being counted."""
+        """Whether a request may be built before it is claimed, without the attempt being counted."""
+        if not ahead.may_be_at_once:
+            return False
         # One that was handed out before may be what kills who builds it, and so may one that is heard soon after that.
         is_young = self._young.is_young()
         in_time = time.monotonic() - ask.at < building_s(ahead.allowed_ms)
         return not is_young and in_time and ask.delivery.deliveries <= 1
 
-    async def _answer(self, unread: Unread, ahead: Ahead, content: bytes) -> Claimed | None:
+    async def _answer(self, unread: Unread, ahead: Ahead, content: bytes) -> Outcome | None:
         """Claim the request and publish the answer in one step; the claim, where what it was made of does not hold."""
         ask, settings, started = unread.ask, self._settings, time.monotonic()
         waited_ms = int((started - unread.asked_at) * 1_000)
@@ -141,18 +140,22 @@ class Unclaimed:
             return await self._claiming.claim(ask, unread.asked_at, ahead), ahead
         return self._claiming.noted(done, ahead), ahead
 
-    async def _claim_while_reading(self, unread: Unread) -> Claimed | None:
+    async def _claim_while_reading(self, unread: Unread) -> Outcome | None:
         """The claim, unless the past is read and the request answered without one; None where it is.
 
         The past is asked for as soon as it is known whose it is, and read as long as the request may be this replica's.
         All else that has to be made of the request is made while the store looks it up.
         """
-        ask, past = unread.ask, unread.past
         leases = self._building.leases
         claim: Claim | None = None
 
         def look() -> _Looked:
-            made = self._looked(unread)
+            made = None
+            try:
+                made = self._looked(unread)
+            finally:
+                if made is None:
+                    reading.cancel()
             # What is not to be claimed before it is built is claimed nevertheless when that takes long.
             claiming.begin(min(_UNCLAIMED_S, made.gathering_s) if made.prepared else 0.0)
             return made
@@ -163,11 +166,11 @@ class Unclaimed:
             # Nearly all is read before, and needs no timer of its own.
             reading.deadline = anyio.current_time() + gathering_s - (time.monotonic() - unread.seen.since)
             try:
-                claim = await self._claiming.claim(ask, unread.asked_at, ahead)
+                claim = await self._claiming.claim(unread.ask, unread.asked_at, ahead)
             finally:
                 if isinstance(claim, Acquired):
                     leases.hold(claim)
-                else:
+                if not (isinstance(claim, Acquired) and ahead and ahead.past):
                     reading.cancel()
             return claim
 
@@ -175,13 +178,11 @@ class Unclaimed:
             looked = Meanwhile(look)
             try:
                 with anyio.CancelScope() as reading, self._polling:
-                    await past.read_ahead()
-                ahead, prepared, _ = looked.result()
-                content = None
-                if ahead and prepared and not claiming.has_begun and (read := past.as_read()):
-                    content = self._building.build_at_once(ask, ahead, prepared, read)
-                if ahead is None or content is None:
-                    return await claiming.result(), ahead
+                    await unread.past.read_ahead()
+                made = looked.result()
+                content = None if claiming.has_begun else self._built(unread, made)
+                if made.ahead is None or content is None:
+                    return await claiming.result(), made.ahead
             except anyio.get_cancelled_exc_class():
                 if isinstance(claim, Acquired):
                     await leases.give_back(claim)
@@ -189,10 +190,17 @@ class Unclaimed:
             finally:
                 if isinstance(claim, Acquired):
                     leases.let_go(claim)
-        return await self._answer(unread, ahead, content)
+        return await self._answer(unread, made.ahead, content)
+
+    def _built(self, unread: Unread, made: _Looked) -> bytes | None:
+        """The answer, of what was read and what was made meanwhile; None where that does not do."""
+        ahead, prepared, _ = made
+        read = unread.past.as_read() if ahead and prepared else None
+        return self._building.build_at_once(unread.ask, ahead, prepared, read) if ahead and prepared and read else None
 
     def _looked(self, unread: Unread) -> _Looked:
         ahead = self._look_ahead(unread)
         if ahead is None:
             return _Looked(None)
-        return _Looked(ahead, self._prepared(unread.ask, ahead), building_s(ahead.allowed_ms) * GATHERING)
+        prepared = self._building.prepare(unread.ask, ahead) if self._is_harmless(unread.ask, ahead) else None
+        return _Looked(ahead, prepared, building_s(ahead.allowed_ms) * GATHERING)

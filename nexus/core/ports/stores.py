@@ -245,7 +245,7 @@ class Store(MessageStore, DocumentStore, SessionStateStore, Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything but `newest_messages` is under way there for this process."""
+        """Whether anything is under way there for this process but `newest_messages` that reply to its event loop."""
         ...
 
     @property

@@ -42,8 +42,6 @@ def body_of(entries: Sequence[Entry], limit: int, *, plain: bool = False) -> Bod
 
 
 def _body_of_parts(entries: Sequence[Entry], limit: int, *, plain: bool) -> Body:
-    if plain and (body := _plain_body(entries, limit)):
-        return body
     escaped = CountingEscape()
     parts = parts_of(entries, escaped)
     if not parts:
@@ -52,7 +50,7 @@ def _body_of_parts(entries: Sequence[Entry], limit: int, *, plain: bool) -> Body
     said = [text for text, is_annotation in parts if not is_annotation]
     if len(said) <= 1 and sum(map(len, said)) + reserved <= limit:
         # Nearly all say no more than one thing beside their calls.
-        shown = [text if is_annotation else escaped(canonical(text)) for text, is_annotation in parts]
+        shown = [text if is_annotation or plain else escaped(canonical(text)) for text, is_annotation in parts]
         return "\n".join(filter(None, shown)), False, escaped.marked
     texts, was_cut = cut(said, reserved, limit)
     remaining = iter(texts)
@@ -69,22 +67,6 @@ def _body_of_parts(entries: Sequence[Entry], limit: int, *, plain: bool) -> Body
         together.clear()
         lines.append(text)
     return "\n".join(lines[:-1]), was_cut, escaped.marked
-
-
-def _plain_body(entries: Sequence[Entry], limit: int) -> Body | None:
-    """The same, where it is one plain text at most and annotations, and all of it is shown: so it is for nearly all."""
-    escaped = CountingEscape()
-    shown: list[str] = []
-    texts = chars = 0
-    for _, _, _, text, _, calls, _, _ in entries:
-        if text and not text.isspace():
-            shown.append(text)
-            texts += 1
-            chars += len(text)
-        if calls and (annotation := annotate_stored(calls, escaped)):
-            shown.append(annotation)
-            chars += len(annotation) + 1
-    return ("\n".join(shown), False, escaped.marked) if shown and texts <= 1 and chars <= limit else None
 
 
 def parts_of(entries: Iterable[Entry], escape_value: CountingEscape) -> list[Part]:

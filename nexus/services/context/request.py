@@ -105,7 +105,7 @@ def deadline_ms(message: Message, default: int) -> int:
 
 
 def is_first_dialogue(run: Run, default_layout: str) -> bool:
-    """Whether the run asks for a first context of the dialogue layout, if nothing else is wrong with the request."""
+    """Whether the run asks for a first context of the dialogue layout, as `read_request` has it if nothing is wrong."""
     roles = [item.role for item in run.history]
     has_begun = Role.HUMAN not in roles or roles.index(Role.HUMAN) < len(roles) - 1
     return not has_begun and _given(run.metadata, "layout", default_layout) == "dialogue"

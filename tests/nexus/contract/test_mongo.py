@@ -70,32 +70,34 @@ async def test_the_newest_rows_come_out_of_an_index(explained: Janitor, mongo_ur
         assert stats["totalDocsExamined"] == stats["nReturned"] == 5
 
 
+async def while_doing(store: MongoStore, call: Awaitable[Any]) -> set[bool]:
+    """What the store says of being busy while this is done."""
+    told, done = set(), anyio.Event()
+
+    async def do() -> None:
+        await call
+        done.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(do)
+        await anyio.lowlevel.checkpoint()
+        while not done.is_set():
+            told.add(store.is_busy)
+            await anyio.lowlevel.checkpoint()
+    return told
+
+
 async def test_when_a_store_is_busy(mongo_uri: str, database_name: str) -> None:
     """While it does anything for this process but read owners' newest messages, and no longer."""
 
     async def connected() -> bool:
         return store.pipelines.connections > 0
 
-    async def while_doing(call: Awaitable[Any]) -> set[bool]:
-        told, done = set(), anyio.Event()
-
-        async def do() -> None:
-            await call
-            done.set()
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(do)
-            await anyio.lowlevel.checkpoint()
-            while not done.is_set():
-                told.add(store.is_busy)
-                await anyio.lowlevel.checkpoint()
-        return told
-
     async with open_mongo(mongo_uri, database_name) as store:
         await store.prepare()
         await until(connected)
-        assert True in await while_doing(store.insert_messages([row(number) for number in range(3)]))
-        assert await while_doing(store.newest_messages("o", limit=5)) == {False}
+        assert True in await while_doing(store, store.insert_messages([row(number) for number in range(3)]))
+        assert await while_doing(store, store.newest_messages("o", limit=5)) == {False}
         assert not store.is_busy
 
 
@@ -276,6 +278,8 @@ async def test_where_the_driver_is_to_be_asked(
             assert ids(await store.newest_messages("o", limit=5)) == ["m1"]
             await anyio.sleep(0.05)
         assert store.pipelines.connections == 0
+        # Then its threads have what is to be done.
+        assert True in await while_doing(store, store.newest_messages("o", limit=5))
 
 
 @pytest.mark.parametrize("driver", DRIVERS)

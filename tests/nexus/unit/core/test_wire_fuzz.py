@@ -3,6 +3,7 @@
 import json
 import random
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
     max_leaves=10,
 )
+# A message has no time that is none in UTC.
+_FIRST, _LAST = datetime(1, 1, 2), datetime(9999, 12, 30)  # noqa: DTZ001  # each is given a zone
 MESSAGES = st.builds(
     Message,
     id=IDENTIFIERS,
@@ -27,7 +30,7 @@ MESSAGES = st.builds(
     owner_key=IDENTIFIERS,
     role=st.sampled_from(Role),
     content=JSON,
-    timestamp=st.datetimes(timezones=st.timezones()),
+    timestamp=st.datetimes(_FIRST, _LAST, timezones=st.timezones()),
     metadata=st.dictionaries(TEXTS, JSON, max_size=3),
 )
 

@@ -4,10 +4,10 @@ import json
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nexus.services.context.annotations import annotate, annotate_stored, as_json, read_tool_calls
+from nexus.services.context.annotations import _one_line, _value, annotate, annotate_stored, as_json, read_tool_calls
 from nexus.services.context.escape import canonical, escape, unescape
 from nexus.services.context.formatters import MemoryFormatter
 from tests.nexus.unit.services.context.strict import forged, read_annotation, unmarked_name, unmarked_value
@@ -56,16 +56,16 @@ def test_one_call_is_annotated_as_among_others(name: Any, arguments: Any, is_tex
         assert both == f"{alone[:-1]}; {alone[1:]}"
 
 
-@given(st.text("aZ 9.,!?'()/_+%-[]\\:;#=<\n\u200b人", max_size=110))
-def test_a_value_that_is_shown_as_it_is(value: str) -> None:
-    """It is one line, not too long, and nothing in it had to be marked."""
-    shown = annotate_stored([nested("look", json.dumps({"at": value}))], escape).removesuffix("]")
-    if shown == f"[tool_use:look, at:{value}":
-        assert len(value) <= 100
-        assert " ".join(value.split()) == value
-        assert "]" not in value
-        assert not value.endswith("\\")
-        assert escape(value) == value
+@given(st.text("aZ 9.,!?'()/_+%-[]\\:;#=<\n\u200b人", max_size=110) | st.text("aZ 9.,!?'()/_+%-", max_size=110))
+@example("tides on Sunday, 9:30?")
+@example("tides on Sunday")
+@example(" tides")
+@example("tides  on")
+def test_values_that_are_shown_as_they_are(value: str) -> None:
+    """Those of which nobody needs to look at more are shown as if that had been done."""
+    looked_at = _value(_one_line(value, 100), escape)
+    shown = annotate_stored([nested("look", json.dumps({"at": value}))], escape)
+    assert shown == (f"[tool_use:look, at:{looked_at}]" if _one_line(value, 100) else "[tool_use:look]")
 
 
 def test_extract_tool_call_annotation_multiple_tools() -> None:

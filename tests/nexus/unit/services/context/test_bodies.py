@@ -31,6 +31,8 @@ def said(text: str, *arguments: str) -> Entry:
         [said("I look.\n\tÜber 3 Beete", '{"at": "x"}'), said("They are wet.")],
         [said("word " * 30, '{"at": "x"}')],
         [said("short", '{"at": "x"}'), said("word " * 30)],
+        [said("I look.", '{"at": "x"}'), said("And there.", '{"at": "y"}', '{"at": "z"}'), said("They are wet.")],
+        [said("", '{"at": "x"}'), said("", '{"at": "y"}'), said("They are wet.")],
         [said("   "), said("")],
     ],
 )
