@@ -110,7 +110,7 @@ class MongoStore(MongoReads):
 
     @property
     def is_busy(self) -> bool:
-        """Whether the driver is asked for anything: all is, but the newest messages of owners on the wire."""
+        """Whether anything is under way but the reading of owners' newest messages on the wire."""
         return self.calls.under_way > 0
 
     @completed

@@ -52,19 +52,20 @@ class Building:
             _log.exception("not_built_at_once", request_id=ask.ids.id)
             return None
 
-    def build_at_once(self, ask: Ask, ahead: Ahead, prepared: Prepared, past: Past) -> bytes | None:
+    def build_at_once(self, ask: Ask, ahead: Ahead, past: Past, prepared: Prepared | None = None) -> bytes | None:
         """The encoded answer, if it can be made of what is at hand, now; else None, and nothing has happened.
 
         Args:
             ask: whose.
             ahead: what was made of it; has what is to happen with the answer.
-            prepared: what `prepare` made of it.
             past: of the owner.
+            prepared: what `prepare` made of it, where that is made already.
         """
         queue_s, gather_s = ahead.since - ask.at, time.monotonic() - ahead.since
         ahead.timings_ms = {"queue": round(queue_s * 1_000, 3), "gather": round(gather_s * 1_000, 3)}
+        prepared = prepared or self.prepare(ask, ahead)
         try:
-            built = self._builder.build_at_once(ahead, prepared, past)
+            built = self._builder.build_at_once(ahead, prepared, past) if prepared else None
             content = ask.encoded(built) if built else None
         except Exception:  # noqa: BLE001  # what is wrong is told where it is built with more time
             _log.exception("not_built_at_once", request_id=ask.ids.id)
@@ -97,10 +98,8 @@ class Building:
         if ahead.past is None or standing is None or standing.kept:
             return None
         past = ahead.past.at_hand(standing)
-        if past is None or _waited_s(ask, claim) >= building_s(ahead.allowed_ms):
-            return None
-        prepared = self.prepare(ask, ahead)
-        return self.build_at_once(ask, ahead, prepared, past) if prepared else None
+        in_time = past and _waited_s(ask, claim) < building_s(ahead.allowed_ms)
+        return self.build_at_once(ask, ahead, past) if past and in_time else None
 
     async def _build(
         self, ask: Ask, message: Message, claim: Acquired, ahead: Ahead | None

@@ -56,12 +56,15 @@ class _Looked(NamedTuple):
     Attributes:
         ahead: None where it cannot be read.
         prepared: None where it is not to be built before it is claimed.
-        gathering_s: for how long the past may be read.
     """
 
     ahead: Ahead | None
     prepared: Prepared | None = None
-    gathering_s: float = 0.0
+
+    @property
+    def gathering_s(self) -> float:
+        """For how long the past may be read, from when the request was glanced at; 0 where it is of no use."""
+        return building_s(self.ahead.allowed_ms) * GATHERING if self.ahead and self.ahead.past else 0.0
 
 
 # What the ledger said, and what was made of the request.
@@ -103,8 +106,7 @@ class Unclaimed:
             return await self._claim_while_reading(unread)
         ahead = self._look_ahead(unread)
         if ahead and self._is_harmless(ask, ahead) and (kept := past.kept()):
-            prepared = self._building.prepare(ask, ahead)
-            content = self._building.build_at_once(ask, ahead, prepared, kept) if prepared else None
+            content = self._building.build_at_once(ask, ahead, kept)
             if content:
                 return await self._answer(unread, ahead, content)
         return await self._claiming.claim(ask, unread.asked_at, ahead), ahead
@@ -154,7 +156,7 @@ class Unclaimed:
             try:
                 made = self._looked(unread)
             finally:
-                if made is None:
+                if not (made and made.gathering_s):
                     reading.cancel()
             # What is not to be claimed before it is built is claimed nevertheless when that takes long.
             claiming.begin(min(_UNCLAIMED_S, made.gathering_s) if made.prepared else 0.0)
@@ -162,15 +164,15 @@ class Unclaimed:
 
         async def claimed() -> Claim:
             nonlocal claim
-            ahead, _, gathering_s = looked.result()
+            made = looked.result()
             # Nearly all is read before, and needs no timer of its own.
-            reading.deadline = anyio.current_time() + gathering_s - (time.monotonic() - unread.seen.since)
+            reading.deadline = anyio.current_time() + made.gathering_s - (time.monotonic() - unread.seen.since)
             try:
-                claim = await self._claiming.claim(unread.ask, unread.asked_at, ahead)
+                claim = await self._claiming.claim(unread.ask, unread.asked_at, made.ahead)
             finally:
                 if isinstance(claim, Acquired):
                     leases.hold(claim)
-                if not (isinstance(claim, Acquired) and ahead and ahead.past):
+                else:
                     reading.cancel()
             return claim
 
@@ -194,13 +196,14 @@ class Unclaimed:
 
     def _built(self, unread: Unread, made: _Looked) -> bytes | None:
         """The answer, of what was read and what was made meanwhile; None where that does not do."""
-        ahead, prepared, _ = made
+        ahead, prepared = made
         read = unread.past.as_read() if ahead and prepared else None
-        return self._building.build_at_once(unread.ask, ahead, prepared, read) if ahead and prepared and read else None
+        return self._building.build_at_once(unread.ask, ahead, read, prepared) if ahead and read else None
 
     def _looked(self, unread: Unread) -> _Looked:
         ahead = self._look_ahead(unread)
         if ahead is None:
             return _Looked(None)
-        prepared = self._building.prepare(unread.ask, ahead) if self._is_harmless(unread.ask, ahead) else None
-        return _Looked(ahead, prepared, building_s(ahead.allowed_ms) * GATHERING)
+        return _Looked(
+            ahead, self._building.prepare(unread.ask, ahead) if self._is_harmless(unread.ask, ahead) else None
+        )
