@@ -7,6 +7,8 @@ Rules of this module:
   first row that is not, and only then its contents are cut there.
 - The server cuts by bytes, and only near enough: an operator that takes a long text copies it, and one that counts its
   characters reads all of it. Characters are counted here, in what is left.
+- Where the last bytes begin within a character, the server refuses the query: for such owners a place to cut at is
+  looked for, which copies each text once more.
 """
 
 from datetime import datetime
@@ -20,6 +22,8 @@ from nexus.adapters.mongo_schema import HEADER
 from nexus.core.ports import Row
 from nexus.services.context.agents import INTERNAL
 
+# What $substrBytes says of a text that it would have to cut within a character.
+INSIDE_CHARACTER: Final = range(28656, 28658)
 # What an excerpt needs of a row's metadata.
 _KEPT: Final = ("tool_calls", INTERNAL)
 # Rows of so many bytes are not worth cutting.
@@ -37,15 +41,20 @@ def all_small(chars: int) -> dict[str, Any]:
     return {"$expr": {"$divide": [1, {"$cond": [is_small, 1, 0]}]}}
 
 
-def excerpt(chars: int) -> dict[str, Any]:
+def excerpt(chars: int, *, anywhere: bool = False) -> dict[str, Any]:
     """The projection that leaves out most of contents that may be longer than twice `chars`, and of the metadata.
 
-    Their first `chars` characters are left, and at least their last: `shown` does the rest.
+    Their first `chars` characters are left, and at least their last: `show` does the rest.
+
+    Args:
+        chars: what is left of a long content at both ends, at least.
+        anywhere: contents are cut at a byte, whatever it is. The server fails with `INSIDE_CHARACTER` where that is
+            within a character.
     """
     # The length in bytes is known without reading the text; conditions stand inside each other because a length can
     # only be asked of a text.
     is_long = {"$gt": [{"$strLenBytes": "$content"}, 2 * _LONGEST_CHAR * chars]}
-    ends = {"$concat": [{"$substrCP": ["$content", 0, chars]}, _end(chars)]}
+    ends = {"$concat": [{"$substrCP": ["$content", 0, chars]}, _end(chars, anywhere=anywhere)]}
     is_text = {"$eq": [{"$type": "$content"}, "string"]}
     is_object = {"$eq": [{"$type": "$metadata"}, "object"]}
     return {
@@ -55,10 +64,12 @@ def excerpt(chars: int) -> dict[str, Any]:
     }
 
 
-def _end(chars: int) -> dict[str, Any]:
+def _end(chars: int, *, anywhere: bool) -> dict[str, Any]:
     """The last `chars` characters, or a few more."""
     length = {"$strLenBytes": "$content"}
     latest = {"$subtract": [length, _LONGEST_CHAR * chars]}
+    if anywhere:
+        return {"$substrBytes": ["$content", latest, -1]}
     first = {"$subtract": [latest, min(_LOOKED_IN, _LONGEST_CHAR * chars)]}
     end: dict[str, Any] = {"$substrCP": ["$content", {"$subtract": [{"$strLenCP": "$content"}, chars]}, chars]}
     for landmark in reversed(_LANDMARKS):

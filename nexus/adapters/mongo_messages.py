@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pymongo.errors import ConnectionFailure, OperationFailure
 
-from nexus.adapters.mongo_excerpts import all_small, excerpt, show
+from nexus.adapters.mongo_excerpts import INSIDE_CHARACTER, all_small, excerpt, show
 from nexus.adapters.mongo_find import Finds, Order, Page
 from nexus.adapters.mongo_ids import id_of, id_text
 from nexus.adapters.mongo_schema import NEWEST_FIRST, NO_TEXT_TIME, OLDEST_FIRST, TEXT_TIME, newest_first
@@ -18,7 +18,9 @@ from nexus.core.ports import Row
 _NOT_UTF8: Final = range(34450, 34474)
 # Owners of whom it is known whether all of their newest rows are small.
 _OWNERS_KNOWN: Final = 10_000
+# They are not; nor can they be cut anywhere.
 LONG: Final = -1.0
+UNEVEN: Final = -2.0
 _SMALL_S: Final = 60.0
 _IDS_AT_ONCE: Final = 500
 # Rows with text timestamps come from other writers; how long it may take until the first of them is noticed.
@@ -147,14 +149,30 @@ class MongoMessages:
         small = await self.if_small(self._known.small, query, page, chars)
         if small is not None:
             return small
+        rows = await self._cut_anywhere(query, page, chars)
         try:
-            rows = await self._finds.rows(query, page, only=excerpt(chars))
+            if rows is None:
+                rows = await self._finds.rows(query, page, only=excerpt(chars))
         except OperationFailure as error:
             if error.code not in _NOT_UTF8:
                 raise
             rows = await self._finds.rows(query, page)
         show(rows, chars)
         return rows
+
+    async def _cut_anywhere(self, query: Mapping[str, Any], page: Page, chars: int) -> list[Row] | None:
+        """The page as the server cuts it quickest; None where that fails, or did for this owner before."""
+        owner_key = query["owner_key"]["$eq"]
+        if self._known.small.until(owner_key) == UNEVEN:
+            return None
+        try:
+            return await self._finds.at_once(query, page, only=excerpt(chars, anywhere=True))
+        except (OperationFailure, ConnectionFailure) as error:
+            if error.timeout:
+                raise
+            if isinstance(error, OperationFailure) and error.code in {*INSIDE_CHARACTER, *_NOT_UTF8}:
+                self._known.small.note(owner_key, UNEVEN)
+            return None
 
     async def if_small(self, small: Small, query: Mapping[str, Any], page: Page, chars: int) -> list[Row] | None:
         """A page of an owner's newest rows as `mongo_excerpts.show` makes them, if they are small; else None.
@@ -170,7 +188,7 @@ class MongoMessages:
         """
         owner_key = query["owner_key"]["$eq"]
         until = small.until(owner_key)
-        if until == LONG:
+        if until in {LONG, UNEVEN}:
             return None
         asked = until is None or until < monotonic()
         try:

@@ -473,6 +473,27 @@ async def test_text_that_is_not_utf8(
 
 
 @pytest.mark.parametrize(
+    ("end", "cut"), [("x" * 4_000, "anywhere"), ("я" * 4_000 + "x", "at a landmark")], ids=["even", "uneven"]
+)
+async def test_long_contents_are_cut_by_one_query(
+    explained: Janitor, mongo_uri: str, database_name: str, end: str, cut: str
+) -> None:
+    """Once the owner is known: at any byte where every text of hers allows that, else at a place looked for."""
+    content = "x" * 5_000 + "e" + end
+    async with open_mongo(mongo_uri, database_name) as store:
+        await connected(store)
+        await store.insert_messages([row(number, content=content) for number in range(3)])
+        await store.newest_messages("o", limit=3, excerpt_chars=100)
+        explained[database_name].command("profile", 2)
+        for _ in range(3):
+            found = await store.newest_messages("o", limit=3, excerpt_chars=100)
+            assert [each["content"] for each in found] == [content[:100] + content[-100:]] * 3
+        explained[database_name].command("profile", 0)
+    finds = list(explained[database_name]["system.profile"].find({"ns": f"{database_name}.messages", "op": "query"}))
+    assert ["$indexOfBytes" in str(each["command"]) for each in finds] == [cut != "anywhere"] * 3
+
+
+@pytest.mark.parametrize(
     ("metadata", "internal"),
     [
         ({"sub_agent_internal": True}, True),
