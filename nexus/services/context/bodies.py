@@ -46,14 +46,20 @@ def _body_of_parts(entries: Sequence[Entry], limit: int, *, plain: bool) -> Body
     parts = parts_of(entries, escaped)
     if not parts:
         return (NO_TEXT if entries[0].role == "ai" else ""), False, 0
+    size = texts = 0
+    for text, is_annotation in parts:
+        size += len(text) + is_annotation
+        texts += not is_annotation
+    if texts <= 1 and size <= limit:
+        # Nearly all say no more than one thing beside their calls.
+        if plain:
+            return "\n".join([text for text, _ in parts]), False, escaped.marked
+        shown = [text if is_annotation else escaped(canonical(text)) for text, is_annotation in parts]
+        return "\n".join(filter(None, shown)), False, escaped.marked
     reserved = sum([len(text) + 1 for text, is_annotation in parts if is_annotation])
     said = [text for text, is_annotation in parts if not is_annotation]
-    if len(said) <= 1 and sum(map(len, said)) + reserved <= limit:
-        # Nearly all say no more than one thing beside their calls.
-        shown = [text if is_annotation or plain else escaped(canonical(text)) for text, is_annotation in parts]
-        return "\n".join(filter(None, shown)), False, escaped.marked
-    texts, was_cut = cut(said, reserved, limit)
-    remaining = iter(texts)
+    shortened, was_cut = cut(said, reserved, limit)
+    remaining = iter(shortened)
     lines: list[str] = []
     together: list[str] = []
     for text, is_annotation in [*parts, _END]:

@@ -20,6 +20,7 @@ from nexus.services.context.memory import ReadRows, Utterance, merge, newest
 
 _NO_CONVERSATIONS: Final = "(No previous conversations yet)"
 _UNKNOWN_TIME: Final = "Unknown time"
+_FOUR_DIGITS: Final = 1_000
 _TWO_DIGITS: Final = [f"{number:02d}" for number in range(60)]
 
 
@@ -161,7 +162,9 @@ def _continued(lines: _Lines, shown: Sequence[Utterance], truncate_chars: int, s
         texts.append(text)
         cut.append(was_cut)
         marked.append(places)
-        sources.append([entry.id for entry in entries if entry.id])
+        # Of most there is one, for which a comprehension takes as long as all else here.
+        one = entries[0].id if len(entries) == 1 else ""
+        sources.append([one] if one else [entry.id for entry in entries if entry.id])
         asked = not each.is_answer
     said += more
     return lines
@@ -186,8 +189,9 @@ def _shown_time(moment: datetime | None, shift: timedelta) -> str:
     except OverflowError:
         local = moment
     # Not strftime, which does not pad the years before 1000; and in half the time in which numbers are formatted.
-    two = _TWO_DIGITS
-    return f"{local.year:04d}-{two[local.month]}-{two[local.day]} {two[local.hour]}:{two[local.minute]}"
+    two, year = _TWO_DIGITS, local.year
+    shown = year if year >= _FOUR_DIGITS else f"{year:04d}"
+    return f"{shown}-{two[local.month]}-{two[local.day]} {two[local.hour]}:{two[local.minute]}"
 
 
 def _as_row(utterance: Utterance) -> dict[str, Any]:
