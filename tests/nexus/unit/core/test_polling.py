@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from nexus.core import polling
 from nexus.core.polling import BusyPolling
 from nexus.core.tasks import Pending
 
@@ -84,3 +85,16 @@ async def test_an_error_ends_it() -> None:
         raise RuntimeError
     await asyncio.sleep(0.01)
     assert await passes(0.05) < _PASSES
+
+
+async def test_who_polls_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each look: whoever is to reply may wait for the same processor."""
+    given: list[int] = []
+    monkeypatch.setattr(polling, "_give_way", lambda: given.append(1))
+    with BusyPolling(in_hand(1), _LONG_S):
+        assert abs(await passes(0.05) - len(given)) < _PASSES
+    assert len(given) > _PASSES
+    many = len(given)
+    with BusyPolling(in_hand(2), _LONG_S):
+        await passes(0.05)
+    assert len(given) <= many + 1
