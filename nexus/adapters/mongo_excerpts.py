@@ -22,8 +22,6 @@ from nexus.adapters.mongo_schema import HEADER
 from nexus.core.ports import Row
 from nexus.services.context.agents import INTERNAL
 
-# What $substrBytes says of a text that it would have to cut within a character.
-INSIDE_CHARACTER: Final = range(28656, 28658)
 # What an excerpt needs of a row's metadata.
 _KEPT: Final = ("tool_calls", INTERNAL)
 # Rows of so many bytes are not worth cutting.
@@ -48,8 +46,7 @@ def excerpt(chars: int, *, anywhere: bool = False) -> dict[str, Any]:
 
     Args:
         chars: what is left of a long content at both ends, at least.
-        anywhere: contents are cut at a byte, whatever it is. The server fails with `INSIDE_CHARACTER` where that is
-            within a character.
+        anywhere: contents are cut at a byte, whatever it is. The server fails where that is within a character.
     """
     # The length in bytes is known without reading the text; conditions stand inside each other because a length can
     # only be asked of a text.

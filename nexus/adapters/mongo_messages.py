@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pymongo.errors import ConnectionFailure, OperationFailure
 
-from nexus.adapters.mongo_excerpts import INSIDE_CHARACTER, all_small, excerpt, show
+from nexus.adapters.mongo_excerpts import all_small, excerpt, show
 from nexus.adapters.mongo_find import Finds, Order, Page
 from nexus.adapters.mongo_ids import id_of, id_text
 from nexus.adapters.mongo_schema import NEWEST_FIRST, NO_TEXT_TIME, OLDEST_FIRST, TEXT_TIME, newest_first
@@ -16,29 +16,29 @@ from nexus.core.ports import Row
 
 # What $substrCP and $strLenCP say of a text that is not UTF-8.
 _NOT_UTF8: Final = range(34450, 34474)
-# Owners of whom it is known whether all of their newest rows are small.
 _OWNERS_KNOWN: Final = 10_000
-# They are not; nor can they be cut anywhere.
+# Not all of an owner's newest rows are small, which is taken for so for good.
 LONG: Final = -1.0
-UNEVEN: Final = -2.0
 _SMALL_S: Final = 60.0
+# For how long no row of an owner is cut anywhere after that failed: in some languages it fails for most.
+_UNEVEN_S: Final = 600.0
 _IDS_AT_ONCE: Final = 500
 # Rows with text timestamps come from other writers; how long it may take until the first of them is noticed.
 _LOOKED_AGAIN_S: Final = 60
 
 
-class Small:
-    """Of which owners all of the newest rows are taken for small, so that they are asked for without a condition."""
+class Noted:
+    """Owners of whom something was noticed, and until when it is taken for so: the last 10,000."""
 
     def __init__(self) -> None:
         self._until: OrderedDict[str, float] = OrderedDict()
 
     def until(self, owner_key: str) -> float | None:
-        """Until when they are; None where nobody has looked."""
+        """Until when it is, by `time.monotonic`; None where nobody has looked."""
         return self._until.get(owner_key)
 
     def note(self, owner_key: str, until: float) -> None:
-        """Take them for small until then."""
+        """Take it for so until then."""
         self._until[owner_key] = until
         self._until.move_to_end(owner_key)
         if len(self._until) > _OWNERS_KNOWN:
@@ -51,13 +51,15 @@ class Known:
     Attributes:
         text_times: there are rows whose timestamp is a text.
         look_again_at: when that is to be looked at again.
-        small: owners whose rows are small as far as they are asked for with a condition.
+        small: owners whose rows are small as far as they are asked for with a condition; `LONG` where they are not.
+        uneven: owners of whom some content cannot be cut at any byte.
     """
 
     def __init__(self) -> None:
         self.text_times = False
         self.look_again_at = 0.0
-        self.small = Small()
+        self.small = Noted()
+        self.uneven = Noted()
 
 
 class MongoMessages:
@@ -161,20 +163,24 @@ class MongoMessages:
         return rows
 
     async def _cut_anywhere(self, query: Mapping[str, Any], page: Page, chars: int) -> list[Row] | None:
-        """The page as the server cuts it quickest; None where that fails, or did for this owner before."""
-        owner_key = query["owner_key"]["$eq"]
-        if self._known.small.until(owner_key) == UNEVEN:
+        """The page as the server cuts it quickest; None where that fails, or did for this owner a moment ago."""
+        owner_key, uneven = query["owner_key"]["$eq"], self._known.uneven
+        if (uneven.until(owner_key) or 0.0) > monotonic():
             return None
         try:
-            return await self._finds.at_once(query, page, only=excerpt(chars, anywhere=True))
+            rows = await self._finds.at_once(query, page, only=excerpt(chars, anywhere=True))
         except (OperationFailure, ConnectionFailure) as error:
             if error.timeout:
                 raise
-            if isinstance(error, OperationFailure) and error.code in {*INSIDE_CHARACTER, *_NOT_UTF8}:
-                self._known.small.note(owner_key, UNEVEN)
+            if isinstance(error, OperationFailure):
+                uneven.note(owner_key, monotonic() + _UNEVEN_S)
             return None
+        if rows is None:
+            # One reply does not hold them.
+            uneven.note(owner_key, monotonic() + _UNEVEN_S)
+        return rows
 
-    async def if_small(self, small: Small, query: Mapping[str, Any], page: Page, chars: int) -> list[Row] | None:
+    async def if_small(self, small: Noted, query: Mapping[str, Any], page: Page, chars: int) -> list[Row] | None:
         """A page of an owner's newest rows as `mongo_excerpts.show` makes them, if they are small; else None.
 
         Rows that were small a moment ago are asked for without the condition. Should a long one have come, it is read
@@ -188,7 +194,7 @@ class MongoMessages:
         """
         owner_key = query["owner_key"]["$eq"]
         until = small.until(owner_key)
-        if until in {LONG, UNEVEN}:
+        if until == LONG:
             return None
         asked = until is None or until < monotonic()
         try:

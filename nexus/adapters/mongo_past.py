@@ -11,7 +11,7 @@ Rules of this module:
 from typing import Any, Final
 
 from nexus.adapters.mongo_find import Page
-from nexus.adapters.mongo_messages import LONG, MongoMessages, Small
+from nexus.adapters.mongo_messages import LONG, MongoMessages, Noted
 from nexus.adapters.mongo_replies import restored
 from nexus.adapters.mongo_schema import NEWEST_FIRST, NOT_INTERNAL, NOT_SHOWN
 from nexus.core.ports import Row
@@ -35,7 +35,7 @@ class MongoPast:
     def __init__(self, messages: MongoMessages) -> None:
         self._messages = messages
         # Rows of owners who have none that are internal to a sub-agent.
-        self._small = Small()
+        self._small = Noted()
 
     async def newest(self, owner_key: str, *, limit: int, skip: int, excerpt_chars: int | None) -> list[Row]:
         """What `MessageStore.newest_messages` promises."""

@@ -1,23 +1,17 @@
 """Not falling asleep over one reply (docs/decisions: 0028-one-reply-is-polled-for.md)."""
 
 import asyncio
-import os
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final
 
 from nexus.core.tasks import Pending
-
-# Windows has none.
-_give_way: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)
 
 
 class BusyPolling:
     """Has the event loop look for input again and again, instead of sleeping, while one thing alone is in hand.
 
     A process that sleeps is woken up some 30 µs after its reply has come, on virtual machines, and finds caches cold.
-    Between two looks it gives way: whoever is to reply may be waiting for this very processor.
     Use it as a context around what is awaited. It changes nothing but when the loop sleeps.
 
     Args:
@@ -48,7 +42,6 @@ class BusyPolling:
     def _poll(self) -> None:
         self._polls = self._is_alone and time.monotonic() < self._until
         if self._polls:
-            _give_way()
             asyncio.get_running_loop().call_soon(self._poll)
 
     @property

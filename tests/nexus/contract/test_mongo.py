@@ -472,25 +472,48 @@ async def test_text_that_is_not_utf8(
     assert found[2]["content"] == "x" * 20
 
 
-@pytest.mark.parametrize(
-    ("end", "cut"), [("x" * 4_000, "anywhere"), ("я" * 4_000 + "x", "at a landmark")], ids=["even", "uneven"]
-)
+@asynccontextmanager
+async def profiled(janitor: Janitor, name: str, finds: list[str]) -> AsyncIterator[None]:
+    """Adds to `finds` the projections of what is looked for in `messages` in the context."""
+    janitor[name].command("profile", 2)
+    yield
+    janitor[name].command("profile", 0)
+    told = janitor[name]["system.profile"].find({"ns": f"{name}.messages", "op": "query"})
+    finds += [str(each["command"].get("projection")) for each in told]
+
+
+@pytest.mark.parametrize(("end", "anywhere"), [("x" * 4_000, True), ("я" * 4_000 + "x", False)], ids=["even", "uneven"])
 async def test_long_contents_are_cut_by_one_query(
-    explained: Janitor, mongo_uri: str, database_name: str, end: str, cut: str
+    explained: Janitor, mongo_uri: str, database_name: str, end: str, anywhere: bool
 ) -> None:
     """Once the owner is known: at any byte where every text of hers allows that, else at a place looked for."""
-    content = "x" * 5_000 + "e" + end
+    content, finds = "x" * 5_000 + "e" + end, list[str]()
     async with open_mongo(mongo_uri, database_name) as store:
         await connected(store)
         await store.insert_messages([row(number, content=content) for number in range(3)])
         await store.newest_messages("o", limit=3, excerpt_chars=100)
-        explained[database_name].command("profile", 2)
-        for _ in range(3):
-            found = await store.newest_messages("o", limit=3, excerpt_chars=100)
-            assert [each["content"] for each in found] == [content[:100] + content[-100:]] * 3
-        explained[database_name].command("profile", 0)
-    finds = list(explained[database_name]["system.profile"].find({"ns": f"{database_name}.messages", "op": "query"}))
-    assert ["$indexOfBytes" in str(each["command"]) for each in finds] == [cut != "anywhere"] * 3
+        async with profiled(explained, database_name, finds):
+            for _ in range(3):
+                found = await store.newest_messages("o", limit=3, excerpt_chars=100)
+                assert [each["content"] for each in found] == [content[:100] + content[-100:]] * 3
+    assert ["$indexOfBytes" in each for each in finds] == [not anywhere] * 3
+
+
+async def test_long_rows_that_no_reply_holds(explained: Janitor, mongo_uri: str, database_name: str) -> None:
+    """Come all the same, and what found them too many is not asked again."""
+    calls, finds = [{"id": "c", "name": "n", "arguments": "x" * 3_000_000}], list[str]()
+    rows = [row(number, content="x" * 5_000, metadata={"tool_calls": calls}) for number in range(7)]
+    async with open_mongo(mongo_uri, database_name) as store:
+        await connected(store)
+        for each in rows:
+            await store.insert_message(each)
+        await store.newest_messages("o", limit=7, excerpt_chars=100)
+        async with profiled(explained, database_name, finds):
+            found = await store.newest_messages("o", limit=7, excerpt_chars=100)
+    assert ids(found) == [f"m{number}" for number in range(6, -1, -1)]
+    assert {each["content"] for each in found} == {"x" * 200}
+    assert finds
+    assert all("$indexOfBytes" in each for each in finds)
 
 
 @pytest.mark.parametrize(
