@@ -82,7 +82,10 @@ async def test_every_build_of_a_run_begins_with_the_same_bytes(
 ) -> None:
     """A continuation has the run's own messages after five that are the same, whatever was recorded in between."""
     run_id = "run_that_goes_on"
-    async with serving(environment), requesting(environment["NEXUS_BUS__URL"], channel_prefix) as requester:
+    async with (
+        serving(environment) as service,
+        requesting(environment["NEXUS_BUS__URL"], channel_prefix) as requester,
+    ):
         moment = {"client_timestamp_utc": "2025-12-10T08:00:00Z", "client_timezone_offset": "-480"}
         first = await requester.ask(a_request("Weather?", run_id=run_id, run_metadata=moment))
         other = a_request("meanwhile, elsewhere", run_id="run_other", timestamp="2020-01-01T00:00:00Z")
@@ -97,6 +100,8 @@ async def test_every_build_of_a_run_begins_with_the_same_bytes(
         ]
         request = a_request("Weather?", run_id=run_id, later=later, run_metadata=moment)
         second = await requester.ask(request)
+        # What still waits to be written with others is written then.
+        assert await service.stop() == 0
     assert json.dumps(second["messages"][:5]) == json.dumps(first["messages"])
     assert second["messages"][5:] == [
         {"role": "assistant", "content": None, "tool_calls": _calls("call_1")},
@@ -133,8 +138,8 @@ async def test_results_are_recorded_and_shown(
     """Results from the bus become rows as the contract says, in their run's session, each once, and the next memory."""
     answer = {"content": "12 degrees.", "tool_calls": None}
     async with (
-        serving(environment),
-        serving(environment),
+        serving(environment) as one,
+        serving(environment) as other,
         requesting(environment["NEXUS_BUS__URL"], channel_prefix) as requester,
     ):
         await requester.ask(a_request("Weather?", run_id="run_1", run_metadata={"session_id": "s1"}))
@@ -154,6 +159,7 @@ async def test_results_are_recorded_and_shown(
         content = await requester.ask_until(
             lambda: a_request("And now?"), lambda answer: "12 degrees." in answer["messages"][2]["content"]
         )
+        assert [await each.stop() for each in (one, other)] == [0, 0]
     assert "  Nexus: [tool_use:weather, city:Paris]\n12 degrees." in content["messages"][2]["content"]
     with Database(mongo_uri) as client:
         rows = list(client[database_name]["messages"].find({"run_id": "run_1"}).sort("_id"))
