@@ -39,6 +39,7 @@ from nexus.tuning import (
     builder_settings,
     compaction_settings,
     counts_at_once,
+    give_way,
     memory_limits,
     polled_s,
     refining_settings,
@@ -168,7 +169,7 @@ def put_together(settings: Settings, transport: Transport, store: Store, model: 
         counter=counter,
         metrics=metrics,
     )
-    polling = BusyPolling(way, polled_s(settings.context), lambda: store.is_busy)
+    polling = BusyPolling(way, polled_s(settings.context), lambda: store.is_busy, give_way)
     requests = RequestService(
         builder, transport.bus, transport.ledger, burying, request_settings(settings.bus), metrics, way, polling
     )

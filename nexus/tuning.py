@@ -118,6 +118,13 @@ def polled_s(settings: ContextSettings) -> float:
     return settings.busy_poll_us / 1_000_000 if _processors() > 1 else 0.0
 
 
+def give_way() -> None:
+    """Let others have this processor who wait for it."""
+    # Windows knows no such thing.
+    if yields := getattr(os, "sched_yield", None):
+        yields()
+
+
 def _processors() -> int:
     """On how many this process may run."""
     try:

@@ -4,32 +4,50 @@ import asyncio
 import time
 from collections.abc import Callable
 from types import TracebackType
+from typing import Final
 
 from nexus.core.tasks import Pending
+
+# So many replies are slept over after others have had the processor for longer than one is polled for.
+SLEPT_OVER: Final = 50
 
 
 class BusyPolling:
     """Has the event loop look for input again and again, instead of sleeping, while one thing alone is in hand.
 
     A process that sleeps is woken up some 30 µs after its reply has come, on virtual machines, and finds caches cold.
-    Use it as a context around what is awaited. It changes nothing but when the loop sleeps.
+    Between two looks it gives way: whoever is to reply may be waiting for this very processor. Where others keep that
+    for long, the next replies are slept over, since who sleeps is not behind them when his reply comes. Use it as a
+    context around what is awaited. It changes nothing but when the loop sleeps.
 
     Args:
         in_hand: what is in hand. With more than one there is other work, for this process or for the servers.
         longest_s: how long one thing is polled for, in seconds; 0 for not at all.
         has_others: whether who replies does something else for this process meanwhile, or replies to another of its
             threads. Then he may need the processor.
+        give_way: lets others have the processor who wait for it, and returns when it is this one's turn again.
     """
 
-    def __init__(self, in_hand: Pending, longest_s: float, has_others: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        in_hand: Pending,
+        longest_s: float,
+        has_others: Callable[[], bool] = lambda: False,
+        give_way: Callable[[], None] = lambda: None,
+    ) -> None:
         self._in_hand = in_hand
         self._longest_s = longest_s
         self._has_others = has_others
+        self._give_way = give_way
         self._until = 0.0
         self._polls = False
+        self._slept_over = 0
 
     def __enter__(self) -> None:
         if self._longest_s <= 0 or not self._is_alone:
+            return
+        if self._slept_over:
+            self._slept_over -= 1
             return
         self._until = time.monotonic() + self._longest_s
         if not self._polls:
@@ -40,9 +58,14 @@ class BusyPolling:
         self._until = 0.0
 
     def _poll(self) -> None:
-        self._polls = self._is_alone and time.monotonic() < self._until
-        if self._polls:
-            asyncio.get_running_loop().call_soon(self._poll)
+        now = time.monotonic()
+        self._polls = self._is_alone and now < self._until
+        if not self._polls:
+            return
+        self._give_way()
+        if time.monotonic() - now > self._longest_s:
+            self._slept_over = SLEPT_OVER
+        asyncio.get_running_loop().call_soon(self._poll)
 
     @property
     def _is_alone(self) -> bool:

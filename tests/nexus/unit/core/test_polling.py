@@ -1,11 +1,11 @@
 """Not falling asleep over one reply."""
 
 import asyncio
+import time
 
 import pytest
 
-from nexus.core import polling
-from nexus.core.polling import BusyPolling
+from nexus.core.polling import SLEPT_OVER, BusyPolling
 from nexus.core.tasks import Pending
 
 # Longer than any test lasts.
@@ -87,14 +87,26 @@ async def test_an_error_ends_it() -> None:
     assert await passes(0.05) < _PASSES
 
 
-async def test_who_polls_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At each look: whoever is to reply may wait for the same processor."""
+async def test_who_polls_gives_way() -> None:
+    """At each look, and only then: whoever is to reply may wait for the same processor."""
     given: list[int] = []
-    monkeypatch.setattr(polling, "_give_way", lambda: given.append(1))
-    with BusyPolling(in_hand(1), _LONG_S):
+    with BusyPolling(in_hand(1), _LONG_S, give_way=lambda: given.append(1)):
         assert abs(await passes(0.05) - len(given)) < _PASSES
     assert len(given) > _PASSES
     many = len(given)
-    with BusyPolling(in_hand(2), _LONG_S):
+    with BusyPolling(in_hand(2), _LONG_S, give_way=lambda: given.append(1)):
         await passes(0.05)
-    assert len(given) <= many + 1
+    assert len(given) == many
+
+
+async def test_others_keep_the_processor() -> None:
+    """Then the next replies are slept over, and after them it is polled again."""
+    hogs = [0.02]
+    polls = BusyPolling(in_hand(1), 0.01, give_way=lambda: time.sleep(hogs.pop() if hogs else 0.0))
+    with polls:
+        await asyncio.sleep(0.05)
+    for _ in range(SLEPT_OVER):
+        with polls:
+            assert await passes(0.005) < _PASSES / 5
+    with polls:
+        assert await passes(0.005) > _PASSES / 5
