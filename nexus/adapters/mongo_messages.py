@@ -17,10 +17,10 @@ from nexus.core.ports import Row
 # What $substrCP and $strLenCP say of a text that is not UTF-8.
 _NOT_UTF8: Final = range(34450, 34474)
 _OWNERS_KNOWN: Final = 10_000
-# Not all of an owner's newest rows are small, which is taken for so for good.
+# Not all of an owner's newest rows are small, which is taken for so until others crowd it out.
 LONG: Final = -1.0
 _SMALL_S: Final = 60.0
-# For how long no row of an owner is cut anywhere after that failed: in some languages it fails for most.
+# For how long no content of an owner is cut anywhere after that failed, as it does for most in some languages.
 _UNEVEN_S: Final = 600.0
 _IDS_AT_ONCE: Final = 500
 # Rows with text timestamps come from other writers; how long it may take until the first of them is noticed.
@@ -34,7 +34,7 @@ class Noted:
         self._until: OrderedDict[str, float] = OrderedDict()
 
     def until(self, owner_key: str) -> float | None:
-        """Until when it is, by `time.monotonic`; None where nobody has looked."""
+        """Until when it is, by `time.monotonic`; None where nothing was noticed."""
         return self._until.get(owner_key)
 
     def note(self, owner_key: str, until: float) -> None:
@@ -51,8 +51,8 @@ class Known:
     Attributes:
         text_times: there are rows whose timestamp is a text.
         look_again_at: when that is to be looked at again.
-        small: owners whose rows are small as far as they are asked for with a condition; `LONG` where they are not.
-        uneven: owners of whom some content cannot be cut at any byte.
+        small: owners whose rows were all small when they were last asked for with a condition, or `LONG`.
+        uneven: owners of whom not every content could be cut at any byte, or not all rows came in one reply.
     """
 
     def __init__(self) -> None:

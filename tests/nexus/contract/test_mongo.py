@@ -476,8 +476,10 @@ async def test_text_that_is_not_utf8(
 async def profiled(janitor: Janitor, name: str, finds: list[str]) -> AsyncIterator[None]:
     """Adds to `finds` the projections of what is looked for in `messages` in the context."""
     janitor[name].command("profile", 2)
-    yield
-    janitor[name].command("profile", 0)
+    try:
+        yield
+    finally:
+        janitor[name].command("profile", 0)
     told = janitor[name]["system.profile"].find({"ns": f"{name}.messages", "op": "query"})
     finds += [str(each["command"].get("projection")) for each in told]
 
@@ -500,7 +502,7 @@ async def test_long_contents_are_cut_by_one_query(
 
 
 async def test_long_rows_that_no_reply_holds(explained: Janitor, mongo_uri: str, database_name: str) -> None:
-    """Come all the same, and what found them too many is not asked again."""
+    """Come all the same, and are not cut at any byte in vain once more."""
     calls, finds = [{"id": "c", "name": "n", "arguments": "x" * 3_000_000}], list[str]()
     rows = [row(number, content="x" * 5_000, metadata={"tool_calls": calls}) for number in range(7)]
     async with open_mongo(mongo_uri, database_name) as store:

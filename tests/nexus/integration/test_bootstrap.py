@@ -14,6 +14,7 @@ from nexus.config.settings import SystemSettings
 from nexus.core.models import Message, Role, Run
 from nexus.core.topics import Topics
 from nexus.core.wire import encode
+from nexus.tuning import give_way
 
 
 @pytest.fixture
@@ -65,6 +66,7 @@ async def test_when_a_history_is_polled_for(
     async with open_nexus(settings) as nexus:
         polling, in_hand = nexus.requests.answerer._unclaimed._polling, nexus.requests._pending
         assert polling._longest_s == 0.01
+        assert polling._give_way is give_way
         polled = []
         for busy, count in ((False, 1), (False, 2), (True, 1)):
             monkeypatch.setattr(MongoStore, "is_busy", busy)

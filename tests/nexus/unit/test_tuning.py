@@ -5,7 +5,7 @@ import os
 import pytest
 
 from nexus.config import Settings
-from nexus.tuning import builder_settings, polled_s
+from nexus.tuning import builder_settings, give_way, polled_s
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,14 @@ def test_on_one_processor_nothing_is_polled_for(
     """Whoever is waited for may need it."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: processors)
     assert polled_s(Settings().context) == seconds
+
+
+def test_giving_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is asked of the system where it can be, and else does nothing."""
+    given: list[int] = []
+    monkeypatch.setattr(os, "sched_yield", lambda: given.append(1), raising=False)
+    give_way()
+    assert given == [1]
+    monkeypatch.delattr(os, "sched_yield")
+    give_way()
+    assert given == [1]

@@ -1,11 +1,11 @@
 """Not falling asleep over one reply."""
 
 import asyncio
-import time
+from types import SimpleNamespace
 
 import pytest
 
-from nexus.core.polling import SLEPT_OVER, BusyPolling
+from nexus.core.polling import PAUSE_S, BusyPolling
 from nexus.core.tasks import Pending
 
 # Longer than any test lasts.
@@ -99,14 +99,29 @@ async def test_who_polls_gives_way() -> None:
     assert len(given) == many
 
 
-async def test_others_keep_the_processor() -> None:
-    """Then the next replies are slept over, and after them it is polled again."""
-    hogs = [0.02]
-    polls = BusyPolling(in_hand(1), 0.01, give_way=lambda: time.sleep(hogs.pop() if hogs else 0.0))
-    with polls:
-        await asyncio.sleep(0.05)
-    for _ in range(SLEPT_OVER):
+async def test_others_keep_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then nothing is polled for during a second, and after that again."""
+    now, kept_s, given = 100.0, [0.003], list[float]()
+    monkeypatch.setattr("nexus.core.polling.time", SimpleNamespace(monotonic=lambda: now))
+
+    def give_way() -> None:
+        nonlocal now
+        given.append(now)
+        now += kept_s.pop() if kept_s else 0.0005
+
+    polls = BusyPolling(in_hand(1), 0.00225, give_way=give_way)
+
+    async def looks() -> int:
+        """How often it gives way over one reply."""
+        given.clear()
         with polls:
-            assert await passes(0.005) < _PASSES / 5
-    with polls:
-        assert await passes(0.005) > _PASSES / 5
+            for _ in range(_PASSES):
+                await asyncio.sleep(0)
+        return len(given)
+
+    assert await looks() == 1
+    now += PAUSE_S * 0.99
+    assert await looks() == 0
+    now += PAUSE_S * 0.02
+    assert await looks() == 5
+    assert await looks() == 5
