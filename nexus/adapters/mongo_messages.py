@@ -164,20 +164,26 @@ class MongoMessages:
 
     async def _cut_anywhere(self, query: Mapping[str, Any], page: Page, chars: int) -> list[Row] | None:
         """The page as the server cuts it quickest; None where that fails, or did for this owner a moment ago."""
-        owner_key, uneven = query["owner_key"]["$eq"], self._known.uneven
-        if (uneven.until(owner_key) or 0.0) > monotonic():
+        uneven = self._known.uneven
+        if (uneven.until(query["owner_key"]["$eq"]) or 0.0) > monotonic():
             return None
+        only = excerpt(chars, anywhere=True)
+        return await self._in_one_reply(query, page, uneven, monotonic() + _UNEVEN_S, only=only)
+
+    async def _in_one_reply(
+        self, query: Mapping[str, Any], page: Page, noted: Noted, until: float, *, only: Mapping[str, Any] | None = None
+    ) -> list[Row] | None:
+        """The page; None where it was not to be had so, which is noted of the owner unless the connection was lost."""
+        rows = None
         try:
-            rows = await self._finds.at_once(query, page, only=excerpt(chars, anywhere=True))
+            rows = await self._finds.at_once(query, page, only=only)
         except (OperationFailure, ConnectionFailure) as error:
             if error.timeout:
                 raise
-            if isinstance(error, OperationFailure):
-                uneven.note(owner_key, monotonic() + _UNEVEN_S)
-            return None
+            if isinstance(error, ConnectionFailure):
+                return None
         if rows is None:
-            # One reply does not hold them.
-            uneven.note(owner_key, monotonic() + _UNEVEN_S)
+            noted.note(query["owner_key"]["$eq"], until)
         return rows
 
     async def if_small(self, small: Noted, query: Mapping[str, Any], page: Page, chars: int) -> list[Row] | None:
@@ -197,19 +203,13 @@ class MongoMessages:
         if until == LONG:
             return None
         asked = until is None or until < monotonic()
-        try:
-            rows = await self._finds.at_once({**query, **all_small(chars)} if asked else query, page)
-        except (OperationFailure, ConnectionFailure) as error:
-            if error.timeout:
-                raise
-            if isinstance(error, OperationFailure):
-                small.note(owner_key, LONG)
+        rows = await self._in_one_reply({**query, **all_small(chars)} if asked else query, page, small, LONG)
+        if rows is None:
             return None
-        are_small = rows is not None and show(rows, chars)
-        if rows is not None and asked:
+        are_small = show(rows, chars)
+        if asked:
             small.note(owner_key, monotonic() + _SMALL_S)
         elif not are_small:
-            # Or one reply does not hold them.
             small.note(owner_key, LONG)
         return rows
 

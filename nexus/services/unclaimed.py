@@ -204,6 +204,5 @@ class Unclaimed:
         ahead = self._look_ahead(unread)
         if ahead is None:
             return _Looked(None)
-        return _Looked(
-            ahead, self._building.prepare(unread.ask, ahead) if self._is_harmless(unread.ask, ahead) else None
-        )
+        prepared = self._building.prepare(unread.ask, ahead) if self._is_harmless(unread.ask, ahead) else None
+        return _Looked(ahead, prepared)

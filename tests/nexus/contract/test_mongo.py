@@ -89,13 +89,9 @@ async def while_doing(store: MongoStore, call: Awaitable[Any]) -> set[bool]:
 
 async def test_when_a_store_is_busy(mongo_uri: str, database_name: str) -> None:
     """While it does anything for this process but read owners' newest messages, and no longer."""
-
-    async def connected() -> bool:
-        return store.pipelines.connections > 0
-
     async with open_mongo(mongo_uri, database_name) as store:
         await store.prepare()
-        await until(connected)
+        await connected(store)
         assert True in await while_doing(store, store.insert_messages([row(number) for number in range(3)]))
         assert await while_doing(store, store.newest_messages("o", limit=5)) == {False}
         assert not store.is_busy
