@@ -14,7 +14,7 @@ from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableE
 from nexus.core.metrics import Reading
 from nexus.core.ports import Subscription
 from nexus.core.tasks import ungrouped
-from nexus.health import Health, serving
+from nexus.http.app import create_app, serving
 from nexus.parts import Nexus, put_together
 from nexus.readiness import checks
 from nexus.services.dispatch import NEWS, Dispatcher, work
@@ -43,10 +43,8 @@ async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
         store = await stack.enter_async_context(open_store(settings.database))
         model = await stack.enter_async_context(open_model(settings.llm))
         nexus = put_together(settings, transport, store, model)
-        health = Health(checks(nexus.life, store, transport.probe, settings.bus.heartbeat_s), nexus.metrics.exposition)
-        http_port = await stack.enter_async_context(
-            serving(health, settings.system.http_host, settings.system.http_port)
-        )
+        app = create_app(checks(nexus.life, store, transport.probe, settings.bus.heartbeat_s), nexus.metrics.exposition)
+        http_port = await stack.enter_async_context(serving(app, settings.system.http_host, settings.system.http_port))
         nexus = replace(nexus, http_port=http_port)
         await stack.enter_async_context(nexus.turns.running())
         await stack.enter_async_context(nexus.persistence.running())

@@ -6,7 +6,7 @@ from typing import Final
 
 from nexus.connections import try_claim
 from nexus.core.ports import DocumentStore, RequestLedger, Subscription
-from nexus.health import Check, Recent
+from nexus.http.health import CachedCheck, Check
 
 # A bus that has not been heard for so many heartbeats is not there.
 _SILENT_BEATS: Final = 3
@@ -59,7 +59,7 @@ def checks(life: Life, store: DocumentStore, probe: RequestLedger, heartbeat_s: 
 
     return {
         "bus": bus,
-        "ledger": Recent(ledger, keep_s=_LEDGER_TRIED_EVERY_S),
-        "database": Recent(database),
+        "ledger": CachedCheck(ledger, keep_s=_LEDGER_TRIED_EVERY_S),
+        "database": CachedCheck(database),
         "running": running,
     }

@@ -1,0 +1,1 @@
+"""The HTTP port: health and metrics (contract §10)."""
