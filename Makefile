@@ -42,9 +42,7 @@ imports: $(READY) ## which module may import which
 coverage: $(READY) ## the tests, with the share of lines and branches they reach, subprocesses included
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(SELECT) --cov --cov-report=term --cov-fail-under=$(FAIL_UNDER)
 
-# `nexus bench` needs real servers: NEXUS_TEST_REDIS_URL and NEXUS_TEST_MONGO_URI.
-bench: $(READY) ## what contexts cost: times on real servers where there are some, the pure part, tokens
-	@if [ -n "$$NEXUS_TEST_REDIS_URL" ] && [ -n "$$NEXUS_TEST_MONGO_URI" ]; then $(BIN)/nexus bench $(SELECT); fi
+bench: $(READY) ## what contexts cost: the pure part, tokens
 	@$(BIN)/python benchmarks/assembly.py
 	@$(BIN)/python -m benchmarks.tokens
 	@$(BIN)/python -m benchmarks.agent

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from nexus.cli.terminal import Config, print_json, printable
 from nexus.config import Settings, load_settings
 from nexus.connections import counts_hearers, open_bus, open_dead_letters
 from nexus.core.errors import NexusError
@@ -25,7 +26,6 @@ from nexus.dead_letters.handling import (
 from nexus.dead_letters.shown import as_json, lines, table
 from nexus.dead_letters.terminal import carry_out, confirm, run, warn_of_signatures
 from nexus.log import configure_logging
-from nexus.terminal import Config, print_json, printable
 
 app = typer.Typer(
     add_completion=False,

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
+from nexus.cli.terminal import printable
 from nexus.core.errors import BusRefusedError, BusUnavailableError, NexusError
 from nexus.core.ports import Bus, DeadLetter, DeadLetters
 from nexus.core.tasks import ungrouped
 from nexus.core.topics import Topics
-from nexus.terminal import printable
 
 # Letters come with their bodies, so few are held at a time.
 _PAGE: Final = 10

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from nexus.cli.terminal import printable
 from nexus.core.ports import DeadLetter
-from nexus.terminal import printable
 
 _COLUMNS: Final = ("ID", "TIME (UTC)", "TOPIC", "DELIVERIES", "SIZE", "MESSAGE ID", "REASON")
 _NOTHING: Final = "-"

@@ -9,7 +9,7 @@ from typing import TypeVar
 import anyio
 import typer
 
-from nexus import terminal
+from nexus.cli import terminal
 from nexus.config import Settings
 from nexus.core.signing import FRESH_S
 from nexus.dead_letters.handling import Outcome, in_plain_words

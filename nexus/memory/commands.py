@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from nexus.cli.terminal import Config, check_names, print_json, run_on_store, session_named
 from nexus.core.ports import Store
 from nexus.memory import moving
 from nexus.memory.options import Json, Owner, Session, loaded
@@ -19,7 +20,6 @@ from nexus.memory.shown import (
     lines,
 )
 from nexus.services.memory.accounting import Account, account
-from nexus.terminal import Config, check_names, print_json, run_on_store, session_named
 
 app = typer.Typer(
     add_completion=False,

@@ -16,11 +16,11 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import IO, Final
 
+from nexus.cli.files import bounded_lines
+from nexus.cli.terminal import confirm, printable
 from nexus.core.errors import NexusError
-from nexus.files import bounded_lines
 from nexus.services.memory.transfer_lines import FILES, HEADER
 from nexus.services.memory.transfer_notes import FOLDER
-from nexus.terminal import confirm, printable
 
 _NAMED: Final = 100
 _MOST_NOTE_BYTES: Final = 1 << 24

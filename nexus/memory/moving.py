@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from nexus.cli.terminal import Config, check_names, confirm, printable, progress, run_on_store, session_named
 from nexus.config import DatabaseSettings
 from nexus.core.errors import NexusError
 from nexus.core.models import utc_now
@@ -17,7 +18,6 @@ from nexus.services.memory.transfer_import import RecordedElsewhereError, import
 from nexus.services.memory.transfer_lines import Header
 from nexus.services.memory.transfer_reading import Given, read_folder
 from nexus.services.memory.transfer_standing import Differing, Plan, Standing, standing
-from nexus.terminal import Config, check_names, confirm, printable, progress, run_on_store, session_named
 
 
 def export(

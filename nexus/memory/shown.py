@@ -9,10 +9,10 @@ from datetime import datetime
 from difflib import unified_diff
 from typing import Any, Final
 
+from nexus.cli.terminal import printable
 from nexus.core.working_memory import Compaction, Detail, Overview
 from nexus.memory.reading import Kept, Past
 from nexus.services.context.working import TEMPLATE
-from nexus.terminal import printable
 
 _DETAILS: Final = ("NAME", "KIND", "VERSION", "BYTES", "TIME (UTC)")
 _REVISIONS: Final = ("REVISION", "TIME (UTC)", "BY", "BYTES", "TURN")

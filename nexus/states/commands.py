@@ -9,16 +9,7 @@ from typing import Annotated, Any, TypeVar
 import anyio
 import typer
 
-from nexus.config import DatabaseSettings, Settings, load_settings
-from nexus.connections import open_store
-from nexus.core.errors import BusRefusedError, BusUnavailableError, NexusError, StoreUnavailableError
-from nexus.log import configure_logging
-from nexus.services.context.session_state import SessionState
-from nexus.services.context.state_document import shown
-from nexus.services.context.state_parts import PARTS
-from nexus.states.saying import check, content_of, send
-from nexus.states.shown import as_object, lines
-from nexus.terminal import (
+from nexus.cli.terminal import (
     Config,
     bus_advice,
     check_names,
@@ -28,6 +19,15 @@ from nexus.terminal import (
     printable,
     session_named,
 )
+from nexus.config import DatabaseSettings, Settings, load_settings
+from nexus.connections import open_store
+from nexus.core.errors import BusRefusedError, BusUnavailableError, NexusError, StoreUnavailableError
+from nexus.log import configure_logging
+from nexus.services.context.session_state import SessionState
+from nexus.services.context.state_document import shown
+from nexus.services.context.state_parts import PARTS
+from nexus.states.saying import check, content_of, send
+from nexus.states.shown import as_object, lines
 
 _Result = TypeVar("_Result")
 

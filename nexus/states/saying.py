@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Final
 
 from pydantic_core import PydanticSerializationError
 
+from nexus.cli.terminal import NOBODY, json_of, printable
 from nexus.client import ContextClient, state_message
 from nexus.config import BusSettings, signing_of
 from nexus.connections import counts_hearers, open_bus
@@ -20,7 +21,6 @@ from nexus.core.errors import NexusError
 from nexus.core.topics import Topics
 from nexus.core.wire import MAX_DEPTH, EnvelopeError, decode, encode
 from nexus.services.context.state_change import OPS, read_change
-from nexus.terminal import NOBODY, json_of, printable
 
 # A file may be larger than the message: white space, and six characters for one.
 _FILE_TO_PAYLOAD: Final = 16

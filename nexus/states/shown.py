@@ -8,12 +8,12 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
+from nexus.cli.terminal import printable
 from nexus.services.context.blocks import Block
 from nexus.services.context.escape import canonical
 from nexus.services.context.pinned import pinned_blocks
 from nexus.services.context.session_state import SessionState
 from nexus.services.context.state_parts import PARTS
-from nexus.terminal import printable
 
 
 def lines(state: SessionState) -> list[str]:

@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
+from nexus.cli.files import STREAM, checked_target, lines_of, name_of
+from nexus.cli.terminal import Config, check_names, confirm, print_json, printable, session_named
 from nexus.config import DatabaseSettings, load_settings
 from nexus.core.errors import NexusError
 from nexus.core.ports.turns import LONGEST_SEARCHED
 from nexus.core.turns import LEVELS
-from nexus.files import STREAM, checked_target, lines_of, name_of
 from nexus.log import configure_logging
 from nexus.services.turns.transfer import TurnsInTheWayError, standing, survey
 from nexus.services.turns.transfer_lines import read_export
-from nexus.terminal import Config, check_names, confirm, print_json, printable, session_named
 from nexus.turns.reading import find, latest
 from nexus.turns.shown import as_json, lines, listed_as_json, table
 from nexus.turns.terminal import carry_out_export, carry_out_import, run, summary_of_list, tell_unreadable, turns

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from nexus.cli.terminal import printable
 from nexus.core.turns import LEVELS, Level, ToolOutcome, Turn
-from nexus.terminal import printable
 
 _COLUMNS: Final = ("TURN", "TIME (UTC)", "STATUS", "SUMMARY BY", "TOOLS", "BRIEF")
 _NOTHING: Final = "-"

@@ -7,13 +7,13 @@ from typing import TypeVar
 
 import typer
 
+from nexus.cli.files import written
+from nexus.cli.terminal import printable, progress, run_on_store
 from nexus.config import DatabaseSettings
 from nexus.core.models import utc_now
 from nexus.core.ports import TurnStore
-from nexus.files import written
 from nexus.services.turns.transfer import Survey, export_lines, import_turns
 from nexus.services.turns.transfer_lines import Export
-from nexus.terminal import printable, progress, run_on_store
 from nexus.turns.reading import Listed
 
 _Result = TypeVar("_Result")

@@ -19,7 +19,7 @@ from pymongo.collection import Collection
 from nexus.adapters.mongo import open_mongo
 from nexus.core.errors import NexusError
 from nexus.core.ports import Row
-from nexus.files import lines_of, written
+from nexus.cli.files import lines_of, written
 from tests.nexus.support.desk import Desk
 from tests.nexus.support.kept_turns import a_turn
 from tests.nexus.support.waiting import until

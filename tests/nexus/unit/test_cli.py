@@ -36,4 +36,4 @@ def test_only_what_is_called_is_imported() -> None:
     version, serve = (set(line.split()) for line in said.splitlines())
     assert not version & {"pymongo", "redis", "nexus.bootstrap", "nexus.config"}
     assert "nexus.bootstrap" in serve
-    assert not serve & {"openai", "httpx2", "nexus.demo", "nexus.doctor", "nexus.memory", "nexus.turns"}
+    assert not serve & {"openai", "httpx2", "nexus.cli.demo", "nexus.cli.doctor", "nexus.memory", "nexus.turns"}

@@ -4,9 +4,9 @@ from typing import Any, Final
 
 import pytest
 
+from nexus.cli.demo import load_sample
 from nexus.core.models import Role
 from nexus.core.turns import Turn
-from nexus.demo import load_sample
 from nexus.services.context.escape import escape_counted
 from nexus.services.context.session_state import read_state
 

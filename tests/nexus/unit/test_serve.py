@@ -2,8 +2,8 @@
 
 import pytest
 
+from nexus.cli.serve import event_loop
 from nexus.core.errors import ConfigError
-from nexus.serve import event_loop
 
 
 @pytest.mark.parametrize(

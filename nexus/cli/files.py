@@ -8,8 +8,8 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import IO, Final
 
+from nexus.cli.terminal import confirm, printable
 from nexus.core.errors import NexusError
-from nexus.terminal import confirm, printable
 
 STREAM: Final = "-"
 # A document of 16 MiB, with escapes for much of it.

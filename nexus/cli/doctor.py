@@ -9,13 +9,13 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from nexus.cli.terminal import SEE_MONGODB, Config, bus_advice
 from nexus.config import STORED_SECTIONS, LlmSettings, Settings, load_settings
 from nexus.connections import open_bus, open_model, open_store, try_claim
 from nexus.core.errors import BusUnavailableError, ConfigError, ModelUnavailableError, NexusError
 from nexus.core.models import new_message_id
 from nexus.core.ports import Bus, RequestLedger, Store
 from nexus.log import configure_logging
-from nexus.terminal import SEE_MONGODB, Config, bus_advice
 from nexus.tools.discovery import discover
 from nexus.tools.registry import ToolRegistry
 

@@ -9,6 +9,8 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
+from nexus.cli.context_view import show_context
+from nexus.cli.terminal import NOBODY, Config, bus_advice, json_of
 from nexus.client import AnswerError
 from nexus.config import Settings, load_settings, signing_of
 from nexus.connections import open_client
@@ -16,8 +18,6 @@ from nexus.core.errors import BusUnavailableError, NexusError
 from nexus.core.models import Message, Role, Run, new_run_id
 from nexus.core.wire import MAX_DEPTH, explain, is_deeper
 from nexus.log import configure_logging
-from nexus.shown import show_context
-from nexus.terminal import NOBODY, Config, bus_advice, json_of
 
 app = typer.Typer(add_completion=False)
 _NOT_BELIEVED: Final = "answers came, but none signed with a key known here: compare bus.signing.keys"

@@ -1,5 +1,6 @@
-"""`nexus serve`: the service as a process of its own, from its settings to the signal that ends it."""
+"""`nexus serve`: the service as a process, from its settings to the signal that ends it."""
 
+import gc
 import os
 import signal
 import sys
@@ -15,14 +16,13 @@ import typer
 from pydantic import SecretStr
 
 from nexus import __version__
-from nexus.adapters import heap
 from nexus.bootstrap import open_nexus
+from nexus.cli.terminal import Config
 from nexus.config import Settings, load_settings
 from nexus.core.errors import ConfigError
 from nexus.core.tasks import ungrouped
 from nexus.embedded import embedded_servers
 from nexus.log import configure_logging
-from nexus.terminal import Config
 
 _log = structlog.get_logger(__name__)
 
@@ -38,7 +38,6 @@ def command(
     """Answer context requests until SIGTERM or SIGINT; then finish what was begun and exit 0."""
     settings = load_settings(config)
     configure_logging(settings.system.log_level, settings.system.log_format, for_good=True)
-    heap.share_heap()
     loop = event_loop(settings.system.event_loop)
     anyio.run(_serve, settings, embedded, loop, backend_options={"use_uvloop": loop == "uvloop"})
     # Everything has ended in order. Python would now wait for Motor's threads, and those for a server that may be gone.
@@ -48,11 +47,11 @@ def command(
 
 
 def event_loop(wanted: str, *, find: Callable[[str], object] = find_spec) -> str:
-    """The event loop to run on: `asyncio`, which comes with Python, or `uvloop`.
+    """The event loop to run on: `asyncio`, or `uvloop` where it is installed.
 
     Args:
-        wanted: as `system.event_loop`.
-        find: looks a package up by its name; None where there is none.
+        wanted: the setting `system.event_loop`.
+        find: looks a package up by its name; None where it is not installed.
 
     Raises:
         ConfigError: uvloop is wanted and not installed.
@@ -69,10 +68,11 @@ async def _serve(settings: Settings, embedded: bool, loop: str) -> None:
         async with anyio.create_task_group() as tasks:
             starting, ready, stop = anyio.CancelScope(), anyio.Event(), anyio.Event()
             await tasks.start(_watch_signals, lambda: stop.set() if ready.is_set() else starting.cancel())
-            # A start that waits for a server is given up; once it is through, what was begun is finished first.
+            # A signal gives up a start that waits for a server; after the start, builds in flight are finished first.
             with starting:
                 async with _servers(settings, embedded) as ready_settings, open_nexus(ready_settings) as nexus:
-                    heap.settle()
+                    # Searching all that the start has made for cycles would take some 40 ms of a request's time.
+                    gc.freeze()
                     ready.set()
                     mode, port = ready_settings.bus.mode, nexus.http_port
                     _log.info("ready", version=__version__, mode=mode, pid=os.getpid(), http_port=port, loop=loop)
@@ -80,7 +80,7 @@ async def _serve(settings: Settings, embedded: bool, loop: str) -> None:
                     _log.info("draining", seconds=ready_settings.system.drain_seconds)
             _log.info("stopped")
             tasks.cancel_scope.cancel()
-        # On its way out the process needs no further telling; the default would end it with a signal's exit code.
+        # A further signal on the way out would end the process with a signal's exit code.
         for sign in (signal.SIGTERM, signal.SIGINT):
             signal.signal(sign, signal.SIG_IGN)
 
@@ -100,12 +100,7 @@ async def _servers(settings: Settings, embedded: bool) -> AsyncIterator[Settings
     async with embedded_servers(_DATA) as servers:
         typer.echo(f"Servers of its own, data under {_DATA}/. To use them from another terminal:")
         typer.echo(f"  export NEXUS_BUS__URL={servers.redis_url} NEXUS_DATABASE__URI='{servers.mongo_uri}'")
-        yield on_servers(settings, servers.redis_url, servers.mongo_uri)
-
-
-def on_servers(settings: Settings, redis_url: str, mongo_uri: str) -> Settings:
-    """`settings` with other addresses of Redis and MongoDB."""
-    mode = "streams" if settings.bus.mode == "streams" else "pubsub"
-    bus = settings.bus.model_copy(update={"url": SecretStr(redis_url), "mode": mode})
-    database = settings.database.model_copy(update={"uri": SecretStr(mongo_uri)})
-    return settings.model_copy(update={"bus": bus, "database": database})
+        mode = "streams" if settings.bus.mode == "streams" else "pubsub"
+        bus = settings.bus.model_copy(update={"url": SecretStr(servers.redis_url), "mode": mode})
+        database = settings.database.model_copy(update={"uri": SecretStr(servers.mongo_uri)})
+        yield settings.model_copy(update={"bus": bus, "database": database})

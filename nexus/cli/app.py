@@ -1,8 +1,4 @@
-"""The command line (CONTRACT §10). Errors are one line and an exit code, never a traceback.
-
-A command is a module with a Typer `app`, imported when it is called: most of a short command's time goes into imports,
-and a service is ready the sooner the less it reads of what it has no use for.
-"""
+"""The program `nexus`: it finds the command and turns errors into one line and an exit code."""
 
 import errno
 import gc
@@ -20,32 +16,31 @@ from nexus.core.errors import NexusError
 from nexus.core.tasks import ungrouped
 
 _MODULES: Final = {
-    "serve": "nexus.serve",
-    "request": "nexus.request",
-    "demo": "nexus.demo",
-    "doctor": "nexus.doctor",
+    "serve": "nexus.cli.serve",
+    "request": "nexus.cli.request",
+    "demo": "nexus.cli.demo",
+    "doctor": "nexus.cli.doctor",
     "dead-letters": "nexus.dead_letters",
     "memory": "nexus.memory",
     "state": "nexus.states",
     "turns": "nexus.turns",
-    "bench": "nexus.bench.commands",
 }
 _OBJECTS: Final = 100_000
-# What a stream says that takes no more: the disk is full, or whatever was behind it is gone.
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE})
+# Errors of a standard output that takes no more: a full disk, or a reader that has gone.
+_OUTPUT_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE})
 
 
-class Commands(TyperGroup):
-    """The commands that are defined here, and those of `_MODULES`."""
+class CommandGroup(TyperGroup):
+    """The commands of `_MODULES`, each imported when it is called: imports take most of a short command's time."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  # Typer's interface
-        """Their names, in the order of the help."""
+        """Names in the order of the help."""
         return ["version", *_MODULES]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name, or None."""
         if cmd_name not in self.commands:
-            # For a name that there is not, Typer looks for similar ones among those that are imported.
+            # For an unknown name Typer suggests similar ones among the commands that are imported.
             for name in [cmd_name] if cmd_name in _MODULES else _MODULES:
                 command = typer.main.get_command(import_module(_MODULES[name]).app)
                 command.name = name
@@ -54,7 +49,7 @@ class Commands(TyperGroup):
 
 
 app = typer.Typer(
-    cls=Commands,
+    cls=CommandGroup,
     invoke_without_command=True,
     no_args_is_help=True,
     add_completion=False,
@@ -65,9 +60,9 @@ app = typer.Typer(
 def main() -> None:
     """Run the command line."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # What a terminal of another encoding has no letter for is shown as an escape.
+        # A character that the terminal's encoding lacks is shown as an escape.
         sys.stdout.reconfigure(errors="backslashreplace")
-    # What is imported stays: looking for cycles in it takes a tenth of the time.
+    # Imported modules stay: searching them for cycles takes a tenth of a short command's time.
     gc.set_threshold(_OBJECTS)
     try:
         with ungrouped():
@@ -75,8 +70,8 @@ def main() -> None:
     except NexusError as error:
         _fail(str(error), 1)
     except OSError as error:
-        # Files and servers have been spoken of where they are used: what is left is where the words go.
-        if error.errno not in _FULL or error.filename is not None:
+        # Errors of files and servers are reported where they are used; what is left is the standard output.
+        if error.errno not in _OUTPUT_ERRORS or error.filename is not None:
             raise
         _discard_output()
         _fail(f"standard output: cannot be written: {error.strerror}", 1)
@@ -101,12 +96,12 @@ def version() -> None:
 
 
 def _discard_output() -> None:
-    """Python would try to write what is left once more on its way out, and complain."""
+    """Keep Python from writing the rest of the output once more on its way out."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    print(f"nexus: {message}", file=sys.stderr)  # noqa: T201  # the last word of a program
+    print(f"nexus: {message}", file=sys.stderr)  # noqa: T201  # the program's last output
     raise SystemExit(code)

@@ -1,0 +1,148 @@
+"""`nexus demo`: the shipped conversation goes over a real bus, and the context that comes back is shown.
+
+It does what an orchestrator does: registers tools, asks for a context at the start of each run, and publishes what the
+model and the tools answered. Nothing is simulated but the model and the tools themselves.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from importlib import resources
+from typing import Any, Final
+
+import anyio
+import typer
+from pydantic import SecretStr
+from rich.console import Console
+
+from nexus.bootstrap import Nexus, open_nexus
+from nexus.cli.context_view import show_context
+from nexus.client import ContextClient
+from nexus.config import BusSettings, DatabaseSettings, Settings
+from nexus.connections import open_client
+from nexus.core.errors import NexusError
+from nexus.core.models import Message, Role, Run
+from nexus.core.topics import Topics
+from nexus.core.wire import encode
+from nexus.embedded import embedded_servers
+from nexus.log import configure_logging
+
+app = typer.Typer(add_completion=False)
+_PATIENCE_S: Final = 20.0
+_PAUSE_S: Final = 0.02
+
+
+def load_sample(name: str) -> Any:
+    """A shipped sample: `conversation`, `tools`, `agent_session` (rows as they are stored), or `turns` of it."""
+    return json.loads(resources.files("nexus").joinpath("samples", f"{name}.json").read_text(encoding="utf-8"))
+
+
+@app.command()
+def command() -> None:
+    """Play a sample conversation through servers of its own and show the context that comes out."""
+    configure_logging("error", "console")
+    anyio.run(play, Console())
+
+
+async def play(console: Console) -> None:
+    """Start servers, play the conversation, ask the closing question and show the answer."""
+    conversation, tools = load_sample("conversation"), load_sample("tools")
+    console.print("Starting a Valkey and a MongoDB-compatible server on free loopback ports ...")
+    async with embedded_servers(None) as servers:
+        settings = Settings(
+            bus=BusSettings(url=SecretStr(servers.redis_url)),
+            # The packaged store is slow; see DESIGN, parts.
+            database=DatabaseSettings(uri=SecretStr(servers.mongo_uri), timeout_ms=10_000),
+        )
+        console.print("Starting Nexus on them ...")
+        async with open_nexus(settings) as nexus, open_client(servers.redis_url) as client:
+            await _Orchestrator(console, nexus, client, conversation).play(tools)
+
+
+class _Orchestrator:
+    def __init__(self, console: Console, nexus: Nexus, client: ContextClient, conversation: Mapping[str, Any]) -> None:
+        self._console = console
+        self._nexus = nexus
+        self._client = client
+        self._conversation = conversation
+        self._owner: str = conversation["owner_key"]
+        self._published = 0
+
+    async def play(self, tools: Sequence[Mapping[str, Any]]) -> None:
+        await self._register(tools)
+        for run in self._conversation["runs"]:
+            await self._play_run(run)
+        question = self._conversation["question"]
+        self._console.print(f"\nThe question: [bold]{question['text']}[/bold]\n")
+        content = await self._ask("run_demo_question", question)
+        show_context(self._console, content)
+
+    async def _register(self, tools: Sequence[Mapping[str, Any]]) -> None:
+        for tool in tools:
+            message = Message(run_id="setup", owner_key="operator", role=Role.SYSTEM, content=tool)
+            await self._nexus.bus.publish(Topics.TOOLS_REGISTER, encode(message))
+        names = [tool["function"]["name"] for tool in tools]
+
+        async def all_known() -> bool:
+            return all(map(self._nexus.registry.is_tool_registered, names))
+
+        await _until(all_known, "the tools are registered")
+        self._console.print(f"Registered {len(names)} tools over the bus: {', '.join(names)}")
+
+    async def _play_run(self, run: Mapping[str, Any]) -> None:
+        content = await self._ask(run["run_id"], run["input"])
+        self._published += 1
+        size = 0
+        for step in run["steps"]:
+            size += await self._publish(run["run_id"], step)
+        await self._recorded()
+        history, milliseconds = content["context"]["history"], content["context"]["timings_ms"]["build"]
+        self._console.print(
+            f"  {run['run_id']}: context of {history['shown']:2} messages in {milliseconds:5.1f} ms, "
+            f"then {len(run['steps'])} results, {size / 1024:.1f} KB"
+        )
+
+    async def _ask(self, run_id: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        human = Message(
+            run_id=run_id, owner_key=self._owner, role=Role.HUMAN, content=given["text"], timestamp=given["at"]
+        )
+        metadata = {
+            "user_profile": self._conversation["user_profile"],
+            "client_timestamp_utc": given["at"],
+            "client_timezone_offset": self._conversation["timezone_offset"],
+        }
+        run = Run(id=run_id, owner_key=self._owner, history=[human], metadata=metadata)
+        return await self._client.build(run, timeout=_PATIENCE_S)
+
+    async def _publish(self, run_id: str, step: Mapping[str, Any]) -> int:
+        if step["kind"] == "ai":
+            topic, role = Topics.LLM_RESULTS, Role.AI
+            content = {"content": step["text"], "tool_calls": step["tool_calls"]}
+        else:
+            topic, role = Topics.TOOLS_RESULTS, Role.TOOL
+            content = {key: step[key] for key in ("status", "tool_name", "call_id")} | {"result": _result(step)}
+        message = Message(run_id=run_id, owner_key=self._owner, role=role, content=content, timestamp=step["at"])
+        payload = encode(message)
+        await self._nexus.bus.publish(topic, payload)
+        self._published += 1
+        return len(payload)
+
+    async def _recorded(self) -> None:
+        async def all_there() -> bool:
+            return len(await self._nexus.persistence.get_history(self._owner, limit=1_000)) >= self._published
+
+        await _until(all_there, "the conversation is recorded")
+
+
+async def _until(holds: Callable[[], Awaitable[bool]], what: str) -> None:
+    with anyio.move_on_after(_PATIENCE_S):
+        # Over a bus nobody is told that somebody else is done: it has to be looked for.
+        while not await holds():  # noqa: ASYNC110  # nobody signals it
+            await anyio.sleep(_PAUSE_S)
+        return
+    raise NexusError(f"not in time: {what}")
+
+
+def _result(step: Mapping[str, Any]) -> str:
+    text: str = step["result"]
+    wanted = step.get("result_kb", 0) * 1024
+    return text if len(text.encode()) >= wanted else (text + "\n") * (wanted // len(text.encode()) + 1)
