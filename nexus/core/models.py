@@ -1,11 +1,41 @@
-"""What travels on the bus (CONTRACT §1.2): `Message` is the envelope, `Run` the content of a build request."""
+"""What travels on the bus (contract §1.1, §1.2): topics, the envelope `Message`, and `Run`, what a request is about."""
 
 import secrets
+import time
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from itertools import count
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+# Row ids have the form of a MongoDB ObjectId: seconds, five random bytes for the process, and a counter.
+_PROCESS: Final = secrets.token_hex(5)
+_COUNTER: Final = count(secrets.randbelow(1 << 16))
+
+
+class Topics:
+    """Every topic that Nexus publishes, reads or knows of.
+
+    The names belong to existing orchestrators and stay as they are. Only bus adapters put `bus.channel_prefix` before
+    them, so that code compares these constants.
+    """
+
+    RUNS_NEW: Final = "runs.new"
+    CONTEXT_BUILD_REQUEST: Final = "context.build.request"
+    CONTEXT_BUILD_RESPONSE: Final = "context.build.response"
+    LLM_REQUESTS: Final = "llm.requests"
+    LLM_RESULTS: Final = "llm.results"
+    TOOLS_REQUESTS: Final = "tools.requests"
+    TOOLS_RESULTS: Final = "tools.results"
+    UI_EVENTS: Final = "ui.events"
+    SYSTEM_COMMAND: Final = "system.command"
+    COMMAND_RESULT: Final = "command.result"
+
+    TOOLS_REGISTER: Final = "tools.register"
+    TOOLS_UNREGISTER: Final = "tools.unregister"
+    SESSION_STATE: Final = "session.state"
+    CONFIG_CHANGED: Final = "config.changed"
 
 
 class Role(StrEnum):
@@ -37,7 +67,7 @@ def utc_now() -> datetime:
 
 
 def as_utc(moment: datetime) -> datetime:
-    """`moment` as an aware datetime in UTC; a naive one is taken to be UTC already (CONTRACT §1.2)."""
+    """`moment` as an aware datetime in UTC; a naive one is taken to be UTC already (contract §1.2)."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
@@ -49,6 +79,19 @@ def new_message_id() -> str:
 def new_run_id() -> str:
     """A fresh run id: `run_` and 32 hexadecimal digits."""
     return f"run_{secrets.token_hex(16)}"
+
+
+def new_row_id() -> str:
+    """A fresh id of a stored row, greater than all that this process made before, up to 16 million a second.
+
+    Rows are given their id before the store has them, so that they have a place in the history before they are written.
+    """
+    return f"{int(time.time()):08x}{_PROCESS}{next(_COUNTER) & 0xFFFFFF:06x}"
+
+
+def seconds_of(row_id: str) -> int:
+    """When a row id was made, in seconds since 1970."""
+    return int(row_id[:8], 16)
 
 
 def _utc_in_range(moment: datetime) -> datetime:

@@ -1,7 +1,7 @@
-"""Who sent a message: `metadata.signature` (CONTRACT §1.7). Pure.
+"""Who sent a message: `metadata.signature` (contract §1.7). Pure.
 
 A signature is `v1,<key id>,<base64>`. The base64 is HMAC-SHA256, under the secret of that key id, of the canonical form
-(`nexus.core.canonical`) of
+of
 
     ["v1", topic, id, timestamp, message]
 
@@ -9,18 +9,23 @@ where `message` is the whole JSON value without `metadata.signature`, its `metad
 The topic is the full one, without `bus.channel_prefix`. So nothing of a message can be changed, it cannot be moved to
 another topic, and a copy is refused that comes more than 300 s after its timestamp. On a bus that keeps messages it
 comes when the bus takes it (`nexus.core.ports.Delivery.sent_ms`), however long it waits there.
+
+The canonical form is RFC 8785 (JCS): no white space, keys in the order of their UTF-16 units, the shortest escapes,
+numbers as ECMAScript writes them. RFC 8785 leaves open what becomes of an integer that a double cannot hold; here it
+keeps all its digits, so that no two integers are spelled alike (docs/decisions/0009-what-is-signed.md).
 """
 
 import base64
 import hmac
+import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from json.encoder import encode_basestring
 from types import MappingProxyType
 from typing import Any, Final
-
-from nexus.core.canonical import canonical
 
 # How far the timestamp of a signed message may be from the moment it arrived, either way.
 FRESH_S: Final = 300.0
@@ -30,6 +35,15 @@ _VERSION: Final = "v1"
 _KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _FORM = re.compile(r"(?P<version>v[0-9]{1,9}),(?P<key>[A-Za-z0-9._-]{1,64}),(?P<code>[A-Za-z0-9+/=]{1,512})")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+# Where ECMAScript begins to write exponents: above so many digits before the point, below so many zeros after it.
+_DIGITS_BEFORE_THE_POINT: Final = 21
+_ZEROS_AFTER_THE_POINT: Final = 6
+# Between these Python writes none either.
+_PLAIN_FROM: Final = 1e-4
+_PLAIN_BELOW: Final = 1e16
+
+# The default is plain Python; json replaces it by its C version where there is one.
+_quoted: Final[Callable[[str], str]] = encode_basestring
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -124,3 +138,111 @@ def _staleness(timestamp: str, now: float) -> str | None:
     except (ValueError, OverflowError):
         return "a signed message needs a timestamp in ISO 8601"
     return None if abs(age) <= FRESH_S else f"the timestamp is more than {FRESH_S:.0f} s away"
+
+
+def parsed(found: bytes) -> Any:
+    """The JSON value in these bytes, if it has a canonical form.
+
+    Raises:
+        ValueError: it is none, or has none; says where.
+    """
+    try:
+        value = json.loads(found.decode("utf-8-sig"))
+        canonical(value)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 at byte {error.start}") from None
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    return value
+
+
+def canonical(value: Any) -> bytes:
+    """The canonical form of a JSON value, as `json.loads` gives it, in UTF-8.
+
+    Raises:
+        ValueError: it has none: it holds half a surrogate pair, NaN, an infinity, or something that is no JSON.
+    """
+    parts: list[str] = []
+    try:
+        _write(value, parts.append)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    try:
+        return "".join(parts).encode()
+    except UnicodeEncodeError:
+        raise ValueError("half a surrogate pair") from None
+
+
+def _write(value: Any, put: Callable[[str], None]) -> None:
+    if isinstance(value, str):
+        put(_quoted(value))
+    elif isinstance(value, dict):
+        _write_object(value, put)
+    elif isinstance(value, list | tuple):
+        separator = "["
+        for item in value:
+            put(separator)
+            _write(item, put)
+            separator = ","
+        put("]" if value else "[]")
+    else:
+        put(_scalar(value))
+
+
+def _write_object(value: dict[str, Any], put: Callable[[str], None]) -> None:
+    separator = "{"
+    for key in _ordered(value):
+        put(separator)
+        put(_quoted(key))
+        put(":")
+        _write(value[key], put)
+        separator = ","
+    put("}" if value else "{}")
+
+
+def _ordered(value: dict[str, Any]) -> list[str]:
+    try:
+        if "".join(value).isascii():
+            return sorted(value)
+        return sorted(value, key=lambda key: key.encode("utf-16-be"))
+    except TypeError:
+        raise ValueError("a key that is no text") from None
+    except UnicodeEncodeError:
+        raise ValueError("half a surrogate pair") from None
+
+
+def _scalar(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(int(value))
+    if isinstance(value, float):
+        return _as_ecmascript(value)
+    raise ValueError(f"a {type(value).__name__}")
+
+
+def _as_ecmascript(number: float) -> str:
+    """As ECMAScript's `Number::toString` has it. The digits are Python's: both take the shortest that read back."""
+    if not math.isfinite(number):
+        raise ValueError("a number that is not finite")
+    if number == 0:
+        return "0"
+    if _PLAIN_FROM <= abs(number) < _PLAIN_BELOW:
+        return repr(number).removesuffix(".0")
+    sign = "-" if number < 0 else ""
+    mantissa, _, exponent = repr(abs(number)).partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    padded = (whole + fraction).lstrip("0")
+    point = len(whole) + int(exponent or 0) - (len(whole + fraction) - len(padded))
+    digits = padded.rstrip("0")
+    if 0 < point <= _DIGITS_BEFORE_THE_POINT:
+        digits = digits.ljust(point, "0")
+        return sign + digits[:point] + ("." + digits[point:] if digits[point:] else "")
+    if -_ZEROS_AFTER_THE_POINT < point <= 0:
+        return f"{sign}0.{'0' * -point}{digits}"
+    fraction = "." + digits[1:] if digits[1:] else ""
+    return f"{sign}{digits[0]}{fraction}e{point - 1:+d}"
