@@ -1,31 +1,32 @@
-"""The blocks of the dialogue layout (CONTRACT §4.3 to §4.5). Pure: the same arguments give the same bytes.
+"""The blocks of the dialogue layout that depend on the owner: memory, friend and moment (contract §4.3 to §4.5). Pure.
 
 Each formatter has a method that returns the text alone, under the name that the contract gives it, and `render`, which
-returns the `Block` with what the manifest says of it.
+returns the `Block` with its entry for the manifest.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import chain
-from operator import eq
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from nexus.services.context.annotations import annotate_stored
 from nexus.services.context.blocks import Block
-from nexus.services.context.bodies import NO_TEXT, Body, body_of, parts_of
 from nexus.services.context.clock import at_offset, parse_moment, parse_offset
-from nexus.services.context.entries import read_rows
-from nexus.services.context.escape import CountingEscape, are_plain, canonical, escape
-from nexus.services.context.memory import ReadRows, Utterance, merge, newest
+from nexus.services.context.entries import Entry, read_rows
+from nexus.services.context.memory import Utterance, merge, newest
+from nexus.services.text.escape import CountingEscape, canonical, escape
 
 _NO_CONVERSATIONS: Final = "(No previous conversations yet)"
 _UNKNOWN_TIME: Final = "Unknown time"
-_FOUR_DIGITS: Final = 1_000
-_TWO_DIGITS: Final = [f"{number:02d}" for number in range(60)]
+_NO_TEXT: Final = "[工具调用结果]"
+# However long the annotations are, at least this many characters of the answer are shown.
+_LEAST_SHOWN: Final = 20
+_ELLIPSIS: Final = "..."
 
 
-class MemoryBlock(NamedTuple):
-    """`[SHARED_MEMORY]` and how many messages went into it.
+@dataclass(frozen=True, slots=True)
+class MemoryBlock:
+    """`[SHARED_MEMORY]` and the numbers of its messages.
 
     Attributes:
         merged: messages after merging, before the limit.
@@ -69,7 +70,7 @@ class MemoryFormatter:
         truncate_chars: int = 500,
         timezone_offset: Any = 0,
     ) -> MemoryBlock:
-        """The block over stored rows in any order (CONTRACT §4.3). Never raises for a malformed row.
+        """The block over stored rows in any order. Never raises for a malformed row.
 
         Args:
             history: rows as `PersistenceService.get_history` returns them.
@@ -80,24 +81,31 @@ class MemoryFormatter:
         """
         past = newest(history, limit, current_run_id=current_run_id)
         shown = past.utterances[::-1]
-        _, texts, cut, marked, sources = _lines_of(history, shown, truncate_chars, parse_offset(timezone_offset) or 0)
-        head = f"[SHARED_MEMORY count={len(shown)}]", "Recent conversation memory:", ""
+        shift = timedelta(minutes=-(parse_offset(timezone_offset) or 0))
+        counting = CountingEscape()
+        lines, truncated, after_human = [], 0, False
+        for message in shown:
+            text, was_cut = _body(message.entries, truncate_chars, counting)
+            lines.append(f"{_line_head(message, shift, after_human=after_human)}{text}")
+            truncated += was_cut
+            after_human = not message.is_answer
+        head = f"[SHARED_MEMORY count={len(shown)}]\nRecent conversation memory:\n\n"
         block = Block(
             tag="SHARED_MEMORY",
             role="user",
-            text="\n".join([*head, *texts] if shown else [*head, _NO_CONVERSATIONS]),
-            sources=tuple(chain.from_iterable(sources)),
-            truncated=sum(cut),
+            text=head + ("\n".join(lines) if shown else _NO_CONVERSATIONS),
+            sources=tuple(entry.id for message in shown for entry in message.entries if entry.id),
+            truncated=truncated,
             dropped=past.merged - len(shown),
-            escaped=sum(marked),
+            escaped=counting.marked,
         )
         return MemoryBlock(block, merged=past.merged, shown=len(shown), repaired=past.repaired)
 
     @staticmethod
     def _merge_messages_by_run_id(messages: Sequence[Any]) -> list[dict[str, Any]]:
-        """The rows merged by run, newest first: humans as they are, the AI rows of a run as one row (CONTRACT §4.3)."""
+        """The rows merged by run, newest first: humans as they are, the AI rows of a run as one row (contract §4.3)."""
         entries, _ = read_rows(messages)
-        return [_as_row(utterance) for utterance in merge(entries)]
+        return [_as_row(message) for message in merge(entries)]
 
     @staticmethod
     def _extract_tool_call_annotation(tool_calls: Any) -> str:
@@ -105,116 +113,8 @@ class MemoryFormatter:
         return annotate_stored(tool_calls, escape)
 
 
-class _Lines(NamedTuple):
-    """Messages as they are shown, oldest first: each has one place in all of these.
-
-    Attributes:
-        said: the messages.
-        texts: what is shown of each.
-        cut: whether that is not all of it.
-        marked: how many places in it were marked.
-        sources: the ids of its rows.
-    """
-
-    said: list[Utterance]
-    texts: list[str]
-    cut: list[bool]
-    marked: list[int]
-    sources: list[list[str]]
-
-
-def _lines_of(history: Sequence[Any], shown: Sequence[Utterance], truncate_chars: int, offset: int) -> _Lines:
-    """The messages as they are shown, in this order."""
-    shift = timedelta(minutes=-offset)
-    if not isinstance(history, ReadRows):
-        return _continued(_Lines([], [], [], [], []), shown, truncate_chars, shift)
-    # What was read once does not change, nor does what is made of it: the next build of the owner shows the same, but
-    # for a message or two at either end.
-    way = truncate_chars, offset
-    known: _Lines | None = history.lines.get(way)
-    still = _still(known, shown) if known else _Lines([], [], [], [], [])
-    if still.said and shown[0].is_answer:
-        # It may have stood behind a question, where it has no time of its own.
-        still.texts[0], _, _ = _line(shown[0], truncate_chars, shift, asked=False)
-    lines = _continued(still, shown, truncate_chars, shift)
-    history.lines = {way: lines}
-    return lines
-
-
-def _still(known: _Lines, shown: Sequence[Utterance]) -> _Lines:
-    """Those of the lines that `shown` begins with."""
-    start = known.said.index(shown[0]) if shown and shown[0] in known.said else len(known.said)
-    same = [*map(eq, known.said[start:], shown)]
-    end = start + (same.index(False) if False in same else len(same))
-    return _Lines._make([kept[start:end] for kept in known])
-
-
-def _continued(lines: _Lines, shown: Sequence[Utterance], truncate_chars: int, shift: timedelta) -> _Lines:
-    """These lines, and after them those of the other messages."""
-    said, texts, cut, marked, sources = lines
-    asked = bool(said) and not said[-1].is_answer
-    more = shown[len(said) :]
-    # Of what is cut nobody needs to look at all.
-    plain = are_plain([each.text for one in more for each in one.entries if len(each.text) <= truncate_chars])
-    for each in more:
-        entries = each.entries
-        text, was_cut, places = _line(each, truncate_chars, shift, asked=asked, plain=plain)
-        texts.append(text)
-        cut.append(was_cut)
-        marked.append(places)
-        # Of most there is one, for which a comprehension takes as long as all else here.
-        one = entries[0].id if len(entries) == 1 else ""
-        sources.append([one] if one else [entry.id for entry in entries if entry.id])
-        asked = not each.is_answer
-    said += more
-    return lines
-
-
-def _line(said: Utterance, truncate_chars: int, shift: timedelta, *, asked: bool, plain: bool = False) -> Body:
-    """What is shown of a message, on a clock that is shifted from UTC; `asked` by what was said before it."""
-    entries, is_answer = said.entries, said.is_answer
-    text, was_cut, marked = body_of(entries, truncate_chars, plain=plain)
-    if is_answer and asked:
-        return f"  Nexus: {text}", was_cut, marked
-    moment = entries[0].moment if len(entries) == 1 else said.moment
-    return f"[{_shown_time(moment, shift)}] {'Nexus' if is_answer else 'Human'}: {text}", was_cut, marked
-
-
-def _shown_time(moment: datetime | None, shift: timedelta) -> str:
-    if moment is None:
-        return _UNKNOWN_TIME
-    try:
-        # In a third of the time that another zone takes.
-        local = moment + shift
-    except OverflowError:
-        local = moment
-    # Not strftime, which does not pad the years before 1000; and in half the time in which numbers are formatted.
-    two, year = _TWO_DIGITS, local.year
-    shown = year if year >= _FOUR_DIGITS else f"{year:04d}"
-    return f"{shown}-{two[local.month]}-{two[local.day]} {two[local.hour]}:{two[local.minute]}"
-
-
-def _as_row(utterance: Utterance) -> dict[str, Any]:
-    if not utterance.merged:
-        return dict(utterance.entries[0].row)
-    latest = next(entry for entry in reversed(utterance.entries) if entry.moment == utterance.moment)
-    texts = [text for text, _ in parts_of(utterance.entries, CountingEscape())]
-    return {
-        "id": utterance.id,
-        "run_id": utterance.run_id,
-        "role": "ai",
-        "content": "\n".join(texts) or NO_TEXT,
-        "timestamp": latest.row.get("timestamp"),
-        "metadata": {
-            "source": "merged",
-            "original_count": len(utterance.entries),
-            "has_tool_calls": any(entry.tool_calls for entry in utterance.entries),
-        },
-    }
-
-
 class FriendsInfoFormatter:
-    """`[FRIENDS_INFO]`: what is known of the person."""
+    """`[FRIENDS_INFO]`: the profile of the person."""
 
     @staticmethod
     def format_friends_info(user_profile: Any, default_profile: str = "") -> str:
@@ -223,7 +123,7 @@ class FriendsInfoFormatter:
 
     @staticmethod
     def render(user_profile: Any, default_profile: str = "") -> Block:
-        """The block over a profile as stored (CONTRACT §4.4). Never raises.
+        """The block over a profile as stored (contract §4.4). Never raises.
 
         Args:
             user_profile: `{public_key, config_overrides, prompt_overrides, created_at}`; None and `{}` are no profile.
@@ -232,6 +132,37 @@ class FriendsInfoFormatter:
         counted = CountingEscape()
         lines = ["[FRIENDS_INFO]", "About this friend:", "", *_known(user_profile, default_profile, counted)]
         return Block(tag="FRIENDS_INFO", role="user", text="\n".join(lines), escaped=counted.marked)
+
+
+class MomentFormatter:
+    """`[THIS_MOMENT]`: what is asked now, and when."""
+
+    @staticmethod
+    def format_this_moment(current_input: str, timestamp_utc: Any = "", timezone_offset: Any = 0) -> str:
+        """The text of the block. Arguments as for `render`."""
+        return MomentFormatter.render(current_input, timestamp_utc, timezone_offset).text
+
+    @staticmethod
+    def render(
+        current_input: str, timestamp_utc: Any = "", timezone_offset: Any = 0, *, sources: tuple[str, ...] = ()
+    ) -> Block:
+        """The block (contract §4.5).
+
+        Args:
+            current_input: the text of the person.
+            timestamp_utc: ISO 8601 text or datetime; unreadable or empty gives no `<current_time>`.
+            timezone_offset: minutes west of UTC, number or text; unreadable or beyond 14 hours counts as 0.
+            sources: ids of the messages that the input came in.
+        """
+        counted = CountingEscape()
+        moment = parse_moment(timestamp_utc)
+        lines = ["[THIS_MOMENT]"]
+        if moment:
+            offset = parse_offset(timezone_offset)
+            local = at_offset(moment, offset) if offset else moment
+            lines.append(f"<current_time>{local.isoformat(' ', 'seconds')}</current_time>")
+        lines += ["<human_input>", counted(current_input), "</human_input>"]
+        return Block(tag="THIS_MOMENT", role="user", text="\n".join(lines), sources=sources, escaped=counted.marked)
 
 
 def _known(profile: Any, default_profile: str, escaped: CountingEscape) -> list[str]:
@@ -249,32 +180,127 @@ def _known(profile: Any, default_profile: str, escaped: CountingEscape) -> list[
     return [f"Member since: {since.date().isoformat()}", learning] if since else [learning]
 
 
-class MomentFormatter:
-    """`[THIS_MOMENT]`: what is asked now, and when."""
+# A text as it is stored, or an annotation as it is shown; True for an annotation.
+_Part = tuple[str, bool]
 
-    @staticmethod
-    def format_this_moment(current_input: str, timestamp_utc: Any = "", timezone_offset: Any = 0) -> str:
-        """The text of the block. Arguments as for `render`."""
-        return MomentFormatter.render(current_input, timestamp_utc, timezone_offset).text
 
-    @staticmethod
-    def render(
-        current_input: str, timestamp_utc: Any = "", timezone_offset: Any = 0, *, sources: tuple[str, ...] = ()
-    ) -> Block:
-        """The block (CONTRACT §4.5).
+def _line_head(message: Utterance, shift: timedelta, *, after_human: bool) -> str:
+    if message.is_answer and after_human:
+        return "  Nexus: "
+    return f"[{_shown_time(message.moment, shift)}] {'Nexus' if message.is_answer else 'Human'}: "
 
-        Args:
-            current_input: the text of the person.
-            timestamp_utc: ISO 8601 text or datetime; unreadable or empty gives no `<current_time>`.
-            timezone_offset: minutes west of UTC, number or text; unreadable or beyond 14 hours counts as 0.
-            sources: ids of the messages that the input came in.
-        """
-        counted = CountingEscape()
-        moment = parse_moment(timestamp_utc)
-        lines = ["[THIS_MOMENT]"]
-        if moment:
-            offset = parse_offset(timezone_offset)
-            local = at_offset(moment, offset) if offset else moment
-            lines.append(f"<current_time>{local.isoformat(' ', 'seconds')}</current_time>")
-        lines += ["<human_input>", counted(current_input), "</human_input>"]
-        return Block(tag="THIS_MOMENT", role="user", text="\n".join(lines), sources=sources, escaped=counted.marked)
+
+def _shown_time(moment: datetime | None, shift: timedelta) -> str:
+    if moment is None:
+        return _UNKNOWN_TIME
+    try:
+        local = moment + shift
+    except OverflowError:
+        local = moment
+    # Not strftime, which does not pad the years before 1000.
+    return f"{local.year:04d}-{local.month:02d}-{local.day:02d} {local.hour:02d}:{local.minute:02d}"
+
+
+def _body(entries: Sequence[Entry], limit: int, escape: CountingEscape) -> tuple[str, bool]:
+    """The shown text of a message of these rows, `limit` characters before escaping at most; whether it was cut."""
+    parts = _parts_of(entries, escape)
+    if not parts:
+        return (_NO_TEXT if entries[0].role == "ai" else ""), False
+    annotations = sum(len(text) + 1 for text, is_annotation in parts if is_annotation)
+    shortened, was_cut = cut([text for text, is_annotation in parts if not is_annotation], annotations, limit)
+    texts = iter(shortened)
+    lines: list[str] = []
+    together: list[str] = []
+    for text, is_annotation in parts:
+        if is_annotation:
+            lines += [*_escaped_together(together, escape), text]
+            together = []
+        else:
+            together.append(canonical(next(texts)))
+    return "\n".join([*lines, *_escaped_together(together, escape)]), was_cut
+
+
+def _escaped_together(texts: Iterable[str], escape: CountingEscape) -> list[str]:
+    """Texts that follow each other, escaped as one, so that no tag comes about where they meet; `[]` for no text.
+
+    Each is canonical already: a carriage return at the end of one stays a line end of its own.
+    """
+    joined = "\n".join(filter(None, texts))
+    return [escape(joined)] if joined else []
+
+
+def _parts_of(entries: Iterable[Entry], escape: CountingEscape) -> list[_Part]:
+    """The texts and annotations of a message in the order of events; a text of blanks alone is none."""
+    parts = []
+    for entry in entries:
+        if entry.text and not entry.text.isspace():
+            parts.append((entry.text, False))
+        if entry.stored_calls and (annotation := annotate_stored(entry.stored_calls, escape)):
+            parts.append((annotation, True))
+    return parts
+
+
+def _as_row(message: Utterance) -> dict[str, Any]:
+    if not message.merged:
+        return dict(message.entries[0].row)
+    latest = next(entry for entry in reversed(message.entries) if entry.moment == message.moment)
+    texts = [text for text, _ in _parts_of(message.entries, CountingEscape())]
+    return {
+        "id": message.id,
+        "run_id": message.run_id,
+        "role": "ai",
+        "content": "\n".join(texts) or _NO_TEXT,
+        "timestamp": latest.row.get("timestamp"),
+        "metadata": {
+            "source": "merged",
+            "original_count": len(message.entries),
+            "has_tool_calls": any(entry.tool_calls for entry in message.entries),
+        },
+    }
+
+
+def cut(texts: Sequence[str], reserved: int, limit: int) -> tuple[list[str], bool]:
+    """The texts of one message, cut so that they and `reserved` characters of annotations fit into `limit`.
+
+    A message of one text and nothing reserved keeps its beginning and ends in `...`. Otherwise the last text is the
+    answer: the texts before it give way first, and if it is too long by itself its end is kept, after `...`. The
+    texts count with a line break between them. At least 20 characters are kept, whatever the annotations leave.
+
+    Looks at no more than `limit` characters from either end of a text, so a store may leave out the middle of one that
+    is longer than twice the limit.
+
+    Returns:
+        The texts, as many as were given, `""` for one that has no room at all, and whether any was cut.
+    """
+    limit = max(limit, _LEAST_SHOWN)
+    breaks = max(len(texts) - 1, 0)
+    if not texts or sum(map(len, texts)) + breaks + reserved <= limit:
+        return list(texts), False
+    if len(texts) == 1 and not reserved:
+        return [_beginning(texts[0], limit)], True
+    room = max(limit - reserved, _LEAST_SHOWN)
+    *preamble, answer = texts
+    # A text that gives way leaves an ellipsis and a line break, as far as those fit, the latest texts first.
+    mentioned = min(len(preamble), (room - _LEAST_SHOWN) // (len(_ELLIPSIS) + 1))
+    omitted = len(preamble) - mentioned
+    kept = _ending(answer, room - mentioned * (len(_ELLIPSIS) + 1))
+    shown = [*[""] * omitted, *_shared_out(preamble[omitted:], room - mentioned - len(kept)), kept]
+    return shown, shown != list(texts)
+
+
+def _beginning(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit - len(_ELLIPSIS)]}{_ELLIPSIS}"
+
+
+def _ending(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{_ELLIPSIS}{text[len(text) - limit + len(_ELLIPSIS) :]}"
+
+
+def _shared_out(texts: Sequence[str], room: int) -> list[str]:
+    """Each text cut to an equal share of `room`; the surplus of short texts goes to the longer ones."""
+    shares = [0] * len(texts)
+    left = room
+    for position, index in enumerate(sorted(range(len(texts)), key=lambda i: min(len(texts[i]), room))):
+        shares[index] = min(len(texts[index]), left // (len(texts) - position))
+        left -= shares[index]
+    return [_beginning(text, share) for text, share in zip(texts, shares, strict=True)]

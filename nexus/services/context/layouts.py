@@ -12,7 +12,6 @@ from nexus.services.context.agents import MAIN, Agent
 from nexus.services.context.assembled import Assembled, put_together, sources
 from nexus.services.context.blocks import Block, Joined, Passage, Section
 from nexus.services.context.budget import Movable, Room, fit, unsaid
-from nexus.services.context.escape import CountingEscape
 from nexus.services.context.formatters import FriendsInfoFormatter, MemoryFormatter, MomentFormatter
 from nexus.services.context.placement import PINNED_FROM_END, Placement, pinned_position
 from nexus.services.context.prompts import PromptManager
@@ -30,6 +29,7 @@ from nexus.services.context.tokens import Measure
 from nexus.services.context.validity import Admitted, admit
 from nexus.services.context.window import Window, count_others
 from nexus.services.context.working import summary_block, working_memory_block
+from nexus.services.text.escape import CountingEscape
 from nexus.tools.registry import Definitions
 
 # Of the dialogue layout the next build of the same owner shares the identity and the tools; the memory moves on. Where

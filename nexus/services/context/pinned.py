@@ -13,8 +13,8 @@ from typing import Final, TypeVar
 from nexus.services.context.agents import Agent
 from nexus.services.context.blocks import Block
 from nexus.services.context.clock import LONG_AGO
-from nexus.services.context.escape import HEADINGS, CountingEscape, canonical, one_line
 from nexus.services.context.session_state import FolderNote, Info, SessionState, Todo, TodoStatus
+from nexus.services.text.escape import HEADINGS, CountingEscape, canonical, one_line
 
 MOST_INFOS: Final = 100
 MOST_NOTES_A_FOLDER: Final = 5

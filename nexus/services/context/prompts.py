@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from nexus.services.context.escape import canonical, escape
+from nexus.services.text.escape import canonical, escape
 
 CORE_IDENTITY: Final = r"""# You are Nexus
 

@@ -29,8 +29,7 @@ from pydantic import ValidationError
 from nexus.core.ports import Row
 from nexus.core.turns import Level, Source, Structured, Turn
 from nexus.services.context.blocks import Block
-from nexus.services.context.escape import CountingEscape, canonical, escape, one_line
-from nexus.services.context.heads import GuardedEscape
+from nexus.services.text.escape import CountingEscape, LabelEscape, canonical, escape, one_line
 
 GOAL: Final = "User's Goal: "
 
@@ -115,7 +114,7 @@ def accumulated(rows: Sequence[Row], level: Level) -> str:
 
 def task_block(remembered: Remembered) -> list[Block]:
     """`[TASK_CONTEXT]`, if there is a goal."""
-    counting = GuardedEscape()
+    counting = LabelEscape()
     goal = goal_text(remembered, counting)
     if not goal:
         return []

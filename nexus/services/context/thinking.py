@@ -9,9 +9,8 @@ from typing import Final
 
 from nexus.core.turns import ThinkingRound
 from nexus.services.context.blocks import Block
-from nexus.services.context.escape import BANNERS, CountingEscape, canonical
-from nexus.services.context.heads import GuardedEscape
 from nexus.services.context.remembered import Remembered, goal_sources, goal_text, turns_text
+from nexus.services.text.escape import BANNERS, CountingEscape, LabelEscape, canonical
 
 THINKING_INSTRUCTION: Final = r"""# Before you act
 
@@ -65,13 +64,13 @@ _TASK, _WORKSPACE, _TURNS, _INPUT, _ROUNDS = (f"=== {title} ===" for title in BA
 
 def task_part(remembered: Remembered) -> list[Block]:
     """The goal, if there is one."""
-    counting = GuardedEscape()
+    counting = LabelEscape()
     return _part("TASK_CONTEXT", _TASK, goal_text(remembered, counting), counting, sources=goal_sources(remembered))
 
 
 def workspace_part(workspace: str) -> list[Block]:
     """What was said of the surroundings, if anything was."""
-    counting = GuardedEscape()
+    counting = LabelEscape()
     text = counting(canonical(workspace).strip("\n").rstrip())
     return _part("WORKSPACE_CONTEXT", _WORKSPACE, text, counting)
 
@@ -95,7 +94,7 @@ def input_part(current_input: str, remembered: Remembered, sources: tuple[str, .
 
 def rounds_part(rounds: Sequence[ThinkingRound], dropped: int = 0) -> list[Block]:
     """The rounds of thought that say something, if any do; so many earlier ones are not shown."""
-    counting = GuardedEscape()
+    counting = LabelEscape()
     said = [(item.round_number, canonical(item.content).strip()) for item in rounds]
     shown = [f"Round {number}: " + counting(text).replace("\n", "\n  ") for number, text in said if text]
     return _part("THINKING_ROUNDS", _ROUNDS, "\n\n".join(shown), counting, dropped=dropped)

@@ -21,7 +21,7 @@ from typing import Final
 
 from nexus.core.working_memory import Detail, Snapshot
 from nexus.services.context.blocks import Block
-from nexus.services.context.escape import CountingEscape, one_line
+from nexus.services.text.escape import CountingEscape, one_line
 
 # A session with more is searched rather than listed.
 MOST_NOTES, MOST_ARCHIVES = 50, 10

@@ -11,7 +11,6 @@ from nexus.services.context.escape import (
     BLOCK_TAGS,
     HEADINGS,
     CountingEscape,
-    are_plain,
     canonical,
     escape,
     escape_counted,
@@ -418,12 +417,6 @@ class TestProperties:
     def test_a_text_is_looked_at_the_same_wherever_it_stands(self, text: str) -> None:
         """What is skipped because nothing in it can be structure would not be marked beside other text either."""
         assert escape(f"[x\n{text}") == f"[x\n{escape(text)}"
-
-    @given(st.lists(any_text() | hostile_text() | st.just("plain"), max_size=4))
-    def test_texts_are_looked_at_together(self, texts: list[str]) -> None:
-        """Where nothing is found, each of them stays as it is."""
-        if are_plain(texts):
-            assert [escape_counted(text) for text in texts] == [(text, 0) for text in texts]
 
     @given(hostile_text(), hostile_text())
     def test_different_texts_stay_different(self, one: str, other: str) -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.services.context.escape import canonical, escape, unescape
-from nexus.services.context.heads import GuardedEscape
+from nexus.services.text.escape import LabelEscape
 from tests.nexus.unit.services.context import strict
 from tests.nexus.unit.services.context.ordinary import ORDINARY
 
@@ -55,10 +55,10 @@ _PIECES = [
 def test_heads(line: str) -> None:
     """On the first line, on a later one, and after backslashes."""
     for text in (line, f"a\n{line}", f"a\n\n{line}\n{line}"):
-        counting = GuardedEscape()
+        counting = LabelEscape()
         assert counting(text) == text.replace(line, f"\\{line}")
         assert counting.marked == text.count(line)
-    assert GuardedEscape()(f"\\{line}") == f"\\\\{line}"
+    assert LabelEscape()(f"\\{line}") == f"\\\\{line}"
 
 
 @pytest.mark.parametrize(
@@ -70,19 +70,19 @@ def test_heads(line: str) -> None:
 )
 def test_what_is_no_head(line: str) -> None:
     """Other words, no colon, or not at the head."""
-    assert GuardedEscape()(f"{line}\n{line}") == f"{line}\n{line}"
+    assert LabelEscape()(f"{line}\n{line}") == f"{line}\n{line}"
 
 
 @pytest.mark.parametrize("kind", ORDINARY)
 def test_ordinary_text_is_unchanged(kind: str) -> None:
     """As by `escape`."""
-    assert GuardedEscape()(ORDINARY[kind]) == ORDINARY[kind]
+    assert LabelEscape()(ORDINARY[kind]) == ORDINARY[kind]
 
 
 @given(st.lists(st.sampled_from(_PIECES), max_size=12).map("".join))
 def test_nothing_is_forged_and_nothing_is_lost(text: str) -> None:
     """A strict reader finds no head, and two steps give the text back."""
-    counting = GuardedEscape()
+    counting = LabelEscape()
     shown = counting(text)
     assert not strict.forged(shown)
     assert not strict.remembered_heads(shown)
@@ -99,4 +99,4 @@ def test_nothing_is_forged_and_nothing_is_lost(text: str) -> None:
 def test_a_million_characters_of_anything(piece: str) -> None:
     """Linear time."""
     text = piece * (1_000_000 // len(piece))
-    assert GuardedEscape()(text).replace("\\", "") == text.replace("\\", "")
+    assert LabelEscape()(text).replace("\\", "") == text.replace("\\", "")

@@ -485,15 +485,6 @@ class TestRowsThatGrow:
         assert newer.utterances == ReadRows(rows).utterances
         assert [each.run_id for each in newer.utterances] == ["second", "first"]
 
-    def test_lines_are_of_those_shown_last(self) -> None:
-        """However often they are shown, and in however many ways."""
-        rows = ReadRows([row("HUMAN", f"q{number}", number, f"r{number}") for number in range(30)])
-        for messages, chars, offset in ((20, 500, 0), (5, 500, 0), (20, 30, 0), (20, 500, -480)):
-            shown = MemoryFormatter.render(rows, messages, truncate_chars=chars, timezone_offset=offset)
-            assert shown == MemoryFormatter.render([*rows], messages, truncate_chars=chars, timezone_offset=offset)
-            [lines] = rows.lines.values()
-            assert len(lines.texts) == messages
-
     def test_an_answer_whose_question_is_not_shown_any_more(self) -> None:
         """It gets a time of its own; behind its question it has none."""
         rows = ReadRows([row("AI", "a", 2, "r", _id="0" * 23 + "2"), row("HUMAN", "q", 1, "r", _id="0" * 23 + "1")])

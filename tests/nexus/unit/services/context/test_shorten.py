@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.context.shorten import cut
+from nexus.services.context.formatters import cut
 
 ANSWER: Final = "".join(f"{number:04}" for number in range(250))
 

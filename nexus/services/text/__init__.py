@@ -1,0 +1,1 @@
+"""Text: escaping what is not ours, sentences, digests, and checks of what a model has written."""

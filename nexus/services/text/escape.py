@@ -1,0 +1,222 @@
+r"""Escaping: nothing that anyone wrote can pass for structure of a context (contract §4.7).
+
+Block tags, `<human_input>`, `<current_time>`, `[tool_use:`, `[Turn n]`, the line heads of the memory, the headings of
+the pinned block and the banners of the thinking layout come from the renderer alone. Every other text passes `escape`,
+which puts one backslash before whatever looks like one of them.
+
+Rules of this module:
+
+- Likeness is judged on the folded text (`lookalikes.fold`), in which case, width, accents, separators and scripts no
+  longer differ. The text itself gets backslashes and loses nothing.
+- A place is marked by exactly one backslash, before the bracket or at the head of the line. Backslashes that are
+  already there become one more, so `unescape` can take one away again, as mbox quoting does.
+- Marking a place neither makes nor hides another place. For this a tag cannot contain an opening bracket, a line head
+  is recognised with or without backslashes where marks may stand, also behind a title, and what is asked of the
+  character before a bracket is true of a backslash.
+- A heading or a banner is a whole line. Code that puts something before a text on its line escapes the line, not the
+  text: `### ` and a name can make a heading that the name alone is not.
+- Patterns are possessive and cannot overlap, so every input takes linear time.
+
+Structure cannot be forged, and `unescape(escape(text)) == canonical(text)`. What the words say is still for the model
+to judge.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from nexus.services.text.lookalikes import ANGLE, COLONS, EQUALS_SIGNS, NUMBER_SIGNS, SQUARE, fold, passes_for_number
+
+BLOCK_TAGS: Final = (
+    "CORE_IDENTITY",
+    "CAPABILITIES",
+    "SHARED_MEMORY",
+    "FRIENDS_INFO",
+    "THIS_MOMENT",
+    "TASK_CONTEXT",
+    "TURN_MEMORY",
+    "WORKING_MEMORY",
+    "CONVERSATION_SUMMARY",
+    "CONTEXT_META",
+)
+ELEMENTS: Final = ("human_input", "current_time")
+TOOL_USE: Final = "tool_use"
+TURN: Final = "Turn"
+SPEAKERS: Final = ("Human", "Nexus")
+HEADINGS: Final = ("Agent Role Definition", "Current TODO List", "Useful Information", "Folder Notes")
+BANNERS: Final = (
+    "TASK CONTEXT",
+    "WORKSPACE CONTEXT",
+    "ACCUMULATED MEMORY SUMMARIES",
+    "CURRENT INPUT",
+    "PREVIOUS THINKING ROUNDS",
+)
+
+_INVISIBLE: Final = "\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff\U000e0000-\U000e007f"
+_SURROGATES: Final = "\ud800-\udfff"
+_LINE_ENDS: Final = "\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029"
+_TO_NEWLINE: Final = re.compile(f"\r\n|[{_LINE_ENDS}]")
+_REMOVED: Final = re.compile(f"[{_INVISIBLE}]")
+_NOT_TEXT: Final = re.compile(f"[{_SURROGATES}]")
+_NOT_CANONICAL: Final = re.compile(f"[{_LINE_ENDS}{_INVISIBLE}{_SURROGATES}]")
+
+# Without one of these characters there is no structure. Text of other scripts without any is not folded, which takes
+# ten times as long for it as for ASCII. A colon after a Chinese or Japanese character is in every second sentence and
+# ends no line head.
+_SUSPECT: Final = re.compile(
+    f"[{re.escape(SQUARE + ANGLE + COLONS + NUMBER_SIGNS + EQUALS_SIGNS)}]"
+    f"(?<![\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff][{COLONS}])"
+)
+
+# What may stand between the letters of a name, between a bracket and a name, and before the slash of a closing tag.
+_GAP: Final = r"[ _\n\\]*+"
+_LEAD: Final = r"[ _\n\\/]*+"
+_CLOSING: Final = rf"{_GAP}/{_LEAD}"
+_NAME_ENDS: Final = "(?!_*+[a-z])"
+
+
+def _spelled(*names: str, gap: str = _GAP) -> str:
+    """A pattern for names as they look when folded, with gaps between their letters."""
+    return "|".join(gap.join(fold(char) for char in name if char not in "_ ") for name in names)
+
+
+_BLOCK: Final = f"(?:{_spelled(*BLOCK_TAGS)})"
+_CALL: Final = f"{_spelled(TOOL_USE)}{_GAP}:"
+_INPUT, _TIME = (_spelled(name) for name in ELEMENTS)
+# Two patterns, because one that starts with a plain character is searched for ten times as fast. A tag in the other
+# kind of bracket counts as well. What code is full of does not: `a < current_time`, `schedule[current_time]`,
+# `Vec<Capabilities>`, `<current_timestamp>`.
+_SQUARE_TAG: Final = re.compile(
+    rf"\[(?:{_LEAD}(?:{_BLOCK}|{_CALL})"
+    rf"|{_CLOSING}(?:{_INPUT}|{_TIME}){_NAME_ENDS}"
+    rf"|(?<![a-z_\]]\[){_LEAD}(?:{_INPUT}|{_TIME}){_GAP}\])"
+)
+_ANGLE_TAG: Final = re.compile(
+    rf"<(?:{_LEAD}(?:{_INPUT}|{_CALL}|{_TIME}{_GAP}>)"
+    rf"|{_CLOSING}(?:{_BLOCK}|{_TIME}){_NAME_ENDS}"
+    rf"|(?<![a-z_\]]<)(?:{_LEAD}{_BLOCK}{_NAME_ENDS}|[_\\]*+{_TIME}{_NAME_ENDS}[^<>\n]*+>))"
+)
+# A turn tag only if its number, read from the text itself, is one; an index such as `board[turn1]` is none.
+_TURN_TAG: Final = re.compile(rf"\[{_LEAD}(?:{_spelled(TURN)})(?P<number>[^\[\]]*+)\]")
+_INDEXED: Final = re.compile(r"[\w\])]\Z")
+_HEAD_GAP: Final = "[ _]*+"
+# An optional time in brackets, a speaker and a colon. A mark may stand here and where `_HEAD` has its run.
+_MEMORY_HEAD: Final = (
+    rf"(?:\\*+[\[<][^\[\]<>\n]*+[\]>]{_HEAD_GAP})?(?:{_spelled(*SPEAKERS, gap=_HEAD_GAP)}){_HEAD_GAP}:"
+)
+# What may follow a title or a bar up to the end of the line: symbols and marks, but no letter.
+_END: Final = r"[ _#=:;?/<>\[\]\\]*+(?=\n|\Z)"
+# One to six number signs and a title.
+_HEADING: Final = rf"#(?:{_HEAD_GAP}#){{0,5}}+{_HEAD_GAP}(?:{_spelled(*HEADINGS, gap=_HEAD_GAP)}){_END}"
+# A title between two bars of two or more equals signs.
+_BAR: Final = rf"=(?:{_HEAD_GAP}=)++"
+_BANNER: Final = rf"{_BAR}{_HEAD_GAP}(?:{_spelled(*BANNERS, gap=_HEAD_GAP)})[ _#:;?]*+{_BAR}{_END}"
+_HEAD: Final = rf"(?P<run>\\*+){_HEAD_GAP}(?:{_MEMORY_HEAD}|{_HEADING}|{_BANNER})"
+_FIRST_HEAD: Final = re.compile(_HEAD)
+_LATER_HEAD: Final = re.compile("\n" + _HEAD)
+# The labels before a goal, insights and rounds of thought. They are ordinary words, so they are marked only in texts
+# of several lines that stand beside them. An apostrophe, among others, folds to a question mark.
+_LABEL_GAP: Final = "[ _?]*+"
+_LABEL: Final = re.compile(
+    rf"^(?P<run>\\*+)[ _]*+(?:(?:{_spelled('Insights', 'Users Goal', gap=_LABEL_GAP)}){_LABEL_GAP}"
+    rf"|(?:{_spelled('Round', gap=_LABEL_GAP)})(?P<number>[^:\n]*+)):",
+    re.MULTILINE,
+)
+
+
+def canonical(text: str) -> str:
+    r"""`text` with every line end as `\n` and without the invisible characters that could hide a tag.
+
+    Removed are U+E0000-E007F, the bidirectional controls, U+200B, U+2060 and U+FEFF. Joiners and variation selectors
+    stay: Persian and emoji need them. A lone surrogate, which no UTF-8 can carry, becomes U+FFFD.
+    """
+    if not _NOT_CANONICAL.search(text):
+        return text
+    return _NOT_TEXT.sub("\ufffd", _REMOVED.sub("", _TO_NEWLINE.sub("\n", text)))
+
+
+def one_line(text: str) -> str:
+    """`text` in canonical form and on one line, with one space for each stretch of white space."""
+    # Canonical first: it makes line ends of other characters, too.
+    return " ".join(canonical(text).split())
+
+
+def escape(text: str) -> str:
+    """`text` in canonical form, with one backslash before everything that looks like structure. Linear time."""
+    return escape_counted(text)[0]
+
+
+def escape_counted(text: str) -> tuple[str, int]:
+    """`escape(text)`, and the number of marked places."""
+    text = canonical(text)
+    places = _places(text)
+    return (with_marks(text, places), len(places)) if places else (text, 0)
+
+
+def with_marks(text: str, places: Sequence[int]) -> str:
+    """`text` with a backslash at each of these places, which are in ascending order."""
+    return "\\".join(text[start:end] for start, end in zip([0, *places], [*places, len(text)], strict=True))
+
+
+def unescape(text: str) -> str:
+    """The text that `escape` was given, in canonical form: takes one backslash away from every marked place."""
+    marked = [place for place in _places(text) if place and text[place - 1] == "\\"]
+    starts = [0, *marked]
+    ends = [*(place - 1 for place in marked), len(text)]
+    return "".join(text[start:end] for start, end in zip(starts, ends, strict=True))
+
+
+class CountingEscape:
+    """`escape` that counts, for the manifest, the places it has marked."""
+
+    def __init__(self) -> None:
+        self.marked = 0
+
+    def __call__(self, text: str) -> str:
+        """`escape(text)`."""
+        escaped, count = escape_counted(text)
+        self.marked += count
+        return escaped
+
+
+class LabelEscape(CountingEscape):
+    """`CountingEscape` that also marks `User's Goal:`, `Insights:` and `Round n:` at the heads of lines (contract §6).
+
+    For texts of several lines that stand beside those labels.
+    """
+
+    def __call__(self, text: str) -> str:
+        """The text with its marks."""
+        escaped = super().__call__(text)
+        places = [match.end("run") for match in _LABEL.finditer(fold(escaped)) if _is_label(escaped, match)]
+        self.marked += len(places)
+        return with_marks(escaped, places)
+
+
+def _places(text: str) -> list[int]:
+    """Where marks belong, in order: before the bracket of a tag, after the backslashes at the start of a line head."""
+    if not text.isascii() and not _SUSPECT.search(text):
+        return []
+    folded = fold(text)
+    places: set[int] = set()
+    if "[" in folded:
+        places = {match.start() for match in _SQUARE_TAG.finditer(folded)}
+        places.update(match.start() for match in _TURN_TAG.finditer(folded) if _is_turn(text, match))
+    if "<" in folded:
+        places.update(match.start() for match in _ANGLE_TAG.finditer(folded))
+    if ":" in folded or "#" in folded or "=" in folded:
+        if first := _FIRST_HEAD.match(folded):
+            places.add(first.end("run"))
+        places.update(match.end("run") for match in _LATER_HEAD.finditer(folded))
+    return sorted(places)
+
+
+def _is_turn(text: str, match: re.Match[str]) -> bool:
+    start, (first, end) = match.start(), match.span("number")
+    is_index = not {" ", "\n"} & {*match["number"]} and _INDEXED.match(text[max(start - 1, 0) : start])
+    return not is_index and passes_for_number(text[first:end])
+
+
+def _is_label(text: str, match: re.Match[str]) -> bool:
+    first, end = match.span("number")
+    return match["number"] is None or passes_for_number(text[first:end])
