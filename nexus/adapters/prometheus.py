@@ -1,24 +1,19 @@
 """Metrics in the text format of Prometheus.
 
-Rules of this module:
-
-- Every service has a registry of its own; nothing is global, so that a process can hold several.
+- Each service has its own registry, so that a process can hold several services.
 - Every series of a closed set exists from the start, at 0, so that a rate over its first increase is right.
-- What is read at a scrape and cannot be read is left out; a scrape never fails for it.
+- A gauge whose value cannot be read is left out of the scrape, which does not fail for it.
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
-from itertools import accumulate
 from typing import Final
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from nexus.core.errors import ErrorCode
 from nexus.core.metrics import DeadLetterCause, Event, Part, Reading, Stage
@@ -26,9 +21,8 @@ from nexus.core.topics import Topics
 
 _log = structlog.get_logger(__name__)
 
-# From a quarter of a millisecond, in which a context is built of what is in memory, to the longest deadline.
+# Seconds, up to the longest deadline.
 BUCKETS: Final = (
-    0.00025,
     0.0005,
     0.001,
     0.0025,
@@ -47,7 +41,6 @@ BUCKETS: Final = (
     60.0,
 )
 
-_BOUNDS: Final = (*map(floatToGoString, BUCKETS), "+Inf")
 _OTHER: Final = "other"
 _SUCCESS: Final = "success"
 _TOPICS: Final = frozenset(value for name, value in vars(Topics).items() if name.isupper())
@@ -113,9 +106,10 @@ class PrometheusMetrics:
         self._parts = _series(registry, "nexus_degraded", "Contexts built without a part.", "part", _values(Part))
         causes = _values(DeadLetterCause)
         self._causes = _series(registry, "nexus_dead_letters", "Messages that could not be used.", "reason", causes)
-        stages = _Stages()
-        self._stages = stages.times
-        registry.register(stages)
+        stages = Histogram(
+            "nexus_stage_seconds", "Time that requests spend in a stage.", ["stage"], registry=registry, buckets=BUCKETS
+        )
+        self._stages = {stage.value: stages.labels(stage.value) for stage in Stage}
         self._readings = _Readings()
         registry.register(self._readings)
         build = Gauge("nexus_build_info", "Which Nexus this is; always 1.", ["version"], registry=registry)
@@ -124,9 +118,8 @@ class PrometheusMetrics:
 
     def count(self, event: Event, amount: int = 1) -> None:
         """The event happened, `amount` times."""
-        counter = self._events.get(event)
-        if counter is not None and amount > 0:
-            counter.inc(amount)
+        if event in self._events and amount > 0:
+            self._events[event].inc(amount)
 
     def answered(self, code: ErrorCode | None) -> None:
         """A request got its answer: an error with this code, or for None a success."""
@@ -141,10 +134,10 @@ class PrometheusMetrics:
         _count(self._causes, cause)
 
     def took(self, stage: Stage, seconds: float) -> None:
-        """A stage of one request took so long. What is no length of time is passed over."""
-        times = self._stages.get(stage)
-        if times is not None and math.isfinite(seconds):
-            times.add(max(seconds, 0.0))
+        """A stage of one request took `seconds`. A value that is no length of time is ignored."""
+        stage_seconds = self._stages.get(stage)
+        if stage_seconds is not None and math.isfinite(seconds):
+            stage_seconds.observe(max(seconds, 0.0))
 
     def read_from(self, reading: Reading, read: Callable[[], float]) -> None:
         """Have `read` called at each scrape."""
@@ -157,36 +150,6 @@ class PrometheusMetrics:
     def exposition(self) -> bytes:
         """Everything, in Prometheus's text format 0.0.4."""
         return generate_latest(_Bare(self._registry))
-
-
-class _Times:
-    """How many times there were up to each of `BUCKETS`, and beyond, and their sum. For one thread at a time."""
-
-    __slots__ = ("counts", "sum")
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(BUCKETS) + 1)
-        self.sum = 0.0
-
-    def add(self, seconds: float) -> None:
-        """One more."""
-        self.counts[bisect_left(BUCKETS, seconds)] += 1
-        self.sum += seconds
-
-
-class _Stages(Collector):
-    """Times by stage. A build adds half a dozen, and a `Histogram` would take three times as long over each."""
-
-    def __init__(self) -> None:
-        self.times = {stage.value: _Times() for stage in Stage}
-
-    def collect(self) -> Iterator[Metric]:
-        """The histogram."""
-        family = HistogramMetricFamily("nexus_stage_seconds", "Time that requests spend in a stage.", labels=["stage"])
-        for stage, times in self.times.items():
-            counts = zip(_BOUNDS, accumulate(times.counts), strict=True)
-            family.add_metric([stage], [(bound, count) for bound, count in counts], times.sum)
-        yield family
 
 
 class _Readings(Collector):

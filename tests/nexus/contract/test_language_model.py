@@ -18,7 +18,7 @@ from tests.nexus.support.model_behaviours import status
 from tests.nexus.support.model_exchange import Exchange
 from tests.nexus.support.model_server import model_server
 
-LIMITS = ModelLimits(timeout_s=20, retries=1, max_concurrency=3, breaker_failures=50, first_pause_s=0.001)
+LIMITS = ModelLimits(timeout_s=20, retries=1, max_concurrency=3, breaker_failures=50)
 SCHEMA = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
 TEXTS = ["", "{}", " \n", "prose", '{"a": "汉字 😀 \\ud800"}', "x" * 200_000, "data: [DONE]\n\n"]
 

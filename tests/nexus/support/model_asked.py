@@ -14,7 +14,7 @@ from tests.nexus.support.model_server import ModelServer, model_server
 from tests.nexus.support.waiting import PATIENCE_S
 
 KEY: Final = "sk-canary-0123456789"
-LIMITS: Final = ModelLimits(timeout_s=PATIENCE_S, retries=2, breaker_failures=100, first_pause_s=0.001)
+LIMITS: Final = ModelLimits(timeout_s=PATIENCE_S, retries=2, breaker_failures=100)
 # For calls that are to take too long.
 SHORT: Final = replace(LIMITS, timeout_s=0.2, retries=0)
 SCHEMA: Final = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}

@@ -1,9 +1,6 @@
 """Logs hold ids, sizes and hashes, never what people wrote (DESIGN, logs)."""
 
-import contextlib
-import io
 import json
-import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -39,16 +36,19 @@ def test_a_line_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert line == {"event": "answered", "level": "info", "request_id": "msg_1", "bytes": 5}
 
 
-@pytest.mark.parametrize(
-    "value", ['ü"\\\n\x00\x7f\ud800', 1, -0.0, 1e16, 1e-7, math.nan, math.inf, True, None, 10**30, ["a", {"b": 1.5}]]
-)
-def test_any_value_is_shown_as_json_has_it(value: Any) -> None:
-    """The same bytes as those of the `json` module, whatever the value is."""
-    with contextlib.redirect_stderr(io.StringIO()) as stderr:
-        configure_logging("info", "json")
-        structlog.get_logger().info("answered", reason=value)
-    (line,) = stderr.getvalue().splitlines()
-    assert line == json.dumps(json.loads(line) | {"reason": value}, ensure_ascii=False)
+@pytest.mark.parametrize("value", ['ü"\\\n\x00', "\ud800", -1.5, True, None, 10**30, ["a", {"b": 1.5}]])
+def test_any_value_is_a_line_of_json(capsys: pytest.CaptureFixture[str], value: Any) -> None:
+    """Also those that orjson refuses."""
+    configure_logging("info", "json")
+    structlog.get_logger().info("answered", reason=value)
+    assert logged(capsys)[0]["reason"] == value
+
+
+def test_a_value_without_a_form_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is written as Python shows it."""
+    configure_logging("info", "json")
+    structlog.get_logger().info("answered", reason={1, 2})
+    assert logged(capsys)[0]["reason"] == "{1, 2}"
 
 
 def test_other_fields_are_withheld(capsys: pytest.CaptureFixture[str]) -> None:

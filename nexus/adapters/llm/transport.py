@@ -1,10 +1,9 @@
-"""The HTTP client under the SDK. What is sent is what is said here, and no more is read than is allowed.
+"""The HTTP client below the SDK.
 
-- The SDK adds header fields that environment variables hold (OPENAI_ORG_ID, OPENAI_PROJECT_ID, OPENAI_CUSTOM_HEADERS)
-  and such that tell of the machine. Of all that only a list gets through.
-- User and password of an address are taken out of it and sent as a header field, since errors and logs of HTTP clients
-  repeat addresses.
-- Redirections are not followed: the key would go where nobody said that it may.
+- The SDK adds headers from environment variables (OPENAI_ORG_ID, OPENAI_PROJECT_ID, OPENAI_CUSTOM_HEADERS) and headers
+  that describe the machine. Only those on a list are sent.
+- User and password of an address are sent as a header, since errors and logs of HTTP clients quote addresses.
+- Redirections are not followed: they would carry the key to another host.
 """
 
 from base64 import b64encode
@@ -58,8 +57,8 @@ def read_address(base_url: str, api_key: str) -> Address:
     return Address(url, dict(parse_qsl(parts.query, keep_blank_values=True)), authorization)
 
 
-def open_http(address: Address, *, at_once: int, most_bytes: int) -> httpx2.AsyncClient:
-    """A client for `at_once` calls, which reads `most_bytes` of an answer and fails on one that is longer.
+def open_http(address: Address, *, at_once: int, max_bytes: int) -> httpx2.AsyncClient:
+    """A client for `at_once` calls, which reads `max_bytes` of an answer and fails on one that is longer.
 
     It sets no time limits: each call has one as a whole. Proxies and certificates are those of the environment
     (HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE), as for every HTTP client.
@@ -77,7 +76,7 @@ def open_http(address: Address, *, at_once: int, most_bytes: int) -> httpx2.Asyn
     async def received(response: httpx2.Response) -> None:
         if response.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise ModelUnavailableError("a compressed answer, which was not asked for")
-        response.stream = _Bounded(cast("httpx2.AsyncByteStream", response.stream), most_bytes)
+        response.stream = _Bounded(cast("httpx2.AsyncByteStream", response.stream), max_bytes)
 
     return httpx2.AsyncClient(
         event_hooks={"request": [sent], "response": [received]},
@@ -90,16 +89,16 @@ def open_http(address: Address, *, at_once: int, most_bytes: int) -> httpx2.Asyn
 class _Bounded(httpx2.AsyncByteStream):
     """The bytes of another stream, up to so many."""
 
-    def __init__(self, stream: httpx2.AsyncByteStream, most_bytes: int) -> None:
+    def __init__(self, stream: httpx2.AsyncByteStream, max_bytes: int) -> None:
         self._stream = stream
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         read = 0
         async for piece in self._stream:
             read += len(piece)
-            if read > self._most_bytes:
-                raise ModelUnavailableError(f"the answer is longer than {self._most_bytes:,} bytes")
+            if read > self._max_bytes:
+                raise ModelUnavailableError(f"the answer is longer than {self._max_bytes:,} bytes")
             yield piece
 
     async def aclose(self) -> None:

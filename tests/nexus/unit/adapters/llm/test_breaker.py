@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.adapters.breaker import Breaker
+from nexus.adapters.llm.breaker import Breaker
 from nexus.core.errors import ModelUnavailableError, PromptTooLongError
 from nexus.core.tasks import ungrouped
 from tests.nexus.support.waiting import PATIENCE_S
@@ -170,16 +170,6 @@ async def test_a_late_failure_does_not_prolong_the_rest(scene: Scene) -> None:
         assert scene.breaker.resting_s == (pytest.approx(end - scene.clock.now) if error else 0)
         scene.clock.now += LONGEST_REST_S
         await scene.call()
-
-
-async def test_a_rest_that_was_asked_for(scene: Scene) -> None:
-    """It lasts as long as was asked for; a shorter one does not shorten it."""
-    scene.breaker.rest(60)
-    scene.breaker.rest(5)
-    assert scene.breaker.resting_s == 60
-    assert not await scene.call()
-    scene.clock.now += 60
-    assert await scene.call()
 
 
 Step = tuple[str, float]

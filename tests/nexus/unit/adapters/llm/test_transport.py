@@ -2,7 +2,7 @@
 
 import pytest
 
-from nexus.adapters.llm_http import read_address
+from nexus.adapters.llm.transport import read_address
 from nexus.core.errors import ConfigError
 
 

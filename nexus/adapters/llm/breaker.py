@@ -1,9 +1,9 @@
-"""A circuit breaker: who fails again and again is left alone for a while, and then tried with one call. No I/O.
+"""A circuit breaker.
 
-- After so many failures in a row no call is made for a while; every one fails at once.
-- Then one call is made. While it is under way, others wait for what becomes of it: if it succeeds everything is as
-  before, if it fails the rest begins anew.
-- A call that is given up says nothing. If it was the one that tries, the next one does.
+- After `failures` failed calls in a row it opens: for about `rest_s` seconds every call fails at once.
+- Then one trial call is made, and other calls wait for its outcome: a success closes the breaker, a failure opens it
+  again.
+- A cancelled call counts neither way. If it was the trial, the next call is.
 """
 
 import random
@@ -15,25 +15,19 @@ import anyio
 
 from nexus.core.errors import ModelUnavailableError, PromptTooLongError
 
-# A rest is up to so much longer than it need be, so that replicas do not all come back at once.
+# A rest lasts up to this factor longer, so that replicas do not all come back at once.
 _LONGEST_FACTOR: Final = 1.25
 
 
 class Breaker:
-    """Whether calls are made.
-
-    Args:
-        failures: after how many in a row no call is made.
-        rest_s: for how long at least.
-        clock: seconds, as `anyio.current_time` counts them.
-    """
+    """Wraps calls in `call()`; see the module."""
 
     def __init__(self, failures: int, rest_s: float, clock: Callable[[], float] = anyio.current_time) -> None:
         self._most = failures
         self._rest_s = rest_s
         self._clock = clock
         self._in_a_row = 0
-        # Until when no call is made; None while nothing is wrong.
+        # Until when no call is made; None while the breaker is closed.
         self._until: float | None = None
         self._trial: anyio.Event | None = None
 
@@ -44,16 +38,16 @@ class Breaker:
 
     @asynccontextmanager
     async def call(self) -> AsyncIterator[None]:
-        """A call. It has failed when it raises `ModelUnavailableError`; a prompt that is too long was answered.
+        """A call, which fails by `ModelUnavailableError`; `PromptTooLongError` is an answer.
 
         Raises:
-            ModelUnavailableError: this is a rest, and the call is not to be made.
+            ModelUnavailableError: the breaker is open.
         """
         trial = await self._admitted()
         try:
             yield
         except ModelUnavailableError:
-            self._failed(tried=trial is not None)
+            self._failed(is_trial=trial is not None)
             raise
         except PromptTooLongError:
             self._succeeded()
@@ -65,12 +59,8 @@ class Breaker:
                 self._trial = None
                 trial.set()
 
-    def rest(self, seconds: float) -> None:
-        """Make no call for so long, because the other side asked for it."""
-        self._until = max(self._until or 0.0, self._clock() + seconds)
-
     async def _admitted(self) -> anyio.Event | None:
-        """Wait until the call may be made. Returns what to set at its end when it is the one that tries."""
+        """Wait until the call may be made. Returns the event to set at its end when it is the trial."""
         while self._until is not None:
             if self.resting_s:
                 raise ModelUnavailableError(f"no call is made for {self.resting_s:.1f} s, after failures")
@@ -80,10 +70,10 @@ class Breaker:
             await self._trial.wait()
         return None
 
-    def _failed(self, *, tried: bool) -> None:
+    def _failed(self, *, is_trial: bool) -> None:
         self._in_a_row += 1
-        # One that was begun before the rest, and fails in it, does not prolong it.
-        if tried or (self._until is None and self._in_a_row >= self._most):
+        # A call that was begun before the rest and fails in it does not prolong it.
+        if is_trial or (self._until is None and self._in_a_row >= self._most):
             self._until = self._clock() + self._rest_s * random.uniform(1, _LONGEST_FACTOR)  # noqa: S311  # jitter
 
     def _succeeded(self) -> None:

@@ -5,18 +5,14 @@ import json
 import os
 import socket
 import ssl
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from typing import Any
 
 import httpx2
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from openai import APIConnectionError, APIStatusError
 
-from nexus.adapters.llm_faults import CallFailedError, FormRefusedError, fault_of, fault_said, retry_after
-from nexus.core.errors import PromptTooLongError
+from nexus.adapters.llm.faults import FormatRefusedError, read_error, read_error_text
+from nexus.core.errors import ModelUnavailableError, PromptTooLongError
 
 REQUEST = httpx2.Request("POST", "http://user:canary@127.0.0.1/v1?key=canary")
 # As the servers of those names say it.
@@ -63,58 +59,54 @@ def refused(status: int, error: Any, **fields: str) -> APIStatusError:
 @pytest.mark.parametrize(("status", "error"), [case[1:] for case in TOO_LONG], ids=[case[0] for case in TOO_LONG])
 def test_a_prompt_that_does_not_fit(status: int, error: Any) -> None:
     """However an endpoint says so."""
-    assert isinstance(fault_of(refused(status, error), 1), PromptTooLongError)
+    assert isinstance(read_error(refused(status, error), 1), PromptTooLongError)
 
 
 @pytest.mark.parametrize(("status", "error"), [case[1:] for case in FORMS], ids=[case[0] for case in FORMS])
 def test_a_form_that_is_not_known(status: int, error: Any) -> None:
     """However an endpoint says so."""
-    assert isinstance(fault_of(refused(status, error), 1), FormRefusedError)
+    assert isinstance(read_error(refused(status, error), 1), FormatRefusedError)
 
 
 @pytest.mark.parametrize(
-    ("status", "error", "text", "passing"),
+    ("status", "error", "text"),
     [
-        (401, {"message": "Incorrect API key: canary", "code": "invalid_api_key"}, "401 invalid_api_key", False),
-        (401, "canary", "401 Unauthorized", False),
-        (400, {"message": "canary", "code": "canary"}, "400 Bad Request", False),
-        (403, None, "403 Forbidden", False),
-        (404, {"message": "no", "code": "model_not_found"}, "404 model_not_found", False),
-        (422, {"message": "canary"}, "422 Unprocessable Entity", False),
-        (408, None, "408 Request Timeout", True),
-        (409, None, "409 Conflict", True),
-        (429, {"code": "rate_limit_exceeded"}, "429 rate_limit_exceeded", True),
-        (429, {"type": "insufficient_quota"}, "429 insufficient_quota", False),
-        (500, "canary", "500 Internal Server Error", True),
-        (503, None, "503 Service Unavailable", True),
-        (501, None, "501 Not Implemented", False),
-        (599, None, "599", True),
-        (302, None, "302 Found", False),
+        (401, {"message": "Incorrect API key: canary", "code": "invalid_api_key"}, "401 invalid_api_key"),
+        (401, "canary", "401 Unauthorized"),
+        (400, {"message": "canary", "code": "canary"}, "400 Bad Request"),
+        (403, None, "403 Forbidden"),
+        (404, {"message": "no", "code": "model_not_found"}, "404 model_not_found"),
+        (422, {"message": "canary"}, "422 Unprocessable Entity"),
+        (408, None, "408 Request Timeout"),
+        (409, None, "409 Conflict"),
+        (429, {"code": "rate_limit_exceeded"}, "429 rate_limit_exceeded"),
+        (429, {"type": "insufficient_quota"}, "429 insufficient_quota"),
+        (500, "canary", "500 Internal Server Error"),
+        (503, None, "503 Service Unavailable"),
+        (501, None, "501 Not Implemented"),
+        (599, None, "599"),
+        (302, None, "302 Found"),
     ],
 )
-def test_a_refusal(status: int, error: Any, text: str, *, passing: bool) -> None:
-    """It has its status and a well-known code, is tried again or not, and repeats nothing that was said."""
-    fault = fault_of(refused(status, error), 1)
-    assert isinstance(fault, CallFailedError)
-    assert (str(fault), fault.passing, fault.retry_after_s) == (text, passing, None)
+def test_a_refusal(status: int, error: Any, text: str) -> None:
+    """Its status and a well-known code, and nothing that the endpoint said."""
+    read = read_error(refused(status, error), 1)
+    assert isinstance(read, ModelUnavailableError)
+    assert str(read) == text
 
 
-def test_what_is_no_refusal() -> None:
+def test_errors_without_a_status() -> None:
     """A call that took too long, a connection that broke, a certificate, and an answer that is something else."""
     broken, untrusted = APIConnectionError(request=REQUEST), APIConnectionError(request=REQUEST)
     broken.__cause__ = httpx2.ConnectError("canary")
     untrusted.__cause__ = httpx2.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] canary")
-    told = [
-        (str(fault), fault.passing)
-        for error in (TimeoutError(), broken, APIConnectionError(request=REQUEST), untrusted, ValueError("canary"))
-        if isinstance(fault := fault_of(error, 1.5), CallFailedError)
-    ]
-    assert told == [
-        ("no answer within 1.5 s", True),
-        ("no connection (ConnectError)", True),
-        ("no connection (APIConnectionError)", True),
-        ("the certificate of the endpoint is not trusted", False),
-        ("the answer is no chat completion", False),
+    errors = (TimeoutError(), broken, APIConnectionError(request=REQUEST), untrusted, ValueError("canary"))
+    assert [str(read_error(error, 1.5)) for error in errors] == [
+        "no answer within 1.5 s",
+        "no connection (ConnectError)",
+        "no connection (APIConnectionError)",
+        "the certificate of the endpoint is not trusted",
+        "the answer is no chat completion",
     ]
 
 
@@ -138,47 +130,12 @@ def test_why_there_is_no_connection(cause: Exception, reason: str) -> None:
     broken, within = APIConnectionError(request=REQUEST), OSError("canary")
     broken.__cause__, within.__cause__ = httpx2.ConnectError("canary"), cause
     broken.__cause__.__context__ = within
-    assert str(fault_of(broken, 1)) == f"no connection ({reason})"
+    assert str(read_error(broken, 1)) == f"no connection ({reason})"
 
 
 def test_an_error_with_the_status_of_a_success() -> None:
-    """A prompt that does not fit is one that does not fit; another error may pass."""
-    assert isinstance(fault_said("greater than the context length"), PromptTooLongError)
-    fault = fault_said("canary")
-    assert isinstance(fault, CallFailedError)
-    assert fault.passing
-    assert "canary" not in str(fault)
-
-
-@pytest.mark.parametrize(
-    ("field", "seconds"),
-    [
-        ("7", 7),
-        ("0.5", 0.5),
-        ("-3", 0),
-        ("1e400", None),
-        ("nan", None),
-        ("soon", None),
-        ("", None),
-        ("Wed, 21 Oct 2015 07:28:00 GMT", 0),
-        ("Wed, 21 Oct 99999 07:28:00 GMT", None),
-        (None, None),
-    ],
-)
-def test_when_to_come_again(field: str | None, seconds: float | None) -> None:
-    """Seconds, or a moment; what is past is now, and what is neither counts for nothing."""
-    assert retry_after(field) == seconds
-
-
-def test_a_moment_to_come_again() -> None:
-    """In about a minute."""
-    seconds = retry_after(format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True))
-    assert seconds is not None
-    assert 0 < seconds <= 60
-
-
-@given(st.text())
-def test_any_field(field: str) -> None:
-    """Whatever it says, it is no reason to fail."""
-    seconds = retry_after(field)
-    assert seconds is None or seconds >= 0
+    """A prompt that does not fit, or something else, which is not quoted."""
+    assert isinstance(read_error_text("greater than the context length"), PromptTooLongError)
+    read = read_error_text("canary")
+    assert isinstance(read, ModelUnavailableError)
+    assert "canary" not in str(read)

@@ -1,0 +1,158 @@
+"""The language model, on the SDK of OpenAI (contract §6).
+
+- The SDK retries what may pass, with its own pauses. `timeout_s` covers one call with all its attempts, also an answer
+  that trickles; the wait for a free place does not count.
+- A call asks for an answer that follows the schema. Where the endpoint refuses that, for any JSON object, and where it
+  refuses that too, for text; later calls begin with the form that worked.
+- One log line says that the model is unavailable and one that it is back, however many calls there are between.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import anyio
+import structlog
+from openai import AsyncOpenAI, OpenAIError
+
+from nexus.adapters.llm.breaker import Breaker
+from nexus.adapters.llm.faults import FormatRefusedError, not_a_completion, read_error, read_error_text
+from nexus.adapters.llm.transport import open_http, read_address
+from nexus.core.errors import ModelUnavailableError
+
+_log = structlog.get_logger(__name__)
+
+_Format = Literal["json_schema", "json_object", "text"]
+_FORMATS: Final[tuple[_Format, ...]] = ("json_schema", "json_object", "text")
+_MAX_ANSWER_BYTES: Final = 1 << 20
+_CLOSING_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """How a model is asked: see `llm` in config.example.yml. `max_answer_bytes` bounds one answer."""
+
+    timeout_s: float = 30.0
+    retries: int = 2
+    max_concurrency: int = 4
+    breaker_failures: int = 5
+    breaker_rest_s: float = 30.0
+    max_answer_bytes: int = _MAX_ANSWER_BYTES
+
+
+@asynccontextmanager
+async def open_llm(base_url: str, api_key: str, name: str, limits: ModelLimits) -> AsyncIterator["OpenAiModel"]:
+    """The model `name` at an endpoint, which is connected to by the first call. An empty key is not sent.
+
+    Raises:
+        ConfigError: the address or the key cannot be used.
+    """
+    address = read_address(base_url, api_key)
+    http = open_http(address, at_once=limits.max_concurrency, max_bytes=limits.max_answer_bytes)
+    client = AsyncOpenAI(
+        base_url=address.url,
+        # The transport sets the header. Without a value the SDK would take one from the environment.
+        api_key="unused",
+        default_query=address.query,
+        max_retries=limits.retries,
+        timeout=None,
+        http_client=http,
+    )
+    try:
+        yield OpenAiModel(client, name, limits)
+    finally:
+        with anyio.move_on_after(_CLOSING_S, shield=True):
+            await client.close()
+
+
+class OpenAiModel:
+    """`nexus.core.ports.LanguageModel` on the SDK of OpenAI."""
+
+    def __init__(self, client: AsyncOpenAI, name: str, limits: ModelLimits) -> None:
+        self._client = client
+        self._name = name
+        self._limits = limits
+        self._places = anyio.Semaphore(limits.max_concurrency)
+        self._breaker = Breaker(limits.breaker_failures, limits.breaker_rest_s)
+        self._first_format = 0
+        self._unavailable = False
+
+    @property
+    def name(self) -> str:
+        """What the model is called."""
+        return self._name
+
+    @property
+    def resting_s(self) -> float:
+        """For how many seconds from now every call fails at once; 0 when the next one is made."""
+        return self._breaker.resting_s
+
+    async def complete(self, system: str, user: str, *, schema: Mapping[str, Any], schema_name: str) -> str:
+        """The text of the model's answer; see the port. Half surrogate pairs, which no JSON can carry, become `?`."""
+        request = {
+            "model": self._name,
+            "messages": [
+                {"role": "system", "content": _sendable(system)},
+                {"role": "user", "content": _sendable(user)},
+            ],
+        }
+        asked_schema = {"name": schema_name, "schema": dict(schema), "strict": True}
+        try:
+            text = await self._complete_in_some_format(request, asked_schema)
+        except ModelUnavailableError as error:
+            if not self._unavailable:
+                self._unavailable = True
+                _log.warning("model_unavailable", reason=str(error))
+            raise
+        if self._unavailable:
+            self._unavailable = False
+            _log.info("model_available")
+        return text
+
+    async def _complete_in_some_format(self, request: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+        for number in range(self._first_format, len(_FORMATS)):
+            try:
+                text = await self._call({**request, **_response_format(_FORMATS[number], schema)})
+            except FormatRefusedError:
+                continue
+            self._first_format = max(self._first_format, number)
+            return text
+        raise ModelUnavailableError("every form of an answer is refused")
+
+    async def _call(self, request: Mapping[str, Any]) -> str:
+        async with self._places, self._breaker.call():
+            try:
+                with anyio.fail_after(self._limits.timeout_s):
+                    completion = await self._client.chat.completions.create(**request)
+            # ValueError: an answer that is not JSON. RecursionError: JSON that is nested too deep.
+            except (OpenAIError, TimeoutError, ValueError, RecursionError) as error:
+                # Its text may quote addresses, header fields and words of the endpoint, so it is not chained.
+                raise read_error(error, self._limits.timeout_s) from None
+            return _text_of(completion)
+
+
+def _sendable(text: str) -> str:
+    return text.encode(errors="replace").decode()
+
+
+def _response_format(form: _Format, schema: Mapping[str, Any]) -> dict[str, Any]:
+    if form == "json_schema":
+        return {"response_format": {"type": form, "json_schema": schema}}
+    return {"response_format": {"type": form}} if form == "json_object" else {}
+
+
+def _text_of(completion: object) -> str:
+    """The text of an answer, `""` where it has none. The SDK does not validate what it returns."""
+    if error := getattr(completion, "error", None):
+        raise read_error_text(str(error))
+    choices = getattr(completion, "choices", None)
+    message = getattr(choices[0], "message", None) if isinstance(choices, list) and choices else None
+    if message is None:
+        raise not_a_completion()
+    content = getattr(message, "content", None)
+    if isinstance(content, list):
+        # Some endpoints answer in parts, thoughts among them.
+        texts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
+        return "".join(text for text in texts if isinstance(text, str))
+    return content if isinstance(content, str) else ""
