@@ -25,16 +25,15 @@ from nexus.services.memory.compactor import Compactor
 from nexus.services.memory.refining import Refining
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests import RequestService
-from nexus.services.session_states import SessionStates
+from nexus.services.session_state.service import SessionStates
 from nexus.services.tails import Tails
 from nexus.services.tool_calls import ToolCallService
-from nexus.services.tool_catalog import ToolCatalog
+from nexus.services.tools.catalogue import ToolCatalog
+from nexus.services.tools.memory_tools import definitions
+from nexus.services.tools.registry import ToolRegistry, discover
 from nexus.services.turn_memory import TurnMemory
 from nexus.services.turns.work import TurnWork
 from nexus.services.working_memory import WorkingMemory
-from nexus.tools.discovery import discover
-from nexus.tools.memory_tools import definitions
-from nexus.tools.registry import ToolRegistry
 from nexus.tuning import (
     builder_settings,
     compaction_settings,

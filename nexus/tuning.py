@@ -9,8 +9,8 @@ from nexus.services.context.builder import BuilderSettings
 from nexus.services.context.limits import WindowSettings
 from nexus.services.memory.compactor import CompactionSettings
 from nexus.services.memory.refining import RefiningSettings
+from nexus.services.tools.memory_tools import MemoryLimits
 from nexus.services.turns.work import WorkSettings
-from nexus.tools.memory_tools import MemoryLimits
 
 # Turns are summarised by the same model, and are many more.
 _REFINED_AT_ONCE: Final = 2

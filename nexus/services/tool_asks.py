@@ -22,8 +22,8 @@ from nexus.core.wire import EnvelopeError, EnvelopeIds, encode
 from nexus.services.asks import read_message
 from nexus.services.context.agents import internal_marks, named_agent
 from nexus.services.context.annotations import as_id
-from nexus.services.context.state_change import read_session
-from nexus.tools.memory_tools import MEMORY_TOOLS
+from nexus.services.session_state.merge import read_session
+from nexus.services.tools.memory_tools import MEMORY_TOOLS
 
 _ID_CHARS: Final = 256
 _DIGEST_CHARS: Final = 32

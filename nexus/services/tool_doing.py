@@ -12,7 +12,7 @@ from nexus.core.errors import StoreUnavailableError
 from nexus.core.metrics import DeadLetterCause, Event
 from nexus.core.tasks import Pauses
 from nexus.services.burying import Burying
-from nexus.services.memory.kept import Caller
+from nexus.services.memory.documents import Caller
 from nexus.services.origins import RunOrigins
 from nexus.services.tool_asks import ToolAsk
 from nexus.services.working_memory import Outcome, WorkingMemory

@@ -17,11 +17,11 @@ from nexus.core.errors import CallRefusedError, StoreRejectedError
 from nexus.core.ports import MemoryStore, MessageStore, TurnSource
 from nexus.core.working_memory import Compaction, CompactionJob, Snapshot, Target, Wish
 from nexus.services.memory.details import read_detail, write_detail
+from nexus.services.memory.documents import Caller, read_snapshot
 from nexus.services.memory.finding import search
-from nexus.services.memory.kept import Caller, read_snapshot
 from nexus.services.memory.overviews import update_overview
 from nexus.services.memory.soon import CompactingSoon
-from nexus.tools.memory_calls import (
+from nexus.services.tools.memory_calls import (
     CompactHistory,
     MemoryCall,
     ReadDetail,
@@ -30,7 +30,7 @@ from nexus.tools.memory_calls import (
     WriteDetail,
     read_call,
 )
-from nexus.tools.memory_tools import READING_TOOLS, MemoryLimits
+from nexus.services.tools.memory_tools import READING_TOOLS, MemoryLimits
 
 _NOTHING_TO_COMPACT: Final = (
     "There is nothing to compact: what is not under a summary yet are the newest messages, which are to stay, "

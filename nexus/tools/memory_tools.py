@@ -1,177 +1,19 @@
-"""The tools with which a model keeps its working memory (CONTRACT §7), as models are told of them.
+"""Moved."""
 
-The system sees to it that nothing is lost and that there is room in time. What is worth keeping in view is the model's
-to say: so each description says when the tool is of use, and what becomes of what it is given.
-"""
-
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
-
-from nexus.core.ports.memory import LONGEST_QUERY
-from nexus.core.working_memory import STRATEGIES, TARGETS
-
-COMPACT_HISTORY: Final = "compact_history"
-UPDATE_WORKING_MEMORY: Final = "update_working_memory"
-WRITE_MEMORY_DETAIL: Final = "write_memory_detail"
-READ_MEMORY_DETAIL: Final = "read_memory_detail"
-SEARCH_MEMORY: Final = "search_memory"
-
-# Those that change nothing.
-READING_TOOLS: Final = frozenset({READ_MEMORY_DETAIL, SEARCH_MEMORY})
-MEMORY_TOOLS: Final = READING_TOOLS | {COMPACT_HISTORY, UPDATE_WORKING_MEMORY, WRITE_MEMORY_DETAIL}
-
-DEFAULT_KEEP_RECENT: Final = 5
-MOST_KEPT: Final = 1_000
-NAME_CHARS: Final = 64
-# Of a detail at once: what a small window has room for several times.
-DEFAULT_CHARACTERS: Final = 8_000
-FEWEST_CHARACTERS, MOST_CHARACTERS = 1_000, 65_536
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryLimits:
-    """How large what is kept may be (CONTRACT §9, section `memory`), in bytes of UTF-8."""
-
-    overview_max_bytes: int = 5_120
-    detail_max_bytes: int = 65_536
-
-
-def definitions(limits: MemoryLimits | None = None) -> list[dict[str, Any]]:
-    """The definitions of all five in the OpenAI function form, by name."""
-    most = limits or MemoryLimits()
-    made = (
-        _compact_history(),
-        _read_memory_detail(),
-        _search_memory(),
-        _update_working_memory(most.overview_max_bytes),
-        _write_memory_detail(most.detail_max_bytes),
-    )
-    return [{"type": "function", "function": function} for function in made]
-
-
-def _compact_history() -> dict[str, Any]:
-    return _function(
-        COMPACT_HISTORY,
-        "Replace earlier messages of this conversation by a summary, to make room. Call it when a piece of work is "
-        "finished, or when [CONTEXT_META] advises it; a conversation that grows too long is compacted without being "
-        "asked. Nothing is lost: search_memory finds what was said. The current exchange and the newest messages stay "
-        "as they are. First put what you still need into the overview with update_working_memory.",
-        {
-            "target": {
-                "type": "string",
-                "enum": [*TARGETS],
-                "description": "tools: only calls of tools and what they gave, usually the bulk. "
-                "conversation: everything else. all: both.",
-            },
-            "strategy": {
-                "type": "string",
-                "enum": [*STRATEGIES],
-                "description": "summarize: a summary takes their place. archive: besides, they are kept word for word "
-                "as details, to be opened with read_memory_detail; for what may have to be quoted.",
-            },
-            "keep_recent": {
-                "type": "integer",
-                "minimum": 0,
-                "maximum": MOST_KEPT,
-                "default": DEFAULT_KEEP_RECENT,
-                "description": "How many of the newest messages stay in any case.",
-            },
-        },
-        ("target", "strategy"),
-    )
-
-
-def _update_working_memory(most_bytes: int) -> dict[str, Any]:
-    return _function(
-        UPDATE_WORKING_MEMORY,
-        "Write the overview anew: the text under [WORKING_MEMORY] that you see in every context of this session. Call "
-        "it when the goal, the state of the work, a decision or a fact to remember has changed. What you give replaces "
-        "the whole overview, so repeat what still holds and drop what does not; put long material into a detail.",
-        {
-            "content": {
-                "type": "string",
-                "description": f"The whole overview, as Markdown, at most {most_bytes} bytes.",
-            },
-            "base_revision": {
-                "type": "integer",
-                "minimum": 0,
-                "description": "The revision that your text goes out from: the one that the last result of this tool "
-                "told you, or else the one in [WORKING_MEMORY], which is that of the start of this exchange. If "
-                "somebody has written another since then, nothing is changed and you are shown that one. Leave it out "
-                "to write over whatever there is.",
-            },
-        },
-        ("content",),
-    )
-
-
-def _write_memory_detail(most_bytes: int) -> dict[str, Any]:
-    return _function(
-        WRITE_MEMORY_DETAIL,
-        "Keep a named note that is too long for the overview: findings, a design, a log of attempts. Its name is "
-        "listed in [WORKING_MEMORY], its text is read with read_memory_detail. Writing to a name that there is "
-        "replaces the text.",
-        {
-            "name": {
-                "type": "string",
-                "maxLength": NAME_CHARS,
-                "description": "A plain name, such as flight options: letters, digits, spaces, '.', '-' and '_'.",
-            },
-            "content": {"type": "string", "description": f"The whole note, as Markdown, at most {most_bytes} bytes."},
-        },
-        ("name", "content"),
-    )
-
-
-def _read_memory_detail() -> dict[str, Any]:
-    return _function(
-        READ_MEMORY_DETAIL,
-        "Open a detail that is listed in [WORKING_MEMORY]: a note of yours, or archived messages word for word. Call "
-        "it before you rely on something that you remember only in outline.",
-        {
-            "name": {"type": "string", "maxLength": NAME_CHARS, "description": "Its name as it is listed."},
-            "from_character": {
-                "type": "integer",
-                "minimum": 0,
-                "default": 0,
-                "description": "Where to begin. The answer to a long detail says where it goes on, and search_memory "
-                "at which character of a detail a phrase stands.",
-            },
-            "characters": {
-                "type": "integer",
-                "minimum": FEWEST_CHARACTERS,
-                "maximum": MOST_CHARACTERS,
-                "default": DEFAULT_CHARACTERS,
-                "description": "How much of it to show at once, at most. More takes more of the window.",
-            },
-        },
-        ("name",),
-    )
-
-
-def _search_memory() -> dict[str, Any]:
-    return _function(
-        SEARCH_MEMORY,
-        "Find a phrase in everything that is remembered of this session: the overview and its earlier revisions, "
-        "details, archives, and all messages, also those that only a summary stands for. The phrase is looked for as "
-        "it is written, whatever the case: a name, a number or a rare word finds more than a sentence.",
-        {
-            "query": {
-                "type": "string",
-                "maxLength": LONGEST_QUERY,
-                "description": "The phrase.",
-            }
-        },
-        ("query",),
-    )
-
-
-def _function(name: str, description: str, properties: Mapping[str, Any], required: tuple[str, ...]) -> dict[str, Any]:
-    schema = {
-        "type": "object",
-        "properties": {**properties},
-        "required": [*required],
-        "additionalProperties": False,
-    }
-    return {"name": name, "description": description, "parameters": schema}
+from nexus.services.tools.memory_tools import (
+    COMPACT_HISTORY as COMPACT_HISTORY,
+    DEFAULT_CHARACTERS as DEFAULT_CHARACTERS,
+    DEFAULT_KEEP_RECENT as DEFAULT_KEEP_RECENT,
+    FEWEST_CHARACTERS as FEWEST_CHARACTERS,
+    MEMORY_TOOLS as MEMORY_TOOLS,
+    MOST_CHARACTERS as MOST_CHARACTERS,
+    MOST_KEPT as MOST_KEPT,
+    NAME_CHARS as NAME_CHARS,
+    READING_TOOLS as READING_TOOLS,
+    READ_MEMORY_DETAIL as READ_MEMORY_DETAIL,
+    SEARCH_MEMORY as SEARCH_MEMORY,
+    UPDATE_WORKING_MEMORY as UPDATE_WORKING_MEMORY,
+    WRITE_MEMORY_DETAIL as WRITE_MEMORY_DETAIL,
+    MemoryLimits as MemoryLimits,
+    definitions as definitions,
+)

@@ -17,29 +17,13 @@ Rules of this module:
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 from nexus.core.working_memory import Detail, Snapshot
 from nexus.services.context.blocks import Block
+from nexus.services.memory.documents import MOST_ARCHIVES as MOST_ARCHIVES
+from nexus.services.memory.documents import MOST_NOTES as MOST_NOTES
+from nexus.services.memory.documents import TEMPLATE as TEMPLATE
 from nexus.services.text.escape import CountingEscape, one_line
-
-# A session with more is searched rather than listed.
-MOST_NOTES, MOST_ARCHIVES = 50, 10
-
-TEMPLATE: Final = """\
-# Working memory
-
-<!-- Nothing is written down yet. update_working_memory puts a text of your own in place of this one. -->
-
-## Goal
-
-## Done
-
-## Decisions, and why
-
-## Facts to keep
-
-## Open"""
 
 
 def working_memory_block(snapshot: Snapshot) -> Block:

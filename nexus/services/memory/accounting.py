@@ -13,7 +13,7 @@ from nexus.core.ports import MemoryStore, MessageStore, Row
 from nexus.core.working_memory import WHOLE, Compaction, Tail
 from nexus.services.context.agents import is_internal
 from nexus.services.context.transcript import SPEAKERS
-from nexus.services.memory.kept import read_all
+from nexus.services.memory.documents import read_all
 
 _ROWS_AT_ONCE: Final = 1_000
 _COMPACTIONS_AT_ONCE: Final = 20

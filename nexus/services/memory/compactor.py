@@ -24,8 +24,8 @@ from nexus.core.ports import MemoryStore, MessageStore, Row, TokenCounter
 from nexus.core.tasks import Pauses
 from nexus.core.working_memory import REFINE, WHOLE, Compaction, Detail, Wish
 from nexus.services.memory.disowning import disowned
+from nexus.services.memory.documents import LOOKED_BACK, document_of, read_all
 from nexus.services.memory.drafting import CompactionSettings, Draft, draft
-from nexus.services.memory.kept import LOOKED_BACK, document_of, read_all
 from nexus.services.memory.reading import MOST_ROWS, Found, look_at_runs, read_tail
 from nexus.services.turns.documents import to_milliseconds
 

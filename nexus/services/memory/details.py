@@ -14,11 +14,11 @@ from nexus.core.errors import CallRefusedError, StoreUnavailableError
 from nexus.core.models import utc_now
 from nexus.core.ports import MemoryStore
 from nexus.core.working_memory import Detail
-from nexus.services.memory.kept import Caller, document_of, read_all
+from nexus.services.memory.documents import Caller, document_of, read_all
 from nexus.services.memory.overviews import MOST_ATTEMPTS, contending
+from nexus.services.tools.memory_calls import ReadDetail, WriteDetail
+from nexus.services.tools.memory_tools import DEFAULT_CHARACTERS
 from nexus.services.turns.documents import to_milliseconds
-from nexus.tools.memory_calls import ReadDetail, WriteDetail
-from nexus.tools.memory_tools import DEFAULT_CHARACTERS
 
 MOST_NOTES: Final = 500
 # What is shown of a detail at once, in UTF-8: where nobody says how much, and at most for each character asked for.

@@ -15,10 +15,9 @@ from nexus.core.models import utc_now
 from nexus.core.ports import MemoryStore, Row
 from nexus.core.tasks import Pauses
 from nexus.core.working_memory import Overview
-from nexus.services.context.working import TEMPLATE
-from nexus.services.memory.kept import LOOKED_BACK, Caller, document_of, read_all
+from nexus.services.memory.documents import LOOKED_BACK, TEMPLATE, Caller, document_of, read_all
+from nexus.services.tools.memory_calls import UpdateOverview
 from nexus.services.turns.documents import to_milliseconds
-from nexus.tools.memory_calls import UpdateOverview
 
 # Each attempt that fails is one of somebody else's that succeeded.
 MOST_ATTEMPTS: Final = 50

@@ -12,8 +12,8 @@ from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event
 from nexus.core.models import Message, Role
 from nexus.core.ports import Row
-from nexus.services.context.session_state import SessionState
-from nexus.services.session_states import SessionStates
+from nexus.services.session_state.service import SessionStates
+from nexus.services.session_state.state import SessionState
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.waiting import until

@@ -9,8 +9,8 @@ import pytest
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import Message, Role
 from nexus.core.topics import Topics
-from nexus.services.tool_catalog import ToolCatalog
-from nexus.tools.registry import ToolRegistry
+from nexus.services.tools.catalogue import ToolCatalog
+from nexus.services.tools.registry import ToolRegistry
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.waiting import until
 

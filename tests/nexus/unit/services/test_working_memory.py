@@ -14,9 +14,9 @@ from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.ports import Row
 from nexus.core.working_memory import Compaction, Snapshot, Wish
 from nexus.services.context.working import TEMPLATE
-from nexus.services.memory.kept import Caller
+from nexus.services.memory.documents import Caller
+from nexus.services.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS, MemoryLimits
 from nexus.services.working_memory import Outcome, WorkingMemory
-from nexus.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS, MemoryLimits
 from tests.nexus.support.fake_memory import FakeMemoryStore
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.waiting import until

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.tools.detail_names import is_reserved, read_name
+from nexus.services.tools.memory_calls import is_reserved, read_name
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from nexus.core.errors import ConfigError
-from nexus.tools.discovery import discover
-from nexus.tools.registry import ToolRegistry
+from nexus.services.tools.registry import ToolRegistry, discover
 
 ONE_TOOL = """
 def run(**arguments): return {name!r}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.ports.memory import LONGEST_QUERY
-from nexus.tools.memory_calls import (
+from nexus.services.tools.memory_calls import (
     CompactHistory,
     ReadDetail,
     SearchMemory,
@@ -16,7 +16,7 @@ from nexus.tools.memory_calls import (
     WriteDetail,
     read_call,
 )
-from nexus.tools.memory_tools import MEMORY_TOOLS, MemoryLimits
+from nexus.services.tools.memory_tools import MEMORY_TOOLS, MemoryLimits
 
 COMPACT: dict[str, Any] = {"target": "all", "strategy": "summarize"}
 

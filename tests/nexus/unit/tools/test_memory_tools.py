@@ -3,8 +3,8 @@
 import pytest
 
 from nexus.core.working_memory import STRATEGIES, TARGETS
-from nexus.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS, MemoryLimits, definitions
-from nexus.tools.registry import ToolRegistry, check_definition
+from nexus.services.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS, MemoryLimits, definitions
+from nexus.services.tools.registry import ToolRegistry, check_definition
 
 
 def test_all_of_them() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.tools.registry import Definitions, ToolRegistry, check_definition
+from nexus.services.tools.registry import Definitions, ToolRegistry, check_definition
 
 
 def definition(name: Any = "web_search", **function: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.context.session_state import FolderNote, Info, SessionState, Todo, TodoStatus, read_state
+from nexus.services.session_state.state import FolderNote, Info, SessionState, Todo, TodoStatus, read_state
 
 WHERE = "run.metadata.state"
 ALLOWED = "role, sub_agent_roles, todos, useful_info, folder_notes"

@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.models import Message
-from nexus.services.context.session_state import SessionState, Todo, TodoStatus, read_state
-from nexus.services.context.state_change import Change, read_change, read_session
-from nexus.services.context.state_document import Document, apply, shown
+from nexus.services.session_state.merge import Change, Document, apply, read_change, read_session, state_in
+from nexus.services.session_state.state import SessionState, Todo, TodoStatus, read_state
 
 pytestmark = pytest.mark.heavy
 
@@ -44,7 +43,7 @@ def after(*contents: dict[str, Any]) -> SessionState:
     said: list[Said] = [(second, f"m{second}", content) for second, content in enumerate(contents)]
     document = applied(*said)
     assert applied(*reversed(said)) == document
-    state, faults = shown(document)
+    state, faults = state_in(document)
     assert faults == []
     return state
 
@@ -135,7 +134,7 @@ def test_at_the_same_moment() -> None:
         (0, "z", {"op": "set", "state": {"todos": todos("a")}}),
         (0, "a", {"op": "patch", "state": {"todos": todos("b")}}),
     ]
-    assert listed(shown(applied(*said))[0]) == listed(shown(applied(*reversed(said)))[0]) == ["a", "b"]
+    assert listed(state_in(applied(*said))[0]) == listed(state_in(applied(*reversed(said)))[0]) == ["a", "b"]
 
 
 REFUSED: list[tuple[Any, str]] = [
@@ -181,7 +180,7 @@ def test_too_large() -> None:
     document = applied((0, "m", {"op": "set", "state": {"useful_info": infos[:128]}}))
     with pytest.raises(ValueError, match=r"would have \d+ bytes, at most 1048576 are allowed"):
         apply(document, change({"op": "patch", "state": {"useful_info": infos[128:]}}, 1))
-    assert shown(apply(document, change({"op": "clear"}, 999)))[0] == SessionState()
+    assert state_in(apply(document, change({"op": "clear"}, 999)))[0] == SessionState()
 
 
 def test_what_grows_makes_room() -> None:
@@ -198,7 +197,7 @@ def test_what_grows_makes_room() -> None:
     ]
     document = applied(*said)
     assert applied(*reversed(said)) == document
-    state, _ = shown(document)
+    state, _ = state_in(document)
     assert [info.text for info in state.useful_info or ()] == [
         *(f"old {n}" for n in range(200, 600)),
         *(f"new {n}" for n in range(600)),
@@ -215,8 +214,8 @@ def test_old_marks_make_room() -> None:
         document = apply(document, change({"op": "patch", "remove": {"todos": ids}}, 10 + number))
     assert len(document["todos"]["items"]) == 1_000
     late = {"op": "patch", "state": {"todos": todos("0-7", "3-7")}}
-    assert listed(shown(apply(document, change(late, 9)))[0]) == []
-    assert listed(shown(apply(document, change(late, 20)))[0]) == ["0-7", "3-7"]
+    assert listed(state_in(apply(document, change(late, 9)))[0]) == []
+    assert listed(state_in(apply(document, change(late, 20)))[0]) == ["0-7", "3-7"]
 
 
 def test_spoken_of_again_and_again() -> None:
@@ -228,7 +227,7 @@ def test_spoken_of_again_and_again() -> None:
     ]
     document = applied(*said)
     assert applied(*reversed(said)) == document
-    assert shown(document)[0].todos == (Todo("a", "text of a", TodoStatus.COMPLETED), Todo("b", "49"))
+    assert state_in(document)[0].todos == (Todo("a", "text of a", TodoStatus.COMPLETED), Todo("b", "49"))
     assert len(json.dumps(document)) < 2_000
 
 
@@ -241,7 +240,7 @@ def test_the_example_of_the_contract() -> None:
         read = [Message.model_validate(message) for message in heard]
         assert {read_session(message.metadata) for message in read} == {"s1"}
         changes = [read_change(message.content, message.timestamp, message.id) for message in read]
-        assert shown(apply(None, *changes)) == (read_state(state, "state"), [])
+        assert state_in(apply(None, *changes)) == (read_state(state, "state"), [])
 
 
 IDS = st.sampled_from(["a", "b", "c.d", "..", ":"])
@@ -310,8 +309,8 @@ def test_any_order_and_however_often(said: list[Said], seed: int) -> None:
     assert said == before
     kept = bson.decode(bson.encode(json.loads(json.dumps(document))))
     assert kept == document
-    assert shown(kept) == shown(document)
-    assert shown(document)[1] == []
+    assert state_in(kept) == state_in(document)
+    assert state_in(document)[1] == []
 
 
 @given(said=SAID, one=CONTENT)
@@ -340,11 +339,11 @@ def test_what_somebody_else_has_written(spoiled: Any, part: str) -> None:
     """Whatever stands in a document, what can be read is shown, and a change makes it whole again."""
     document = applied((0, "m", {"op": "set", "state": {"role": "r", "todos": todos("a")}}))
     for broken in (spoiled, {**document, part: spoiled}, {**document, part: {"items": [spoiled]}}):
-        shown(broken)
+        state_in(broken)
         mended = apply(broken, change({"op": "patch", "state": {"todos": todos("b")}}, 1))
-        state, faults = shown(mended)
+        state, faults = state_in(mended)
         assert faults == []
         assert "b" in listed(state)
     todo = document["todos"]["items"][0]
-    state, faults = shown({"todos": {"items": [{**todo, "fields": spoiled}, todo, {**todo, "id": "b"}]}})
+    state, faults = state_in({"todos": {"items": [{**todo, "fields": spoiled}, todo, {**todo, "id": "b"}]}})
     assert "b" in listed(state)

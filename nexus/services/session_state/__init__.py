@@ -1,0 +1,1 @@
+"""The state of sessions: role, TODO list, useful information and folder notes (contract §5)."""

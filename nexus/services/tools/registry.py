@@ -1,0 +1,232 @@
+"""The tools that a model may call, by name, and where their definitions come from (contract §3)."""
+
+import copy
+import importlib
+import json
+import pkgutil
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Final, TypeVar
+
+from nexus.core.errors import ConfigError
+from nexus.core.wire import is_deeper
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_MOST_BYTES: Final = 65_536
+# An answer carries definitions three levels down, and may be 64 deep itself (CONTRACT §1.6).
+_DEEPEST: Final = 32
+
+ToolFunction = Callable[..., Any]
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Tool:
+    definition: dict[str, Any]
+    function: ToolFunction | None
+
+
+class Definitions(list[dict[str, Any]]):
+    """Definitions that every context is made with until others are registered. Nobody may change them."""
+
+    def __init__(self, definitions: Iterable[dict[str, Any]]) -> None:
+        super().__init__(definitions)
+        self._made: dict[Callable[[Definitions], Any], Any] = {}
+
+    def once(self, make: Callable[["Definitions"], _T]) -> _T:
+        """What this function makes of them. It is called once, and what it made is kept as long as they are."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        made: _T = self._made[make]
+        return made
+
+
+class ToolRegistry:
+    """Definitions in the OpenAI function form, and the functions of those that run in this process.
+
+    - Names are unique; whatever lists tools does so by name.
+    - A definition is checked when it is registered and copied in and out, so that nobody can change it afterwards.
+    - Local tools come with a function. Remote ones run elsewhere and never take the name of a local one.
+    """
+
+    def __init__(self) -> None:
+        self._local: dict[str, _Tool] = {}
+        self._remote: dict[str, _Tool] = {}
+        self._shared: dict[frozenset[str], Definitions] = {}
+        self.complete = True
+
+    def register(self, definition: Mapping[str, Any], function: ToolFunction | None = None) -> None:
+        """Add a tool of this process.
+
+        Raises:
+            ValueError: the definition is malformed (the text says where), or the name is taken by another definition.
+        """
+        checked = check_definition(definition)
+        name = checked["function"]["name"]
+        known = self._local.get(name)
+        if known and (known.definition != checked or known.function is not function):
+            raise ValueError(f"function.name: a tool {name!r} is already registered; unregister it first")
+        self._local[name] = _Tool(checked, function)
+        self._shared.clear()
+
+    def set_remote(self, definitions: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Replace all remote tools. Returns what is wrong with the definitions that were passed over."""
+        remote, faults = {}, []
+        for definition in definitions:
+            try:
+                checked = check_definition(definition)
+            except ValueError as error:
+                faults.append(str(error))
+                continue
+            remote[checked["function"]["name"]] = _Tool(checked, None)
+        if remote != self._remote:
+            self._remote = remote
+            self._shared.clear()
+        return faults
+
+    def unregister(self, name: str) -> bool:
+        """Forget the tool of that name; False when there is none."""
+        found = self._local.pop(name, None) or self._remote.pop(name, None)
+        self._shared.clear()
+        return found is not None
+
+    def get_tool_definition(self, name: str) -> dict[str, Any] | None:
+        """The definition, None for an unknown name."""
+        tool = self._find(name)
+        return copy.deepcopy(tool.definition) if tool else None
+
+    def get_tool_function(self, name: str) -> ToolFunction | None:
+        """The function; None for an unknown name and for a tool that runs elsewhere."""
+        tool = self._find(name)
+        return tool.function if tool else None
+
+    def get_all_tool_definitions(self) -> list[dict[str, Any]]:
+        """All definitions, by name."""
+        return [copy.deepcopy(tool.definition) for name in self.list_tool_names() if (tool := self._find(name))]
+
+    def definitions(self, without: frozenset[str] = frozenset()) -> Definitions:
+        """All definitions but those of these names, by name: the same list each time, as long as none of them changes.
+
+        Whoever is given it shares it, and may not change it.
+        """
+        if without not in self._shared:
+            every = self.get_all_tool_definitions()
+            self._shared[without] = Definitions(tool for tool in every if tool["function"]["name"] not in without)
+        return self._shared[without]
+
+    def list_tool_names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted(self._local.keys() | self._remote.keys())
+
+    def is_tool_registered(self, name: str) -> bool:
+        """Whether a tool of that name is known."""
+        return self._find(name) is not None
+
+    def is_local(self, name: str) -> bool:
+        """Whether the tool of that name belongs to this process."""
+        return name in self._local
+
+    def _find(self, name: str) -> _Tool | None:
+        return self._local.get(name) or self._remote.get(name)
+
+
+def check_definition(definition: Any) -> dict[str, Any]:
+    """A copy of `definition`, complete and in the OpenAI function form.
+
+    Raises:
+        ValueError: what is wrong, where, and what is allowed.
+    """
+    if not isinstance(definition, Mapping):
+        raise ValueError(f"definition: a mapping is needed, not {type(definition).__name__}")
+    if definition.get("type", "function") != "function":
+        raise ValueError("type: 'function' is the only type of tool")
+    function = definition.get("function")
+    if not isinstance(function, Mapping):
+        raise ValueError("function: a mapping with name, description and parameters is needed")
+    name, description = check_name(function.get("name"), "function.name"), function.get("description", "")
+    if not isinstance(description, str):
+        raise ValueError(f"function.description of {name!r}: a text is needed")
+    _check_parameters(name, function.get("parameters"))
+    whole = {**definition, "type": "function", "function": {**function, "description": description}}
+    try:
+        text = json.dumps(whole, allow_nan=False, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"definition of {name!r}: is not JSON: {error}") from None
+    if len(text) > _MOST_BYTES:
+        raise ValueError(f"definition of {name!r}: {len(text)} bytes of JSON, at most {_MOST_BYTES} are allowed")
+    checked: dict[str, Any] = json.loads(text)
+    if is_deeper(checked, _DEEPEST):
+        raise ValueError(f"definition of {name!r}: nested deeper than {_DEEPEST}")
+    return checked
+
+
+def check_name(name: Any, where: str) -> str:
+    """`name`, if a tool can be called that.
+
+    Raises:
+        ValueError: it cannot; the text says what is allowed at the place `where`.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(f"{where}: 1 to 64 letters, digits, '_' or '-' are allowed")
+    return name
+
+
+def _check_parameters(name: str, parameters: Any) -> None:
+    where = f"function.parameters of {name!r}"
+    if parameters is None:
+        return
+    if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
+        raise ValueError(f"{where}: a JSON schema of type 'object' is needed")
+    properties, required = parameters.get("properties", {}), parameters.get("required", [])
+    if not isinstance(properties, Mapping) or not all(isinstance(schema, Mapping) for schema in properties.values()):
+        raise ValueError(f"{where}: properties must map each parameter to its schema")
+    if not isinstance(required, list | tuple) or not all(
+        isinstance(item, str) and item in properties for item in required
+    ):
+        raise ValueError(f"{where}: required must list names of properties")
+
+
+def discover(registry: ToolRegistry, modules: Iterable[str]) -> None:
+    """Register the tools of the named modules; of a package, those of its own modules as well.
+
+    Raises:
+        ConfigError: a module cannot be imported, lists no tools, or lists one that cannot be registered.
+    """
+    for name in modules:
+        found = 0
+        for module in _with_submodules(_load(name)):
+            found += _register(registry, module)
+        if not found:
+            raise ConfigError(f"tools.modules: {name}: lists no tools; TOOLS = [(definition, function), ...] is needed")
+
+
+def _load(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # whatever the module's own code raises
+        raise ConfigError(f"tools.modules: {name}: cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _with_submodules(module: ModuleType) -> Iterator[ModuleType]:
+    yield module
+    for info in pkgutil.walk_packages(getattr(module, "__path__", []), f"{module.__name__}."):
+        # A package's program is there to be run, not to be imported.
+        if not info.name.endswith(".__main__"):
+            yield _load(info.name)
+
+
+def _register(registry: ToolRegistry, module: ModuleType) -> int:
+    tools = getattr(module, "TOOLS", [])
+    if not isinstance(tools, list | tuple):
+        raise ConfigError(f"tools.modules: {module.__name__}.TOOLS: a list of (definition, function) is needed")
+    for index, item in enumerate(tools):
+        where = f"tools.modules: {module.__name__}.TOOLS[{index}]"
+        if not (isinstance(item, list | tuple) and len(item) == 2 and callable(item[1])):
+            raise ConfigError(f"{where}: a pair (definition, function) is needed")
+        try:
+            registry.register(*item)
+        except ValueError as error:
+            raise ConfigError(f"{where}: {error}") from None
+    return len(tools)
