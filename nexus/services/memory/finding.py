@@ -19,9 +19,9 @@ from nexus.core.ports.memory import LONGEST_QUERY
 from nexus.core.tasks import ungrouped
 from nexus.core.working_memory import Compaction, Detail, Overview
 from nexus.services.context.clock import parse_moment
-from nexus.services.context.escape import one_line
 from nexus.services.memory.documents import LOOKED_BACK, Caller, read_all
 from nexus.services.memory.phrases import place_of, texts_of, tool_of
+from nexus.services.text.escape import one_line
 from nexus.services.tools.memory_tools import READING_TOOLS
 
 _MOST_DETAILS: Final = 10

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final
 
 from nexus.services.context.clock import parse_moment
-from nexus.services.context.escape import canonical
+from nexus.services.text.escape import canonical
 
 ROLE_CHARS: Final = 32_000
 TEXT_CHARS: Final = 8_000
