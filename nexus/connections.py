@@ -25,7 +25,7 @@ from nexus.client import ContextClient
 from nexus.config import BusSettings, DatabaseSettings, LlmSettings
 from nexus.core.errors import BusUnavailableError
 from nexus.core.models import new_message_id
-from nexus.core.ports import Acquired, Bus, DeadLetters, Journal, LanguageModel, RequestLedger
+from nexus.core.ports import Acquired, Bus, DeadLetters, Journal, LanguageModel, Outbox, RequestLedger
 from nexus.core.ports.transfer import TransferableStore
 from nexus.core.signing import Signing
 
@@ -44,6 +44,7 @@ class Transport:
         probe: a ledger like `ledger`, which gives up soon.
         journal: where what is recorded is until it is written; None on a cluster, where keys of an owner and of a
             request are on different servers.
+        outbox: where `ledger` puts recorded rows that the store has not taken.
     """
 
     bus: Bus
@@ -51,6 +52,7 @@ class Transport:
     dead_letters: DeadLetters
     probe: RequestLedger
     journal: Journal | None
+    outbox: Outbox
 
 
 async def try_claim(ledger: RequestLedger) -> None:
@@ -76,7 +78,7 @@ async def open_bus(settings: BusSettings) -> AsyncIterator[Transport]:
         memory = MemoryBus()
         ledger = MemoryLedger(memory)
         letters = MemoryDeadLetters(most=settings.dead_letter_max, forget=ledger.forget)
-        yield Transport(memory, ledger, letters, ledger, ledger.journal)
+        yield Transport(memory, ledger, letters, ledger, ledger.journal, ledger.outbox)
         return
     async with open_redis(settings.url.get_secret_value()) as client, _runner(client) as runner:
         prefix = settings.channel_prefix
@@ -87,7 +89,7 @@ async def open_bus(settings: BusSettings) -> AsyncIterator[Transport]:
         if settings.mode == "pubsub":
             pubsub = RedisPubSubBus(client, prefix=prefix, heartbeat_s=settings.heartbeat_s)
             pubsub_ledger = RedisLedger(client, prefix=prefix, runner=runner)
-            yield Transport(pubsub, pubsub_ledger, dead_letters, probe, journal)
+            yield Transport(pubsub, pubsub_ledger, dead_letters, probe, journal, pubsub_ledger.outbox)
             return
         streams = _streams_bus(client, settings)
         streams_ledger = RedisStreamsLedger(
@@ -98,7 +100,7 @@ async def open_bus(settings: BusSettings) -> AsyncIterator[Transport]:
             prefix=prefix,
             runner=runner,
         )
-        yield Transport(streams, streams_ledger, dead_letters, probe, journal)
+        yield Transport(streams, streams_ledger, dead_letters, probe, journal, streams_ledger.outbox)
 
 
 @asynccontextmanager

@@ -9,11 +9,13 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import overload
 
 import anyio
 import structlog
 from anyio.lowlevel import checkpoint
 
+from nexus.adapters.in_memory.outbox import MemoryOutbox
 from nexus.adapters.memory_journal import MemoryJournal
 from nexus.core.ports import (
     MOST_JOURNALED,
@@ -31,6 +33,7 @@ from nexus.core.ports import (
     KeptBefore,
     Look,
     Moved,
+    OutboxRow,
     Standing,
     Work,
 )
@@ -174,6 +177,12 @@ class MemoryLedger:
         self._epoch_ms = time.time_ns() // 1_000_000 - int(clock() * 1_000)
         self._state = _State()
         self.journal = MemoryJournal(clock)
+        self.outbox = MemoryOutbox()
+
+    async def claim(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0) -> Claim:
+        """Ask for a request."""
+        claim = await self.begin(key, fingerprint, lease_ms, waited_ms)
+        return replace(claim, outbox_waiting=self.outbox.is_waiting) if isinstance(claim, Acquired) else claim
 
     async def begin(
         self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0, look: Look | None = None
@@ -218,10 +227,47 @@ class MemoryLedger:
         done = await self.conclude(claim, topic, answer, keep_ms, delivery, Ending())
         return done.heard if isinstance(done, Concluded) else None
 
-    async def conclude(  # noqa: PLR0917  # those of `finish`, and one
-        self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None, ending: Ending
+    @overload
+    async def conclude(
+        self,
+        claim: Acquired,
+        topic: str,
+        answer: bytes,
+        keep_ms: int,
+        delivery: Delivery | None = None,
+        outbox: OutboxRow | None = None,
+    ) -> int | None: ...
+
+    @overload
+    async def conclude(
+        self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None, outbox: Ending
+    ) -> Concluded | KeptBefore | None: ...
+
+    async def conclude(  # noqa: PLR0917  # the port's arguments
+        self,
+        claim: Acquired,
+        topic: str,
+        answer: bytes,
+        keep_ms: int,
+        delivery: Delivery | None = None,
+        outbox: OutboxRow | Ending | None = None,
+    ) -> int | Concluded | KeptBefore | None:
+        """Keep the answer, put the row into the outbox and publish."""
+        if isinstance(outbox, Ending):
+            return await self._conclude(claim, topic, answer, keep_ms, delivery, outbox)
+        done = await self._conclude(claim, topic, answer, keep_ms, delivery, Ending(), outbox)
+        return done.heard if isinstance(done, Concluded) else None
+
+    async def _conclude(  # noqa: PLR0917  # those of `conclude`, and one
+        self,
+        claim: Acquired,
+        topic: str,
+        answer: bytes,
+        keep_ms: int,
+        delivery: Delivery | None,
+        ending: Ending,
+        row: OutboxRow | None = None,
     ) -> Concluded | KeptBefore | None:
-        """`finish`, and in the same step what `ending` says."""
         del delivery  # nothing is kept that could be done with
         now = self._clock()
         entry = self._live(claim.key, now)
@@ -231,6 +277,8 @@ class MemoryLedger:
             first = await self.keep_first(ending.kept_key, kept, ending.keep_ms)
             if first != kept:
                 return KeptBefore(first)
+        if row and not self.outbox.put(row):
+            _log.error("outbox_full", row_id=row.id, size=len(row.content))
         moved = self.journal.put(ending.row) if ending.row else Moved()
         until = now + keep_ms / 1_000
         self._state.requests[claim.key] = _Entry(

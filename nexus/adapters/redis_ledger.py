@@ -12,10 +12,13 @@ there it is not done.
 
 import secrets
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, overload
 
 from redis.asyncio import Redis
 
+from nexus.adapters.redis.ledger import RedisLedger as PlainLedger
+from nexus.adapters.redis.ledger import RedisStreamsLedger as PlainStreamsLedger
+from nexus.adapters.redis.ledger import is_of_one_requester
 from nexus.adapters.redis_clock import Asked, RedisTime
 from nexus.adapters.redis_cluster import ClusterRedis
 from nexus.adapters.redis_journal import VERSION_LASTS_MS, JournalKeys, looking, short, standing_of
@@ -25,8 +28,6 @@ from nexus.adapters.redis_ledger_scripts import (
     BEGIN,
     FINISH_PUBSUB,
     FINISH_STREAMS,
-    RELEASE,
-    RENEW,
 )
 from nexus.adapters.redis_multiplexed import Argument
 from nexus.adapters.redis_pipeline import Pipelined
@@ -48,6 +49,7 @@ from nexus.core.ports import (
     KeptBefore,
     Look,
     Moved,
+    OutboxRow,
 )
 from nexus.core.topics import Topics
 
@@ -55,8 +57,6 @@ from nexus.core.topics import Topics
 _SAID_AGAIN_MS: Final = 1_000
 # How long a request without an answer is known after its lease, so that its attempts are counted.
 _KNOWN_MS: Final = 600_000
-# How long it is known when a request was asked that was given back: longer than any deadline.
-_ASKED_KNOWN_MS: Final = 120_000
 # Before the name of the key that an answer is kept under as such. Nothing else that is kept begins so.
 _POINTER: Final = b"@"
 # What stands in the arguments for what was read, where a version is asked for.
@@ -80,6 +80,8 @@ class RedisLedger:
     def __init__(
         self, client: Redis, *, prefix: str = "", repeated_s: float = 5.0, runner: Runner | None = None
     ) -> None:
+        self._plain = self._make_plain(client, prefix, repeated_s)
+        self.outbox = self._plain.outbox
         self._redis = Repeated(runner or OnClient(client), repeated_s)
         self._time = RedisTime(runner if isinstance(runner, Pipelined) else None)
         self._prefix = prefix
@@ -87,10 +89,23 @@ class RedisLedger:
         # Keys of an owner and of a request are in different slots, and a node counts those who hear it alone.
         self._one_server = not isinstance(client, ClusterRedis)
         self._begin = BEGIN
-        self._renew = RENEW
-        self._release = RELEASE
         self._finish = FINISH_PUBSUB
         self._answer = ANSWER_PUBSUB
+
+    def _make_plain(self, client: Redis, prefix: str, repeated_s: float) -> PlainLedger:
+        return PlainLedger(client, prefix=prefix, repeated_s=repeated_s)
+
+    async def claim(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0) -> Claim:
+        """Ask for a request."""
+        return await self._plain.claim(key, fingerprint, lease_ms, waited_ms)
+
+    async def renew(self, claim: Acquired, lease_ms: int) -> bool:
+        """Hold a request for longer."""
+        return await self._plain.renew(claim, lease_ms)
+
+    async def release(self, claim: Acquired) -> None:
+        """Give a request back."""
+        await self._plain.release(claim)
 
     async def begin(
         self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0, look: Look | None = None
@@ -106,15 +121,6 @@ class RedisLedger:
         asked = self._time.asked()
         return self._heard(await self._redis.run(self._begin, keys, arguments), asked, asking, token)
 
-    async def renew(self, claim: Acquired, lease_ms: int) -> bool:
-        """Hold a request for longer."""
-        arguments: list[Argument] = [claim.token, lease_ms, lease_ms + _KNOWN_MS]
-        return bool(await self._redis.run(self._renew, [self._request(claim.key)], arguments))
-
-    async def release(self, claim: Acquired) -> None:
-        """Give a request back."""
-        await self._redis.run(self._release, [self._request(claim.key)], [claim.token, _ASKED_KNOWN_MS])
-
     async def finish(
         self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None = None
     ) -> int | None:
@@ -122,11 +128,35 @@ class RedisLedger:
         done = await self.conclude(claim, topic, answer, keep_ms, delivery, Ending())
         return done.heard if isinstance(done, Concluded) else None
 
-    async def conclude(  # noqa: PLR0917  # those of `finish`, and one
-        self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None, ending: Ending
-    ) -> Concluded | KeptBefore | None:
+    @overload
+    async def conclude(
+        self,
+        claim: Acquired,
+        topic: str,
+        answer: bytes,
+        keep_ms: int,
+        delivery: Delivery | None = None,
+        outbox: OutboxRow | None = None,
+    ) -> int | None: ...
+
+    @overload
+    async def conclude(
+        self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None, outbox: Ending
+    ) -> Concluded | KeptBefore | None: ...
+
+    async def conclude(  # noqa: PLR0917  # of the port
+        self,
+        claim: Acquired,
+        topic: str,
+        answer: bytes,
+        keep_ms: int,
+        delivery: Delivery | None = None,
+        outbox: OutboxRow | Ending | None = None,
+    ) -> int | Concluded | KeptBefore | None:
         """`finish`, and in the same step what `ending` says."""
-        keys, arguments = self._concluded(claim, topic, answer, keep_ms, delivery, ending)
+        if not isinstance(outbox, Ending):
+            return await self._plain.conclude(claim, topic, answer, keep_ms, delivery, outbox)
+        keys, arguments = self._concluded(claim, topic, answer, keep_ms, delivery, outbox)
         heard, *rest = await self._redis.run(self._finish, keys, arguments)
         if heard == _KEPT_BEFORE:
             return KeptBefore(rest[0])
@@ -201,6 +231,9 @@ class RedisLedger:
     def _acknowledge(self, _delivery: Delivery | None) -> None:
         """Take note of what the script has acknowledged: pub/sub keeps nothing that could be."""
 
+    def _request(self, key: str) -> str:
+        return f"{self._prefix}nexus:request:{key}"
+
     async def keep_first(self, key: str, value: bytes, keep_ms: int) -> bytes:
         """Keep a value unless there is one; returns the one that is kept."""
         name = self._keys.kept(key)
@@ -224,9 +257,6 @@ class RedisLedger:
         answer = await self._redis.execute("HGET", found[len(_POINTER) :], "answer")
         return None if answer is None else bytes(answer)
 
-    def _request(self, key: str) -> str:
-        return f"{self._prefix}nexus:request:{key}"
-
 
 class RedisStreamsLedger(RedisLedger):
     """`nexus.core.ports.RequestLedger` on Redis, with answers on streams.
@@ -249,12 +279,22 @@ class RedisStreamsLedger(RedisLedger):
         repeated_s: float = 5.0,
         runner: Runner | None = None,
     ) -> None:
-        super().__init__(client, prefix=prefix, repeated_s=repeated_s, runner=runner)
         self._group = group
         self._reply_keep_ms = reply_keep_ms
         self._acknowledged = acknowledged
+        super().__init__(client, prefix=prefix, repeated_s=repeated_s, runner=runner)
         self._finish = FINISH_STREAMS
         self._answer = ANSWER_STREAMS
+
+    def _make_plain(self, client: Redis, prefix: str, repeated_s: float) -> PlainLedger:
+        return PlainStreamsLedger(
+            client,
+            group=self._group,
+            reply_keep_ms=self._reply_keep_ms,
+            acknowledged=self._acknowledged,
+            prefix=prefix,
+            repeated_s=repeated_s,
+        )
 
     def _publishing(self, topic: str, delivery: Delivery | None) -> tuple[list[Argument], list[Argument]]:
         topic_of_request, entry = (delivery.topic, delivery.entry) if delivery else (Topics.CONTEXT_BUILD_REQUEST, "")
@@ -290,8 +330,3 @@ def _claim_of(reply: Any, asking: Asking, token: str) -> Claim:
             return Conflict()
         case _:
             return Busy()
-
-
-def is_of_one_requester(topic: str) -> bool:
-    """Whether it is the stream of one requester's answers (`reply_to`), which nobody reads when that one is gone."""
-    return topic.startswith(f"{Topics.CONTEXT_BUILD_RESPONSE}.")

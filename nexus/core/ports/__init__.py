@@ -3,7 +3,25 @@
 Adapters keep the guarantees; the tests under `tests/nexus/contract` check them on every adapter.
 """
 
-from nexus.core.ports.bus import Bus, Delivery, Subscription, Work
+from nexus.core.ports.bus import (
+    Acquired,
+    Announced,
+    Answered,
+    Answering,
+    Asking,
+    Bus,
+    Busy,
+    Claim,
+    Conflict,
+    DeadLetter,
+    DeadLetters,
+    Delivery,
+    Outbox,
+    OutboxRow,
+    RequestLedger,
+    Subscription,
+    Work,
+)
 from nexus.core.ports.conversation import Conversation, Cutoff, OfferedInput, OwnersPast, Past
 from nexus.core.ports.journal import (
     LONGEST_JOURNALED,
@@ -19,23 +37,10 @@ from nexus.core.ports.journal import (
     Standing,
     StoreRead,
 )
-from nexus.core.ports.ledger import (
-    Acquired,
-    Announced,
-    Answered,
-    Answering,
-    Asking,
-    Busy,
-    Claim,
-    Conflict,
-    RequestLedger,
-)
-from nexus.core.ports.letters import DeadLetter, DeadLetters
 from nexus.core.ports.memory import MemorySource, MemoryStore
-from nexus.core.ports.model import LanguageModel
+from nexus.core.ports.model import LanguageModel, TokenCounter
 from nexus.core.ports.rows import Row
 from nexus.core.ports.stores import DocumentStore, MessageStore, RunOrigin, SessionStateStore, Store
-from nexus.core.ports.tokens import TokenCounter
 from nexus.core.ports.turns import TurnSource, TurnStore
 
 __all__ = [
@@ -69,6 +74,8 @@ __all__ = [
     "MessageStore",
     "Moved",
     "OfferedInput",
+    "Outbox",
+    "OutboxRow",
     "OwnersPast",
     "Past",
     "RequestLedger",

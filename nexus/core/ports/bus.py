@@ -1,9 +1,11 @@
-"""The bus: topics that carry bytes (CONTRACT §1.5)."""
+"""The bus, the ledger of its requests, the outbox and the dead letters (contract §1.5, §1.6)."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, overload
+
+from nexus.core.ports.journal import Concluded, Ending, KeptBefore, Look, Standing, StoreRead
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,10 +15,10 @@ class Delivery:
     Attributes:
         topic: without prefix.
         payload: the bytes.
-        entry: under which the bus keeps it; `""` on a bus that keeps nothing.
+        entry: the id under which the bus keeps it; `""` on a bus that keeps nothing.
         sent_ms: when the bus took it, in milliseconds since 1970 by the bus's own clock; 0 where it does not say.
         deliveries: how often it has been handed out, this time included.
-        shared: a piece of work of which one replica has charge, until it reports it `done`.
+        shared: work that is handed to one replica at a time, until it is reported `done`.
         surplus: more is waiting than all replicas together may have waiting; this is to be refused.
     """
 
@@ -34,8 +36,8 @@ class Work:
     """A topic whose messages are shared out among the replicas.
 
     Attributes:
-        most: how many may be in the hands of one replica at once.
-        sheds: when more than `most` are waiting for all of them, what is above is handed out as `surplus`.
+        most: how many one replica may have in hand at once.
+        sheds: when more than `most` are waiting for all replicas, what is above is handed out as `surplus`.
     """
 
     topic: str
@@ -46,25 +48,24 @@ class Work:
 class Bus(Protocol):
     """Topics that carry bytes.
 
-    Two kinds of bus keep this promise to a different degree (CONTRACT §1.5):
+    Two kinds of bus keep this promise to a different degree (contract §1.5):
 
     - One that keeps nothing (`pubsub`, `memory`): at most once. What is published while a subscriber reconnects does
-      not reach it; everybody who consumes hears everything. A subscriber that reads too slowly loses messages.
+      not reach it; every consumer receives everything. A subscriber that reads too slowly loses messages.
     - One that keeps messages (`streams`): at least once. A message that was accepted is handed out until one replica
       has reported it `done`; what a replica had in hand when it died goes to another.
 
     On both:
 
-    - Order: what one publisher sends to one topic arrives in that order, what is handed out again excepted.
-    - A subscriber reconnects by itself, also from a connection that is open at one end only.
-      `Subscription.reconnects` counts how often it did.
-    - A subscriber that reads too slowly holds nobody else up.
-    - Errors: `BusUnavailableError`, and nothing else. A failed `publish` may or may not have been heard. What is raised
-      in the context of a subscription leaves it as it is.
+    - Order: what one publisher sends to one topic arrives in that order, except for what is handed out again.
+    - A subscriber reconnects by itself, also from a half-open connection. `Subscription.reconnects` counts how often.
+    - A subscriber that reads too slowly does not slow down others.
+    - Errors: `BusUnavailableError`, and nothing else. A failed `publish` may or may not have been received. An error
+      raised in the context of a subscription leaves it unchanged.
     """
 
     async def publish(self, topic: str, payload: bytes, *, once: str = "") -> int:
-        """Send `payload`. Returns how many subscribers of the whole bus it was handed to; 0 means nobody heard.
+        """Send `payload`. Returns how many subscribers of the whole bus received it; 0 for none.
 
         Args:
             topic: to everybody who listens there.
@@ -75,20 +76,19 @@ class Bus(Protocol):
         ...
 
     def subscribe(self, *topics: str) -> AbstractAsyncContextManager["Subscription"]:
-        """Hear everything on `topics` for as long as the context lasts. When it is entered, that is in force."""
+        """Receive everything on `topics` for as long as the context lasts. In force when the context is entered."""
         ...
 
     def consume(self, work: Sequence[Work], news: Sequence[str] = ()) -> AbstractAsyncContextManager["Subscription"]:
-        """Take part in the `work` of a service, and hear its `news`, for as long as the context lasts.
+        """Take part in the `work` of a service, and receive its `news`, for as long as the context lasts.
 
-        On a bus that keeps messages each piece of work goes to one replica, which has charge of it until it is `done`;
-        it is then handed out `shared`. What it leaves undone at the end of the context goes to another. News reach
-        every replica that is there.
+        On a bus that keeps messages each message of `work` goes to one replica, `shared`, which has it in hand until it
+        is `done`; what is left undone at the end of the context goes to another. News reach every replica.
         """
         ...
 
     def done(self, delivery: Delivery) -> None:
-        """Have the bus know, soon, that this piece of work need not be handed out again. Never waits."""
+        """Let the bus know, soon, that this delivery need not be handed out again. Never waits."""
         ...
 
 
@@ -103,14 +103,14 @@ class Subscription(Protocol):
 
     @property
     def backlogs(self) -> Mapping[str, int]:
-        """How much work nobody has been given yet, by topic, as of some seconds ago; `{}` where nothing is kept."""
+        """How many messages of work no replica has been given yet, by topic, as of some seconds ago; else `{}`."""
         ...
 
     @property
     def silent_s(self) -> float:
-        """For how long nothing has been heard from the bus, its own signs of life included, where it is most silent.
+        """Seconds since the last sign of life from the bus, its own heartbeats included, on the most silent connection.
 
-        Infinite where the connection is known to be gone.
+        Infinite where the connection is known to be lost.
         """
         ...
 
@@ -119,11 +119,273 @@ class Subscription(Protocol):
         ...
 
     def offer_first(self, take: Callable[[Delivery], bool]) -> None:
-        """From now on, offer deliveries to `take`; what it returns True for is not iterated over.
-
-        It is called in the step in which a delivery arrives, which need not be one of a task, and is to return at once.
-        A bus may refrain from it, and does so while deliveries from before are waiting: the order stays.
-        """
+        """Offer deliveries to `take` before they are iterated over. A bus may refrain from it."""
         ...
 
     def __aiter__(self) -> AsyncIterator[Delivery]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What is asked of the ledger."""
+
+    key: str
+    fingerprint: str
+    lease_ms: int
+    waited_ms: int = 0
+    look: Look | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """An answer that was made before its request was claimed."""
+
+    topic: str
+    answer: bytes
+    keep_ms: int
+    delivery: Delivery | None
+    ending: Ending
+    within_ms: int
+    read: StoreRead | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxRow:
+    """A recorded row that the document store has not taken yet.
+
+    Attributes:
+        owner_key: the owner of the row.
+        id: of the row. The outbox holds one row of an owner under an id, the first.
+        content: the row as bytes, which the outbox does not read.
+    """
+
+    owner_key: str
+    id: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Acquired:
+    """The request is the caller's to answer until its lease runs out.
+
+    Attributes:
+        key, fingerprint, token: what `renew`, `conclude` and `release` need.
+        now_ms: the time at the ledger, in milliseconds since 1970: the one clock that all replicas share.
+        attempts: how often the request has been acquired without being answered, this time included.
+        asked_ms: when the first delivery of the request arrived, by the same clock; 0 where that is not known.
+        outbox_waiting: the outbox holds rows, of whichever owner.
+    """
+
+    key: str
+    fingerprint: str
+    token: str
+    now_ms: int
+    attempts: int = 1
+    asked_ms: int = 0
+    standing: Standing | None = None
+    outbox_waiting: bool = False
+
+    def waited_ms(self, delivery: Delivery | None) -> int:
+        """How long the requester had waited when this delivery of the request was claimed.
+
+        By the clock of the ledger alone, from the first delivery on: a later copy begins no new deadline.
+        """
+        sent_ms = delivery.sent_ms if delivery else 0
+        return self.now_ms - min(filter(None, (self.asked_ms, sent_ms)), default=self.now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Another replica holds the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The request has this answer, which the caller is to announce again."""
+
+    topic: str
+    answer: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """The request has an answer that was announced a moment ago: nothing is left to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """The key belongs to another payload."""
+
+
+Claim = Acquired | Busy | Answered | Announced | Conflict
+
+
+class RequestLedger(Protocol):
+    """Which replica answers a request, and what was answered (contract §1.5).
+
+    - Of any number of claims of one key, one is `Acquired` at a time; a second only after the lease has run out or was
+      released, or the kept answer has expired.
+    - `conclude` keeps the answer, publishes it and, on a bus that keeps messages, acknowledges the delivery, in one
+      step. The first one wins; every later one returns None and publishes nothing, so a key has one effective answer.
+    - A key without an answer is known for ten minutes after its last lease, with its attempts.
+    - Every operation may be repeated after an error: the effect is that of doing it once.
+    - Errors: `BusUnavailableError`, and nothing else.
+    """
+
+    async def claim(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0) -> Claim:
+        """Ask for the request `key`, whose payload has this `fingerprint` and arrived `waited_ms` ago.
+
+        `Announced` is the reply to a delivery that arrived before the answer was last announced, or less than a second
+        after.
+        """
+        ...
+
+    async def renew(self, claim: Acquired, lease_ms: int) -> bool:
+        """Hold the request for another `lease_ms`. False when it is no longer the caller's."""
+        ...
+
+    @overload
+    async def conclude(
+        self,
+        claim: Acquired,
+        topic: str,
+        answer: bytes,
+        keep_ms: int,
+        delivery: Delivery | None = None,
+        outbox: OutboxRow | None = None,
+    ) -> int | None: ...
+
+    @overload
+    async def conclude(
+        self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None, outbox: Ending
+    ) -> Concluded | KeptBefore | None: ...
+
+    async def conclude(  # noqa: PLR0917  # of a request, its answer, and what is done in the same step
+        self,
+        claim: Acquired,
+        topic: str,
+        answer: bytes,
+        keep_ms: int,
+        delivery: Delivery | None = None,
+        outbox: OutboxRow | Ending | None = None,
+    ) -> int | Concluded | KeptBefore | None:
+        """Publish `answer` on `topic` and keep it for `keep_ms`; acknowledge `delivery`, which brought the request.
+
+        A row for the `outbox` is put there in the same step. An outbox that is full takes no more rows; the answer is
+        published nevertheless, and `outbox_full` is logged.
+
+        Returns:
+            How many subscribers received it, as for `Bus.publish`; None when the request has an answer already.
+        """
+        ...
+
+    async def release(self, claim: Acquired) -> None:
+        """Give the request back unanswered. The attempt does not count."""
+        ...
+
+    async def keep_first(self, key: str, value: bytes, keep_ms: int) -> bytes:
+        """Keep `value` under `key` unless something is kept there; returns what is kept."""
+        ...
+
+    async def kept(self, key: str) -> bytes | None:
+        """What `keep_first` keeps under `key`; None when nothing, or no longer."""
+        ...
+
+    async def begin(
+        self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0, look: Look | None = None
+    ) -> Claim:
+        """Until `claim` is used everywhere."""
+        ...
+
+    async def finish(
+        self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None = None
+    ) -> int | None:
+        """Until `conclude` is used everywhere."""
+        ...
+
+    async def begin_and_conclude(self, asking: Asking, answering: Answering) -> Claim | Concluded:
+        """Until requests are claimed before they are built."""
+        ...
+
+
+class Outbox(Protocol):
+    """Recorded rows that the document store has not taken yet, put there by `RequestLedger.conclude`.
+
+    - A row stays until it is removed; its content never changes.
+    - Bounded in number and bytes: see `conclude`.
+    - Every operation may be repeated after an error.
+    - Errors: `BusUnavailableError`, and nothing else.
+    """
+
+    async def of_owner(self, owner_key: str) -> list[OutboxRow]:
+        """The rows of one owner, in no order."""
+        ...
+
+    async def oldest(self, limit: int) -> list[OutboxRow]:
+        """Up to `limit` rows of all owners, those that have waited longest first."""
+        ...
+
+    async def remove(self, rows: Sequence[OutboxRow]) -> None:
+        """Take rows out. Rows that are not there are ignored."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that could not be used (contract §1.6).
+
+    Attributes:
+        topic: the topic it came from, without prefix.
+        reason: why it could not be used; no content.
+        sha256, size: of its bytes.
+        deliveries: how often it had been handed out.
+        message_id: the id of the message, where it could be read.
+        body: the bytes, only where settings allow them to be kept.
+        letter_id: the id it is kept under; `""` before it is.
+        at_ms: when it was kept, in milliseconds since 1970 by the bus's clock; 0 before it is.
+    """
+
+    topic: str
+    reason: str
+    sha256: str
+    size: int
+    deliveries: int = 1
+    message_id: str = ""
+    body: bytes | None = None
+    letter_id: str = ""
+    at_ms: int = 0
+
+
+class DeadLetters(Protocol):
+    """Messages that could not be used, at most `bus.dead_letter_max` of them; the oldest make room.
+
+    Errors: `BusUnavailableError`, and nothing else.
+    """
+
+    async def bury(self, letter: DeadLetter) -> None:
+        """Keep a dead letter. The same bytes for the same reason within a minute are one letter."""
+        ...
+
+    async def count(self) -> int:
+        """How many there are."""
+        ...
+
+    async def newest(self, limit: int, *, before: str = "") -> list[DeadLetter]:
+        """Up to `limit` letters, newest first; those older than the letter `before`, where it is given."""
+        ...
+
+    async def find(self, letter_id: str) -> DeadLetter | None:
+        """The letter with that id."""
+        ...
+
+    async def drop(self, letter_id: str) -> bool:
+        """Remove a letter; the same bytes become a letter again from now on. False when there is none of that id."""
+        ...
+
+    async def expect_again(self, letter: DeadLetter) -> None:
+        """Let the same bytes become a letter of their own at once. For a letter that is sent again."""
+        ...
+
+    async def forget_answer(self, key: str) -> None:
+        """Let the request `key` be answered anew, as if it had never been asked. For a letter that is sent again."""
+        ...

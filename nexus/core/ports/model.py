@@ -1,4 +1,4 @@
-"""A language model (CONTRACT §6): whoever speaks the OpenAI protocol."""
+"""A language model behind an OpenAI-compatible endpoint, and a counter of its tokens (contract §6, §7)."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -7,15 +7,15 @@ from typing import Any, Protocol
 class LanguageModel(Protocol):
     """A model that answers with JSON.
 
-    - At most so many calls are under way as the settings allow; the others wait for their turn.
+    - At most as many calls run at once as the settings allow; the others wait for their turn.
     - A call that fails for a passing reason is tried again, after pauses of random length, as often as the settings
-      say. After several failures in a row no call is made for a while (`resting_s`): it fails at once.
+      say. After several failures in a row every call fails at once for a while (`resting_s`).
     - Errors: `ModelUnavailableError`; `PromptTooLongError` where the endpoint says that the prompt does not fit.
     """
 
     @property
     def name(self) -> str:
-        """What the model is called."""
+        """The name of the model."""
         ...
 
     @property
@@ -24,15 +24,38 @@ class LanguageModel(Protocol):
         ...
 
     async def complete(self, system: str, user: str, *, schema: Mapping[str, Any], schema_name: str) -> str:
-        """The text of the model's answer, whatever it is.
+        """The text of the model's answer, unchecked.
 
         Args:
-            system: what the model is to do.
-            user: what it is to do it with.
-            schema: a JSON schema that the answer is to follow; endpoints that cannot be told so are only asked.
+            system: the instructions.
+            user: the material to work on.
+            schema: a JSON schema for the answer; an endpoint without schemas is only asked to follow it.
             schema_name: the schema's name, `[a-z_]+`.
 
         Raises:
             ModelUnavailableError, PromptTooLongError: as the port says.
         """
+        ...
+
+
+class TokenCounter(Protocol):
+    """Counts tokens, without a network and without waiting.
+
+    - Counting takes linear time, any text has a count, and the same text always has the same one.
+    - No text has more than `most_per_byte` tokens for each of its bytes in UTF-8; half a surrogate pair has three.
+    - The vocabulary may be read when the first text is counted.
+    """
+
+    @property
+    def name(self) -> str:
+        """The vocabulary, such as `o200k_base`."""
+        ...
+
+    @property
+    def most_per_byte(self) -> int:
+        """How many tokens a byte is at most: 1, or 3 with a vocabulary that normalises texts first, as `qwen3` does."""
+        ...
+
+    def count(self, text: str) -> int:
+        """How many tokens the text is with this vocabulary; exact for valid Unicode."""
         ...

@@ -17,7 +17,7 @@ from nexus.adapters.redis_pipeline import pipelined
 from nexus.adapters.redis_pubsub import RedisPubSubBus
 from nexus.adapters.redis_scripts import OnClient
 from nexus.adapters.redis_streams import RedisStreamsBus
-from nexus.core.ports import Bus, Delivery, Journal, RequestLedger
+from nexus.core.ports import Bus, Delivery, Journal, Outbox, RequestLedger
 
 # The requests whose time can be shifted.
 KEYS: Final = ("k", "a", "b")
@@ -36,6 +36,7 @@ class Desk:
         forget_versions: lose the version of ada.
         age: have the rows in the journal be older by so many milliseconds.
         acknowledged: the deliveries that the ledger has reported done, where it does.
+        outbox: where the ledger puts recorded rows.
         redis: the server, where there is one.
         prefix: before every key there.
         clock: the monotonic clock of this machine, as the ledger knows it.
@@ -48,6 +49,7 @@ class Desk:
     journal: Journal
     forget_versions: Callable[[], Coroutine[Any, Any, None]]
     age: Callable[[int], Coroutine[Any, Any, None]]
+    outbox: Outbox
     acknowledged: list[Delivery] = field(default_factory=list)
     redis: Redis | None = None
     prefix: str = ""
@@ -95,7 +97,9 @@ async def memory_desk(make: Callable[..., MemoryLedger] = MemoryLedger) -> Async
         for owner in ledger.journal._owners.values():
             owner.version, owner.moved_by = ledger.journal._next(), ""
 
-    yield Desk(ledger, bus, advance, forget, ledger.journal, forget_versions, advance, clock=lambda: now[0])
+    yield Desk(
+        ledger, bus, advance, forget, ledger.journal, forget_versions, advance, ledger.outbox, clock=lambda: now[0]
+    )
 
 
 @asynccontextmanager
@@ -123,7 +127,9 @@ async def streams_desk(url: str, prefix: str) -> AsyncIterator[Desk]:
         yield _on_redis(client, prefix, ledger, bus, acknowledged)
 
 
-def _on_redis(client: Redis, prefix: str, ledger: RequestLedger, bus: Bus, acknowledged: list[Delivery]) -> Desk:
+def _on_redis(
+    client: Redis, prefix: str, ledger: RedisLedger | RedisStreamsLedger, bus: Bus, acknowledged: list[Delivery]
+) -> Desk:
     shift = client.register_script(_SHIFT)
 
     async def advance(ms: float) -> None:
@@ -143,4 +149,6 @@ def _on_redis(client: Redis, prefix: str, ledger: RequestLedger, bus: Bus, ackno
             await client.zincrby(unwritten, -ms, name)
 
     journal = RedisJournal(OnClient(client), prefix=prefix)
-    return Desk(ledger, bus, advance, forget, journal, forget_versions, age, acknowledged, client, prefix)
+    return Desk(
+        ledger, bus, advance, forget, journal, forget_versions, age, ledger.outbox, acknowledged, client, prefix
+    )

@@ -1,0 +1,1 @@
+"""Adapters on Redis: bus, ledger, outbox and dead letters."""

@@ -1,0 +1,140 @@
+"""What `nexus.core.ports.Outbox` promises, of every adapter."""
+
+from functools import partial
+
+import pytest
+
+from nexus.adapters.in_memory.outbox import MemoryOutbox
+from nexus.adapters.redis.outbox import RedisOutbox
+from nexus.adapters.redis_client import open_redis
+from nexus.core.ports import Acquired, OutboxRow
+from tests.nexus.contract.ledgers import Desk, OpenDesk, memory_desk, pubsub_desk, streams_desk
+
+TOPIC = "context.build.response"
+LONG_MS = 60_000
+STRANGE = ["", "ada:1", 'a"d\\a', "ädä\u2028", "{ada}", "x" * 5_000]
+
+
+@pytest.fixture(params=["memory", "pubsub", "streams"])
+def open_desk(request: pytest.FixtureRequest, redis_url: str, channel_prefix: str) -> OpenDesk:
+    """Each ledger, with its outbox."""
+    return {
+        "memory": memory_desk,
+        "pubsub": partial(pubsub_desk, redis_url, channel_prefix),
+        "streams": partial(streams_desk, redis_url, channel_prefix),
+    }[str(request.param)]
+
+
+def row(row_id: str = "r", owner_key: str = "ada", content: bytes = b"content") -> OutboxRow:
+    """A row."""
+    return OutboxRow(owner_key, row_id, content)
+
+
+async def claimed(desk: Desk, key: str) -> Acquired:
+    """A claim that is acquired."""
+    claim = await desk.ledger.claim(key, "f", LONG_MS)
+    assert isinstance(claim, Acquired)
+    return claim
+
+
+async def put(desk: Desk, *rows: OutboxRow) -> None:
+    """Conclude a request for each row."""
+    for number, each in enumerate(rows):
+        claim = await claimed(desk, f"{number} {each.id} {each.owner_key}")
+        assert await desk.ledger.conclude(claim, TOPIC, b"answer", LONG_MS, None, each) is not None
+
+
+async def test_a_row_is_found_until_it_is_removed(open_desk: OpenDesk) -> None:
+    """By owner and among the oldest; removing it again does no harm."""
+    async with open_desk() as desk:
+        await put(desk, row(), row("other", "bea"))
+        for _ in range(2):
+            assert await desk.outbox.of_owner("ada") == [row()]
+            assert await desk.outbox.oldest(9) == [row(), row("other", "bea")]
+        for _ in range(2):
+            await desk.outbox.remove([row(), row("unknown", "nobody")])
+            assert await desk.outbox.of_owner("ada") == []
+            assert await desk.outbox.oldest(9) == [row("other", "bea")]
+
+
+async def test_a_claim_tells_whether_rows_are_waiting(open_desk: OpenDesk) -> None:
+    """Of whichever owner."""
+    async with open_desk() as desk:
+        assert not (await claimed(desk, "k1")).outbox_waiting
+        await put(desk, row())
+        assert (await claimed(desk, "k2")).outbox_waiting
+        await desk.outbox.remove([row()])
+        assert not (await claimed(desk, "k3")).outbox_waiting
+
+
+async def test_a_row_is_there_once_with_its_first_content(open_desk: OpenDesk) -> None:
+    """However often it is put."""
+    async with open_desk() as desk:
+        await put(desk, row(), row(content=b"later"), row())
+        assert await desk.outbox.oldest(9) == [row()]
+
+
+async def test_only_what_concludes_puts_its_row(open_desk: OpenDesk) -> None:
+    """A late answer is not published and its row is not put; a repeated one does no harm."""
+    async with open_desk() as desk:
+        late = await claimed(desk, "k")
+        await desk.ledger.release(late)
+        first = await claimed(desk, "k")
+        for _ in range(2):
+            assert await desk.ledger.conclude(first, TOPIC, b"answer", LONG_MS, None, row()) is not None
+        assert await desk.ledger.conclude(late, TOPIC, b"late", LONG_MS, None, row("late")) is None
+        assert await desk.outbox.oldest(9) == [row()]
+
+
+async def test_the_oldest_rows_come_first(open_desk: OpenDesk) -> None:
+    """As many as are asked for."""
+    async with open_desk() as desk:
+        rows = [row(f"r{number}", f"owner {number % 3}") for number in range(9)]
+        await put(desk, *rows)
+        found = await desk.outbox.oldest(4)
+        assert len(found) == 4
+        await desk.outbox.remove(found)
+        assert sorted(each.id for each in [*found, *await desk.outbox.oldest(99)]) == [each.id for each in rows]
+
+
+async def test_any_owner_and_any_id_will_do(open_desk: OpenDesk) -> None:
+    """They never meet."""
+    async with open_desk() as desk:
+        rows = [row(row_id, owner_key, f"{owner_key} {row_id}".encode()) for owner_key in STRANGE for row_id in STRANGE]
+        await put(desk, *rows)
+        for owner_key in STRANGE:
+            found = {each.id: each for each in await desk.outbox.of_owner(owner_key)}
+            assert found == {each.id: each for each in rows if each.owner_key == owner_key}
+        await desk.outbox.remove(rows)
+        assert await desk.outbox.oldest(9) == []
+
+
+async def test_a_full_outbox_in_memory_takes_no_more() -> None:
+    """Full by rows or by bytes; what is removed makes room."""
+    outbox = MemoryOutbox(most_rows=2, most_bytes=20)
+    assert [outbox.put(row(f"r{number}")) for number in range(3)] == [True, True, False]
+    await outbox.remove([row("r0")])
+    assert [outbox.put(row("large", content=b"x" * 14)), outbox.put(row("r3"))] == [False, True]
+
+
+async def test_a_full_outbox_on_redis_takes_no_more(redis_url: str, channel_prefix: str) -> None:
+    """Full by rows or by bytes; what is removed makes room."""
+    async with open_redis(redis_url) as client:
+        outbox = RedisOutbox(client, prefix=channel_prefix, most_rows=2, most_bytes=20)
+        assert [await outbox.put(row(f"r{number}")) for number in range(3)] == [True, True, False]
+        await outbox.remove([row("r0")])
+        await outbox.remove([row("r0")])
+        assert [await outbox.put(row("large", content=b"x" * 14)), await outbox.put(row("r3"))] == [False, True]
+        await outbox.remove([row("r1"), row("r3")])
+        assert await outbox.put(row("large", content=b"x" * 20))
+
+
+async def test_a_row_that_was_evicted_is_forgotten(redis_url: str, channel_prefix: str) -> None:
+    """A row without content is no row."""
+    async with open_redis(redis_url) as client:
+        outbox = RedisOutbox(client, prefix=channel_prefix)
+        await outbox.put(row("gone", "bea"))
+        await outbox.put(row())
+        await client.delete(outbox.keys.rows("bea"))
+        assert await outbox.oldest(9) == [row()]
+        assert await client.zcard(outbox.keys.order) == 1
