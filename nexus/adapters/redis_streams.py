@@ -23,9 +23,9 @@ from anyio.abc import TaskGroup
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
+from nexus.adapters.redis.ledger import is_of_one_requester
 from nexus.adapters.redis_client import translated
 from nexus.adapters.redis_group import GroupReader, GroupSettings
-from nexus.adapters.redis_ledger import is_of_one_requester
 from nexus.adapters.redis_stream_subscription import StreamSubscription
 from nexus.adapters.redis_upkeep import Upkeep
 from nexus.core.errors import BusUnavailableError
