@@ -42,12 +42,8 @@ imports: $(READY) ## which module may import which
 coverage: $(READY) ## the tests, with the share of lines and branches they reach, subprocesses included
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(SELECT) --cov --cov-report=term --cov-fail-under=$(FAIL_UNDER)
 
-bench: $(READY) ## what contexts cost: the pure part, tokens
-	@$(BIN)/python benchmarks/assembly.py
-	@$(BIN)/python -m benchmarks.tokens
-	@$(BIN)/python -m benchmarks.agent
-	@$(BIN)/python -m benchmarks.turns
-	@$(BIN)/python -m benchmarks.working_memory
+bench: $(READY) ## what contexts cost beside a floor: one table, on real servers (about 10 minutes; BENCH=--quick 2)
+	@$(BIN)/python -m benchmarks $(BENCH)
 
 # On the real servers where there are some (NEXUS_TEST_MONGO_URI; redis-server and mongod are started as needed). Histories
 # and logs stay where NEXUS_FAULTS_DIR says; NEXUS_FAULTS_SCALE=0.2 makes the load smaller.

@@ -1,0 +1,1 @@
+"""What contexts cost, asked from outside: `make bench`."""
