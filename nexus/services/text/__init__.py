@@ -1,1 +1,1 @@
-"""Text: escaping what is not ours, sentences, digests, and checks of what a model has written."""
+"""Texts: escaping, sentences, digests, prompts to a model and checks of its replies. Pure, and shared by all contexts."""

@@ -12,11 +12,11 @@ from typing import Any, Final
 from nexus.services.turns.cutting import BYTES_A_TOKEN, as_json, size, slices
 from nexus.services.turns.entries import Entry, entries_of, packed
 from nexus.services.turns.facts import TurnFacts
-from nexus.services.turns.language import NAMES, name_of
+from nexus.services.text.model_prompt import LEAST_ROOM as LEAST_ROOM
+from nexus.services.text.model_prompt import in_language as in_language
+from nexus.services.text.model_prompt import retry_note as anew
 from nexus.services.turns.reply import Reply
 
-# A prompt has room for so many bytes of a turn, whatever it may have at most.
-LEAST_ROOM: Final = 1_200
 # What a document has beside its entries and the goal.
 _AROUND: Final = 80
 # A goal is in every part, unless it takes more than this part of it; then it is an entry, and its beginning is in them.
@@ -41,7 +41,6 @@ Invent nothing: no name, number or outcome that is not in the document. Write {l
 _TURN: Final = "one turn of a conversation: the user's goal, what was said and thought, and what tools did"
 _PART: Final = "part {number} of {count} of one turn of a conversation that is too long to be read at once"
 _PARTS: Final = "one turn of a conversation, as summaries of its consecutive parts; put them together into one summary"
-_ANEW: Final = "\nAn answer that was given before could not be used: {fault}. Avoid that."
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +63,6 @@ class Prompt:
     def system(self, language: str | None, fault: str = "") -> str:
         """The system message; with a fault for one more attempt."""
         return _TASK.format(what=self.what, language=in_language(language)) + anew(fault)
-
-
-def in_language(language: str | None) -> str:
-    """In which language a model is to write: as `language_of` has it, or the user's."""
-    theirs = "in the language that the user writes in"
-    if not language:
-        return theirs
-    return f"in {NAMES[language]}" if language in NAMES else f"{theirs}, {name_of(language)}"
-
-
-def anew(fault: str) -> str:
-    """What a task says besides in one more attempt: what was wrong with the answer before."""
-    return _ANEW.format(fault=fault) if fault else ""
 
 
 def room_in(max_input_tokens: int) -> int:
@@ -114,3 +100,5 @@ def prompts_of_parts(goal: str, replies: Sequence[Reply], room: int) -> list[tup
 def _goal_in(room: int, goal: str) -> str:
     most = room // _MOST_OF_GOAL
     return goal if size(goal) <= most else f"{next(slices(goal, most - len('...')))}..."
+
+__all__ = ["LEAST_ROOM", "Prompt", "anew", "in_language", "prompts_of", "prompts_of_parts", "room_in"]

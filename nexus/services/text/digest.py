@@ -1,0 +1,292 @@
+"""The gist of a text or of any JSON as one line within a weight (see `sentences`). Pure.
+
+- Of a text: its first and last sentence, and those with figures.
+- Of a JSON document: keys with their values, those with figures first. A key stands by itself where the one before it
+  belongs to the same object, otherwise with its path:
+
+      total: 156; pmids: 4 in all, 12345678, 23456789, 34567890, 45678901; first.title: Empagliflozin; year: 2015; ...
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Final
+
+from nexus.services.text.content import compact_json, text_of_parts
+from nexus.services.text.sentences import (
+    GAP,
+    beginning,
+    between_words,
+    clip,
+    is_ended,
+    is_plain,
+    joint,
+    one_line,
+    sentences,
+    weight,
+)
+
+_NUMERALS: Final = "〇零一二三四五六七八九十百千万亿"
+# A Chinese numeral by itself is most often part of a word.
+_NUMBER = re.compile(rf"\d(?:[\d.,:/%\u2013-]*[\d%])?|[{_NUMERALS}]{{2,}}")
+# Characters kept around a number in a sentence that is too long.
+_BEFORE, _BEHIND = 32, 24
+# Below this weight a part of a sentence says nothing.
+_LEAST_SENTENCE: Final = 24
+# The first sentence and the last leave some room to the others.
+_ENDS: Final = 2
+# The characters examined of a text without any letter or number.
+_MOST_BLANK: Final = 4_096
+_BETWEEN: Final = f" {GAP} "
+
+# Bounds on the work for a document of any size.
+_MOST_LEAVES: Final = 1_000
+_DEEPEST: Final = 64
+_MOST_KEY: Final = 120
+# A longer text is condensed before it becomes part of a line.
+_MOST_TEXT: Final = 4_096
+# A value of this weight with a figure in it is one of the key figures.
+_SHORT: Final = 64
+# Below this weight a part of a value says nothing.
+_LEAST_VALUE: Final = 12
+# A list of so many items is not counted.
+_UNCOUNTED: Final = 3
+_COUNT: Final = -1
+# A document of this weight is shown whole; of a heavier one, so many items of a list.
+_WHOLE: Final = 320
+_MOST_LISTED: Final = 8
+# A key figure in an object of an object comes before a text, but not one that lies deeper.
+_NEARER: Final = 1.5
+# The form of results from servers of the Model Context Protocol.
+_ENVELOPE: Final = {"content", "isError", "structuredContent", "_meta"}
+_MORE: Final = f"; {GAP}"
+_NOTHING: Final = "none"
+
+Path = tuple[str | int, ...]
+
+
+def figures(text: str) -> list[str]:
+    """The numbers in `text`, as they are written."""
+    return _NUMBER.findall(text)
+
+
+def has_figure(text: str) -> bool:
+    """Whether there is a number in `text`."""
+    return _NUMBER.search(text) is not None
+
+
+def digest(text: str, room: int) -> str:
+    """One line of at most this weight: all of `text`, or its first and last sentence and those with figures.
+
+    What is left out is marked by `...`. Where there is room for little, the first sentence counts most, then the last.
+    """
+    if len(line := text.strip()) <= room and is_plain(line):
+        return line
+    pieces = list(sentences(text)) or [clip(one_line(text[:_MOST_BLANK]), room)]
+    if sum(map(len, pieces)) <= room and weight(whole := _joined(pieces, dict(enumerate(pieces)))) <= room:
+        return whole
+    kept: dict[int, str] = {}
+    left = room - len(_BETWEEN)
+    for rank, index in enumerate(_by_worth(pieces)):
+        if left < _LEAST_SENTENCE:
+            break
+        kept[index] = excerpt(pieces[index], min(left, room * 2 // 5) if rank < _ENDS < len(pieces) else left)
+        left -= weight(kept[index]) + len(_BETWEEN)
+    return _joined(pieces, kept) if kept else clip(f"{pieces[0]} {GAP}", room)
+
+
+def excerpt(sentence: str, room: int) -> str:
+    """A line of at most this weight: the sentence, or its beginning and its numbers with the words around them."""
+    if len(sentence) <= room and weight(sentence) <= room:
+        return sentence
+    spans = [(0, between_words(sentence, beginning(sentence, room // 3)))]
+    left = room - weight(sentence[: spans[0][1]]) - len(GAP)
+    for number in _NUMBER.finditer(sentence):
+        _, known = spans[-1]
+        if number.end() <= known:
+            continue
+        start, end = _with_words(sentence, number, room)
+        start = max(start, known)
+        left -= weight(sentence[start:end]) + len(_BETWEEN)
+        if left < 0:
+            break
+        if start == known:
+            spans[-1] = (spans[-1][0], end)
+        else:
+            spans.append((start, end))
+    if len(spans) == 1 and spans[0][1] <= room // 3:
+        return clip(sentence, room)
+    kept = _BETWEEN.join(sentence[start:end].strip() for start, end in spans)
+    return kept if spans[-1][1] == len(sentence) else f"{kept}{GAP}"
+
+
+def _with_words(sentence: str, number: re.Match[str], room: int) -> tuple[int, int]:
+    """Where the number and the words around it begin and end; where there is little room, there are fewer words."""
+    before = sentence[max(number.start() - _BEFORE, 0) : number.start()]
+    behind = sentence[number.end() : number.end() + _BEHIND]
+    start = number.start() - beginning(before[::-1], min(_BEFORE, room // 4)) if before else 0
+    end = number.end() + beginning(behind, min(_BEHIND, room // 5)) if behind else number.end()
+    return between_words(sentence, max(start, 0)), max(between_words(sentence, end), number.end())
+
+
+def _by_worth(pieces: Sequence[str]) -> Iterator[int]:
+    """The places of the first whole sentence, the last, and those with figures; of equal ones the first."""
+    seen: set[str] = set()
+    first = next((index for index, piece in enumerate(pieces) if is_ended(piece)), 0)
+    others = (index for index, piece in enumerate(pieces) if has_figure(piece))
+    for index in (first, len(pieces) - 1, *others):
+        if pieces[index] not in seen:
+            seen.add(pieces[index])
+            yield index
+
+
+def _joined(pieces: Sequence[str], kept: Mapping[int, str]) -> str:
+    """What is kept of these sentences, in their order, with a mark where some are left out."""
+    line, after = "", 0
+    for index in sorted(kept):
+        if index != after:
+            line += f" {GAP} " if line and not line.endswith(GAP) else " " if line else f"{GAP} "
+        elif line:
+            line += joint(line)
+        line += kept[index]
+        after = index + 1
+    return line if after == len(pieces) or line.endswith(GAP) else f"{line} {GAP}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A value in a document.
+
+    Attributes:
+        path: the keys and list indexes that lead to it; -1 is the index of the length of a list.
+        text: on one line, unless it is too long for one.
+        is_text: the value is a text rather than a number, a flag or nothing.
+    """
+
+    path: Path
+    text: str
+    is_text: bool = False
+
+    @property
+    def place(self) -> int:
+        """The furthest place in a list that leads to it; 0 where there is no list."""
+        return max((name for name in self.path if isinstance(name, int)), default=0)
+
+    def label(self, after: "_Leaf | None" = None) -> str:
+        """The text before the value, where `after` is the value before it."""
+        of_the_same = after is not None and after.path[:-1] == self.path[:-1]
+        path = self.path[-1:] if of_the_same else self.path
+        names = [clip(one_line(name), _MOST_KEY) for name in path if isinstance(name, str)]
+        between = "" if after is None else "; " if names or not of_the_same else ", "
+        return f"{between}{'.'.join(names)}: " if names else between
+
+    def within(self, room: int) -> "_Leaf":
+        """The same with a text of at most this weight."""
+        if weight(self.text) <= room:
+            return self
+        return replace(self, text=outline(self.text, room) if self.is_text else clip(self.text, room))
+
+
+def outline(value: Any, room: int, *, figures_first: bool = True) -> str:
+    """One line of at most this weight; `""` where `value` is no more than space. `...` marks what is left out.
+
+    Where not all of it fits, values with figures are told before others if `figures_first`.
+    """
+    value = opened(value)
+    if isinstance(value, str):
+        return digest(value, room)
+    leaves = list(islice(_leaves((), value), _MOST_LEAVES))
+    few = min(room, _WHOLE)
+    if sum(len(leaf.text) for leaf in leaves) <= few and len(leaves) < _MOST_LEAVES:
+        line = _line_of(leaves)
+        if weight(line) <= few:
+            return line
+    kept = _key_leaves(leaves, room - len(_MORE), _NEARER if figures_first else 0)
+    line = _line_of(kept)
+    if len(kept) == len(leaves) < _MOST_LEAVES:
+        return line
+    return f"{line}{_MORE}" if kept else GAP
+
+
+def opened(value: Any) -> Any:
+    """The content of a result: the text of content parts, the document in a JSON text; else the value itself."""
+    value = _document(value)
+    parts = value["content"] if _is_envelope(value) else value
+    if isinstance(parts, list | tuple) and any(isinstance(item, Mapping) for item in parts):
+        text = text_of_parts(parts)
+        return value if text is None else _document(text)
+    return value
+
+
+def is_error(value: Any) -> bool:
+    """Whether a result says of itself that it is an error, as servers of the Model Context Protocol do."""
+    value = _document(value)
+    return _is_envelope(value) and value.get("isError") is True
+
+
+def _is_envelope(value: Any) -> bool:
+    return isinstance(value, Mapping) and value.keys() <= _ENVELOPE and isinstance(value.get("content"), list)
+
+
+def _document(value: Any) -> Any:
+    """The document in a JSON text; else the value itself."""
+    if isinstance(value, str) and value.lstrip()[:1] in {"{", "["}:
+        try:
+            # Numbers stay as they are written: the bound of a confidence interval is 0.80, not 0.8.
+            return json.loads(value, parse_float=str, parse_int=str, parse_constant=str)
+        except (ValueError, RecursionError):
+            pass
+    return value
+
+
+def _leaves(path: Path, value: Any) -> Iterator[_Leaf]:
+    """The values in a document, in their order. Of a longer list, first how many there are."""
+    items: Iterable[tuple[str | int, Any]] = ()
+    if isinstance(value, Mapping):
+        items = ((str(key), item) for key, item in value.items())
+    elif isinstance(value, list | tuple):
+        items = enumerate(value)
+        if len(value) > _UNCOUNTED:
+            yield _Leaf((*path, _COUNT), f"{len(value):,} in all")
+    if not isinstance(value, Mapping | list | tuple) or not value:
+        yield _leaf(path, value)
+    elif len(path) == _DEEPEST:
+        yield _Leaf(path, GAP)
+    else:
+        for name, item in items:
+            yield from _leaves((*path, name), item)
+
+
+def _leaf(path: Path, value: Any) -> _Leaf:
+    if isinstance(value, str):
+        text = value if len(value) > _MOST_TEXT else one_line(value)
+        return _Leaf(path, text or _NOTHING, is_text=True)
+    if value is None or value in ((), [], {}):
+        return _Leaf(path, _NOTHING)
+    return _Leaf(path, one_line(compact_json(value).strip('"')))
+
+
+def _key_leaves(leaves: Sequence[_Leaf], room: int, nearer: float) -> list[_Leaf]:
+    """The values that fit, in their order; `_worth` says which are tried first. Each leaves a third to the others."""
+    shown = (index for index, leaf in enumerate(leaves) if leaf.place < _MOST_LISTED)
+    order = sorted(shown, key=lambda index: _worth(leaves[index], nearer))
+    kept: dict[int, _Leaf] = {}
+    for index in order:
+        leaf, before = leaves[index], kept.get(index - 1)
+        left = room - (weight(leaf.label(before)) if before else weight(leaf.label()) + len("; "))
+        if left >= min(_LEAST_VALUE, weight(leaf.text)):
+            kept[index] = leaf.within(left if index == order[-1] else max(left * 2 // 3, _LEAST_VALUE))
+            room = left - weight(kept[index].text)
+    return [kept[index] for index in sorted(kept)]
+
+
+def _worth(leaf: _Leaf, nearer: float) -> tuple[bool, float]:
+    """Least for what counts most: the beginnings of lists, and what lies less deep; for a key figure that is nearer."""
+    is_key_figure = len(leaf.text) <= _SHORT and weight(leaf.text) <= _SHORT and has_figure(leaf.text)
+    return leaf.place > _UNCOUNTED, len(leaf.path) - nearer * is_key_figure
+
+
+def _line_of(leaves: Sequence[_Leaf]) -> str:
+    return "".join(f"{leaf.label(before)}{leaf.text}" for before, leaf in zip([None, *leaves], leaves, strict=False))

@@ -1,0 +1,262 @@
+"""Reading the JSON of a model's reply, and a summary in it with bounded lengths (contract §6). Pure.
+
+- Thoughts before the answer, a fence around it and words before and after it are passed over. The rest must be one JSON
+  object with the fields of `SCHEMA`, none of them empty.
+- A reply that repeats the schema, refuses, is in another language than the user's or invents figures is rejected.
+- A summary is shown in many contexts after its turn. Texts that are too long are cut at the end of a sentence, or of a
+  word.
+"""
+
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Annotated, Any, Final
+
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
+
+from nexus.core.errors import NexusError
+from nexus.core.turns import Structured, Summaries
+from nexus.services.text.sentences import between_words, leading, weight
+from nexus.services.text.summary_checks import Evidence, failure_in, refusal_in
+
+SCHEMA_NAME: Final = "turn_summary"
+_TEXT: Final = {"type": "string"}
+_LIST: Final = {"type": "array", "items": _TEXT}
+_STRUCTURED: Final = {"overview": _TEXT, "actions": _LIST, "results": _LIST, "decisions": _LIST, "next_steps": _LIST}
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    # Endpoints that hold an answer to a schema want every field required, no others, and no
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+
+
+SCHEMA: Final = _object({"brief": _TEXT, "detailed": _TEXT, "structured": _object(_STRUCTURED), "insights": _LIST})
+
+# The longest texts, in characters.
+MOST_DETAILED: Final = 2_500
+MOST_BRIEF: Final = 800
+MOST_ENTRY: Final = 400
+MOST_INSIGHT: Final = 200
+# The longest lists.
+MOST_ENTRIES: Final = 12
+MOST_INSIGHTS: Final = 5
+
+_MORE: Final = " …"
+# What a text does not end in where it is cut.
+_HANGING: Final = " ,;:(，；：、（"
+# `brief` costs at most one of so many parts of what `detailed` does, where `[Turn n] ` stands before both; in fifths of
+# a token. Below the least it would say nothing.
+_BRIEF_PART: Final = 3
+_HEAD: Final = 35
+_LEAST: Final = 45
+# What a digit, or a mark, costs more than a letter.
+_DIGIT: Final = 2
+_MARK: Final = 4
+
+# A text that exceeds its bound so many times makes the reply unusable.
+_FAR_TOO_LONG: Final = 10
+_THOUGHT_BEGINS: Final = re.compile(r"\s*<think(ing)?>", re.IGNORECASE)
+_THOUGHT_ENDS: Final = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
+# How many openings of an object are tried: text in front may have some.
+_MOST_OPENINGS: Final = 50
+_PLACEHOLDER: Final = re.compile(
+    r"<[^<>]*>|\[[^\[\]]*\]|\W*|(a |the )?(string|text|brief|detailed|overview|summary|none|null|n/?a|todo)\W*"
+    r"|(a |brief |detailed )?(\d|two|five) ?([-–]|to|or) ?(\d|three|eight) sentences?"
+    r"(\W*|\W+(that )?(keep|at most)\b.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+class UnusableReplyError(NexusError):
+    """The reply of a model cannot be used. The message names the fault and quotes nothing of the reply."""
+
+
+def clean(value: Any) -> Any:
+    """The value, texts without what a store refuses: escapes of JSON may hold half a surrogate pair, or NUL."""
+    if not isinstance(value, str):
+        return value
+    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\0", "").strip()
+
+
+def _items(value: Any) -> Any:
+    # Models write a text, or nothing, where the list would have one item or none.
+    if value is None:
+        return []
+    listed = [value] if isinstance(value, str) else value
+    return [item for item in listed if item is not None and clean(item) != ""] if isinstance(listed, list) else listed
+
+
+def _text(most: int) -> Any:
+    return StringConstraints(min_length=1, max_length=most * _FAR_TOO_LONG)
+
+
+_Short = Annotated[str, _text(MOST_BRIEF), BeforeValidator(clean)]
+_Long = Annotated[str, _text(MOST_DETAILED), BeforeValidator(clean)]
+_Entry = Annotated[str, _text(MOST_ENTRY), BeforeValidator(clean)]
+_Items = Annotated[list[_Entry], Field(max_length=MOST_ENTRIES * _FAR_TOO_LONG), BeforeValidator(_items)]
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(extra="ignore", coerce_numbers_to_str=True)
+
+
+class _StructuredAnswer(_Answer):
+    overview: _Short
+    actions: _Items = []
+    results: _Items = []
+    decisions: _Items = []
+    next_steps: _Items = Field(default=[], validation_alias=AliasChoices("next_steps", "nextSteps"))
+
+
+class _SummaryAnswer(_Answer):
+    brief: _Short
+    detailed: _Long
+    structured: _StructuredAnswer
+    insights: _Items = []
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A model's summary of a turn, or of a part of it."""
+
+    summaries: Summaries
+    insights: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in the prompt that joins parts."""
+        return {**self.summaries.model_dump(exclude={"source"}), "insights": self.insights}
+
+
+def read_reply(text: str, evidence: Evidence) -> Reply:
+    """The summary in an answer.
+
+    Raises:
+        UnusableReplyError: there is none.
+    """
+    answer = _validated(find_object(text, "brief", "detailed"))
+    if fault := _fault_of(answer, evidence):
+        raise UnusableReplyError(fault)
+    return _bounded(answer)
+
+
+def _bounded(answer: _SummaryAnswer) -> Reply:
+    said, detailed = answer.structured, within(answer.detailed, MOST_DETAILED)
+    summaries = Summaries(
+        brief=brief_within(answer.brief, detailed),
+        detailed=detailed,
+        structured=Structured(
+            overview=within(said.overview, MOST_BRIEF),
+            actions=listed(said.actions),
+            results=listed(said.results),
+            decisions=listed(said.decisions),
+            next_steps=listed(said.next_steps),
+        ),
+        source="model",
+    )
+    return Reply(summaries, listed(answer.insights, MOST_INSIGHTS, MOST_INSIGHT))
+
+
+def find_object(text: str, *names: str) -> dict[str, Any]:
+    """The first JSON object with one of these fields, else the first one.
+
+    Raises:
+        UnusableReplyError: there is none.
+    """
+    if not text.strip():
+        raise UnusableReplyError("it is empty")
+    *thoughts, said = _THOUGHT_ENDS.split(text)
+    if not thoughts and _THOUGHT_BEGINS.match(text):
+        raise UnusableReplyError("it ends before the answer begins")
+    # The words of an answer may hold such a mark as well. An object around the one that is meant does not count.
+    objects = (value for source in (said, text) for value in _objects(source))
+    found = next((value for value in objects if not value.keys().isdisjoint(names)), None)
+    if found is None:
+        found = next(_objects(text), None)
+    if found is None:
+        raise UnusableReplyError("its JSON is broken" if "{" in text else "it holds no JSON object")
+    return found
+
+
+def placeholder_in(text: str) -> str | None:
+    """The fault of a text that only describes what should stand in its place; None for no fault."""
+    return "it repeats the form instead of filling it in" if _PLACEHOLDER.fullmatch(text) else None
+
+
+def _objects(text: str) -> Iterator[dict[str, Any]]:
+    """All objects in a text, nested ones too."""
+    # Not strict: models write line ends as they are.
+    decoder = json.JSONDecoder(strict=False)
+    begin = -1
+    for _ in range(_MOST_OPENINGS):
+        begin = text.find("{", begin + 1)
+        if begin < 0:
+            return
+        try:
+            value: dict[str, Any] = decoder.raw_decode(text, begin)[0]
+        except (ValueError, RecursionError):
+            continue
+        yield value
+
+
+def _validated(value: dict[str, Any]) -> _SummaryAnswer:
+    try:
+        return _SummaryAnswer.model_validate(value)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(str(part) for part in fault["loc"])
+        raise UnusableReplyError(f"{place}: {fault['msg']}") from None
+
+
+def _fault_of(answer: _SummaryAnswer, evidence: Evidence) -> str | None:
+    said = answer.structured
+    told = answer.brief, answer.detailed, said.overview
+    lists = said.actions, said.results, said.decisions, said.next_steps, answer.insights
+    entries = [entry for items in lists for entry in items]
+    faults = (
+        *(refusal_in(text, evidence.said) for text in told),
+        *(failure_in(text, evidence.said) for text in entries),
+        next(filter(None, map(placeholder_in, told)), None),
+        # Entries are taken together: one by itself may be no more than a name or a title.
+        evidence.fault_of([*told, "\n".join(entries)], answer.detailed),
+        evidence.lack_of([*told, *entries], answer.detailed, deeds=bool(said.actions or said.results)),
+    )
+    return next(filter(None, faults), None)
+
+
+def within(text: str, most: int) -> str:
+    """The text, or its first sentences, or its first words and `…`, in at most so many characters."""
+    if len(text) <= most:
+        return text
+    sentences = leading(text, most).rstrip()
+    if len(sentences) <= most:
+        return sentences
+    return text[: between_words(text, most - len(_MORE))].rstrip(_HANGING) + _MORE
+
+
+def listed(entries: Sequence[str], most: int = MOST_ENTRIES, most_each: int = MOST_ENTRY) -> tuple[str, ...]:
+    """The first entries of a list, each within its bound."""
+    return tuple(within(entry, most_each) for entry in entries[:most])
+
+
+def cost(text: str) -> int:
+    """About how many fifths of a token a text takes: figures and marks are dearer than words."""
+    return weight(text) + sum(map(_extra, text))
+
+
+def brief_within(brief: str, detailed: str) -> str:
+    """As much of `brief` as costs no more than a third of `detailed`, which holds what is left out."""
+    room = max((cost(detailed) + _HEAD) // _BRIEF_PART - _HEAD, _LEAST)
+    if cost(brief) <= room:
+        return within(brief, MOST_BRIEF)
+    # The mark of a cut costs more than the characters whose place it takes.
+    fits = bisect_right([*accumulate(map(cost, brief))], room - cost(_MORE) + len(_MORE))
+    return within(brief, min(fits, MOST_BRIEF))
+
+
+def _extra(char: str) -> int:
+    if not char.isascii() or char.isalpha() or char.isspace():
+        return 0
+    return _DIGIT if char.isdigit() else _MARK
