@@ -20,8 +20,11 @@ from pymongo import MongoClient
 from nexus.embedded import EmbeddedServers, embedded_servers
 from tests.nexus.support.database_pool import DatabasePool
 
-_CI: Final = bool(os.environ.get("CI"))
-settings.register_profile("default", deadline=None, derandomize=_CI, max_examples=40 if _CI else 100)
+# The same examples in every run; NEXUS_TEST_EXPLORE=1 tries others, and many more.
+_EXPLORES: Final = bool(os.environ.get("NEXUS_TEST_EXPLORE"))
+settings.register_profile(
+    "default", deadline=None, derandomize=not _EXPLORES, max_examples=200 if _EXPLORES else 40, print_blob=True
+)
 settings.load_profile("default")
 
 
