@@ -168,7 +168,7 @@ def put_together(settings: Settings, transport: Transport, store: Store, model: 
         counter=counter,
         metrics=metrics,
     )
-    polling = BusyPolling(way, polled_s(settings.context), lambda: store.is_busy, give_way)
+    polling = BusyPolling(way, polled_s(settings.context), lambda: False, give_way)
     requests = RequestService(
         builder, transport.bus, transport.ledger, burying, request_settings(settings.bus), metrics, way, polling
     )

@@ -40,7 +40,7 @@ from nexus.core.ports.journal import (
 from nexus.core.ports.memory import MemorySource, MemoryStore
 from nexus.core.ports.model import LanguageModel, TokenCounter
 from nexus.core.ports.rows import Row
-from nexus.core.ports.stores import DocumentStore, MessageStore, RunOrigin, SessionStateStore, Store
+from nexus.core.ports.store import DocumentStore, MessageStore, RunOrigin, SessionStateStore, Store
 from nexus.core.ports.turns import TurnSource, TurnStore
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import Protocol
 from nexus.core.models import Message
 from nexus.core.ports.journal import JournalRow, Moved, Standing, StoreRead
 from nexus.core.ports.rows import Row
-from nexus.core.ports.stores import RunOrigin
+from nexus.core.ports.store import RunOrigin
 from nexus.core.working_memory import WHOLE, Tail
 
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, get_args
+from typing import Any
 
 import anyio
 import pytest
@@ -16,9 +16,9 @@ from nexus.adapters.mongo import Driver, open_mongo
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row, RunOrigin, Store
 from nexus.core.row_ids import new_row_id
+from tests.nexus.support.drivers import DRIVERS
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.rows import ids, moment, row
-from tests.nexus.support.waiting import until
 
 # Owners that are not just a word: operators, patterns, look-alikes, and what a database might stumble over.
 OWNERS = ["", '{"$ne": ""}', "$ne", "^.*$", "o.", "O", "o ", "о", "o\x00", "null", "[]", "o" * 5_000]
@@ -87,13 +87,13 @@ class Place:
     plant: Callable[[str, Sequence[Row]], None]
 
 
-@pytest.fixture(params=["fake", *get_args(Driver)])
+@pytest.fixture(params=["fake", *DRIVERS])
 def place(request: pytest.FixtureRequest) -> Place:
     """Where the test runs."""
     return _place(request, "prepared_database")
 
 
-@pytest.fixture(params=["fake", *get_args(Driver)])
+@pytest.fixture(params=["fake", *DRIVERS])
 def bare_place(request: pytest.FixtureRequest) -> Place:
     """Where nobody has prepared anything."""
     return _place(request, "database_name")
@@ -125,14 +125,7 @@ def _place(request: pytest.FixtureRequest, database: str) -> Place:
 
 @asynccontextmanager
 async def _opened(uri: str, name: str, driver: Driver) -> AsyncIterator[Store]:
-    """A store that reads past its driver from the beginning, not only once there is a connection for it."""
     async with open_mongo(uri, name, driver=driver, timeout_ms=10_000) as store:
-        store.pipelines.open_one()
-
-        async def connected() -> bool:
-            return store.pipelines.connections > 0
-
-        await until(connected)
         yield store
 
 

@@ -9,7 +9,7 @@ from bson import Binary, Int64, ObjectId
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.adapters.mongo_ids import id_of, id_text
+from nexus.adapters.mongo.schema import id_of, id_text
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row, Store
 from nexus.core.working_memory import WHOLE, Tail, is_object_id

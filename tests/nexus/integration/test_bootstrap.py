@@ -6,15 +6,13 @@ from collections.abc import Iterator
 import pytest
 from pydantic import SecretStr
 
-from nexus.adapters.mongo import MongoStore
 from nexus.bootstrap import open_nexus
 from nexus.client import ContextClient
-from nexus.config import BusSettings, ContextSettings, DatabaseSettings, Settings
+from nexus.config import BusSettings, DatabaseSettings, Settings
 from nexus.config.settings import SystemSettings
 from nexus.core.models import Message, Role, Run
 from nexus.core.topics import Topics
 from nexus.core.wire import encode
-from nexus.tuning import give_way
 
 
 @pytest.fixture
@@ -55,26 +53,3 @@ async def test_a_silent_store_holds_up_no_request(silent_server: int) -> None:
         content = await client.build(_run(), timeout=10)
     assert content["status"] == "success"
     assert content["degraded"] == ["history", "profile", "tools"]
-
-
-async def test_when_a_history_is_polled_for(
-    mongo_uri: str, database_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While one request is in hand and the store does nothing else, for as long as the settings say."""
-    monkeypatch.setattr("nexus.tuning._processors", lambda: 2)
-    settings = _settings(mongo_uri, database_name).model_copy(update={"context": ContextSettings(busy_poll_us=10_000)})
-    async with open_nexus(settings) as nexus:
-        polling, in_hand = nexus.requests.answerer._unclaimed._polling, nexus.requests._pending
-        assert polling._longest_s == 0.01
-        assert polling._give_way is give_way
-        polled = []
-        for busy, count in ((False, 1), (False, 2), (True, 1)):
-            monkeypatch.setattr(MongoStore, "is_busy", busy)
-            for _ in range(count):
-                in_hand.begin()
-            with polling:
-                polled.append(polling._polls)
-                polling._polls = False
-            for _ in range(count):
-                in_hand.end()
-    assert polled == [True, False, False]

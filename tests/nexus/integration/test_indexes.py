@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from bson import ObjectId
@@ -13,6 +13,7 @@ from pymongo import MongoClient
 from nexus.adapters.mongo import Driver, open_mongo
 from nexus.core.errors import StoreRejectedError
 from nexus.core.working_memory import Tail
+from tests.nexus.support.drivers import DRIVERS
 from tests.nexus.support.rows import ids, row
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "database_manager.py"
@@ -113,7 +114,7 @@ async def test_a_session_whose_newest_rows_are_not_shown(mongo_uri: str, databas
     assert not any(query.get("replanned") or query.get("fromMultiPlanner") for query in queries)
 
 
-@pytest.mark.parametrize("driver", get_args(Driver))
+@pytest.mark.parametrize("driver", DRIVERS)
 async def test_a_session_without_its_index(mongo_uri: str, database_name: str, driver: Driver) -> None:
     """Is read before anybody has made one, and when somebody drops it."""
     with MongoClient[dict[str, Any]](mongo_uri) as client:
@@ -168,7 +169,7 @@ async def test_a_tail_costs_what_it_holds(mongo_uri: str, database_name: str, su
     assert max(keys for _, keys, _ in told["long"]) <= 52
 
 
-@pytest.mark.parametrize("driver", get_args(Driver))
+@pytest.mark.parametrize("driver", DRIVERS)
 async def test_a_tail_without_its_indexes(mongo_uri: str, database_name: str, driver: Driver) -> None:
     """Is read before anybody has made one, and when somebody drops them."""
     with MongoClient[dict[str, Any]](mongo_uri) as client:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-from nexus.adapters.mongo_schema import INDEXES, WELCOME
+from nexus.adapters.mongo.schema import INDEXES, OPTIONAL_INDEXES
 
 _Shape = dict[str, list[str]]
 
@@ -58,7 +58,7 @@ class DatabasePool:
         name = f"test_{uuid.uuid4().hex}"
         for collection, indexes in INDEXES.items():
             self._client[name][collection].create_indexes(indexes)
-        for collection, indexes in WELCOME.items():
+        for collection, indexes in OPTIONAL_INDEXES.items():
             # Nexus does without them where it has to.
             with suppress(PyMongoError):
                 self._client[name][collection].create_indexes(indexes)

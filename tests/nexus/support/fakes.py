@@ -2,12 +2,11 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 import bson
 
-from nexus.adapters.mongo_ids import id_text
-from nexus.adapters.mongo_schema import origin_of
+from nexus.adapters.mongo.schema import id_text, origin_of
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import utc_now
 from nexus.core.ports import Row, RunOrigin
@@ -32,8 +31,6 @@ class FakeStore:
         messages: what is recorded, in stored order.
         calls: the names of the operations that were asked for.
     """
-
-    is_busy: Final = False
 
     def __init__(self) -> None:
         self.down = False

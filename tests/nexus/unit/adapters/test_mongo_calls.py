@@ -15,7 +15,7 @@ from pymongo.errors import (
     WaitQueueTimeoutError,
 )
 
-from nexus.adapters.mongo_calls import Calls
+from nexus.adapters.mongo.client import Calls
 from nexus.core.errors import StoreUnavailableError
 from tests.nexus.support.virtual_time import VirtualLoop
 

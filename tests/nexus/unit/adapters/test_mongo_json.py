@@ -13,8 +13,8 @@ from bson.datetime_ms import DatetimeMS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.adapters.mongo_json import spelled, unspelled
-from nexus.adapters.mongo_schema import CODEC
+from nexus.adapters.mongo.schema import CODEC
+from nexus.adapters.mongo.transfer import spelled, unspelled
 
 _NAMES = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=8) | st.sampled_from(
     ["$date", "$oid", "$ref", "$id", "$object", "$numberLong", "$regex", "$", "$x", "$binary"]

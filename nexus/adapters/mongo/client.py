@@ -1,0 +1,213 @@
+"""A client of MongoDB, by motor or by pymongo's asyncio API, and how it is called (contract §2).
+
+- Every call has a time limit: without `timeoutMS` a server that stops answering would hang it for ever.
+- A call runs to its end in a task of its own, even where its caller is cancelled. pymongo's asyncio client does not
+  survive cancellation while a task waits for its connection pool (pymongo 4.20: "Lock is not acquired", or a lock that
+  is never released).
+- A bounded number of calls runs at once; further ones wait, and can be cancelled there.
+- After a call that found no server, calls fail at once for half a second, rather than after their time limit each.
+- The drivers' errors become `StoreRejectedError` (the same write would fail again) or `StoreUnavailableError` here, and
+  nowhere else. Their texts name no host and no content.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import wraps
+from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeVar
+
+import anyio
+import anyio.to_thread
+from bson.errors import BSONError
+from motor.motor_asyncio import AsyncIOMotorClient
+from pymongo import AsyncMongoClient
+from pymongo.errors import (
+    BulkWriteError,
+    ConfigurationError,
+    ConnectionFailure,
+    DocumentTooLarge,
+    InvalidURI,
+    NetworkTimeout,
+    NotPrimaryError,
+    OperationFailure,
+    PyMongoError,
+    WaitQueueTimeoutError,
+    WriteError,
+)
+
+from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
+
+Driver = Literal["motor", "pymongo"]
+
+_P = ParamSpec("_P")
+_Result = TypeVar("_Result")
+
+# How long calls without a caller may still take when the client is closed.
+_CLOSING_S: Final = 0.5
+_COOLDOWN_S: Final = 0.5
+# Motor runs its calls on threads, five a core unless MOTOR_MAX_WORKERS says otherwise; pymongo has a connection pool.
+_MOTOR_CALLS: Final = int(os.environ.get("MOTOR_MAX_WORKERS", (os.cpu_count() or 1) * 5))
+_PYMONGO_CALLS: Final = 100
+
+DUPLICATE_KEY: Final = 11000
+# The hint names no index of the collection.
+NO_SUCH_INDEX: Final = 2
+# What the drivers raise for a document that they cannot encode.
+NOT_ENCODABLE: Final = (BSONError, DocumentTooLarge, OverflowError, UnicodeEncodeError)
+_DOCUMENT_TOO_LARGE: Final = 10334
+_REFUSALS: Final = {
+    13: "the user of the database may not do this (OperationFailure 13)",
+    18: "wrong user or password of the database (OperationFailure 18)",
+}
+# A write that fails with one of these fails again however often it is tried: MongoDB does not keep such a document.
+# Every other failure (a full disk, a time limit, a change of the primary) may pass.
+_UNACCEPTABLE: Final = frozenset(
+    {
+        2,  # BadValue
+        9,  # FailedToParse
+        14,  # TypeMismatch
+        15,  # Overflow
+        16,  # InvalidLength
+        17,  # ProtocolError
+        22,  # InvalidBSON
+        28,  # PathNotViable
+        52,  # DollarPrefixedFieldName
+        53,  # InvalidIdField
+        55,  # InvalidDBRef
+        56,  # EmptyFieldName
+        57,  # DottedFieldName
+        121,  # DocumentValidationFailure
+        17280,  # KeyTooLong
+    }
+)
+
+
+@asynccontextmanager
+async def open_client(
+    uri: str, *, driver: Driver, timeout_ms: int, server_selection_timeout_ms: int
+) -> AsyncIterator[tuple[Any, "Calls"]]:
+    """A client, which connects when it is first used, and the calls to make on it.
+
+    Raises:
+        ConfigError: the URI cannot be used. The text does not repeat it.
+    """
+    options: dict[str, Any] = {
+        "timeoutMS": timeout_ms,
+        "serverSelectionTimeoutMS": server_selection_timeout_ms,
+        # The driver's own 20 s would keep its monitor on a connection that a vanished server left behind.
+        "connectTimeoutMS": server_selection_timeout_ms,
+        "w": "majority",
+        "retryReads": True,
+        "retryWrites": True,
+        "appname": "nexus",
+    }
+    try:
+        client: Any = AsyncIOMotorClient(uri, **options) if driver == "motor" else AsyncMongoClient(uri, **options)
+    except (ConfigurationError, InvalidURI, ValueError) as error:
+        raise ConfigError(f"database.uri: cannot be used ({type(error).__name__})") from None
+    calls = Calls(_MOTOR_CALLS if driver == "motor" else _PYMONGO_CALLS)
+    try:
+        yield client, calls
+    finally:
+        with anyio.CancelScope(shield=True):
+            await calls.finish(min(timeout_ms / 1_000, _CLOSING_S))
+            if driver == "motor":
+                # It ends its sessions at the server and blocks meanwhile.
+                await anyio.to_thread.run_sync(client.close)
+            else:
+                await client.close()
+
+
+class Calls:
+    """Calls to one client, at most `at_once` of which run at a time."""
+
+    def __init__(self, at_once: int) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+        self._places = anyio.Semaphore(at_once, fast_acquire=True)
+        self._cooldown_until = 0.0
+
+    async def run(self, call: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
+        """The call's result. A caller that is cancelled here leaves a call that has begun running."""
+        await self._places.acquire()
+        if asyncio.get_running_loop().time() < self._cooldown_until:
+            self._places.release()
+            raise StoreUnavailableError("did not answer a moment ago")
+        task = asyncio.create_task(call())
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        try:
+            return await asyncio.shield(task)
+        except (PyMongoError, *NOT_ENCODABLE) as error:
+            raise translated(error) from error
+
+    async def finish(self, seconds: float) -> None:
+        """Wait for the calls that still run; after `seconds` they are cancelled."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=seconds)
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        self._places.release()
+        # Retrieved here, because the caller may have been cancelled.
+        error = None if task.cancelled() else task.exception()
+        # A slow query says nothing about the server, and a server that is no longer primary names the way to the next.
+        passing = NetworkTimeout | WaitQueueTimeoutError | NotPrimaryError
+        if isinstance(error, ConnectionFailure) and not isinstance(error, passing):
+            self._cooldown_until = task.get_loop().time() + _COOLDOWN_S
+
+
+class _HasCalls(Protocol):
+    @property
+    def calls(self) -> Calls: ...
+
+
+_Caller = TypeVar("_Caller", bound=_HasCalls)
+
+
+def driver_call(
+    method: Callable[Concatenate[_Caller, _P], Coroutine[Any, Any, _Result]],
+) -> Callable[Concatenate[_Caller, _P], Coroutine[Any, Any, _Result]]:
+    """Run a method by `self.calls`. Such a method awaits no other one, which would take a second place."""
+
+    @wraps(method)
+    async def call(caller: _Caller, /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
+        return await caller.calls.run(lambda: method(caller, *args, **kwargs))
+
+    return call
+
+
+def translated(error: Exception) -> StoreRejectedError | StoreUnavailableError:
+    """The port's error for an error of the driver."""
+    if isinstance(error, OperationFailure):
+        code = _code_of(error)
+        text = _REFUSALS.get(code or 0, f"{type(error).__name__} {code}")
+        is_write = isinstance(error, WriteError | BulkWriteError)
+        return StoreRejectedError(text) if is_unacceptable(code, is_write=is_write) else StoreUnavailableError(text)
+    return (StoreRejectedError if isinstance(error, NOT_ENCODABLE) else StoreUnavailableError)(type(error).__name__)
+
+
+def is_unacceptable(code: int | None, *, is_write: bool = True) -> bool:
+    """Whether a command that fails with this code fails however often it is tried."""
+    return code == _DOCUMENT_TOO_LARGE or (is_write and code in _UNACCEPTABLE)
+
+
+def inserted_before_duplicate(error: BulkWriteError) -> int:
+    """How many documents of an ordered insert were kept before the one that is there already.
+
+    Raises:
+        BulkWriteError: it failed for another reason.
+    """
+    faults = error.details.get("writeErrors") or [{}]
+    if faults[0].get("code") != DUPLICATE_KEY:
+        raise error
+    return int(error.details["nInserted"])
+
+
+def _code_of(error: OperationFailure) -> int | None:
+    # Of several documents written at once, the first that failed says why.
+    faults = (error.details or {}).get("writeErrors") if isinstance(error, BulkWriteError) else None
+    return faults[0].get("code") if faults else error.code

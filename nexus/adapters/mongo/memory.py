@@ -1,0 +1,266 @@
+"""Working memory in MongoDB: overviews, details and compactions, one document each (contract §7).
+
+- A revision, version or number that is taken is found out by inserting: another replica may insert between looking and
+  inserting.
+- Contents of details and rows of a compaction, which are long, stay on the server unless they are asked for.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from inspect import isawaitable
+from operator import itemgetter
+from typing import Any, Final
+
+import anyio
+from pymongo import ASCENDING, DESCENDING, ReturnDocument
+from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure
+
+from nexus.adapters.mongo.client import Calls, driver_call, inserted_before_duplicate
+from nexus.adapters.mongo.schema import WORDS, containing, of_session, unchanged
+from nexus.adapters.mongo.search import check_phrase, inner_word
+from nexus.core.ports import Row
+from nexus.core.working_memory import Detail
+
+_WHOLE: Final = {"_id": 0}
+_WITHOUT_ROWS: Final = {**_WHOLE, "rows": 0}
+_WITHOUT_CONTENT: Final = {**_WHOLE, "content": 0}
+_FIRST_DUE_FIRST: Final = [("due_at", ASCENDING)]
+_DETAIL_FIELDS: Final = ("owner_key", "session_id", *(name for name in Detail.model_fields if name != "content"))
+_PLACE: Final = {"name": 1, "version": 1, "updated_at": 1}
+_IN_ORDER: Final = [("name", ASCENDING), ("version", ASCENDING)]
+_NEWEST_VERSION_FIRST: Final = [("version", DESCENDING)]
+# By the whole of the index, and backwards: so the server goes from name to name and passes over older versions.
+_BACKWARDS: Final = ("owner_key", "session_id", "name", "version")
+_BACKWARDS_OF_KIND: Final = ("owner_key", "session_id", "kind", "name", "version")
+# Several archives may be of one moment.
+_LAST_FIRST: Final = [("updated_at", DESCENDING), ("name", DESCENDING)]
+_NAME: Final = itemgetter("name")
+# How long it may take until an index of words is noticed.
+_WORDS_CHECKED_S: Final = 60
+
+
+class MongoMemory:
+    """`nexus.core.ports.memory.MemoryStore` on three collections.
+
+    Args:
+        database: that has them, of motor or of pymongo's asyncio client.
+        calls: through which the client is called.
+        indexed: returns once the indexes are made.
+    """
+
+    def __init__(self, database: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
+        self.calls = calls
+        self._indexed = indexed
+        self._overviews = database["working_memory"]
+        self._details = database["memory_details"]
+        self._compactions = database["compactions"]
+        self._has_words_index = False
+        self._check_words_at = 0.0
+
+    @driver_call
+    async def insert_overview(self, overview: Row) -> bool:
+        """Keep a revision. False when it is taken."""
+        return await self._insert(self._overviews, overview)
+
+    @driver_call
+    async def latest_overview(self, owner_key: str, session_id: str) -> Row | None:
+        """The overview with the highest revision."""
+        found = await _highest(self._overviews, of_session(owner_key, session_id), "revision", _WHOLE, 1)
+        return found[0] if found else None
+
+    @driver_call
+    async def overviews(self, owner_key: str, session_id: str, *, limit: int, before: int | None = None) -> list[Row]:
+        """Up to `limit` overviews, the highest revision first."""
+        query = {**of_session(owner_key, session_id), **_below("revision", before)}
+        return await _highest(self._overviews, query, "revision", _WHOLE, limit)
+
+    @driver_call
+    async def insert_details(self, details: Sequence[Row]) -> int:
+        """Keep these up to the first whose name and version are taken. Returns how many were kept."""
+        if not details:
+            return 0
+        await self._indexed()
+        try:
+            await self._details.insert_many([dict(detail) for detail in details])
+        except BulkWriteError as error:
+            return inserted_before_duplicate(error)
+        return len(details)
+
+    @driver_call
+    async def list_details(self, owner_key: str, session_id: str) -> list[Row]:
+        """The newest version of each detail, by name, without `content`."""
+        return sorted(await self._aggregated(newest_versions(of_session(owner_key, session_id))), key=_NAME)
+
+    @driver_call
+    async def recent_details(
+        self, owner_key: str, session_id: str, *, notes: int, archives: int
+    ) -> tuple[list[Row], int]:
+        """Of so many notes and archives, those written last, the newest version; and how many there are."""
+        session = of_session(owner_key, session_id)
+        noted = await self._aggregated(newest_versions(session, "note"))
+        # An archive has one version.
+        archived = {**session, "kind": {"$eq": "archive"}}
+        count = await self._details.count_documents(archived)
+        cursor = self._details.find(archived, _WITHOUT_CONTENT, sort=_LAST_FIRST, limit=archives)
+        recent: list[Row] = await cursor.to_list(archives) if archives else []
+        noted.sort(key=lambda detail: (detail["updated_at"], detail["name"]), reverse=True)
+        return sorted([*noted[:notes], *recent], key=_NAME), len(noted) + count
+
+    @driver_call
+    async def find_detail(
+        self, owner_key: str, session_id: str, name: str, *, version: int | None = None
+    ) -> Row | None:
+        """That version of the detail; its newest where none is named."""
+        query: dict[str, Any] = {**of_session(owner_key, session_id), "name": {"$eq": name}}
+        if version is not None:
+            query["version"] = {"$eq": version}
+        row: Row | None = await self._details.find_one(query, _WHOLE, sort=_NEWEST_VERSION_FIRST)
+        return row
+
+    @driver_call
+    async def detail_versions(
+        self, owner_key: str, session_id: str, *, limit: int, after: tuple[str, int] | None = None
+    ) -> list[Row]:
+        """Up to `limit` versions, whole, by name and then by version."""
+        session = of_session(owner_key, session_id)
+        if after is None:
+            return await self._in_order(session, limit)
+        name, version = after
+        found = await self._in_order({**session, "name": {"$eq": name}, "version": {"$gt": version}}, limit)
+        if len(found) < limit:
+            found += await self._in_order({**session, "name": {"$gt": name}}, limit - len(found))
+        return found
+
+    @driver_call
+    async def search_details(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
+        """Up to `limit` details whose content has `text` in it, whole, the last written first."""
+        check_phrase(text)
+        session = of_session(owner_key, session_id)
+        newest: dict[str, Row] = {}
+        for header in await self._places_with(session, text):
+            known = newest.get(header["name"])
+            if known is None or known["version"] < header["version"]:
+                newest[header["name"]] = header
+        last_first = sorted(newest.values(), key=lambda each: (each["updated_at"], each["_id"]), reverse=True)
+        ids = [header["_id"] for header in last_first[:limit]]
+        rows = await self._details.find({"_id": {"$in": ids}, **session}).to_list(None)
+        found = {row.pop("_id"): row for row in rows}
+        return [found[each] for each in ids if each in found]
+
+    @driver_call
+    async def insert_compaction(self, compaction: Row) -> bool:
+        """Keep a compaction. False when its number is taken."""
+        return await self._insert(self._compactions, compaction)
+
+    @driver_call
+    async def latest_compaction(self, owner_key: str, session_id: str) -> Row | None:
+        """The compaction with the highest number, without `rows`."""
+        found = await _highest(self._compactions, of_session(owner_key, session_id), "number", _WITHOUT_ROWS, 1)
+        return found[0] if found else None
+
+    @driver_call
+    async def compactions(
+        self, owner_key: str, session_id: str, *, limit: int, before: int | None = None, whole: bool = False
+    ) -> list[Row]:
+        """Up to `limit` compactions, the highest number first; `whole`: with `rows`."""
+        query = {**of_session(owner_key, session_id), **_below("number", before)}
+        return await _highest(self._compactions, query, "number", _WHOLE if whole else _WITHOUT_ROWS, limit)
+
+    @driver_call
+    async def update_compaction(
+        self, owner_key: str, session_id: str, number: int, changes: Mapping[str, Any], *, seen: Mapping[str, Any]
+    ) -> bool:
+        """Set these fields, if those in `seen` still have these values."""
+        query = {**of_session(owner_key, session_id), "number": {"$eq": number}, **unchanged(seen)}
+        return bool((await self._compactions.update_one(query, {"$set": dict(changes)})).matched_count)
+
+    @driver_call
+    async def claim_compaction(self, work: str, now: datetime, until: datetime) -> Row | None:
+        """Of the compactions on which this work is due by `now`, the one first due; it is then due at `until`."""
+        row: Row | None = await self._compactions.find_one_and_update(
+            {"work": {"$eq": work}, "due_at": {"$lte": now}},
+            {"$set": {"due_at": until}},
+            projection=_WHOLE,
+            sort=_FIRST_DUE_FIRST,
+            return_document=ReturnDocument.AFTER,
+        )
+        return row
+
+    @driver_call
+    async def delete_memory(self, owner_key: str, session_id: str) -> int:
+        """Forget all of it. Returns how many documents there were."""
+        deleted = 0
+        # Compactions first: if this is interrupted, no compaction hides rows that nothing tells of.
+        for collection in (self._compactions, self._details, self._overviews):
+            deleted += (await collection.delete_many(of_session(owner_key, session_id))).deleted_count
+        return deleted
+
+    async def _insert(self, collection: Any, document: Row) -> bool:
+        await self._indexed()
+        try:
+            await collection.insert_one(dict(document))
+        except DuplicateKeyError:
+            return False
+        return True
+
+    async def _places_with(self, session: Row, text: str) -> list[Row]:
+        """Where every version is that has the text: each is compared with it, whatever an index says."""
+        query = {**session, "content": containing(text)}
+        word = inner_word(text)
+        if word and await self._can_search_words():
+            try:
+                return await self._places({**query, "$text": {"$search": word}})
+            except OperationFailure:
+                # The index has just been dropped.
+                self._check_words_at = 0.0
+        return await self._places(query)
+
+    async def _can_search_words(self) -> bool:
+        """Whether the collection has Nexus's index of words, and not another's, which would serve the query as well."""
+        now = anyio.current_time()
+        if now >= self._check_words_at:
+            known = await self._details.index_information()
+            self._has_words_index = known.get(WORDS, {}).get("weights") == {"content": 1}
+            self._check_words_at = now + _WORDS_CHECKED_S
+        return self._has_words_index
+
+    async def _places(self, query: Row) -> list[Row]:
+        found: list[Row] = await self._details.find(query, _PLACE).to_list(None)
+        return found
+
+    async def _aggregated(self, pipeline: Sequence[Row]) -> list[Row]:
+        cursor = self._details.aggregate(pipeline)
+        # pymongo's asyncio client has a coroutine that returns the cursor; motor returns the cursor.
+        found: list[Row] = await (await cursor if isawaitable(cursor) else cursor).to_list(None)
+        return found
+
+    async def _in_order(self, query: Row, limit: int) -> list[Row]:
+        cursor = self._details.find(query, _WHOLE, sort=_IN_ORDER, limit=limit, batch_size=limit + 1)
+        found: list[Row] = await cursor.to_list(limit)
+        return found
+
+
+def newest_versions(session: Row, kind: str | None = None) -> list[Row]:
+    """The stages that give the newest version of each of a session's details, or of those of a kind, without content.
+
+    Field by field, since a group of whole documents holds all contents at once.
+    """
+    order = _BACKWARDS if kind is None else _BACKWARDS_OF_KIND
+    return [
+        {"$match": session if kind is None else {**session, "kind": {"$eq": kind}}},
+        {"$sort": dict.fromkeys(order, DESCENDING)},
+        {"$group": {"_id": "$name", **{field: {"$first": f"${field}"} for field in _DETAIL_FIELDS}}},
+        {"$project": {"_id": 0}},
+    ]
+
+
+def _below(name: str, before: int | None) -> dict[str, Any]:
+    return {} if before is None else {name: {"$lt": before}}
+
+
+async def _highest(
+    collection: Any, query: Mapping[str, Any], name: str, projection: Mapping[str, int], limit: int
+) -> list[Row]:
+    cursor = collection.find(query, projection, sort=[(name, DESCENDING)], limit=limit, batch_size=limit + 1)
+    found: list[Row] = await cursor.to_list(limit)
+    return found

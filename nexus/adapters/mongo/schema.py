@@ -1,0 +1,301 @@
+"""The indexes that the store's promises rest on, how its documents are decoded, and conditions for queries.
+
+An owner is always compared as a text (`$eq`), so that no name of an owner can be an operator (contract §2).
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import pymongo
+from bson import ObjectId, Regex, json_util
+from bson.codec_options import CodecOptions, DatetimeConversion, TypeDecoder, TypeRegistry
+from bson.dbref import DBRef
+from bson.errors import BSONError
+from pymongo import ASCENDING, DESCENDING, TEXT, IndexModel
+from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
+
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.ports import Row, RunOrigin
+from nexus.core.working_memory import is_object_id
+from nexus.services.context.agents import AGENT_ID, INTERNAL, named_agent
+
+Order = Sequence[tuple[str, int]]
+
+
+class _NoReferences(TypeDecoder):
+    """An object with `$ref` and `$id`, such as a part of a JSON schema, is decoded as an object."""
+
+    @property
+    def bson_type(self) -> type[DBRef]:
+        return DBRef
+
+    def transform_bson(self, value: DBRef) -> dict[str, Any]:
+        return dict(value.as_doc())
+
+
+# Dates that Python cannot hold and text that is not UTF-8 come through changed rather than spoil the rows around them.
+CODEC: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
+    tz_aware=True,
+    datetime_conversion=DatetimeConversion.DATETIME_AUTO,
+    unicode_decode_error_handler="replace",
+    type_registry=TypeRegistry([_NoReferences()]),
+)
+NEWEST_FIRST: Final = [("timestamp", DESCENDING), ("_id", DESCENDING)]
+OLDEST_FIRST: Final = [("timestamp", ASCENDING), ("_id", ASCENDING)]
+NOT_SHOWN: Final = [form for role in ("TOOL", "SYSTEM", "COMMAND") for form in (role, role.lower(), role.title())]
+NOT_INTERNAL: Final = {f"metadata.{INTERNAL}": {"$ne": True}}
+ONLY_INTERNAL: Final = {f"metadata.{INTERNAL}": True}
+TEXT_TIME: Final = {"timestamp": {"$type": "string"}}
+NO_TEXT_TIME: Final = {"timestamp": {"$not": {"$type": "string"}}}
+
+_SESSION: Final = [("owner_key", ASCENDING), ("session_id", ASCENDING)]
+# The role stands last so that the sort is served and rows of tools are passed over without being read.
+_SORTED: Final = [*NEWEST_FIRST, ("role", ASCENDING)]
+OF_SESSION: Final = [*_SESSION, *NEWEST_FIRST]
+STORED_IN_SESSION: Final = [*_SESSION, ("_id", ASCENDING)]
+INTERNAL_IN_SESSION: Final = [*_SESSION, (f"metadata.{AGENT_ID}", ASCENDING), ("_id", ASCENDING)]
+# Holds no more than the documents on which work is due: no session, however long, makes claiming slower.
+_WORK_DUE: Final = {"work": {"$gt": ""}}
+INDEXES: Final[dict[str, list[IndexModel]]] = {
+    "messages": [
+        IndexModel([("owner_key", ASCENDING), *_SORTED], name="newest_of_owner"),
+        IndexModel([("owner_key", ASCENDING), ("run_id", ASCENDING), *_SORTED], name="newest_of_run"),
+        IndexModel(OF_SESSION, name="newest_of_session"),
+        IndexModel(STORED_IN_SESSION, name="stored_in_session"),
+        IndexModel(INTERNAL_IN_SESSION, name="internal_in_session", partialFilterExpression=ONLY_INTERNAL),
+        # Partial, because rows that others wrote without an id must not stand in each other's way.
+        IndexModel(
+            [("owner_key", ASCENDING), ("id", ASCENDING)],
+            name="one_per_id",
+            unique=True,
+            partialFilterExpression={"id": {"$gt": ""}},
+        ),
+        # Empty where Nexus alone writes. It tells at once whether there is any such row.
+        IndexModel([("timestamp", ASCENDING)], name="text_times", partialFilterExpression=TEXT_TIME),
+    ],
+    "identities": [IndexModel([("public_key", ASCENDING)], name="one_per_key", unique=True)],
+    "configurations": [IndexModel([("environment", ASCENDING)], name="one_per_environment", unique=True)],
+    "tools": [IndexModel([("name", ASCENDING)], name="one_per_name", unique=True)],
+    "session_states": [IndexModel(_SESSION, name="one_per_session", unique=True)],
+    "turns": [
+        IndexModel([*_SESSION, ("turn_number", DESCENDING)], name="one_per_number", unique=True),
+        # The run comes before the session, because a message of a run need not say where it belongs.
+        IndexModel(
+            [("owner_key", ASCENDING), ("run_id", ASCENDING), ("session_id", ASCENDING)],
+            name="one_per_run",
+            unique=True,
+        ),
+        IndexModel([("work", ASCENDING), ("due_at", DESCENDING)], name="work_due", partialFilterExpression=_WORK_DUE),
+    ],
+    "working_memory": [IndexModel([*_SESSION, ("revision", DESCENDING)], name="one_per_revision", unique=True)],
+    "memory_details": [
+        IndexModel([*_SESSION, ("name", ASCENDING), ("version", ASCENDING)], name="one_per_version", unique=True),
+        IndexModel(
+            [*_SESSION, ("kind", ASCENDING), ("updated_at", DESCENDING), ("name", DESCENDING)], name="newest_of_kind"
+        ),
+        IndexModel(
+            [*_SESSION, ("kind", ASCENDING), ("name", ASCENDING), ("version", ASCENDING)], name="versions_of_kind"
+        ),
+    ],
+    "compactions": [
+        IndexModel([*_SESSION, ("number", DESCENDING)], name="one_per_number", unique=True),
+        IndexModel([("work", ASCENDING), ("due_at", ASCENDING)], name="work_due", partialFilterExpression=_WORK_DUE),
+    ],
+}
+WORDS: Final = "words"
+# These only make a search faster, and not every server can make them.
+OPTIONAL_INDEXES: Final[dict[str, list[IndexModel]]] = {
+    # Words as they are written: no language's stems and stop words, and no field that names a language.
+    "memory_details": [
+        IndexModel([*_SESSION, ("content", TEXT)], name=WORDS, default_language="none", language_override="_language")
+    ],
+}
+
+# The same index exists under another name, or another one under this name.
+_CONFLICTS: Final = {85, 86}
+# A large collection takes longer to index than a request may take.
+_INDEXING_S: Final = 300
+_JSON: Final = "{"
+
+
+class Indexes:
+    """Makes the indexes of one database; whoever asks for it while that is under way waits for the same.
+
+    Args:
+        client: of motor or of pymongo's asyncio client.
+        database: of that client.
+    """
+
+    def __init__(self, client: Any, database: Any) -> None:
+        self._client = client
+        self._database = database
+        self._are_made = False
+        self._making: asyncio.Task[None] | None = None
+
+    async def ensure(self) -> None:
+        """Return once they were made: nothing may be inserted before the index that makes inserting idempotent.
+
+        Raises:
+            StoreUnavailableError: stored documents stand in the way, so that nothing can be kept at the moment.
+        """
+        if self._are_made:
+            return
+        try:
+            await self.make()
+        except StoreRejectedError as error:
+            raise StoreUnavailableError(str(error)) from error
+
+    async def make(self) -> None:
+        """Make what is missing.
+
+        Raises:
+            StoreRejectedError: stored documents or another index stand in the way; names the collection.
+        """
+        if self._making is None:
+            self._making = asyncio.create_task(self._make())
+        await self._making
+
+    async def _make(self) -> None:
+        try:
+            # The long limit is also one for finding the server, so it is found first.
+            await self._client.admin.command("ping")
+            with pymongo.timeout(_INDEXING_S):
+                for name, indexes in INDEXES.items():
+                    await _make_missing(self._database[name], indexes)
+                for name, indexes in OPTIONAL_INDEXES.items():
+                    with suppress(PyMongoError):
+                        await _make_optional(self._database[name], indexes)
+            self._are_made = True
+        finally:
+            self._making = None
+
+
+async def _make_missing(collection: Any, indexes: Sequence[IndexModel]) -> None:
+    there = await _existing(collection)
+    missing = [index for index in indexes if not any(_is_same_index(index.document, other) for other in there.values())]
+    if not missing:
+        return
+    try:
+        await collection.create_indexes(missing)
+    except OperationFailure:
+        # Of several it does not say which one failed.
+        for index in missing:
+            await _make_index(collection, index)
+
+
+async def _make_optional(collection: Any, indexes: Sequence[IndexModel]) -> None:
+    there = await _existing(collection)
+    if missing := [index for index in indexes if index.document["name"] not in there]:
+        await collection.create_indexes(missing)
+
+
+async def _existing(collection: Any) -> Mapping[str, Any]:
+    """The indexes by name; none where this user may not list them: making one again changes nothing."""
+    try:
+        there: Mapping[str, Any] = await collection.index_information()
+    except OperationFailure:
+        return {}
+    return there
+
+
+async def _make_index(collection: Any, index: IndexModel) -> None:
+    try:
+        await collection.create_indexes([index])
+    except DuplicateKeyError as error:
+        fields = ", ".join((error.details or {}).get("keyPattern", ["unique fields"]))
+        text = f"collection {collection.name}: several documents have the same {fields}; remove all but one"
+        raise StoreRejectedError(text) from error
+    except OperationFailure as error:
+        if error.code not in _CONFLICTS:
+            raise
+        existing = (await collection.index_information()).values()
+        if not any(_is_same_index(index.document, other) for other in existing):
+            text = f"collection {collection.name}: an index stands in the way of {index.document['name']}; drop it"
+            raise StoreRejectedError(text) from error
+
+
+def _is_same_index(wanted: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether `other`, from a collection's index information, does the same, whatever its name is."""
+    options = ("unique", "partialFilterExpression")
+    same_keys = list(wanted["key"].items()) == list(other["key"])
+    return same_keys and all((wanted.get(option) or None) == (other.get(option) or None) for option in options)
+
+
+def of_session(owner_key: str, session_id: str) -> dict[str, Any]:
+    """The condition for the documents of a session."""
+    return {"owner_key": {"$eq": owner_key}, "session_id": {"$eq": session_id}}
+
+
+def of_run(owner_key: str, run_id: str) -> dict[str, Any]:
+    """The condition for the documents of a run."""
+    return {"owner_key": {"$eq": owner_key}, "run_id": {"$eq": run_id}}
+
+
+def seen_by(sub_agent: str | None) -> dict[str, Any]:
+    """The condition for the rows that this sub-agent sees, None for the main agent; see `Agent.sees`."""
+    if sub_agent is None:
+        return NOT_INTERNAL
+    return {"$or": [NOT_INTERNAL, _names(sub_agent)]}
+
+
+def internal_to(sub_agent: str) -> dict[str, Any]:
+    """The condition for the rows that the main agent does not see, and this sub-agent does."""
+    return {**ONLY_INTERNAL, **_names(sub_agent)}
+
+
+def _names(sub_agent: str) -> dict[str, Any]:
+    return {f"metadata.{AGENT_ID}": {"$in": [None, "", sub_agent]}}
+
+
+def containing(text: str) -> dict[str, str]:
+    """The condition for a text that has this one in it, whatever the case."""
+    # A pattern ends at a NUL, so that is written as its escape.
+    return {"$regex": re.escape(text).replace("\x00", r"\x00"), "$options": "i"}
+
+
+def unchanged(seen: Mapping[str, Any]) -> dict[str, Any]:
+    """The condition for a document in which these fields still have these values."""
+    return {name: {"$eq": value} for name, value in seen.items()}
+
+
+def origin_of(row: Row) -> RunOrigin | None:
+    """Where the run of a human's row belongs, read leniently."""
+    session, metadata = row.get("session_id"), row.get("metadata")
+    if not isinstance(session, str):
+        return None
+    return RunOrigin(session, named_agent(metadata))
+
+
+def id_text(value: Any) -> str:
+    """An `_id` as a text: hexadecimal digits for an ObjectId, a text as itself where it reads as nothing else, or JSON.
+
+    Every `_id` has a text of its own. That of an ObjectId tells when its row was stored, so an `_id` of another program
+    that merely looks like one gets another text.
+    """
+    if isinstance(value, ObjectId):
+        return str(value)
+    if isinstance(value, str) and not (is_object_id(value) or value.startswith(_JSON)):
+        return value
+    return json_util.dumps({"_id": value}, json_options=json_util.CANONICAL_JSON_OPTIONS)
+
+
+def id_of(text: str) -> Any:
+    """The `_id` with this text; the text itself where none has it."""
+    if is_object_id(text):
+        return ObjectId(text)
+    if not text.startswith(_JSON):
+        return text
+    try:
+        value = json_util.loads(text, json_options=json_util.CANONICAL_JSON_OPTIONS)["_id"]
+    except (BSONError, ValueError, KeyError, TypeError):
+        return text
+    return text if _is_condition(value) else value
+
+
+def _is_condition(value: Any) -> bool:
+    # No row has such an `_id`, and in a query it would not stand for itself.
+    names = value if isinstance(value, dict) else ()
+    return isinstance(value, Regex | list) or any(name.startswith("$") for name in names)

@@ -1,0 +1,131 @@
+"""The document store on MongoDB: messages, turns, memory, and the small collections beside them (contract §2)."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any, Final
+
+from bson import ObjectId
+from pymongo import ASCENDING
+from pymongo.errors import DuplicateKeyError
+
+from nexus.adapters.mongo.client import Calls, Driver, driver_call, open_client
+from nexus.adapters.mongo.memory import MongoMemory
+from nexus.adapters.mongo.messages import MongoMessages
+from nexus.adapters.mongo.schema import CODEC, Indexes, of_session
+from nexus.adapters.mongo.transfer import MongoTransfer
+from nexus.adapters.mongo.turns import MongoTurns
+from nexus.core.models import utc_now
+from nexus.core.ports import Row, TurnStore
+from nexus.core.ports.memory import MemoryStore
+from nexus.core.ports.transfer import TransferStore
+
+_WITHOUT_ID: Final = {"_id": 0}
+
+
+@asynccontextmanager
+async def open_mongo(
+    uri: str,
+    database: str,
+    *,
+    driver: Driver = "motor",
+    timeout_ms: int = 1_500,
+    server_selection_timeout_ms: int = 1_500,
+) -> AsyncIterator["MongoStore"]:
+    """A store on the MongoDB at `uri`. Connects when it is first used; no operation takes longer than `timeout_ms`.
+
+    Raises:
+        ConfigError: the URI cannot be used. The text does not repeat it.
+    """
+    async with open_client(
+        uri, driver=driver, timeout_ms=timeout_ms, server_selection_timeout_ms=server_selection_timeout_ms
+    ) as (client, calls):
+        yield MongoStore(client, database, calls)
+
+
+class MongoStore(MongoMessages):
+    """`nexus.core.ports.Store` on MongoDB."""
+
+    def __init__(self, client: Any, database: str, calls: Calls) -> None:
+        self._client = client
+        self._database = client.get_database(database, codec_options=CODEC)
+        self._indexes = Indexes(client, self._database)
+        indexed = self._indexes.ensure
+        super().__init__(self._database["messages"], calls, indexed)
+        self.turns: TurnStore = MongoTurns(self._database["turns"], calls, indexed)
+        self.memory: MemoryStore = MongoMemory(self._database, calls, indexed)
+        self.transfer: TransferStore = MongoTransfer(self._messages, calls, indexed)
+
+    @driver_call
+    async def prepare(self) -> None:
+        """Make the indexes.
+
+        Raises:
+            StoreRejectedError: stored documents break a promise of uniqueness; names the collection.
+        """
+        await self._indexes.make()
+
+    @driver_call
+    async def ping(self) -> None:
+        """Return when the server answers."""
+        await self._client.admin.command("ping")
+
+    @driver_call
+    async def find_identity(self, public_key: str) -> Row | None:
+        """The identity with that public key."""
+        return await self._find_one("identities", {"public_key": {"$eq": public_key}})
+
+    @driver_call
+    async def find_configuration(self, environment: str) -> Row | None:
+        """The `configurations` document of the environment."""
+        return await self._find_one("configurations", {"environment": {"$eq": environment}})
+
+    @driver_call
+    async def put_tool(self, name: str, definition: Mapping[str, Any] | None, said_at: datetime) -> bool:
+        """Keep the definition, or that there is none, unless a later one is kept."""
+        await self._indexed()
+        not_later = {"name": {"$eq": name}, "$or": [{"said_at": {"$lte": said_at}}, {"said_at": None}]}
+        change = {"$set": {"definition": None if definition is None else dict(definition), "said_at": said_at}}
+        tools = self._database["tools"]
+        try:
+            await tools.update_one(not_later, change, upsert=True)
+        except DuplicateKeyError:
+            # A definition is kept under the name: a later one, or one of another replica in between.
+            return bool((await tools.update_one(not_later, change)).matched_count)
+        return True
+
+    @driver_call
+    async def list_tools(self) -> list[Row]:
+        """The definitions that are kept, by name."""
+        rows = await self._database["tools"].find({}, _WITHOUT_ID).sort("name", ASCENDING).to_list(None)
+        return [row["definition"] for row in rows if isinstance(row.get("definition"), dict)]
+
+    @driver_call
+    async def find_session_state(self, owner_key: str, session_id: str) -> Row | None:
+        """The session's document and its revision."""
+        states = self._database["session_states"]
+        row: Row | None = await states.find_one(of_session(owner_key, session_id), _WITHOUT_ID)
+        return row
+
+    @driver_call
+    async def put_session_state(
+        self, owner_key: str, session_id: str, document: Mapping[str, Any], revision: int
+    ) -> bool:
+        """Keep the document in place of the one with that revision. False when another was kept in between."""
+        await self._indexed()
+        states = self._database["session_states"]
+        written = {"document": dict(document), "revision": revision + 1, "updated_at": utc_now()}
+        if revision == 0:
+            try:
+                await states.insert_one({"owner_key": owner_key, "session_id": session_id, **written})
+            except DuplicateKeyError:
+                return False
+            return True
+        seen = {**of_session(owner_key, session_id), "revision": {"$eq": revision}}
+        return bool((await states.update_one(seen, {"$set": written})).matched_count)
+
+    async def _find_one(self, collection: str, query: Mapping[str, Any]) -> Row | None:
+        row: Row | None = await self._database[collection].find_one(query)
+        if row and isinstance(row.get("_id"), ObjectId):
+            del row["_id"]
+        return row

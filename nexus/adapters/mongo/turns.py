@@ -1,0 +1,228 @@
+"""Turns in MongoDB: one document each, numbered by a unique index, claimed for the work due on them (contract §6).
+
+- A number or a run that is taken is found out by inserting, never by looking first: another replica may insert between
+  the two.
+- A turn is changed field by field in one operation, so that of two replicas neither undoes the other's change.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from pymongo import DESCENDING, ReturnDocument, UpdateOne
+from pymongo.errors import BulkWriteError
+
+from nexus.adapters.mongo.client import Calls, driver_call, inserted_before_duplicate
+from nexus.adapters.mongo.schema import containing, of_session, unchanged
+from nexus.adapters.mongo.search import check_phrase
+from nexus.core.errors import StoreRejectedError
+from nexus.core.ports import Row
+from nexus.core.ports.turns import CLAIMED, LATEST, LONGEST_SEARCHED, SessionPlace, TurnsUpdated, TurnTouch, TurnUpdate
+from nexus.core.turns import CLOSE, OVER, Structured, TurnStatus
+
+_HIGHEST_FIRST: Final = [("turn_number", DESCENDING)]
+_LAST_DUE_FIRST: Final = [("due_at", DESCENDING)]
+# An earlier version left a `claim` in turns.
+_WHOLE: Final = {"_id": 0, "claim": 0}
+_HEADER: Final = {**_WHOLE, **dict.fromkeys(("messages", "tool_calls"), 0)}
+_SHORT: Final = {**_HEADER, **dict.fromkeys(("thinking_phase", "workspace_context"), 0)}
+_LATEST: Final = dict.fromkeys(LATEST, 1)
+_RUN: Final = {"_id": 0, **dict.fromkeys(("owner_key", "session_id", "run_id"), 1)}
+_SEARCHED: Final = (
+    "summaries.brief",
+    "summaries.detailed",
+    *(f"summaries.structured.{name}" for name in Structured.model_fields),
+    "insights",
+)
+# As `is_unheard` has it.
+_UNHEARD: Final = {
+    "work": CLOSE,
+    "status": TurnStatus.PENDING.value,
+    "rows": 0,
+    "messages": {"$size": 1},
+    "thinking_phase": None,
+}
+
+
+class MongoTurns:
+    """`nexus.core.ports.TurnStore` on a collection.
+
+    Args:
+        turns: the collection, of motor or of pymongo's asyncio client.
+        calls: through which the client is called.
+        indexed: returns once the indexes are made.
+    """
+
+    def __init__(self, turns: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
+        self.calls = calls
+        self._turns = turns
+        self._indexed = indexed
+
+    @driver_call
+    async def insert_turns(self, turns: Sequence[Row]) -> int:
+        """Keep these up to the first whose number or run is taken. Returns how many were kept."""
+        if not turns:
+            return 0
+        await self._indexed()
+        try:
+            await self._turns.insert_many([dict(turn) for turn in turns])
+        except BulkWriteError as error:
+            return inserted_before_duplicate(error)
+        return len(turns)
+
+    @driver_call
+    async def latest_turn(self, owner_key: str, session_id: str) -> Row | None:
+        """The turn with the highest number."""
+        row: Row | None = await self._turns.find_one(of_session(owner_key, session_id), _HEADER, sort=_HIGHEST_FIRST)
+        return row
+
+    @driver_call
+    async def find_turn(self, owner_key: str, session_id: str, turn_number: int) -> Row | None:
+        """The turn with that number."""
+        row: Row | None = await self._turns.find_one(_of_number(owner_key, session_id, turn_number), _WHOLE)
+        return row
+
+    @driver_call
+    async def turns_of_runs(self, owner_key: str, session_id: str, run_ids: Sequence[str]) -> list[Row]:
+        """The turns of these runs, in any order."""
+        query = {**of_session(owner_key, session_id), "run_id": {"$in": list(run_ids)}}
+        rows: list[Row] = await self._turns.find(query, _HEADER).to_list(None)
+        return rows
+
+    @driver_call
+    async def turns(
+        self,
+        owner_key: str,
+        session_id: str,
+        *,
+        limit: int,
+        before: int | None = None,
+        without_runs: Sequence[str] = (),
+        whole: bool = False,
+    ) -> list[Row]:
+        """Up to `limit` turns, the highest number first."""
+        query: dict[str, Any] = of_session(owner_key, session_id)
+        if before is not None:
+            query["turn_number"] = {"$lt": before}
+        if without_runs:
+            query["run_id"] = {"$nin": list(without_runs)}
+        return await self._find(query, _WHOLE if whole else _SHORT, limit)
+
+    @driver_call
+    async def search_turns(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
+        """Up to `limit` turns with `text` in a summary or an insight; the highest number first."""
+        check_phrase(text, LONGEST_SEARCHED)
+        query = {**of_session(owner_key, session_id), "$or": [{place: containing(text)} for place in _SEARCHED]}
+        return await self._find(query, _SHORT, limit)
+
+    @driver_call
+    async def count_turns(self, owner_key: str, session_id: str) -> int:
+        """How many turns the session has."""
+        return int(await self._turns.count_documents(of_session(owner_key, session_id)))
+
+    @driver_call
+    async def delete_turns(self, owner_key: str, session_id: str) -> int:
+        """Forget the session's turns. Returns how many there were."""
+        return int((await self._turns.delete_many(of_session(owner_key, session_id))).deleted_count)
+
+    @driver_call
+    async def update_turn(
+        self, owner_key: str, session_id: str, turn_number: int, changes: Mapping[str, Any], *, seen: Mapping[str, Any]
+    ) -> bool:
+        """Set these fields, if those in `seen` still have these values."""
+        query = {**_of_number(owner_key, session_id, turn_number), **unchanged(seen)}
+        return bool((await self._turns.update_one(query, {"$set": dict(changes)})).matched_count)
+
+    @driver_call
+    async def touch_runs(self, touches: Sequence[TurnTouch]) -> list[TurnTouch]:
+        """Set these fields of the turns of these runs. Returns those of which the run has no turn."""
+        if not touches:
+            return []
+        updates = [update for touch in touches for update in _touching(touch)]
+        if (await self._turns.bulk_write(updates)).matched_count >= len(touches):
+            return []
+        runs: dict[tuple[str, str], list[str]] = {}
+        for touch in touches:
+            runs.setdefault((touch.owner_key, touch.session_id), []).append(touch.run_id)
+        queries = [{**of_session(*place), "run_id": {"$in": of_place}} for place, of_place in runs.items()]
+        found = await self._turns.find({"$or": queries}, _RUN).to_list(None)
+        known = {(row["owner_key"], row["session_id"], row["run_id"]) for row in found}
+        return [touch for touch in touches if (touch.owner_key, touch.session_id, touch.run_id) not in known]
+
+    @driver_call
+    async def overtake(self, turns: Collection[Any], changes: Mapping[str, Any], *, due_by: datetime) -> int:
+        """Set these fields of those turns that are not over and are to be closed, and have them due by then."""
+        if not turns:
+            return 0
+        query = {"_id": {"$in": [*turns]}, "work": {"$eq": CLOSE}, "status": {"$nin": OVER}}
+        change = {"$set": dict(changes), "$min": {"due_at": due_by}}
+        return int((await self._turns.update_many(query, change)).matched_count)
+
+    @driver_call
+    async def close_unheard(self, turns: Collection[Any], changes: Mapping[str, Any]) -> int:
+        """Set these fields of those of these turns that are as they began, with an input and nothing else."""
+        if not turns:
+            return 0
+        query = {"_id": {"$in": [*turns]}, **_UNHEARD}
+        return int((await self._turns.update_many(query, {"$set": dict(changes)})).matched_count)
+
+    @driver_call
+    async def claim(self, work: str, now: datetime, until: datetime) -> Row | None:
+        """Of the turns on which this work is due by `now`, the one last due; it is then due at `until`."""
+        row: Row | None = await self._turns.find_one_and_update(
+            {"work": {"$eq": work}, "due_at": {"$lte": now}},
+            {"$set": {"due_at": until}},
+            projection=_WHOLE,
+            sort=_LAST_DUE_FIRST,
+            return_document=ReturnDocument.AFTER,
+        )
+        return row
+
+    async def insert_turns_of_sessions(self, sessions: Sequence[Sequence[Row]]) -> list[int]:
+        """Do what `insert_turns` does for each of several sessions. Returns how many of each were kept."""
+        return [await self.insert_turns(turns) for turns in sessions]
+
+    @driver_call
+    async def latest_turns(self, sessions: Collection[SessionPlace]) -> list[Row]:
+        """Of each of these sessions the turn with the highest number, no more of it than `LATEST` and its `_id`."""
+        found = [await self._turns.find_one(of_session(*place), _LATEST, sort=_HIGHEST_FIRST) for place in {*sessions}]
+        return [row for row in found if row is not None]
+
+    async def update_turns(self, updates: Sequence[TurnUpdate]) -> TurnsUpdated:
+        """Do what `update_turn` does for each of these turns."""
+        changed, refused = 0, list[int]()
+        for place, update in enumerate(updates):
+            try:
+                changed += await self.update_turn(*update.place, update.changes, seen=update.seen)
+            except StoreRejectedError:
+                refused.append(place)
+        return TurnsUpdated(changed, tuple(refused))
+
+    async def claim_all(self, work: str, now: datetime, until: datetime, *, limit: int) -> list[Row]:
+        """Claim up to `limit` turns as `claim` does, no more of them than `CLAIMED`, the last due first."""
+        claimed: list[Row] = []
+        while len(claimed) < limit and (turn := await self.claim(work, now, until)):
+            claimed.append({name: turn[name] for name in CLAIMED if name in turn})
+        return claimed
+
+    async def _find(self, query: Mapping[str, Any], projection: Mapping[str, int], limit: int) -> list[Row]:
+        cursor = self._turns.find(query, projection, sort=_HIGHEST_FIRST, limit=limit, batch_size=limit + 1)
+        rows: list[Row] = await cursor.to_list(limit)
+        return rows
+
+
+def _of_number(owner_key: str, session_id: str, turn_number: int) -> dict[str, Any]:
+    return {**of_session(owner_key, session_id), "turn_number": {"$eq": turn_number}}
+
+
+def _touching(touch: TurnTouch) -> list[UpdateOne]:
+    """The updates for a run, of which one at most changes its turn."""
+    query = {**of_session(touch.owner_key, touch.session_id), "run_id": {"$eq": touch.run_id}}
+    if touch.message_id is not None:
+        query["messages"] = {"$ne": touch.message_id}
+    if not touch.unless_due:
+        return [UpdateOne(query, {"$set": dict(touch.changes)})]
+    return [
+        UpdateOne({**query, "work": CLOSE}, {"$set": dict(touch.changes)}),
+        UpdateOne({**query, "work": {"$ne": CLOSE}}, {"$set": {**touch.changes, **touch.unless_due}}),
+    ]

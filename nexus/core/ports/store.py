@@ -1,0 +1,327 @@
+"""The document store: what is recorded, and everything else that is kept (contract §2)."""
+
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.ports.memory import MemoryStore
+from nexus.core.ports.rows import Row
+from nexus.core.ports.turns import TurnStore
+from nexus.core.working_memory import Tail
+
+# Rows whose contents or arguments are compared one by one, since the server has no pattern for them, in a search.
+STRUCTURED_SEARCHED: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class RunOrigin:
+    """Where a run belongs.
+
+    Attributes:
+        sub_agent: the id of the sub-agent whose run it is, `""` for one without; None for the main agent's.
+    """
+
+    session_id: str
+    sub_agent: str | None = None
+
+
+class MessageStore(Protocol):
+    """Recorded messages (contract §2). Rows are plain dictionaries.
+
+    - `_id` is a text that grows with the time of storing, to the second where several replicas write.
+    - Every read names an owner and returns rows of that owner only.
+    - Errors: `StoreUnavailableError`, within the store's time limit; `StoreRejectedError` for a row it cannot keep.
+    """
+
+    async def insert_message(self, row: Row) -> bool:
+        """Record a row. False, and no change, when its owner has a row with that `id`.
+
+        A row may bring its `_id`, made by `new_row_id`; else the store gives it one.
+        """
+        ...
+
+    async def insert_messages(self, rows: Sequence[Row]) -> list[bool | StoreRejectedError | StoreUnavailableError]:
+        """Record rows as `insert_message` does, many at once and in their order, each of which fares by itself.
+
+        Returns:
+            Of each row what `insert_message` returns or raises.
+
+        Raises:
+            StoreUnavailableError: nobody knows which of them were recorded.
+            StoreRejectedError: it is the only row.
+        """
+        ...
+
+    async def newest_messages(
+        self, owner_key: str, *, limit: int, skip: int = 0, excerpt_chars: int | None = None
+    ) -> list[Row]:
+        """Up to `limit` rows after the newest `skip`, newest first, of any role but tools, system and commands.
+
+        What is internal to a sub-agent (`metadata.sub_agent_internal: true`) is left out.
+
+        Args:
+            owner_key: whose.
+            limit: rows at most.
+            skip: rows that are passed over, because they were read before.
+            excerpt_chars: leave out the middle of contents longer than twice this; of metadata, tool calls suffice.
+        """
+        ...
+
+    async def all_messages(self, owner_key: str, *, limit: int) -> list[Row]:
+        """Up to `limit` rows of every role, whole, newest first."""
+        ...
+
+    async def messages_of_runs(
+        self, owner_key: str, run_ids: Sequence[str], *, limit: int, excerpt_chars: int | None = None
+    ) -> list[Row]:
+        """Up to `limit` rows of these runs as `newest_messages` gives them, newest first."""
+        ...
+
+    async def find_message(self, owner_key: str, message_id: str) -> Row | None:
+        """The row with that `id`, without its content."""
+        ...
+
+    async def session_messages(
+        self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, sub_agent: str | None = None
+    ) -> list[Row]:
+        """Up to `limit` rows of a session after the newest `skip`, whole, newest first, of any role.
+
+        Args:
+            owner_key: whose.
+            session_id: of which session.
+            limit: rows at most.
+            skip: rows that are passed over, because they were read before.
+            sub_agent: with what is internal to the sub-agent of this id or names nobody; None for nothing internal.
+        """
+        ...
+
+    async def tail_messages(
+        self,
+        owner_key: str,
+        session_id: str,
+        tail: Tail,
+        *,
+        limit: int,
+        skip: int = 0,
+        oldest_first: bool = False,
+        sub_agent: str | None = None,
+    ) -> list[Row]:
+        """Up to `limit` rows of a session that the tail includes, whole, in the order in which they were stored.
+
+        It takes as long as what is read, whatever lies before the tail.
+
+        Args:
+            owner_key: whose.
+            session_id: of which session.
+            tail: which rows.
+            limit: rows at most.
+            skip: rows that are passed over.
+            oldest_first: the first stored first; else the last.
+            sub_agent: also the rows that are internal to this sub-agent, wherever they are, `""` for one that names
+                nobody; None for nothing internal.
+        """
+        ...
+
+    async def messages_of_ids(self, owner_key: str, row_ids: Sequence[str]) -> list[Row]:
+        """The rows with these `_id`s, as texts, whole and in any order. Those that are not there are left out."""
+        ...
+
+    async def search_messages(
+        self,
+        owner_key: str,
+        session_id: str,
+        text: str,
+        *,
+        limit: int,
+        without_tools: Collection[str] = (),
+        without_run: str | None = None,
+    ) -> list[Row]:
+        """Up to `limit` rows of a session that have `text` in them, whatever the case, newest first.
+
+        Looked at are contents and, of each call, its name and its arguments as they are written. `text` is taken
+        literally; one of more than `LONGEST_QUERY` characters is rejected. What is internal to a sub-agent is left out.
+        What cannot be compared as it is stored is, as the text that a context shows of it or a tool is given, in the
+        newest `STRUCTURED_SEARCHED` rows with such: contents that are objects or lists, and arguments that are, or that
+        have an escape in them.
+
+        Args:
+            owner_key: whose.
+            session_id: of which session.
+            text: the phrase.
+            limit: rows at most.
+            without_tools: names of tools whose results and calls are no find.
+            without_run: a run whose rows are none.
+        """
+        ...
+
+    async def run_messages(self, owner_key: str, run_id: str, *, limit: int, skip: int = 0) -> list[Row]:
+        """Up to `limit` rows of a run after the newest `skip`, whole, newest first, of any role."""
+        ...
+
+    async def rows_of_runs(self, runs: Collection[tuple[str, str]], *, limit: int) -> list[Row]:
+        """Up to `limit` rows of these runs, (owner_key, run_id), whole, newest first, of any role.
+
+        Where there are more, nothing is said of which they are.
+        """
+        ...
+
+    async def roles_of_runs(self, runs: Collection[tuple[str, str]], *, limit: int) -> list[Row]:
+        """What `rows_of_runs` gives in any order, of each row `owner_key`, `run_id` and `role` at least."""
+        ...
+
+    async def first_input(self, owner_key: str, session_id: str) -> Row | None:
+        """The oldest row of role HUMAN in a session that is not internal to a sub-agent, whole."""
+        ...
+
+    async def first_inputs(self, sessions: Collection[tuple[str, str]]) -> dict[tuple[str, str], Row]:
+        """What `first_input` gives of each of these sessions, (owner_key, session_id); those without are left out.
+
+        Of the rows only what tells where they belong, when they were recorded, and the content.
+        """
+        ...
+
+    async def run_input(self, owner_key: str, run_id: str) -> Row | None:
+        """The oldest row of role HUMAN of a run that is not internal to a sub-agent, whole."""
+        ...
+
+    async def find_origin(self, owner_key: str, run_id: str) -> RunOrigin | None:
+        """Where the run's first human input was recorded; None when it was not, or not in a session."""
+        ...
+
+
+class DocumentStore(Protocol):
+    """Everything else that is kept: profiles, settings and tools. Errors as for `MessageStore`."""
+
+    async def prepare(self) -> None:
+        """Make the indexes that the promises rest on. May be repeated and run by many at once."""
+        ...
+
+    async def ping(self) -> None:
+        """Return when the store answers."""
+        ...
+
+    async def find_identity(self, public_key: str) -> Row | None:
+        """The identity with that public key."""
+        ...
+
+    async def find_configuration(self, environment: str) -> Row | None:
+        """The `configurations` document of the environment."""
+        ...
+
+    async def put_tool(self, name: str, definition: Mapping[str, Any] | None, said_at: datetime) -> bool:
+        """Keep the definition, or for None that there is none, unless what is kept was said later than `said_at`.
+
+        So the same messages in any order, however often, lead to the same tools. Returns whether it counts; times are
+        compared to the millisecond.
+        """
+        ...
+
+    async def list_tools(self) -> list[Row]:
+        """The definitions that are kept, by name."""
+        ...
+
+
+class SessionStateStore(Protocol):
+    """The states of sessions (contract §5), one document each. Errors as for `MessageStore`."""
+
+    async def find_session_state(self, owner_key: str, session_id: str) -> Row | None:
+        """The session's `document` and its `revision`, with `owner_key` and `session_id`; None when there is none."""
+        ...
+
+    async def put_session_state(
+        self, owner_key: str, session_id: str, document: Mapping[str, Any], revision: int
+    ) -> bool:
+        """Keep the document in place of the one with that `revision`; 0 where there is none yet. It gets the next one.
+
+        False, and no change, when another was kept in between.
+        """
+        ...
+
+
+class Store(MessageStore, DocumentStore, SessionStateStore, Protocol):
+    """A whole document store, as an adapter is one."""
+
+    @property
+    def turns(self) -> TurnStore:
+        """Where turns are kept."""
+        ...
+
+    @property
+    def memory(self) -> MemoryStore:
+        """Where working memory is kept."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SpelledRow:
+    """A recorded row, whatever wrote it.
+
+    Attributes:
+        row_id: its `_id` as a text, as compactions name it.
+        document: all of it as JSON, `_id` included; what JSON has no word for is an object with a key like `$date`.
+    """
+
+    row_id: str
+    document: Row
+
+
+class TransferStore(Protocol):
+    """Whole sessions of recorded messages, spelled as JSON, so that `kept(spelled(x))` is `x` for all that is kept.
+
+    Errors: `StoreUnavailableError`, within the store's time limit; `StoreRejectedError` for what it cannot keep.
+    """
+
+    def spelled(self, value: Any) -> Any:
+        """A value that the store gave, as JSON."""
+        ...
+
+    def unspelled(self, value: Any) -> Any:
+        """What `spelled` was given.
+
+        Raises:
+            ValueError: it gives no such JSON; says what is wrong.
+        """
+        ...
+
+    def checked(self, document: Row) -> SpelledRow:
+        """The row as it will be spelled once it is kept.
+
+        Raises:
+            ValueError: it cannot be kept; says what is wrong.
+        """
+        ...
+
+    async def count_rows(self, owner_key: str, session_id: str) -> int:
+        """How many rows a session has."""
+        ...
+
+    def rows(self, owner_key: str, session_id: str) -> AsyncGenerator[list[SpelledRow]]:
+        """All rows of a session in the order of their `_id`s, in pages that are read as they are asked for."""
+        ...
+
+    async def is_taken(self, owner_key: str, session_id: str, row_ids: Sequence[Any]) -> bool:
+        """Whether a row of another session or owner has one of these `_id`s, which are spelled."""
+        ...
+
+    async def recorded_in(self, owner_key: str, session_id: str, message_ids: Sequence[str]) -> str | None:
+        """Another session of the owner in which a message with one of these `id`s is recorded; None for none."""
+        ...
+
+    async def insert_rows(self, documents: Sequence[Row]) -> int:
+        """Keep these, in their order, up to the first whose `_id` or `id` is taken. Returns how many were kept."""
+        ...
+
+    async def delete_rows(self, owner_key: str, session_id: str) -> int:
+        """Remove the rows of a session. Returns how many there were."""
+        ...
+
+
+class TransferableStore(Store, Protocol):
+    """A whole document store from which sessions can be taken, and into which they can be put."""
+
+    @property
+    def transfer(self) -> TransferStore:
+        """Recorded messages as other stores can take them."""
+        ...
