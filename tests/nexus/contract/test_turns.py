@@ -9,7 +9,7 @@ import pytest
 
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row, TurnStore
-from nexus.core.ports.turns import CLAIMED, LATEST, TurnTouch, TurnUpdate
+from nexus.core.ports.turns import LATEST, TurnTouch, TurnUpdate
 from nexus.services.turns.documents import is_unheard
 from tests.nexus.contract.test_store import OWNERS, Place, bare_place, place
 
