@@ -1,22 +1,22 @@
-"""The named parts of a message list, with what the manifest says of them (CONTRACT §8). Pure.
+"""The parts of a message list, the list that they make, and what its manifest says of them (contract §8). Pure.
 
-A section is one part or several, and one message or several: what the manifest says of each part names the message in
-which it begins.
+A section is one message of one or several blocks, or several messages as they were said. The manifest has an entry for
+each block, which names the message in which it begins.
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
-from nexus.core.compact_json import compact
-from nexus.services.context.tokens import Measure
+from nexus.core.wire import compact
 from nexus.services.context.transcript import Said
 from nexus.services.context.validity import Admitted
+from nexus.services.text.tokens import Measure
 
 
 class Section(Protocol):
-    """Parts that belong together: a message that was rendered, or messages as they were said."""
+    """Parts that belong together: one rendered message, or messages as they were said."""
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -24,27 +24,27 @@ class Section(Protocol):
         ...
 
     def describe(self, index: int, measure: Measure | None = None) -> list[dict[str, Any]]:
-        """The entries of its parts in the manifest.
+        """The manifest entries of its parts.
 
         Args:
-            index: the place of its first message in the list.
-            measure: counts their tokens; without it they are not told.
+            index: place of its first message in the list.
+            measure: counts tokens; without it the entries have no `tokens`.
         """
         ...
 
 
-class Block(NamedTuple):
-    """A rendered block and how it came to be.
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A rendered block.
 
     Attributes:
         tag: its name without brackets, such as `SHARED_MEMORY`.
-        role: the role of the message that carries it.
-        text: the content of that message.
-        sources: ids of the messages that it was made from.
+        role: role of the message that carries it.
+        text: content of that message.
+        sources: ids of the messages it was made from.
         truncated: messages that were shortened.
         dropped: messages that were at hand and are not shown.
         escaped: places where text looked like structure and was marked.
-        constant: other contexts have the same text, so that what is counted of it is kept.
     """
 
     tag: str
@@ -54,43 +54,32 @@ class Block(NamedTuple):
     truncated: int = 0
     dropped: int = 0
     escaped: int = 0
-    constant: bool = False
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The block as the one message that it is."""
+        """The block as one message."""
         return [{"role": self.role, "content": self.text}]
 
     def describe(self, index: int, measure: Measure | None = None) -> list[dict[str, Any]]:
-        """The block's entry in the manifest; `index` is its place in the message list."""
-        tag, role, text, sources, truncated, dropped, escaped, constant = self
+        """The block's one entry; `bytes` are those of its UTF-8."""
         return [
             {
-                "tag": tag,
-                "role": role,
+                "tag": self.tag,
+                "role": self.role,
                 "index": index,
-                "bytes": _size_of_constant(text) if constant else _size(text),
-                **({"tokens": measure.text(text, constant=constant)} if measure else {}),
-                "sources": [*sources],
-                "truncated": truncated,
-                "dropped": dropped,
-                "escaped": escaped,
+                "bytes": len(self.text.encode()),
+                **({"tokens": measure.text(self.text)} if measure else {}),
+                "sources": [*self.sources],
+                "truncated": self.truncated,
+                "dropped": self.dropped,
+                "escaped": self.escaped,
             }
         ]
 
 
-def _size(text: str) -> int:
-    """In bytes of UTF-8. Of ASCII nothing has to be encoded for that."""
-    return len(text) if text.isascii() else len(text.encode())
-
-
-# The identity alone is 15 KB, and not ASCII.
-_size_of_constant: Final = lru_cache(maxsize=16)(_size)
-
-
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Blocks of one role that are one message, with a blank line between two."""
+    """Blocks of one role in one message, with a blank line between two."""
 
     blocks: Sequence[Block]
 
@@ -101,7 +90,7 @@ class Joined:
         return [{"role": block.role, "content": text} for block in self.blocks[:1]]
 
     def describe(self, index: int, measure: Measure | None = None) -> list[dict[str, Any]]:
-        """The entries of the blocks, all of them at the place of the message."""
+        """The entries of the blocks, all at the place of the message."""
         return [entry for block in self.blocks for entry in block.describe(index, measure)]
 
 
@@ -110,7 +99,7 @@ class Passage:
     """Messages as they were said, one after another.
 
     Attributes:
-        origins: for each message what was said; None for a result that was lost.
+        origins: for each message its source; None for a result that was lost.
         dropped: messages before it that were at hand and are not shown.
     """
 
@@ -125,8 +114,8 @@ class Passage:
         return cls(tag, admitted.messages[start:end], admitted.origins[start:end], dropped)
 
     def describe(self, index: int, measure: Measure | None = None) -> list[dict[str, Any]]:
-        """The passage's entry in the manifest. `bytes` are those of its compact JSON."""
-        said = [origin for origin in self.origins if origin is not None]
+        """The passage's one entry; `bytes` are those of its compact JSON."""
+        origins = [origin for origin in self.origins if origin is not None]
         return [
             {
                 "tag": self.tag,
@@ -135,9 +124,80 @@ class Passage:
                 "messages": len(self.messages),
                 "bytes": len(compact(self.messages)),
                 **({"tokens": sum(map(measure.message, self.messages))} if measure else {}),
-                "sources": [origin.source for origin in said if origin.source],
+                "sources": [origin.source for origin in origins if origin.source],
                 "truncated": 0,
                 "dropped": self.dropped,
-                "escaped": sum(origin.escaped for origin in said),
+                "escaped": sum(origin.escaped for origin in origins),
             }
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Tokens of a context before anything was left out to make it fit.
+
+    Attributes:
+        total: everything that was put together.
+        fixed: of that, the parts that always stay.
+        history: messages of the session.
+        summary: the block that stands for compacted messages.
+    """
+
+    total: int
+    fixed: int
+    history: int
+    summary: int
+
+
+class Assembled(NamedTuple):
+    """A message list with its manifest, without notes and timings.
+
+    Attributes:
+        repairs: notes on what was changed or left out.
+        weights: None where nothing was counted.
+        run_room: tokens to which the run's own messages have to be cut; None if they need not be.
+    """
+
+    messages: list[dict[str, Any]]
+    manifest: dict[str, Any]
+    repairs: list[str]
+    weights: Weights | None = None
+    run_room: int | None = None
+
+
+def put_together(
+    layout: str,
+    sections: Sequence[Section],
+    *,
+    rows: Mapping[str, int],
+    stable: int,
+    repairs: Sequence[str] = (),
+    measure: Measure | None = None,
+) -> Assembled:
+    """The sections one after another.
+
+    Args:
+        layout: its name.
+        sections: in their order.
+        rows: the numbers that the manifest gives of the rows that were read.
+        stable: how many of the first messages the next build of the owner or session can use again.
+        repairs: for the notes.
+        measure: counts tokens; without it the manifest has none.
+    """
+    messages: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
+    for section in sections:
+        entries += section.describe(len(messages), measure)
+        messages += section.messages
+    manifest = {
+        "layout": layout,
+        "blocks": entries,
+        "history": dict(rows),
+        "prefix": {"messages": stable, "sha256": hashlib.sha256(compact(messages[:stable])).hexdigest()},
+    }
+    return Assembled(messages, manifest, [*repairs])
+
+
+def source_of(input_id: str) -> tuple[str, ...]:
+    """The sources of a block that shows the current input; `input_id` may be `""`."""
+    return (input_id,) if input_id else ()

@@ -24,10 +24,10 @@ from enum import StrEnum
 from typing import Final
 
 from nexus.services.context.blocks import Block
-from nexus.services.context.tokens import Measure
+from nexus.services.text.tokens import Measure
 
 TAG: Final = "CONTEXT_META"
-# No block takes more in OpenAI's form, and in another no more than `Measure.told` makes of it.
+# No block takes more in OpenAI's form, and in another no more than `Measure.scaled` makes of it.
 MOST_TOKENS: Final = 200
 # After so many turns the overview is likely to be behind.
 STALE_TURNS: Final = 5

@@ -9,8 +9,7 @@ import pytest
 
 from nexus.core.models import Message
 from nexus.services.context.builder import BuilderSettings
-from nexus.services.context.prompts import PromptManager
-from nexus.services.context.thinking import THINKING_INSTRUCTION
+from nexus.services.context.prompts import THINKING_INSTRUCTION, PromptManager
 from tests.nexus.unit.services.parts import opened
 from tests.nexus.unit.services.remembering_turns import FakeTurns
 

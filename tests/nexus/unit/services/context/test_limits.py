@@ -4,9 +4,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nexus.services.context.budget import Weights
-from nexus.services.context.limits import WindowSettings
-from nexus.services.context.tokens import Measure
+from nexus.services.context.blocks import Weights
+from nexus.services.context.budget import WindowSettings
+from nexus.services.text.tokens import Measure
 from tests.nexus.support.fake_counter import FakeCounter
 
 MEASURE = Measure(FakeCounter())
@@ -58,15 +58,15 @@ def test_a_compaction_gains_something(limit: int, form: str, data: st.DataObject
     measure = Measure(FakeCounter(), form)
     history = data.draw(st.integers(limit // 10 + 1, limit), "history")
     fixed, others = data.draw(st.integers(0, limit // 4), "fixed"), data.draw(st.integers(0, limit // 4), "others")
-    summary = data.draw(st.integers(0, measure.told(SETTINGS.summary_max_tokens)), "summary")
+    summary = data.draw(st.integers(0, measure.scaled(SETTINGS.summary_max_tokens)), "summary")
     weighed = Weights(fixed + history + summary + others, fixed, history, summary)
     taken = max(limit * 3 // 4 + 1 - weighed.total, 0)
     assert SETTINGS.is_heavy(weighed, taken, limit)
     keep = SETTINGS.keep_tokens(weighed, taken, limit, measure, cut=False)
-    assert 0 <= measure.told(keep) < history
+    assert 0 <= measure.scaled(keep) < history
     # Where rows are not shown, none of these stays, and not all of those that are: the next context is not cut again.
     kept_of_many = SETTINGS.keep_tokens(weighed, taken, limit, measure, cut=True)
-    assert measure.told(kept_of_many) <= min(measure.told(keep), history / 2)
+    assert measure.scaled(kept_of_many) <= min(measure.scaled(keep), history / 2)
 
 
 @given(weights(), st.integers(1_000, 100_000), FORMS)
@@ -75,7 +75,7 @@ def test_too_many_rows(weighed: Weights, limit: int, form: str) -> None:
     measure = Measure(FakeCounter(), form)
     assume(not SETTINGS.is_heavy(weighed, 0, limit))
     keep = SETTINGS.keep_tokens(weighed, 0, limit, measure, cut=True)
-    assert measure.told(keep) <= weighed.history / 2 <= measure.told(keep) + 3
+    assert measure.scaled(keep) <= weighed.history / 2 <= measure.scaled(keep) + 3
 
 
 @given(st.integers(7_000, 20_000), st.integers(0, 2_000), FORMS)
@@ -85,13 +85,13 @@ def test_what_is_aimed_at(history: int, taken: int, form: str) -> None:
     weighed = Weights(fixed + history, fixed, history, 0)
     assert SETTINGS.is_heavy(weighed, taken, 10_000)
     keep = SETTINGS.keep_tokens(weighed, taken, 10_000, measure, cut=False)
-    summary = measure.told(SETTINGS.summary_tokens(10_000, measure))
-    assert measure.told(keep) + fixed + summary + taken <= max(3_500, 500 + fixed + summary + taken)
+    summary = measure.scaled(SETTINGS.summary_tokens(10_000, measure))
+    assert measure.scaled(keep) + fixed + summary + taken <= max(3_500, 500 + fixed + summary + taken)
 
 
 @given(FORMS, TOKENS)
 def test_counting_back(form: str, tokens: int) -> None:
     """What is kept by the vocabulary's count is never told for more than it was taken for, and for hardly less."""
     measure = Measure(FakeCounter(), form)
-    assert tokens - 2 <= measure.told(measure.counted(tokens)) <= tokens
-    assert measure.counted(measure.told(tokens)) == tokens
+    assert tokens - 2 <= measure.scaled(measure.unscaled(tokens)) <= tokens
+    assert measure.unscaled(measure.scaled(tokens)) == tokens

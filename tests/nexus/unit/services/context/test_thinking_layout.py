@@ -16,8 +16,8 @@ from nexus.services.context.escape import canonical, unescape
 from nexus.services.context.fitting import fit_thinking
 from nexus.services.context.formats import convert
 from nexus.services.context.layouts import ThinkingInput, assemble_thinking
+from nexus.services.context.prompts import THINKING_INSTRUCTION
 from nexus.services.context.remembered import Remembered, read_turns
-from nexus.services.context.thinking import THINKING_INSTRUCTION
 from nexus.services.context.tokens import Measure
 from nexus.services.context.validity import faults
 from tests.nexus.support.fake_counter import FakeCounter

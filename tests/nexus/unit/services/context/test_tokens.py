@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from nexus.adapters.tokenizer import open_tokenizer
 from nexus.demo import load_sample
 from nexus.services.context.formats import FORMATS
-from nexus.services.context.tokens import Measure
-from nexus.tools.registry import Definitions
+from nexus.services.text.tokens import Measure
 from tests.nexus.support.fake_counter import FakeCounter
 
 FAKE = Measure(FakeCounter())
@@ -101,7 +100,7 @@ def test_estimates(form: str, text: str, message: dict[str, Any]) -> None:
     """They are the count times the factor of the form, rounded up."""
     times, of = ESTIMATED[form]
     measure = Measure(FakeCounter(), form)
-    told = [measure.text(text), measure.message(message), measure.told(len(text))]
+    told = [measure.text(text), measure.message(message), measure.scaled(len(text))]
     counted = [FAKE.text(text), FAKE.message(message), len(text)]
     assert told == [-(-times * tokens // of) for tokens in counted]
 
@@ -127,23 +126,3 @@ def test_the_texts_of_a_real_list() -> None:
     messages = [{"role": "user", "content": json.dumps(row)} for row in load_sample("conversation")]
     texts = sum(counter.count(message["content"]) for message in messages)
     assert Measure(counter).messages(messages) == texts + 4 * len(messages) + 3
-
-
-def test_constant_texts_are_counted_once() -> None:
-    """By all measures that share what is kept, whatever their form; other texts by each."""
-    counted: list[str] = []
-
-    class Noting(FakeCounter):
-        def count(self, text: str) -> int:
-            counted.append(text)
-            return super().count(text)
-
-    kept: dict[str, int] = {}
-    tools = Definitions([{"type": "function"}])
-    for form in ("openai", "gemini"):
-        measure = Measure(Noting(), form, kept)
-        assert measure.text("as ever", constant=True) == Measure(FakeCounter(), form).text("as ever")
-        assert measure.tools(tools) == Measure(FakeCounter(), form).tools([*tools])
-        assert measure.text("as ever") == measure.text("as ever", constant=True)
-        measure.text("new")
-    assert counted == ["as ever", '{"type":"function"}', "new", "new"]

@@ -2,17 +2,17 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.context.assembled import put_together
-from nexus.services.context.blocks import Block
-from nexus.services.context.fitting import fit_dialogue
-from nexus.services.context.layouts import DialogueInput, assemble_dialogue, dialogue_frame
+from nexus.services.context.blocks import Assembled, Block, put_together
+from nexus.services.context.budget import Budget
+from nexus.services.context.dialogue import DialogueInput, assemble_dialogue, fit_dialogue
 from nexus.services.context.prompts import PromptManager
-from nexus.services.context.tokens import Measure
+from nexus.services.text.tokens import Measure
 from tests.nexus.support.fake_counter import FakeCounter
 
 TOOL: dict[str, Any] = {
@@ -169,18 +169,6 @@ def test_the_same_inputs_give_the_same_bytes(text: str, history: list[dict[str, 
     assert first.manifest["prefix"] == other.manifest["prefix"]
 
 
-@given(st.text(), st.permutations(HISTORY), st.dictionaries(st.sampled_from(["public_key", "created_at"]), st.text()))
-def test_what_stands_around_the_memory_is_the_same_before_it_is_known(
-    text: str, history: list[dict[str, Any]], profile: dict[str, Any]
-) -> None:
-    """So that it can be made while the history is read."""
-    given_now = DialogueInput(
-        tools=[TOOL], history=history, user_profile=profile, current_input=text, current_run_id="run_2"
-    )
-    frame = dialogue_frame(given_now._replace(history=()))
-    assert assemble_dialogue(given_now, frame) == assemble_dialogue(given_now)
-
-
 def test_arguments_are_not_changed() -> None:
     """The layout reads, and only reads."""
     before = json.dumps([HISTORY, TOOL])
@@ -190,7 +178,7 @@ def test_arguments_are_not_changed() -> None:
 
 def test_the_prefix_hash_is_that_of_compact_utf8() -> None:
     """Anybody can make it again from the messages."""
-    made = put_together("layout", [Block("ONE", "user", "é"), Block("TWO", "user", "x")], {}, 1, [])
+    made = put_together("layout", [Block("ONE", "user", "é"), Block("TWO", "user", "x")], rows={}, stable=1)
     expected = hashlib.sha256('[{"role":"user","content":"é"}]'.encode()).hexdigest()
     assert made.manifest["prefix"] == {"messages": 1, "sha256": expected}
 
@@ -198,13 +186,18 @@ def test_the_prefix_hash_is_that_of_compact_utf8() -> None:
 SAID = [row(f"h{number}", "HUMAN", f"said {number} and more", number, run=f"past_{number}") for number in range(12)]
 
 
+def within(asked: DialogueInput, tokens: int) -> Assembled:
+    """The context in so many tokens."""
+    return fit_dialogue(asked, Budget(tokens, measure=Measure(FakeCounter())))
+
+
 @given(st.integers(0, 200))
 def test_as_much_as_fits(beside: int) -> None:
-    """Of the memory the newest messages stay, as many as there is room for; all else stays as it is."""
+    """The newest messages of the memory stay, as many as there is room for; the other blocks stay as they are."""
     measure = Measure(FakeCounter())
-    asked = GIVEN._replace(history=SAID, measure=measure)
-    least = measure.messages(assemble_dialogue(asked._replace(history_size=0)).messages)
-    made = fit_dialogue(asked, least + beside)
+    asked = replace(GIVEN, history=SAID)
+    least = measure.messages(assemble_dialogue(replace(asked, history_size=0)).messages)
+    made = within(asked, least + beside)
     whole = assemble_dialogue(asked)
     memory = made.manifest["blocks"][2]
     assert [made.messages[place] for place in (0, 1, 3, 4)] == [whole.messages[place] for place in (0, 1, 3, 4)]
@@ -215,14 +208,14 @@ def test_as_much_as_fits(beside: int) -> None:
         number >= 12 - shown for number in range(12)
     ]
     if shown < len(SAID):
-        more = assemble_dialogue(asked._replace(history_size=shown + 1))
+        more = assemble_dialogue(replace(asked, history_size=shown + 1))
         assert measure.messages(more.messages) > least + beside
-    assert made == fit_dialogue(asked, least + beside)
+    assert made == within(asked, least + beside)
 
 
 def test_room_enough_or_none() -> None:
     """With room it is the whole context, and without counting too; what cannot go stays where there is none."""
-    counted = GIVEN._replace(measure=Measure(FakeCounter()))
-    assert fit_dialogue(counted, 1 << 40) == assemble_dialogue(counted)
-    assert fit_dialogue(GIVEN, 0) == assemble_dialogue(GIVEN)
-    assert fit_dialogue(counted, 0) == assemble_dialogue(counted._replace(history_size=0))
+    measure = Measure(FakeCounter())
+    assert within(GIVEN, 1 << 40) == assemble_dialogue(GIVEN, measure)
+    assert fit_dialogue(GIVEN, Budget(0)) == assemble_dialogue(GIVEN)
+    assert within(GIVEN, 0) == assemble_dialogue(replace(GIVEN, history_size=0), measure)

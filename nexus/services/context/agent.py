@@ -1,0 +1,253 @@
+"""Layout `agent`: the session word for word, with working memory and the pinned block (contract §5, §7). Pure.
+
+Rules of this module:
+
+- Where there is no room, the oldest memory goes first: turns, then messages of the history, then useful information and
+  folder notes of the pinned block, then the summary of compacted messages. Instructions, role, TODO list, working
+  memory, goal and input stay.
+- A tool call goes together with its results.
+- What has gone is counted in the block's manifest entry, or noted where no block is left.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import Any
+
+from nexus.core.working_memory import Snapshot
+from nexus.services.context.agents import MAIN, Agent
+from nexus.services.context.blocks import Assembled, Block, Passage, Section, Weights, put_together, source_of
+from nexus.services.context.budget import NO_ROOM, Budget, Room, WindowSettings, largest
+from nexus.services.context.memory_blocks import (
+    NOTHING,
+    Remembered,
+    summary_block,
+    task_block,
+    turns_block,
+    without_oldest,
+    working_memory_block,
+)
+from nexus.services.context.pinned import pinned_blocks
+from nexus.services.context.placement import PINNED_FROM_END, Placement, pinned_position
+from nexus.services.context.prompts import identity_block
+from nexus.services.context.validity import Admitted, admit
+from nexus.services.context.window import Window
+from nexus.services.session_state.state import SessionState
+from nexus.services.text.escape import CountingEscape
+from nexus.services.text.tokens import Measure
+
+
+@dataclass(frozen=True, slots=True)
+class AgentInput:
+    """Everything that a context of the agent layout is made of.
+
+    Attributes:
+        window: the part of the session that is shown.
+        remembered: the goal, and the turns of which the input is not shown.
+        settled: all of the session and its memory could be read, and no summary is about to be replaced.
+        role: pinned as the agent's role; `""` for none.
+        state: the rest of the pinned block.
+        placement, pinned_from_end: before which message, or assistant message, from the end of the history it stands.
+        input_id: id of the message that the input came in.
+        snapshot: the working memory; None where none is shown.
+        memory_missing: that is so because it could not be read.
+    """
+
+    window: Window
+    current_input: str
+    agent: Agent = MAIN
+    remembered: Remembered = NOTHING
+    settled: bool = True
+    role: str = ""
+    state: SessionState = field(default_factory=SessionState)
+    placement: Placement = "from_end"
+    pinned_from_end: int = PINNED_FROM_END
+    input_id: str = ""
+    snapshot: Snapshot | None = None
+    memory_missing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The parts of a context that may lose something.
+
+    Attributes:
+        start: number of the oldest messages of the history that have gone.
+        items: number of useful information and folder notes that stay; None for all.
+        summary: the block for compacted messages; `[]` also where it has gone.
+    """
+
+    remembered: Remembered
+    past: Admitted
+    role: str
+    state: SessionState
+    summary: Sequence[Block]
+    start: int = 0
+    items: int | None = None
+
+    @property
+    def turns(self) -> list[Block]:
+        return turns_block(self.remembered)
+
+    @property
+    def pinned(self) -> list[Block]:
+        return pinned_blocks(self.role, self.state, most=self.items)
+
+
+def instructions(agent: Agent) -> list[Block]:
+    """The blocks that a context for this agent begins with; none for a sub-agent without a task."""
+    escape = CountingEscape()
+    if agent.kind == "sub":
+        task = escape(agent.task_prompt)
+        return [Block("TASK_PROMPT", "user", task, escaped=escape.marked)] if task.strip() else []
+    system = escape(agent.system_prompt)
+    return [Block("SYSTEM_PROMPT", "system", system, escaped=escape.marked)] if system.strip() else [identity_block()]
+
+
+def fit_agent(given: AgentInput, budget: Budget, window: WindowSettings) -> Assembled:
+    """The context within its budget, as far as leaving memory out can bring that about.
+
+    A run that is too long beside the parts that always stay has its tool results cut before the memory goes: `run_room`
+    of the result says to how many tokens.
+    """
+    measure = budget.measure
+    if measure is None:
+        return assemble_agent(given)
+    assembled = assemble_agent(given, window.room(measure, budget.limit, budget.besides()))
+    run_room = budget.room_of_run(assembled.weights)
+    if run_room is None:
+        return assembled
+    room = window.room(measure, budget.limit, budget.besides(run_room))
+    return assemble_agent(given, room)._replace(run_room=run_room)
+
+
+def assemble_agent(given: AgentInput, room: Room | None = None) -> Assembled:
+    """The messages up to the current input, for the main agent and for sub-agents alike.
+
+    Args:
+        given: what they are made of.
+        room: tokens that they may take; None for as many as they need.
+    """
+    window, snapshot = given.window, given.snapshot
+    past = admit(window.said, "history", going_on=True)
+    opening = instructions(given.agent)
+    stable_opening = len(opening)
+    opening += [working_memory_block(snapshot)] if snapshot else []
+    opening += task_block(given.remembered)
+    escape = CountingEscape()
+    current = Block("INPUT", "user", escape(given.current_input), source_of(given.input_id), escaped=escape.marked)
+    whole = _Parts(given.remembered, past, given.role, given.state, summary_block(snapshot) if snapshot else [])
+    parts, weights = _fit([*opening, current], whole, room) if room else (whole, None)
+    shown, pinned = past.messages[parts.start :], parts.pinned
+    position = pinned_position(shown, given.placement, given.pinned_from_end)
+    before = [*parts.turns, *parts.summary]
+    if not given.memory_missing:
+        # Where something has gone to make the rest fit, more of it goes when the session is longer.
+        settled = given.settled and not (room and weights and weights.total > room.tokens)
+        # Also where nothing is pinned: the next build may have something to pin, or be able to read it.
+        stable_opening = len(opening) + (len(before) + _stays(len(shown), position, given) if settled else 0)
+    dropped = window.left_out + parts.start
+    passages = _history(past, parts.start, position if pinned else len(shown), pinned, dropped=dropped)
+    cut = ["history: older messages of the session are not shown"] if window.cut else []
+    assembled = put_together(
+        "agent",
+        [*opening, *before, *passages, current],
+        rows={
+            "fetched": window.fetched,
+            "merged": window.left_out + len(window.said),
+            "shown": len(shown),
+            "repaired": window.faults + len(past.repairs),
+        },
+        stable=stable_opening,
+        repairs=[*cut, *_gone(whole, parts), *past.repairs],
+        measure=room.measure if room else None,
+    )
+    return assembled._replace(weights=weights)
+
+
+def _history(past: Admitted, start: int, position: int, pinned: Sequence[Block], *, dropped: int) -> list[Section]:
+    """The history from `start` on, with the pinned block before its message at `position`."""
+    before = Passage.of("HISTORY", past, start, start + position, dropped=dropped)
+    after = Passage.of("HISTORY", past, start + position, dropped=0 if before.messages else dropped)
+    return [*([before] if before.messages else []), *pinned, *([after] if after.messages else [])]
+
+
+def _stays(count: int, position: int, given: AgentInput) -> int:
+    """The number of messages of the history that the next build begins with, wherever the pinned block is then.
+
+    The block only moves on, except in a history so short that it stood at the end: with one message more it stands in
+    front of all.
+    """
+    short = given.placement == "from_end" and count < given.pinned_from_end
+    return 0 if short else position
+
+
+def _fit(fixed: Sequence[Block], parts: _Parts, room: Room) -> tuple[_Parts, Weights]:
+    """The parts within the room beside the fixed blocks, and what all of it would have taken."""
+    measure = room.measure
+    parts = replace(parts, remembered=_fitting_turns(parts.remembered, room.turns, measure))
+    parts = _fitting_items(parts, room.pinned, measure)
+    always = _weight(fixed, measure)
+    history = [measure.message(message) for message in parts.past.messages]
+    weights = Weights(
+        total=always + sum(history) + _weight([*parts.turns, *parts.pinned, *parts.summary], measure),
+        fixed=always,
+        history=sum(history),
+        summary=_weight(parts.summary, measure),
+    )
+    over = weights.total - room.tokens
+    if over <= 0:
+        return parts, weights
+    turns = _weight(parts.turns, measure)
+    parts = replace(parts, remembered=_fitting_turns(parts.remembered, turns - over, measure))
+    over -= turns - _weight(parts.turns, measure)
+    if over > 0:
+        parts = replace(parts, start=_start(parts.past.messages, history, over))
+        over -= sum(history[: parts.start])
+    if over > 0:
+        pinned = _weight(parts.pinned, measure)
+        parts = _fitting_items(parts, pinned - over, measure)
+        over -= pinned - _weight(parts.pinned, measure)
+    return (replace(parts, summary=[]) if over > 0 else parts), weights
+
+
+def _gone(whole: _Parts, left: _Parts) -> list[str]:
+    """Notes on blocks that have gone altogether."""
+    tags = {block.tag for block in (*left.turns, *left.pinned, *left.summary)}
+    gone = [block.tag for block in (*whole.turns, *whole.pinned, *whole.summary) if block.tag not in tags]
+    gone += ["HISTORY"] if left.start and left.start == len(left.past.messages) else []
+    return [NO_ROOM.format(tag) for tag in gone]
+
+
+def _fitting_turns(remembered: Remembered, room: int, measure: Measure) -> Remembered:
+    every = len(remembered.turns)
+
+    def fits(kept: int) -> bool:
+        return _weight(turns_block(without_oldest(remembered, every - kept)), measure) <= room
+
+    # All of them fit nearly always.
+    return remembered if fits(every) else without_oldest(remembered, every - largest(0, every, fits))
+
+
+def _fitting_items(parts: _Parts, room: int, measure: Measure) -> _Parts:
+    every = len(parts.state.useful_info or ()) + len(parts.state.folder_notes or ())
+
+    def fits(kept: int) -> bool:
+        return _weight(pinned_blocks(parts.role, parts.state, most=kept), measure) <= room
+
+    if not every or _weight(parts.pinned, measure) <= room:
+        return parts
+    return replace(parts, items=largest(0, every, fits))
+
+
+def _start(messages: Sequence[dict[str, Any]], tokens: Sequence[int], over: int) -> int:
+    """The number of the oldest messages that have to go for `over` tokens, no call without its results."""
+    for index, gone in enumerate(accumulate(tokens)):
+        following = index + 1
+        if gone >= over and (following == len(messages) or messages[following]["role"] != "tool"):
+            return following
+    return len(messages)
+
+
+def _weight(blocks: Sequence[Block], measure: Measure) -> int:
+    return measure.messages([message for block in blocks for message in block.messages]) if blocks else 0

@@ -1,0 +1,138 @@
+"""How many tokens messages and tools take as they are sent (contract §7). Pure.
+
+In the form of OpenAI, texts are counted with the vocabulary itself. What stands around them is as documented:
+
+- A message takes 3 tokens and those of its role, a name one more, and the reply is opened with 3: OpenAI's cookbook,
+  "How to count tokens with tiktoken".
+- A call and a result name sender and receiver, as written down for the open models (the "harmony response format"):
+  12 tokens for a call besides name and arguments, 8 for a result. The ids of calls are not shown to a model.
+- How definitions of tools are shown is not published. Counted is their compact JSON, which is longer than what is known
+  of it: names, types and descriptions without most quotes and braces.
+
+Anthropic and Google publish no vocabulary. Theirs are estimated from the count for OpenAI, and rather too high: where
+an estimate is too low by a third, a session that is compacted at 75 % no longer fits into its window.
+
+- `anthropic`: twice as many. A reconstruction of that tokenizer (ctok 1.3) gives, for the models since Opus 4.7, 1.4
+  times as many for English and JSON, 1.5 for Chinese, 1.6 for Python, 1.9 for Korean, 2.3 to 2.7 for German, Hindi and
+  Arabic; for the models before, a fifth less. With tools comes a text of the provider's own, of up to 530 tokens
+  ("Tool use pricing and tokens").
+- `gemini`: one and a half times as many. By Google's rule of thumb a token is four characters, which is about what
+  English takes with o200k; but its tokenizer makes each digit a token, which is half as many again for logs.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from nexus.core.ports import TokenCounter
+
+_MESSAGE: Final = 3
+_REPLY: Final = 3
+_NAME: Final = 1
+_CALL: Final = 12
+_RESULT: Final = 8
+# For each form, half tokens for one that is counted.
+_HALVES: Final[Mapping[str, int]] = MappingProxyType({"openai": 2, "anthropic": 4, "gemini": 3})
+# Added by the provider where there are tools.
+_WITH_TOOLS: Final[Mapping[str, int]] = MappingProxyType({"anthropic": 530})
+
+
+class Measure:
+    """Tokens of what is sent to a model. A list takes the tokens of its messages, and 3 more.
+
+    Remembers every text it has counted: a list is counted several times while it is made. For one context only.
+
+    Args:
+        counter: counts texts.
+        form: a key of `nexus.services.context.formats.FORMATS`. Messages are given in OpenAI's form in any case.
+
+    Raises:
+        ValueError: there is no such form.
+    """
+
+    def __init__(self, counter: TokenCounter, form: str = "openai") -> None:
+        if form not in _HALVES:
+            raise ValueError(f"format: one of {', '.join(_HALVES)} is needed")
+        self.counter = counter
+        self.form = form
+        self._halves = _HALVES[form]
+        self._known: dict[str, int] = {}
+
+    @property
+    def exact(self) -> bool:
+        """Whether the form's own vocabulary is counted with; otherwise everything is an estimate."""
+        return self.scaled(1) == 1
+
+    def text(self, text: str) -> int:
+        """Tokens of a text by itself."""
+        return self.scaled(self._count(text))
+
+    def message(self, message: Mapping[str, Any]) -> int:
+        """Tokens of one message."""
+        role = str(message.get("role", ""))
+        tokens = _MESSAGE + self._count(role) + self._count(_as_text(message.get("content")))
+        if role == "tool":
+            tokens += _RESULT
+        if name := message.get("name"):
+            tokens += _NAME + self._count(_as_text(name))
+        for call in message.get("tool_calls") or ():
+            function = call["function"]
+            tokens += _CALL + self._count(_as_text(function["name"])) + self._count(_as_text(function["arguments"]))
+        return self.scaled(tokens)
+
+    def messages(self, messages: Sequence[Mapping[str, Any]]) -> int:
+        """Tokens of a list of messages, with the opening of the reply."""
+        return sum(map(self.message, messages)) + self.scaled(_REPLY)
+
+    def tools(self, tools: Sequence[Mapping[str, Any]]) -> int:
+        """Tokens of the definitions that go with a list, in OpenAI's form; 0 without any."""
+        if not tools:
+            return 0
+        return self.scaled(sum(self._count(_as_text(tool)) for tool in tools)) + _WITH_TOOLS.get(self.form, 0)
+
+    def scaled(self, counted: int) -> int:
+        """Tokens of this form for tokens that the vocabulary counts, rounded up."""
+        return -(-counted * self._halves // 2)
+
+    def unscaled(self, tokens: int) -> int:
+        """How many tokens, as the vocabulary counts them, take no more than `tokens` of this form."""
+        return tokens * 2 // self._halves
+
+    def _count(self, text: str) -> int:
+        known = self._known.get(text)
+        if known is None:
+            known = self._known[text] = self.counter.count(text)
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class ByteBound:
+    """A `TokenCounter` that never finds fewer tokens than `counter`, and needs no vocabulary for it.
+
+    What is within a limit by this is within it however it is counted.
+    """
+
+    counter: TokenCounter
+
+    @property
+    def name(self) -> str:
+        """As of `counter`."""
+        return self.counter.name
+
+    @property
+    def most_per_byte(self) -> int:
+        """As of `counter`."""
+        return self.counter.most_per_byte
+
+    def count(self, text: str) -> int:
+        """The most tokens that a text of so many bytes can have."""
+        return len(text.encode("utf-8", "surrogatepass")) * self.most_per_byte
+
+
+def _as_text(value: Any) -> str:
+    """A text as it is, `""` for None, and anything else as compact JSON."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
