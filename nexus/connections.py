@@ -7,20 +7,20 @@ from typing import Final, Literal
 
 from redis.asyncio import Redis
 
-from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
-from nexus.adapters.memory_dead_letters import MemoryDeadLetters
+from nexus.adapters.in_memory.bus import MemoryBus, MemoryDeadLetters
+from nexus.adapters.memory_bus import MemoryLedger
 from nexus.adapters.mongo import open_mongo
-from nexus.adapters.redis_client import open_redis
-from nexus.adapters.redis_cluster import ClusterRedis
-from nexus.adapters.redis_dead_letters import RedisDeadLetters
-from nexus.adapters.redis_group import GroupSettings
+from nexus.adapters.redis.client import open_redis
+from nexus.adapters.redis.cluster import ClusterRedis
+from nexus.adapters.redis.consumer_group import GroupSettings
+from nexus.adapters.redis.dead_letters import RedisDeadLetters
+from nexus.adapters.redis.pubsub import RedisPubSubBus
+from nexus.adapters.redis.streams import RedisStreamsBus
+from nexus.adapters.redis.urls import parse_redis_url
 from nexus.adapters.redis_journal import RedisJournal
 from nexus.adapters.redis_ledger import RedisLedger, RedisStreamsLedger
 from nexus.adapters.redis_pipeline import Pipelined, pipelined
-from nexus.adapters.redis_pubsub import RedisPubSubBus
 from nexus.adapters.redis_scripts import OnClient, Runner
-from nexus.adapters.redis_streams import RedisStreamsBus
-from nexus.adapters.redis_urls import parse_redis_url
 from nexus.client import ContextClient
 from nexus.config import BusSettings, DatabaseSettings, LlmSettings
 from nexus.core.errors import BusUnavailableError

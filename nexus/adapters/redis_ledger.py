@@ -16,11 +16,11 @@ from typing import Any, Final, overload
 
 from redis.asyncio import Redis
 
+from nexus.adapters.redis.cluster import ClusterRedis
 from nexus.adapters.redis.ledger import RedisLedger as PlainLedger
 from nexus.adapters.redis.ledger import RedisStreamsLedger as PlainStreamsLedger
 from nexus.adapters.redis.ledger import is_of_one_requester
 from nexus.adapters.redis_clock import Asked, RedisTime
-from nexus.adapters.redis_cluster import ClusterRedis
 from nexus.adapters.redis_journal import VERSION_LASTS_MS, JournalKeys, looking, short, standing_of
 from nexus.adapters.redis_ledger_scripts import (
     ANSWER_PUBSUB,

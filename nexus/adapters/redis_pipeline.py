@@ -29,7 +29,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from nexus.adapters.redis_cluster import ClusterRedis
+from nexus.adapters.redis.cluster import ClusterRedis
 from nexus.adapters.redis_connections import taken_over
 from nexus.adapters.redis_multiplexed import Argument, MultiplexedConnection, Script, packed
 from nexus.core.tasks import ungrouped

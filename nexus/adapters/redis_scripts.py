@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from redis.asyncio import Redis
 
-from nexus.adapters.redis_client import repeated
+from nexus.adapters.redis.errors import repeated
 from nexus.adapters.redis_multiplexed import Argument, Script
 
 

@@ -15,10 +15,10 @@ from typing import Any, Final, TypeAlias
 import structlog
 from redis.asyncio import Redis
 
+from nexus.adapters.redis.cluster import subscriber_count
+from nexus.adapters.redis.errors import repeated
 from nexus.adapters.redis.outbox import RedisOutbox
 from nexus.adapters.redis.scripts import CLAIM, CONCLUDE_PUBSUB, CONCLUDE_STREAMS, RELEASE, RENEW
-from nexus.adapters.redis_client import repeated
-from nexus.adapters.redis_cluster import hearers
 from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Conflict, Delivery, OutboxRow
 from nexus.core.topics import Topics
 
@@ -141,7 +141,7 @@ class RedisLedger:
         return [], [self._prefix + topic]
 
     def _counted(self, received: int) -> int:
-        return hearers(self._client, received)
+        return subscriber_count(self._client, received)
 
     def _acknowledged(self, _delivery: Delivery) -> None:
         """Do nothing: pub/sub has no entries to acknowledge."""

@@ -13,9 +13,9 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.crc import key_slot
 
+from nexus.adapters.redis.cluster import ClusterRedis
+from nexus.adapters.redis.errors import repeated
 from nexus.adapters.redis.scripts import OUTBOX_PUT, OUTBOX_READ, OUTBOX_REMOVE
-from nexus.adapters.redis_client import repeated
-from nexus.adapters.redis_cluster import ClusterRedis
 from nexus.core.ports import OutboxRow
 
 # Of all owners. A row is some kilobytes.

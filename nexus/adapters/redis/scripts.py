@@ -1,6 +1,6 @@
-"""The Lua scripts of the ledger and the outbox: each is one step for all clients (contract §1.5).
+"""The Lua scripts of ledger, outbox, streams and dead letters: each is one step for all clients (contract §1.5).
 
-Times are those of Redis, in milliseconds.
+Times are those of Redis, in milliseconds. The same on Redis 7.0 and newer and on Valkey.
 """
 
 from typing import Final
@@ -123,4 +123,124 @@ for number = 3, #KEYS do
 end
 if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('DEL', KEYS[2]) end
 return #KEYS - 2
+"""
+# KEYS: stream. ARGV: group, consumer, most that may wait, most to take. What is above goes to this consumer. `lag`, how
+# many entries a group has not been given, is nil where Redis cannot tell: after an XDEL, until the group has read past
+# it. Then nothing counts as surplus.
+GROUP_SHED: Final = """
+for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+  local about = {}
+  for i = 1, #group, 2 do about[group[i]] = group[i + 1] end
+  if about['name'] == ARGV[1] then
+    local surplus = (tonumber(about['lag'] or 0) or 0) - ARGV[3]
+    if surplus < 1 then return false end
+    return redis.call('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', math.min(surplus, ARGV[4]),
+      'STREAMS', KEYS[1], '>')
+  end
+end
+return redis.error_reply('NOGROUP')
+"""
+# KEYS: stream. ARGV: group, consumer, count, idle_ms, then entries that this consumer knows of. Others that have been
+# pending for so long go to this consumer, only its own where idle_ms is 0; with how often they have been handed out.
+GROUP_FETCH: Final = """
+local known, fetched = {}, {}
+for i = 5, #ARGV do known[ARGV[i]] = true end
+local query = {'XPENDING', KEYS[1], ARGV[1], 'IDLE', ARGV[4], '-', '+', ARGV[3] + #ARGV - 4}
+if ARGV[4] == '0' then query[#query + 1] = ARGV[2] end
+for _, entry in ipairs(redis.call(unpack(query))) do
+  if #fetched < tonumber(ARGV[3]) and not known[entry[1]] then
+    local deliveries = entry[4] + (entry[2] == ARGV[2] and 0 or 1)
+    local claimed = redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, entry[1], 'RETRYCOUNT', deliveries)
+    if claimed[1] then fetched[#fetched + 1] = {entry[1], claimed[1][2], deliveries} end
+  end
+end
+return fetched
+"""
+# KEYS: stream. ARGV: group, consumer, then entries. Renews the leases of those that are this consumer's.
+GROUP_RENEW: Final = """
+local renewed = 0
+for i = 3, #ARGV do
+  if redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1, ARGV[2])[1] then
+    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, ARGV[i], 'JUSTID')
+    renewed = renewed + 1
+  end
+end
+return renewed
+"""
+# KEYS: stream. ARGV: group, consumer, idle_ms. What is pending here can be taken over at once, as if never handed out.
+GROUP_GIVE_BACK: Final = """
+local given = 0
+local start = '-'
+while true do
+  local pending = redis.call('XPENDING', KEYS[1], ARGV[1], start, '+', 100, ARGV[2])
+  for _, entry in ipairs(pending) do
+    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, entry[1], 'IDLE', ARGV[3],
+      'RETRYCOUNT', math.max(entry[4] - 1, 0), 'JUSTID')
+    given = given + 1
+    start = '(' .. entry[1]
+  end
+  if #pending < 100 then break end
+end
+if given == 0 then redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2]) end
+return given
+"""
+# KEYS: stream. ARGV: group, keep_ms, gone_ms, an entry before which all are known to be old. Trims what is older than
+# keep_ms, or known to be, and done with by every group; forgets consumers that are gone. Returns the last entry where
+# it lies in the future. The numbers of an entry may be too large to reckon with, so they are compared as text.
+STREAM_TRIM: Final = """
+if redis.call('EXISTS', KEYS[1]) == 0 then return false end
+local function less(a, b) return #a < #b or (#a == #b and a < b) end
+local function before(a, b)
+  local a_ms, a_number = string.match(a, '^(%d+)-(%d+)$')
+  local b_ms, b_number = string.match(b, '^(%d+)-(%d+)$')
+  return less(a_ms, b_ms) or (a_ms == b_ms and less(a_number, b_number))
+end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local floor = string.format('%.0f-0', math.max(now - ARGV[2], 0))
+local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
+last = last and last[1] or '0-0'
+-- A stream that ends before that entry has been made anew.
+if before(floor, ARGV[4]) and not before(last, ARGV[4]) then floor = ARGV[4] end
+for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+  local about = {}
+  for i = 1, #group, 2 do about[group[i]] = group[i + 1] end
+  local needed = about['last-delivered-id']
+  if about['pending'] > 0 then needed = redis.call('XPENDING', KEYS[1], about['name'])[2] end
+  if before(needed, floor) then floor = needed end
+  if about['name'] == ARGV[1] then
+    for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
+      local known = {}
+      for i = 1, #consumer, 2 do known[consumer[i]] = consumer[i + 1] end
+      if known['pending'] == 0 and known['idle'] > tonumber(ARGV[3]) then
+        redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], known['name'])
+      end
+    end
+  end
+end
+redis.call('XTRIM', KEYS[1], 'MINID', floor)
+return before(string.format('%.0f-0', now + 60000), last) and last
+"""
+# KEYS: stream, and with `once` its mark. ARGV: payload, how long the mark lasts, how long the stream lasts or 0.
+STREAM_PUBLISH: Final = """
+if KEYS[2] and not redis.call('SET', KEYS[2], '', 'NX', 'PX', ARGV[2]) then return 1 end
+local added = redis.pcall('XADD', KEYS[1], '*', 'message', ARGV[1])
+if type(added) == 'table' then
+  -- Nothing has been enqueued: the mark must not last.
+  if KEYS[2] then redis.call('SET', KEYS[2], '', 'PX', 1) end
+  return added
+end
+if ARGV[3] ~= '0' then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
+return 1
+"""
+# KEYS: mark, stream. ARGV: how long the mark lasts, most letters, then fields and values.
+DEAD_LETTER_ADD: Final = """
+if not redis.call('SET', KEYS[1], '', 'NX', 'PX', ARGV[1]) then return 0 end
+local added = redis.pcall('XADD', KEYS[2], 'MAXLEN', ARGV[2], '*', unpack(ARGV, 3))
+if type(added) == 'table' then
+  -- Nothing has been kept: the mark must not last, or trying again would find it and pass for success.
+  redis.call('DEL', KEYS[1])
+  return added
+end
+return 1
 """

@@ -8,15 +8,16 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
-from nexus.adapters.redis_client import open_redis
-from nexus.adapters.redis_group import GroupSettings
+from nexus.adapters.in_memory.bus import MemoryBus
+from nexus.adapters.memory_bus import MemoryLedger
+from nexus.adapters.redis.client import open_redis
+from nexus.adapters.redis.consumer_group import GroupSettings
+from nexus.adapters.redis.pubsub import RedisPubSubBus
+from nexus.adapters.redis.streams import RedisStreamsBus
 from nexus.adapters.redis_journal import JournalKeys, RedisJournal, short
 from nexus.adapters.redis_ledger import RedisLedger, RedisStreamsLedger
 from nexus.adapters.redis_pipeline import pipelined
-from nexus.adapters.redis_pubsub import RedisPubSubBus
 from nexus.adapters.redis_scripts import OnClient
-from nexus.adapters.redis_streams import RedisStreamsBus
 from nexus.core.ports import Bus, Delivery, Journal, Outbox, RequestLedger
 
 # The requests whose time can be shifted.

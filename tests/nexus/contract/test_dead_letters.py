@@ -10,9 +10,9 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
-from nexus.adapters.memory_dead_letters import MemoryDeadLetters
-from nexus.adapters.redis_client import open_redis
-from nexus.adapters.redis_dead_letters import RedisDeadLetters
+from nexus.adapters.in_memory.bus import MemoryDeadLetters
+from nexus.adapters.redis.client import open_redis
+from nexus.adapters.redis.dead_letters import RedisDeadLetters
 from nexus.adapters.redis_ledger import RedisLedger
 from nexus.core.errors import BusUnavailableError
 from nexus.core.ports import Acquired, Answered, DeadLetter, DeadLetters

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from nexus.adapters.redis_client import open_redis
+from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis_ledger import RedisLedger
 from nexus.core.errors import BusUnavailableError
 from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Conflict, Delivery, RequestLedger

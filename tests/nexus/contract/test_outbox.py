@@ -4,9 +4,9 @@ from functools import partial
 
 import pytest
 
-from nexus.adapters.in_memory.outbox import MemoryOutbox
+from nexus.adapters.in_memory.ledger import MemoryOutbox
+from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.outbox import RedisOutbox
-from nexus.adapters.redis_client import open_redis
 from nexus.core.ports import Acquired, OutboxRow
 from tests.nexus.contract.ledgers import Desk, OpenDesk, memory_desk, pubsub_desk, streams_desk
 

@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from nexus.adapters.redis_client import open_redis
+from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis_connections import RedisProtocol
 from nexus.adapters.redis_multiplexed import Script
 from nexus.adapters.redis_pipeline import Pipelined, PipelineLimits, pipelined

@@ -7,10 +7,10 @@ import pytest
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-from nexus.adapters.redis_client import open_redis
-from nexus.adapters.redis_group_scripts import TRIM
+from nexus.adapters.redis.client import open_redis
+from nexus.adapters.redis.scripts import STREAM_TRIM
+from nexus.adapters.redis.streams import RedisStreamsBus
 from nexus.adapters.redis_ledger import RedisStreamsLedger
-from nexus.adapters.redis_streams import RedisStreamsBus
 from nexus.core.errors import BusUnavailableError
 from nexus.core.ports import Acquired, Delivery, Work
 from nexus.core.topics import Topics
@@ -271,7 +271,7 @@ async def test_the_gone_are_forgotten(redis_url: str, channel_prefix: str) -> No
         await read_and_die(client, key, 2, consumer="has something")
         for number in range(20):
             await client.xgroup_createconsumer(key, GROUP, f"gone {number}")
-        trim = client.register_script(TRIM)
+        trim = client.register_script(STREAM_TRIM)
 
         async def one_is_left() -> bool:
             await trim(keys=[key], args=[GROUP, 0, 0, "0-0"])
@@ -295,7 +295,7 @@ async def test_trimming(redis_url: str, channel_prefix: str) -> None:
             for delivery in deliveries[:5]:
                 bus.done(delivery)
             await pending_are(client, key, 5)
-            upkeep = bus._upkeep
+            upkeep = bus._trimmer
             await upkeep.trim("a")
             assert await client.xlen(key) == 10
             await client.xreadgroup("foreign", "dead", {key: ">"}, count=10)
@@ -303,7 +303,7 @@ async def test_trimming(redis_url: str, channel_prefix: str) -> None:
             await upkeep.trim("a")
             assert await oldest(client, key) == deliveries[3].entry
             await client.xgroup_destroy(key, "foreign")
-            of_another = keeping._upkeep
+            of_another = keeping._trimmer
             await of_another.trim("a")
             assert await client.xlen(key) == 7
             await upkeep.trim("a")
@@ -333,9 +333,9 @@ async def test_entries_from_the_future(redis_url: str, channel_prefix: str) -> N
             await pending_are(client, key, 2)
             with capture_logs() as log:
                 for _ in range(3):
-                    await bus._upkeep.trim("a")
+                    await bus._trimmer.trim("a")
                     # Known for a moment only, which others think too short.
-                    await careful._upkeep.trim("a")
+                    await careful._trimmer.trim("a")
             assert [line["event"] for line in log] == ["entry_from_the_future"] * 2
             # Nothing that is pending.
             assert await oldest(client, key) == deliveries[4].entry
@@ -343,12 +343,12 @@ async def test_entries_from_the_future(redis_url: str, channel_prefix: str) -> N
                 bus.done(delivery)
             await pending_are(client, key, 0)
             await enqueue(client, key, [b"new"])
-            await careful._upkeep.trim("a")
+            await careful._trimmer.trim("a")
             assert await client.xlen(key) == 3
             # A stream that was made anew ends before what is remembered.
             await client.delete(key)
             await enqueue(client, key, [b"x"])
-            await careful._upkeep.trim("a")
+            await careful._trimmer.trim("a")
             assert await client.xlen(key) == 1
 
 
@@ -428,7 +428,7 @@ async def test_a_group_that_somebody_made_at_the_end(redis_url: str, channel_pre
             await enqueue(client, key, numbered(3))
             (first,) = await take(subscription, 1)
             assert first.payload == b"0"
-            assert await bus._upkeep.backlog("a") >= 0
+            assert await bus._trimmer.backlog("a") >= 0
 
 
 async def test_no_more_in_hand_than_may_be(redis_url: str, channel_prefix: str) -> None:

@@ -11,9 +11,9 @@ from redis.asyncio import Redis
 from rich.console import Console
 
 from nexus.adapters.redis_client import open_redis
-from nexus.config import BusSettings, DatabaseSettings, LlmSettings, Settings
 from nexus.cli.doctor import examine
 from nexus.cli.terminal import bus_advice
+from nexus.config import BusSettings, DatabaseSettings, LlmSettings, Settings
 from tests.nexus.support.model_behaviours import Behaviour, body, good, knowing, saying, silent, status, wrapped
 from tests.nexus.support.model_server import model_server
 from tests.nexus.support.redis_server import HOST, RedisServer, free_port, redis_server

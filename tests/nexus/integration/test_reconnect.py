@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 import anyio
 import pytest
 
-from nexus.adapters.redis_client import open_redis
-from nexus.adapters.redis_dead_letters import RedisDeadLetters
+from nexus.adapters.redis.client import open_redis
+from nexus.adapters.redis.dead_letters import RedisDeadLetters
+from nexus.adapters.redis.pubsub import RedisPubSubBus, RedisSubscription
 from nexus.adapters.redis_ledger import RedisLedger
-from nexus.adapters.redis_pubsub import RedisPubSubBus, RedisSubscription
 from nexus.core.errors import BusUnavailableError
 from nexus.core.ports import Acquired, Answered, Claim, DeadLetter, Delivery
 from tests.nexus.support.proxy import Proxy, proxied

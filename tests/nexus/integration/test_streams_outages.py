@@ -17,10 +17,10 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from structlog.testing import capture_logs
 
-from nexus.adapters.redis_client import open_redis
+from nexus.adapters.redis.client import open_redis
+from nexus.adapters.redis.stream_subscription import StreamSubscription
+from nexus.adapters.redis.streams import RedisStreamsBus
 from nexus.adapters.redis_ledger import RedisStreamsLedger
-from nexus.adapters.redis_stream_subscription import StreamSubscription
-from nexus.adapters.redis_streams import RedisStreamsBus
 from nexus.bootstrap import open_nexus
 from nexus.config import BusSettings, DatabaseSettings, Settings
 from nexus.config.settings import SystemSettings

@@ -16,11 +16,11 @@ from pydantic import SecretStr
 from redis.asyncio import Redis
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from nexus.adapters.redis_client import open_redis
-from nexus.adapters.redis_cluster import ClusterRedis
-from nexus.adapters.redis_dead_letters import RedisDeadLetters
+from nexus.adapters.redis.client import open_redis
+from nexus.adapters.redis.cluster import ClusterRedis
+from nexus.adapters.redis.dead_letters import RedisDeadLetters
+from nexus.adapters.redis.pubsub import RedisPubSubBus, RedisSubscription
 from nexus.adapters.redis_ledger import RedisLedger
-from nexus.adapters.redis_pubsub import RedisPubSubBus, RedisSubscription
 from nexus.bootstrap import open_nexus
 from nexus.client import ContextClient
 from nexus.config import BusSettings, DatabaseSettings, Settings

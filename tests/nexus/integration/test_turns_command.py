@@ -17,9 +17,9 @@ from pymongo import MongoClient
 from pymongo.collection import Collection
 
 from nexus.adapters.mongo import open_mongo
+from nexus.cli.files import lines_of, written
 from nexus.core.errors import NexusError
 from nexus.core.ports import Row
-from nexus.cli.files import lines_of, written
 from tests.nexus.support.desk import Desk
 from tests.nexus.support.kept_turns import a_turn
 from tests.nexus.support.waiting import until

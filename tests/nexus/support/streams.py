@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from nexus.adapters.redis_group import GroupSettings
-from nexus.adapters.redis_streams import RedisStreamsBus
+from nexus.adapters.redis.consumer_group import GroupSettings
+from nexus.adapters.redis.streams import RedisStreamsBus
 from nexus.core.ports import Delivery, Work
 from tests.nexus.support.waiting import until
 

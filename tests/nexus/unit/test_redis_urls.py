@@ -2,7 +2,7 @@
 
 import pytest
 
-from nexus.adapters.redis_urls import RedisUrl, parse_redis_url
+from nexus.adapters.redis.urls import RedisUrl, parse_redis_url
 from nexus.core.errors import ConfigError
 
 SECRET = "hunter2-canary"

@@ -1,0 +1,346 @@
+"""One topic of a service's work, read through a consumer group (contract §1.5, mode `streams`).
+
+- What is read and not yet `done` is in hand. No more is read than may be in hand, so the stream is the queue.
+- What is in hand has its lease renewed: while this process lives, no other consumer is handed it, however long it
+  takes. What is done and not acknowledged yet is renewed as well, so that it does not come again. What is left at the
+  end is given back, and can be taken over at once.
+- Entries that no consumer has renewed for a lease are taken over by the first that looks; each looks several times a
+  lease.
+- After an error of the connection, entries may have been given to this consumer in a reply that was lost. They are
+  pending and unknown here, and are fetched before anything new is read.
+- A group that has vanished (FLUSHALL) is made anew from the beginning of the stream: nothing in it may be passed over.
+"""
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+from redis.asyncio import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from nexus.adapters.redis.scripts import GROUP_FETCH, GROUP_GIVE_BACK, GROUP_RENEW, GROUP_SHED
+from nexus.adapters.redis.stream_subscription import BLOCK_MS, StreamSubscription, delivery_of, entries_of
+from nexus.core.ports import Delivery, Work
+
+_log = structlog.get_logger(__name__)
+
+_Argument: TypeAlias = bytes | str | int
+
+_READ_AT_ONCE: Final = 32
+_MOST_SURPLUS: Final = 64
+# In hand, and as much again of surplus.
+_MOST_BYTES: Final = 64 << 20
+# The size of a topic's entries that is assumed before any has been read.
+_LARGEST_EXPECTED: Final = 16 << 20
+_LOOK_AGAIN_S: Final = 0.05
+# Parts of a lease: after how long without renewal an entry is abandoned, and how often abandoned entries are looked
+# for. Together less than a lease, after which another consumer has it then.
+_ABANDONED, _LOOKED_FOR = 0.75, 0.2
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+# The part of a lease after which it is renewed, and after how long at the latest, however long the lease is.
+_RENEWED, _RENEWED_S = 0.25, 1.0
+# A script keeps all other clients waiting.
+_RENEWED_AT_ONCE: Final = 500
+_AFTER_AN_ERROR_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """Of a consumer group.
+
+    Attributes:
+        name: of the group, one for each service.
+        consumer: of this process within the group, its own in each subscription.
+        lease_ms: after how long without renewal by its consumer an entry is taken over.
+        keep_ms: how long an entry that every group is done with stays in its stream.
+    """
+
+    name: str = "nexus"
+    consumer: str = ""
+    lease_ms: int = 2_000
+    keep_ms: int = 600_000
+
+
+class GroupReader:
+    """A consumer of one topic. Use `run` in a task of its own, and `close` afterwards."""
+
+    def __init__(
+        self, client: Redis, prefix: str, work: Work, settings: GroupSettings, subscription: StreamSubscription
+    ) -> None:
+        self.topic = work.topic
+        self._client = client
+        self._key = prefix + work.topic
+        self._work = work
+        self._names = (settings.name, settings.consumer)
+        self._settings = settings
+        self._subscription = subscription
+        self._in_hand = EntriesInHand(client, self.topic, self._key, self._names, settings.lease_ms)
+        self._largest = _LARGEST_EXPECTED
+        self._look_at = 0.0
+        self._shed, self._fetch = client.register_script(GROUP_SHED), client.register_script(GROUP_FETCH)
+
+    @property
+    def in_hand(self) -> int:
+        """How many entries are in hand."""
+        return len(self._in_hand)
+
+    def done(self, delivery: Delivery, *, acknowledged: bool = False) -> None:
+        """Let go of an entry; it is acknowledged soon, unless it has been."""
+        self._in_hand.done(delivery, acknowledged=acknowledged)
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Read, take over, renew and acknowledge. Waits for Redis before it has started."""
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(self._read_until_stopped)
+            task_status.started()
+            tasks.start_soon(self._in_hand.keep_renewing, self._renewed)
+            tasks.start_soon(self._in_hand.keep_acknowledging)
+
+    async def close(self) -> None:
+        """Acknowledge what is done, and give the rest back, to be taken over at once."""
+        await self._in_hand.give_back()
+
+    async def _read_until_stopped(self, *, task_status: TaskStatus[None]) -> None:
+        """One read after the other, so that what one reply brings is known before the next."""
+        pause, connected, started = _FIRST_PAUSE, False, False
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._cancel_when_stopping, tasks.cancel_scope)
+            while True:
+                try:
+                    if not connected:
+                        await self._make_group()
+                        await self._take_pending(0)
+                        connected = True
+                        if not started:
+                            started = True
+                            task_status.started()
+                    await self._look_for_abandoned()
+                    await self._read()
+                    pause = _FIRST_PAUSE
+                except (RedisError, OSError) as error:
+                    connected = False
+                    if is_group_gone(error):
+                        _log.warning("group_vanished", topic=self.topic)
+                    else:
+                        self._subscription.failed(self.topic, error)
+                    await anyio.sleep(pause)
+                    pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _cancel_when_stopping(self, scope: anyio.CancelScope) -> None:
+        await self._subscription.stopping.wait()
+        scope.cancel()
+
+    async def _make_group(self) -> None:
+        try:
+            await self._client.xgroup_create(self._key, self._settings.name, id="0", mkstream=True)
+        except ResponseError as error:
+            if "BUSYGROUP" not in str(error):
+                raise
+
+    async def _look_for_abandoned(self) -> None:
+        """Take over what has not been renewed for a lease, when it is time. Not at the same time as other replicas."""
+        if anyio.current_time() < self._look_at:
+            return
+        if await self._take_pending(int(self._settings.lease_ms * _ABANDONED)):
+            soon = self._settings.lease_ms / 1_000 * _LOOKED_FOR * random.uniform(0.7, 1)  # noqa: S311  # no secret
+            self._look_at = anyio.current_time() + soon
+
+    async def _take_pending(self, idle_ms: int) -> bool:
+        """Take entries that were not renewed for `idle_ms`; with 0, this consumer's own that it does not know of.
+
+        False when there was no room for all of it.
+        """
+        while (room := self._room()) > 0:
+            arguments: list[_Argument] = [*self._names, room, idle_ms, *self._in_hand.entries]
+            fetched = await self._fetch(keys=[self._key], args=arguments)
+            for entry, _, deliveries in fetched if idle_ms else ():
+                _log.info("work_taken_over", topic=self.topic, entry=entry.decode(), deliveries=deliveries)
+            await self._take(
+                delivery_of(self.topic, entry, _fields(pairs), shared=True, deliveries=deliveries)
+                for entry, pairs, deliveries in fetched
+            )
+            if len(fetched) < room:
+                return True
+        return False
+
+    async def _read(self) -> None:
+        """One read, as much as there is room for; without room, wait for it, or take what is to be refused."""
+        room = self._room()
+        if room > 0:
+            left_ms = int(1_000 * (self._look_at - anyio.current_time()))
+            block_ms = max(1, min(BLOCK_MS, left_ms))
+            found = await self._client.xreadgroup(*self._names, {self._key: ">"}, count=room, block=block_ms)
+            self._subscription.replied(self.topic)
+            await self._take(delivery_of(self.topic, entry, fields, shared=True) for entry, fields in entries_of(found))
+            return
+        await self._in_hand.wait_for_less(_LOOK_AGAIN_S if self._work.sheds else BLOCK_MS / 1_000)
+        if self._work.sheds and self._room() <= 0:
+            await self._take_surplus()
+
+    async def _take_surplus(self) -> None:
+        free = min(_MOST_SURPLUS - self._in_hand.surplus, _READ_AT_ONCE, self._room_for_bytes(2 * _MOST_BYTES))
+        if free < 1:
+            return
+        arguments: list[_Argument] = [*self._names, self._work.most, free]
+        found = await self._shed(keys=[self._key], args=arguments)
+        await self._take(
+            delivery_of(self.topic, entry, _fields(pairs), shared=True, surplus=True)
+            for _, entries in found or ()
+            for entry, pairs in entries
+        )
+
+    def _renewed(self) -> None:
+        if self._room() <= 0:
+            # Nothing is read, and need not be.
+            self._subscription.replied(self.topic)
+
+    def _room(self) -> int:
+        """How many entries may be read now."""
+        free = self._work.most - len(self._in_hand) + self._in_hand.surplus
+        return min(free, _READ_AT_ONCE, self._room_for_bytes(_MOST_BYTES))
+
+    def _room_for_bytes(self, most: int) -> int:
+        """How many entries as large as the largest of late there is room for; one, as long as there is any."""
+        left = most - self._in_hand.bytes
+        return max(left // self._largest, 1) if left >= 0 else 0
+
+    async def _take(self, read: Iterable[Delivery]) -> None:
+        deliveries = list(read)
+        if deliveries:
+            self._largest = max(self._largest // 2, *(len(delivery.payload) for delivery in deliveries), 1)
+        for delivery in deliveries:
+            # Once stopping, it is not renewed, so another replica has it soon.
+            if not self._subscription.stopping.is_set() and self._in_hand.take(delivery):
+                await self._subscription.deliver(delivery)
+
+
+class EntriesInHand:
+    """The entries of one stream that were handed to one consumer and are not done.
+
+    Args:
+        client: where the stream is.
+        topic, key: of the stream, without and with prefix.
+        names: of the group and the consumer.
+        lease_ms: after how long without renewal an entry is taken over.
+
+    Attributes:
+        bytes: of the payloads in hand.
+        surplus: how many of them are to be refused.
+    """
+
+    def __init__(self, client: Redis, topic: str, key: str, names: tuple[str, str], lease_ms: int) -> None:
+        self.bytes = 0
+        self.surplus = 0
+        self._client = client
+        self._topic = topic
+        self._key = key
+        self._names = names
+        self._lease_ms = lease_ms
+        self._in_hand: dict[str, Delivery] = {}
+        # In order; a dictionary because entries are looked up in it.
+        self._to_acknowledge: dict[str, None] = {}
+        self._freed = anyio.Event()
+        self._acknowledgeable = anyio.Event()
+        self._renew = client.register_script(GROUP_RENEW)
+        self._give_back = client.register_script(GROUP_GIVE_BACK)
+
+    def __len__(self) -> int:
+        """How many are in hand."""
+        return len(self._in_hand)
+
+    @property
+    def entries(self) -> list[str]:
+        """What is in hand, and what is done and not acknowledged."""
+        return [*self._in_hand, *self._to_acknowledge]
+
+    def take(self, delivery: Delivery) -> bool:
+        """Take a delivery in hand. False when it is known already."""
+        if delivery.entry in self._in_hand or delivery.entry in self._to_acknowledge:
+            return False
+        self._in_hand[delivery.entry] = delivery
+        self.bytes += len(delivery.payload)
+        self.surplus += delivery.surplus
+        return True
+
+    def done(self, delivery: Delivery, *, acknowledged: bool) -> None:
+        """Let go of an entry; it is acknowledged soon, unless it has been."""
+        if self._in_hand.pop(delivery.entry, None) is None:
+            return
+        self.bytes -= len(delivery.payload)
+        self.surplus -= delivery.surplus
+        self._freed.set()
+        if not acknowledged:
+            self._to_acknowledge[delivery.entry] = None
+            self._acknowledgeable.set()
+
+    async def wait_for_less(self, longest_s: float) -> None:
+        """Return when an entry is let go of, or after `longest_s`."""
+        self._freed = anyio.Event()
+        with anyio.move_on_after(longest_s):
+            await self._freed.wait()
+
+    async def keep_renewing(self, renewed: Callable[[], None]) -> None:
+        """Renew the leases, and call `renewed` each time. Run in a task of its own."""
+        while True:
+            await anyio.sleep(min(self._lease_ms / 1_000 * _RENEWED, _RENEWED_S))
+            entries = self.entries
+            if not entries:
+                continue
+            try:
+                for start in range(0, len(entries), _RENEWED_AT_ONCE):
+                    arguments: list[_Argument] = [*self._names, *entries[start : start + _RENEWED_AT_ONCE]]
+                    await self._renew(keys=[self._key], args=arguments)
+            except (RedisError, OSError) as error:
+                if not is_group_gone(error):
+                    _log.warning("lease_not_renewed", topic=self._topic, reason=type(error).__name__)
+                    continue
+            renewed()
+
+    async def keep_acknowledging(self) -> None:
+        """Acknowledge what is done, many at once where many are. Run in a task of its own."""
+        while True:
+            await self._acknowledgeable.wait()
+            self._acknowledgeable = anyio.Event()
+            try:
+                await self._acknowledge()
+            except (RedisError, OSError) as error:
+                _log.debug("not_acknowledged", topic=self._topic, reason=type(error).__name__)
+                await anyio.sleep(_AFTER_AN_ERROR_S)
+                self._acknowledgeable.set()
+
+    async def give_back(self) -> None:
+        """Acknowledge what is done, and let others take over the rest at once."""
+        try:
+            await self._acknowledge()
+            arguments: list[_Argument] = [*self._names, self._lease_ms * 1_000]
+            left = await self._give_back(keys=[self._key], args=arguments)
+        except (RedisError, OSError) as error:
+            _log.warning("work_not_given_back", topic=self._topic, reason=type(error).__name__)
+            return
+        if left:
+            _log.info("work_given_back", topic=self._topic, pending=left)
+
+    async def _acknowledge(self) -> None:
+        while self._to_acknowledge:
+            entries = list(self._to_acknowledge)
+            await self._client.xack(self._key, self._names[0], *entries)
+            for entry in entries:
+                self._to_acknowledge.pop(entry, None)
+
+
+def is_group_gone(error: Exception) -> bool:
+    """Whether Redis says that there is no such group or stream."""
+    text = str(error)
+    return isinstance(error, ResponseError) and any(
+        sign in text for sign in ("NOGROUP", "no longer exists", "no such key", "No such key")
+    )
+
+
+def _fields(pairs: list[bytes] | None) -> dict[bytes, bytes]:
+    """A script's reply holds names and values in one list."""
+    flat = pairs or []
+    return dict(zip(flat[::2], flat[1::2], strict=True))

@@ -1,0 +1,219 @@
+"""The bus on Redis Streams (contract §1.5, mode `streams`): what was accepted is handed out until it is done.
+
+- A topic is a stream of that name; an entry's field `message` holds the payload. Work is read through one consumer
+  group by a consumer of this process's own; news are read by every subscriber, from where the stream ended when the
+  subscription began.
+- Nothing that a group has not acknowledged or not read is ever trimmed, whichever group it is.
+- Every script touches streams and keys of one prefix. On a Redis Cluster the prefix holds a hash tag (`{nexus}:`), so
+  that they share a slot.
+- No read waits for longer than the socket's time-out allows: a half-open connection fails.
+"""
+
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+from redis.asyncio import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from nexus.adapters.redis.consumer_group import GroupReader, GroupSettings
+from nexus.adapters.redis.errors import translated
+from nexus.adapters.redis.ledger import is_of_one_requester
+from nexus.adapters.redis.scripts import STREAM_PUBLISH, STREAM_TRIM
+from nexus.adapters.redis.stream_subscription import StreamSubscription
+from nexus.core.concurrency import ungrouped
+from nexus.core.errors import BusUnavailableError
+from nexus.core.ports import Delivery, Work
+from nexus.core.topics import Topics
+
+_log = structlog.get_logger(__name__)
+
+_CLOSING_S: Final = 2.0
+_TRIMMED_EVERY_S: Final = 5.0
+# A consumer with nothing pending that has been silent for so long is gone.
+_GONE_MS: Final = 600_000
+_BEGINNING: Final = b"0-0"
+_OWN_TOPICS: Final = "nexus."
+
+
+class RedisStreamsBus:
+    """`nexus.core.ports.Bus` on Redis Streams.
+
+    Args:
+        client: Redis 7.0 or newer, or Valkey.
+        prefix: before every key.
+        settings: of the consumer group.
+        once_ms: how long a name that was given to `publish` is known.
+        reply_keep_ms: how long the stream of one requester's answers, or of a check, lasts after the last entry.
+        connect_s: how long a subscription waits for a Redis that cannot be reached; for ever without.
+    """
+
+    def __init__(
+        self,
+        client: Redis,
+        *,
+        prefix: str = "",
+        settings: GroupSettings | None = None,
+        once_ms: int = 3_600_000,
+        reply_keep_ms: int = 600_000,
+        connect_s: float | None = None,
+    ) -> None:
+        self._client = client
+        self._prefix = prefix
+        self._settings = settings or GroupSettings()
+        self._once_ms = once_ms
+        self._reply_keep_ms = reply_keep_ms
+        self._connect_s = connect_s
+        self._publish = client.register_script(STREAM_PUBLISH)
+        self._trimmer = StreamTrimmer(client, prefix, self._settings.name, self._settings.keep_ms)
+        self._readers: list[GroupReader] = []
+
+    async def publish(self, topic: str, payload: bytes, *, once: str = "") -> int:
+        """Append to the topic's stream. Readers of a stream cannot be counted: returns 1.
+
+        0 when the key of a single requester's topic is no stream, so that nothing can be read there.
+        """
+        keys = [self._prefix + topic, *([f"{self._prefix}nexus:enqueued:{once}"] if once else [])]
+        # No service trims these: their reader may never come again.
+        of_one = is_of_one_requester(topic) or topic.startswith(_OWN_TOPICS)
+        lasts_ms = self._reply_keep_ms if of_one else 0
+        with translated():
+            try:
+                return int(await self._publish(keys=keys, args=[payload, self._once_ms, lasts_ms]))
+            except ResponseError as error:
+                if "WRONGTYPE" not in str(error) or not is_of_one_requester(topic):
+                    raise
+        _log.warning("reply_stream_unusable", topic=topic)
+        return 0
+
+    def subscribe(self, *topics: str) -> AbstractAsyncContextManager[StreamSubscription]:
+        """Receive everything that is appended to `topics` from now on."""
+        return self._listening((), tuple(dict.fromkeys(topics)))
+
+    def consume(
+        self, work: Sequence[Work], news: Sequence[str] = ()
+    ) -> AbstractAsyncContextManager[StreamSubscription]:
+        """Take part in the group's work, and receive the news."""
+        return self._listening(tuple(work), tuple(dict.fromkeys(news)))
+
+    def done(self, delivery: Delivery) -> None:
+        """Acknowledge the entry, with the next others."""
+        for reader in self._readers_of(delivery):
+            reader.done(delivery)
+
+    def acknowledged(self, delivery: Delivery) -> None:
+        """Take note that the entry has been acknowledged elsewhere (`RedisStreamsLedger`)."""
+        for reader in self._readers_of(delivery):
+            reader.done(delivery, acknowledged=True)
+
+    def _readers_of(self, delivery: Delivery) -> list[GroupReader]:
+        return [reader for reader in self._readers if delivery.shared and reader.topic == delivery.topic]
+
+    @asynccontextmanager
+    async def _listening(self, work: tuple[Work, ...], news: tuple[str, ...]) -> AsyncIterator[StreamSubscription]:
+        subscription = StreamSubscription(self._client, self._prefix, news, sum(item.most for item in work))
+        settings = replace(self._settings, consumer=f"nexus-{uuid.uuid4().hex}")
+        readers = [GroupReader(self._client, self._prefix, item, settings, subscription) for item in work]
+        with ungrouped(), closing(subscription):
+            try:
+                async with anyio.create_task_group() as tasks:
+                    await self._start(tasks, subscription, readers)
+                    try:
+                        yield subscription
+                    finally:
+                        tasks.cancel_scope.cancel()
+            finally:
+                # Only now is no read under way whose entries would not be given back.
+                self._readers = [reader for reader in self._readers if reader not in readers]
+                with anyio.move_on_after(_CLOSING_S, shield=True):
+                    async with anyio.create_task_group() as tasks:
+                        for reader in readers:
+                            tasks.start_soon(reader.close)
+
+    async def _start(self, tasks: TaskGroup, subscription: StreamSubscription, readers: list[GroupReader]) -> None:
+        try:
+            with anyio.fail_after(self._connect_s):
+                await subscription.find_ends()
+                for reader in readers:
+                    await tasks.start(reader.run)
+        except TimeoutError:
+            reason = f": {subscription.failure}" if subscription.failure else ""
+            raise BusUnavailableError(f"no answer from Redis within {self._connect_s:g} s{reason}") from None
+        self._readers += readers
+        subscription.begin(reader.topic for reader in readers)
+        tasks.start_soon(subscription.read_news)
+        if readers:
+            tasks.start_soon(self._keep_trimming, subscription)
+
+    async def _keep_trimming(self, subscription: StreamSubscription) -> None:
+        """Trim the streams and count their backlogs, now and then. Run in a task of its own."""
+        topics = {*subscription.news, *subscription.backlogs, Topics.CONTEXT_BUILD_RESPONSE}
+        while True:
+            await anyio.sleep(_TRIMMED_EVERY_S)
+            for topic in topics:
+                with suppress(RedisError, OSError):
+                    await self._trimmer.trim(topic)
+            for topic in subscription.backlogs:
+                with suppress(RedisError, OSError):
+                    subscription.backlogs[topic] = await self._trimmer.backlog(topic)
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Where a stream ended at a moment of this process's own clock."""
+
+    entry: bytes
+    seen_at: float
+
+
+class StreamTrimmer:
+    """Trims the streams of a prefix, and counts what waits in them.
+
+    An entry's age is that of its id, which is the time at which Redis took it, unless the id was chosen by its writer.
+    After an id in the future Redis gives all others ids after it, none of which ever seems old. The end of such a
+    stream is remembered, and once it has been known for long enough, what lies before it is old.
+    """
+
+    def __init__(self, client: Redis, prefix: str, group: str, keep_ms: int) -> None:
+        self._client = client
+        self._prefix = prefix
+        self._group = group
+        self._keep_ms = keep_ms
+        self._trim = client.register_script(STREAM_TRIM)
+        self._ends: dict[str, _End] = {}
+
+    async def trim(self, topic: str) -> None:
+        """Remove what is old and every group is done with; forget consumers that are gone.
+
+        Raises:
+            RedisError, OSError: it may or may not have been done.
+        """
+        end = self._ends.get(topic)
+        now = anyio.current_time()
+        is_old = end is not None and now - end.seen_at >= self._keep_ms / 1_000
+        old = end.entry if end and is_old else _BEGINNING
+        arguments: list[bytes | str | int] = [self._group, self._keep_ms, _GONE_MS, old]
+        in_the_future = await self._trim(keys=[self._prefix + topic], args=arguments)
+        if not in_the_future:
+            self._ends.pop(topic, None)
+        elif end is None or is_old:
+            if end is None:
+                _log.warning("entry_from_the_future", topic=topic, entry=in_the_future.decode())
+            self._ends[topic] = _End(in_the_future, now)
+
+    async def backlog(self, topic: str) -> int:
+        """How many entries of a topic the group has not been given yet.
+
+        Raises:
+            RedisError, OSError: Redis did not say.
+        """
+        groups: list[dict[str, Any]] = await self._client.xinfo_groups(self._prefix + topic)
+        for group in groups:
+            if group["name"].decode() == self._group:
+                return int(group["lag"] or 0)
+        return 0
