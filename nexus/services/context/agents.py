@@ -1,108 +1,12 @@
-"""Whose context it is: that of the main agent, or that of a sub-agent it has sent (CONTRACT §5). Pure."""
+"""Moved."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
-
-from nexus.core.errors import ErrorCode, RequestError
-from nexus.services.context.refusals import invalid, unknown
-
-Kind = Literal["main", "sub"]
-
-# Marks in the metadata of a message or row: that it is a sub-agent's own business, and whose.
-INTERNAL: Final = "sub_agent_internal"
-AGENT_ID: Final = "agent_id"
-
-_ID_CHARS: Final = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Agent:
-    """The agent that a context is for, as `run.metadata.agent` describes it.
-
-    Attributes:
-        id: `""` when it has none.
-        role, system_prompt, task_prompt: texts as sent; `""` when not given.
-    """
-
-    kind: Kind = "main"
-    id: str = ""
-    role: str = ""
-    system_prompt: str = ""
-    task_prompt: str = ""
-
-    @property
-    def sub_agent(self) -> str | None:
-        """The id of a sub-agent, `""` for one without; None for the main agent."""
-        return self.id if self.kind == "sub" else None
-
-    def sees(self, metadata: Any) -> bool:
-        """Whether a message with this metadata is for this agent.
-
-        What is internal to a sub-agent never reaches the main agent, and another sub-agent only if it names nobody.
-        """
-        if not is_internal(metadata):
-            return True
-        # Not a set: what a row has there may be anything.
-        return self.kind == "sub" and metadata.get(AGENT_ID) in (None, "", self.id)
-
-
-MAIN: Final = Agent()
-
-
-def is_internal(metadata: Any) -> bool:
-    """Whether a message with this metadata is internal to a sub-agent."""
-    # Nearly all are dictionaries, which is found out sooner.
-    return isinstance(metadata, (dict, Mapping)) and bool(metadata.get(INTERNAL))
-
-
-def named_agent(metadata: Any) -> str | None:
-    """The sub-agent that a message with this metadata is internal to, `""` if it names none; None if it is not."""
-    if not is_internal(metadata):
-        return None
-    agent_id = metadata.get(AGENT_ID)
-    return agent_id if isinstance(agent_id, str) else ""
-
-
-def internal_marks(sub_agent: str | None) -> dict[str, Any]:
-    """The marks of what belongs to this sub-agent; none for the main agent."""
-    return {} if sub_agent is None else {INTERNAL: True, AGENT_ID: sub_agent}
-
-
-def read_agent(metadata: Mapping[str, Any]) -> tuple[Agent, list[str]]:
-    """The agent in `run.metadata`, the main one when it is not given, and notes on what is of no use.
-
-    Raises:
-        RequestError: INVALID_REQUEST, naming the place.
-    """
-    given = metadata.get("agent")
-    if given is None:
-        return MAIN, []
-    if not isinstance(given, Mapping):
-        raise invalid("run.metadata.agent: a JSON object is needed")
-    kind = "main" if given.get("kind") is None else given["kind"]
-    if kind not in get_args(Kind):
-        raise invalid(unknown("run.metadata.agent.kind", kind, get_args(Kind)))
-    texts = {name: _text(given, name) for name in ("id", "role", "system_prompt", "task_prompt")}
-    if len(texts["id"]) > _ID_CHARS:
-        raise invalid(f"run.metadata.agent.id: at most {_ID_CHARS} characters are allowed")
-    agent = Agent("sub" if kind == "sub" else "main", **texts)
-    useless = "task_prompt" if kind == "main" else "system_prompt"
-    notes = [f"run.metadata.agent.{useless}: a {kind} agent has none, so it is not shown"] if texts[useless] else []
-    return agent, notes
-
-
-def missing_role(agent: Agent) -> RequestError:
-    """What a sub-agent without a role is answered."""
-    named = repr(agent.id) if agent.id else "without an id"
-    reason = f"run.metadata.agent.role: sub-agent {named} has no role, neither here nor in the state of its session"
-    return RequestError(ErrorCode.MISSING_AGENT_ROLE, reason)
-
-
-def _text(given: Mapping[str, Any], name: str) -> str:
-    value = given.get(name)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise invalid(f"run.metadata.agent.{name}: a text is needed")
-    return value
+from nexus.services.history.agents import AGENT_ID as AGENT_ID
+from nexus.services.history.agents import Agent as Agent
+from nexus.services.history.agents import INTERNAL as INTERNAL
+from nexus.services.history.agents import Kind as Kind
+from nexus.services.history.agents import MAIN as MAIN
+from nexus.services.history.agents import internal_marks as internal_marks
+from nexus.services.history.agents import is_internal as is_internal
+from nexus.services.history.agents import missing_role as missing_role
+from nexus.services.history.agents import named_agent as named_agent
+from nexus.services.history.agents import read_agent as read_agent

@@ -1,22 +1,28 @@
-"""Reading enough of the past: whole runs, whatever lies between them, or a session as it was (CONTRACT §4.3, §5)."""
+"""Reading enough of the past: whole runs for the memory, or the end of a session (contract §4.3, §5).
+
+Rows that MongoDB has not taken yet are given as `waiting`: they were read from the outbox before the store is read, so
+that a row which leaves the outbox meanwhile is found in the store.
+"""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from operator import itemgetter
 from typing import Final
 
 from nexus.core.models import Message
 from nexus.core.ports import Cutoff, MessageStore, Past, Row, RunOrigin
 from nexus.core.working_memory import WHOLE, Tail
-from nexus.services.context.cutoff import UntilStored
-from nexus.services.context.entries import kept_rows
-from nexus.services.context.memory import ReadRows, Utterance, newest
-from nexus.services.page_sizes import LARGEST_PAGE, PageSizes
+from nexus.services.history.agents import is_internal, named_agent
+from nexus.services.history.cutoff import UntilStored
+from nexus.services.history.merge import Utterance, newest
 
+# The first page, for each message that is wanted: one query in the usual case.
+_ROWS_A_MESSAGE: Final = 2
+_LARGEST_PAGE: Final = 500
 # A past in which this many rows hold fewer messages than are wanted is shown as far as it was read.
 _MOST_ROWS: Final = 5_000
-# The store goes past all that was read before to reach a page, so few are better; but rows come whole and may be long.
-# So the pages grow, and none is for more rows than have room if they are as long as those of the page before.
+# Pages of a session grow, and none has more rows than there is room for if they are as long as those of the last page.
 _FIRST_SESSION_PAGE: Final = 100
 _LARGEST_SESSION_PAGE: Final = 2_000
 _SMALLEST_SESSION_PAGE: Final = 25
@@ -32,7 +38,7 @@ async def read_past(
     excerpt_chars: int,
     asked: Message | None = None,
     until: Cutoff | None = None,
-    sizes: PageSizes | None = None,
+    waiting: Sequence[Row] = (),
 ) -> Past:
     """Rows enough for the newest `messages` messages after merging, with every run among them whole.
 
@@ -40,46 +46,38 @@ async def read_past(
     tools are never read. One more query completes runs whose beginning lies beyond the last page.
 
     Args:
-        store: where to read.
-        owner_key: whose past.
+        store: the store.
+        owner_key: the owner.
         messages: how many are wanted, at least 1.
         excerpt_chars: contents longer than twice this may come without their middle.
-        asked: the input of the run that asks. Rows of this run do not count, nor what was stored after the input where
-            that is found among the rows. None where no run asks.
+        asked: the human input of the run that asks. Rows of this run do not count, nor what was stored after the input
+            where that is among the rows. None where no run asks.
         until: where the past ends, where that is known.
-        sizes: how much owners have needed; is told what this one has.
+        waiting: rows of the owner that may not be in the store yet.
 
     Raises:
         StoreUnavailableError: the store did not answer.
     """
-    sizes = sizes or PageSizes()
+    waiting = [row for row in waiting if _is_said(row)]
     rows: list[Row] = []
-    page_size = sizes.first(owner_key, messages)
-    stopped_early = False
+    page_size = _ROWS_A_MESSAGE * messages
     while True:
         page = await store.newest_messages(owner_key, limit=page_size, skip=len(rows), excerpt_chars=excerpt_chars)
-        rows = [*rows, *page] if rows else page
-        until = until or _up_to_input(page, asked)
-        usable = ReadRows(kept_rows(_stored(rows, until) if until or rows is not page else page))
+        rows += page
+        until = until or _up_to_input([*waiting, *page], asked)
+        usable = _usable(rows, waiting, until)
+        utterances = newest(usable, len(usable), current_run_id=asked.run_id if asked else "").utterances
         if len(page) < page_size:
             return Past(usable)
-        found = newest(usable, messages, current_run_id=asked.run_id if asked else "")
-        if found.merged >= messages:
+        if len(utterances) >= messages or len(rows) >= _MOST_ROWS:
             break
-        if len(rows) >= _MOST_ROWS:
-            stopped_early = True
-            break
-        page_size = min(page_size * 2, LARGEST_PAGE)
-    cut_runs = _without_beginning(found.utterances, usable.utterances)
+        page_size = min(page_size * 2, _LARGEST_PAGE)
+    stopped_early = len(utterances) < messages
+    cut_runs = _without_beginning(utterances[:messages], utterances)
     if not cut_runs:
-        sizes.note(owner_key, messages, _reaching(found.utterances, usable))
         return Past(usable, stopped_early)
     completed = await store.messages_of_runs(owner_key, cut_runs, limit=_MOST_ROWS, excerpt_chars=excerpt_chars)
-    known = {row["_id"] for row in usable}
-    more = [row for row in _stored(completed, until) if row["_id"] not in known]
-    # Not all that was read: a run that began far back would have more read each time, and never be reached.
-    sizes.note(owner_key, messages, _reaching(found.utterances, usable) + len(more))
-    return Past(ReadRows([*usable, *kept_rows(more)]), stopped_early)
+    return Past(_usable([*rows, *completed], waiting, until), stopped_early)
 
 
 async def read_session(
@@ -91,6 +89,7 @@ async def read_session(
     asked: Message | None = None,
     until: Cutoff | None = None,
     tail: Tail = WHOLE,
+    waiting: Sequence[Row] = (),
 ) -> Past:
     """The newest rows of a session, whole; `stopped_early` when there are older ones.
 
@@ -98,17 +97,19 @@ async def read_session(
     pages are does not show in what is returned.
 
     Args:
-        store: where to read.
-        owner_key: whose session.
+        store: the store.
+        owner_key: the owner.
         origin: which session, and for which agent: the main one is not given what is internal to others.
         messages: rows at most.
         asked: as for `read_past`.
         until: as for `read_past`.
         tail: which rows are under no compaction; where some are, the newest are those that were stored last.
+        waiting: as for `read_past`.
 
     Raises:
         StoreUnavailableError: the store did not answer.
     """
+    waiting = [row for row in waiting if _is_of(row, origin)]
     rows: list[Row] = []
     usable: list[Row] = []
     most_rows, fitting = _FIRST_SESSION_PAGE, messages
@@ -117,8 +118,8 @@ async def read_session(
         page_size = min(most_rows, max(wanted, _SMALLEST_SESSION_PAGE))
         page = await _session_page(store, owner_key, origin, tail, limit=page_size, skip=len(rows))
         rows += page
-        until = until or _up_to_input(page, asked)
-        usable = [row for row in _stored(rows, until) if asked is None or row.get("run_id") != asked.run_id]
+        until = until or _up_to_input([*waiting, *page], asked)
+        usable = [row for row in _usable(rows, waiting, until) if asked is None or row.get("run_id") != asked.run_id]
         ends = list(accumulate(map(_chars, usable)))
         # One is shown, however long it is.
         kept = usable[: min(messages, max(bisect_right(ends, _MOST_SESSION_CHARS), 1))]
@@ -140,7 +141,7 @@ async def _session_page(
 
 
 def _rows_of(chars: int, page: Sequence[Row]) -> int:
-    """How many rows so many characters are, where rows are as long as those of the page."""
+    """How many rows fit into so many characters, where rows are as long as those of the page."""
     return max(chars, 0) * len(page) // max(sum(map(_chars, page)), 1)
 
 
@@ -152,32 +153,40 @@ def _chars(row: Row) -> int:
 
 def _without_beginning(shown: Sequence[Utterance], read: Sequence[Utterance]) -> list[str]:
     """Runs among the shown messages of which the human input was not read."""
-    begun = {entries[0].run_id for _, _, is_answer, _, entries in shown if not is_answer}
-    cut = {entries[0].run_id for _, _, is_answer, _, entries in shown if is_answer} - begun - {""}
-    # Where what is shown begins within a run, its input is nearly always among what was read besides.
-    return sorted(cut - {entries[0].run_id for _, _, is_answer, _, entries in read if not is_answer}) if cut else []
-
-
-def _reaching(shown: Sequence[Utterance], read: ReadRows) -> int:
-    """How many of the rows there are up to the last of those runs that the shown messages belong to."""
-    runs = {said.run_id for said in shown}
-    oldest = shown[-1].entries if shown else ()
-    for place in range(len(read.entries), 0, -1):
-        entry = read.entries[place - 1]
-        if entry.run_id in runs if entry.run_id else entry in oldest:
-            return place
-    return len(read.entries)
+    begun = {utterance.run_id for utterance in read if not utterance.is_answer}
+    return sorted({utterance.run_id for utterance in shown if utterance.is_answer} - begun - {""})
 
 
 def _up_to_input(rows: Sequence[Row], asked: Message | None) -> Cutoff | None:
-    """Up to the run's own input, if it is among the rows: the run has been asked for before."""
+    """Up to the run's own input, if it is among the rows: the run was asked for before."""
     if asked is None:
         return None
     own = (row for row in rows if row.get("id") == asked.id and row.get("run_id") == asked.run_id)
     return next(map(UntilStored.of, own), None)
 
 
-def _stored(rows: list[Row], until: Cutoff | None) -> list[Row]:
+def _usable(rows: Sequence[Row], waiting: Sequence[Row], until: Cutoff | None) -> list[Row]:
+    """Each row once, newest first, those that are still waiting included, up to where the history ends."""
     # A row may come twice when others were recorded between two pages.
-    distinct = {row["_id"]: row for row in rows}.values()
-    return [*distinct] if until is None else [*filter(until.includes, distinct)]
+    distinct = [*{row["_id"]: row for row in rows}.values()]
+    if waiting:
+        stored = {(row.get("run_id"), row.get("id")) for row in distinct if isinstance(row.get("id"), str)}
+        more = [row for row in waiting if not {(row["run_id"], row["id"]), (row["run_id"], own_id(row))} & stored]
+        distinct = [*sorted(more, key=itemgetter("_id"), reverse=True), *distinct]
+    return distinct if until is None else [*filter(until.includes, distinct)]
+
+
+def own_id(row: Row) -> str:
+    """The id under which a row is recorded whose `id` belongs to a row of another run."""
+    return f"{row['id']}@{row['run_id']}"
+
+
+def _is_said(row: Row) -> bool:
+    return row["role"] in {"HUMAN", "AI"} and not is_internal(row["metadata"])
+
+
+def _is_of(row: Row, origin: RunOrigin) -> bool:
+    if row["session_id"] != origin.session_id:
+        return False
+    named = named_agent(row["metadata"])
+    return named is None or (origin.sub_agent is not None and named in {"", origin.sub_agent})

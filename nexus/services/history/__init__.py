@@ -1,0 +1,1 @@
+"""What was said: rows, their order, and the services that record and read them."""

@@ -1,0 +1,109 @@
+"""Inputs that MongoDB did not take in time: kept in Redis by the step that concludes, and written when it is back.
+
+- Any replica writes them: inserting is idempotent, and a row leaves the outbox when MongoDB has it.
+- Until then every build of the owner reads them from the outbox (contract §1.5, §2).
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import anyio
+import structlog
+from pydantic_core import from_json
+
+from nexus.core.concurrency import Pauses
+from nexus.core.errors import BusUnavailableError, StoreRejectedError, StoreUnavailableError
+from nexus.core.metrics import Event, Metrics
+from nexus.core.ports import MessageStore, Outbox, OutboxRow, Row
+from nexus.core.wire import compact
+from nexus.services.history.recorder import insert_rows, with_fresh_id
+
+_log = structlog.get_logger(__name__)
+
+_LOOK_EVERY_S: Final = 1.0
+_BATCH: Final = 100
+_TEXTS: Final = ("_id", "id", "run_id", "owner_key", "session_id", "role", "content")
+
+
+def write_row(row: Row) -> OutboxRow:
+    """A recorded row in the form of the outbox."""
+    # The ids of messages may come twice, in different runs.
+    return OutboxRow(row["owner_key"], f"{row['run_id']} {row['id']}", compact(row))
+
+
+def read_row(kept: OutboxRow) -> Row | None:
+    """The row as it is recorded; None, and a line in the log, for one that cannot be read."""
+    try:
+        row: dict[str, Any] = from_json(kept.content)
+        row["timestamp"] = datetime.fromisoformat(row["timestamp"])
+        if all(isinstance(row[name], str) for name in _TEXTS) and isinstance(row["metadata"], dict):
+            return row
+    except (ValueError, KeyError, TypeError):
+        pass
+    digest = hashlib.sha256(kept.content).hexdigest()
+    _log.error("outbox_row_unreadable", bytes=len(kept.content), sha256=digest)
+    return None
+
+
+def read_rows(kept: Iterable[OutboxRow]) -> list[Row]:
+    """The rows that can be read."""
+    return [row for each in kept if (row := read_row(each))]
+
+
+class OutboxDrainer:
+    """Writes the rows of the outbox into the store.
+
+    Args:
+        outbox: where they are.
+        store: where they belong.
+        metrics: what is counted.
+    """
+
+    def __init__(self, outbox: Outbox, store: MessageStore, metrics: Metrics) -> None:
+        self._outbox = outbox
+        self._store = store
+        self._metrics = metrics
+
+    async def run(self) -> None:
+        """Drain until cancelled. While Redis or the store is away, it looks less often."""
+        pauses = Pauses(_LOOK_EVERY_S, 8 * _LOOK_EVERY_S)
+        while True:
+            await pauses.wait()
+            try:
+                while await self.drain():
+                    pauses.end()
+                pauses.end()
+            except (BusUnavailableError, StoreUnavailableError) as error:
+                _log.warning("outbox_not_drained", reason=str(error))
+
+    async def drain(self) -> int:
+        """Write the oldest rows, up to 100. Returns how many left the outbox.
+
+        Raises:
+            BusUnavailableError: Redis did not answer.
+            StoreUnavailableError: the store did not take all of them; those that it took have left the outbox.
+        """
+        kept = await self._outbox.oldest(_BATCH)
+        readable = [(each, row) for each in kept if (row := read_row(each))]
+        outcomes = await insert_rows(self._store, [with_fresh_id(row) for _, row in readable])
+        away = [outcome for outcome in outcomes if isinstance(outcome, StoreUnavailableError)]
+        rejected = 0
+        for (_, row), outcome in zip(readable, outcomes, strict=True):
+            if isinstance(outcome, StoreRejectedError):
+                _log.error("row_rejected", message_id=row["id"], reason=str(outcome))
+                rejected += 1
+        delayed = {
+            each for (each, _), outcome in zip(readable, outcomes, strict=True) if isinstance(outcome, StoreUnavailableError)
+        }
+        dealt_with: Sequence[OutboxRow] = [each for each in kept if each not in delayed]
+        if dealt_with:
+            await self._outbox.remove(dealt_with)
+            rejected += len(kept) - len(readable)
+            self._metrics.count(Event.ROW_REJECTED, rejected)
+            self._metrics.count(Event.ROW_RECORDED, len(dealt_with) - rejected)
+            _log.info("outbox_drained", rows=len(dealt_with))
+        if away:
+            raise away[0]
+        return len(dealt_with)

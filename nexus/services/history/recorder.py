@@ -1,0 +1,255 @@
+"""Records rows in MongoDB: results from the bus in the background, a run's input at once (contract §2).
+
+- Recording is idempotent by (`owner_key`, `id`): replicas and resends write a row once.
+- A result that cannot be written now waits in memory, bounded in number and bytes, and is tried again until it is
+  written or the service stops. A result beyond those bounds is refused, and the caller is told.
+- A row whose `id` belongs to a row of another run is recorded under an id of its own rather than lost.
+- Rows that are written together fare each by itself: one that the store rejects keeps no other from being written.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from time import time
+from typing import Final, Self
+
+import anyio
+import structlog
+
+from nexus.core.concurrency import Pauses, Pending
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.metrics import Event, Metrics, Reading
+from nexus.core.models import new_row_id, seconds_of, utc_now
+from nexus.core.ports import MessageStore, Row
+from nexus.services.history.reader import own_id
+from nexus.services.history.rows import clamp_timestamp, of_run
+from nexus.services.history.run_origins import RunOrigins
+
+_log = structlog.get_logger(__name__)
+
+# Called with every result that was not recorded before.
+Recorded = Callable[[Row], Awaitable[None]]
+# True for a row that is new, False for one that was there; or why it is not in the store.
+Outcome = bool | StoreRejectedError | StoreUnavailableError
+
+# This many batches are written at once, so that a slow one does not hold up the others.
+_WRITERS: Final = 4
+_BATCH: Final = 100
+_BATCH_BYTES: Final = 1 << 20
+_MOST_WAITING: Final = 10_000
+_MOST_WAITING_BYTES: Final = 64 << 20
+# An id that is older than this no longer says when its row was stored, on which compactions rely.
+_ID_LASTS_S: Final = 1
+_INPUT_ID_LASTS_S: Final = 60
+
+
+async def insert_rows(store: MessageStore, rows: Sequence[Row]) -> list[Outcome]:
+    """Insert rows, and under an id of their own those whose `id` belongs to a row of another run.
+
+    Returns:
+        Of each row whether it is new, or why it is not in the store.
+    """
+    try:
+        outcomes: list[Outcome] = [*await store.insert_messages(rows)] if rows else []
+    except (StoreUnavailableError, StoreRejectedError) as error:
+        return [error] * len(rows)
+    return [
+        await _insert_reused(store, row) if outcome is False else outcome
+        for row, outcome in zip(rows, outcomes, strict=True)
+    ]
+
+
+async def _insert_reused(store: MessageStore, row: Row) -> Outcome:
+    """Insert a row whose `id` is taken under an id of its own, if it is a row of another run that has it."""
+    try:
+        known = await store.find_message(row["owner_key"], row["id"])
+        if not known or known.get("run_id") == row["run_id"]:
+            return False
+        _log.warning("message_id_reused", message_id=row["id"], run_id=row["run_id"])
+        return await store.insert_message({**row, "id": own_id(row)})
+    except (StoreUnavailableError, StoreRejectedError) as error:
+        return error
+
+
+def with_fresh_id(row: Row, lasts_s: int = _INPUT_ID_LASTS_S) -> Row:
+    """The row, under a new `_id` where its own is too old to say when it is stored."""
+    return row if time() - seconds_of(row["_id"]) <= lasts_s else {**row, "_id": new_row_id()}
+
+
+class PendingWrites:
+    """Rows that were accepted and are not written yet, by owner: a reader waits a moment for them.
+
+    A model's last answer is often followed at once by the next request, which is to find the answer in its history.
+    """
+
+    def __init__(self) -> None:
+        self._of_owner: dict[str, dict[anyio.Event, str]] = {}
+
+    def add(self, owner_key: str, run_id: str) -> Callable[[], None]:
+        """A row was accepted. Returns what is to be called when it is written, or never will be."""
+        written = anyio.Event()
+        self._of_owner.setdefault(owner_key, {})[written] = run_id
+
+        def end() -> None:
+            written.set()
+            rows = self._of_owner.get(owner_key, {})
+            rows.pop(written, None)
+            if not rows:
+                self._of_owner.pop(owner_key, None)
+
+        return end
+
+    async def written(self, owner_key: str, seconds: float, *, except_run: str = "") -> bool:
+        """Wait for the owner's rows that have been accepted by now, but for those of one run.
+
+        Returns:
+            False when writing them takes longer than `seconds`.
+        """
+        events = [event for event, run_id in self._of_owner.get(owner_key, {}).items() if run_id != except_run]
+        with anyio.move_on_after(seconds):
+            for event in events:
+                await event.wait()
+        return all(event.is_set() for event in events)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """An accepted row, and what is called when readers find it and when it is dealt with."""
+
+    row: Row
+    size: int
+    settled: Callable[[], None]
+    written: Callable[[], None]
+
+
+class Recorder:
+    """Writes the results that it is offered. Use `running()` to have the background writers at work.
+
+    Args:
+        store: where to write.
+        origins: session and agent of results that do not name them.
+        metrics: what is counted.
+        recorded: called with every result that was not recorded before.
+
+    Attributes:
+        pending: results that were accepted and are not written yet.
+    """
+
+    def __init__(self, store: MessageStore, origins: RunOrigins, metrics: Metrics, recorded: Recorded) -> None:
+        self._store = store
+        self._origins = origins
+        self._metrics = metrics
+        self._recorded = recorded
+        self._unsettled = Pending()
+        self._waiting_bytes = 0
+        self._send, self._receive = anyio.create_memory_object_stream[_Waiting](_MOST_WAITING)
+        self.pending = PendingWrites()
+        metrics.read_from(Reading.UNWRITTEN_ROWS, lambda: self.unwritten)
+
+    @property
+    def unwritten(self) -> int:
+        """Rows that were accepted and are not written yet."""
+        return self._unsettled.count
+
+    async def flush(self) -> None:
+        """Return when everything that was accepted is written."""
+        await self._unsettled.none()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Write what is offered, until the context ends. `flush` first, to lose nothing that can be written."""
+        async with anyio.create_task_group() as tasks:
+            for _ in range(_WRITERS):
+                tasks.start_soon(self._write_batches)
+            try:
+                yield self
+            finally:
+                self._send.close()
+                tasks.cancel_scope.cancel()
+                if self.unwritten:
+                    _log.error("rows_unwritten", rows=self.unwritten)
+                    self._metrics.count(Event.ROW_LOST, self.unwritten)
+
+    def offer(self, row: Row, size: int, settled: Callable[[], None]) -> bool:
+        """Accept a row. Never waits.
+
+        Args:
+            row: the row.
+            size: its length in bytes, roughly.
+            settled: called when it is written or the store will never accept it.
+
+        Returns:
+            False when too much is waiting already.
+        """
+        if self.unwritten >= _MOST_WAITING or self._waiting_bytes + size > _MOST_WAITING_BYTES:
+            return False
+        # A clock that is ahead would have the row stand behind everything that is said until then. And rows count as
+        # stored in the order in which they were accepted, whichever batch is written first.
+        row = {**row, "timestamp": clamp_timestamp(row["timestamp"], utc_now()), "_id": new_row_id()}
+        try:
+            self._send.send_nowait(item := _Waiting(row, size, settled, lambda: None))
+        except (anyio.WouldBlock, anyio.ClosedResourceError):
+            return False
+        item.written = self.pending.add(row["owner_key"], row["run_id"])
+        self._waiting_bytes += size
+        self._unsettled.begin()
+        return True
+
+    async def _write_batches(self) -> None:
+        while True:
+            await self._write(await self._next_batch())
+
+    async def _next_batch(self) -> list[_Waiting]:
+        batch = [await self._receive.receive()]
+        size = batch[0].size
+        while len(batch) < _BATCH and size < _BATCH_BYTES:
+            try:
+                batch.append(self._receive.receive_nowait())
+            except anyio.WouldBlock:
+                break
+            size += batch[-1].size
+        return batch
+
+    async def _write(self, batch: list[_Waiting]) -> None:
+        pauses = Pauses()
+        while batch:
+            outcomes = await self._outcomes(batch)
+            delayed = []
+            for item, outcome in zip(batch, outcomes, strict=True):
+                if isinstance(outcome, StoreUnavailableError):
+                    delayed.append(item)
+                    if not pauses.begun:
+                        reason = str(outcome)
+                        _log.warning(
+                            "record_delayed", message_id=item.row["id"], reason=reason, unwritten=self.unwritten
+                        )
+                    continue
+                item.written()
+                if isinstance(outcome, StoreRejectedError):
+                    _log.error("row_rejected", message_id=item.row["id"], reason=str(outcome))
+                    self._metrics.count(Event.ROW_REJECTED)
+                else:
+                    self._metrics.count(Event.ROW_RECORDED)
+                    # After an error it is not known which of the attempts wrote it.
+                    if outcome or pauses.begun:
+                        await self._recorded(item.row)
+                self._settle(item)
+            batch = delayed
+            if batch:
+                await pauses.wait()
+
+    def _settle(self, item: _Waiting) -> None:
+        item.settled()
+        self._waiting_bytes -= item.size
+        self._unsettled.end()
+
+    async def _outcomes(self, batch: Sequence[_Waiting]) -> list[Outcome]:
+        unknown: dict[_Waiting, StoreUnavailableError] = {}
+        for item in batch:
+            try:
+                origin = await self._origins.find(item.row["owner_key"], item.row["run_id"])
+                item.row = with_fresh_id(of_run(item.row, origin), _ID_LASTS_S)
+            except StoreUnavailableError as error:
+                unknown[item] = error
+        inserted = iter(await insert_rows(self._store, [item.row for item in batch if item not in unknown]))
+        return [unknown[item] if item in unknown else next(inserted) for item in batch]

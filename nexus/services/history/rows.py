@@ -1,0 +1,297 @@
+"""Rows of the history: read leniently as they are stored, and made of messages of the bus (contract §2).
+
+- One malformed row never spoils the rest: it is repaired or not shown, and counted.
+- Times are compared as moments, never as text.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta, timezone
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple
+
+from nexus.core.models import Message, Role, as_utc, utc_now
+from nexus.core.ports import Row, RunOrigin
+from nexus.services.history.agents import AGENT_ID, internal_marks, is_internal, named_agent
+from nexus.services.history.tool_calls import ToolCall, as_json, read_tool_calls
+
+# The moment of a row without a readable time.
+LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+# Offsets in use on earth end at 14 hours; anything beyond is a mistake (contract §4.5).
+_LARGEST_OFFSET: Final = 14 * 60
+# A sender whose clock is further ahead must not have the last word until then.
+_MOST_AHEAD: Final = timedelta(seconds=300)
+
+_STORED_ROLES: Final[Mapping[str, Literal["human", "ai"]]] = {"HUMAN": "human", "AI": "ai"}
+_SHOWN: Final = frozenset({"human", "ai"})
+_PASSED_OVER: Final = frozenset({"tool", "system", "command"})
+_NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
+
+# BSON has no larger integers.
+_INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
+_SUCCESS: Final = "success"
+# Metadata that a model's result may have.
+USAGE: Final = "usage"
+PHASE: Final = "phase"
+THINKING: Final = "thinking"
+_TOKENS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
+
+
+class Entry(NamedTuple):
+    """What one stored row says, whatever rows are read with it.
+
+    Attributes:
+        role: `""` for a row that is not shown.
+        id: `""` when the row has none.
+        run_id: `""` for a row that belongs to no run, or is not shown.
+        text: as stored; `""` for an answer without content.
+        moment: in UTC; None when the row has no readable time.
+        stored_calls: the tool calls that the row declared, as stored; None for a human's.
+        repaired: something in the row was not as it is stored today.
+        row: the row itself.
+    """
+
+    role: Literal["human", "ai", ""]
+    id: str
+    run_id: str
+    text: str
+    moment: datetime | None
+    stored_calls: Any
+    repaired: bool
+    row: Any
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The calls that the row declared."""
+        return read_tool_calls(self.stored_calls) if self.stored_calls else ()
+
+
+def read_rows(rows: Sequence[Any], *, current_run_id: str = "") -> tuple[list[Entry], int]:
+    """What each row says, and how many of them had to be repaired or left out.
+
+    Rows of other roles (tools, system, commands), those internal to a sub-agent and those of the current run are not
+    shown, and not counted.
+    """
+    entries = [read_row(row) for row in rows]
+    if current_run_id:
+        entries = [_not_shown(entry.row) if entry.run_id == current_run_id else entry for entry in entries]
+    return entries, [entry.repaired for entry in entries].count(True)
+
+
+def read_row(row: Any) -> Entry:
+    """What a stored row says."""
+    if not isinstance(row, Mapping):
+        return _not_shown(row, faulty=True)
+    stored, metadata = row.get("role"), row.get("metadata", _NO_METADATA)
+    role = _STORED_ROLES.get(stored) or stored.lower() if isinstance(stored, str) else ""
+    if role not in _SHOWN or is_internal(metadata):
+        return _not_shown(row, faulty=role not in _SHOWN | _PASSED_OVER and not is_internal(metadata))
+    return _read_shown(row, "human" if role == "human" else "ai", metadata)
+
+
+def _read_shown(row: Mapping[str, Any], role: Literal["human", "ai"], metadata: Any) -> Entry:
+    described = isinstance(metadata, Mapping)
+    calls = metadata.get("tool_calls") if described and role == "ai" else None
+    text, moment = row.get("content"), parse_moment(row.get("timestamp"))
+    repaired = moment is None or not described
+    if not isinstance(text, str):
+        if text is None and role == "human":
+            return _not_shown(row, faulty=True)
+        # Older rows say None instead of "" when a model only made calls.
+        repaired = repaired or not (text is None and read_tool_calls(calls))
+        text = as_text(text)
+    row_id, run_id = row.get("id"), row.get("run_id")
+    return Entry(
+        role,
+        row_id if isinstance(row_id, str) else "",
+        run_id if isinstance(run_id, str) else "",
+        text,
+        moment,
+        calls,
+        repaired,
+        row,
+    )
+
+
+def _not_shown(row: Any, *, faulty: bool = False) -> Entry:
+    return Entry("", "", "", "", None, None, faulty, row)
+
+
+def as_text(content: Any) -> str:
+    """A content as text: `""` for None, and as JSON what is neither a text nor a list of texts."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    text = text_of_parts(content)
+    return as_json(content) if text is None else text
+
+
+def text_of_parts(content: Any) -> str | None:
+    """The joined texts of content parts (`{"type": "text", "text": …}` or plain texts); None for anything else."""
+    if not isinstance(content, list | tuple) or not content:
+        return None
+    found = (part.get("text") if isinstance(part, Mapping) else part for part in content)
+    texts = [text for text in found if isinstance(text, str)]
+    return "\n".join(texts) if len(texts) == len(content) else None
+
+
+def parse_moment(value: Any) -> datetime | None:
+    """An aware UTC datetime from an aware or naive (UTC) datetime or an ISO 8601 text; None when it cannot be read."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value.strip().upper())
+        except ValueError:
+            return None
+    if not isinstance(value, datetime):
+        return None
+    try:
+        return as_utc(value)
+    except OverflowError:
+        return None
+
+
+def parse_offset(value: Any) -> int | None:
+    """Minutes west of UTC, as JavaScript's `getTimezoneOffset` gives them; None when unreadable or beyond 14 hours."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    try:
+        minutes = float(value)
+    except (ValueError, OverflowError):
+        return None
+    if not minutes.is_integer() or abs(minutes) > _LARGEST_OFFSET:
+        return None
+    return int(minutes)
+
+
+def at_offset(moment: datetime, minutes_west: int) -> datetime:
+    """`moment` on a clock `minutes_west` of UTC (UTC+8 is -480); in UTC at the very ends of the calendar."""
+    try:
+        return moment.astimezone(_zone(minutes_west))
+    except OverflowError:
+        return moment.astimezone(UTC)
+
+
+@lru_cache(maxsize=256)
+def _zone(minutes_west: int) -> timezone:
+    return timezone(timedelta(minutes=-minutes_west))
+
+
+def clamp_timestamp(moment: datetime, now: datetime) -> datetime:
+    """The time of a row that is recorded `now`: not a later one, and to the millisecond, as the store keeps it."""
+    moment = min(moment, now)
+    return moment.replace(microsecond=moment.microsecond // 1_000 * 1_000)
+
+
+def time_of(message: Message) -> datetime:
+    """The message's own time; now, where the clock of its sender is more than 300 s ahead."""
+    now = utc_now()
+    return now if message.timestamp > now + _MOST_AHEAD else message.timestamp
+
+
+def human_row(message: Message, text: str, origin: RunOrigin) -> Row:
+    """The human input of a build request. Its `id` is that of the run's message, so that resends record it once."""
+    return of_run(_row(message, "HUMAN", text, {"source": "new_run"}), origin)
+
+
+def of_run(row: Row, origin: RunOrigin) -> Row:
+    """The row as it is recorded for a run of this origin; a session or an agent that the row names itself counts."""
+    marks = {} if row["metadata"].get(AGENT_ID) else internal_marks(origin.sub_agent)
+    return {**row, "session_id": row["session_id"] or origin.session_id, "metadata": row["metadata"] | marks}
+
+
+def llm_row(message: Message) -> Row | None:
+    """The row of a model's result, without its session; None for what is not recorded.
+
+    Not recorded are SYSTEM messages (streaming) and results with neither text nor calls.
+    """
+    if message.role is Role.SYSTEM:
+        return None
+    content: Mapping[str, Any] = message.content if isinstance(message.content, dict) else {"content": message.content}
+    text = content.get("content")
+    calls = content.get("tool_calls")
+    if not calls:
+        # None and [] are both recorded as they came.
+        calls = message.metadata.get("tool_calls", calls)
+    if not calls and (text is None or text == ""):
+        return None
+    metadata = {
+        "source": "llm_result",
+        "tool_calls": calls,
+        "has_tool_calls": bool(calls),
+        **internal_marks(named_agent(message.metadata)),
+    }
+    return _row(message, "AI", "" if text is None else text, metadata | _given_cost(content, message.metadata))
+
+
+def tool_row(message: Message) -> Row:
+    """The row of a tool's result, without its session. An empty result is a result."""
+    content: Mapping[str, Any] = (
+        message.content
+        if isinstance(message.content, dict) and "result" in message.content
+        else {"result": message.content}
+    )
+    known = {**content, **{key: value for key, value in message.metadata.items() if value is not None}}
+    status = known.get("status", "unknown")
+    metadata = {
+        "source": "tool_result",
+        "tool_name": known.get("tool_name", "unknown"),
+        "status": status,
+        "execution_success": known.get("execution_success", status == _SUCCESS),
+        "call_id": known.get("call_id", ""),
+        **internal_marks(named_agent(message.metadata)),
+    }
+    return _row(message, "TOOL", content["result"], metadata)
+
+
+def _given_session(message: Message) -> str | None:
+    session = message.metadata.get("session_id")
+    return session if isinstance(session, str) and session else None
+
+
+def _given_cost(content: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model's result says of the tokens it took and of the phase they belong to, as far as it is in order."""
+    cost: dict[str, Any] = {}
+    usage = content.get("usage") or metadata.get("usage")
+    if isinstance(usage, Mapping):
+        counts = {key: usage[key] for key in _TOKENS if _is_count(usage.get(key))}
+        cost |= {USAGE: counts} if counts else {}
+    if metadata.get(PHASE) == THINKING:
+        cost[PHASE] = THINKING
+    return cost
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _INT_MAX
+
+
+def _row(message: Message, role: str, content: Any, metadata: dict[str, Any]) -> Row:
+    return {
+        "id": message.id,
+        "run_id": message.run_id,
+        "owner_key": message.owner_key,
+        "session_id": _given_session(message) if role != "HUMAN" else None,
+        "role": role,
+        "content": storable(content),
+        "timestamp": message.timestamp,
+        "metadata": storable(metadata),
+    }
+
+
+def storable(value: Any) -> Any:
+    """JSON as a document store can keep it.
+
+    A number that it cannot hold becomes its text; half a surrogate pair, and a NUL in a name, become U+FFFD.
+    """
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {storable(str(key)).replace("\x00", "\ufffd"): storable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [storable(item) for item in value]
+    return value if _is_storable_scalar(value) else str(value)
+
+
+def _is_storable_scalar(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return not isinstance(value, int) or _INT_MIN <= value <= _INT_MAX
