@@ -22,13 +22,10 @@ from nexus.core.errors import BusUnavailableError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics
 from nexus.core.models import Message
 from nexus.core.ports import MessageStore, Moved, Past, Row, Standing, StoreRead
-from nexus.services.context.cutoff import UntilStored
-from nexus.services.context.entries import KeptRow
-from nexus.services.context.memory import ReadRows
 from nexus.services.heard import Heard
-from nexus.services.history import read_past
+from nexus.services.history.cutoff import UntilStored
+from nexus.services.history.reader import read_past
 from nexus.services.journaling import HEARD_S, STAYS_S, Journaling, is_shown, read_journal
-from nexus.services.page_sizes import PageSizes
 from nexus.services.tails import OwnersTail, Tails, ids_of, is_later
 
 _log = structlog.get_logger(__name__)
@@ -44,7 +41,6 @@ class OwnersPast:
 
     Args:
         store, tails, journaling, heard, metrics: where they are; no journal where none is kept.
-        sizes: how much owners have needed.
         owner_key: whose.
         messages: how many messages after merging.
         excerpt_chars: contents longer than twice this may come without their middle.
@@ -60,7 +56,6 @@ class OwnersPast:
         heard: Heard,
         metrics: Metrics,
         *,
-        sizes: PageSizes,
         owner_key: str,
         messages: int,
         excerpt_chars: int,
@@ -68,7 +63,6 @@ class OwnersPast:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
-        self._sizes = sizes
         self._tails = tails
         self._journaling = journaling
         self._heard = heard
@@ -253,7 +247,6 @@ class OwnersPast:
             messages=self._messages,
             excerpt_chars=self._excerpt_chars,
             asked=self._asked,
-            sizes=self._sizes,
         )
 
     def _shown_of(self, tail: OwnersTail | None) -> Past | None:
@@ -295,9 +288,4 @@ def with_rows(rows: list[Row], journaled: Collection[Row]) -> list[Row]:
     known = ids_of(rows)
     more = [row for row in journaled if (row["run_id"], row["id"]) not in known and is_shown(row)]
     more.sort(key=lambda row: (row["timestamp"], row["_id"]))
-    added = [KeptRow(row) for row in more]
-    if not added:
-        return rows
-    # Nearly always they are newer than all that the store has.
-    grown = rows.with_newer(added) if isinstance(rows, ReadRows) else None
-    return ReadRows([*reversed(added), *rows]) if grown is None else grown
+    return [*reversed(more), *rows]

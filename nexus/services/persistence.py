@@ -13,23 +13,30 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Self
 
-from nexus.core.metrics import Metrics, NoMetrics, Reading
-from nexus.core.models import Message
-from nexus.core.ports import Cutoff, Journal, MessageStore, Past, RequestLedger, Row, RunOrigin
-from nexus.core.topics import Topics
+import anyio
+import structlog
+
+from nexus.core.errors import BusUnavailableError, StoreRejectedError, StoreUnavailableError
+from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
+from nexus.core.models import Message, Topics, new_row_id, utc_now
+from nexus.core.ports import Cutoff, Journal, MessageStore, Outbox, OutboxRow, Past, RequestLedger, Row, RunOrigin
 from nexus.core.working_memory import WHOLE, Tail
 from nexus.services.batches import JOURNALED_PAUSE_S
-from nexus.services.context.cutoff import UntilStored
-from nexus.services.history import read_past, read_session
+from nexus.services.history import outbox as outbox_rows
+from nexus.services.history.cutoff import UntilStored
+from nexus.services.history.outbox import OutboxDrainer
+from nexus.services.history.reader import read_past, read_session
+from nexus.services.history.recorder import insert_rows
+from nexus.services.history.rows import clamp_timestamp, human_row, llm_row, tool_row
+from nexus.services.history.run_origins import RunOrigins
 from nexus.services.inputs import OfferedInput, input_of
 from nexus.services.journaling import HEARD_S, STAYS_S, Journaling
-from nexus.services.origins import RunOrigins
-from nexus.services.page_sizes import PageSizes
 from nexus.services.past import OwnersPast, own_rows
 from nexus.services.recording import Recorder
-from nexus.services.rows import human_row, llm_row, tool_row
 from nexus.services.tails import Tails
 from nexus.services.writing import Recorded
+
+_log = structlog.get_logger(__name__)
 
 
 def _nothing() -> None:
@@ -66,13 +73,14 @@ class PersistenceService:
         ledger: RequestLedger | None = None,
         recorded: Recorded = _nobody,
         journal: Journal | None = None,
+        outbox: Outbox | None = None,
         tails: Tails | None = None,
         clock: Callable[[], float] = time.monotonic,
         stays_s: float = STAYS_S,
         pause_s: float = JOURNALED_PAUSE_S,
     ) -> None:
         self._store = store
-        self._sizes = PageSizes()
+        self._outbox = outbox
         self._tails = tails or Tails()
         self._clock = clock
         self.origins = RunOrigins(store, ledger)
@@ -92,6 +100,10 @@ class PersistenceService:
         async with AsyncExitStack() as stack:
             if self._journaling:
                 await stack.enter_async_context(self._journaling.running())
+            if self._outbox:
+                tasks = await stack.enter_async_context(anyio.create_task_group())
+                stack.callback(tasks.cancel_scope.cancel)
+                tasks.start_soon(OutboxDrainer(self._outbox, self._store, self._metrics).run)
             # Ends first, since what it has written is told there.
             await stack.enter_async_context(self._recorder.running())
             yield self
@@ -133,6 +145,31 @@ class PersistenceService:
         self.origins.remember(message.owner_key, message.run_id, origin)
         return input_of(self._recorder, self._journaling, human_row(message, text, origin))
 
+    def input_row(self, message: Message, text: str, origin: RunOrigin) -> Row:
+        """The row of a run's human input, with its `_id`, and with a time that is not later than now."""
+        row = human_row(message, text, origin)
+        return {**row, "timestamp": clamp_timestamp(row["timestamp"], utc_now()), "_id": new_row_id()}
+
+    async def insert_input(self, row: Row) -> None:
+        """Return when the store has the row; the caller sets the deadline.
+
+        Raises:
+            StoreUnavailableError: it is not known whether the store has it.
+            StoreRejectedError: the store will never accept it.
+        """
+        (outcome,) = await insert_rows(self._store, [row])
+        if isinstance(outcome, StoreRejectedError):
+            _log.error("row_rejected", message_id=row["id"], reason=str(outcome))
+            self._metrics.count(Event.ROW_REJECTED)
+        if not isinstance(outcome, bool):
+            raise outcome
+        self._metrics.count(Event.ROW_RECORDED)
+
+    def outbox_row(self, row: Row) -> OutboxRow:
+        """The row as it is kept until the store takes it."""
+        _log.warning("record_delayed", message_id=row["id"], reason="the store did not take it in time")
+        return outbox_rows.write_row(row)
+
     async def get_history(self, owner_key: str, limit: int = 20) -> list[Row]:
         """The newest `limit` rows of every role, whole, newest first.
 
@@ -151,6 +188,7 @@ class PersistenceService:
         excerpt_chars: int,
         asked: Message,
         continued: bool = False,
+        outbox_waiting: bool | None = None,
     ) -> Past:
         """Rows enough for `messages` messages of the memory; see `read_past`.
 
@@ -160,21 +198,23 @@ class PersistenceService:
             excerpt_chars: contents longer than twice this may come without their middle.
             asked: the human input of the run that asks. What was stored after it, if it has been, is left out.
             continued: the run was begun earlier.
+            outbox_waiting: the outbox holds rows, of which some may be the owner's.
 
         Raises:
-            StoreUnavailableError: the store did not answer.
+            StoreUnavailableError: the store, or the outbox, did not answer.
         """
-        if not continued:
+        if not continued and outbox_waiting is None:
             return await self.past(owner_key, messages=messages, excerpt_chars=excerpt_chars, asked=asked).get(None)
         complete = await self._recorder.heard.written(owner_key, HEARD_S, besides=asked.run_id)
+        waiting = await self._waiting(owner_key) if outbox_waiting else ()
         past = await read_past(
             self._store,
             owner_key,
             messages=messages,
             excerpt_chars=excerpt_chars,
             asked=asked,
-            until=await self._begun_at(asked),
-            sizes=self._sizes,
+            until=await self._begun_at(asked) if continued else None,
+            waiting=waiting,
         )
         return Past(own_rows(owner_key, past.rows), past.stopped_early, complete)
 
@@ -186,7 +226,6 @@ class PersistenceService:
             self._journaling,
             self._recorder.heard,
             self._metrics,
-            sizes=self._sizes,
             owner_key=owner_key,
             messages=messages,
             excerpt_chars=excerpt_chars,
@@ -208,6 +247,7 @@ class PersistenceService:
         until: Cutoff | None = None,
         tail: Tail = WHOLE,
         continued: bool = False,
+        outbox_waiting: bool = False,
     ) -> Past:
         """The newest rows of a session, whole, without those of the current run; see `read_session`.
 
@@ -219,12 +259,14 @@ class PersistenceService:
             until: where the history ends, where that is known better.
             tail: which rows are under no compaction; others are not read.
             continued: the run was begun earlier.
+            outbox_waiting: as for `get_past`.
 
         Raises:
-            StoreUnavailableError: the store did not answer.
+            StoreUnavailableError: the store, or the outbox, did not answer.
         """
         # What comes after a known end is not asked for, so it is not waited for.
         complete = until is not None or await self._recorder.heard.written(owner_key, HEARD_S, besides=asked.run_id)
+        waiting = await self._waiting(owner_key) if outbox_waiting else ()
         past = await read_session(
             self._store,
             owner_key,
@@ -233,8 +275,18 @@ class PersistenceService:
             asked=asked,
             until=until or (await self._begun_at(asked) if continued else None),
             tail=tail,
+            waiting=waiting,
         )
         return Past(own_rows(owner_key, past.rows), past.stopped_early, complete)
+
+    async def _waiting(self, owner_key: str) -> list[Row]:
+        """The owner's rows in the outbox. Read before the store: a row that is in neither by then does not exist."""
+        if self._outbox is None:
+            return []
+        try:
+            return outbox_rows.read_rows(await self._outbox.of_owner(owner_key))
+        except BusUnavailableError as error:
+            raise StoreUnavailableError(f"the outbox: {error}") from error
 
     async def _begun_at(self, asked: Message) -> Cutoff | None:
         """Up to the row of a run's human input."""

@@ -11,14 +11,14 @@ Rules of this module:
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import anyio
 
 from nexus.core.ports import Moved, Row
-from nexus.services.context.entries import KeptRow, read_row
-from nexus.services.context.memory import ReadRows
+from nexus.services.history.merge import merge
+from nexus.services.history.rows import read_row, read_rows
 
 _LASTS_S: Final = 60.0
 # Rows that are not needed any more are let go when they are so many that it is worth reading the others anew.
@@ -27,6 +27,16 @@ _SPARE: Final = 1.5
 _SHARE: Final = 8
 # What a dictionary with the fields of a row takes beside its content, and what was read of it.
 _ROW_BYTES: Final = 1_200
+
+
+class ReadRows(list[Any]):
+    """Rows, and what is said in them."""
+
+    def __init__(self, rows: Iterable[Any] = ()) -> None:
+        super().__init__(rows)
+        self.entries, self.repaired = read_rows(self)
+        self.runs = {entry.run_id for entry in self.entries} - {""}
+        self.utterances = merge(self.entries)
 
 
 class OwnersTail:
@@ -100,10 +110,10 @@ class OwnersTail:
             if row.get("role") != "HUMAN" and not known:
                 # What its run said before is not here.
                 return None
-            read, newer = self.read(), KeptRow(row)
+            read, newer = self.read(), row
             # Whoever keeps this goes by its size as it was made.
             size = _size(newer) + (size if len(read) == self._made_of else sum(map(_size, read)))
-            rows, has_grown = read.with_newer([newer]) or [newer, *read], True
+            rows, has_grown = [newer, *read], True
         return OwnersTail(
             version,
             rows,
@@ -235,7 +245,7 @@ def ids_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[Any, Any]]:
 
 def _size(row: Mapping[str, Any]) -> int:
     content = row.get("content")
-    calls = row.entry.stored_calls if isinstance(row, KeptRow) else read_row(row).stored_calls
+    calls = read_row(row).stored_calls
     text = len(content) if isinstance(content, str) else len(str(content))
     # Four bytes a character at worst, and mostly one.
     return _ROW_BYTES + 2 * text + (4 * len(str(calls)) if calls else 0)

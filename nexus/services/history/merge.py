@@ -105,14 +105,14 @@ def _utterances_of_run(members: Sequence[tuple[int, Entry]]) -> list[Utterance]:
     first = members[0][0]
     moments = _assumed_moments([(rank, entry.moment) for rank, entry in members])
     utterances = [
-        Utterance(moments[rank], first, False, rank, (entry,)) for rank, entry in members if entry.role == "human"  # noqa: FBT003  # a field, and not an option
+        Utterance(moments[rank], first, False, rank, (entry,)) for rank, entry in members if entry.role == "human"
     ]
     answers = sorted([(moments[rank], rank, entry) for rank, entry in members if entry.role == "ai"])
     if answers:
         at, rank, _ = answers[-1]
         # Clocks differ: an answer that claims to be older than its question still comes after it.
         at = max(at, min([human.at for human in utterances], default=at))
-        utterances.append(Utterance(at, first, True, rank, tuple([entry for _, _, entry in answers])))  # noqa: FBT003  # as above
+        utterances.append(Utterance(at, first, True, rank, tuple([entry for _, _, entry in answers])))
     return utterances
 
 
@@ -130,13 +130,24 @@ class PlacedRow(Protocol):
     """A row that can be shown, with its place in the list that was read, its time, and its rank in stored order."""
 
     @property
-    def index(self) -> int: ...
+    def index(self) -> int:
+        """Its place in the list."""
+        ...
+
     @property
-    def moment(self) -> datetime | None: ...
+    def moment(self) -> datetime | None:
+        """In UTC; None when it has no readable time."""
+        ...
+
     @property
-    def rank(self) -> int: ...
+    def rank(self) -> int:
+        """In stored order."""
+        ...
+
     @property
-    def is_human(self) -> bool: ...
+    def is_human(self) -> bool:
+        """Whether a human said it."""
+        ...
 
 
 def places_in_run(members: Sequence[PlacedRow]) -> dict[int, Place]:
@@ -168,7 +179,7 @@ def _oldest_first(rows: Sequence[Any]) -> Iterable[int]:
     back = range(len(rows) - 1, -1, -1)
     if all(isinstance(row_id, str) and is_object_id(row_id) for row_id in ids):
         # The later of two with the same `_id` comes first, as it does by place.
-        return sorted(back, key=ids.__getitem__)
+        return sorted(back, key=lambda index: str(ids[index]))
     moments = [moment for row in rows if isinstance(row, Mapping) and (moment := parse_moment(row.get("timestamp")))]
     oldest_first = bool(moments) and moments[0] < moments[-1]
     return range(len(rows)) if oldest_first else back

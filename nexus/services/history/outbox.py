@@ -5,11 +5,10 @@
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final
 
-import anyio
 import structlog
 from pydantic_core import from_json
 
@@ -88,22 +87,20 @@ class OutboxDrainer:
         kept = await self._outbox.oldest(_BATCH)
         readable = [(each, row) for each in kept if (row := read_row(each))]
         outcomes = await insert_rows(self._store, [with_fresh_id(row) for _, row in readable])
-        away = [outcome for outcome in outcomes if isinstance(outcome, StoreUnavailableError)]
-        rejected = 0
-        for (_, row), outcome in zip(readable, outcomes, strict=True):
-            if isinstance(outcome, StoreRejectedError):
+        delayed: dict[OutboxRow, StoreUnavailableError] = {}
+        written = 0
+        for (each, row), outcome in zip(readable, outcomes, strict=True):
+            if isinstance(outcome, StoreUnavailableError):
+                delayed[each] = outcome
+            elif isinstance(outcome, StoreRejectedError):
                 _log.error("row_rejected", message_id=row["id"], reason=str(outcome))
-                rejected += 1
-        delayed = {
-            each for (each, _), outcome in zip(readable, outcomes, strict=True) if isinstance(outcome, StoreUnavailableError)
-        }
-        dealt_with: Sequence[OutboxRow] = [each for each in kept if each not in delayed]
-        if dealt_with:
-            await self._outbox.remove(dealt_with)
-            rejected += len(kept) - len(readable)
-            self._metrics.count(Event.ROW_REJECTED, rejected)
-            self._metrics.count(Event.ROW_RECORDED, len(dealt_with) - rejected)
-            _log.info("outbox_drained", rows=len(dealt_with))
-        if away:
-            raise away[0]
-        return len(dealt_with)
+            else:
+                written += 1
+        if finished := [each for each in kept if each not in delayed]:
+            await self._outbox.remove(finished)
+            self._metrics.count(Event.ROW_RECORDED, written)
+            self._metrics.count(Event.ROW_REJECTED, len(finished) - written)
+            _log.info("outbox_drained", rows=written)
+        for error in delayed.values():
+            raise error
+        return len(finished)

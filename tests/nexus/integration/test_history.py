@@ -12,7 +12,7 @@ from nexus.core.models import Message, Role
 from nexus.core.ports import Past, Row, RunOrigin
 from nexus.services.context.cutoff import UntilShown
 from nexus.services.context.memory import Utterance, merge, read_rows
-from nexus.services.history import read_past, read_session
+from nexus.services.history.reader import read_past, read_session
 from nexus.services.persistence import PersistenceService
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.proxy import proxied

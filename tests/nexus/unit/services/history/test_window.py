@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.context.agents import Agent
-from nexus.services.context.window import Window
+from nexus.services.history.agents import Agent
+from nexus.services.history.transcript import Window
 from tests.nexus.unit.services.parts import past
 
 
@@ -24,7 +24,7 @@ def test_a_whole_session() -> None:
     """Everything is shown, the current run left out, and what is malformed counted."""
     rows = [*past(3), row(900, "HUMAN", "now"), row(901, "AI", "now"), None, {**row(902, "AI", "late"), "metadata": 5}]
     window = Window.of(rows, current_run_id="now")
-    assert [item.text for item in window.said][:2] == ["HUMAN 0", "AI 0"]
+    assert [item.text for item in window.messages][:2] == ["HUMAN 0", "AI 0"]
     assert window.runs == {"past_0", "past_1", "past_2"}
     assert (window.left_out, window.cut, window.fetched, window.faults) == (0, False, 8, 2)
 
@@ -71,6 +71,6 @@ def test_what_is_shown_and_what_is_left_out(runs: int, cut: bool, chance: Any) -
     chance.shuffle(rows)
     window = Window.of(rows, cut=cut)
     assert window == Window.of(past(runs), cut=cut)
-    assert window.left_out + len(window.said) == window.fetched == 2 * runs
-    assert window.runs == {item.run_id for item in window.said if item.role == "user"}
+    assert window.left_out + len(window.messages) == window.fetched == 2 * runs
+    assert window.runs == {item.run_id for item in window.messages if item.role == "user"}
     assert cut or window.left_out == 0

@@ -5,15 +5,12 @@ from typing import Any
 
 import bson
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from nexus.core.models import Message, Role
 from nexus.core.ports import Past, Row, RunOrigin
 from nexus.core.working_memory import Tail
-from nexus.services.context.memory import newest
-from nexus.services.history import read_past, read_session
-from nexus.services.page_sizes import ROWS_A_MESSAGE, PageSizes
+from nexus.services.history.merge import newest
+from nexus.services.history.reader import read_past, read_session
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.rows import START
 
@@ -82,83 +79,17 @@ async def test_a_past_is_asked_for_once(inputs: int) -> None:
     store = Asked()
     store.plant("messages", rows)
     past = await read_past(store, "o", messages=20, excerpt_chars=500)
-    assert (len(past.rows), store.asked) == (20 * ROWS_A_MESSAGE, 1)
-
-
-async def test_an_owner_is_asked_for_what_was_needed_last() -> None:
-    """The next past is read with one question, and of few rows: those that were needed, and a few."""
-    store, sizes = Asked(), PageSizes()
-    store.plant("messages", [_in_turn(number) for number in range(100)])
-    first = await read_past(store, "o", messages=20, excerpt_chars=500, sizes=sizes)
-    again = await read_past(store, "o", messages=20, excerpt_chars=500, sizes=sizes)
-    assert (len(first.rows), len(again.rows), store.asked) == (40, 24, 2)
-    assert _shown(again, 20) == _shown(first, 20)
-
-
-async def test_an_owner_with_long_runs_is_asked_once_from_then_on() -> None:
-    """Whose runs have more rows than a first page has for them is asked for as many as they have."""
-    store, sizes = Asked(), PageSizes()
-    rows = [a_row(number) | {"run_id": f"r{number // 7}"} for number in range(700)]
-    store.plant("messages", [row | {"role": "AI" if number % 7 else "HUMAN"} for number, row in enumerate(rows)])
-    first = await read_past(store, "o", messages=20, excerpt_chars=500, sizes=sizes)
-    assert store.asked > 1
-    store.asked = 0
-    again = await read_past(store, "o", messages=20, excerpt_chars=500, sizes=sizes)
-    assert (len(again.rows), store.asked) == (70 + 8, 1)
-    assert _shown(again, 20) == _shown(first, 20)
-
-
-@pytest.mark.parametrize("asked_at", [None, 100, 2_900])
-async def test_an_answer_far_from_its_question(asked_at: int | None) -> None:
-    """Or of one that nobody recorded: no more rows are asked for because of it each time, however often it is shown."""
-    store, sizes = Asked(), PageSizes()
-    rows = [a_row(number) | {"role": "AI" if number % 2 else "HUMAN"} for number in range(3_000)]
-    rows = [row | {"run_id": f"r{number // 2}"} for number, row in enumerate(rows)]
-    rows[-6] |= {"role": "AI", "run_id": "long"}
-    if asked_at is not None:
-        rows[asked_at] |= {"role": "HUMAN", "run_id": "long"}
-    store.plant("messages", rows)
-    first = await read_past(store, "o", messages=20, excerpt_chars=500, sizes=sizes)
-    for _ in range(20):
-        again = await read_past(store, "o", messages=20, excerpt_chars=500, sizes=sizes)
-        assert _shown(again, 20) == _shown(first, 20)
-    assert sizes.first("o", 20) <= 50
+    assert (len(past.rows), store.asked) == (40, 1)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 5_000])
 async def test_a_past_of_the_current_run_alone(rows: int) -> None:
     """However long it is, nothing of it is shown, and the next past is read all the same."""
-    store, sizes = FakeStore(), PageSizes()
+    store = FakeStore()
     store.plant("messages", [a_row(number) | {"run_id": "now"} for number in range(rows)])
     for _ in range(2):
-        past = await read_past(store, "o", messages=20, excerpt_chars=500, asked=NOW, sizes=sizes)
+        past = await read_past(store, "o", messages=20, excerpt_chars=500, asked=NOW)
         assert newest(past.rows, 20, current_run_id="now").utterances == []
-
-
-_ROWS = st.lists(st.tuples(st.booleans(), st.integers(0, 8), st.integers(1, 3)), max_size=80)
-
-
-@settings(deadline=None)
-@given(rows=_ROWS, messages=st.integers(1, 12), needed=st.integers(0, 60))
-async def test_what_is_shown_does_not_depend_on_how_much_is_read(
-    rows: list[tuple[bool, int, int]], messages: int, needed: int
-) -> None:
-    """Questions with answers of any length among each other, and rows without a run, whatever was needed before."""
-    store, sizes, at, begun = FakeStore(), PageSizes(), START, {0}
-    for number, (is_human, run, gap) in enumerate(rows):
-        at += gap * HOUR
-        role = "HUMAN" if run not in begun or (is_human and not run) else "AI"
-        begun.add(run)
-        row = {"role": role, "run_id": f"r{run}" if run else "", "timestamp": at}
-        store.plant("messages", [a_row(number) | row])
-    sizes.note("o", messages, needed)
-    learned = await read_past(store, "o", messages=messages, excerpt_chars=500, sizes=sizes)
-    plain = await read_past(store, "o", messages=messages, excerpt_chars=500)
-    assert _shown(learned, messages) == _shown(plain, messages)
-
-
-def _shown(past: Past, messages: int) -> list[list[str]]:
-    return [[entry.id for entry in said.entries] for said in newest(past.rows, messages).utterances]
 
 
 async def test_a_run_of_which_only_the_end_was_read() -> None:

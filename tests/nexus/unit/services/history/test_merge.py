@@ -2,16 +2,16 @@
 
 import copy
 import random
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.context.entries import KeptRow, kept_rows, read_rows
 from nexus.services.context.formatters import MemoryFormatter
-from nexus.services.context.memory import ReadRows, Utterance, merge, newest, text_of_parts
+from nexus.services.history.merge import Utterance, merge, newest
+from nexus.services.history.rows import read_rows, text_of_parts
 
 merge_by_run_id = MemoryFormatter._merge_messages_by_run_id
 
@@ -322,7 +322,7 @@ class TestMalformedRows:
         assert sorted(id(entry) for utterance in utterances for entry in utterance.entries) == sorted(
             id(entry) for entry in entries if entry.role
         )
-        assert [utterance.order for utterance in utterances] == sorted((u.order for u in utterances), reverse=True)
+        assert [u[:4] for u in utterances] == sorted((u[:4] for u in utterances), reverse=True)
         assert sum(utterance.merged for utterance in utterances) == len(
             {e.run_id for e in entries if e.role == "ai" and e.run_id}
         )
@@ -360,135 +360,8 @@ def test_an_answer_never_stands_before_its_question() -> None:
     ]
 
 
-def test_rows_that_are_read_once_are_shown_as_all_are() -> None:
-    """Row by row or all together; for the run that asks as well, whether or not it is among them."""
-    rows = [row("HUMAN", "q", 30), row("AI", None, 31), row("HUMAN", "now", 32, "r2"), row("TOOL", "x", 33), "no row"]
-    kept = [KeptRow(stored) if isinstance(stored, dict) else stored for stored in rows]
-    for run_id in ("", "r2", "r3"):
-        shown = MemoryFormatter.render(rows, current_run_id=run_id)
-        assert MemoryFormatter.render(kept, current_run_id=run_id) == shown
-        assert MemoryFormatter.render(ReadRows(rows), current_run_id=run_id) == shown
-        assert MemoryFormatter.render(ReadRows(kept), current_run_id=run_id) == shown
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"role": "AI", "metadata": {"tool_calls": [{"id": "c"}]}},
-        {"metadata": {"tool_calls": [{"id": "c"}]}},
-        {"metadata": {"sub_agent_internal": True}},
-        {"metadata": None},
-        {"role": ["HUMAN"]},
-        {"role": {}},
-        {"role": "human"},
-        {"role": "TOOL"},
-        {"content": None},
-        {"content": ["a", "b"]},
-        {"timestamp": None},
-        {"timestamp": "2025-01-01T00:00:00Z"},
-        {"timestamp": datetime(2025, 1, 1)},  # noqa: DTZ001  # of another program
-        {"timestamp": datetime(2025, 1, 1, tzinfo=timezone(timedelta(hours=8)))},
-        {"id": 5},
-        {"run_id": ["r1"]},
-        {"_id": 7, "owner_key": None},
-    ],
-)
-def test_many_rows_are_kept_as_each_is(changes: dict[str, Any]) -> None:
-    """Whatever one of them is like; and one that lacks its fields."""
-    usual = row("HUMAN", "q", 30, owner_key="o", _id="0" * 24)
-    rows = [usual, {**usual, **changes}, {"_id": "1"}, usual]
-    kept = kept_rows(rows)
-    assert kept == [KeptRow(each) for each in rows]
-    assert [each.entry for each in kept] == [KeptRow(each).entry for each in rows]
-    assert [entry.text for entry in read_rows(rows)[0]][::3] == ["q", "q"]
-
-
 def test_the_newest_alone() -> None:
     """They are the first of all, and it is told how many there are."""
     rows = [row("HUMAN", "q", 30), row("AI", "a", 31), row("HUMAN", "r", 29, "r0"), None]
     assert newest(rows, 2) == (merged(*rows)[:2], 3, 1)
     assert newest(rows, -1) == ([], 3, 1)
-
-
-def _ids(count: int) -> list[str]:
-    return [f"{number:024x}" for number in range(count, 0, -1)]
-
-
-_ANY_ROW: Final = st.fixed_dictionaries(
-    {
-        "id": st.sampled_from(["a", "b", ""]),
-        "run_id": st.sampled_from(["r1", "r2", "r3", "", None]),
-        "role": st.sampled_from(["HUMAN", "AI", "ai", "TOOL", None]),
-        "content": st.sampled_from(["said", "", None, "[tool_use:x]\r", "x" * 600, 7]),
-        "timestamp": st.integers(0, 3).map(lambda minute: datetime(2025, 12, 10, 15, minute, tzinfo=UTC))
-        | st.sampled_from([None, "2025-12-10T15:01:00+08:00", "never"]),
-        "metadata": st.sampled_from([{}, None, {"tool_calls": [CALL]}, {"sub_agent_internal": True}]),
-    }
-)
-
-
-class TestRowsThatGrow:
-    """Rows that were read, and some that are newer."""
-
-    @given(st.lists(_ANY_ROW, min_size=1, max_size=12), st.booleans(), st.integers(1, 4))
-    def test_as_if_read_together(self, rows: list[dict[str, Any]], kept: bool, at_once: int) -> None:
-        """Whatever they are, at each step; and so is what is shown of them, though most of it was shown before."""
-        stored = [{"_id": row_id, **each} for row_id, each in zip(_ids(len(rows)), rows, strict=True)]
-        every: list[Any] = [KeptRow(each) for each in stored] if kept else stored
-        grown = ReadRows(every[-1:])
-        while len(grown) < len(every):
-            before = copy.copy(grown.utterances), list(grown)
-            end = len(every) - len(grown)
-            start = max(end - at_once, 0)
-            newer = grown.with_newer(every[start:end][::-1])
-            assert newer is not None
-            assert (grown.utterances, list(grown)) == before
-            whole = ReadRows(every[start:])
-            assert [*newer] == [*whole]
-            assert (newer.entries, newer.repaired, newer.runs) == (whole.entries, whole.repaired, whole.runs)
-            assert newer.utterances == whole.utterances
-            for messages in (20, 2):
-                assert MemoryFormatter.render(newer, messages) == MemoryFormatter.render(whole, messages)
-            grown = newer
-
-    @pytest.mark.parametrize(
-        ("known", "row_id"),
-        [
-            # Another replica's clock is ahead.
-            (["0" * 23 + "5"], "0" * 23 + "4"),
-            (["0" * 23 + "5"], None),
-            (["0" * 23 + "5"], "m6"),
-            (["0" * 23 + "5"], "0" * 24 + "," + "0" * 24),
-            (["m5"], "0" * 23 + "6"),
-            (["0" * 23 + "5", None], "0" * 23 + "6"),
-            ([], "0" * 23 + "6"),
-        ],
-    )
-    def test_where_nobody_knows_which_was_stored_last(self, known: list[Any], row_id: Any) -> None:
-        """They have to be read together."""
-        rows = ReadRows([row("HUMAN", "q", 30, _id=each) for each in known])
-        assert rows.with_newer([row("HUMAN", "r", 31, "r2", _id=row_id)]) is None
-
-    def test_which_of_those_that_are_newer_is_the_older(self) -> None:
-        """They are told apart by their ids too."""
-        rows = ReadRows([row("HUMAN", "q", 30, _id="0" * 24)])
-        newer = [row("HUMAN", "r", 31, "r2", _id="0" * 23 + each) for each in "12"]
-        assert rows.with_newer(newer) is not None
-        assert rows.with_newer(newer[::-1]) is None
-
-    def test_of_two_with_the_same_id(self) -> None:
-        """The later one in the list is the older."""
-        rows = [row("HUMAN", said, 30, said, _id="0" * 24) for said in ("second", "first")]
-        newer = ReadRows(rows[1:]).with_newer(rows[:1])
-        assert newer is not None
-        assert newer.utterances == ReadRows(rows).utterances
-        assert [each.run_id for each in newer.utterances] == ["second", "first"]
-
-    def test_an_answer_whose_question_is_not_shown_any_more(self) -> None:
-        """It gets a time of its own; behind its question it has none."""
-        rows = ReadRows([row("AI", "a", 2, "r", _id="0" * 23 + "2"), row("HUMAN", "q", 1, "r", _id="0" * 23 + "1")])
-        for messages in (2, 1, 2):
-            text = MemoryFormatter.render(rows, messages).block.text
-            assert text == MemoryFormatter.render([*rows], messages).block.text
-            assert ("  Nexus: a" in text) is (messages == 2)

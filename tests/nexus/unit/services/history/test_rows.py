@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.models import Message, Role
-from nexus.services.rows import llm_row
+from nexus.services.history.rows import llm_row
 from tests.nexus.support.rows import START
 
 USAGE = {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.context.clock import at_offset, parse_moment, parse_offset
+from nexus.services.history.rows import at_offset, parse_moment, parse_offset
 
 HALF_PAST_THREE = datetime(2025, 12, 10, 15, 30, tzinfo=UTC)
 EAST_8 = timezone(timedelta(hours=8))

@@ -4,12 +4,12 @@ import json
 from typing import Any, Final
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.context.annotations import _one_line, _value, annotate, annotate_stored, as_json, read_tool_calls
-from nexus.services.context.escape import canonical, escape, unescape
 from nexus.services.context.formatters import MemoryFormatter
+from nexus.services.history.tool_calls import annotate, as_json, read_tool_calls
+from nexus.services.text.escape import canonical, escape, unescape
 from tests.nexus.unit.services.context.strict import forged, read_annotation, unmarked_name, unmarked_value
 
 extract = MemoryFormatter._extract_tool_call_annotation
@@ -38,34 +38,6 @@ def test_extract_tool_call_annotation_web_search() -> None:
 def test_extract_tool_call_annotation_empty(tool_calls: Any) -> None:
     """No calls, or nothing that could be one, is no annotation."""
     assert extract(tool_calls) == ""
-
-
-_NAMES: Final = st.sampled_from(["web_search", "look", " ", "", "a]b", None, 7])
-_VALUES: Final = st.text() | st.text("aZ 9.,!?'()/_+%-", max_size=110) | st.sampled_from([None, 7, ["x"], {"k": "v"}])
-_ARGUMENTS: Final = st.dictionaries(st.sampled_from(["query", "at", "", "k:"]), _VALUES, max_size=2)
-
-
-@given(_NAMES, _ARGUMENTS | st.sampled_from(["", "[1]", '{"at": "unfin', "NaN", None]), st.booleans())
-def test_one_call_is_annotated_as_among_others(name: Any, arguments: Any, is_text: bool) -> None:  # given
-    """In fewer steps, and to the same effect, in whichever form it is stored."""
-    given_as = json.dumps(arguments) if is_text and not isinstance(arguments, str) else arguments
-    for call in (nested(name, given_as), flat(name, given_as)):
-        alone = annotate_stored([call], escape)
-        assert alone == annotate(read_tool_calls([call]), escape)
-        both = annotate_stored([call, call], escape)
-        assert both == f"{alone[:-1]}; {alone[1:]}"
-
-
-@given(st.text("aZ 9.,!?'()/_+%-[]\\:;#=<\n\u200b人", max_size=110) | st.text("aZ 9.,!?'()/_+%-", max_size=110))
-@example("tides on Sunday, 9:30?")
-@example("tides on Sunday")
-@example(" tides")
-@example("tides  on")
-def test_values_that_are_shown_as_they_are(value: str) -> None:
-    """Those of which nobody needs to look at more are shown as if that had been done."""
-    looked_at = _value(_one_line(value, 100), escape)
-    shown = annotate_stored([nested("look", json.dumps({"at": value}))], escape)
-    assert shown == (f"[tool_use:look, at:{looked_at}]" if _one_line(value, 100) else "[tool_use:look]")
 
 
 def test_extract_tool_call_annotation_multiple_tools() -> None:

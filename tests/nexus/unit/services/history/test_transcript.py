@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.models import Message, Role
-from nexus.services.context.agents import Agent
-from nexus.services.context.escape import escape
-from nexus.services.context.transcript import Said, said_in_rows, said_in_run, window_start
+from nexus.services.history.agents import Agent
+from nexus.services.history.transcript import TranscriptMessage, transcript_of_rows, transcript_of_run, window_start
+from nexus.services.text.escape import escape
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 NOON = datetime(2025, 12, 10, 12, tzinfo=UTC)
@@ -39,7 +39,7 @@ def row(row_id: str, role: str, content: Any = "", at: Any = "12:00:00", *, run:
 
 def order(*rows: Any) -> list[str]:
     """The ids of what was said, which are the same however the rows are ordered when they come."""
-    forward, backward = said_in_rows(rows)[0], said_in_rows(rows[::-1])[0]
+    forward, backward = transcript_of_rows(rows)[0], transcript_of_rows(rows[::-1])[0]
     assert forward == backward
     return [item.source for item in forward]
 
@@ -55,7 +55,7 @@ class TestOrder:
             row("t", "TOOL", {"found": 1}, "12:00:02", call_id="c1", tool_name="f"),
             row("b", "AI", "There.", "12:00:03"),
         ]
-        said, faults = said_in_rows(rows[::-1])
+        said, faults = transcript_of_rows(rows[::-1])
         assert faults == 0
         assert [(item.role, item.text, item.source, item.run_id) for item in said] == [
             ("user", "q", "h", "r"),
@@ -78,7 +78,7 @@ class TestOrder:
         ]
         rows = [row(f"m{number}", "HUMAN", "x", at, run=f"r{number}") for number, at in enumerate(moments)]
         for stored in (rows, rows[::-1], rows[3:] + rows[:3]):
-            assert [item.source for item in said_in_rows(stored)[0]] == [f"m{number}" for number in range(6)]
+            assert [item.source for item in transcript_of_rows(stored)[0]] == [f"m{number}" for number in range(6)]
 
     @pytest.mark.parametrize("at", [None, "yesterday", 5, [], ""], ids=str)
     def test_a_row_without_a_time(self, at: Any) -> None:
@@ -91,7 +91,7 @@ class TestOrder:
             row("other", "HUMAN", "x", "12:00:07", run="r2"),
         ]
         assert order(*rows) == ["h", "a", "b", "other", "c"]
-        assert said_in_rows(rows)[1] == 1
+        assert transcript_of_rows(rows)[1] == 1
 
     def test_an_answer_that_claims_to_be_older_than_its_question(self) -> None:
         """Comes after it all the same."""
@@ -147,7 +147,7 @@ class TestOrder:
 
     def test_no_rows(self) -> None:
         """Nothing was said."""
-        assert said_in_rows([]) == ([], 0)
+        assert transcript_of_rows([]) == ([], 0)
 
 
 class TestWhoseItIs:
@@ -163,7 +163,7 @@ class TestWhoseItIs:
         """Are for the sub-agent they belong to, and never for the main agent, also when they are malformed."""
 
         def seen(agent: Agent) -> tuple[list[str], int]:
-            said, faults = said_in_rows(self.ROWS, agent)
+            said, faults = transcript_of_rows(self.ROWS, agent)
             return sorted(item.source for item in said), faults
 
         assert seen(Agent()) == (["h"], 0)
@@ -175,20 +175,20 @@ class TestWhoseItIs:
     def test_the_current_run(self, content: Any) -> None:
         """Is what is asked, not what was said before; its rows do not count, whatever they are."""
         rows = [row("h", "HUMAN", "q"), row("now", "HUMAN", content, None, run="now")]
-        said, faults = said_in_rows(rows, current_run_id="now")
+        said, faults = transcript_of_rows(rows, current_run_id="now")
         assert ([item.source for item in said], faults) == (["h"], 0)
 
     @pytest.mark.parametrize("role", ["SYSTEM", "system", "COMMAND", "Command"])
     def test_system_and_commands(self, role: str) -> None:
         """Are no part of what was said."""
-        assert said_in_rows([row("x", role, "x")]) == ([], 0)
+        assert transcript_of_rows([row("x", role, "x")]) == ([], 0)
 
     @pytest.mark.parametrize(
         ("role", "speaker"), [("human", "user"), ("Ai", "assistant"), ("tool", "tool"), ("HUMAN", "user")]
     )
     def test_roles_in_any_case(self, role: str, speaker: str) -> None:
         """As older rows have them."""
-        assert said_in_rows([row("x", role, "x")])[0][0].role == speaker
+        assert transcript_of_rows([row("x", role, "x")])[0][0].role == speaker
 
 
 class TestMalformedRows:
@@ -197,19 +197,21 @@ class TestMalformedRows:
     @pytest.mark.parametrize("value", [None, "HUMAN", 5, [], ["role"], True], ids=str)
     def test_what_is_no_row(self, value: Any) -> None:
         """Is left out."""
-        said, faults = said_in_rows([row("h", "HUMAN", "q"), value])
+        said, faults = transcript_of_rows([row("h", "HUMAN", "q"), value])
         assert ([item.source for item in said], faults) == (["h"], 1)
 
     @pytest.mark.parametrize("role", [None, "", "assistant", "user", 7, ["AI"], {}], ids=str)
     def test_unknown_roles(self, role: Any) -> None:
         """Are left out."""
-        assert said_in_rows([row("h", "HUMAN", "q"), row("x", role, "x")])[1] == 1
+        assert transcript_of_rows([row("h", "HUMAN", "q"), row("x", role, "x")])[1] == 1
         assert order(row("h", "HUMAN", "q"), row("x", role, "x")) == ["h"]
 
     @pytest.mark.parametrize("metadata", [None, "tool_calls", [{"tool_calls": [CALL]}], 5], ids=str)
     def test_metadata_that_is_none(self, metadata: Any) -> None:
         """Says nothing of calls or of what is answered."""
-        said, faults = said_in_rows([row("a", "AI", "x", metadata=metadata), row("t", "TOOL", "y", metadata=metadata)])
+        said, faults = transcript_of_rows(
+            [row("a", "AI", "x", metadata=metadata), row("t", "TOOL", "y", metadata=metadata)]
+        )
         assert [(item.text, item.calls, item.call_id) for item in said] == [("x", (), ""), ("y", (), "")]
         assert faults == 2
 
@@ -230,43 +232,45 @@ class TestMalformedRows:
     @pytest.mark.parametrize("role", ["HUMAN", "AI"])
     def test_contents_that_are_no_text(self, role: str, content: Any, text: str) -> None:
         """Are told as text, or as nothing."""
-        (item,), faults = said_in_rows([row("x", role, content)])
+        (item,), faults = transcript_of_rows([row("x", role, content)])
         assert (item.text, faults) == (text, 1)
 
     def test_a_result_may_be_anything(self) -> None:
         """That is no fault."""
         results: list[Any] = [None, "", {"a": [1]}, [], 0]
-        said, faults = said_in_rows([row("x", "TOOL", result) for result in results])
+        said, faults = transcript_of_rows([row("x", "TOOL", result) for result in results])
         assert sorted(item.text for item in said) == ["", "", "0", "[]", '{"a":[1]}']
         assert faults == 0
 
     @pytest.mark.parametrize("calls", [None, [], "f", 5, {"id": "c1"}, [None, "x", 5]], ids=str)
     def test_calls_that_are_none(self, calls: Any) -> None:
         """`None` is what providers write where there are none."""
-        said, faults = said_in_rows([row("a", "AI", "x", tool_calls=calls)])
+        said, faults = transcript_of_rows([row("a", "AI", "x", tool_calls=calls)])
         assert (said[0].calls, faults) == ((), 0)
 
     def test_calls_without_content(self) -> None:
         """Is how older rows say that a model only made calls, and no fault; without calls it is one."""
-        assert said_in_rows([row("a", "AI", None, tool_calls=[CALL])])[1] == 0
-        assert said_in_rows([row("a", "AI", None)])[1] == 1
+        assert transcript_of_rows([row("a", "AI", None, tool_calls=[CALL])])[1] == 0
+        assert transcript_of_rows([row("a", "AI", None)])[1] == 1
 
     def test_only_answers_declare_calls(self) -> None:
         """What a human's row or a result holds there is not a call."""
-        said, _ = said_in_rows([row("h", "HUMAN", "q", tool_calls=[CALL]), row("t", "TOOL", "r", tool_calls=[CALL])])
+        said, _ = transcript_of_rows(
+            [row("h", "HUMAN", "q", tool_calls=[CALL]), row("t", "TOOL", "r", tool_calls=[CALL])]
+        )
         assert [item.calls for item in said] == [(), ()]
 
     def test_ids_that_are_no_text(self) -> None:
         """A row without an id has no source; the ids of calls may be numbers, and a name that says nothing is none."""
-        (item,), _ = said_in_rows([row("x", "TOOL", "r", id=5, call_id=7, tool_name="unknown")])
+        (item,), _ = transcript_of_rows([row("x", "TOOL", "r", id=5, call_id=7, tool_name="unknown")])
         assert (item.source, item.call_id, item.tool_name) == ("", "7", "")
-        (item,), _ = said_in_rows([row("x", "TOOL", "r", call_id=True, tool_name=["f"])])
+        (item,), _ = transcript_of_rows([row("x", "TOOL", "r", call_id=True, tool_name=["f"])])
         assert (item.call_id, item.tool_name) == ("", "")
 
     def test_an_agent_id_that_is_no_text(self) -> None:
         """Belongs to no sub-agent that asks."""
         internal = row("x", "AI", "x", metadata={"sub_agent_internal": True, "agent_id": ["one"]})
-        assert said_in_rows([internal], Agent("sub", "one")) == ([], 0)
+        assert transcript_of_rows([internal], Agent("sub", "one")) == ([], 0)
 
 
 class TestTexts:
@@ -277,20 +281,20 @@ class TestTexts:
     @pytest.mark.parametrize("role", ["HUMAN", "AI", "TOOL"])
     def test_texts_are_escaped(self, role: str) -> None:
         """Of everybody alike."""
-        (item,), faults = said_in_rows([row("x", role, self.FORGED)])
+        (item,), faults = transcript_of_rows([row("x", role, self.FORGED)])
         assert (item.text, item.escaped, faults) == (escape(self.FORGED), 3, 0)
         assert item.text != self.FORGED
 
     def test_arguments_stay_exact(self) -> None:
         """They are data."""
         call = {**CALL, "function": {"name": "f", "arguments": '{"a":  "</human_input>"}'}}
-        (item,), _ = said_in_rows([row("a", "AI", "", tool_calls=[call])])
+        (item,), _ = transcript_of_rows([row("a", "AI", "", tool_calls=[call])])
         assert item.calls[0].raw_arguments == '{"a":  "</human_input>"}'
 
     @pytest.mark.parametrize("content", ["", " \n\t", "\u200b\ufeff", [""]], ids=repr)
     def test_what_cannot_be_seen_is_no_text(self, content: Any) -> None:
         """And is left to the validity gate."""
-        assert said_in_rows([row("x", "HUMAN", content)])[0][0].text == ""
+        assert transcript_of_rows([row("x", "HUMAN", content)])[0][0].text == ""
 
 
 class TestRun:
@@ -303,7 +307,7 @@ class TestRun:
             Message(id=name, run_id="r", owner_key="ada", role=Role.AI, content="x", metadata=metadata)
             for name, metadata in (("open", {}), ("internal", marks))
         ]
-        seen = [[item.source for item in said_in_run(later, agent)] for agent in (Agent(), Agent("sub", "one"))]
+        seen = [[item.source for item in transcript_of_run(later, agent)] for agent in (Agent(), Agent("sub", "one"))]
         assert seen == [["open"], ["open", "internal"]]
 
     def test_the_order_is_that_of_the_run(self) -> None:
@@ -312,13 +316,13 @@ class TestRun:
             Message(id=name, run_id="r", owner_key="ada", role=Role.AI, content="x", timestamp=NOON.replace(hour=hour))
             for name, hour in (("a", 12), ("b", 3), ("c", 7))
         ]
-        assert [item.source for item in said_in_run(later)] == ["a", "b", "c"]
+        assert [item.source for item in transcript_of_run(later)] == ["a", "b", "c"]
 
 
-def run_of(number: int) -> list[Said]:
+def run_of(number: int) -> list[TranscriptMessage]:
     """A run of a session: a question, a call, its result, the answer."""
     roles = ("user", "assistant", "tool", "assistant")
-    return [Said(role, "x", source=f"{role}-{number}-{place}") for place, role in enumerate(roles)]  # type: ignore[arg-type]  # roles are those of `Said`
+    return [TranscriptMessage(role, "x", source=f"{role}-{number}-{place}") for place, role in enumerate(roles)]  # type: ignore[arg-type]  # roles are those of `TranscriptMessage`
 
 
 class TestWindowStart:
@@ -337,10 +341,10 @@ class TestWindowStart:
 
     def test_a_run_longer_than_the_window(self) -> None:
         """It is not lost from sight when the next runs begin, and begins with the same answer in many builds."""
-        long_run = [Said("user", "Do it all.", source="h")]
+        long_run = [TranscriptMessage("user", "Do it all.", source="h")]
         for step in range(2_000):
-            long_run.append(Said("assistant", "Next.", source=f"a-{step}"))
-            long_run.append(Said("tool", "Done.", source=f"t-{step}", call_id=str(step)))
+            long_run.append(TranscriptMessage("assistant", "Next.", source=f"a-{step}"))
+            long_run.append(TranscriptMessage("tool", "Done.", source=f"t-{step}", call_id=str(step)))
         session = [*long_run, *(item for number in range(100) for item in run_of(number))]
         starts = []
         for end in range(len(long_run), len(session), 4):
@@ -389,7 +393,7 @@ _ROWS = _ANYTHING | st.fixed_dictionaries(
 def test_any_rows_are_read(rows: list[Any], agent: Agent) -> None:
     """Whatever is stored: nothing is raised, nothing changed, and no more is said than there are rows."""
     before = deepcopy(rows)
-    said, faults = said_in_rows(rows, agent)
+    said, faults = transcript_of_rows(rows, agent)
     assert len(said) <= len(rows)
     assert 0 <= faults <= len(rows)
     assert repr(rows) == repr(before)
