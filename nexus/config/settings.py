@@ -4,14 +4,22 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, LiteralString
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, StringConstraints
 from pydantic_core import PydanticCustomError
 
-from nexus.config.signing import SigningSettings
-from nexus.config.sources import faults, from_environment, from_file, merge, misspelled, refuse, variable_at
+from nexus.config.loading import (
+    merge,
+    misspelled_variables,
+    raise_config_error,
+    read_environment,
+    read_file,
+    validation_errors,
+    variable_of,
+)
+from nexus.core.signing import Signing
 from nexus.core.turns import Level
 
 # Sections that the `configurations` document of an environment may hold (CONTRACT §9).
@@ -24,14 +32,14 @@ _NO_HASH_TAG: Final = (
 
 
 _PREFIX: Final = re.compile(r"[A-Za-z0-9._:-]*(\{[A-Za-z0-9._:-]+\}[A-Za-z0-9._:-]*)?")
-_LONGEST_PREFIX: Final = 64
+_MAX_PREFIX: Final = 64
 _NO_PREFIX: Final = (
     "At most 64 of A-Z a-z 0-9 . _ : - and one hash tag in braces are allowed; for instance 'prod:' or 'prod.{nexus}:'"
 )
 
 
 def _checked_prefix(prefix: str) -> str:
-    if len(prefix) > _LONGEST_PREFIX or not _PREFIX.fullmatch(prefix):
+    if len(prefix) > _MAX_PREFIX or not _PREFIX.fullmatch(prefix):
         raise PydanticCustomError("channel_prefix", _NO_PREFIX)
     return prefix
 
@@ -68,6 +76,50 @@ class SystemSettings(_Section):
     event_loop: Literal["auto", "asyncio", "uvloop"] = "auto"
 
 
+_KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_MIN_SECRET: Final = 16
+_NO_KEY: Final = (
+    "bus.signing.required: needs a key to sign with: set bus.signing.keys, for instance "
+    "NEXUS_BUS__SIGNING__KEYS='{k1: a secret of 16 characters or more}', or leave it at false"
+)
+_NO_MAPPING: Final = "Secrets by their ids are needed, for instance {k1: a secret of 16 characters or more}"
+
+
+def _check_keys(keys: Any) -> Any:
+    # As a whole, since the place of a fault would name the id, which may be a secret that was put on the wrong side.
+    if keys is None:
+        return {}
+    if not isinstance(keys, Mapping):
+        raise PydanticCustomError("signing_keys", _NO_MAPPING)
+    for name, secret in keys.items():
+        if wrong := _key_error(name, secret):
+            raise PydanticCustomError("signing_keys", wrong)
+    return keys
+
+
+def _key_error(name: Any, secret: Any) -> LiteralString | None:
+
+    text = secret.get_secret_value() if isinstance(secret, SecretStr) else secret
+    if not isinstance(name, str):
+        return "An id of a key is no text: put it in quotes"
+    if not _KEY_ID.fullmatch(name):
+        return "An id of a key is not of 1 to 64 of A-Z a-z 0-9 . _ -"
+    if not isinstance(text, str):
+        return "A secret is no text: put it in quotes, since what looks like a number or a date is none"
+    return None if len(text) >= _MIN_SECRET else "A secret is shorter than 16 characters"
+
+
+class SigningSettings(_Section):
+    """Keys that messages are signed with: secret by key id. The first key signs, every key verifies (contract §1.7)."""
+
+    keys: Annotated[dict[str, SecretStr], BeforeValidator(_check_keys)] = Field(default_factory=dict)
+    required: bool = False
+
+    def conflicts(self) -> list[str]:
+        """What is wrong with the values together, one line an item."""
+        return [_NO_KEY] if self.required and not self.keys else []
+
+
 class BusSettings(_Section):
     """The bus and what is promised about a request on it (CONTRACT §1.5, §1.6)."""
 
@@ -85,7 +137,7 @@ class BusSettings(_Section):
     dead_letter_max: int = Field(default=10_000, ge=1, le=1_000_000)
     signing: SigningSettings = SigningSettings()
 
-    def faults(self) -> list[str]:
+    def conflicts(self) -> list[str]:
         """What is wrong with mode, address and prefix together, one line an item."""
         on_cluster = self.url.get_secret_value().startswith(("redis+cluster:", "rediss+cluster:"))
         return [_NO_HASH_TAG] if on_cluster and self.mode == "streams" and "{" not in self.channel_prefix else []
@@ -170,7 +222,7 @@ class MemorySettings(_Section):
     overview_max_bytes: int = Field(default=5_120, ge=256, le=65_536)
     detail_max_bytes: int = Field(default=65_536, ge=1_024, le=1_048_576)
 
-    def faults(self) -> list[str]:
+    def conflicts(self) -> list[str]:
         """What is wrong with the values together, one line an item."""
         if self.compact_to < self.compact_at:
             return []
@@ -197,7 +249,7 @@ class LlmSettings(_Section):
         """Whether there is a model to ask."""
         return bool(self.base_url.get_secret_value() and self.model)
 
-    def faults(self) -> list[str]:
+    def conflicts(self) -> list[str]:
         """What is wrong with the values together, one line an item."""
         if bool(self.base_url.get_secret_value()) == bool(self.model):
             return []
@@ -268,9 +320,9 @@ class Settings(_Sections):
         """
         stored = {name: document[name] for name in STORED_SECTIONS if document.get(name) is not None}
         where = f"configurations document of environment {self.environment!r}"
-        refuse(faults(_Sections, stored, lambda _: where))
+        raise_config_error(validation_errors(_Sections, stored, lambda _: where))
         variables = os.environ if environ is None else environ
-        overrides = {name: keys for name, keys in from_environment(variables).items() if name in STORED_SECTIONS}
+        overrides = {name: keys for name, keys in read_environment(variables).items() if name in STORED_SECTIONS}
         return Settings.model_validate(merge(merge(self.model_dump(), stored), overrides))
 
 
@@ -285,29 +337,41 @@ def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = 
     variables = os.environ if environ is None else environ
     named = variables.get("NEXUS_CONFIG")
     path = path or (Path(named) if named else None)
-    in_file = from_file(path, variables) if path else {}
-    in_environment = from_environment(variables)
-    refuse(
+    in_file = read_file(path, variables) if path else {}
+    in_environment = read_environment(variables)
+    raise_config_error(
         [
-            *faults(_Sections, in_file, lambda _: str(path)),
-            *faults(_Sections, in_environment, lambda place: f"environment variable {variable_at(place, variables)}"),
-            *misspelled(_Sections, variables),
+            *validation_errors(_Sections, in_file, lambda _: str(path)),
+            *validation_errors(_Sections, in_environment, lambda place: _named_variable(place, variables)),
+            *misspelled_variables(_Sections, variables),
         ]
     )
     environment = variables.get("NEXUS_ENV") or "development"
     settings = Settings.model_validate({**merge(in_file, in_environment), "environment": environment})
     parts = (settings.bus, settings.bus.signing, settings.memory, settings.llm)
-    together = [line for part in parts for line in part.faults()]
-    refuse([f"{_source_of(line, path, in_file, variables)}{line}" for line in together])
+    together = [line for part in parts for line in part.conflicts()]
+    raise_config_error([f"{_source_of(line, path, in_file, variables)}{line}" for line in together])
     return settings
+
+
+def _named_variable(place: list[str], variables: Mapping[str, str]) -> str:
+    return f"environment variable {variable_of(place, variables)}"
 
 
 def _source_of(line: str, path: Path | None, in_file: Mapping[str, Any], variables: Mapping[str, str]) -> str:
     """Where the key is set that a line begins with, in front of it; nothing where it has its default."""
     place = line.partition(":")[0].split(".")
-    if (variable := variable_at(place, variables)) in variables:
+    if (variable := variable_of(place, variables)) in variables:
         return f"environment variable {variable}: "
     value: Any = in_file
     for name in place:
         value = value.get(name) if isinstance(value, Mapping) else None
     return "" if value is None else f"{path}: "
+
+
+def signing_of(settings: SigningSettings) -> Signing | None:
+    """The keys of the bus; None where there are none, and signatures are ignored."""
+    if not settings.keys:
+        return None
+    secrets = {name: secret.get_secret_value().encode() for name, secret in settings.keys.items()}
+    return Signing(secrets, required=settings.required)

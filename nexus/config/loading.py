@@ -1,6 +1,6 @@
-"""Where values come from: a YAML file and environment variables. What is wrong with them is said line by line.
+"""Reads values from a YAML file and from environment variables, and says what is wrong with them, a line an item.
 
-Nothing here ever repeats a value, which may hold a password.
+No message repeats a value, which may be a password.
 """
 
 import re
@@ -17,13 +17,13 @@ _PREFIX: Final = "NEXUS_"
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-def refuse(wrong: list[str]) -> None:
-    """Raise a `ConfigError` of these lines, if there are any."""
+def raise_config_error(wrong: list[str]) -> None:
+    """Raise a `ConfigError` with these lines, if there are any."""
     if wrong:
         raise ConfigError("\n".join(wrong))
 
 
-def from_file(path: Path, variables: Mapping[str, str]) -> dict[str, Any]:
+def read_file(path: Path, variables: Mapping[str, str]) -> dict[str, Any]:
     """The sections of a YAML file, with every `${VAR}` filled from `variables`.
 
     Raises:
@@ -46,7 +46,7 @@ def from_file(path: Path, variables: Mapping[str, str]) -> dict[str, Any]:
         raise ConfigError(f"{path}: holds a {type(values).__name__}; sections with keys are needed")
     missing: list[str] = []
     filled: dict[str, Any] = _fill(values, variables, "", missing)
-    refuse([f"{path}: {item}" for item in missing])
+    raise_config_error([f"{path}: {item}" for item in missing])
     # A section with all its keys commented out reads as null.
     return {name: {} if section is None else section for name, section in filled.items()}
 
@@ -63,8 +63,8 @@ def _fill(value: Any, variables: Mapping[str, str], key: str, missing: list[str]
     return _VARIABLE.sub(lambda match: variables.get(match[1], ""), value)
 
 
-def from_environment(variables: Mapping[str, str]) -> dict[str, Any]:
-    """The sections that `NEXUS_<SECTION>__<KEY>` variables make.
+def read_environment(variables: Mapping[str, str]) -> dict[str, Any]:
+    """The sections from `NEXUS_<SECTION>__<KEY>` variables.
 
     Raises:
         ConfigError: one variable sets a key that another takes for a section.
@@ -92,8 +92,8 @@ def _place_of(variable: str) -> list[str]:
     return variable.removeprefix(_PREFIX).lower().split("__")
 
 
-def variable_at(place: list[str], variables: Iterable[str]) -> str:
-    """The variable that sets what is at `place`, something around it or something inside it."""
+def variable_of(place: list[str], variables: Iterable[str]) -> str:
+    """The name of the variable that sets the value at `place`, a section around it or a key inside it."""
     for name in sorted(filter(_is_setting, variables)):
         set_here = _place_of(name)
         shared = min(len(set_here), len(place))
@@ -102,8 +102,8 @@ def variable_at(place: list[str], variables: Iterable[str]) -> str:
     return f"{_PREFIX}{'__'.join(place)}".upper()
 
 
-def misspelled(model: type[BaseModel], variables: Iterable[str]) -> list[str]:
-    """Variables with one underscore where two belong, which would be passed over in silence."""
+def misspelled_variables(model: type[BaseModel], variables: Iterable[str]) -> list[str]:
+    """Variables with one underscore where two belong, which would be ignored in silence."""
     places = [(section, key) for section in model.model_fields for key in _allowed(model, [section])]
     meant = {f"{_PREFIX}{section}_{key}".upper(): f"{_PREFIX}{section}__{key}".upper() for section, key in places}
     return [f"environment variable {name}: unknown; {meant[name]} is meant" for name in variables if name in meant]
@@ -119,7 +119,7 @@ def _plain_or_yaml(text: str) -> Any:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with what `over` says instead, key by key at every level."""
+    """`base`, overridden by `over` key by key at every level."""
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
@@ -127,8 +127,10 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def faults(model: type[BaseModel], values: Mapping[str, Any], source: Callable[[list[str]], str]) -> list[str]:
-    """What is wrong with `values`, one line an item; `source` tells where the value at a place comes from."""
+def validation_errors(
+    model: type[BaseModel], values: Mapping[str, Any], source: Callable[[list[str]], str]
+) -> list[str]:
+    """What is wrong with `values`, one line an item. `source` names where the value at a place comes from."""
     try:
         model.model_validate(values)
     except ValidationError as error:
@@ -136,14 +138,14 @@ def faults(model: type[BaseModel], values: Mapping[str, Any], source: Callable[[
         for item in error.errors(include_input=False, include_url=False, include_context=False):
             place = [str(part) for part in item["loc"]]
             unknown = item["type"] == "extra_forbidden"
-            reason = f"unknown; allowed: {', '.join(_allowed(model, place[:-1]))}" if unknown else _said(item)
+            reason = f"unknown; allowed: {', '.join(_allowed(model, place[:-1]))}" if unknown else _message(item)
             lines.append(f"{source(place)}: {'.'.join(place)}: {reason}")
         return lines
     return []
 
 
-def _said(item: Mapping[str, Any]) -> str:
-    """What is wrong, without names of classes."""
+def _message(item: Mapping[str, Any]) -> str:
+    # pydantic would name the class.
     return "keys with values are needed" if item["type"] == "model_type" else str(item["msg"])
 
 
