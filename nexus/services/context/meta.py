@@ -1,4 +1,4 @@
-"""`[CONTEXT_META]`: how full the window is, and what to do next (CONTRACT §7). Pure.
+"""`[CONTEXT_META]`: how full the window is, and advice on what to do next (contract §7). Pure.
 
     [CONTEXT_META]
     tokens_used: 18234
@@ -12,10 +12,10 @@
 
 Rules of this module:
 
-- The service controls the timing: what it advises depends on these numbers alone, and nothing in it comes from a user.
-- It stands here only. A reminder in the overview would count as content there, and be kept.
-- Advice names a tool only where there are tools, and asks for a compaction only where it would do something.
-- Advice gets longer as the band gets heavier. A message that is counted in the number it tells must not be shorter in
+- The service controls the timing: advice depends on these numbers alone, and nothing in it comes from a user.
+- Advice stands here only. A reminder in the overview would count as content there, and be stored.
+- Advice names a tool only where there are tools, and asks for a compaction only where it would gain something.
+- Advice gets longer as the band gets heavier. The block is counted in the number it shows, so it must not be shorter in
   the band into which it brings the list: then no number would be right.
 """
 
@@ -27,9 +27,9 @@ from nexus.services.context.blocks import Block
 from nexus.services.text.tokens import Measure
 
 TAG: Final = "CONTEXT_META"
-# No block takes more in OpenAI's form, and in another no more than `Measure.scaled` makes of it.
+# Tokens of the longest block in OpenAI's form; `Measure.scaled` gives those of another.
 MOST_TOKENS: Final = 200
-# After so many turns the overview is likely to be behind.
+# After this many turns the overview is likely to be out of date.
 STALE_TURNS: Final = 5
 
 
@@ -43,22 +43,22 @@ class Band(StrEnum):
     EMERGENCY = "emergency"
 
 
-# From which per cent on, which belongs to it.
+# The lowest percentage of each band.
 _BOUNDS: Final = ((0, Band.NORMAL), (20, Band.LIGHT), (40, Band.MEDIUM), (60, Band.HEAVY), (75, Band.EMERGENCY))
 
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What is said of a message list and its session.
+    """The figures of a message list and its session.
 
     Attributes:
-        tokens_limit: of all that is sent, definitions of tools included.
+        tokens_limit: of everything that is sent, definitions of tools included.
         messages: in the list, this one included.
         overview_bytes, overview_revision: 0 while there is only the template.
-        turns_since_overview_update: None where nobody knows.
-        compactable: a compaction would find something.
-        has_tools: the tools of the memory can be called.
-        is_template: nobody has written an overview yet.
+        turns_since_overview_update: None if unknown.
+        compactable: a compaction would gain something.
+        has_tools: the memory tools can be called.
+        is_template: no overview has been written yet.
         compact_at: at which part of the window the service compacts by itself.
     """
 
@@ -74,29 +74,29 @@ class Meta:
 
 
 def band_of(used: int, limit: int) -> Band:
-    """The band of so many tokens of so many. Of no tokens at all, any is an emergency."""
+    """The band of `used` tokens of `limit`; with a limit of 0 any number is an emergency."""
     return next(band for bound, band in reversed(_BOUNDS) if used * 100 >= bound * limit)
 
 
 def percent_of(used: int, limit: int) -> str:
-    """Per cent with one digit behind the point, rounded down: no bound is shown before it is reached."""
+    """Percentage with one decimal, rounded down: no bound is shown before it is reached."""
     tenths = used * 1_000 // max(limit, 1)
     return f"{tenths // 10}.{tenths % 10}"
 
 
 def meta_block(meta: Meta, tokens_without: int, measure: Measure) -> Block:
-    """The block, which says how many tokens are used with itself.
+    """The block, whose `tokens_used` includes the block itself.
 
     Args:
-        meta: the rest of what it says.
-        tokens_without: of all that is sent besides it: the other messages, as a list, and the tools.
-        measure: counts as those were counted.
+        meta: the other figures.
+        tokens_without: tokens of everything that is sent besides it: the other messages, as a list, and the tools.
+        measure: with which those were counted.
     """
     used = tokens_without
     while True:
         block = Block(TAG, "system", _text(meta, used))
         with_it = tokens_without + sum(map(measure.message, block.messages))
-        # What is told only grows, so this ends; should a higher number make a shorter text, it tells rather too many.
+        # The number only grows, so this ends; should a higher number make a shorter text, it is rather too high.
         if with_it <= used:
             return block
         used = with_it
@@ -142,7 +142,7 @@ def _of_room(meta: Meta, band: Band) -> str:
     return where[band].format(compact_at=f"{round(meta.compact_at * 100)} %")
 
 
-# Where the model can make room.
+# Advice where the model can make room.
 _COMPACTING: Final = {
     Band.NORMAL: "",
     Band.LIGHT: "When a task is done, let its results go: "
@@ -154,7 +154,7 @@ _COMPACTING: Final = {
     Band.EMERGENCY: "Before any other tool, put what must not be lost into the overview in a few lines, then call "
     'compact_history(target="all", strategy="summarize", keep_recent=5): next time it may be done by rules.',
 }
-# Where it could, and there is hardly anything to make room of.
+# Advice where a compaction would gain little.
 _NOTHING_LEFT: Final = {
     Band.NORMAL: "",
     Band.LIGHT: "Little would be gained by compacting, and there is no need to.",
@@ -164,7 +164,7 @@ _NOTHING_LEFT: Final = {
     Band.EMERGENCY: "Little would be gained by compacting: what is always shown and the current run take the room, so "
     "finish it with as few calls and as short results as you can, or say what you have and what is missing.",
 }
-# Where it cannot.
+# Advice where the model has no memory tools.
 _BY_ITSELF: Final = {
     Band.NORMAL: "",
     Band.LIGHT: "There is room, and nothing needs to be done.",

@@ -1,8 +1,8 @@
-"""The pinned block of the agent layout: role, TODO list, useful information, folder notes (CONTRACT §5). Pure.
+"""The pinned block of the agent layout: role, TODO list, useful information, folder notes (contract §5). Pure.
 
 Rules of this module:
 
-- It is made anew for every request, and has only the parts that there is something to say of.
+- It is made anew for every request, and has only the parts that have content.
 - A heading, and the mark before an item, come from here alone: further lines of an item are indented, a TODO is one
   line, and everything is escaped.
 """
@@ -20,14 +20,14 @@ MOST_INFOS: Final = 100
 MOST_NOTES_A_FOLDER: Final = 5
 PINNED_TAGS: Final = ("AGENT_ROLE", "TODO_LIST", "USEFUL_INFORMATION", "FOLDER_NOTES")
 
-# What cannot be forged and what is shown are the same words.
+# The same words as those that `escape` marks in other text.
 _ROLE, _TODO, _INFO, _NOTES = (f"## {title}" for title in HEADINGS)
 _BOXES: Final = {TodoStatus.PENDING: "[ ]", TodoStatus.IN_PROGRESS: "[~]", TodoStatus.COMPLETED: "[x]"}
 _Item = TypeVar("_Item", Info, FolderNote)
 
 
 def what_to_pin(agent: Agent, given: SessionState, stored: SessionState) -> tuple[str, SessionState]:
-    """The agent's role, `""` for none, and the state to be shown: what came along part by part, else what is stored."""
+    """The agent's role, `""` for none, and the state to show: each part as the request gives it, else as stored."""
 
     def role_in(state: SessionState) -> str:
         return (state.role if agent.kind == "main" else state.sub_agent_roles.get(agent.id)) or ""
@@ -42,12 +42,12 @@ def what_to_pin(agent: Agent, given: SessionState, stored: SessionState) -> tupl
 
 
 def is_role_given(agent: Agent, given: SessionState) -> bool:
-    """Whether the role came along."""
+    """Whether the request brings the role."""
     return bool(what_to_pin(agent, given, SessionState())[0])
 
 
 def is_all_given(agent: Agent, given: SessionState) -> bool:
-    """Whether nothing is left to be read from what is stored."""
+    """Whether the request brings every part, so that no stored state is needed."""
     role, state = what_to_pin(agent, given, SessionState())
     return bool(role) and None not in {state.todos, state.useful_info, state.folder_notes}
 
@@ -57,9 +57,9 @@ def pinned_blocks(role: str, state: SessionState, *, most: int | None = None) ->
 
     Args:
         role: the agent's; `""` for none.
-        state: what else is pinned.
-        most: so many useful informations and folder notes together at most, the notes before the others, of each the
-            newest; None for as many as are ever shown.
+        state: the other parts.
+        most: useful informations and folder notes together at most: the notes first, of each the newest; None for as
+            many as are ever shown.
     """
     infos, notes = state.useful_info or (), state.folder_notes or ()
     kept = len(infos) + len(notes) if most is None else most
@@ -113,7 +113,7 @@ def _block(tag: str, heading: str, text: str, escape: CountingEscape, dropped: i
 
 
 def _newest(items: Sequence[_Item], most: int) -> list[_Item]:
-    """The newest `most`, oldest first. What has no time counts as older; at equal times the later in the list is."""
+    """The newest `most`, oldest first. An item without a time counts as older; at equal times the later is newer."""
     ordered = sorted(items, key=lambda item: item.created_at or LONG_AGO)
     return ordered[max(len(ordered) - most, 0) :]
 

@@ -1,9 +1,9 @@
-"""Where messages may be put into a list without splitting a tool call from its results (CONTRACT §5). Pure.
+"""Positions in a list that split no tool call from its results (contract §5). Pure.
 
 Rules of this module:
 
-- Messages are in the OpenAI form. What is no such message is passed over, never an error: logs are malformed.
-- A position is the index before which something is put; `len(messages)` is the end.
+- Messages are in the OpenAI form. Anything else is passed over, never an error: logs are malformed.
+- A position is the index of the message that follows it; `len(messages)` is the end.
 - Every function goes through the messages once and changes none of its arguments.
 
 The rule of the position is that of the source document: before the fifth message from the end, or, should that be
@@ -22,7 +22,7 @@ PINNED_FROM_END: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class ToolCallBlock:
-    """A message that declares tool calls, and all up to the last result that answers one of them.
+    """The messages from one that declares tool calls to the last result that answers one of them.
 
     Blocks overlap where a log has results after the next declaration.
 
@@ -40,8 +40,8 @@ class ToolCallBlock:
 def identify_tool_call_blocks(messages: Sequence[Any]) -> list[ToolCallBlock]:
     """The blocks in `messages`, by their start.
 
-    A result belongs to the latest declaration of its id, whatever lies between. A tool message without an id belongs to
-    the block that it directly follows.
+    A result belongs to the latest declaration of its id, whatever lies between; a tool message without an id to the
+    block that it directly follows.
     """
     return [
         ToolCallBlock(start, end, frozenset(_ids(declared_calls(messages[start])))) for start, end in _extents(messages)
@@ -83,7 +83,7 @@ def position_before_assistant(messages: Sequence[Any], count: int = PINNED_FROM_
 
 
 def pinned_position(messages: Sequence[Any], placement: Placement, count: int = PINNED_FROM_END) -> int:
-    """Where the pinned block goes in a history: a position that is inside of no block."""
+    """The position of the pinned block in a history: inside of no tool call block."""
     match placement:
         case "from_end":
             target = calculate_reverse_position(messages, count)
@@ -124,8 +124,7 @@ def _extents(messages: Sequence[Any]) -> list[tuple[int, int]]:
 
 
 def _role(message: Any) -> Any:
-    # Nearly all are dictionaries, and asking for the type is ten times as fast as asking for a mapping.
-    return message.get("role") if type(message) is dict or isinstance(message, Mapping) else None
+    return message.get("role") if isinstance(message, Mapping) else None
 
 
 def _ids(calls: Sequence[Any]) -> list[str]:

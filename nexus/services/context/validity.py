@@ -1,15 +1,15 @@
-"""The validity gate: only what a strict provider accepts gets into a list (CONTRACT §5, validity). Pure.
+"""The validity gate: a list has only what a strict provider accepts (contract §5, validity). Pure.
 
-What comes out of the gate keeps these rules, whatever went in:
+Rules that every list keeps, whatever the rows were:
 
 - The results of a message's calls stand directly after it, in the order of the calls, also when they came later.
-- Every call is answered before anything else follows; a lost result becomes a tool message that says so, and so does
-  one that is still to come. Every result answers a call of its own run.
+- Every call is answered before anything else follows; for a lost or outstanding result stands a tool message that says
+  so. Every result answers a call of its own run.
 - Call ids are unique in the list, ids and function names have the characters and the length that every provider
   allows, and no message is empty.
 
-Repairs are noted with the place, never with content (CONTRACT §8). What was put out for a part of a session stays the
-same when the session goes on, unless a result comes late.
+Repairs are noted with the place, never with content (contract §8). Messages made for a part of a session stay the same
+when the session goes on, unless a result comes late.
 """
 
 import re
@@ -38,8 +38,8 @@ class Admitted:
     """Messages in the OpenAI form.
 
     Attributes:
-        origins: for each message what was said; None where the gate says that a result was lost.
-        repairs: what had to be changed or left out.
+        origins: for each message its source; None for a result that was lost.
+        repairs: notes on what was changed or left out.
     """
 
     messages: list[dict[str, Any]]
@@ -52,10 +52,10 @@ class _Call:
     """A declared call.
 
     Attributes:
-        given_id, given_name: what its result may name it by.
-        id, name: what a provider sees.
-        place: where it was declared, for the notes.
-        order: of its declaration.
+        given_id, given_name: as declared; a result may refer to either.
+        id, name: as a provider accepts them.
+        place: of the declaration, for the notes.
+        order: of the declaration.
     """
 
     given_id: str
@@ -79,13 +79,13 @@ class _Step:
 def admit(
     said: Iterable[Said], where: str, *, after: Sequence[Mapping[str, Any]] = (), going_on: bool = False
 ) -> Admitted:
-    """What of `said` may be in a list that begins with `after`.
+    """The messages of `said` that may stand in a list after the messages `after`.
 
     Args:
         said: in order.
-        where: how the notes name it, such as `run.history`.
-        after: messages that have been admitted; the ids of their calls are not used again.
-        going_on: the runs may still be going on, so that the last calls of each may yet be answered.
+        where: its name in the notes, such as `run.history`.
+        after: admitted messages; the ids of their calls are not used again.
+        going_on: the runs may still be going on, so the last calls of each may yet be answered.
     """
     return _Gate(where, after, going_on=going_on).admit(said)
 
@@ -102,12 +102,12 @@ class _Gate:
         self._declared: dict[tuple[str, str], list[_Call]] = {}
 
     def admit(self, said: Iterable[Said]) -> Admitted:
-        homeless: list[tuple[int, Said]] = []
+        unmatched: list[tuple[int, Said]] = []
         for item in said:
             if item.role == "tool":
                 call = self._call_of_id(item) if item.call_id else self._call_of_name(item)
                 if call is None:
-                    homeless.append((len(self._steps), item))
+                    unmatched.append((len(self._steps), item))
                 else:
                     call.result = item
             elif item.calls:
@@ -116,7 +116,7 @@ class _Gate:
                 self._add(_Step(item, {"role": item.role, "content": item.text}))
             else:
                 self._note(f"message {item.source} is empty and was left out")
-        for came, item in homeless:
+        for came, item in unmatched:
             self._place_early(came, item)
         shown = [pair for step in self._steps for pair in self._shown(step)]
         return Admitted([message for message, _ in shown], [origin for _, origin in shown], self._repairs)
@@ -167,7 +167,7 @@ class _Gate:
         return next(iter(same or alone), None)
 
     def _place_early(self, came: int, item: Said) -> None:
-        """Give a result that came before its call, by a clock that is ahead, to the call; else leave it out."""
+        """Give a result whose clock is ahead of its call's to that call; leave it out if there is none."""
         same = self._declared.get((item.run_id, item.call_id), []) if item.call_id else []
         call = next((call for call in same if call.order >= came and call.result is None), None)
         if call is not None:
@@ -192,10 +192,9 @@ class _Gate:
 
 
 def faults(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What a strict provider would refuse in a list in the OpenAI form; `[]` for a valid one.
+    """The reasons for which a strict provider would refuse a list in the OpenAI form; `[]` for a valid one.
 
-    The last look at a list before it is sent, at every list: what is assembled is valid by construction, and this is
-    how it would be known if it were not.
+    The last check of every list before it is sent. Lists are valid by construction; this finds a fault in that.
     """
     found: list[str] = []
     known: set[str] = set()

@@ -1,8 +1,8 @@
-"""The message list in the form of each provider (CONTRACT §1.3, `format`). Pure.
+"""The message list in the form of each provider (contract §1.3, `format`). Pure.
 
-Every context is made once, in OpenAI's form, and is valid then; a format only says the same in another way. What the
-list says first it says first in every format, and the beginning of what comes out depends on the beginning of the list
-alone, so that a cache holds in every format alike.
+Every context is made once, in OpenAI's form, and is valid then; a format gives the same content in another form. The
+order of the list is kept in every format, and the beginning of the result depends on the beginning of the list alone,
+so that prompt caches hold in every format.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from nexus.services.context.formats.anthropic import to_anthropic
-from nexus.services.context.formats.converted import Converted
+from nexus.services.context.formats.base import Converted
 from nexus.services.context.formats.gemini import to_gemini
 from nexus.services.context.formats.openai import to_openai
 
@@ -18,7 +18,7 @@ __all__ = ["FORMATS", "Converted", "convert"]
 
 
 class Converter(Protocol):
-    """What makes one form of a list; the arguments are those of `convert`."""
+    """A conversion to one form; the arguments are those of `convert`."""
 
     def __call__(
         self,

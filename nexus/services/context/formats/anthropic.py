@@ -2,7 +2,7 @@
 
 What that API demands beyond its types, and how it is kept:
 
-- The first message is a user's and the roles alternate: what one side says in a row becomes one message.
+- The first message is a user's and the roles alternate: consecutive messages of one side become one.
 - The results of all calls of a message stand in the next one, before any text: they come first in the list that is
   given, so they come first here.
 - No text is blank, and the last one of an assistant does not end in white space. It is cut off every assistant text, so
@@ -17,7 +17,7 @@ The sources are in docs/decisions/0013-one-list-three-formats.md.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from nexus.services.context.formats.converted import (
+from nexus.services.context.formats.base import (
     OPENING,
     Changes,
     Converted,
@@ -46,7 +46,7 @@ def to_anthropic(
         conversation.open()
     places = [conversation.add(message) for message in messages[leading:]]
     last_blocks = [*system, *(conversation.turns.messages[place.turn]["content"][place.last] for place in places)]
-    # What a list ends with as the system is about this one list, and the next has another there.
+    # System messages at the end are about this one list; the next list has others there.
     repeatable = max(len(messages) - trailing_system(messages), leading)
     for count in _repeated(leading, repeatable, stable, goes_on=goes_on):
         last_blocks[count - 1]["cache_control"] = {"type": "ephemeral"}
@@ -111,10 +111,10 @@ def _result(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _repeated(leading: int, count: int, stable: int, *, goes_on: bool) -> set[int]:
-    """How many of the first of `count` messages later calls repeat, as far as is worth a mark.
+    """The numbers of leading messages, of `count`, that later calls repeat and behind which a cache mark belongs.
 
-    What is stable, and so much of it as is `system`. A mark beyond would have the provider write a cache, for which it
-    charges, that nobody reads. But in the middle of a run the next call repeats the whole list, unless the state of the
+    The stable ones, and those of them in `system`. A mark further on would have the provider write, and charge for, a
+    cache that is never read. But in the middle of a run the next call repeats the whole list, unless the state of the
     session has changed.
     """
     ends = {min(stable, leading), min(stable, count), count if goes_on else 0}
@@ -138,10 +138,9 @@ def _tool_notes(changed: int) -> list[str]:
 
 
 def _plain(schema: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """`schema` without the words that the API refuses at its top, and whether it had any.
+    """`schema` without the keywords that the API refuses at its top, and whether it had any.
 
-    The parameters that only those named are kept. What was said about which go together is lost, so the tool itself has
-    to look at that.
+    Parameters that only those keywords name are kept. Which of them go together is lost: the tool has to check that.
     """
     refused = [word for word in _COMBINING if word in schema]
     if not refused:

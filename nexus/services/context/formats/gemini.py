@@ -2,13 +2,13 @@
 
 What that API demands beyond its types, and how it is kept:
 
-- A function call comes directly after something a user said or after function responses, so what the model says in a
-  row becomes one content.
+- A function call comes directly after a user text or after function responses, so consecutive messages of the model
+  become one content.
 - The responses to all calls of a content stand in the next one, as many as there are calls, and nothing else stands
   there: text of the user beside them becomes a content of its own.
 - A response has the name of its call. Names begin with a letter or an underscore.
-- The first call of a content has a thought signature. Ours are not known, and what stands there says so; it stands
-  there always, so that a call stays the same when more follows.
+- The first call of a content has a thought signature. Ours are not known, and the value for unknown ones stands there
+  always, so that a call stays the same when more follows.
 
 The names of fields are those of the protocol buffers, which the REST API and the SDK both read. The sources are in
 docs/decisions/0013-one-list-three-formats.md.
@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from nexus.services.context.formats.converted import (
+from nexus.services.context.formats.base import (
     OPENING,
     Changes,
     Converted,
@@ -41,7 +41,7 @@ _BAD_BEGINNING: Final = re.compile(r"_*[0-9-]")
 def to_gemini(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, stable: int, goes_on: bool
 ) -> Converted:
-    """`messages` as `contents`, with `system` apart. Gemini finds by itself what it has read before."""
+    """`messages` as `contents`, with `system` apart. Gemini finds cached prefixes by itself."""
     del stable, goes_on
     leading = leading_system(messages)
     system = [{"text": message["content"]} for message in messages[:leading]]
@@ -98,7 +98,7 @@ class _Conversation:
         return {"function_response": response}
 
     def name(self, name: str) -> str:
-        """`name`, or what stands for it where it has a beginning that Gemini refuses."""
+        """`name`, with one more underscore where it has a beginning that Gemini refuses."""
         if not _BAD_BEGINNING.match(name):
             return name
         self._renamed.add(name)

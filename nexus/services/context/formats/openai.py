@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nexus.services.context.formats.converted import Converted
+from nexus.services.context.formats.base import Converted
 
 
 def to_openai(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, stable: int, goes_on: bool
 ) -> Converted:
-    """`messages` and `tools` as they are. OpenAI finds by itself what it has read before."""
+    """`messages` and `tools` as they are. OpenAI finds cached prefixes by itself."""
     del stable, goes_on
     return Converted(
         messages=[dict(message) for message in messages],

@@ -1,4 +1,4 @@
-"""What a format makes of a message list, and what more than one of them needs. Pure."""
+"""A message list in the form of a provider, and what the conversions share. Pure."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,12 +9,12 @@ from pydantic_core import from_json
 
 from nexus.core.wire import is_deeper
 
-# Where a list does not begin with a user, this does: there is nothing in it to answer to.
+# The first user text of a list that does not begin with one: there is nothing in it to answer.
 OPENING: Final = "(The conversation begins here.)"
 
 # An answer carries arguments six levels down, and may be 64 deep itself (CONTRACT §1.6).
 _DEEPEST: Final = 32
-# What arguments stand under that cannot be an object of their own.
+# The key of arguments that cannot be sent as an object themselves.
 _AS_TEXT: Final = "arguments"
 
 
@@ -25,9 +25,9 @@ class Converted:
     Attributes:
         messages: OpenAI's and Anthropic's `messages`, Gemini's `contents`.
         tools: the tools in the provider's form.
-        places: for each message that was given, which one of `messages` it stands in, and which block or part of that
-            is its first; None when it stands in `system`.
-        notes: what had to be changed for this provider. They hold no content (CONTRACT §8).
+        places: for each given message the index of the one it stands in, and the index of its first block or part
+            there; None when it stands in `system`.
+        notes: on what was changed for this provider. They hold no content (contract §8).
         system: Anthropic's `system`, Gemini's `system_instruction`; None when there is none, and for OpenAI.
     """
 
@@ -40,7 +40,7 @@ class Converted:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a message went: a turn, and its first and last block there."""
+    """The place of a message: a turn, and its first and last block there."""
 
     turn: int
     first: int
@@ -49,11 +49,11 @@ class Place:
 
 @dataclass(slots=True)
 class Turns:
-    """Messages being made, where what one side says in a row becomes one message of several blocks.
+    """Messages being made: consecutive messages of one side become one message of several blocks.
 
     Attributes:
-        key: where a message has its blocks.
-        messages: what there is so far.
+        key: of the blocks in a message.
+        messages: so far.
     """
 
     key: str
@@ -75,12 +75,12 @@ class Turns:
 
 @dataclass(slots=True)
 class Changes:
-    """How often was done what more than one format does to a list, for the notes.
+    """Counts, for the notes, of changes that more than one format makes.
 
     Attributes:
-        opened: text of a user was put before all else.
-        late_system: a system message that others come before became text of the user.
-        as_text: arguments could not be sent as an object.
+        opened: user text put before all else.
+        late_system: system messages behind others, shown as text of the user.
+        as_text: calls whose arguments could not be sent as an object.
     """
 
     opened: int = 0
@@ -88,7 +88,7 @@ class Changes:
     as_text: int = 0
 
     def notes(self) -> list[str]:
-        """What was done, in words."""
+        """The counts in words."""
         return [
             *counted(self.opened, "user text was put before the first message", "user texts were put before others"),
             *counted(
@@ -105,31 +105,31 @@ class Changes:
 
 
 def needs_opening(messages: Sequence[Mapping[str, Any]], leading: int) -> bool:
-    """Whether nothing of a user would stand first when the first `leading` messages, of the system, stand apart."""
+    """Whether no user message would stand first once the `leading` system messages stand apart."""
     return bool(messages) and (leading == len(messages) or messages[leading]["role"] == "assistant")
 
 
 def ending(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A note on a list that leaves the word to nobody; nothing is added to it, for older models go on from there."""
+    """A note on a list that ends with the assistant; nothing is added to it, since older models go on from there."""
     last = messages[-1]["role"] if messages else ""
     return ["the list ends with an assistant message, which newer models refuse"] if last == "assistant" else []
 
 
 def leading_system(messages: Sequence[Mapping[str, Any]]) -> int:
-    """How many system messages there are before any other."""
+    """Number of system messages before all others."""
     return next((index for index, message in enumerate(messages) if message["role"] != "system"), len(messages))
 
 
 def trailing_system(messages: Sequence[Mapping[str, Any]]) -> int:
-    """How many system messages there are behind all others."""
+    """Number of system messages behind all others."""
     return leading_system(messages[::-1])
 
 
 def calls_of(message: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], bool]]:
     """Id, name and arguments of each call of `message`, and whether the arguments could stay an object.
 
-    What cannot be sent as an object, because it is nested too deep, has a number beyond all bounds or half a surrogate
-    pair, is given as the text it was written in.
+    Arguments that cannot be sent as an object (nested too deep, an infinite number, half a surrogate pair) are given as
+    the text they were written in.
     """
     for call in message.get("tool_calls") or ():
         text = call["function"]["arguments"]
@@ -139,12 +139,12 @@ def calls_of(message: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, A
 
 
 def object_schema(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The schema of a tool's parameters, which says of itself that it is one of an object."""
+    """The schema of a tool's parameters, with `"type": "object"`."""
     return {"type": "object", "properties": {}, **(parameters or {})}
 
 
 def counted(count: int, one: str, several: str) -> list[str]:
-    """A note that says how often something was done; none if it was not."""
+    """A note with this count; none for 0."""
     return [f"{count} {one if count == 1 else several}"] if count else []
 
 
