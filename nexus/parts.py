@@ -143,6 +143,7 @@ def put_together(settings: Settings, transport: Transport, store: Store, model: 
         ledger=transport.ledger,
         recorded=turns.heard,
         journal=transport.journal,
+        outbox=transport.outbox,
         tails=_tails(settings, transport),
     )
     states = SessionStates(store, metrics)

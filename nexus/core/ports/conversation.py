@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from nexus.core.models import Message
+from nexus.core.ports.bus import OutboxRow
 from nexus.core.ports.journal import JournalRow, Moved, Standing, StoreRead
 from nexus.core.ports.rows import Row
 from nexus.core.ports.store import RunOrigin
@@ -124,6 +125,23 @@ class Conversation(Protocol):
         """Say where a run belongs that is asked for, for so long. Returns what the first has said who asked for it."""
         ...
 
+    def input_row(self, message: Message, text: str, origin: RunOrigin) -> Row:
+        """The row of a run's human input, with its `_id`, and with a time that is not later than now."""
+        ...
+
+    async def insert_input(self, row: Row) -> None:
+        """Return when the store has the row; the caller sets the deadline.
+
+        Raises:
+            StoreUnavailableError: it is not known whether the store has it.
+            StoreRejectedError: the store will never accept it.
+        """
+        ...
+
+    def outbox_row(self, row: Row) -> OutboxRow:
+        """The row as the outbox keeps it until the store takes it."""
+        ...
+
     def input_of(self, message: Message, text: str, origin: RunOrigin) -> OfferedInput:
         """A run's input, to be recorded."""
         ...
@@ -146,6 +164,7 @@ class Conversation(Protocol):
         until: Cutoff | None = None,
         tail: Tail = WHOLE,
         continued: bool = False,
+        outbox_waiting: bool = False,
     ) -> Past:
         """The newest rows of a session, whole, without those of the current run.
 
@@ -157,9 +176,10 @@ class Conversation(Protocol):
             until: where the history ends, where that is known better.
             tail: which rows are under no compaction; others are not read.
             continued: the run was begun earlier.
+            outbox_waiting: the outbox holds rows, of which some may be the owner's: it is read before the store.
 
         Raises:
-            StoreUnavailableError: the store did not answer.
+            StoreUnavailableError: the store, or the outbox, did not answer.
         """
         ...
 
@@ -171,6 +191,7 @@ class Conversation(Protocol):
         excerpt_chars: int,
         asked: Message,
         continued: bool = False,
+        outbox_waiting: bool | None = None,
     ) -> Past:
         """Rows enough for `messages` messages of the memory, every run among them whole.
 
@@ -180,8 +201,9 @@ class Conversation(Protocol):
             excerpt_chars: contents longer than twice this may come without their middle.
             asked: as for `get_session`.
             continued: as for `get_session`.
+            outbox_waiting: as for `get_session`; None: as long as the old way through the journal is used.
 
         Raises:
-            StoreUnavailableError: the store did not answer.
+            StoreUnavailableError: the store, or the outbox, did not answer.
         """
         ...
