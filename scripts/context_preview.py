@@ -8,9 +8,10 @@ import typer
 from rich.console import Console
 
 from nexus.adapters.tokenizer import open_tokenizer
+from nexus.cli.context_view import show_context
+from nexus.cli.demo import load_sample
 from nexus.core.turns import LEVELS, Level, ThinkingRound
 from nexus.core.working_memory import Detail, Overview, Snapshot
-from nexus.cli.demo import load_sample
 from nexus.services.context.agents import MAIN
 from nexus.services.context.assembled import Assembled
 from nexus.services.context.budget import Room
@@ -33,7 +34,6 @@ from nexus.services.context.request import DEFAULT_FORMAT, LAYOUTS
 from nexus.services.context.session_state import SessionState, read_state
 from nexus.services.context.tokens import Measure
 from nexus.services.context.window import Window
-from nexus.cli.context_view import show_context
 
 _PLACEMENTS: Final[tuple[Placement, ...]] = get_args(Placement)
 _LIMIT: Final = 20

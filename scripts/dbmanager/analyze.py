@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .server import Rows
-from .tally import MessagesReport, MessageTally
-from .turntally import TurnsReport, TurnTally
+from .tally import MessagesReport, MessageTally, TurnsReport, TurnTally
 
 _BATCH = 500
 
@@ -79,7 +78,7 @@ def analyze_messages(rows: Rows, advance: Callable[[int], None]) -> MessagesRepo
     tally = MessageTally()
     for row in rows.aggregate([{"$project": _MESSAGE}], batchSize=_BATCH):
         tally.add(row)
-        if tally.messages % _BATCH == 0:
+        if tally.count % _BATCH == 0:
             advance(_BATCH)
     return tally.report(rows.database.name, rows.name)
 
@@ -89,7 +88,7 @@ def analyze_turns(rows: Rows, advance: Callable[[int], None]) -> TurnsReport:
     tally = TurnTally()
     for turn in rows.aggregate([{"$project": _TURN}], batchSize=_BATCH):
         tally.add(turn)
-        if tally.turns % _BATCH == 0:
+        if tally.count % _BATCH == 0:
             advance(_BATCH)
     return tally.report(rows.database.name, rows.name)
 

@@ -21,12 +21,12 @@ from nexus.config import Settings, load_settings
 from nexus.core.errors import ConfigError
 
 from . import operations
-from .configstore import DEFAULT_TEMPLATE
-from .criteria import Criteria
+from .cleanup import Criteria
 from .export import STDOUT
 from .menu import Menu
 from .operations import Session
 from .server import Refusal, WrongUsage, address_of, checked_database_name, connect, explain, one_line
+from .stored_settings import DEFAULT_TEMPLATE
 from .terminal import Terminal, plain
 
 PROGRAM = "database_manager"

@@ -1,7 +1,8 @@
 """Write documents to a file or stdout, one at a time and sorted by `_id`, so that any size fits into little memory.
 
-A file appears under its name when it is complete: until then it is a temporary file beside it, readable by its owner
-alone, which is removed when the export ends early.
+- A file appears under its name when it is complete: until then it is a temporary file beside it, readable by its owner
+  alone, which is removed when the export ends early.
+- No cell of a CSV file is a formula for a spreadsheet (OWASP, "CSV Injection"), unless `raw` leaves text as it is.
 """
 
 import contextlib
@@ -9,26 +10,30 @@ import csv
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from bson import json_util
 
 from .analyze import field_names
-from .csvcells import MESSAGE_COLUMNS, cells, header
 from .server import Refusal, Rows, WrongUsage
+from .terminal import iso
 
 Format = Literal["jsonl", "csv"]
 FORMATS: dict[str, Format] = {"jsonl": "jsonl", "csv": "csv"}
 STDOUT = "-"
 _BATCH = 500
+MESSAGE_COLUMNS = ("id", "run_id", "owner_key", "session_id", "role", "timestamp", "content", "metadata")
+# Tab and line ends are dropped by some programs before they look for a formula; wide signs count as signs for some.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
 def export(
     rows: Rows, query: dict[str, Any], out: IO[bytes], *, form: Format, raw: bool, advance: Callable[[int], None]
 ) -> tuple[int, int]:
-    """Write every document that `query` means to `out`; returns how many documents and bytes. `raw`: see `csvcells`."""
+    """Write every document that `query` means to `out`; returns how many documents and bytes."""
     documents = _counted(rows.find(query).sort("_id", 1), counts := [0], advance)
     size = sum(out.write(line) for line in _lines(rows, query, documents, form, raw=raw))
     return counts[0], size
@@ -114,3 +119,37 @@ def _removed_on_failure(name: str) -> Iterator[None]:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def header(columns: Sequence[str], *, raw: bool) -> list[str]:
+    """The first row. Names of fields are data too."""
+    return [name if raw else _harmless(name) for name in columns]
+
+
+def cells(document: Mapping[str, Any], columns: Sequence[str], *, raw: bool) -> list[str]:
+    """The values of `columns`; a missing one is empty. `raw` leaves text as it is."""
+    return [_cell(document.get(name), raw=raw) for name in columns]
+
+
+def _cell(value: Any, *, raw: bool) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)  # a number is no formula, and a minus sign belongs to it
+    text = as_text(value)
+    return text if raw else _harmless(text)
+
+
+def as_text(value: Any) -> str:
+    """Text as it is, nothing as nothing, dates as ISO 8601, everything else as relaxed Extended JSON."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, datetime):
+        return iso(value)
+    return json_util.dumps(value, json_options=json_util.RELAXED_JSON_OPTIONS, ensure_ascii=False)
+
+
+def _harmless(text: str) -> str:
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text

@@ -11,11 +11,11 @@ from pathlib import Path
 from pymongo.errors import PyMongoError
 
 from . import inventory, operations, views
-from .configstore import DEFAULT_TEMPLATE
-from .criteria import Criteria
+from .cleanup import Criteria
 from .export import FORMATS
 from .operations import Session
 from .server import NobodyToAskError, Refusal, checked_database_name, explain, one_line
+from .stored_settings import DEFAULT_TEMPLATE
 
 _ENVIRONMENTS = {"": "development", "1": "development", "2": "production"}
 _MAX_DAYS = 36_500

@@ -10,12 +10,11 @@ from pymongo.errors import PyMongoError
 
 from nexus.config import Settings
 
-from . import analyze, configstore, inventory, views
-from .cleanup import PROTECTED, Meant, Sample, delete, find_meant
-from .configplan import Entry, Plan, make_plan
-from .criteria import Criteria
+from . import analyze, inventory, stored_settings, views
+from .cleanup import PROTECTED, Criteria, Meant, Sample, delete, find_meant
 from .export import STDOUT, Format, checked_target, export, opened
 from .server import Client, Refusal, Store, WrongUsage, existing_collection, explain, writable
+from .stored_settings import Entry, Plan, make_plan
 from .terminal import Terminal, documents, human_size
 
 HINT = "A running service reads them again when it gets a config.changed message, or when it is restarted."
@@ -213,21 +212,21 @@ def init_config(
     """
     if not environment or environment != environment.strip() or not environment.isprintable():
         raise WrongUsage(f"{environment!r} is no environment: a name like development or production")
-    wanted = configstore.load_template(template, environment)
-    rows = writable(session.store)[configstore.COLLECTION]
+    wanted = stored_settings.load_template(template, environment)
+    rows = writable(session.store)[stored_settings.COLLECTION]
 
     def replan(stored: Mapping[str, Any]) -> Plan:
         return make_plan(wanted, stored, reset)
 
-    stored = configstore.read(rows, environment)
+    stored = stored_settings.read(rows, environment)
     plan, written = replan(stored), False
-    configstore.check(plan, environment)
+    stored_settings.check(plan, environment)
     session.terminal.say(*views.entries(environment, plan.entries))
     if not session.dry_run:
         pending = bool(plan.changes) or not stored
         if pending and (ask or any(entry.state == "reset" for entry in plan.entries)):
             session.confirm(f"Write the settings of environment {environment} to {session.database}?")
-        plan, written = configstore.apply(rows, environment, replan)
+        plan, written = stored_settings.apply(rows, environment, replan)
     report = ConfigReport(session.database, environment, written, session.dry_run, plan.entries, HINT)
     session.terminal.show(report, *_told(report))
 
@@ -237,4 +236,4 @@ def _told(report: ConfigReport) -> views.Parts:
         return [views.line("Dry run: nothing was written.")]
     if not report.written:
         return [views.line("Nothing had to be written.")]
-    return [views.line(f"Written to {report.database}.{configstore.COLLECTION}."), views.line(HINT)]
+    return [views.line(f"Written to {report.database}.{stored_settings.COLLECTION}."), views.line(HINT)]

@@ -10,11 +10,10 @@ from rich.text import Text
 
 from .analyze import FieldsReport
 from .cleanup import Meant
-from .configplan import Entry, State
 from .inventory import CollectionInfo, DatabaseInfo, DatabaseStats
-from .tally import MessagesReport, Named, ToolUse
+from .stored_settings import Entry, State
+from .tally import MessagesReport, Named, ToolUse, TurnsReport
 from .terminal import documents, human_count, human_size, minute, plain, table
-from .turntally import TurnsReport
 
 _BAR = 30
 _FIELDS = 60

@@ -18,17 +18,14 @@ from hypothesis import strategies as st
 from pymongo import MongoClient
 
 from nexus.config import Settings
+from scripts.dbmanager.cleanup import Criteria
 from scripts.dbmanager.commands import main
-from scripts.dbmanager.configplan import Plan, checked_template, make_plan
-from scripts.dbmanager.configstore import DEFAULT_TEMPLATE, load_template
-from scripts.dbmanager.criteria import Criteria
-from scripts.dbmanager.csvcells import cells, header
-from scripts.dbmanager.export import checked_target, opened
+from scripts.dbmanager.export import cells, checked_target, header, opened
 from scripts.dbmanager.operations import Session, cleanup
 from scripts.dbmanager.server import Refusal, WrongUsage, address_of, checked_database_name
-from scripts.dbmanager.tally import MessageTally, Runs
+from scripts.dbmanager.stored_settings import DEFAULT_TEMPLATE, Plan, checked_template, load_template, make_plan
+from scripts.dbmanager.tally import MessageTally, Runs, TurnTally
 from scripts.dbmanager.terminal import Terminal, human_size, plain
-from scripts.dbmanager.turntally import TurnTally
 
 COMMANDS = ("databases", "collections", "stats", "cleanup", "export", "analyze", "init-config")
 SECRET = "hunter2"
