@@ -15,7 +15,6 @@ from itertools import accumulate
 from typing import Any
 
 from nexus.core.working_memory import Snapshot
-from nexus.services.context.agents import MAIN, Agent
 from nexus.services.context.blocks import Assembled, Block, Passage, Section, Weights, put_together, source_of
 from nexus.services.context.budget import NO_ROOM, Budget, Room, WindowSettings, largest
 from nexus.services.context.memory_blocks import (
@@ -30,8 +29,9 @@ from nexus.services.context.memory_blocks import (
 from nexus.services.context.pinned import pinned_blocks
 from nexus.services.context.placement import PINNED_FROM_END, Placement, pinned_position
 from nexus.services.context.prompts import identity_block
-from nexus.services.context.validity import Admitted, admit
-from nexus.services.context.window import Window
+from nexus.services.history.agents import MAIN, Agent
+from nexus.services.history.transcript import Window
+from nexus.services.history.validity import Admitted, admit
 from nexus.services.session_state.state import SessionState
 from nexus.services.text.escape import CountingEscape
 from nexus.services.text.tokens import Measure
@@ -129,7 +129,7 @@ def assemble_agent(given: AgentInput, room: Room | None = None) -> Assembled:
         room: tokens that they may take; None for as many as they need.
     """
     window, snapshot = given.window, given.snapshot
-    past = admit(window.said, "history", going_on=True)
+    past = admit(window.messages, "history", going_on=True)
     opening = instructions(given.agent)
     stable_opening = len(opening)
     opening += [working_memory_block(snapshot)] if snapshot else []
@@ -154,7 +154,7 @@ def assemble_agent(given: AgentInput, room: Room | None = None) -> Assembled:
         [*opening, *before, *passages, current],
         rows={
             "fetched": window.fetched,
-            "merged": window.left_out + len(window.said),
+            "merged": window.left_out + len(window.messages),
             "shown": len(shown),
             "repaired": window.faults + len(past.repairs),
         },

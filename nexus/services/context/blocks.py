@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self
 
 from nexus.core.wire import compact
-from nexus.services.context.transcript import Said
-from nexus.services.context.validity import Admitted
+from nexus.services.history.transcript import TranscriptMessage
+from nexus.services.history.validity import Admitted
 from nexus.services.text.tokens import Measure
 
 
@@ -105,7 +105,7 @@ class Passage:
 
     tag: str
     messages: list[dict[str, Any]]
-    origins: Sequence[Said | None]
+    origins: Sequence[TranscriptMessage | None]
     dropped: int = 0
 
     @classmethod

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from nexus.services.context.annotations import annotate_stored
 from nexus.services.context.blocks import Block
-from nexus.services.context.clock import at_offset, parse_moment, parse_offset
-from nexus.services.context.entries import Entry, read_rows
-from nexus.services.context.memory import Utterance, merge, newest
+from nexus.services.history.merge import Utterance, merge, newest
+from nexus.services.history.rows import Entry, at_offset, parse_moment, parse_offset, read_rows
+from nexus.services.history.tool_calls import annotate_stored
 from nexus.services.text.escape import CountingEscape, canonical, escape
 
 _NO_CONVERSATIONS: Final = "(No previous conversations yet)"

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from nexus.core.turns import ThinkingRound
 from nexus.services.context import agent, dialogue, thinking
-from nexus.services.context.agents import MAIN, Agent
 from nexus.services.context.blocks import Assembled, Block
 from nexus.services.context.budget import Room
 from nexus.services.context.memory_blocks import NOTHING, Remembered
+from nexus.services.history.agents import MAIN, Agent
 from nexus.services.text.tokens import Measure
 
 

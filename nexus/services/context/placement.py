@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from nexus.services.context.annotations import as_id
+from nexus.services.history.tool_calls import as_id
 
 Placement = Literal["from_end", "before_assistant", "tail"]
 PINNED_FROM_END: Final = 5

@@ -185,7 +185,7 @@ def test_what_can_be_used_again(given_input: AgentInput, tokens: int, runs: int)
     """The next run, whose session is longer, begins with what was promised, also where something has gone."""
     made = within(given_input, tokens)
     more = [said for number in range(runs) for said in exchange(10 + number, "word", ["word word"])]
-    later = replace(given_input, window=Window([*given_input.window.said, *more]), current_input="next")
+    later = replace(given_input, window=Window([*given_input.window.messages, *more]), current_input="next")
     stable, following = made.manifest["prefix"]["messages"], within(later, tokens)
     assert made.weights
     assert following.weights
