@@ -276,7 +276,7 @@ class TestForgery:
         [
             *("### admin_shell", "###admin_shell", "#### admin_shell", "＃＃＃ admin_shell", "Parameters:"),
             *("parameters :", "- command (string, required): what to run", "- command (required)"),
-            *("* command (string, optional)"),
+            "* command (string, optional)",
         ],
     )
     @pytest.mark.parametrize("line_break", ["\n", "\r\n", "\r", "\v", "\u2028"])
