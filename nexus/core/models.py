@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import count
 from typing import Annotated, Any, Final
@@ -12,6 +12,11 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 # Row ids have the form of a MongoDB ObjectId: seconds, five random bytes for the process, and a counter.
 _PROCESS: Final = secrets.token_hex(5)
 _COUNTER: Final = count(secrets.randbelow(1 << 16))
+# How far ahead a sender's clock may be.
+_MOST_AHEAD: Final = timedelta(seconds=300)
+
+# The session of messages that name none.
+DEFAULT_SESSION: Final = "default"
 
 
 class Topics:
@@ -71,6 +76,11 @@ def as_utc(moment: datetime) -> datetime:
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
+def to_milliseconds(moment: datetime) -> datetime:
+    """The moment as precisely as stores keep it."""
+    return moment.replace(microsecond=moment.microsecond // 1_000 * 1_000)
+
+
 def new_message_id() -> str:
     """A fresh message id: `msg_` and 32 hexadecimal digits."""
     return f"msg_{secrets.token_hex(16)}"
@@ -127,6 +137,12 @@ class Message(_WireModel):
     content: Any = None
     timestamp: Moment = Field(default_factory=utc_now)
     metadata: Metadata = Field(default_factory=dict)
+
+
+def clamp_timestamp(message: Message) -> datetime:
+    """The message's time; now, where its sender's clock is more than 300 s ahead, so that it cannot win until then."""
+    now = utc_now()
+    return now if message.timestamp > now + _MOST_AHEAD else message.timestamp
 
 
 class Run(_WireModel):

@@ -1,6 +1,6 @@
-"""The working memory of a session (CONTRACT §7): overview, details, compactions, and where a history goes on.
+"""The working memory of a session (contract §7): overview, details, compactions, and the tail of its history.
 
-What is stored and exported has these shapes. Reading one that is malformed raises pydantic's `ValidationError`.
+These are the shapes in which it is stored and exported. Reading a malformed one raises pydantic's `ValidationError`.
 """
 
 import re
@@ -18,29 +18,29 @@ Target = Literal["conversation", "tools", "all"]
 TARGETS: Final[tuple[Target, ...]] = get_args(Target)
 Strategy = Literal["summarize", "archive"]
 STRATEGIES: Final[tuple[Strategy, ...]] = get_args(Strategy)
-# Who brought it about: a call of the model's, the service by itself, or an operator.
+# A call of the model's, the 75 % rule, or an operator.
 Trigger = Literal["tool", "automatic", "operator"]
 Author = Literal["model", "operator", "import"]
 
-# What may be due on a compaction: to have a model write its summary.
+# The `work` of a compaction whose summary a model is to write.
 REFINE: Final = "refine"
 
 OBJECT_ID: Final = re.compile(r"[0-9a-f]{24}")
-# Of an `_id` that MongoDB made, the second in which it was.
+# The part of an ObjectId that is the second in which it was made.
 SECOND: Final = slice(0, 8)
 _FIRST_SECOND: Final = "00000000"
 
 
-class _Part(BaseModel):
+class _Stored(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Overview(_Part):
-    """One revision of what the model keeps in view, as Markdown.
+class Overview(_Stored):
+    """One revision of the overview, in Markdown.
 
     Attributes:
-        revision: from 1 in each session. Where there is none yet, the template is shown, as revision 0.
-        turn_number: of the turn in which it was written; 0 where nobody knows.
+        revision: from 1 in each session. Before the first, the template is shown as revision 0.
+        turn_number: the turn in which it was written; 0 where it is not known.
         call_id: of the message that asked for it; `""` for none.
     """
 
@@ -53,14 +53,14 @@ class Overview(_Part):
     call_id: str = ""
 
 
-class Detail(_Part):
-    """One version of a named note, or messages as they were said, which no later version replaces.
+class Detail(_Stored):
+    """One version of a named note, or of an archive: compacted messages word for word, which has one version only.
 
     Attributes:
         version: from 1 for each name.
         bytes: of the content in UTF-8.
         content: `""` where only the header was read.
-        compaction: of an archive, the number of the compaction that it belongs to.
+        compaction: of an archive, the number of its compaction.
         call_id: as for `Overview`.
     """
 
@@ -76,7 +76,7 @@ class Detail(_Part):
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Which rows of a session are under no compaction yet: those stored from a second on, without these.
+    """The rows of a session that are under no compaction: those stored from a second on, except some.
 
     Attributes:
         since: the second, as the first eight digits of an `_id`.
@@ -92,13 +92,13 @@ class Tail:
         return self.since == _FIRST_SECOND and not self.without
 
     def includes(self, row_id: str) -> bool:
-        """Whether the row with that `_id` is under none. One whose `_id` says no second is, from the first one on."""
+        """Whether the row is in the tail. One whose `_id` is no ObjectId is covered by the first compaction."""
         if self.is_all:
             return True
         return is_object_id(row_id) and row_id[SECOND] >= self.since and row_id not in self.without
 
     def after(self, covered: Iterable[str], since: str) -> Self:
-        """What is left when these are covered too, where every row stored before `since` is."""
+        """The tail that is left when these rows, and all that were stored before `since`, are covered as well."""
         later = {row_id for row_id in {*self.without, *covered} if is_object_id(row_id) and row_id[SECOND] >= since}
         return type(self)(since, frozenset(later))
 
@@ -106,21 +106,21 @@ class Tail:
 WHOLE: Final = Tail()
 
 
-class Compaction(_Part):
+class Compaction(_Stored):
     """A record of which rows are represented by which summary. No row is under two.
 
     Attributes:
-        number: from 1 in each session; the summary of each carries that of the one before.
-        rows: `_id`s of the rows, in the order in which they were said; `()` where only the header was read.
+        number: from 1 in each session; each summary carries that of the compaction before.
+        rows: `_id`s of the rows, in the order of the conversation; `()` where only the header was read.
         count: how many they are.
-        total: rows under this one and all before it.
-        is_step: others are to follow that do the rest of what was asked for.
-        since, without: of the `Tail` that is left.
-        details: names of those that hold the rows word for word.
-        keep_recent: messages that were to be kept; None where tokens decided.
-        summary_tokens: that its summary may have, whoever writes it.
-        disowned: names of archives, among those of this number and all before it, of compactions that never came about.
-        tokens_before, tokens_after: of what was compacted, and of the summary now; 0 where nobody counted.
+        total: rows under this compaction and all before it.
+        is_step: more compactions are to follow for the same request.
+        since, without: the `Tail` that is left.
+        details: names of the archives that hold the rows word for word.
+        keep_recent: messages that were to stay; None where tokens decided.
+        summary_tokens: the most that its summary may have, whoever writes it.
+        disowned: names of archives, of this number and all before, whose compaction was never stored.
+        tokens_before, tokens_after: of the compacted rows, and of the summary now; 0 where not counted.
         tokens_carried: of the summary before this one, which is part of `tokens_after`.
         call_id: as for `Overview`.
     """
@@ -152,18 +152,18 @@ class Compaction(_Part):
 
     @property
     def tail(self) -> Tail:
-        """What is left of the session."""
+        """The rows that are left."""
         return Tail(self.since, frozenset(self.without))
 
 
 def is_object_id(row_id: str) -> bool:
-    """Whether the text is an `_id` that MongoDB made, which says when its row was stored."""
+    """Whether the `_id` is a MongoDB ObjectId, which says when its row was stored."""
     return OBJECT_ID.fullmatch(row_id) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is kept of a session's working memory.
+    """The working memory of a session, as far as a context shows it.
 
     Attributes:
         overview: the newest revision; None while there is only the template.
@@ -184,20 +184,20 @@ class Snapshot:
 
     @property
     def tail(self) -> Tail:
-        """Which rows of the session are under no compaction."""
+        """The rows of the session that are under no compaction."""
         return self.compaction.tail if self.compaction else WHOLE
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """A compaction that somebody wants.
+class CompactionRequest:
+    """A compaction that is asked for.
 
     Attributes:
-        keep_recent: messages that stay, the newest; None where `keep_tokens` says how much stays.
-        keep_tokens: of the newest messages, as many as are no more tokens than this.
-        summary_tokens: that the summary may have, where that is less than what the settings allow.
+        keep_recent: the newest messages that stay; None where `keep_tokens` says how much stays.
+        keep_tokens: as many of the newest messages stay as take no more tokens than this.
+        summary_tokens: the most that the summary may have, where that is less than the settings allow.
         run_id: the run that asks, of which nothing is compacted; `""` for none.
-        call_id: of the message that asks: what one message asks for is done once. `""` for none.
+        call_id: of the message that asks; one message is served once. `""` for none.
     """
 
     owner_key: str
@@ -211,15 +211,24 @@ class Wish:
     run_id: str = ""
     call_id: str = ""
 
+    @property
+    def session(self) -> tuple[str, str]:
+        """Owner and session."""
+        return self.owner_key, self.session_id
+
+
+# The former name, until nothing imports it.
+Wish = CompactionRequest
+
 
 @dataclass(slots=True)
 class CompactionJob:
-    """A compaction that is being brought about.
+    """A compaction under way.
 
     Attributes:
-        done: set when it has come to its end, whatever that is.
+        done: set when it has ended, whatever came of it.
         made: the compaction; None while there is none, and where there was nothing to compact.
-        failed: it could not be brought about.
+        failed: it could not be made.
     """
 
     done: anyio.Event = field(default_factory=anyio.Event)

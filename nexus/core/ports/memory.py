@@ -1,13 +1,13 @@
-"""Where working memory is kept (CONTRACT §7)."""
+"""The store of the working memory, and the working memory as contexts use it (contract §7)."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Protocol
 
 from nexus.core.ports.rows import Row
-from nexus.core.working_memory import CompactionJob, Snapshot, Wish
+from nexus.core.working_memory import CompactionJob, CompactionRequest, Snapshot
 
-# As for turns: four characters stand for some of a text in a pattern.
+# Characters. Escaped for a pattern, each may take four, and patterns have a limit.
 LONGEST_QUERY: Final = 250
 
 
@@ -106,23 +106,24 @@ class MemoryStore(Protocol):
 
 
 class MemorySource(Protocol):
-    """What the builder needs of the working memory."""
+    """The working memory as the context builder uses it."""
 
     async def snapshot(self, owner_key: str, session_id: str) -> Snapshot:
-        """What is kept of it.
+        """The working memory of a session.
 
         Raises:
             StoreUnavailableError: the store did not answer.
         """
         ...
 
-    def compact_soon(self, wish: Wish, *, long: bool = False) -> CompactionJob | None:
-        """Bring the compaction about in the background, or go on with that of the session which is under way.
-
-        Never waits; None when too many are under way, and then it is not brought about.
+    def compact_soon(self, request: CompactionRequest, /, *, long: bool = False) -> CompactionJob | None:
+        """Start the compaction in the background, or join the one of the session that is under way. Never waits.
 
         Args:
-            wish: what is wanted.
-            long: nobody waits for it, and it may take long.
+            request: what is asked for.
+            long: nobody waits for it and it may take long; only a few of these run at once.
+
+        Returns:
+            None when too many are under way; it is not started then.
         """
         ...

@@ -1,1 +1,1 @@
-"""Working memory at work: what compacts a history, tells and refines it, and moves it elsewhere (CONTRACT §7)."""
+"""Working memory: overview, details, compactions and the tools that use them (contract §7)."""

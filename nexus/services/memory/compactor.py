@@ -1,54 +1,119 @@
-"""Bringing compactions about (CONTRACT §7).
+"""Makes compactions (contract §7).
 
 Rules of this module:
 
-- A compaction comes about by being stored under its number, and each number is stored once. Whoever finds it taken
-  begins again with what is left then. So no row is under two compactions, whatever the number of replicas.
-- Archives are stored before their compaction. What an attempt leaves of one that did not come about is harmless, and
-  another attempt that has the same words uses it.
-- A tail that is too long to be held is compacted in several steps, each of which holds by itself and covers nothing
-  that is to be kept. All are marked with the message that asked for them, and all but the last as steps: when whoever
-  was at it dies, whoever hears the message again does the rest.
-- What takes long is done in a thread.
+- A compaction exists once it is stored under its number, and each number is stored once. A replica that finds it taken
+  starts again with what is left then. So no row is under two compactions.
+- Archives are stored before their compaction. The archive of a compaction that is then not stored is harmless (see
+  `disowned_archives`), and another attempt with the same words uses it.
+- A tail that is too long for memory is compacted in steps, each of which is valid by itself and covers nothing that is
+  to be kept. All carry the id of the message that asked, and all but the last are marked as steps: when a replica dies
+  in between, the resent message does the rest.
+- A compaction goes on when its requester stops waiting: a later request can use it. What is undone when the service
+  ends is asked for again by the session's next context.
+- Work that grows with the rows is done in a thread.
 """
 
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import count
-from typing import Final
+from typing import Final, Self
 
+import anyio
+import structlog
 from anyio import to_thread
 
-from nexus.core.errors import CallRefusedError, StoreUnavailableError
-from nexus.core.models import utc_now
+from nexus.core.errors import CallRefusedError, StoreRejectedError, StoreUnavailableError
+from nexus.core.models import to_milliseconds, utc_now
 from nexus.core.ports import MemoryStore, MessageStore, Row, TokenCounter
 from nexus.core.tasks import Pauses
-from nexus.core.working_memory import REFINE, WHOLE, Compaction, Detail, Wish
-from nexus.services.memory.disowning import disowned
-from nexus.services.memory.documents import LOOKED_BACK, document_of, read_all
-from nexus.services.memory.drafting import CompactionSettings, Draft, draft
-from nexus.services.memory.reading import MOST_ROWS, Found, look_at_runs, read_tail
-from nexus.services.turns.documents import to_milliseconds
+from nexus.core.working_memory import REFINE, WHOLE, Compaction, CompactionJob, CompactionRequest, Detail
+from nexus.services.context.agents import is_internal
+from nexus.services.context.annotations import read_tool_calls
+from nexus.services.context.clock import parse_moment
+from nexus.services.context.memory import as_text
+from nexus.services.context.tokens import Measure
+from nexus.services.context.transcript import SPEAKERS
+from nexus.services.memory.archive import archive
+from nexus.services.memory.documents import LOOKED_BACK, disowned_archives, document_of, read_all
+from nexus.services.memory.plan import MOST_ROWS, TailRows, look_at_runs, read_tail, select
+from nexus.services.memory.rule_summary import by_run, summarise
+from nexus.services.memory.units import NOTHING_KNOWN, KnownRuns
+from nexus.services.rows import storable
+from nexus.services.turns.sentences import weight
 
-__all__ = ["CompactionSettings", "Compactor"]
+_log = structlog.get_logger(__name__)
 
-# How often the number may be taken: somebody else compacts with each time, so there is soon nothing left to do.
+# Each time the number is taken another compaction was made, so there is soon nothing left to do.
 _MOST_ATTEMPTS: Final = 20
-_FIRST_PAUSE_S: Final = 0.01
-_LONGEST_PAUSE_S: Final = 0.1
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.1
 _NO_GAIN: Final = (
     "Nothing would be gained: what is to be compacted takes {} tokens, and the summary would grow by {}. Nothing was "
     "changed"
 )
 _NOTHING_DUE: Final = {"work": None, "due_at": None}
+# Background compactions: of long sessions at once, and of sessions under way at all.
+_LONG_AT_ONCE: Final = 2
+_MOST_JOBS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionSettings:
+    """Settings of compactions.
+
+    Attributes:
+        idle_s: the silence after which a run is over although its answer is not known.
+        summary_max_tokens: the most that a summary may have.
+        refine: a model is to write a better summary later.
+        detail_max_bytes: of one part of an archive.
+    """
+
+    idle_s: float = 300.0
+    summary_max_tokens: int = 1_500
+    refine: bool = False
+    detail_max_bytes: int = 65_536
+
+    @property
+    def idle(self) -> timedelta:
+        """`idle_s` as a duration."""
+        return timedelta(seconds=self.idle_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A compaction before it is stored, without the names of its archives, and the rows that it covers."""
+
+    compaction: Compaction
+    covered: tuple[Row, ...]
+
+    @property
+    def saves_tokens(self) -> bool:
+        """Whether a context is shorter with it."""
+        made = self.compaction
+        return made.tokens_after - made.tokens_carried < made.tokens_before
+
+    def archive(self, most_bytes: int, attempt: int) -> list[Detail]:
+        """Its rows word for word; `attempt` is part of the names from 2 on, where those before are taken."""
+        return [
+            Detail(
+                name=part.name,
+                version=1,
+                kind="archive",
+                bytes=weight(part.content),
+                updated_at=self.compaction.created_at,
+                content=storable(part.content),
+                compaction=self.compaction.number,
+                call_id=self.compaction.call_id,
+            )
+            for part in archive(self.covered, self.compaction.number, most_bytes=most_bytes, attempt=attempt)
+        ]
 
 
 class Compactor:
     """Compacts sessions.
-
-    Args:
-        store: where compactions are kept.
-        messages: where the rows are.
-        counter: counts tokens.
 
     Attributes:
         settings: may be replaced at any time.
@@ -66,102 +131,98 @@ class Compactor:
         self._counter = counter
         self.settings = settings or CompactionSettings()
 
-    async def compact(self, wish: Wish) -> Compaction | None:
-        """Bring the compaction about, and return the last that was made for it, or by others meanwhile.
+    async def compact(self, request: CompactionRequest, /) -> Compaction | None:
+        """Make the compaction, and return the last one made for it, here or meanwhile by another replica.
 
-        What one message asks for is done once: asked again, it gets the compaction that it got before. None where there
-        is nothing to compact.
+        One message is served once: asked again, it gets the compaction that it got before. None where there is nothing
+        to compact.
 
         Raises:
             CallRefusedError: a model asks for a summary that would be no shorter than what it stands for.
-            StoreUnavailableError: the store did not answer. It may have been brought about or not.
+            StoreUnavailableError: the store did not answer. The compaction may have been stored or not.
         """
         made: Compaction | None = None
         attempts, most_rows, pauses = 0, MOST_ROWS, Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while True:
-            latest = await self._latest(wish)
-            made = made or await self._made_before(wish, latest)
+            latest = await self._latest(request)
+            made = made or await self._made_before(request, latest)
             if made and not made.is_step:
                 return made
-            found, drafted = await self._draft(wish, latest, most_rows)
+            found, drafted = await self._draft(request, latest, most_rows)
             if drafted is None and found.goes_on:
-                # So many rows that stay come first.
+                # The oldest rows all stay: look further.
                 most_rows *= 2
-            elif drafted is None or (made and not _is_worth_it(wish, drafted)):
-                return await self._finished(wish, made) if made else (latest if attempts else None)
-            elif not _is_worth_it(wish, drafted):
-                told = drafted.compaction
-                raise CallRefusedError(_NO_GAIN.format(told.tokens_before, told.tokens_after - told.tokens_carried))
-            elif compaction := await self._keep(drafted, wish, latest):
+            elif drafted is None or (made and not _is_worthwhile(request, drafted)):
+                return await self._finished(request, made) if made else (latest if attempts else None)
+            elif not _is_worthwhile(request, drafted):
+                planned = drafted.compaction
+                grown = planned.tokens_after - planned.tokens_carried
+                raise CallRefusedError(_NO_GAIN.format(planned.tokens_before, grown))
+            elif compaction := await self._store_draft(drafted, request, latest):
                 made, attempts = compaction, 0
                 # Where some of the oldest rows are not meant, they come first again.
-                most_rows = MOST_ROWS if wish.target == "all" else 2 * most_rows
+                most_rows = MOST_ROWS if request.target == "all" else 2 * most_rows
             elif (attempts := attempts + 1) == _MOST_ATTEMPTS:
                 raise StoreUnavailableError("others compact the session all the time")
             else:
                 await pauses.wait()
 
-    async def _draft(self, wish: Wish, latest: Compaction | None, most_rows: int) -> tuple[Found, Draft | None]:
-        """What could be compacted next."""
+    async def _draft(
+        self, request: CompactionRequest, latest: Compaction | None, most_rows: int
+    ) -> tuple[TailRows, Draft | None]:
         tail = latest.tail if latest else WHOLE
-        found = await read_tail(self._messages, wish.owner_key, wish.session_id, tail, most_rows=most_rows)
+        found = await read_tail(self._messages, *request.session, tail, most_rows=most_rows)
         now, settings = to_milliseconds(utc_now()), self.settings
-        known = await look_at_runs(self._messages, wish.owner_key, found, now=now, idle=settings.idle)
-        make = partial(draft, wish, found, latest, now, counter=self._counter, settings=settings, known=known)
-        # Whoever asks may stop waiting, and the thread changes nothing.
+        known = await look_at_runs(self._messages, request.owner_key, found, now=now, idle=settings.idle)
+        make = partial(draft, request, found, latest, now, counter=self._counter, settings=settings, known=known)
+        # The requester may stop waiting, and the thread changes nothing.
         return found, await to_thread.run_sync(make, abandon_on_cancel=True)
 
-    async def _latest(self, wish: Wish) -> Compaction | None:
-        """The newest compaction.
-
-        Raises:
-            StoreUnavailableError: the store did not answer, or with one that cannot be read. What follows it cannot be
-                known then, and begins with no compaction.
-        """
-        session = (wish.owner_key, wish.session_id)
-        document = await self._store.latest_compaction(*session)
-        found = read_all(Compaction, session, [document])
+    async def _latest(self, request: CompactionRequest) -> Compaction | None:
+        """The newest compaction. One that cannot be read is an error: nothing could follow it."""
+        document = await self._store.latest_compaction(*request.session)
+        found = read_all(Compaction, request.session, [document])
         if document is not None and not found:
             raise StoreUnavailableError("the newest compaction of the session cannot be read")
         return next(iter(found), None)
 
-    async def _made_before(self, wish: Wish, latest: Compaction | None) -> Compaction | None:
-        """The last that the same message has brought about."""
-        if latest is None or not wish.call_id or latest.call_id == wish.call_id:
-            return latest if wish.call_id else None
-        session = (wish.owner_key, wish.session_id)
-        documents = await self._store.compactions(*session, limit=LOOKED_BACK, before=latest.number)
-        same = (found for found in read_all(Compaction, session, documents) if found.call_id == wish.call_id)
-        return next(same, None)
+    async def _made_before(self, request: CompactionRequest, latest: Compaction | None) -> Compaction | None:
+        if latest is None or not request.call_id or latest.call_id == request.call_id:
+            return latest if request.call_id else None
+        documents = await self._store.compactions(*request.session, limit=LOOKED_BACK, before=latest.number)
+        found = read_all(Compaction, request.session, documents)
+        return next((each for each in found if each.call_id == request.call_id), None)
 
-    async def _finished(self, wish: Wish, made: Compaction) -> Compaction:
-        """The last step, when nothing is left that was asked for."""
-        session = (wish.owner_key, wish.session_id)
-        await self._store.update_compaction(*session, made.number, {"is_step": False}, seen={"is_step": True})
-        return made.model_copy(update={"is_step": False})
+    async def _finished(self, request: CompactionRequest, made: Compaction) -> Compaction:
+        """The last step, marked as such, when nothing is left to do."""
+        changes, seen = {"is_step": False}, {"is_step": True}
+        await self._store.update_compaction(*request.session, made.number, changes, seen=seen)
+        return made.model_copy(update=changes)
 
-    async def _keep(self, drafted: Draft, wish: Wish, latest: Compaction | None) -> Compaction | None:
-        """Store the compaction, after its archive; None where its number is taken."""
-        session, compaction = (wish.owner_key, wish.session_id), drafted.compaction
+    async def _store_draft(
+        self, drafted: Draft, request: CompactionRequest, latest: Compaction | None
+    ) -> Compaction | None:
+        """Store the archive, then the compaction; None where its number is taken."""
+        compaction = drafted.compaction
         if compaction.strategy == "archive":
-            compaction = compaction.model_copy(update={"details": await self._keep_archive(drafted, session)})
-        listed = read_all(Detail, session, await self._store.list_details(*session))
-        compaction = compaction.model_copy(update={"disowned": disowned(listed, compaction, latest)})
-        document = {"owner_key": wish.owner_key, "session_id": wish.session_id, **compaction.model_dump()}
+            names = await self._store_archive(drafted, request.session)
+            compaction = compaction.model_copy(update={"details": names})
+        listed = read_all(Detail, request.session, await self._store.list_details(*request.session))
+        compaction = compaction.model_copy(update={"disowned": disowned_archives(listed, compaction, latest)})
         work = {"work": REFINE, "due_at": compaction.created_at} if self.settings.refine else _NOTHING_DUE
-        return compaction if await self._store.insert_compaction({**document, **work}) else None
+        document = {**document_of(compaction, request.session), **work}
+        return compaction if await self._store.insert_compaction(document) else None
 
-    async def _keep_archive(self, drafted: Draft, session: tuple[str, str]) -> tuple[str, ...]:
-        """Store the rows word for word. Returns the names of the details."""
-        for again in count(1):
+    async def _store_archive(self, drafted: Draft, session: tuple[str, str]) -> tuple[str, ...]:
+        for attempt in count(1):
             details = await to_thread.run_sync(
-                partial(drafted.archive, self.settings.detail_max_bytes, again), abandon_on_cancel=True
+                partial(drafted.archive, self.settings.detail_max_bytes, attempt), abandon_on_cancel=True
             )
-            if await self._keep_details([document_of(detail, session) for detail in details], session):
+            if await self._store_details([document_of(detail, session) for detail in details], session):
                 return tuple(detail.name for detail in details)
         raise AssertionError
 
-    async def _keep_details(self, left: list[Row], session: tuple[str, str]) -> bool:
+    async def _store_details(self, left: list[Row], session: tuple[str, str]) -> bool:
         """Whether all are stored, by this attempt or by another with the same words."""
         while left:
             left = left[await self._store.insert_details(left) :]
@@ -173,6 +234,144 @@ class Compactor:
         return True
 
 
-def _is_worth_it(wish: Wish, drafted: Draft) -> bool:
-    """Whether it is made: what a model wants to be shorter has to become so. An archive may be wanted for itself."""
-    return wish.trigger != "tool" or wish.strategy == "archive" or drafted.compaction.is_step or drafted.gains
+class BackgroundCompactions:
+    """Makes compactions in the background, one at a time for each session, while `running()`.
+
+    Those that a request waits for start at once. Those of sessions with more messages than a context ever reads, such
+    as sessions from before there was working memory, take long, and few of them run at once.
+    """
+
+    def __init__(self, compact: Callable[[CompactionRequest], Awaitable[Compaction | None]]) -> None:
+        self._compact = compact
+        self._jobs: dict[tuple[str, str], CompactionJob] = {}
+        self._long = anyio.Semaphore(_LONG_AT_ONCE)
+        self._tasks = anyio.create_task_group()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Make what is started, until the context ends."""
+        async with self._tasks:
+            try:
+                yield self
+            finally:
+                self._tasks.cancel_scope.cancel()
+
+    def start(self, request: CompactionRequest, *, long: bool) -> CompactionJob | None:
+        """Start it, or join the one of the session that is under way. None when too many are."""
+        if job := self._jobs.get(request.session):
+            return job
+        if len(self._jobs) >= _MOST_JOBS:
+            return None
+        job = self._jobs[request.session] = CompactionJob()
+        self._tasks.start_soon(self._run, request, job, long)
+        return job
+
+    async def _run(self, request: CompactionRequest, job: CompactionJob, long: bool) -> None:  # start_soon: positional
+        try:
+            if long:
+                async with self._long:
+                    job.made = await self._compact(request)
+            else:
+                job.made = await self._compact(request)
+        except (StoreUnavailableError, StoreRejectedError) as error:
+            job.failed = True
+            _log.warning("compaction_delayed", run_id=request.run_id, reason=str(error))
+        except Exception as error:  # noqa: BLE001  # the outermost handler of a background task
+            job.failed = True
+            _log.exception("compaction_failed", run_id=request.run_id, reason=type(error).__name__)
+        finally:
+            del self._jobs[request.session]
+            job.done.set()
+
+
+def draft(
+    request: CompactionRequest,
+    found: TailRows,
+    latest: Compaction | None,
+    now: datetime,
+    *,
+    counter: TokenCounter,
+    settings: CompactionSettings,
+    known: KnownRuns = NOTHING_KNOWN,
+) -> Draft | None:
+    """The compaction that follows `latest`; None where there is nothing to compact. Pure.
+
+    Args:
+        request: what is asked for.
+        found: rows of the tail.
+        latest: the newest compaction; None for none.
+        now: the time, to the millisecond.
+        counter: counts tokens.
+        settings: how it is done.
+        known: what is known of runs by other rows.
+    """
+    measure = Measure(counter)
+    cost = partial(_cost_of, measure)
+    tail = latest.tail if latest else WHOLE
+    selected = select(request, found, tail, now=now, idle=settings.idle, cost=cost, known=known)
+    covered = selected.covered
+    if not covered:
+        return None
+    before, total = (latest.summary, latest.total) if latest else ("", 0)
+    # A model that asks knows no window; whoever compacted the session last did.
+    asked = request.summary_tokens or (latest.summary_tokens if latest else None)
+    most_tokens = min(settings.summary_max_tokens, asked or settings.summary_max_tokens)
+    summary = summarise(
+        before,
+        by_run(covered),
+        most_tokens=most_tokens,
+        count=counter.count,
+        told_before=total,
+        by_model=latest is not None and latest.source == "model",
+        elsewhere=_runs_left(found.rows, covered),
+    )
+    moments = [moment for row in covered if (moment := parse_moment(row.get("timestamp")))]
+    compaction = Compaction(
+        number=1 + (latest.number if latest else 0),
+        created_at=now,
+        target=selected.target,
+        strategy=request.strategy,
+        trigger=request.trigger,
+        summary=storable(summary),
+        rows=tuple(row["_id"] for row in covered),
+        count=len(covered),
+        total=total + len(covered),
+        is_step=found.goes_on,
+        since=selected.tail.since,
+        without=tuple(sorted(selected.tail.without)),
+        first_at=to_milliseconds(min(moments)) if moments else None,
+        last_at=to_milliseconds(max(moments)) if moments else None,
+        keep_recent=request.keep_recent,
+        summary_tokens=most_tokens,
+        run_id=request.run_id,
+        call_id=request.call_id,
+        tokens_before=sum(map(cost, covered)),
+        tokens_after=measure.text(summary),
+        tokens_carried=measure.text(before) if before else 0,
+    )
+    return Draft(compaction, covered)
+
+
+def _is_worthwhile(request: CompactionRequest, drafted: Draft) -> bool:
+    """A summary that a model asks for has to save tokens. An archive may be wanted for itself."""
+    if request.trigger != "tool" or request.strategy == "archive":
+        return True
+    return drafted.compaction.is_step or drafted.saves_tokens
+
+
+def _runs_left(rows: Iterable[Row], covered: Iterable[Row]) -> frozenset[str]:
+    """The runs of which rows are left that may be shown."""
+    taken = {row["_id"] for row in covered}
+    left = [row for row in rows if row["_id"] not in taken and not is_internal(row.get("metadata"))]
+    return frozenset(run_id for row in left if isinstance(run_id := row.get("run_id"), str))
+
+
+def _cost_of(measure: Measure, row: Row) -> int:
+    """The tokens that the row takes in a context; none where it is never shown."""
+    role, metadata = row.get("role"), row.get("metadata")
+    speaker = SPEAKERS.get(role.lower()) if isinstance(role, str) else None
+    if speaker is None:
+        return 0
+    calls = read_tool_calls(metadata.get("tool_calls")) if isinstance(metadata, Mapping) else ()
+    shown = [{"function": {"name": call.name, "arguments": call.raw_arguments}} for call in calls]
+    return measure.message({"role": speaker, "content": as_text(row.get("content")), "tool_calls": shown})

@@ -1,10 +1,10 @@
-"""Documents of working memory as values, and back (CONTRACT §7).
+"""Stored documents of the working memory as values, and back (contract §7).
 
-What comes back is checked against its owner and its session before anybody sees it. A document that is malformed is
-passed over, and said in the log: one such never spoils what else is kept.
+Every document is checked against its owner and session before it is used. A malformed one is skipped and logged: it
+never spoils the rest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -17,15 +17,15 @@ from nexus.core.ports import MemoryStore, Row
 from nexus.core.tasks import ungrouped
 from nexus.core.wire import explain
 from nexus.core.working_memory import Compaction, Detail, Overview, Snapshot
-from nexus.services.memory.disowning import owned
 
 _log = structlog.get_logger(__name__)
 
-_Kept = TypeVar("_Kept", Overview, Detail, Compaction)
+_Stored = TypeVar("_Stored", Overview, Detail, Compaction)
 
-# A session with more is searched rather than listed.
+# Details that contexts list. A session with more is searched.
 MOST_NOTES, MOST_ARCHIVES = 50, 10
 
+# Shown while there is no overview, and never stored.
 TEMPLATE: Final = """\
 # Working memory
 
@@ -41,17 +41,17 @@ TEMPLATE: Final = """\
 
 ## Open"""
 
-# Somebody who asks again asks soon: so many revisions are looked through for what a message has brought about already.
+# Revisions that are checked for one that the same message has written: messages are resent soon.
 LOOKED_BACK: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls a tool.
+    """The caller of a memory tool.
 
     Attributes:
-        call_id: of the message that asks; what one message asks for is done once.
-        is_sub_agent: a sub-agent, which may look into the memory of its session and not change it.
+        call_id: of the message that asks; one message is served once.
+        is_sub_agent: a sub-agent may read the memory of its session and not change it.
     """
 
     owner_key: str
@@ -62,56 +62,22 @@ class Caller:
 
     @property
     def session(self) -> tuple[str, str]:
-        """Which session, and whose it is."""
+        """Owner and session."""
         return self.owner_key, self.session_id
 
 
-async def read_snapshot(store: MemoryStore, owner_key: str, session_id: str) -> Snapshot:
-    """What is kept of a session, as far as a context shows it. Three reads at once.
+def read_all(kind: type[_Stored], session: tuple[str, str], documents: Sequence[Row | None]) -> list[_Stored]:
+    """These documents of a session, but for None and those that are malformed.
 
     Raises:
-        StoreUnavailableError: the store did not answer.
-    """
-    session = owner_key, session_id
-    overview: list[Overview] = []
-    details: list[Detail] = []
-    compaction: list[Compaction] = []
-    count = 0
-
-    async def read_overview() -> None:
-        overview.extend(read_all(Overview, session, [await store.latest_overview(*session)]))
-
-    async def read_details() -> None:
-        nonlocal count
-        documents, count = await store.recent_details(*session, notes=MOST_NOTES, archives=MOST_ARCHIVES)
-        details.extend(read_all(Detail, session, documents))
-        count -= len(documents) - len(details)
-
-    async def read_compaction() -> None:
-        compaction.extend(read_all(Compaction, session, [await store.latest_compaction(*session)]))
-
-    with ungrouped():
-        async with anyio.create_task_group() as tasks:
-            for read in (read_overview, read_details, read_compaction):
-                tasks.start_soon(read)
-    latest = next(iter(compaction), None)
-    known = owned(details, latest)
-    count -= len(details) - len(known)
-    return Snapshot(next(iter(overview), None), known, latest, count if count > len(known) else None)
-
-
-def read_all(kind: type[_Kept], session: tuple[str, str], documents: Sequence[Row | None]) -> list[_Kept]:
-    """These documents of a session, but for None and those that cannot be read.
-
-    Raises:
-        StoreUnavailableError: the store broke its promise, and one is of another session.
+        StoreUnavailableError: one is of another session, which breaks the store's promise.
     """
     found = []
     for document in documents:
         if document is None:
             continue
         if (document.get("owner_key"), document.get("session_id")) != session:
-            # Showing nothing of it is the only safe answer.
+            # Withholding all of it is the only safe answer.
             _log.error("foreign_rows_withheld", rows=1)
             raise StoreUnavailableError("the store gave the memory of another session")
         try:
@@ -121,6 +87,66 @@ def read_all(kind: type[_Kept], session: tuple[str, str], documents: Sequence[Ro
     return found
 
 
-def document_of(kept: Overview | Detail, session: tuple[str, str]) -> Row:
-    """As it is stored."""
-    return {"owner_key": session[0], "session_id": session[1], **kept.model_dump()}
+def document_of(value: Overview | Detail | Compaction, session: tuple[str, str]) -> Row:
+    """The document as it is stored."""
+    return {"owner_key": session[0], "session_id": session[1], **value.model_dump()}
+
+
+async def read_snapshot(store: MemoryStore, owner_key: str, session_id: str) -> Snapshot:
+    """The working memory of a session, as far as a context shows it. Three reads at once.
+
+    Raises:
+        StoreUnavailableError: the store did not answer.
+    """
+    session = owner_key, session_id
+    overviews: list[Overview] = []
+    details: list[Detail] = []
+    compactions: list[Compaction] = []
+    count = 0
+
+    async def read_overview() -> None:
+        overviews.extend(read_all(Overview, session, [await store.latest_overview(*session)]))
+
+    async def read_details() -> None:
+        nonlocal count
+        documents, count = await store.recent_details(*session, notes=MOST_NOTES, archives=MOST_ARCHIVES)
+        details.extend(read_all(Detail, session, documents))
+        count -= len(documents) - len(details)
+
+    async def read_compaction() -> None:
+        compactions.extend(read_all(Compaction, session, [await store.latest_compaction(*session)]))
+
+    with ungrouped():
+        async with anyio.create_task_group() as tasks:
+            for read in (read_overview, read_details, read_compaction):
+                tasks.start_soon(read)
+    latest = next(iter(compactions), None)
+    listed = owned_details(details, latest)
+    count -= len(details) - len(listed)
+    return Snapshot(next(iter(overviews), None), listed, latest, count if count > len(listed) else None)
+
+
+def disowned_archives(listed: Iterable[Detail], made: Compaction, latest: Compaction | None) -> tuple[str, ...]:
+    """Names of archives that belong to no compaction up to `made`.
+
+    An archive is stored before its compaction. Where that is then not stored, because another replica was first or the
+    process died, what the archive says of itself is wrong: it can be read and searched, and is listed nowhere.
+
+    Args:
+        listed: the session's details.
+        made: the compaction that is about to be stored, with the names of its archives.
+        latest: the one before it. An archive of another replica for its number may have come later.
+    """
+    names = set(latest.disowned if latest else ())
+    for compaction in filter(None, (latest, made)):
+        of_number = {item.name for item in listed if item.kind == "archive" and item.compaction == compaction.number}
+        names |= of_number - {*compaction.details}
+    return tuple(sorted(names))
+
+
+def owned_details(details: Iterable[Detail], latest: Compaction | None) -> tuple[Detail, ...]:
+    """The notes among these, and the archives of stored compactions."""
+    number, names = (latest.number, {*latest.disowned}) if latest else (0, set[str]())
+    return tuple(
+        item for item in details if item.kind == "note" or ((item.compaction or 0) <= number and item.name not in names)
+    )

@@ -1,39 +1,46 @@
-"""Which rows belong together when a session is compacted: a tool call goes with its results (CONTRACT §7). Pure.
+"""The rows of a session in order, in units that are compacted as a whole, and which runs may go on (contract §7). Pure.
 
 Rules of this module:
 
-- Rows are in the order in which a context shows them (`transcript.said_in_rows`), and results belong to the calls to
-  which the validity gate gives them: it is asked, so that the two cannot differ.
-- A block is a message with calls and everything of its run up to the last of its results. Blocks that overlap are one.
-- What no context shows (SYSTEM and COMMAND rows, malformed ones) has a place too, for it is compacted like the rest.
-- What is internal to a sub-agent is left out.
+- Rows are in the order in which a context shows them, and results belong to the calls to which the validity gate gives
+  them: it is asked, so that compaction and contexts cannot differ.
+- A block is a message with calls and everything of its run up to the last of its results. Overlapping blocks are one.
+- Rows that no context shows (SYSTEM, COMMAND, malformed ones) are units too. Rows internal to a sub-agent are left out.
+- A run is over when it has its answer and every call its result, or after a long enough silence. A call without a
+  result is awaited for a day: it may need an approval, or a sub-agent works on it. A sub-agent's rows say that its run
+  goes on; they are in no tail, so whoever reads whole runs passes that on (`KnownRuns`).
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, Final
 
 from nexus.core.ports import Row
+from nexus.core.working_memory import SECOND, is_object_id
 from nexus.services.context.agents import is_internal
 from nexus.services.context.annotations import as_id, read_tool_calls
 from nexus.services.context.clock import LONG_AGO, parse_moment
 from nexus.services.context.memory import Place, places_in_run, stored_order
 from nexus.services.context.transcript import SPEAKERS, Said, named_tool
 from nexus.services.context.validity import admit
+from nexus.services.turns.facts import read_facts
 
+# No call is awaited longer.
+LONGEST_CALL: Final = timedelta(hours=24)
 # The gate looks at whether there is a text, not at what it says.
 _SOME_TEXT: Final = "…"
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A row with what its place depends on; see `memory.places_in_run`.
+    """A row with everything on which its place depends; see `places_in_run`.
 
     Attributes:
-        run_id: `""` for a row that belongs to no run.
+        run_id: `""` for a row of no run.
         said: as the validity gate takes it, without its text; None for what is never shown.
     """
 
@@ -46,7 +53,7 @@ class Item:
 
     @property
     def is_human(self) -> bool:
-        """Whether a person said it."""
+        """Whether it is the user's."""
         return self.said is not None and self.said.role == "user"
 
 
@@ -55,9 +62,9 @@ class Unit:
     """Rows of which all are compacted or none.
 
     Attributes:
-        places: of the rows among all of them in order, ascending.
-        run_id: `""` for rows that belong to no run.
-        is_block: there are tool calls among them.
+        places: of the rows in the ordered list, ascending.
+        run_id: `""` for rows of no run.
+        is_block: it holds tool calls.
         is_open: one of the calls has no result.
     """
 
@@ -72,57 +79,55 @@ class Unit:
         return self.places[-1]
 
 
-def in_order(rows: Sequence[Any]) -> list[Item]:
-    """The rows in the order in which they were said, whatever order they come in."""
+@dataclass(frozen=True, slots=True)
+class _Block:
+    places: tuple[int, ...]
+    is_open: bool
+
+
+def ordered_items(rows: Sequence[Any]) -> list[Item]:
+    """The rows in the order of the conversation, whatever order they come in."""
     ranks = stored_order(rows)
     items = [
-        _read(row, index, ranks[index])
+        _item(row, index, ranks[index])
         for index, row in enumerate(rows)
         if isinstance(row, Mapping) and not is_internal(row.get("metadata"))
     ]
-    runs: dict[str, list[Item]] = {}
+    runs: defaultdict[str, list[Item]] = defaultdict(list)
     places: dict[int, Place] = {}
     for item in items:
         if item.said is None:
             # It has no part in the order of its run, as it has none in a context.
             places[item.index] = (item.moment or LONG_AGO, item.rank, True, item.rank)
         else:
-            runs.setdefault(item.run_id or f"\n{item.index}", []).append(item)
+            runs[item.run_id or f"\n{item.index}"].append(item)
     for members in runs.values():
         places |= places_in_run(members)
     return sorted(items, key=lambda item: places[item.index])
 
 
-def is_steady(items: Iterable[Item]) -> bool:
+def keeps_order(items: Iterable[Item]) -> bool:
     """Whether these rows of a run would be shown in this order if the run's other rows were not there.
 
     Where clocks differ the order rests on the human input, before which nothing comes.
     """
     shown = [item for item in items if item.said is not None]
     places = places_in_run(shown)
-    return all(places[one.index] < places[next_one.index] for one, next_one in pairwise(shown))
+    return all(places[one.index] < places[following.index] for one, following in pairwise(shown))
 
 
 def units_of(items: Sequence[Item]) -> list[Unit]:
-    """The units of rows that are in order, by their last row."""
-    runs: dict[str, list[int]] = {}
+    """The units of ordered rows, by their last row."""
+    runs: defaultdict[str, list[int]] = defaultdict(list)
     for place, item in enumerate(items):
-        runs.setdefault(item.run_id, []).append(place)
-    blocks: dict[str, list[_Block]] = {}
+        runs[item.run_id].append(place)
+    blocks: defaultdict[str, list[_Block]] = defaultdict(list)
     for block in _blocks(items):
-        blocks.setdefault(items[block.places[0]].run_id, []).append(block)
+        blocks[items[block.places[0]].run_id].append(block)
     units: list[Unit] = []
     for run_id, places in runs.items():
-        units += _units_of_run(run_id, places, _merged(blocks.get(run_id, [])))
+        units += _units_of_run(run_id, places, _merged(blocks[run_id]))
     return sorted(units, key=lambda unit: unit.end)
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """A message with calls and their results, in order."""
-
-    places: tuple[int, ...]
-    is_open: bool
 
 
 def _units_of_run(run_id: str, places: Sequence[int], blocks: Sequence[_Block]) -> list[Unit]:
@@ -151,7 +156,6 @@ def _merged(blocks: Iterable[_Block]) -> list[_Block]:
 
 
 def _blocks(items: Sequence[Item]) -> list[_Block]:
-    """Which results the gate gives to which calls."""
     said = [replace(item.said, source=str(place)) for place, item in enumerate(items) if item.said is not None]
     admitted = admit(said, "rows")
     found: list[_Block] = []
@@ -168,7 +172,7 @@ def _blocks(items: Sequence[Item]) -> list[_Block]:
     return [*found, _Block(tuple(sorted(members)), is_open)] if members else found
 
 
-def _read(row: Mapping[str, Any], index: int, rank: int) -> Item:
+def _item(row: Mapping[str, Any], index: int, rank: int) -> Item:
     role, run_id, metadata = row.get("role"), row.get("run_id"), row.get("metadata")
     run = run_id if isinstance(run_id, str) else ""
     speaker = SPEAKERS.get(role.lower()) if isinstance(role, str) else None
@@ -184,3 +188,152 @@ def _read(row: Mapping[str, Any], index: int, rank: int) -> Item:
             tool_name=named_tool(known) if speaker == "tool" else "",
         )
     return Item(index, dict(row), run, parse_moment(row.get("timestamp")), rank, said)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRuns:
+    """Runs of which more is known than the rows at hand say.
+
+    Attributes:
+        over: they are over.
+        alive: they go on.
+    """
+
+    over: Collection[str] = frozenset()
+    alive: Collection[str] = frozenset()
+
+
+NOTHING_KNOWN: Final = KnownRuns()
+
+
+@dataclass(frozen=True, slots=True)
+class SilenceLimits:
+    """The earliest moments at which a row says that its run goes on, and a call that its result may come."""
+
+    rows: datetime
+    calls: datetime
+
+    @classmethod
+    def at(cls, now: datetime, idle: timedelta | None, given_up: datetime = LONG_AGO) -> "SilenceLimits":
+        """The limits at `now`.
+
+        Args:
+            now: the time.
+            idle: the silence after which a run is over; None for never.
+            given_up: calls made before this are awaited no longer than other messages.
+        """
+        rows = _before(now, idle)
+        calls = _before(now, None if idle is None else max(idle, LONGEST_CALL))
+        return cls(rows, min(max(calls, given_up), rows))
+
+
+@dataclass(slots=True)
+class RunProgress:
+    """Which runs may go on.
+
+    Attributes:
+        limits: how long more is expected of a silent run.
+        asking: the run that asks for a compaction; `""` for none.
+        known: what is known of runs by other rows.
+    """
+
+    limits: SilenceLimits
+    asking: str
+    known: KnownRuns
+    _runs: Mapping[str, Sequence[Item]]
+    _finished: dict[str, bool] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, items: Iterable[Item], limits: SilenceLimits, asking: str = "", known: KnownRuns = NOTHING_KNOWN
+    ) -> "RunProgress":
+        """The progress of the runs of these rows."""
+        runs: defaultdict[str, list[Item]] = defaultdict(list)
+        for item in items:
+            if item.run_id:
+                runs[item.run_id].append(item)
+        return cls(limits, asking, known, dict(runs))
+
+    def going_on(self) -> set[str]:
+        """The runs of which nothing is compacted."""
+        found = {
+            run_id
+            for run_id, members in self._runs.items()
+            if (run_id in self.known.alive or any(recorded_at(item.row) >= self.limits.rows for item in members))
+            and not self._is_over(run_id)
+        }
+        return found | ({self.asking} if self.asking else set())
+
+    def is_awaited(self, unit: Unit, items: Sequence[Item]) -> bool:
+        """Whether a call of this unit may still be answered."""
+        return (
+            unit.is_open
+            and any(recorded_at(items[place].row) >= self.limits.calls for place in unit.places)
+            and not (unit.run_id and self._is_over(unit.run_id))
+        )
+
+    def _is_over(self, run_id: str) -> bool:
+        if run_id not in self._finished:
+            rows = [item.row for item in self._runs[run_id]]
+            self._finished[run_id] = run_id in self.known.over or read_facts(rows).finished
+        return self._finished[run_id]
+
+
+def headless_runs(rows: Iterable[Row], *, now: datetime, idle: timedelta) -> list[str]:
+    """The runs that may go on and whose human input is not among the rows, in the order of the rows."""
+    young = _before(now, idle)
+    return [
+        run_id
+        for run_id, members in _by_run(rows).items()
+        if _newest(members) >= young and not any(map(_is_human, members))
+    ]
+
+
+def silent_runs(rows: Iterable[Row], *, now: datetime, idle: timedelta) -> list[str]:
+    """The runs that are not over and have been silent, by these rows; the most recently recorded first."""
+    limits = SilenceLimits.at(now, idle)
+    runs = {run_id: (_newest(members), members) for run_id, members in _by_run(rows).items()}
+    silent = {
+        run_id: newest
+        for run_id, (newest, members) in runs.items()
+        if limits.calls <= newest < limits.rows and not read_facts(members).finished
+    }
+    return sorted(silent, key=lambda run_id: silent[run_id], reverse=True)
+
+
+def stored_at(row: Row) -> datetime | None:
+    """The second in which the row was stored; None where its `_id` does not say."""
+    row_id = row.get("_id")
+    if isinstance(row_id, str) and is_object_id(row_id):
+        return datetime.fromtimestamp(int(row_id[SECOND], 16), UTC)
+    return None
+
+
+def recorded_at(row: Row) -> datetime:
+    """When the row was stored, where its `_id` says; else its own time, which may be anything."""
+    return stored_at(row) or parse_moment(row.get("timestamp")) or LONG_AGO
+
+
+def _newest(rows: Iterable[Row]) -> datetime:
+    return max(map(recorded_at, rows), default=LONG_AGO)
+
+
+def _is_human(row: Row) -> bool:
+    role = row.get("role")
+    return isinstance(role, str) and SPEAKERS.get(role.lower()) == "user"
+
+
+def _by_run(rows: Iterable[Row]) -> Mapping[str, list[Row]]:
+    runs: defaultdict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        run_id = row.get("run_id")
+        if isinstance(run_id, str) and run_id:
+            runs[run_id].append(row)
+    return runs
+
+
+def _before(now: datetime, idle: timedelta | None) -> datetime:
+    try:
+        return LONG_AGO if idle is None else now - idle
+    except OverflowError:
+        return LONG_AGO

@@ -1,8 +1,7 @@
-"""Tools that are registered over the bus (CONTRACT §3), kept so that a restart and every replica see them.
+"""Tools registered over the bus (contract §3), stored so that a restart and every replica see them.
 
-Every replica writes what it hears, and what was said later counts, however late, often or in which order it is heard.
-So a message that lay about, or that somebody sends again, changes nothing. What a replica did not hear it reads from
-the store, where it looks again every now and then.
+Every replica writes every change it hears, and the later message wins, however late, often or in which order messages
+arrive. Changes that a replica did not hear it reads from the store, which it asks again from time to time.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -15,11 +14,9 @@ import anyio
 import structlog
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.models import Message
+from nexus.core.models import Message, Topics, clamp_timestamp
 from nexus.core.ports import DocumentStore
 from nexus.core.tasks import Pending
-from nexus.core.topics import Topics
-from nexus.services.said import said_at
 from nexus.services.tools.registry import ToolRegistry, check_definition, check_name
 
 _log = structlog.get_logger(__name__)
@@ -27,73 +24,70 @@ _log = structlog.get_logger(__name__)
 _MOST_WAITING: Final = 256
 _PAUSE_S: Final = 1.0
 
-# The name of a tool, and its definition; None to forget it.
-_Change = tuple[str, dict[str, Any] | None]
-
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Change:
+    """A definition to store under a name; None to remove it."""
+
     name: str
     definition: dict[str, Any] | None
-    said_at: datetime
+    at: datetime
     settled: Callable[[], None] | None
 
 
 class ToolCatalog:
-    """Keeps a registry's remote tools the same as those in the store.
+    """Keeps the remote tools of a registry equal to those in the store.
 
     Attributes:
-        pending: changes that are not stored yet.
+        pending: changes that are accepted and not stored.
     """
 
     def __init__(self, registry: ToolRegistry, documents: DocumentStore, *, refresh_s: float = 30.0) -> None:
         self._registry = registry
         self._documents = documents
         self._refresh_s = refresh_s
-        self._send, self._receive = anyio.create_memory_object_stream[_Waiting](2 * _MOST_WAITING)
+        # Half of it is for messages that the bus keeps: those it hands out must find room.
+        self._send, self._receive = anyio.create_memory_object_stream[_Change](2 * _MOST_WAITING)
         self._refreshing = anyio.Lock()
         self.pending = Pending()
         registry.complete = False
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
-        """Apply what is offered and refresh, until the context ends."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._apply_all)
+        """Store accepted changes and refresh, until the context ends."""
+        async with self._send, self._receive, anyio.create_task_group() as tasks:
+            tasks.start_soon(self._store_changes)
             tasks.start_soon(self._refresh_forever)
             try:
                 yield self
             finally:
                 tasks.cancel_scope.cancel()
-                self._send.close()
-                self._receive.close()
 
     def offer(self, topic: str, message: Message, settled: Callable[[], None] | None = None) -> bool:
-        """Accept a message of `tools.register` (the definition) or `tools.unregister` (`{"name": …}` or the name).
+        """Accept a message of `tools.register` (a definition) or `tools.unregister` (`{"name": …}` or the name).
 
         Args:
             topic: which of the two.
-            message: what is registered.
-            settled: called when it is stored, or never will be because the store does not accept it. Whoever gives
-                this has charge of the message, and finds room for it.
+            message: the registration.
+            settled: called when it is stored, or refused by the store for good. Given for messages that the bus keeps.
 
         Returns:
             False when it is malformed, names a tool of this process, or too many are waiting; the log says which.
         """
         try:
-            change = _registered(message.content) if topic == Topics.TOOLS_REGISTER else _unregistered(message.content)
+            name, definition = _read(topic, message.content)
         except ValueError as error:
             _log.warning("tool_refused", message_id=message.id, reason=str(error))
             return False
-        if self._registry.is_local(change[0]):
-            _log.warning("tool_refused", message_id=message.id, name=change[0], reason="the name is taken by a module")
+        if self._registry.is_local(name):
+            _log.warning("tool_refused", message_id=message.id, name=name, reason="the name is taken by a module")
             return False
-        if self._enqueue(_Waiting(*change, said_at(message), settled)):
+        if self._enqueue(_Change(name, definition, clamp_timestamp(message), settled)):
             return True
-        _log.error("tool_refused", message_id=message.id, name=change[0], reason="no more changes can be taken now")
+        _log.error("tool_refused", message_id=message.id, name=name, reason="no more changes can be taken now")
         return False
 
-    def _enqueue(self, change: _Waiting) -> bool:
+    def _enqueue(self, change: _Change) -> bool:
         if change.settled is None and self._receive.statistics().current_buffer_used >= _MOST_WAITING:
             return False
         try:
@@ -115,18 +109,18 @@ class ToolCatalog:
                 _log.warning("stored_tool_passed_over", reason=fault)
             self._registry.complete = True
 
-    async def _apply_all(self) -> None:
+    async def _store_changes(self) -> None:
         async for change in self._receive:
-            await self._apply(change)
+            await self._store(change)
             self.pending.end()
             if change.settled:
                 change.settled()
 
-    async def _apply(self, change: _Waiting) -> None:
-        """Make the change in the store, however long that takes: later changes wait, so that their order is kept."""
+    async def _store(self, change: _Change) -> None:
+        """Store the change, however long that takes: later ones wait, so that their order is kept."""
         while True:
             try:
-                counts = await self._documents.put_tool(change.name, change.definition, change.said_at)
+                is_newest = await self._documents.put_tool(change.name, change.definition, change.at)
                 await self.refresh()
             except StoreUnavailableError as error:
                 _log.warning("tool_delayed", name=change.name, reason=str(error))
@@ -136,7 +130,7 @@ class ToolCatalog:
                 return
             else:
                 changed = "tool_registered" if change.definition else "tool_unregistered"
-                _log.info(changed if counts else "tool_change_outdated", name=change.name)
+                _log.info(changed if is_newest else "tool_change_outdated", name=change.name)
                 return
 
     async def _refresh_forever(self) -> None:
@@ -148,10 +142,8 @@ class ToolCatalog:
                 _log.warning("tools_not_refreshed", reason=str(error))
 
 
-def _registered(content: Any) -> _Change:
-    definition = check_definition(content)
-    return definition["function"]["name"], definition
-
-
-def _unregistered(content: Any) -> _Change:
+def _read(topic: str, content: Any) -> tuple[str, dict[str, Any] | None]:
+    if topic == Topics.TOOLS_REGISTER:
+        definition = check_definition(content)
+        return definition["function"]["name"], definition
     return check_name(content.get("name") if isinstance(content, Mapping) else content, "name"), None

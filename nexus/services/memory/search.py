@@ -1,14 +1,13 @@
-"""Finding a phrase in everything that is remembered of a session (CONTRACT §7).
+"""Finds a phrase in everything that is remembered of a session (contract §7).
 
-What is found is quoted line by line behind `> `, so that nothing in it passes for another place that was found; what
-says where it stands is on one line, whatever is called how.
-
-What the two reading tools were asked and have answered is no find, however often: it would stand before what they were
-asked for. What the run that asks has said itself is, behind the rest, since it may not be in its context any more.
+Finds are quoted line by line behind `> `, so that no text can pass for another find; the line that names the place is
+one line, whatever names are in it. Calls and results of the two reading tools are no finds: they would stand before
+what they were asked for. Messages of the run that asks come last; they may have left its context.
 """
 
+import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,17 +17,21 @@ from nexus.core.ports import MemoryStore, MessageStore, Row
 from nexus.core.ports.memory import LONGEST_QUERY
 from nexus.core.tasks import ungrouped
 from nexus.core.working_memory import Compaction, Detail, Overview
+from nexus.services.context.annotations import ToolCall, as_json, read_tool_calls
 from nexus.services.context.clock import parse_moment
+from nexus.services.context.memory import as_text
 from nexus.services.memory.documents import LOOKED_BACK, Caller, read_all
-from nexus.services.memory.phrases import place_of, texts_of, tool_of
 from nexus.services.text.escape import one_line
 from nexus.services.tools.memory_tools import READING_TOOLS
 
 _MOST_DETAILS: Final = 10
 _MOST_MESSAGES: Final = 10
 _MOST_OF_THE_RUN: Final = 5
+# Characters of context around a find.
 _BEFORE, _AFTER = 160, 320
 _NAME_CHARS: Final = 64
+# Levels of texts within arguments that are searched.
+_DEEPEST: Final = 20
 
 _SPEAKERS: Final = {"HUMAN": "the user", "AI": "the assistant", "TOOL": "a tool"}
 
@@ -38,23 +41,22 @@ class _Found:
     overviews: Sequence[Overview] = ()
     compactions: Sequence[Compaction] = ()
     details: Sequence[Detail] = ()
-    before: Sequence[Row] = ()
+    earlier: Sequence[Row] = ()
     of_the_run: Sequence[Row] = ()
 
     @property
-    def is_full(self) -> bool:
-        """Whether there may be more."""
+    def may_be_more(self) -> bool:
         return (
             len(self.details) == _MOST_DETAILS
-            or len(self.before) == _MOST_MESSAGES
+            or len(self.earlier) == _MOST_MESSAGES
             or len(self.of_the_run) == _MOST_OF_THE_RUN
         )
 
 
 async def search(store: MemoryStore, messages: MessageStore, caller: Caller, query: str) -> str:
-    """Where the phrase stands, with what stands around it, newest first; of bounded length.
+    """The places of the phrase with the text around them, newest first, in bounded length.
 
-    A phrase that stands nowhere as it is written is looked for as the same letters are written otherwise.
+    A phrase that stands nowhere as it is written is searched in its composed and decomposed Unicode forms too.
 
     Raises:
         StoreUnavailableError: the store did not answer.
@@ -62,14 +64,60 @@ async def search(store: MemoryStore, messages: MessageStore, caller: Caller, que
     for form in _forms(query):
         found = await _find(store, messages, caller, form)
         if places := _places(found, caller, form):
-            more = "; there may be more, and a rarer phrase finds them" if found.is_full else ""
+            more = "; there may be more, and a rarer phrase finds them" if found.may_be_more else ""
             count = f"{len(places)} place{'' if len(places) == 1 else 's'}"
             return "\n\n".join([f"{query!r} was found in {count}{more}.", *places])
     return f"Nothing that is remembered of this session has {query!r} in it. A shorter or rarer word may be found."
 
 
+def texts_of(row: Row, without_tools: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+    """Each text of a row in which phrases are searched, with the name of the called tool; `""` for the content.
+
+    A call has its name with its arguments as JSON, the texts within these, and the arguments as they were written,
+    which need not be JSON. The row may be malformed. Calls of the tools in `without_tools` have no texts.
+    """
+    content = row.get("content")
+    if isinstance(content, str | list | dict):
+        yield "", as_text(content)
+    metadata = row.get("metadata")
+    stored = metadata.get("tool_calls") if isinstance(metadata, Mapping) else None
+    for given in stored if isinstance(stored, list | tuple) else ():
+        for call in read_tool_calls([given]):
+            if call.name not in without_tools:
+                yield from ((call.name, text) for text in _texts_of_call(call, given))
+
+
+def tool_of(row: Row) -> str:
+    """The name of the tool whose result the row is; `""` for none."""
+    metadata = row.get("metadata")
+    name = metadata.get("tool_name") if isinstance(metadata, Mapping) else None
+    return name if isinstance(name, str) else ""
+
+
+def place_of(text: str, phrase: str) -> int | None:
+    """The character at which the phrase begins, ignoring case; None where it does not occur."""
+    match = re.search(re.escape(phrase), text, re.IGNORECASE)
+    return match.start() if match else None
+
+
+def _texts_of_call(call: ToolCall, given: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{call.name} {as_json(call.arguments)}"
+    yield from _texts_in(call.arguments, _DEEPEST)
+    function = given.get("function")
+    written = (function if isinstance(function, Mapping) else given).get("arguments")
+    if isinstance(written, str):
+        yield written
+
+
+def _texts_in(value: Any, levels: int) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif levels and isinstance(value, Mapping | list | tuple):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts_in(each, levels - 1)
+
+
 def _forms(query: str) -> list[str]:
-    """The ways to write the phrase: with letters and their marks as it has them, as one character, and apart."""
     forms = [query, unicodedata.normalize("NFC", query), unicodedata.normalize("NFD", query)]
     return [form for form in dict.fromkeys(forms) if len(form) <= LONGEST_QUERY]
 
@@ -82,9 +130,9 @@ def _places(found: _Found, caller: Caller, query: str) -> list[str]:
         for each in found.compactions
         if place_of(each.summary, query) is not None
     ]
-    places += [_quoted(_of_detail(detail, query), detail.content, query) for detail in found.details]
-    rows = (row for row in (*found.before, *found.of_the_run) if row.get("owner_key") == caller.owner_key)
-    return [*places, *(_of_message(row, caller, query) for row in rows)]
+    places += [_quoted(_detail_head(detail, query), detail.content, query) for detail in found.details]
+    rows = (row for row in (*found.earlier, *found.of_the_run) if row.get("owner_key") == caller.owner_key)
+    return [*places, *(_quoted_message(row, caller, query) for row in rows)]
 
 
 async def _find(store: MemoryStore, messages: MessageStore, caller: Caller, query: str) -> _Found:
@@ -102,8 +150,8 @@ async def _find(store: MemoryStore, messages: MessageStore, caller: Caller, quer
         documents = await store.search_details(*caller.session, query, limit=_MOST_DETAILS)
         found.details = read_all(Detail, caller.session, documents)
 
-    async def find_before() -> None:
-        found.before = await messages.search_messages(
+    async def find_earlier() -> None:
+        found.earlier = await messages.search_messages(
             *caller.session, query, limit=_MOST_MESSAGES, without_tools=READING_TOOLS, without_run=caller.run_id
         )
 
@@ -113,32 +161,30 @@ async def _find(store: MemoryStore, messages: MessageStore, caller: Caller, quer
 
     with ungrouped():
         async with anyio.create_task_group() as tasks:
-            for find in (find_overviews, find_summary, find_details, find_before, find_of_the_run):
+            for find in (find_overviews, find_summary, find_details, find_earlier, find_of_the_run):
                 tasks.start_soon(find)
     return found
 
 
-def _of_detail(detail: Detail, query: str) -> str:
+def _detail_head(detail: Detail, query: str) -> str:
     place = place_of(detail.content, query) or 0
     return f"Detail {one_line(detail.name)} ({detail.kind}, version {detail.version}), at character {place}"
 
 
-def _of_message(row: Row, caller: Caller, query: str) -> str:
-    """Where in a message the phrase stands, and what stands around it there."""
+def _quoted_message(row: Row, caller: Caller, query: str) -> str:
     texts = list(texts_of(row, READING_TOOLS)) or [("", "")]
     called, text = next((each for each in texts if place_of(each[1], query) is not None), texts[0])
-    who = _SPEAKERS.get(str(row.get("role")).upper(), "somebody")
+    speaker = _SPEAKERS.get(str(row.get("role")).upper(), "somebody")
     tool = one_line(called or tool_of(row))[:_NAME_CHARS]
-    what = f"Call of {tool or 'a tool'}" if called else f"Message of {who}{f' {tool}' if tool else ''}"
-    said_at: Any = parse_moment(row.get("timestamp"))
-    when = f"{said_at:%Y-%m-%d %H:%M} UTC" if said_at else "at an unknown time"
+    what = f"Call of {tool or 'a tool'}" if called else f"Message of {speaker}{f' {tool}' if tool else ''}"
+    moment: Any = parse_moment(row.get("timestamp"))
+    when = f"{moment:%Y-%m-%d %H:%M} UTC" if moment else "at an unknown time"
     now = ", in this exchange" if row.get("run_id") == caller.run_id else ""
     return _quoted(f"{what}, {when}{now}", text, query)
 
 
-def _quoted(where: str, text: str, query: str) -> str:
-    """A place, and what stands around the phrase there."""
+def _quoted(head: str, text: str, query: str) -> str:
     place = place_of(text, query) or 0
     begin, end = max(place - _BEFORE, 0), place + len(query) + _AFTER
     excerpt = f"{'...' if begin else ''}{text[begin:end]}{'...' if end < len(text) else ''}"
-    return "\n".join([where, *(f"> {line}" for line in excerpt.splitlines())])
+    return "\n".join([head, *(f"> {line}" for line in excerpt.splitlines())])

@@ -1,4 +1,4 @@
-r"""Messages word for word, as details of the working memory (CONTRACT §7). Pure.
+r"""Compacted messages word for word, as details of the working memory (contract §7). Pure.
 
     # Messages of compaction 7, part 1 of 2
 
@@ -16,14 +16,13 @@ r"""Messages word for word, as details of the working memory (CONTRACT §7). Pur
 
 Rules of this module:
 
-- Each text stands unchanged and in one piece behind a line that says how many characters it has. So it can be found and
-  read back whatever it holds. One of several lines, or that might look like a heading, stands between fences, which are
-  longer than those in it. Where nothing was said, there is no text.
-- A message stays in one part if it fits into one. A text that does not goes on in the next, behind a line that says so.
-- A content that is no text stands as JSON (`"form": "json"`), and so do the arguments of a call that are none. Of a
-  result `tool`, `call` and `status` are told as they were recorded. The run is told where it is another than before,
-  and the role in JSON where it is none of the usual ones.
-- Half a surrogate pair takes one character, and still does when a store has put another in its place.
+- Each text is unchanged and in one piece behind a line with its number of characters, so that it can be read back
+  whatever it holds. A text of several lines, or one that might look like a heading, stands between fences that are
+  longer than those in it. An empty message has no text.
+- A message stays in one part if it fits into one. A longer text goes on in the next, behind a line that says so.
+- Content that is no text is JSON (`"form": "json"`), and so are arguments that are no text. Results have `tool`, `call`
+  and `status` as they were recorded. The run is named where it changes, and the role where it is an unusual one.
+- Half a surrogate pair takes one character, and still does when a store has replaced it by another.
 """
 
 import json
@@ -38,15 +37,15 @@ from nexus.services.context.annotations import as_id, as_json
 from nexus.services.context.clock import parse_moment
 from nexus.services.turns.sentences import beginning, weight
 
-# Of an id, a role or a name; longer ones are nobody's.
+# Of an id, a role or a name.
 _MOST_NAME: Final = 256
 _LONGEST_FENCE: Final = 16
 _FENCES = re.compile("`{3,}")
-# What of a result is told, and what it is called where it is recorded.
+# Facts of a result, with their keys in the metadata.
 _ABOUT: Final = {"tool": "tool_name", "call": "call_id", "status": "status"}
 _NAMES: Final = ("role", "id", "run", *_ABOUT)
 _ROLES: Final = ("HUMAN", "AI", "TOOL", "SYSTEM")
-# Of a part, what is for its title and for the fences around a text.
+# Of a part, the room for its title and for the fences around a text.
 _TITLE_BYTES: Final = 128
 _FENCE_BYTES: Final = 2 * _LONGEST_FENCE + 16
 
@@ -61,12 +60,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """A text and what is said of it.
-
-    Attributes:
-        place: to what it belongs: the number of the message, and of the call.
-        heading: what else stands before the facts.
-    """
+    """A text below its heading: its place (`1.` or `1. call 2`), the rest of the heading, and facts as JSON."""
 
     place: str
     heading: str
@@ -74,7 +68,6 @@ class _Section:
     text: str
 
     def rendered(self) -> str:
-        """As it stands in a part."""
         facts = {**self.facts, "chars": len(self.text)} if self.text else self.facts
         head = f"## {self.place}{self.heading} {_json(facts)}\n"
         if not self.text:
@@ -86,23 +79,20 @@ class _Section:
         return f"{head}{fence}\n{self.text}\n{fence}\n"
 
     def shell(self) -> int:
-        """How many bytes stand around the text, at most."""
+        """The most bytes that stand around the text."""
         return weight(replace(self, text="-").rendered()) + _FENCE_BYTES
 
     def goes_on(self) -> "_Section":
-        """What is said of the rest of the text."""
         return _Section(self.place, " goes on", {}, "")
 
 
 class _Pages:
-    """Parts that are being written."""
-
     def __init__(self, most_bytes: int) -> None:
         self.pages: list[list[str]] = [[]]
         self._whole = self._room = most_bytes - _TITLE_BYTES
 
     def write(self, sections: Sequence[_Section]) -> None:
-        """Put a message into what is left of this part, else into the next, else into as many as it takes."""
+        """Write a message into the rest of this part, else into the next, else into as many as it takes."""
         rendered = [section.rendered() for section in sections]
         size = sum(map(weight, rendered)) + len(rendered)
         if size > self._whole:
@@ -135,21 +125,21 @@ class _Pages:
         self._room = self._whole
 
 
-def archive(rows: Sequence[Row], number: int, *, most_bytes: int, again: int = 1) -> list[Part]:
-    """The rows as the details of the compaction with this number, each of at most `most_bytes` bytes in UTF-8.
+def archive(rows: Sequence[Row], number: int, *, most_bytes: int, attempt: int = 1) -> list[Part]:
+    """The rows as details of the compaction with this number, each of at most `most_bytes` bytes in UTF-8.
 
     Args:
-        rows: in the order in which they were said.
+        rows: in the order of the conversation.
         number: of the compaction.
         most_bytes: 1,024 at least.
-        again: which attempt this is, where the names of those before are taken.
+        attempt: part of the names from 2 on, where those of earlier attempts are taken.
     """
     pages, run_id = _Pages(most_bytes), ""
     for index, row in enumerate(rows, start=1):
         before, run_id = run_id, _name(row.get("run_id"))
         told = {} if run_id == before else {"run": run_id}
         pages.write(_sections(row, index, told, most_bytes // 4))
-    name = f"compaction-{number:04}" + (f"-again-{again}" if again > 1 else "")
+    name = f"compaction-{number:04}" + (f"-again-{attempt}" if attempt > 1 else "")
     return [
         Part(
             name if place == 1 else f"{name}-part-{place}",
@@ -200,7 +190,7 @@ def _call(call: Mapping[str, Any], place: str) -> _Section:
 
 
 def _within(facts: Mapping[str, Any], most: int) -> Mapping[str, Any]:
-    """The facts in so many bytes: names that are too long, which nobody gives, become shorter."""
+    """The facts in at most so many bytes: the longest names are cut."""
     while weight(_json(facts)) > most and any(len(str(facts.get(name))) > 1 for name in _NAMES):
         facts = {name: value[: len(value) // 2] if name in _NAMES else value for name, value in facts.items()}
     return facts

@@ -1,0 +1,409 @@
+"""What a compaction covers of a session's tail, and the tail that it leaves (contract §7).
+
+Rules of this module:
+
+- Units are compacted whole (`units`), the oldest first, so that the rest is shown as before: every result with its
+  call, in the same order. Runs that may go on stay, and so does what is to be kept.
+- Only rows that no later compaction could find, because their `_id` does not say when they were stored, are compacted
+  in any case.
+- A tail lists the covered rows among those that are left, and every context reads that list. Where it would have more
+  than `MOST_LISTED` rows, the oldest rows between go as well, of either kind, until it has half as many. What is to be
+  kept is not touched by that, nor a run with recent messages.
+- n log n time in the number of rows.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from nexus.core.ports import MessageStore, Row
+from nexus.core.working_memory import SECOND, CompactionRequest, Tail, Target, is_object_id
+from nexus.services.context.agents import is_internal
+from nexus.services.context.clock import LONG_AGO
+from nexus.services.memory.units import (
+    NOTHING_KNOWN,
+    Item,
+    KnownRuns,
+    RunProgress,
+    SilenceLimits,
+    Unit,
+    headless_runs,
+    keeps_order,
+    ordered_items,
+    recorded_at,
+    silent_runs,
+    stored_at,
+    units_of,
+)
+from nexus.services.turns.facts import read_facts
+
+MOST_ROWS: Final = 5_000
+MOST_LISTED: Final = 2_000
+_PAGE: Final = 500
+# Several times the window of a model that takes a million tokens.
+_MOST_CHARS: Final = 16 << 20
+# Runs of which more than the tail is read. Others are over, once they have been silent for long.
+_MOST_RUNS: Final = 100
+# Rows of a run are listed by their own time, which may be wrong.
+_LAST_ROWS: Final = 20
+# The boundary lies this long before the oldest row that is left, for clocks that differ and for inserts under way. It
+# may lie further back where that lists no more than a few `_id`s.
+_SLACK_S: Final = 120
+_LONGEST_SLACK_S: Final = 3_600
+_FEW: Final = 200
+_FIRST_SECOND: Final = datetime.fromtimestamp(1, UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class TailRows:
+    """Rows of a tail.
+
+    Attributes:
+        rows: the oldest, in the order in which they were stored.
+        newest: the newest, which decide what is kept; None where `rows` are all.
+    """
+
+    rows: list[Row]
+    newest: list[Row] | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there are rows stored later than `rows`."""
+        return self.newest is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How much stays of what could be compacted.
+
+    Attributes:
+        messages: the newest so many, the run that asks aside; a unit stays if one of them is in it.
+        tokens: the newest units that take no more, with all else that stays; not used with `messages`.
+        cost: the tokens that a row takes in a context.
+    """
+
+    messages: int | None = None
+    tokens: int | None = None
+    cost: Callable[[Row], int] = lambda _: 0
+
+
+KEEP_NOTHING: Final = Retention()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The rows that are compacted and those that stay, both in the order of the conversation."""
+
+    covered: tuple[Row, ...]
+    kept: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The rows that a compaction covers.
+
+    Attributes:
+        covered: in the order of the conversation.
+        tail: what is left.
+        target: their kind: as asked for, or `all` where the list of the tail would have become too long.
+    """
+
+    covered: tuple[Row, ...]
+    tail: Tail
+    target: Target
+
+
+async def read_tail(
+    messages: MessageStore, owner_key: str, session_id: str, tail: Tail, *, most_rows: int = MOST_ROWS
+) -> TailRows:
+    """The oldest rows of a tail, and the newest: up to `most_rows` of the former, fewer where they are long.
+
+    The first compaction of a session covers every row whose `_id` does not say when it was stored; all of these are read.
+
+    Raises:
+        StoreUnavailableError: the store did not answer.
+    """
+    rows: dict[str, Row] = {}
+    skip, chars, goes_on = 0, 0, False
+    while True:
+        page = await messages.tail_messages(owner_key, session_id, tail, limit=_PAGE, skip=skip, oldest_first=True)
+        skip += len(page)
+        for row in page:
+            if goes_on := goes_on or len(rows) >= most_rows or chars >= _MOST_CHARS * most_rows // MOST_ROWS:
+                if tail.is_all and _is_lost_later(row["_id"]):
+                    rows[row["_id"]] = row
+                continue
+            # A row may come twice when others were recorded between two pages.
+            rows[row["_id"]] = row
+            chars += _chars(row)
+        if len(page) < _PAGE or (goes_on and not tail.is_all):
+            newest = await _read_newest(messages, owner_key, session_id, tail, rows) if goes_on else None
+            return TailRows(list(rows.values()), newest)
+
+
+async def _read_newest(
+    messages: MessageStore, owner_key: str, session_id: str, tail: Tail, known: Container[str]
+) -> list[Row]:
+    rows: dict[str, Row] = {}
+    skip, chars = 0, 0
+    while len(rows) < MOST_ROWS and chars < _MOST_CHARS:
+        page = await messages.tail_messages(owner_key, session_id, tail, limit=_PAGE, skip=skip)
+        skip += len(page)
+        new = {row["_id"]: row for row in page if row["_id"] not in known}
+        rows |= new
+        chars += sum(map(_chars, new.values()))
+        if len(page) < _PAGE or len(new) < len(page):
+            break
+    return [*reversed(rows.values())]
+
+
+async def look_at_runs(
+    messages: MessageStore, owner_key: str, found: TailRows, *, now: datetime, idle: timedelta
+) -> KnownRuns:
+    """What whole runs say, of those of which the tail has only a part or no recent row.
+
+    Raises:
+        StoreUnavailableError: the store did not answer.
+    """
+    over = set()
+    for run_id in headless_runs(found.rows, now=now, idle=idle)[:_MOST_RUNS]:
+        if read_facts(await messages.run_messages(owner_key, run_id, limit=MOST_ROWS)).finished:
+            over.add(run_id)
+    alive = set()
+    # Of rows behind the last of these nothing is known either way.
+    for run_id in [] if found.goes_on else silent_runs(found.rows, now=now, idle=idle)[:_MOST_RUNS]:
+        newest = await messages.run_messages(owner_key, run_id, limit=_LAST_ROWS)
+        if any(recorded_at(row) >= now - idle for row in newest):
+            alive.add(run_id)
+    return KnownRuns(over, alive)
+
+
+def select(
+    request: CompactionRequest,
+    found: TailRows,
+    tail: Tail,
+    *,
+    now: datetime,
+    idle: timedelta,
+    cost: Callable[[Row], int],
+    known: KnownRuns = NOTHING_KNOWN,
+) -> Selection:
+    """What is compacted of the rows of this tail; nothing that may go on in rows that are not at hand. Pure.
+
+    Args:
+        request: what is asked for.
+        found: rows of the tail.
+        tail: before the compaction.
+        now: the time.
+        idle: the silence after which a run is over although its answer is not known.
+        cost: the tokens that a row takes in a context.
+        known: what is known of runs by other rows.
+    """
+
+    def select_before(clear: datetime) -> Selection:
+        covered = plan(
+            [*found.rows, *(found.newest or [])],
+            Retention(request.keep_recent, request.keep_tokens, cost),
+            now=now,
+            idle=None if found.goes_on else idle,
+            target=request.target,
+            run_id=request.run_id,
+            known=known,
+            fixed=frozenset(row["_id"] for row in found.newest or []),
+            clear=clear,
+        ).covered
+        if not covered:
+            return Selection((), tail, request.target)
+        until = now
+        if found.goes_on:
+            until = max((moment for row in found.rows if (moment := stored_at(row))), default=_FIRST_SECOND)
+        left = tail_after(tail, found.rows, covered, until)
+        return Selection(covered, left, request.target if clear == LONG_AGO else "all")
+
+    selected = select_before(LONG_AGO)
+    if len(selected.tail.without) <= MOST_LISTED:
+        return selected
+    clear = edge_for(selected.tail, MOST_LISTED // 2)
+    if clear > now:
+        # All of them are so new that they are listed in any case.
+        return selected
+    cleared = select_before(clear)
+    return cleared if len(cleared.covered) > len(selected.covered) else selected
+
+
+def plan(
+    rows: Sequence[Any],
+    retention: Retention = KEEP_NOTHING,
+    *,
+    now: datetime,
+    idle: timedelta | None,
+    target: Target = "all",
+    run_id: str = "",
+    known: KnownRuns = NOTHING_KNOWN,
+    fixed: Collection[str] = (),
+    clear: datetime = LONG_AGO,
+) -> Plan:
+    """Which of the rows are compacted. Pure.
+
+    Args:
+        rows: of a session, under no compaction, in any order.
+        retention: how much stays of what could be compacted.
+        now: the time.
+        idle: the silence after which a run is over; None where later rows may exist that are not at hand.
+        target: `tools` compacts blocks only, `conversation` everything but blocks.
+        run_id: the run that asks; `""` for none.
+        known: what is known of runs by other rows.
+        fixed: `_id`s of rows that stay with all of their unit: rows before them are not at hand.
+        clear: rows stored before this are compacted whatever their kind, unless they are to be kept.
+    """
+    items = ordered_items(rows)
+    units = units_of(items)
+    progress = RunProgress.of(items, SilenceLimits.at(now, idle, clear), run_id, known)
+    movable = [
+        unit
+        for unit in _finished_units(units, items, progress)
+        if _is_meant(unit, items, target, clear)
+        and not (fixed and any(items[place].row["_id"] in fixed for place in unit.places))
+    ]
+    counted = [item.said is not None and not (run_id and item.run_id == run_id) for item in items]
+    if retention.messages is not None:
+        gone = _before_newest(movable, counted, retention.messages)
+    elif retention.tokens is not None:
+        costs = [retention.cost(item.row) if counted[place] else 0 for place, item in enumerate(items)]
+        gone = _beyond_tokens(units, movable, costs, retention.tokens)
+    else:
+        gone = movable
+    must = {place for unit in units if _must_go(items, unit) for place in unit.places}
+    covered = {place for unit in gone for place in unit.places} | must
+    # Where no message is to be kept, a run may go as a whole, unless something in it has to stay.
+    is_free = target == "all" and retention.messages is None
+    _keep_order(covered, items, must, {place for unit in movable for place in unit.places} if is_free else frozenset())
+    return Plan(
+        tuple(item.row for place, item in enumerate(items) if place in covered),
+        tuple(item.row for place, item in enumerate(items) if place not in covered),
+    )
+
+
+def _must_go(items: Sequence[Item], unit: Unit) -> bool:
+    return _are_named(items, unit.places) and any(_is_lost_later(items[place].row["_id"]) for place in unit.places)
+
+
+def _are_named(items: Sequence[Item], places: Iterable[int]) -> bool:
+    return all(isinstance(items[place].row.get("_id"), str) for place in places)
+
+
+def _finished_units(units: Iterable[Unit], items: Sequence[Item], progress: RunProgress) -> Iterator[Unit]:
+    """The units of which no more is expected. Of rows without a run, no block stays before one that goes."""
+    going_on, awaited = progress.going_on(), set[str]()
+    for unit in units:
+        if progress.is_awaited(unit, items):
+            awaited.add(unit.run_id)
+        is_held = unit.run_id in awaited and (unit.is_block or bool(unit.run_id))
+        if not is_held and unit.run_id not in going_on and _are_named(items, unit.places):
+            yield unit
+
+
+def _is_meant(unit: Unit, items: Sequence[Item], target: Target, clear: datetime) -> bool:
+    if target == "all" or unit.is_block == (target == "tools"):
+        return True
+    return clear > LONG_AGO and all(recorded_at(items[place].row) < clear for place in unit.places)
+
+
+def _before_newest(movable: Sequence[Unit], counted: Sequence[bool], most: int) -> list[Unit]:
+    places = [place for place, counts in enumerate(counted) if counts]
+    if most >= len(places):
+        return []
+    oldest_kept = places[-most] if most > 0 else len(counted)
+    return [unit for unit in movable if unit.end < oldest_kept]
+
+
+def _beyond_tokens(units: Sequence[Unit], movable: Sequence[Unit], costs: Sequence[int], room: int) -> list[Unit]:
+    """The units for which there is no room beside those after them and everything that stays in any case."""
+    going = {unit.places for unit in movable}
+    free = room - sum(costs[place] for unit in units if unit.places not in going for place in unit.places)
+    of_units = [sum(costs[place] for place in unit.places) for unit in movable]
+    for index in range(len(movable) - 1, -1, -1):
+        free -= of_units[index]
+        if free < 0:
+            return list(
+                movable[: _between_runs(movable, of_units, index + 1, room - free - of_units[index] - room // 2)]
+            )
+    return []
+
+
+def _between_runs(movable: Sequence[Unit], costs: Sequence[int], cut: int, spare: int) -> int:
+    """The next place that divides no run, if at most `spare` tokens lie between; else `cut`."""
+    gone = {unit.run_id for unit in movable[:cut]} - {""}
+    for place in range(cut, len(movable)):
+        if movable[place].run_id not in gone:
+            return place
+        spare -= costs[place]
+        if spare < 0:
+            return cut
+    return cut
+
+
+def _keep_order(covered: set[int], items: Sequence[Item], must: AbstractSet[int], free: AbstractSet[int]) -> None:
+    """Change `covered` so that what is left of each run is shown in the order in which it was.
+
+    A run for which this is not so stays whole; or goes whole, where some of it must go or all of it may.
+    """
+    runs: defaultdict[str, list[int]] = defaultdict(list)
+    for place, item in enumerate(items):
+        if item.run_id:
+            runs[item.run_id].append(place)
+    for places in runs.values():
+        left = [place for place in places if place not in covered]
+        if len(left) in {0, len(places)} or keeps_order([items[place] for place in left]):
+            continue
+        if free >= {*places} or any(place in must for place in places):
+            covered.update(places)
+        else:
+            covered.difference_update(places)
+
+
+def tail_after(tail: Tail, rows: Iterable[Row], covered: Iterable[Row], now: datetime) -> Tail:
+    """The tail that is left, with as few `_id`s as possible. Pure.
+
+    Args:
+        tail: before the compaction.
+        rows: of the tail, all that were stored before `now`.
+        covered: some of them.
+        now: the time, or an earlier one.
+    """
+    taken = {row["_id"] for row in covered}
+    left = [row for row in rows if row.get("_id") not in taken and not is_internal(row.get("metadata"))]
+    edge = min(stored for stored in (now, *map(stored_at, left)) if stored)
+    edge_s = int(edge.timestamp())
+    # Of those that would have to be listed, the newest that are too many.
+    listed = _seconds({*taken, *tail.without})
+    cheap = listed[-_FEW - 1] + 1 if len(listed) > _FEW else 0
+    since = min(max(edge_s - _LONGEST_SLACK_S, cheap), edge_s - _SLACK_S)
+    # What was stored before the earlier boundary is covered and no longer listed.
+    return tail.after(taken, f"{max(since, int(tail.since, 16), 1):08x}")
+
+
+def edge_for(tail: Tail, most: int) -> datetime:
+    """The moment before which all has to be covered for the tail to list at most `most` of its present `_id`s. Pure.
+
+    The tail lists at least so many, and `most` is 1 at least.
+    """
+    return datetime.fromtimestamp(_seconds(tail.without)[-most] + _SLACK_S + 1, UTC)
+
+
+def _is_lost_later(row_id: str) -> bool:
+    """Whether no tail but that of a session without compactions has a row with this `_id`."""
+    return not is_object_id(row_id) or int(row_id[SECOND], 16) == 0
+
+
+def _seconds(row_ids: Collection[str]) -> list[int]:
+    return sorted(int(row_id[SECOND], 16) for row_id in row_ids if is_object_id(row_id))
+
+
+def _chars(row: Row) -> int:
+    content, metadata = row.get("content"), row.get("metadata")
+    calls = metadata.get("tool_calls") if isinstance(metadata, Mapping) else None
+    return len(content if isinstance(content, str) else str(content)) + (len(str(calls)) if calls else 0)

@@ -1,0 +1,217 @@
+"""Has a model rewrite the summaries of compactions in the background (contract §7).
+
+Work that is due stands in the compactions and is claimed there one by one, as for turns:
+
+| field | meaning |
+|---|---|
+| `work`, `due_at` | `refine`, or None; and from when on |
+| `attempts`, `delays` | how often a reply was unusable, and how often the model could not be asked |
+| `waits` | the `due_at` of one that waits for the one before it |
+
+Rules of this module:
+
+- No answer waits for this: the summary by rules is there from the start. A model's summary is stored only if the one
+  that it replaces is unchanged.
+- Compactions of a session are rewritten in their order, each on the summary of the one before. So each row is read
+  once, work done stays done when the model goes away, and the newest summary does not rest on the few words that
+  rules have for older rows.
+- A compaction whose replies were unusable three times does not hold up the next, which is written on its summary by
+  rules. Once a later one is rewritten, the earlier one is not asked for again.
+- Rows that were removed cannot be read again: the summary by rules stays.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final, Self
+
+import anyio
+import structlog
+
+from nexus.core.errors import ModelUnavailableError, StoreRejectedError, StoreUnavailableError
+from nexus.core.metrics import Event, Metrics, NoMetrics
+from nexus.core.models import to_milliseconds, utc_now
+from nexus.core.ports import LanguageModel, MessageStore, Row, TokenCounter
+from nexus.core.ports.memory import MemoryStore
+from nexus.core.working_memory import REFINE
+from nexus.services.memory.model_summary import SummaryWriter
+from nexus.services.text.model_reply import UnusableReplyError
+from nexus.services.text.sentences import weight
+from nexus.services.turns.claims import Bell, Claimed, take, work_off
+from nexus.services.turns.patience import delayed, refused
+
+_log = structlog.get_logger(__name__)
+
+_ROWS_AT_ONCE: Final = 200
+_AFTER_FAULT: Final = timedelta(hours=1)
+_HOLDS_UP: Final = 3
+# The model's summary weighs at least this part of that by rules, which uses all the room there is.
+_LEAST_PART: Final = 10
+_NOTHING_DUE: Final[Mapping[str, Any]] = {"work": None, "due_at": None}
+_BY_MODEL: Final = "model"
+
+
+@dataclass(frozen=True, slots=True)
+class RefiningSettings:
+    """Settings of the refiner.
+
+    Attributes:
+        at_once: compactions that are with the model at once.
+        again_s: after so many seconds a model is asked again whose reply was unusable; twice as long each time.
+        lease_s: for how long a claim holds that is not renewed.
+        max_input_tokens: of one prompt.
+        summary_max_tokens: the most that a summary may have.
+    """
+
+    at_once: int = 2
+    again_s: float = 30.0
+    lease_s: float = 15.0
+    max_input_tokens: int = 24_000
+    summary_max_tokens: int = 1_500
+
+
+class SummaryRefiner:
+    """Rewrites summaries while `running()`.
+
+    Attributes:
+        settings: may be replaced at any time; `at_once` and `max_input_tokens` stay as they were.
+    """
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        messages: MessageStore,
+        model: LanguageModel,
+        counter: TokenCounter,
+        *,
+        settings: RefiningSettings | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._store = store
+        self._messages = messages
+        self._model = model
+        self._counter = counter
+        self.settings = settings or RefiningSettings()
+        self._writer = SummaryWriter(model, counter, max_input_tokens=self.settings.max_input_tokens)
+        self._metrics = metrics or NoMetrics()
+        self._bell = Bell()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Rewrite what is due, until the context ends; claims are given back then."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(work_off, self._take, self._handle, self._bell, self.settings.at_once)
+            try:
+                yield self
+            finally:
+                tasks.cancel_scope.cancel()
+
+    def wake(self) -> None:
+        """There may be a new compaction."""
+        self._bell.ring()
+
+    async def _take(self) -> Claimed | None:
+        if self._model.resting_s:
+            return None
+        claim = partial(self._store.claim_compaction, REFINE)
+        return await take(claim, self._write, lease_s=self.settings.lease_s, unchanged=("summary", "source"))
+
+    async def _write(self, compaction: Row, changes: Mapping[str, Any], seen: Mapping[str, Any]) -> bool:
+        place = compaction["owner_key"], compaction["session_id"], compaction["number"]
+        return await self._store.update_compaction(*place, changes, seen=seen)
+
+    async def _handle(self, claimed: Claimed) -> None:
+        run_id = claimed.document.get("run_id")
+        try:
+            await self._refine(claimed)
+        except StoreUnavailableError as error:
+            # The claim runs out, and then it is tried again.
+            _log.warning("refining_delayed", run_id=run_id, reason=str(error))
+            claimed.let_go()
+        except StoreRejectedError as error:
+            _log.error("refined_summary_rejected", run_id=run_id, reason=str(error))
+            with suppress(StoreUnavailableError):
+                await claimed.finish(_NOTHING_DUE)
+        except Exception as error:  # noqa: BLE001  # the outermost handler of a background task
+            _log.exception("refining_failed", run_id=run_id, reason=type(error).__name__)
+            with suppress(StoreUnavailableError):
+                attempts = (claimed.document.get("attempts") or 0) + 1
+                await claimed.finish({"attempts": attempts, "due_at": utc_now() + _AFTER_FAULT})
+
+    async def _refine(self, claimed: Claimed) -> None:
+        document = claimed.document
+        before, after = await self._neighbours(document)
+        if after and after.get("source") == _BY_MODEL:
+            changes: Mapping[str, Any] = _NOTHING_DUE
+        elif before and _holds_up(before):
+            await claimed.finish(self._waiting(before))
+            return
+        else:
+            changes = await self._changes(document, before)
+        if not await claimed.finish(changes):
+            return
+        if changes.get("source") == _BY_MODEL:
+            self._metrics.count(Event.COMPACTION_REFINED)
+        if not _holds_up({**document, **changes}):
+            await self._release_next(document)
+
+    async def _changes(self, document: Row, before: Row | None) -> Mapping[str, Any]:
+        try:
+            summary = await self._summary(document, before)
+        except ModelUnavailableError:
+            # The adapter logs it.
+            self._metrics.count(Event.REFINING_DELAYED)
+            return delayed(document, self.settings.again_s)
+        except UnusableReplyError as error:
+            self._metrics.count(Event.REFINING_REFUSED)
+            changes = refused(document, self.settings.again_s)
+            attempts = changes["attempts"]
+            _log.warning("refining_refused", run_id=document.get("run_id"), reason=str(error), attempts=attempts)
+            return changes
+        if summary is None:
+            return _NOTHING_DUE
+        return {**_NOTHING_DUE, "summary": summary, "source": _BY_MODEL, "tokens_after": self._counter.count(summary)}
+
+    async def _summary(self, document: Row, before: Row | None) -> str | None:
+        """The model's summary; None where the rows are gone or hold nothing to tell."""
+        ids: Sequence[str] = document["rows"]
+        by_model = before is not None and before.get("source") == _BY_MODEL
+        earlier = before["summary"] if before else ""
+        most = self.settings.summary_max_tokens
+        summary = self._writer.begin(earlier, min(most, document.get("summary_tokens") or most), by_model=by_model)
+        for start in range(0, len(ids), _ROWS_AT_ONCE):
+            page = ids[start : start + _ROWS_AT_ONCE]
+            found = {row["_id"]: row for row in await self._messages.messages_of_ids(document["owner_key"], page)}
+            if not found.keys() >= {*page}:
+                return None
+            await summary.add([found[row_id] for row_id in page])
+        return await summary.finish(weight(document["summary"]) // _LEAST_PART)
+
+    async def _neighbours(self, document: Row) -> tuple[Row | None, Row | None]:
+        """The compactions before and after this one, without their rows."""
+        number = document["number"]
+        around = await self._store.compactions(
+            document["owner_key"], document["session_id"], limit=3, before=number + 2
+        )
+        before = next((other for other in around if other["number"] < number), None)
+        return before, next((other for other in around if other["number"] > number), None)
+
+    def _waiting(self, before: Row) -> dict[str, Any]:
+        """It is looked at again when the one before it is done, else after its lease."""
+        soon = to_milliseconds(utc_now()) + timedelta(seconds=self.settings.lease_s)
+        until = max(soon, before["due_at"])
+        return {"due_at": until, "waits": until}
+
+    async def _release_next(self, document: Row) -> None:
+        """Have the next one done now, if it waits. Were it claimed meanwhile, its `due_at` would have changed."""
+        _, after = await self._neighbours(document)
+        if after and after.get("work") == REFINE and after.get("waits") and after["waits"] == after.get("due_at"):
+            await self._write(after, {"due_at": utc_now()}, {"work": REFINE, "due_at": after["due_at"]})
+            self._bell.ring()
+
+
+def _holds_up(compaction: Row) -> bool:
+    is_due = compaction.get("work") == REFINE and isinstance(compaction.get("due_at"), datetime)
+    return is_due and (compaction.get("attempts") or 0) < _HOLDS_UP

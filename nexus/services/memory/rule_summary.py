@@ -1,0 +1,389 @@
+"""The summary of compacted rows by rules alone: a line for each run (contract §7). Pure.
+
+    (Messages that are not told here, and that search_memory finds: 48)
+    - 2026-03-01 10:02Z (6 messages): Asked: Which trains go to Porto? Tools: timetable gave trains: 3. Answered: Three.
+    - 2026-03-01 10:07Z (2 messages, in part): Tools: timetable (to: Faro) gave trains: 4.
+
+Rules of this module:
+
+- The summary before this one comes first, unchanged: lines like these, and before them what a model has written. A
+  model's text may look like such lines; none counts for more messages than the summary stands for, nor all together.
+- Where there is too much, lines become shorter, the oldest first, in fixed steps, so that a line that need not change
+  has the same bytes in the next summary. Then the oldest are left out and counted in the first line. A third of the
+  room is for the earlier lines, as long as there is that much of them.
+- A line has parts, each behind a label. In a shorter form, sentences with figures and names come first, in the answer
+  before the question: however short it is, it says what is known now.
+- A compaction may cover a part of a run, or its tool calls alone. Then what is there is told, and nothing is called
+  missing: it may stand in an earlier compaction or in what is left.
+- Texts are not escaped here; whoever shows the summary does that. The same rows give the same text.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from nexus.core.ports import Row
+from nexus.services.context.clock import parse_moment
+from nexus.services.context.transcript import Speaker
+from nexus.services.turns.cues import DECISION, announced
+from nexus.services.turns.cutting import size, slices
+from nexus.services.turns.deeds import COUNTED, read_result, tell, told, tools_used
+from nexus.services.turns.digest import digest, excerpt, figures
+from nexus.services.turns.facts import TurnFacts, read_facts
+from nexus.services.turns.sentences import GAP, clip, ended, is_blank, one_line, sentences, weight
+
+TokenCount = Callable[[str], int]
+
+_ASKED: Final = "Asked: "
+_TOOLS: Final = "Tools: "
+_DECIDED: Final = "Decided: "
+_ANSWERED: Final = "Answered: "
+_SAID: Final = "Said: "
+# Labels by the worth of the best sentence behind them.
+_BY_WORTH: Final = (_ANSWERED, _SAID, _ASKED, _TOOLS, "", _DECIDED)
+_LABEL: Final = re.compile(rf"(?:\A| )({'|'.join(filter(None, _BY_WORTH))})")
+
+_NOT_TOLD: Final = "(Messages that are not told here, and that search_memory finds: {:,})"
+_NOTHING: Final = "(Nothing was said.)"
+_NOT_TOLD_LINE: Final = re.compile(
+    r"\(Messages that are not told here, and that search_memory finds: (\d[\d,]{0,15})\)"
+)
+_LINE: Final = re.compile(
+    r"(- (?:\d{4}-\d\d-\d\d \d\d:\d\dZ|at an unknown time) \((\d[\d,]{0,15}) messages?(?:, in part)?\): )(\S.*)"
+)
+
+# Weights (see `sentences`) of a line and of its parts; the rest is for what tools did.
+_LINE_ROOM: Final = 1_200
+_ASKED_ROOM: Final = 320
+_DECIDED_ROOM: Final = 160
+_ANSWERED_ROOM: Final = 400
+_ANSWERED_ALONE_ROOM: Final = 800
+# Weights of the shorter forms of a line, without its time.
+_SHORT: Final = (360, 200, 90)
+# Parts of the room that a model's text may take in its shorter forms.
+_PARTS: Final = (2, 3, 6)
+# No line takes fewer tokens, so that no more of them need to be made.
+_LEAST_TOKENS: Final = 16
+
+# A word with a capital that begins no sentence, or one with a sign as in names of files and versions.
+_NAME: Final = re.compile(r"(?<=[\w,;:(] )[^\W\d_a-z]\w+|\w+[/_@-]\w+|\w+\.\w+", re.ASCII)
+# Borders of tool outcomes: names of tools are in lower case, which begins no sentence elsewhere.
+_CALLS: Final = re.compile(r"(?<=[.!?…。！？]) (?=\S+ (?:\(|gave |failed|has no result)|Also used )")
+_QUESTION: Final = re.compile(r"[?？]\W*\Z")
+# A cut sentence of less weight says nothing.
+_LEAST_SENTENCE: Final = 24
+# With more room than this, the best sentence leaves some for what was asked.
+_ONE_SENTENCE_ROOM: Final = 120
+_BETWEEN: Final = f" {GAP} "
+
+
+def summarise(
+    previous: str,
+    runs: Sequence[Sequence[Row]],
+    *,
+    most_tokens: int,
+    count: TokenCount,
+    told_before: int = 0,
+    by_model: bool = False,
+    elsewhere: Collection[str] = (),
+) -> str:
+    """The summary of `runs` and of everything in the previous one.
+
+    Args:
+        previous: the summary before this one; `""` for none.
+        runs: rows that belong together, in the order of the conversation; see `by_run`.
+        most_tokens: of the summary.
+        count: the number of tokens of a text.
+        told_before: messages for which the previous summary stands.
+        by_model: a model wrote all of the previous one, so that none of its lines counts messages.
+        elsewhere: runs with rows that are not among these.
+    """
+    carried, untold = _read(previous, told_before, most_tokens, count, by_model=by_model)
+    first = max(len(runs) - max(most_tokens // _LEAST_TOKENS, 1), 0)
+    untold += sum(map(len, runs[:first]))
+    new = []
+    for run in runs[first:]:
+        line = _line_of(run, elsewhere)
+        untold += 0 if line else len(run)
+        new += [line] if line else []
+    return _Fitting(carried, new, untold, most_tokens, count).text()
+
+
+def by_run(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows that belong together: those of a run, and those without a run from one human message to the next.
+
+    The order of the rows is kept; groups come by their first row.
+    """
+    groups: list[list[Row]] = []
+    known: dict[str, list[Row]] = {}
+    for row in rows:
+        given = row.get("run_id")
+        run_id = given if isinstance(given, str) else ""
+        begins = not run_id and str(row.get("role")).upper() == "HUMAN"
+        if begins or run_id not in known:
+            known[run_id] = []
+            groups.append(known[run_id])
+        known[run_id].append(row)
+    return groups
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    """A run, or a text that a model wrote about many.
+
+    Attributes:
+        messages: how many it stands for.
+        forms: the text in shorter and shorter forms.
+        carried: it stands in the summary before this one.
+        written: by a model.
+        step: the form that is used; beyond the last, the line is left out.
+    """
+
+    messages: int
+    forms: tuple[str, ...]
+    carried: bool = False
+    written: bool = False
+    step: int = 0
+
+    @property
+    def text(self) -> str:
+        return self.forms[self.step] if self.step < len(self.forms) else ""
+
+
+class _Fitting:
+    """Brings lines into a number of tokens."""
+
+    def __init__(self, carried: list[_Line], new: list[_Line], untold: int, most: int, count: TokenCount) -> None:
+        self._carried, self._new = carried, new
+        self._untold = untold
+        self._most = most
+        self._count = count
+        self._costs: dict[str, int] = {}
+        self._of_carried, self._of_new = (sum(map(self._cost, lines)) for lines in (carried, new))
+
+    def text(self) -> str:
+        if self._fits() or any(self._fits() for _ in self._steps()):
+            return self._joined()
+        text = self._joined()
+        return text[: max(_longest(text, self._most, self._count), 1)]
+
+    def _joined(self) -> str:
+        lines = [_NOT_TOLD.format(self._untold)] if self._untold else []
+        lines += filter(None, (line.text for line in (*self._carried, *self._new)))
+        return "\n".join(lines) or _NOTHING
+
+    def _fits(self) -> bool:
+        # Adding up what single lines take is fast; what they take together may differ by a few.
+        return self._of_carried + self._of_new <= self._most and self._count(self._joined()) <= self._most
+
+    def _steps(self) -> Iterator[None]:
+        """Make lines shorter, one with each step, until there are none."""
+        third = self._most // 3
+        yield from self._shorten(self._new, 1)
+        for step in range(1, max((len(line.forms) for line in self._carried), default=0)):
+            yield from self._shorten(self._carried, step, above=third)
+        yield from self._leave_out([line for line in self._carried if not line.written], above=third)
+        for step in range(2, len(_SHORT) + 1):
+            yield from self._shorten(self._new, step)
+        for step in range(1, len(_PARTS) + 1):
+            yield from self._shorten(self._carried, step)
+        yield from self._leave_out(self._carried)
+        yield from self._leave_out(self._new)
+
+    def _shorten(self, lines: Sequence[_Line], step: int, *, above: int = -1) -> Iterator[None]:
+        for line in lines:
+            if line.step < step < len(line.forms) and self._of_carried > above:
+                self._change(line, step)
+                yield
+
+    def _leave_out(self, lines: Sequence[_Line], *, above: int = -1) -> Iterator[None]:
+        for line in lines:
+            if line.text and self._of_carried > above:
+                self._untold += line.messages
+                self._change(line, len(line.forms))
+                yield
+
+    def _change(self, line: _Line, step: int) -> None:
+        before = self._cost(line)
+        line.step = step
+        saved = before - self._cost(line)
+        if line.carried:
+            self._of_carried -= saved
+        else:
+            self._of_new -= saved
+
+    def _cost(self, line: _Line) -> int:
+        text = line.text
+        if text not in self._costs:
+            self._costs[text] = self._count(text)
+        return self._costs[text]
+
+
+def _read(
+    previous: str, told_before: int, most_tokens: int, count: TokenCount, *, by_model: bool
+) -> tuple[list[_Line], int]:
+    """The lines of a summary, and how many messages it does not tell."""
+    lines = previous.split("\n") if previous.strip() else []
+    head = _NOT_TOLD_LINE.fullmatch(lines[0]) if lines and not by_model else None
+    lines = lines[1:] if head else lines
+    found: list[_Line] = []
+    rest = told_before
+    while lines and not by_model and (line := _LINE.fullmatch(lines[-1])) and _number(line[2]) <= rest:
+        lines.pop()
+        rest -= _number(line[2])
+        found.append(_Line(_number(line[2]), _forms(line[1], line[3]), carried=True))
+    found.reverse()
+    text = "\n".join(lines).strip("\n")
+    if not text.strip():
+        return found, rest
+    untold = min(_number(head[1]), rest) if head else 0
+    shortened = (_beginning(text.removesuffix(f"\n{GAP}"), most_tokens // part, count) for part in _PARTS)
+    written = _Line(rest - untold, (text, *filter(None, shortened)), carried=True, written=True)
+    return [written, *found], untold
+
+
+def _beginning(text: str, most: int, count: TokenCount) -> str:
+    """The beginning of the text in so many tokens, cut after a line, a sentence or a word."""
+    if count(text) <= most:
+        return text
+    fits = _longest(text, most - count(f"\n{GAP}"), count)
+    piece = next(slices(text, size(text[:fits])), "").rstrip() if fits else ""
+    return f"{piece}\n{GAP}" if piece else ""
+
+
+def _longest(text: str, most: int, count: TokenCount) -> int:
+    """The number of characters from the start that have so many tokens."""
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if count(text[:middle]) <= most else (low, middle - 1)
+    return low
+
+
+def _number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def _line_of(run: Sequence[Row], elsewhere: Collection[str]) -> _Line | None:
+    facts = read_facts(run)
+    text = _text_of(facts)
+    if not text:
+        return None
+    moments = [moment for row in run if (moment := parse_moment(row.get("timestamp")))]
+    at = f"{min(moments).isoformat(' ')[:16]}Z" if moments else "at an unknown time"
+    plural = "s" if len(run) != 1 else ""
+    is_part = is_blank(facts.input) or not facts.finished or run[0].get("run_id") in elsewhere
+    head = f"- {at} ({len(run):,} message{plural}{', in part' if is_part else ''}): "
+    return _Line(len(run), _forms(head, text))
+
+
+def _forms(head: str, text: str) -> tuple[str, ...]:
+    return (f"{head}{text}", *(f"{head}{shorten_line(text, room)}" for room in _SHORT))
+
+
+def _text_of(facts: TurnFacts) -> str:
+    """What was asked, what tools gave, what was decided and what was answered, on one line; `""` for nothing."""
+    room = _ANSWERED_ROOM if facts.outcomes else _ANSWERED_ALONE_ROOM
+    asked = _labelled(_ASKED, _said_by(facts, "user"), _ASKED_ROOM)
+    if facts.finished:
+        last = _labelled(_ANSWERED, facts.answer, room)
+        earlier = [item.text for item in facts.said if item.speaker == "assistant" and item.text != facts.answer]
+        decided = announced(earlier, DECISION, most=1, room=_DECIDED_ROOM)
+    else:
+        last, decided = _labelled(_SAID, _said_by(facts, "assistant"), room), []
+    others = [asked, *(f"{_DECIDED}{ended(sentence)}" for sentence in decided if sentence not in last), last]
+    done = _tools_of(facts, _LINE_ROOM - sum(weight(part) + 1 for part in others))
+    return one_line(" ".join(filter(None, (asked, done, *others[1:]))))
+
+
+def _tools_of(facts: TurnFacts, room: int) -> str:
+    """A sentence for each call, and one for those for which there is no room; `""` for none."""
+    if not facts.outcomes:
+        return ""
+    told_of, others = tell([read_result(outcome) for outcome in facts.outcomes], told, room - len(_TOOLS))
+    rest = tools_used(others, COUNTED, "Also used")
+    return _TOOLS + " ".join(filter(None, (*map(ended, told_of), rest)))
+
+
+def _said_by(facts: TurnFacts, speaker: Speaker) -> str:
+    return "\n".join(item.text for item in facts.said if item.speaker == speaker and not is_blank(item.text))
+
+
+def _labelled(label: str, text: str, room: int) -> str:
+    return "" if is_blank(text) else f"{label}{ended(digest(text, room))}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Sentence:
+    """A sentence of a line: the number of its part, its place in that, the part's label."""
+
+    part: int
+    place: int
+    label: str
+    text: str
+
+    @property
+    def worth(self) -> int:
+        """How much it says. Of what was asked, only questions count."""
+        asks = _QUESTION.search(self.text[-8:]) is not None
+        if self.label == _ASKED:
+            return asks
+        return 0 if asks else min(2 * len(figures(self.text)) + len(_NAME.findall(self.text)), 6)
+
+
+def shorten_line(line: str, room: int) -> str:
+    """A line of at most this weight, if that is eight or more. One that fits is not changed.
+
+    Asked: I like trains. When does the first one go? Tools: f gave first: 9:02. Answered: Sure. It goes at 9:02.
+    Asked: When does the first one go? Answered: It goes at 9:02.
+    """
+    if weight(line) <= room:
+        return line
+    found = list(_sentences_of(line))
+    kept: dict[_Sentence, str] = {}
+    used: set[int] = set()
+    left = room
+    for rank, sentence in enumerate(_by_worth(found)):
+        is_more, needed_text = sentence.part in used, weight(sentence.text)
+        around = len(_BETWEEN) + (0 if is_more else weight(sentence.label))
+        most = left - around if rank or room <= _ONE_SENTENCE_ROOM else room * 2 // 3
+        # Of a part one sentence may be cut, where the rest says anything.
+        if most >= (needed_text if is_more else min(_LEAST_SENTENCE, needed_text)):
+            kept[sentence] = excerpt(sentence.text, most)
+            used.add(sentence.part)
+            left -= around + weight(kept[sentence])
+    return clip(_joined(found, kept) or one_line(line), room)
+
+
+def _sentences_of(line: str) -> Iterator[_Sentence]:
+    before, *labelled = _LABEL.split(line)
+    parts = [("", before), *zip(labelled[::2], labelled[1::2], strict=True)]
+    for part, (label, text) in enumerate(parts):
+        texts = _CALLS.split(text) if label == _TOOLS else sentences(text)
+        for place, sentence in enumerate(texts):
+            yield _Sentence(part, place, label, sentence)
+
+
+def _by_worth(found: Sequence[_Sentence]) -> list[_Sentence]:
+    """The best sentence of each part, then the others."""
+    by_worth = sorted(found, key=lambda sentence: (-sentence.worth, sentence.part, sentence.place))
+    best: dict[str, _Sentence] = {}
+    for sentence in by_worth:
+        best.setdefault(sentence.label, sentence)
+    first = [best[label] for label in _BY_WORTH if label in best]
+    taken = {*first}
+    return [*first, *(sentence for sentence in by_worth if sentence not in taken)]
+
+
+def _joined(found: Sequence[_Sentence], kept: dict[_Sentence, str]) -> str:
+    """What is kept, each part behind its label, with a mark between sentences where some are left out."""
+    text, before = "", None
+    for sentence in (sentence for sentence in found if sentence in kept):
+        if before is None or before.part != sentence.part:
+            text += f"{' ' if text else ''}{sentence.label}"
+        else:
+            text += " " if before.place + 1 == sentence.place or text.endswith(GAP) else _BETWEEN
+        text += kept[sentence]
+        before = sentence
+    return text

@@ -1,0 +1,334 @@
+"""The working memory of sessions (contract §7): read for contexts, and changed by the memory tools.
+
+Rules of this module:
+
+- A call is checked before anything is done, and a refused call changes nothing.
+- One message is served once, however often and by however many replicas it is tried, and also where the replica that
+  did it died before it answered.
+- Inserting a revision or version is the compare-and-set: of several writers of the same one, one succeeds and the
+  others read again.
+- Names of details ignore case: a model that writes to "Flights" means its note "flights". Archives are never written to.
+- Sub-agents may read; writing is the main agent's.
+"""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, Self
+
+from nexus.core.errors import CallRefusedError, StoreRejectedError, StoreUnavailableError
+from nexus.core.models import to_milliseconds, utc_now
+from nexus.core.ports import MemoryStore, MessageStore, Row, TurnSource
+from nexus.core.tasks import Pauses
+from nexus.core.working_memory import (
+    Compaction,
+    CompactionJob,
+    CompactionRequest,
+    Detail,
+    Overview,
+    Snapshot,
+    Target,
+)
+from nexus.services.memory.compactor import BackgroundCompactions
+from nexus.services.memory.documents import LOOKED_BACK, TEMPLATE, Caller, document_of, read_all, read_snapshot
+from nexus.services.memory.search import search
+from nexus.services.tools.memory_calls import (
+    CompactHistory,
+    MemoryCall,
+    ReadDetail,
+    SearchMemory,
+    UpdateOverview,
+    WriteDetail,
+    read_call,
+)
+from nexus.services.tools.memory_tools import DEFAULT_CHARACTERS, READING_TOOLS, MemoryLimits
+
+MOST_NOTES: Final = 500
+# Of one part of a detail in UTF-8: by default, and where more characters are asked for.
+_PART_BYTES: Final = 16_384
+_MOST_PART_BYTES: Final = 65_536
+# Each failed attempt to write is a successful one of another writer.
+_MOST_ATTEMPTS: Final = 50
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
+# Versions may be large, and messages are resent soon.
+_VERSIONS_LOOKED_BACK: Final = 5
+_MOST_NAMES_TOLD: Final = 50
+
+_NOTHING_TO_COMPACT: Final = (
+    "There is nothing to compact: what is not under a summary yet are the newest messages, which are to stay, "
+    "exchanges that are not over, or messages of the other kind. Nothing was changed."
+)
+
+
+class CompactionMaker(Protocol):
+    """Makes compactions; `nexus.services.memory.compactor.Compactor`."""
+
+    async def compact(self, request: CompactionRequest, /) -> Compaction | None:
+        """Make it and return the last one made for it; None where there is nothing to compact."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of a call, as the model reads it.
+
+    Attributes:
+        done: the call was carried out; else `text` says why not, and nothing was changed.
+    """
+
+    text: str
+    done: bool = True
+
+
+class WorkingMemory:
+    """Reads and changes working memories. Compacts in the background while `running()`.
+
+    Attributes:
+        limits: of what is stored. May be replaced at any time.
+    """
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        messages: MessageStore,
+        compactor: CompactionMaker,
+        turns: TurnSource | None = None,
+        limits: MemoryLimits | None = None,
+    ) -> None:
+        self._store = store
+        self._messages = messages
+        self._compactor = compactor
+        self._turns = turns
+        self._background: BackgroundCompactions | None = None
+        self.limits = limits or MemoryLimits()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Make compactions in the background, until the context ends."""
+        async with BackgroundCompactions(self._compactor.compact).running() as self._background:
+            yield self
+
+    async def snapshot(self, owner_key: str, session_id: str) -> Snapshot:
+        """The working memory of a session; see `MemorySource.snapshot`."""
+        return await read_snapshot(self._store, owner_key, session_id)
+
+    def compact_soon(self, request: CompactionRequest, /, *, long: bool = False) -> CompactionJob | None:
+        """Compact in the background, while `running()`; see `MemorySource.compact_soon`."""
+        return self._background.start(request, long=long) if self._background else None
+
+    async def run(self, name: str, args: Any, caller: Caller) -> Outcome:
+        """Carry out a call of the memory tool `name`; `args` as the model gave them.
+
+        Raises:
+            StoreUnavailableError: the store did not answer, and the call may have been carried out or not. Trying again
+                with the same caller carries it out once.
+        """
+        try:
+            return Outcome(await self._carry_out(self._checked(name, args, caller), caller))
+        except CallRefusedError as error:
+            return Outcome(str(error), done=False)
+        except StoreRejectedError as error:
+            return Outcome(f"The database does not accept it: {error}", done=False)
+
+    def _checked(self, name: str, args: Any, caller: Caller) -> MemoryCall:
+        if caller.is_sub_agent and name not in READING_TOOLS:
+            allowed = " and ".join(sorted(READING_TOOLS))
+            raise CallRefusedError(f"{name}: is the main agent's. A sub-agent may use {allowed}, and report the rest")
+        try:
+            return read_call(name, args, self.limits)
+        except ValueError as error:
+            raise CallRefusedError(str(error)) from None
+
+    async def _carry_out(self, call: MemoryCall, caller: Caller) -> str:
+        match call:
+            case UpdateOverview():
+                return await self._update_overview(call, caller)
+            case WriteDetail():
+                detail = await self._write_detail(call, caller)
+                return f"{detail.name} is kept as version {detail.version}, {detail.bytes} bytes."
+            case ReadDetail():
+                return _part_of(await self._find_detail(call.name, caller), call)
+            case SearchMemory(query):
+                return await search(self._store, self._messages, caller, query)
+            case CompactHistory():
+                return await self._compact(call, caller)
+
+    async def _update_overview(self, call: UpdateOverview, caller: Caller) -> str:
+        overview = await self._write_overview(call, caller)
+        if overview.call_id != caller.call_id:
+            return f"That is what the overview says already: unchanged, revision {overview.revision}."
+        size = len(overview.content.encode("utf-8", "replace"))
+        return (
+            f"The overview is revision {overview.revision} now, {size} of {self.limits.overview_max_bytes} bytes. The "
+            "next exchange begins with it."
+        )
+
+    async def _write_overview(self, call: UpdateOverview, caller: Caller) -> Overview:
+        """Write the next revision, unless this message has written one or the newest has the same text."""
+        if call.content.strip() == TEMPLATE.strip():
+            raise CallRefusedError("content: is the template as it was, which says nothing; fill it in")
+        pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        for _ in range(_MOST_ATTEMPTS):
+            documents = await self._store.overviews(*caller.session, limit=LOOKED_BACK)
+            known = read_all(Overview, caller.session, documents)
+            if earlier := next((each for each in known if each.call_id == caller.call_id), None):
+                return earlier
+            revision = _revision_of(documents[0]) if documents else 0
+            if call.base_revision not in {None, revision}:
+                raise CallRefusedError(_outdated(call, revision, known))
+            if known and (known[0].revision, known[0].content) == (revision, call.content):
+                return known[0]
+            overview = Overview(
+                revision=revision + 1,
+                content=call.content,
+                updated_at=to_milliseconds(utc_now()),
+                run_id=caller.run_id,
+                turn_number=await self._turn_number(caller),
+                call_id=caller.call_id,
+            )
+            if await self._store.insert_overview(document_of(overview, caller.session)):
+                return overview
+            await pauses.wait()
+        raise StoreUnavailableError("others keep writing the overview at the same time")
+
+    async def _turn_number(self, caller: Caller) -> int:
+        if self._turns is None:
+            return 0
+        return (await self._turns.goal(*caller.session, caller.run_id)).turn_number or 0
+
+    async def _write_detail(self, call: WriteDetail, caller: Caller) -> Detail:
+        """Write the next version of a note, unless this message has written one."""
+        pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        for _ in range(_MOST_ATTEMPTS):
+            known = read_all(Detail, caller.session, await self._store.list_details(*caller.session))
+            same = _named(known, call.name)
+            _check_writable(call, known, same)
+            if same and (earlier := await self._written_before(same, caller)):
+                return earlier
+            detail = Detail(
+                name=same.name if same else call.name,
+                version=same.version + 1 if same else 1,
+                bytes=len(call.content.encode()),
+                updated_at=to_milliseconds(utc_now()),
+                content=call.content,
+                call_id=caller.call_id,
+            )
+            if await self._store.insert_details([document_of(detail, caller.session)]):
+                return detail
+            await pauses.wait()
+        raise StoreUnavailableError("others keep writing the detail at the same time")
+
+    async def _written_before(self, newest: Detail, caller: Caller) -> Detail | None:
+        if newest.call_id == caller.call_id:
+            return newest
+        if newest.version == 1:
+            return None
+        after = newest.name, max(newest.version - _VERSIONS_LOOKED_BACK, 0)
+        documents = await self._store.detail_versions(*caller.session, limit=_VERSIONS_LOOKED_BACK, after=after)
+        versions = read_all(Detail, caller.session, documents)
+        return next((each for each in versions if each.name == newest.name and each.call_id == caller.call_id), None)
+
+    async def _find_detail(self, name: str, caller: Caller) -> Detail:
+        for found in read_all(Detail, caller.session, [await self._store.find_detail(*caller.session, name)]):
+            return found
+        known = read_all(Detail, caller.session, await self._store.list_details(*caller.session))
+        if same := _named(known, name):
+            for found in read_all(Detail, caller.session, [await self._store.find_detail(*caller.session, same.name)]):
+                return found
+        raise CallRefusedError(f"name: there is no detail {name!r}; {_names_of(known)}")
+
+    async def _compact(self, call: CompactHistory, caller: Caller) -> str:
+        request = CompactionRequest(
+            *caller.session,
+            target=call.target,
+            strategy=call.strategy,
+            trigger="tool",
+            keep_recent=call.keep_recent,
+            run_id=caller.run_id,
+            call_id=caller.call_id,
+        )
+        compaction = await self._compactor.compact(request)
+        return _report(compaction, call.target) if compaction else _NOTHING_TO_COMPACT
+
+
+def _revision_of(document: Row) -> int:
+    revision = document.get("revision")
+    if isinstance(revision, bool) or not isinstance(revision, int) or revision < 1:
+        raise StoreRejectedError("what is stored of the overview has no revision; remove it from working_memory")
+    return revision
+
+
+def _outdated(call: UpdateOverview, revision: int, known: list[Overview]) -> str:
+    head = f"base_revision: {call.base_revision} is not the newest. Nothing was changed. The newest is revision"
+    current = next((overview for overview in known if overview.revision == revision), None)
+    if current is None:
+        return f"{head} {revision}, " + ("which cannot be read." if revision else "the template: nothing is kept yet.")
+    return f"{head} {revision}. Put what you want to change into this text:\n\n{current.content}"
+
+
+def _named(known: Iterable[Detail], name: str) -> Detail | None:
+    """The detail of that name, else one whose name differs in case alone."""
+    alike = [detail for detail in known if detail.name.casefold() == name.casefold()]
+    return next((detail for detail in alike if detail.name == name), next(iter(alike), None))
+
+
+def _check_writable(call: WriteDetail, known: list[Detail], same: Detail | None) -> None:
+    if same and same.kind == "archive":
+        raise CallRefusedError(f"name: {same.name!r} is an archive, which nobody writes to; take another name")
+    notes = sum(detail.kind == "note" for detail in known)
+    if same is None and notes >= MOST_NOTES:
+        raise CallRefusedError(
+            f"name: {call.name!r} would be one more than the {MOST_NOTES} notes that are kept; use one"
+        )
+
+
+def _names_of(known: list[Detail]) -> str:
+    if not known:
+        return "there are none yet"
+    latest = sorted(known, key=lambda detail: detail.updated_at)[-_MOST_NAMES_TOLD:]
+    others = len(known) - len(latest)
+    names = ", ".join(sorted(detail.name for detail in latest))
+    return f"there are: {names}" + (f", and {others} older ones" if others else "")
+
+
+def _part_of(detail: Detail, call: ReadDetail) -> str:
+    """The part of a detail that is asked for, below a line that says what it is and where it goes on."""
+    text = detail.content[call.from_character :]
+    if call.from_character and not text:
+        raise CallRefusedError(f"from_character: the detail has {len(detail.content)} characters")
+    part = _cut(text, call.characters)
+    end = call.from_character + len(part)
+    head = f"{detail.name} ({detail.kind}, version {detail.version}, {detail.updated_at:%Y-%m-%d %H:%M} UTC"
+    if len(part) < len(detail.content):
+        head += f", characters {call.from_character} to {end} of {len(detail.content)}"
+        head += f"; it goes on with from_character {end}" if end < len(detail.content) else "; this is the end"
+    return f"{head})\n\n{part}"
+
+
+def _cut(text: str, characters: int) -> str:
+    """The beginning of the text, up to the end of a line if that is half of it or more."""
+    most_bytes = _PART_BYTES if characters <= DEFAULT_CHARACTERS else _MOST_PART_BYTES
+    encoded = text[:characters].encode("utf-8", "replace")
+    part = encoded[:most_bytes].decode("utf-8", "ignore")
+    if len(part) == len(text):
+        return text
+    line = part.rfind("\n") + 1
+    return part[:line] if line * 2 >= len(part) else part
+
+
+def _report(compaction: Compaction, asked: Target) -> str:
+    made = f"Compaction {compaction.number} is made, of {_messages(compaction.count)}"
+    lines = [f"{made}; the summary stands for {_messages(compaction.total)} now. The next context shows it."]
+    if compaction.tokens_before:
+        grown = f"the summary went from {compaction.tokens_carried} to {compaction.tokens_after}"
+        lines.append(f"What is newly covered took {compaction.tokens_before} tokens, and {grown}.")
+    if compaction.target != asked:
+        lines.append("The oldest messages of the other kind are among them: too many compacted ones lay between.")
+    if compaction.details:
+        lines.append(f"Word for word they are in: {', '.join(compaction.details)}. read_memory_detail opens them.")
+    lines.append("search_memory finds what was said. What has to stay in view belongs into the overview.")
+    return "\n".join(lines)
+
+
+def _messages(count: int) -> str:
+    return f"{count} message{'' if count == 1 else 's'}"
