@@ -15,9 +15,6 @@ _COUNTER: Final = count(secrets.randbelow(1 << 16))
 # How far ahead a sender's clock may be.
 _MOST_AHEAD: Final = timedelta(seconds=300)
 
-# The session of messages that name none.
-DEFAULT_SESSION: Final = "default"
-
 
 class Topics:
     """Every topic that Nexus publishes, reads or knows of.
@@ -139,7 +136,7 @@ class Message(_WireModel):
     metadata: Metadata = Field(default_factory=dict)
 
 
-def clamp_timestamp(message: Message) -> datetime:
+def trusted_time(message: Message) -> datetime:
     """The message's time; now, where its sender's clock is more than 300 s ahead, so that it cannot win until then."""
     now = utc_now()
     return now if message.timestamp > now + _MOST_AHEAD else message.timestamp

@@ -33,9 +33,9 @@ from datetime import UTC
 from typing import Any, Final
 
 from nexus.core.ports import Row
-from nexus.services.context.annotations import as_id, as_json
-from nexus.services.context.clock import parse_moment
-from nexus.services.turns.sentences import beginning, weight
+from nexus.services.history.rows import parse_moment
+from nexus.services.history.tool_calls import as_id, as_json
+from nexus.services.text.sentences import beginning, weight
 
 # Of an id, a role or a name.
 _MOST_NAME: Final = 256

@@ -11,8 +11,8 @@ from typing import Final
 
 from nexus.core.ports import MemoryStore, MessageStore, Row
 from nexus.core.working_memory import WHOLE, Compaction, Tail
-from nexus.services.context.agents import is_internal
-from nexus.services.context.transcript import SPEAKERS
+from nexus.services.history.agents import is_internal
+from nexus.services.history.transcript import SPEAKERS
 from nexus.services.memory.documents import read_all
 
 _ROWS_AT_ONCE: Final = 1_000

@@ -31,19 +31,17 @@ from nexus.core.models import to_milliseconds, utc_now
 from nexus.core.ports import MemoryStore, MessageStore, Row, TokenCounter
 from nexus.core.tasks import Pauses
 from nexus.core.working_memory import REFINE, WHOLE, Compaction, CompactionJob, CompactionRequest, Detail
-from nexus.services.context.agents import is_internal
-from nexus.services.context.annotations import read_tool_calls
-from nexus.services.context.clock import parse_moment
-from nexus.services.context.memory import as_text
-from nexus.services.context.tokens import Measure
-from nexus.services.context.transcript import SPEAKERS
+from nexus.services.history.agents import is_internal
+from nexus.services.history.rows import as_text, parse_moment, storable
+from nexus.services.history.tool_calls import read_tool_calls
+from nexus.services.history.transcript import SPEAKERS
 from nexus.services.memory.archive import archive
 from nexus.services.memory.documents import LOOKED_BACK, disowned_archives, document_of, read_all
 from nexus.services.memory.plan import MOST_ROWS, TailRows, look_at_runs, read_tail, select
 from nexus.services.memory.rule_summary import by_run, summarise
 from nexus.services.memory.units import NOTHING_KNOWN, KnownRuns
-from nexus.services.rows import storable
-from nexus.services.turns.sentences import weight
+from nexus.services.text.sentences import weight
+from nexus.services.text.tokens import Measure
 
 _log = structlog.get_logger(__name__)
 

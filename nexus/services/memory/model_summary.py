@@ -24,7 +24,7 @@ from anyio import to_thread
 
 from nexus.core.errors import ModelUnavailableError, PromptTooLongError
 from nexus.core.ports import LanguageModel, Row, TokenCounter
-from nexus.services.context.clock import parse_moment
+from nexus.services.history.rows import parse_moment
 from nexus.services.text.digest import has_figure
 from nexus.services.text.language import language_of
 from nexus.services.text.model_prompt import BETWEEN, LEAST_ROOM, Entry, in_language, retry_note

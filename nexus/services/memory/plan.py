@@ -21,8 +21,8 @@ from typing import Any, Final
 
 from nexus.core.ports import MessageStore, Row
 from nexus.core.working_memory import SECOND, CompactionRequest, Tail, Target, is_object_id
-from nexus.services.context.agents import is_internal
-from nexus.services.context.clock import LONG_AGO
+from nexus.services.history.agents import is_internal
+from nexus.services.history.rows import LONG_AGO
 from nexus.services.memory.units import (
     NOTHING_KNOWN,
     Item,

@@ -24,14 +24,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from nexus.core.ports import Row
-from nexus.services.context.clock import parse_moment
-from nexus.services.context.transcript import Speaker
-from nexus.services.turns.cues import DECISION, announced
-from nexus.services.turns.cutting import size, slices
-from nexus.services.turns.deeds import COUNTED, read_result, tell, told, tools_used
-from nexus.services.turns.digest import digest, excerpt, figures
+from nexus.services.history.rows import parse_moment
+from nexus.services.history.transcript import Speaker
+from nexus.services.text.decisions import DECISION, sentences_with_cue
+from nexus.services.text.digest import digest, excerpt, figures
+from nexus.services.text.sentences import GAP, clip, ended, is_blank, one_line, sentences, size, slices, weight
+from nexus.services.text.tool_outcomes import COUNT_ROOM, call_and_result, describe_calls, read_result, tools_used
 from nexus.services.turns.facts import TurnFacts, read_facts
-from nexus.services.turns.sentences import GAP, clip, ended, is_blank, one_line, sentences, weight
 
 TokenCount = Callable[[str], int]
 
@@ -289,7 +288,7 @@ def _text_of(facts: TurnFacts) -> str:
     if facts.finished:
         last = _labelled(_ANSWERED, facts.answer, room)
         earlier = [item.text for item in facts.said if item.speaker == "assistant" and item.text != facts.answer]
-        decided = announced(earlier, DECISION, most=1, room=_DECIDED_ROOM)
+        decided = sentences_with_cue(earlier, DECISION, most=1, room=_DECIDED_ROOM)
     else:
         last, decided = _labelled(_SAID, _said_by(facts, "assistant"), room), []
     others = [asked, *(f"{_DECIDED}{ended(sentence)}" for sentence in decided if sentence not in last), last]
@@ -301,8 +300,10 @@ def _tools_of(facts: TurnFacts, room: int) -> str:
     """A sentence for each call, and one for those for which there is no room; `""` for none."""
     if not facts.outcomes:
         return ""
-    told_of, others = tell([read_result(outcome) for outcome in facts.outcomes], told, room - len(_TOOLS))
-    rest = tools_used(others, COUNTED, "Also used")
+    told_of, others = describe_calls(
+        [read_result(outcome) for outcome in facts.outcomes], call_and_result, room - len(_TOOLS)
+    )
+    rest = tools_used(others, COUNT_ROOM, "Also used")
     return _TOOLS + " ".join(filter(None, (*map(ended, told_of), rest)))
 
 

@@ -17,9 +17,8 @@ from nexus.core.ports import MemoryStore, MessageStore, Row
 from nexus.core.ports.memory import LONGEST_QUERY
 from nexus.core.tasks import ungrouped
 from nexus.core.working_memory import Compaction, Detail, Overview
-from nexus.services.context.annotations import ToolCall, as_json, read_tool_calls
-from nexus.services.context.clock import parse_moment
-from nexus.services.context.memory import as_text
+from nexus.services.history.rows import as_text, parse_moment
+from nexus.services.history.tool_calls import ToolCall, as_json, read_tool_calls
 from nexus.services.memory.documents import LOOKED_BACK, Caller, read_all
 from nexus.services.text.escape import one_line
 from nexus.services.tools.memory_tools import READING_TOOLS

@@ -21,12 +21,12 @@ from typing import Any, Final
 
 from nexus.core.ports import Row
 from nexus.core.working_memory import SECOND, is_object_id
-from nexus.services.context.agents import is_internal
-from nexus.services.context.annotations import as_id, read_tool_calls
-from nexus.services.context.clock import LONG_AGO, parse_moment
-from nexus.services.context.memory import Place, places_in_run, stored_order
-from nexus.services.context.transcript import SPEAKERS, Said, named_tool
 from nexus.services.context.validity import admit
+from nexus.services.history.agents import is_internal
+from nexus.services.history.merge import Place, places_in_run, stored_order
+from nexus.services.history.rows import LONG_AGO, parse_moment
+from nexus.services.history.tool_calls import as_id, read_tool_calls
+from nexus.services.history.transcript import SPEAKERS, TranscriptMessage, named_tool
 from nexus.services.turns.facts import read_facts
 
 # No call is awaited longer.
@@ -49,7 +49,7 @@ class Item:
     run_id: str
     moment: datetime | None
     rank: int
-    said: Said | None
+    said: TranscriptMessage | None
 
     @property
     def is_human(self) -> bool:
@@ -179,7 +179,7 @@ def _item(row: Mapping[str, Any], index: int, rank: int) -> Item:
     said = None
     if speaker is not None:
         known = metadata if isinstance(metadata, Mapping) else {}
-        said = Said(
+        said = TranscriptMessage(
             speaker,
             _SOME_TEXT,
             run_id=run,

@@ -18,7 +18,7 @@ import structlog
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
-from nexus.core.models import Message, clamp_timestamp
+from nexus.core.models import Message, trusted_time
 from nexus.core.ports import SessionStateStore
 from nexus.core.tasks import Pending
 from nexus.services.by_session import BySession, Key
@@ -77,7 +77,7 @@ class SessionStates:
             ValueError: the message holds no change; says where and what is allowed.
         """
         key = message.owner_key, read_session(message.metadata)
-        change = read_change(message.content, clamp_timestamp(message), message.id)
+        change = read_change(message.content, trusted_time(message), message.id)
         return self._changes.offer(key, _Accepted(change, message.id, settled), size)
 
     async def get(self, owner_key: str, session_id: str) -> SessionState:

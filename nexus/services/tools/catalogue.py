@@ -14,7 +14,7 @@ import anyio
 import structlog
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.models import Message, Topics, clamp_timestamp
+from nexus.core.models import Message, Topics, trusted_time
 from nexus.core.ports import DocumentStore
 from nexus.core.tasks import Pending
 from nexus.services.tools.registry import ToolRegistry, check_definition, check_name
@@ -82,7 +82,7 @@ class ToolCatalog:
         if self._registry.is_local(name):
             _log.warning("tool_refused", message_id=message.id, name=name, reason="the name is taken by a module")
             return False
-        if self._enqueue(_Change(name, definition, clamp_timestamp(message), settled)):
+        if self._enqueue(_Change(name, definition, trusted_time(message), settled)):
             return True
         _log.error("tool_refused", message_id=message.id, name=name, reason="no more changes can be taken now")
         return False

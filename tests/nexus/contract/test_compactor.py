@@ -5,8 +5,8 @@ from bson import ObjectId
 
 from nexus.core.models import utc_now
 from nexus.core.ports import Row, Store
-from nexus.core.working_memory import Compaction, Target, Wish
-from nexus.services.memory.accounting import Account, account
+from nexus.core.working_memory import Compaction, CompactionRequest, Target
+from nexus.services.memory.audit import Audit, audit
 from nexus.services.memory.compactor import CompactionSettings, Compactor
 from tests.nexus.contract.test_store import Place, insert_all, place
 from tests.nexus.support.archives import read_archive
@@ -32,7 +32,7 @@ def exchange(number: int) -> list[Row]:
 async def compact(store: Store, **wish: object) -> Compaction | None:
     """Compact the session, as a replica of its own."""
     compactor = Compactor(store.memory, store, FakeCounter(), CompactionSettings(summary_max_tokens=200))
-    return await compactor.compact(Wish(*SESSION, **wish))  # type: ignore[arg-type]  # as the caller names them
+    return await compactor.compact(CompactionRequest(*SESSION, **wish))  # type: ignore[arg-type]  # as the caller names them
 
 
 async def test_replicas_at_once(place: Place) -> None:
@@ -51,11 +51,11 @@ async def test_replicas_at_once(place: Place) -> None:
             tasks.start_soon(record)
             tasks.start_soon(compact_often, "all")
             tasks.start_soon(compact_often, "tools")
-        found = await account(store.memory, store, *SESSION)
+        found = await audit(store.memory, store, *SESSION)
         assert found.messages == 64
         assert found.is_right
         await compact(store)
-        assert await account(store.memory, store, *SESSION) == Account(messages=64, summarised=64)
+        assert await audit(store.memory, store, *SESSION) == Audit(messages=64, summarised=64)
 
 
 async def test_rows_of_all_kinds(place: Place) -> None:
@@ -72,7 +72,7 @@ async def test_rows_of_all_kinds(place: Place) -> None:
         assert [item.text for item in told] == [*(f"text {number}" for number in range(3)), "text 40"]
         late = ObjectId.from_datetime(utc_now())
         place.plant("messages", [row(91, _id=ObjectId(f"{late}"[:8] + "0" * 16))])
-        assert await account(store.memory, store, *SESSION) == Account(messages=8, in_context=4, summarised=4)
+        assert await audit(store.memory, store, *SESSION) == Audit(messages=8, in_context=4, summarised=4)
         seen = await store.tail_messages(*SESSION, made.tail, limit=9, sub_agent="a")
         assert "m90" in {item["id"] for item in seen}
 

@@ -12,9 +12,8 @@ from nexus.adapters.llm import open_llm
 from nexus.adapters.mongo import open_mongo
 from nexus.core.metrics import Event
 from nexus.core.ports import LanguageModel
-from nexus.core.working_memory import Compaction, Wish
-from nexus.services.memory.compactor import Compactor
-from nexus.services.memory.drafting import CompactionSettings
+from nexus.core.working_memory import Compaction, CompactionRequest
+from nexus.services.memory.compactor import CompactionSettings, Compactor
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.model_asked import KEY, LIMITS
 from tests.nexus.support.model_behaviours import BEHAVIOURS, Behaviour, good, holding, silent, status, trickling
@@ -164,7 +163,7 @@ async def test_what_the_service_compacts(session: Session) -> None:
     """Its summary by rules is there at once and refined later, and the next compaction carries what the model wrote."""
     settings = CompactionSettings(idle_s=0.0, refine=True)
     compactor = Compactor(session.memory, session.store, FakeCounter(), settings)
-    wish = Wish("o", "s", keep_recent=0)
+    wish = CompactionRequest("o", "s", keep_recent=0)
     async with asked() as (model, server), session.refining(model) as worker:
         for number in (1, 2):
             for row in a_run(f"r{number}", 1_000 + number):

@@ -17,7 +17,7 @@ from nexus.core.ports import Acquired, Delivery, RunOrigin, Subscription
 from nexus.core.signing import Signing
 from nexus.core.topics import Topics
 from nexus.core.wire import decode, encode
-from nexus.core.working_memory import Compaction, Wish
+from nexus.core.working_memory import Compaction, CompactionRequest
 from nexus.services.asks import RequestSettings
 from nexus.services.burying import Burying
 from nexus.services.memory.documents import Caller
@@ -26,7 +26,7 @@ from nexus.services.persistence import PersistenceService
 from nexus.services.tool_asks import read_tool_ask
 from nexus.services.tool_calls import ToolCallService
 from nexus.services.tools.memory_tools import MEMORY_TOOLS
-from nexus.services.working_memory import Outcome, WorkingMemory
+from nexus.services.memory.service import Outcome, WorkingMemory
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.waiting import PATIENCE_S, take, until
@@ -47,7 +47,7 @@ SIGNING: Final = Signing({"k1": b"the first secret"}, required=True)
 class NoCompactions:
     """There is never anything to compact."""
 
-    async def compact(self, wish: Wish) -> Compaction | None:
+    async def compact(self, wish: CompactionRequest) -> Compaction | None:
         """Nothing."""
         del wish
         return None

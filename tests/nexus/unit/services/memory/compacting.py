@@ -8,10 +8,10 @@ from typing import Any
 from bson import ObjectId
 
 from nexus.core.ports import Row
-from nexus.core.working_memory import Compaction, Wish
-from nexus.services.memory.accounting import Account, account
+from nexus.core.working_memory import Compaction, CompactionRequest
+from nexus.services.memory.audit import Audit, audit
 from nexus.services.memory.compactor import CompactionSettings, Compactor
-from nexus.services.memory.kept import read_snapshot
+from nexus.services.memory.documents import read_snapshot
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.fakes import FakeStore
 
@@ -47,16 +47,16 @@ class Home:
 
     async def compact(self, **wish: Any) -> Compaction | None:
         """Compact the session."""
-        return await self.compactor.compact(Wish(*SESSION, **wish))
+        return await self.compactor.compact(CompactionRequest(*SESSION, **wish))
 
     async def tail(self) -> list[Row]:
         """What is under no compaction, in stored order."""
         snapshot = await read_snapshot(self.store.memory, *SESSION)
         return await self.store.tail_messages(*SESSION, snapshot.tail, limit=10_000, oldest_first=True)
 
-    async def account(self, shown: Sequence[str] | None = None) -> Account:
+    async def account(self, shown: Sequence[str] | None = None) -> Audit:
         """Where the messages are."""
-        return await account(self.store.memory, self.store, *SESSION, shown)
+        return await audit(self.store.memory, self.store, *SESSION, shown)
 
     async def compactions(self) -> list[Compaction]:
         """All of them, the first one first."""

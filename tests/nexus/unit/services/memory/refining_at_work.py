@@ -12,7 +12,7 @@ from nexus.core.models import utc_now
 from nexus.core.ports import LanguageModel, MessageStore, Row
 from nexus.core.ports.memory import MemoryStore
 from nexus.core.working_memory import REFINE
-from nexus.services.memory.refining import Refining, RefiningSettings
+from nexus.services.memory.refiner import RefiningSettings, SummaryRefiner
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.fake_model import FakeModel
 from tests.nexus.support.metrics import RecordingMetrics
@@ -93,7 +93,7 @@ class Session:
     store: Any
     session: str = "s"
     metrics: RecordingMetrics = field(default_factory=RecordingMetrics)
-    workers: list[Refining] = field(default_factory=list)
+    workers: list[SummaryRefiner] = field(default_factory=list)
 
     @property
     def memory(self) -> MemoryStore:
@@ -143,11 +143,11 @@ class Session:
             worker.wake()
 
     @asynccontextmanager
-    async def refining(self, model: LanguageModel, **settings: Any) -> AsyncIterator[Refining]:
+    async def refining(self, model: LanguageModel, **settings: Any) -> AsyncIterator[SummaryRefiner]:
         """Have a worker at it."""
         messages: MessageStore = self.store
         given = RefiningSettings(**settings)
-        worker = Refining(self.memory, messages, model, FakeCounter(), settings=given, metrics=self.metrics)
+        worker = SummaryRefiner(self.memory, messages, model, FakeCounter(), settings=given, metrics=self.metrics)
         self.workers.append(worker)
         async with worker.running():
             yield worker

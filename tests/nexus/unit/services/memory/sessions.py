@@ -7,8 +7,8 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from nexus.core.ports import Row
-from nexus.services.context.transcript import said_in_rows
 from nexus.services.context.validity import admit
+from nexus.services.history.transcript import transcript_of_rows
 
 START: Final = datetime(2026, 3, 1, 9, tzinfo=UTC)
 _IDS: Final = st.sampled_from(["a", "b", "c", ""])
@@ -73,7 +73,7 @@ def _call(draw: st.DrawFn) -> dict[str, Any]:
 def blocks(rows: Sequence[Row]) -> dict[str, list[str]]:
     """What a context would show of the rows: for each message with calls its results, `""` for a lost one."""
     shown: dict[str, list[str]] = {}
-    admitted = admit(said_in_rows(rows)[0], "rows")
+    admitted = admit(transcript_of_rows(rows)[0], "rows")
     declared = ""
     for message, origin in zip(admitted.messages, admitted.origins, strict=True):
         if message["role"] == "tool":
@@ -86,6 +86,6 @@ def blocks(rows: Sequence[Row]) -> dict[str, list[str]]:
 
 def orphans(rows: Sequence[Row]) -> set[str]:
     """The ids of results that a context would not show."""
-    said = said_in_rows(rows)[0]
+    said = transcript_of_rows(rows)[0]
     shown = {origin.source for origin in admit(said, "rows").origins if origin}
     return {item.source for item in said if item.role == "tool"} - shown

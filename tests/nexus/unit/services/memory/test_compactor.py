@@ -12,17 +12,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from nexus.adapters.mongo_ids import id_text
 from nexus.core.errors import CallRefusedError, StoreUnavailableError
 from nexus.core.ports import Row
-from nexus.core.working_memory import STRATEGIES, TARGETS, Compaction, Target, Wish
-from nexus.services.memory.accounting import Account
+from nexus.core.working_memory import STRATEGIES, TARGETS, Compaction, CompactionRequest, Target
+from nexus.services.memory.audit import Audit
 from nexus.services.memory.compactor import Compactor
-from nexus.services.memory.kept import read_snapshot
-from nexus.services.memory.reading import MOST_ROWS
+from nexus.services.memory.documents import read_snapshot
+from nexus.services.memory.plan import MOST_ROWS
 from tests.nexus.support.archives import read_archive
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.fake_memory import FakeMemoryStore
 from tests.nexus.unit.services.memory.compacting import SESSION, Home
 from tests.nexus.unit.services.memory.sessions import blocks, orphans, rows
-from tests.nexus.unit.services.memory.test_planning import exchange, row
+from tests.nexus.unit.services.memory.test_plan import exchange, row
 
 
 def home_with(runs: int, **changes: Any) -> Home:
@@ -48,7 +48,7 @@ class TestOne:
         assert made.tokens_before > made.tokens_after > 0
         assert made.created_at.microsecond % 1_000 == 0
         assert await home.compactions() == [made]
-        assert await home.account() == Account(messages=40, in_context=8, summarised=32)
+        assert await home.account() == Audit(messages=40, in_context=8, summarised=32)
 
     async def test_carries_the_one_before(self) -> None:
         """Its summary and its count."""
@@ -137,8 +137,8 @@ class TestOne:
     async def test_others_sessions(self) -> None:
         """Are left alone."""
         home = home_with(2)
-        assert await home.compactor.compact(Wish("o", "other")) is None
-        assert await home.compactor.compact(Wish("other", "s")) is None
+        assert await home.compactor.compact(CompactionRequest("o", "other")) is None
+        assert await home.compactor.compact(CompactionRequest("other", "s")) is None
 
     async def test_a_store_that_is_away(self) -> None:
         """Is said; nothing is changed."""
@@ -228,7 +228,7 @@ class TestSeveral:
 
         compactor = Compactor(_Taken(lambda _: None), home.store, FakeCounter(), home.settings)
         with pytest.raises(StoreUnavailableError, match="all the time"):
-            await compactor.compact(Wish(*SESSION))
+            await compactor.compact(CompactionRequest(*SESSION))
 
 
 class _Taken(FakeMemoryStore):
@@ -254,7 +254,7 @@ class TestLongTails:
         assert made == second
         assert (first.count, first.call_id, first.keep_recent, first.is_step) == (4_999, "m-1", 10, True)
         assert (second.count, second.call_id, second.keep_recent, second.is_step) == (993, "m-1", 10, False)
-        assert await home.account() == Account(messages=6_003, in_context=11, summarised=5_992)
+        assert await home.account() == Audit(messages=6_003, in_context=11, summarised=5_992)
 
     @pytest.mark.parametrize(
         ("target", "keep_recent", "kinds"), [("all", 1_000, {"HUMAN", "AI"}), ("tools", 5, {"AI", "TOOL"})]
@@ -327,7 +327,7 @@ class TestLongTails:
         first, second = await home.compactions()
         assert {id_text(item["_id"]) for item in foreign} == set(first.rows)
         assert second.count == 20
-        assert await home.account() == Account(MOST_ROWS + 70, in_context=20, summarised=MOST_ROWS + 50)
+        assert await home.account() == Audit(MOST_ROWS + 70, in_context=20, summarised=MOST_ROWS + 50)
 
 
 class TestAccounting:
@@ -335,7 +335,7 @@ class TestAccounting:
 
     async def test_nothing(self) -> None:
         """Adds up to nothing."""
-        assert await Home().account() == Account()
+        assert await Home().account() == Audit()
 
     async def test_what_is_wrong(self) -> None:
         """Is counted: lost rows, and rows that are there twice."""
@@ -344,7 +344,7 @@ class TestAccounting:
         (document,) = home.store.memory.rows["compactions"]
         document["rows"] = [*document["rows"][1:], document["rows"][1], home.store.messages[-1]["_id"]]
         found = await home.account()
-        assert found == Account(messages=12, in_context=3, summarised=6, lost=1, twice=2)
+        assert found == Audit(messages=12, in_context=3, summarised=6, lost=1, twice=2)
         assert not found.is_right
 
     async def test_against_a_context(self) -> None:
@@ -353,7 +353,7 @@ class TestAccounting:
         home.plant([row(0, "SYSTEM"), row(0, metadata={"sub_agent_internal": True})], ago=1_000)
         await home.compact(keep_recent=4)
         shown = [item["id"] for item in home.store.messages[7:11]]
-        assert await home.account(shown) == Account(messages=12, in_context=3, summarised=7, lost=1, twice=1)
+        assert await home.account(shown) == Audit(messages=12, in_context=3, summarised=7, lost=1, twice=1)
         assert (await home.account()).messages == 13
 
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 
 from nexus.core.ports import Row
-from nexus.services.memory.planning import NOTHING, plan
-from nexus.services.memory.progress import Known, cut_runs
+from nexus.services.memory.plan import KEEP_NOTHING, plan
+from nexus.services.memory.units import KnownRuns, headless_runs
 from tests.nexus.unit.services.memory.compacting import Home
 from tests.nexus.unit.services.memory.sessions import START, blocks, rows
-from tests.nexus.unit.services.memory.test_planning import exchange, row
+from tests.nexus.unit.services.memory.test_plan import exchange, row
 
 IDLE = timedelta(seconds=300)
 
@@ -68,8 +68,8 @@ async def test_a_sub_agent_at_work_is_a_sign_of_life() -> None:
 def test_only_runs_without_input_are_cut(given_rows: list[Row]) -> None:
     """And a run that is known to be over is compacted, whatever is left of it."""
     now = START + timedelta(seconds=10_000)
-    cut = cut_runs(given_rows, now=now, idle=timedelta(days=1))
+    cut = headless_runs(given_rows, now=now, idle=timedelta(days=1))
     asked = {each["run_id"] for each in given_rows if each["role"] == "HUMAN"}
     assert not asked & {*cut}
-    made = plan(given_rows, NOTHING, now=now, idle=timedelta(days=1), known=Known(over=cut))
+    made = plan(given_rows, KEEP_NOTHING, now=now, idle=timedelta(days=1), known=KnownRuns(over=cut))
     assert not {each["run_id"] for each in made.kept} & {*cut}

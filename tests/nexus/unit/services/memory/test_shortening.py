@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.memory.shortening import shorter
-from nexus.services.turns.sentences import weight
+from nexus.services.memory.rule_summary import shorten_line
+from nexus.services.text.sentences import weight
 
 WORDS = st.one_of(
     st.text(max_size=200),
@@ -32,10 +32,10 @@ WORDS = st.one_of(
 @given(WORDS, st.integers(8, 400))
 def test_any_line(line: str, room: int) -> None:
     """Is as short as it should be, on one line, and the same each time; one that is short enough is not changed."""
-    found = shorter(line, room)
+    found = shorten_line(line, room)
     assert weight(found) <= room
     assert found == line or "\n" not in found
-    assert shorter(line, room) == found
+    assert shorten_line(line, room) == found
     assert weight(line) > room or found == line
 
 
@@ -57,26 +57,26 @@ ANSWERED = (
 )
 def test_the_outcome_stays(room: int, said: str) -> None:
     """The sentence of the answer with figures and names, then the question that was asked, then what tools gave."""
-    assert shorter(f"{ASKED}{TOOLS}{ANSWERED}", room) == said
+    assert shorten_line(f"{ASKED}{TOOLS}{ANSWERED}", room) == said
 
 
 def test_what_was_shortened_before() -> None:
     """Is shortened in the same way, and loses no label."""
     line = f"{ASKED}{TOOLS}{ANSWERED}"
-    assert shorter(shorter(shorter(line, 360), 200), 90) == shorter(line, 90)
+    assert shorten_line(shorten_line(shorten_line(line, 360), 200), 90) == shorten_line(line, 90)
 
 
 def test_one_long_sentence() -> None:
     """Keeps its label, its beginning and its figures."""
     line = f"Answered: The trains {'which nobody has ever seen ' * 20}leave at 9:02 and 10:17."
-    assert shorter(line, 90).startswith("Answered: The trains")
-    assert "9:02" in shorter(line, 90)
+    assert shorten_line(line, 90).startswith("Answered: The trains")
+    assert "9:02" in shorten_line(line, 90)
 
 
 def test_tools_alone() -> None:
     """The call with the most figures is told."""
     line = f"Tools: f gave nothing. g (to: Faro) gave trains: 4, first: 9:02. {'h gave a result. ' * 9}"
-    assert shorter(line, 60).startswith("Tools: g (to: Faro) gave trains: 4, first: 9:02.")
+    assert shorten_line(line, 60).startswith("Tools: g (to: Faro) gave trains: 4, first: 9:02.")
 
 
 def test_names_without_figures() -> None:
@@ -84,4 +84,4 @@ def test_names_without_figures() -> None:
     line = (
         "Answered: I have done what you wanted me to do now. The report went to Maria and to /srv/export/q4.pdf. Bye."
     )
-    assert shorter(line, 70) == "Answered: The report went to Maria and to /srv/export/q4.pdf."
+    assert shorten_line(line, 70) == "Answered: The report went to Maria and to /srv/export/q4.pdf."

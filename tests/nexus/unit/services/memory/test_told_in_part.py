@@ -4,7 +4,7 @@ import pytest
 
 from nexus.core.working_memory import Target
 from tests.nexus.unit.services.memory.compacting import Home
-from tests.nexus.unit.services.memory.test_planning import exchange
+from tests.nexus.unit.services.memory.test_plan import exchange
 
 
 @pytest.mark.anyio

@@ -8,19 +8,18 @@ from hypothesis import strategies as st
 
 from nexus.core.ports import Row
 from nexus.core.working_memory import TARGETS, WHOLE, Tail, Target, is_object_id
-from nexus.services.context.clock import parse_moment
-from nexus.services.context.transcript import said_in_rows
-from nexus.services.memory.planning import Keep, Plan, plan
-from nexus.services.memory.progress import LONGEST_CALL, Known
-from nexus.services.memory.tails import edge_for, tail_after
+from nexus.services.history.rows import parse_moment
+from nexus.services.history.transcript import transcript_of_rows
+from nexus.services.memory.plan import Plan, Retention, edge_for, plan, tail_after
+from nexus.services.memory.units import LONGEST_CALL, KnownRuns
 from tests.nexus.unit.services.memory.sessions import START, blocks, object_id, orphans, rows
 
 IDLE = timedelta(seconds=300)
 LATER = START + timedelta(days=2)
 KEEPS = st.one_of(
-    st.builds(Keep),
-    st.builds(Keep, st.integers(0, 12)),
-    st.builds(Keep, st.none(), st.integers(0, 60), st.just(lambda row: len(str(row["content"])) % 9)),
+    st.builds(Retention),
+    st.builds(Retention, st.integers(0, 12)),
+    st.builds(Retention, st.none(), st.integers(0, 60), st.just(lambda row: len(str(row["content"])) % 9)),
 )
 RUNS = st.sampled_from(["", "r1", "r2"])
 
@@ -54,12 +53,12 @@ def exchange(first: int, run: str, calls: int = 1) -> list[Row]:
     return [*made, row(first + 2 * calls + 1, "AI", run)]
 
 
-def planned(given: list[Row], keep: Keep | None = None, *, target: Target = "all", **changes: Any) -> Plan:
+def planned(given: list[Row], keep: Retention | None = None, *, target: Target = "all", **changes: Any) -> Plan:
     """The plan at a time when everything is over."""
-    return plan(given, keep or Keep(), **{"now": LATER, "idle": IDLE, "target": target, **changes})
+    return plan(given, keep or Retention(), **{"now": LATER, "idle": IDLE, "target": target, **changes})
 
 
-def covered(given: list[Row], keep: Keep | None = None, **changes: Any) -> list[str]:
+def covered(given: list[Row], keep: Retention | None = None, **changes: Any) -> list[str]:
     """The ids of what is compacted."""
     return [found["id"] for found in planned(given, keep, **changes).covered]
 
@@ -68,7 +67,7 @@ class TestAnySession:
     """What is true whatever was recorded."""
 
     @given(rows().flatmap(lambda given: st.tuples(st.just(given), st.permutations(given))), KEEPS, st.data())
-    def test_is_shown_as_before(self, both: tuple[list[Row], list[Row]], keep: Keep, data: st.DataObject) -> None:
+    def test_is_shown_as_before(self, both: tuple[list[Row], list[Row]], keep: Retention, data: st.DataObject) -> None:
         """Every row is covered or kept; what is kept has the same calls with the same results as before."""
         given, mixed = both
         target, run_id = data.draw(st.sampled_from(TARGETS)), data.draw(RUNS)
@@ -81,10 +80,12 @@ class TestAnySession:
         assert not any(found["run_id"] == run_id for found in made.covered if run_id)
 
     @given(rows(), KEEPS, st.sampled_from(TARGETS), st.integers(0, 3_000))
-    def test_in_the_order_in_which_it_was_said(self, given: list[Row], keep: Keep, target: Target, second: int) -> None:
+    def test_in_the_order_in_which_it_was_said(
+        self, given: list[Row], keep: Retention, target: Target, second: int
+    ) -> None:
         """Both parts of it, as a context has them."""
         made = plan(given, keep, now=START + timedelta(seconds=second), idle=IDLE, target=target)
-        order = [item.source for item in said_in_rows(given)[0]]
+        order = [item.source for item in transcript_of_rows(given)[0]]
         for part in (made.covered, made.kept):
             shown = [found["id"] for found in part if found["id"] in order]
             assert shown == [source for source in order if source in shown]
@@ -92,8 +93,8 @@ class TestAnySession:
     @given(rows(), st.integers(0, 30), st.sampled_from(TARGETS), RUNS)
     def test_the_newest_messages_stay(self, given: list[Row], most: int, target: Target, run_id: str) -> None:
         """So many of them, not counting the run that asks; and with none to keep, everything goes that may."""
-        made = planned(given, Keep(most), target=target, run_id=run_id)
-        shown = said_in_rows(given, current_run_id=run_id)[0]
+        made = planned(given, Retention(most), target=target, run_id=run_id)
+        shown = transcript_of_rows(given, current_run_id=run_id)[0]
         kept = {found["id"] for found in made.kept}
         assert {item.source for item in shown[len(shown) - min(most, len(shown)) :]} <= kept
         if most == 0 and target == "all":
@@ -102,14 +103,16 @@ class TestAnySession:
     @given(rows(), st.integers(0, 60))
     def test_the_newest_that_fit(self, given: list[Row], most: int) -> None:
         """What stays takes no more tokens than were said."""
-        shown = {item.source for item in said_in_rows(given)[0]}
-        made = planned(given, Keep(None, most, lambda _: 5))
+        shown = {item.source for item in transcript_of_rows(given)[0]}
+        made = planned(given, Retention(None, most, lambda _: 5))
         assert sum(5 for found in made.kept if found["id"] in shown) <= most
         if 5 * len(shown) <= most:
             assert made.covered == ()
 
     @given(rows(foreign=True), KEEPS, st.sampled_from(TARGETS), RUNS)
-    def test_what_no_tail_could_find_again(self, given: list[Row], keep: Keep, target: Target, run_id: str) -> None:
+    def test_what_no_tail_could_find_again(
+        self, given: list[Row], keep: Retention, target: Target, run_id: str
+    ) -> None:
         """Is covered whatever is asked for, and takes its block along."""
         made = planned(given, keep, target=target, run_id=run_id)
         assert all(is_object_id(found["_id"]) for found in made.kept)
@@ -140,9 +143,9 @@ class TestAnySession:
         given = [row for row in given if parse_moment(row["timestamp"])]
         first = data.draw(st.integers(0, len(given)))
         last = data.draw(st.integers(first, len(given)))
-        keep, target = Keep(data.draw(st.integers(0, 12))), data.draw(st.sampled_from(TARGETS))
+        keep, target = Retention(data.draw(st.integers(0, 12))), data.draw(st.sampled_from(TARGETS))
         newest = given[last:]
-        shown = said_in_rows(given)[0]
+        shown = transcript_of_rows(given)[0]
         made = planned([*given[:first], *newest], keep, target=target, idle=None, fixed={row["_id"] for row in newest})
         gone = {found["id"] for found in made.covered}
         assert gone <= {row["id"] for row in given[:first]}
@@ -155,11 +158,11 @@ class TestAnySession:
         But of a run that stays whole because with all that could go of it the rest would be shown in another order.
         """
         clear = START + timedelta(seconds=second)
-        shown = said_in_rows(given)[0]
-        made = planned(given, Keep(most), target=target, clear=clear)
+        shown = transcript_of_rows(given)[0]
+        made = planned(given, Retention(most), target=target, clear=clear)
         gone = {found["id"] for found in made.covered}
         assert not gone & {item.source for item in shown[max(len(shown) - most, 0) :]}
-        otherwise = planned(given, Keep(most)).covered
+        otherwise = planned(given, Retention(most)).covered
         left, runs = gone - {found["id"] for found in otherwise}, {found["run_id"] for found in otherwise}
         assert not runs & {found["run_id"] for found in given if found["id"] in left}
 
@@ -177,27 +180,27 @@ class TestUnits:
             row(5, "TOOL", answers="a"),
             row(6, "AI"),
         ]
-        assert covered(given, Keep(2)) == ["m1"]
-        assert covered(given, Keep(1)) == ["m1", "m2", "m3", "m4", "m5"]
-        assert covered(given, Keep(None, 2, lambda _: 1)) == ["m1", "m2", "m3", "m4", "m5"]
-        assert covered(given, Keep(None, 0, lambda _: 1)) == ["m1", "m2", "m3", "m4", "m5", "m6"]
+        assert covered(given, Retention(2)) == ["m1"]
+        assert covered(given, Retention(1)) == ["m1", "m2", "m3", "m4", "m5"]
+        assert covered(given, Retention(None, 2, lambda _: 1)) == ["m1", "m2", "m3", "m4", "m5"]
+        assert covered(given, Retention(None, 0, lambda _: 1)) == ["m1", "m2", "m3", "m4", "m5", "m6"]
 
     def test_runs_are_shown_whole(self) -> None:
         """Where that leaves half of the tokens that may stay; an exact number of messages is what was asked for."""
         given = [found for place in range(4) for found in exchange(10 * place, f"run-{place}")]
-        assert len(covered(given, Keep(None, 11, lambda _: 1))) == 8
-        assert len(covered(given, Keep(None, 8, lambda _: 1))) == 8
+        assert len(covered(given, Retention(None, 11, lambda _: 1))) == 8
+        assert len(covered(given, Retention(None, 8, lambda _: 1))) == 8
         # The run itself would be less than half.
-        assert len(covered(given, Keep(None, 7, lambda _: 1))) == 12
-        assert len(covered(exchange(0, "long", calls=9), Keep(None, 7, lambda _: 1))) == 13
-        assert len(covered(given, Keep(10))) == 5
+        assert len(covered(given, Retention(None, 7, lambda _: 1))) == 12
+        assert len(covered(exchange(0, "long", calls=9), Retention(None, 7, lambda _: 1))) == 13
+        assert len(covered(given, Retention(10))) == 5
 
     def test_blocks_that_overlap(self) -> None:
         """Are one."""
         calls = [row(1), row(2, "AI", calls=["a"]), row(3, "AI", calls=["b"])]
         given = [*calls, row(4, "TOOL", answers="a"), row(5, "TOOL", answers="b"), row(6, "AI")]
-        assert covered(given, Keep(2)) == ["m1"]
-        assert covered(given, Keep(1)) == ["m1", "m2", "m3", "m4", "m5"]
+        assert covered(given, Retention(2)) == ["m1"]
+        assert covered(given, Retention(1)) == ["m1", "m2", "m3", "m4", "m5"]
 
     def test_targets(self) -> None:
         """Tools are blocks, conversation is the rest."""
@@ -210,7 +213,7 @@ class TestUnits:
         """A block is made of the rows of its own run."""
         given = [row(1, "AI", "one", calls=["a"]), row(2, run="two"), row(3, "TOOL", "one", answers="a")]
         assert covered(given, target="tools") == ["m1", "m3"]
-        assert covered(given, Keep(2)) == []
+        assert covered(given, Retention(2)) == []
 
     def test_clocks_that_differ(self) -> None:
         """Where the order of a run rests on its question, all of it stays or goes."""
@@ -220,8 +223,8 @@ class TestUnits:
             row(3, "TOOL", answers="a", timestamp=START),
             row(4, "AI"),
         ]
-        assert covered(given, Keep(3)) == []
-        assert covered(given, Keep(None, 3, lambda _: 1)) == ["m1", "m2", "m3", "m4"]
+        assert covered(given, Retention(3)) == []
+        assert covered(given, Retention(None, 3, lambda _: 1)) == ["m1", "m2", "m3", "m4"]
 
     def test_sub_agents(self) -> None:
         """What is internal to one is none of this."""
@@ -262,7 +265,7 @@ class TestRunsInProgress:
         """That one goes on, although it is silent; that one is over, although its answer is elsewhere."""
         given = [row(1, run="one"), row(2, "AI", "two", calls=["a"]), row(3, run="three")]
         now = START + timedelta(seconds=400)
-        assert covered(given, now=now, known=Known({"two"}, {"one"})) == ["m2", "m3"]
+        assert covered(given, now=now, known=KnownRuns({"two"}, {"one"})) == ["m2", "m3"]
 
     def test_the_one_that_asks(self) -> None:
         """Stays although it looks as if it were over."""
@@ -316,7 +319,7 @@ class TestTail:
     def test_is_never_all_again(self) -> None:
         """Rows whose `_id` says nothing are covered, and stay so."""
         ancient = {**row(1), "_id": "0" * 24}
-        assert covered([ancient], Keep(5)) == ["m1"]
+        assert covered([ancient], Retention(5)) == ["m1"]
         tail = tail_after(WHOLE, [ancient], [ancient], LATER)
         assert not tail.is_all
         assert not tail.includes(ancient["_id"])

@@ -12,7 +12,7 @@ from nexus.core.errors import ModelUnavailableError, StoreRejectedError
 from nexus.core.metrics import Event
 from nexus.core.models import utc_now
 from nexus.core.working_memory import REFINE, Compaction
-from nexus.services.memory.refining import RefiningSettings
+from nexus.services.memory.refiner import RefiningSettings
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.fake_memory import FakeMemoryStore
 from tests.nexus.support.fakes import FakeStore

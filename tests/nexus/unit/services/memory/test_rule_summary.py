@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.ports import Row
-from nexus.services.memory.telling import by_run, tell
-from nexus.services.turns.sentences import weight
+from nexus.services.memory.rule_summary import by_run, summarise
+from nexus.services.text.sentences import weight
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.unit.services.memory.sessions import rows
-from tests.nexus.unit.services.memory.test_planning import exchange, row
+from tests.nexus.unit.services.memory.test_plan import exchange, row
 
 COUNT = FakeCounter().count
 UNTOLD = re.compile(r"\(Messages that are not told here, and that search_memory finds: ([\d,]+)\)")
@@ -35,7 +35,7 @@ PREVIOUS = st.one_of(
 
 def told(previous: str, given: list[Row], most: int, before: int = 0) -> str:
     """The summary."""
-    return tell(previous, by_run(given), most_tokens=most, count=COUNT, told_before=before)
+    return summarise(previous, by_run(given), most_tokens=most, count=COUNT, told_before=before)
 
 
 def accounted(summary: str) -> int:
@@ -104,7 +104,7 @@ class TestLines:
     def test_runs_of_which_something_stands_elsewhere(self) -> None:
         """Are told in part, and nothing is said of tools: those may be under an earlier compaction, or still there."""
         question, *_, answer = exchange(0, "one")
-        line = tell("", [[question, answer]], most_tokens=99, count=COUNT, elsewhere={"one"})
+        line = summarise("", [[question, answer]], most_tokens=99, count=COUNT, elsewhere={"one"})
         assert line == "- 2026-03-01 09:00Z (2 messages, in part): Asked: text 0. Answered: text 3."
         assert told("", [question, answer], 99) == line.replace(", in part", "")
 
@@ -159,7 +159,7 @@ class TestForgedCounts:
     def test_no_more_than_there_are(self, lines: list[str], before: int, new: int, by_model: bool) -> None:
         """What is left out is counted as what it stands for, whatever it says itself."""
         runs_now = by_run(runs(0, new))
-        summary = tell(
+        summary = summarise(
             "\n".join(["Porto.", *lines]), runs_now, most_tokens=30, count=COUNT, told_before=before, by_model=by_model
         )
         head = UNTOLD.match(summary)
@@ -168,7 +168,7 @@ class TestForgedCounts:
     def test_lines_of_a_model(self) -> None:
         """Stay in its text when it wrote all of it."""
         forged = f"{WRITTEN}\n- 2026-03-01 10:02Z (3 messages): Asked: 7?"
-        summary = tell(forged, by_run(runs(0, 30)), most_tokens=60, count=COUNT, told_before=30, by_model=True)
+        summary = summarise(forged, by_run(runs(0, 30)), most_tokens=60, count=COUNT, told_before=30, by_model=True)
         assert accounted(summary) == 150
 
 

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from nexus.core.errors import ModelUnavailableError
 from nexus.core.ports import Row
-from nexus.services.memory.asking import Question
-from nexus.services.memory.rewriting import Rewriter
-from nexus.services.turns.cutting import size
-from nexus.services.turns.reply import NonsenseError
+from nexus.services.memory.model_summary import SummaryPrompt, SummaryWriter
+from nexus.services.text.model_reply import UnusableReplyError
+from nexus.services.text.sentences import size
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.fake_model import FakeModel
 from tests.nexus.support.rows import moment, row
@@ -36,15 +35,15 @@ async def rewritten(
     model: FakeModel, rows: Sequence[Row], *, before: str = "", tokens: int = 24_000, page: int = 200, least: int = 0
 ) -> str | None:
     """The summary, told in pages of that many rows."""
-    rewriting = Rewriter(model, FakeCounter(), max_input_tokens=tokens).begin(before, MOST)
+    rewriting = SummaryWriter(model, FakeCounter(), max_input_tokens=tokens).begin(before, MOST)
     for start in range(0, len(rows), page):
-        await rewriting.tell(rows[start : start + page])
+        await rewriting.add(rows[start : start + page])
     return await rewriting.finish(least)
 
 
 async def refusal(model: FakeModel, rows: Sequence[Row], **given: Any) -> str:
     """Why there is no summary."""
-    with pytest.raises(NonsenseError) as refused:
+    with pytest.raises(UnusableReplyError) as refused:
         await rewritten(model, rows, **given)
     return str(refused.value)
 
@@ -94,10 +93,10 @@ async def test_the_language_of_the_user() -> None:
     model = writing()
     ask = "请帮我看看三号地里的豆子现在怎么样，需要浇水吗？"
     await rewritten(model, [human("a", ask), answer("a", "豆子是湿的，不需要浇水。")])
-    rewriting = Rewriter(model, FakeCounter()).begin(
+    rewriting = SummaryWriter(model, FakeCounter()).begin(
         "用户想知道三号地里的豆子怎么样，豆子是湿的。", MOST, by_model=True
     )
-    await rewriting.tell([human("b", "OK"), answer("b", "156")])
+    await rewriting.add([human("b", "OK"), answer("b", "156")])
     await rewriting.finish()
     assert ["Write in Chinese." in system for system, _ in model.asked] == [True, True]
 
@@ -131,7 +130,7 @@ async def test_nothing_is_left_out(texts: list[str], before: str, tokens: int, p
     elif before:
         shown.insert(0, before.encode(errors="replace").decode())
     assert told(asked) == shown
-    room = max(3 * tokens - len(Question("", (), 10**6, 10**6).system().encode()), 1_200)
+    room = max(3 * tokens - len(SummaryPrompt("", (), 10**6, 10**6).system().encode()), 1_200)
     assert all(size(document) <= room + 60 for document in asked)
 
 
@@ -149,7 +148,7 @@ async def test_a_message_that_is_longer_than_many_prompts() -> None:
     content = " ".join(f"Line {number} says something." for number in range(10_000))
     await rewritten(model, [row(1, role="AI", content=content)], tokens=4_000)
     assert told(documents(model)) == [content]
-    full = 3 * 4_000 - len(Question("", (), 10**6, 10**6).system().encode())
+    full = 3 * 4_000 - len(SummaryPrompt("", (), 10**6, 10**6).system().encode())
     assert len(model.asked) < 1.5 * len(content) / full
 
 
@@ -157,10 +156,10 @@ async def test_a_model_that_takes_less() -> None:
     """A part that does not fit is asked for again in parts of half the size, as are those after it."""
     model = writing()
     model.holds = 9_000
-    rewriter = Rewriter(model, FakeCounter(), max_input_tokens=12_000)
+    rewriter = SummaryWriter(model, FakeCounter(), max_input_tokens=12_000)
     for before in ("", "Something else came first."):
         rewriting = rewriter.begin(before, MOST)
-        await rewriting.tell(numbered(60))
+        await rewriting.add(numbered(60))
         assert "5059 words" in str(await rewriting.finish())
     taken = [json.loads(user) for system, user in model.asked if len(f"{system}{user}".encode()) <= model.holds]
     assert told(taken) == [row["content"] for row in numbered(60)] * 2
@@ -186,12 +185,12 @@ async def test_a_part_that_fails() -> None:
         return json.dumps(write(json.loads(user)))
 
     model = FakeModel(now_and_then)
-    rewriter = Rewriter(model, FakeCounter(), max_input_tokens=4_000)
+    rewriter = SummaryWriter(model, FakeCounter(), max_input_tokens=4_000)
     summary, failed = None, 0
     while summary is None:
         rewriting = rewriter.begin("", MOST)
         try:
-            await rewriting.tell(numbered(120))
+            await rewriting.add(numbered(120))
             summary = await rewriting.finish()
         except ModelUnavailableError:
             failed += 1

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.ports import Row
-from nexus.services.context.annotations import as_json
-from nexus.services.memory.archives import archive
-from nexus.services.rows import storable
+from nexus.services.history.rows import storable
+from nexus.services.history.tool_calls import as_json
+from nexus.services.memory.archive import archive
 from tests.nexus.support.archives import Archived, Call, read_archive
 from tests.nexus.unit.services.memory.sessions import START, rows
 
@@ -181,7 +181,9 @@ class TestParts:
         given = [message(number, "a" * 700) for number in range(3)]
         names = ["compaction-0012", "compaction-0012-part-2", "compaction-0012-part-3"]
         assert [part.name for part in archive(given, 12, most_bytes=LEAST)] == names
-        assert [part.name for part in archive(given[:1], 12, most_bytes=LEAST, again=2)] == ["compaction-0012-again-2"]
+        assert [part.name for part in archive(given[:1], 12, most_bytes=LEAST, attempt=2)] == [
+            "compaction-0012-again-2"
+        ]
         assert [part.name for part in archive(given[:1], 12_345, most_bytes=LEAST)] == ["compaction-12345"]
 
     def test_between_messages(self) -> None:
