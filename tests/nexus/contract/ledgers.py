@@ -1,29 +1,28 @@
 """The ledgers that the contract of `nexus.core.ports.RequestLedger` is tried on, with a time that tests can shift."""
 
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from redis.asyncio import Redis
 
 from nexus.adapters.in_memory.bus import MemoryBus
-from nexus.adapters.memory_bus import MemoryLedger
+from nexus.adapters.in_memory.ledger import MemoryLedger
 from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.consumer_group import GroupSettings
+from nexus.adapters.redis.ledger import RedisLedger, RedisStreamsLedger
 from nexus.adapters.redis.pubsub import RedisPubSubBus
 from nexus.adapters.redis.streams import RedisStreamsBus
-from nexus.adapters.redis_journal import JournalKeys, RedisJournal, short
-from nexus.adapters.redis_ledger import RedisLedger, RedisStreamsLedger
-from nexus.adapters.redis_pipeline import pipelined
-from nexus.adapters.redis_scripts import OnClient
-from nexus.core.ports import Bus, Delivery, Journal, Outbox, RequestLedger
+from nexus.core.ports import Bus, Delivery, Outbox
 
 # The requests whose time can be shifted.
 KEYS: Final = ("k", "a", "b")
 GROUP: Final = "nexus"
 REPLY_KEEP_MS: Final = 600_000
+
+
+Ledger: TypeAlias = MemoryLedger | RedisLedger
 
 
 @dataclass(frozen=True)
@@ -32,29 +31,21 @@ class Desk:
 
     Attributes:
         advance: let so many milliseconds pass for the requests of `KEYS`, as if by themselves.
-        forget: lose these requests, as a FLUSHALL would.
-        journal: what the ledger puts rows into.
-        forget_versions: lose the version of ada.
-        age: have the rows in the journal be older by so many milliseconds.
-        acknowledged: the deliveries that the ledger has reported done, where it does.
+        forget: lose these requests and the outbox, as a FLUSHALL would.
         outbox: where the ledger puts recorded rows.
+        acknowledged: the deliveries that the ledger has acknowledged.
         redis: the server, where there is one.
         prefix: before every key there.
-        clock: the monotonic clock of this machine, as the ledger knows it.
     """
 
-    ledger: RequestLedger
+    ledger: Ledger
     bus: Bus
     advance: Callable[[float], Coroutine[Any, Any, None]]
     forget: Callable[[], Coroutine[Any, Any, None]]
-    journal: Journal
-    forget_versions: Callable[[], Coroutine[Any, Any, None]]
-    age: Callable[[int], Coroutine[Any, Any, None]]
     outbox: Outbox
     acknowledged: list[Delivery] = field(default_factory=list)
     redis: Redis | None = None
     prefix: str = ""
-    clock: Callable[[], float] = time.monotonic
 
     @property
     def server(self) -> Redis:
@@ -93,36 +84,25 @@ async def memory_desk(make: Callable[..., MemoryLedger] = MemoryLedger) -> Async
 
     async def forget() -> None:
         ledger._state.requests.clear()
+        await ledger.outbox.remove(await ledger.outbox.oldest(1_000))
 
-    async def forget_versions() -> None:
-        for owner in ledger.journal._owners.values():
-            owner.version, owner.moved_by = ledger.journal._next(), ""
-
-    yield Desk(
-        ledger, bus, advance, forget, ledger.journal, forget_versions, advance, ledger.outbox, clock=lambda: now[0]
-    )
+    yield Desk(ledger, bus, advance, forget, ledger.outbox)
 
 
 @asynccontextmanager
-async def pubsub_desk(url: str, prefix: str) -> AsyncIterator[Desk]:
+async def pubsub_desk(url: str, prefix: str, make: Callable[..., RedisLedger] = RedisLedger) -> AsyncIterator[Desk]:
     """The ledger on Redis with answers on pub/sub."""
-    async with open_redis(url) as client, pipelined(client) as runner:
-        ledger = RedisLedger(client, prefix=prefix, runner=runner)
-        yield _on_redis(client, prefix, ledger, RedisPubSubBus(client, prefix=prefix), [])
+    async with open_redis(url) as client:
+        yield _on_redis(client, prefix, make(client, prefix=prefix), RedisPubSubBus(client, prefix=prefix), [])
 
 
 @asynccontextmanager
 async def streams_desk(url: str, prefix: str) -> AsyncIterator[Desk]:
     """The ledger on Redis with answers on streams."""
     acknowledged: list[Delivery] = []
-    async with open_redis(url) as client, pipelined(client) as runner:
+    async with open_redis(url) as client:
         ledger = RedisStreamsLedger(
-            client,
-            group=GROUP,
-            reply_keep_ms=REPLY_KEEP_MS,
-            acknowledged=acknowledged.append,
-            prefix=prefix,
-            runner=runner,
+            client, group=GROUP, reply_keep_ms=REPLY_KEEP_MS, acknowledged=acknowledged.append, prefix=prefix
         )
         bus = RedisStreamsBus(client, prefix=prefix, settings=GroupSettings(GROUP))
         yield _on_redis(client, prefix, ledger, bus, acknowledged)
@@ -140,16 +120,6 @@ def _on_redis(
     async def forget() -> None:
         for key in KEYS:
             await client.delete(f"{prefix}nexus:request:{key}")
+        await ledger.outbox.remove(await ledger.outbox.oldest(1_000))
 
-    async def forget_versions() -> None:
-        await client.delete(JournalKeys(prefix).version(short("ada")))
-
-    async def age(ms: int) -> None:
-        unwritten = f"{prefix}nexus:unwritten"
-        async for name, _ in client.zscan_iter(unwritten):
-            await client.zincrby(unwritten, -ms, name)
-
-    journal = RedisJournal(OnClient(client), prefix=prefix)
-    return Desk(
-        ledger, bus, advance, forget, journal, forget_versions, age, ledger.outbox, acknowledged, client, prefix
-    )
+    return Desk(ledger, bus, advance, forget, ledger.outbox, acknowledged, client, prefix)

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from nexus.adapters.in_memory.bus import MemoryDeadLetters
 from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.dead_letters import RedisDeadLetters
-from nexus.adapters.redis_ledger import RedisLedger
+from nexus.adapters.redis.ledger import RedisLedger
 from nexus.core.errors import BusUnavailableError
 from nexus.core.ports import Acquired, Answered, DeadLetter, DeadLetters
 
@@ -54,15 +54,15 @@ async def redis_office(url: str, prefix: str) -> AsyncIterator[Office]:
         ledger = RedisLedger(client, prefix=prefix)
 
         async def answer(key: str) -> None:
-            claim = await ledger.begin(key, "f", LONG_MS)
+            claim = await ledger.claim(key, "f", LONG_MS)
             assert isinstance(claim, Acquired)
-            await ledger.finish(claim, "answers", b"answer", LONG_MS)
+            await ledger.conclude(claim, "answers", b"answer", LONG_MS)
             await client.hset(f"{prefix}nexus:request:{key}", "said_ms", "0")
             await client.set(f"{prefix}nexus:enqueued:{key}", "1")
 
         async def answered(key: str) -> bool:
             enqueued = await client.exists(f"{prefix}nexus:enqueued:{key}")
-            claim = await ledger.begin(key, "f", LONG_MS)
+            claim = await ledger.claim(key, "f", LONG_MS)
             assert isinstance(claim, Answered) == bool(enqueued)
             return bool(enqueued)
 

@@ -10,17 +10,16 @@ import anyio
 import pytest
 
 from nexus.adapters.redis.client import open_redis
-from nexus.adapters.redis_ledger import RedisLedger
+from nexus.adapters.redis.ledger import RedisLedger
 from nexus.core.errors import BusUnavailableError
-from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Conflict, Delivery, RequestLedger
+from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Conflict, Delivery
 from nexus.core.topics import Topics
 from tests.nexus.contract.ledgers import (
     GROUP,
     REPLY_KEEP_MS,
     Desk,
+    Ledger,
     OpenDesk,
-    memory_desk,
-    pubsub_desk,
     streams_desk,
 )
 from tests.nexus.support.waiting import PATIENCE_S, until
@@ -34,24 +33,15 @@ TOPIC = "answers"
 REPLY_TOPIC = f"{Topics.CONTEXT_BUILD_RESPONSE}.me"
 
 
-@pytest.fixture(params=["memory", "pubsub", "streams"])
-def open_desk(request: pytest.FixtureRequest) -> OpenDesk:
-    """How to open the ledger that is tested."""
-    if request.param == "memory":
-        return memory_desk
-    url, prefix = request.getfixturevalue("redis_url"), request.getfixturevalue("channel_prefix")
-    return partial(pubsub_desk if request.param == "pubsub" else streams_desk, url, prefix)
-
-
 @pytest.fixture
 def open_streams(redis_url: str, channel_prefix: str) -> OpenDesk:
     """How to open the ledger on streams."""
     return partial(streams_desk, redis_url, channel_prefix)
 
 
-async def acquire(ledger: RequestLedger, key: str = "k", lease_ms: int = LEASE_MS) -> Acquired:
+async def acquire(ledger: Ledger, key: str = "k", lease_ms: int = LEASE_MS) -> Acquired:
     """The claim on a request that is free."""
-    claim = await ledger.begin(key, "f", lease_ms)
+    claim = await ledger.claim(key, "f", lease_ms)
     assert isinstance(claim, Acquired)
     return claim
 
@@ -79,19 +69,19 @@ class TestLeases:
         claims: list[Claim] = []
         async with open_desk() as desk:
 
-            async def begin() -> None:
-                claims.append(await desk.ledger.begin("k", "f", LEASE_MS))
+            async def claim() -> None:
+                claims.append(await desk.ledger.claim("k", "f", LEASE_MS))
 
             async with anyio.create_task_group() as tasks:
                 for _ in range(100):
-                    tasks.start_soon(begin)
+                    tasks.start_soon(claim)
         assert Counter(type(claim) for claim in claims) == {Acquired: 1, Busy: 99}
 
     async def test_keys_are_separate(self, open_desk: OpenDesk) -> None:
         """Another key is another request, whatever it is called."""
         async with open_desk() as desk:
             keys = ["", "a", "a:b", "k\r\n", "ключ", "k" * 600]
-            claims = [await desk.ledger.begin(key, "f", LEASE_MS) for key in keys]
+            claims = [await desk.ledger.claim(key, "f", LEASE_MS) for key in keys]
         assert [claim.key for claim in claims if isinstance(claim, Acquired)] == keys
         assert len({claim.token for claim in claims if isinstance(claim, Acquired)}) == len(keys)
 
@@ -108,7 +98,7 @@ class TestLeases:
         async with open_desk() as desk:
             first = await acquire(desk.ledger)
             await desk.advance(LEASE_MS - SLACK_MS)
-            assert await desk.ledger.begin("k", "f", LEASE_MS) == Busy()
+            assert await desk.ledger.claim("k", "f", LEASE_MS) == Busy()
             await desk.advance(SLACK_MS)
             second = await acquire(desk.ledger)
             assert second.token != first.token
@@ -123,7 +113,7 @@ class TestLeases:
             async def free() -> bool:
                 if desk.redis is None:
                     await desk.advance(10)
-                return isinstance(await desk.ledger.begin("k", "f", LEASE_MS), Acquired)
+                return isinstance(await desk.ledger.claim("k", "f", LEASE_MS), Acquired)
 
             await until(free)
 
@@ -134,9 +124,9 @@ class TestLeases:
             await desk.advance(LEASE_MS - SLACK_MS)
             assert await desk.ledger.renew(claim, LEASE_MS)
             await desk.advance(LEASE_MS - SLACK_MS)
-            assert await desk.ledger.begin("k", "f", LEASE_MS) == Busy()
+            assert await desk.ledger.claim("k", "f", LEASE_MS) == Busy()
             await desk.advance(SLACK_MS)
-            assert isinstance(await desk.ledger.begin("k", "f", LEASE_MS), Acquired)
+            assert isinstance(await desk.ledger.claim("k", "f", LEASE_MS), Acquired)
 
     async def test_a_lease_that_ran_out_is_renewed_while_nobody_else_has_it(self, open_desk: OpenDesk) -> None:
         """A holder that was away for a while goes on."""
@@ -144,7 +134,7 @@ class TestLeases:
             claim = await acquire(desk.ledger)
             await desk.advance(2 * LEASE_MS)
             assert await desk.ledger.renew(claim, LEASE_MS)
-            assert await desk.ledger.begin("k", "f", LEASE_MS) == Busy()
+            assert await desk.ledger.claim("k", "f", LEASE_MS) == Busy()
 
     async def test_a_request_that_is_forgotten_is_not_renewed(self, open_desk: OpenDesk) -> None:
         """Nobody holds what nobody knows."""
@@ -152,7 +142,7 @@ class TestLeases:
             claim = await acquire(desk.ledger)
             await desk.forget()
             assert not await desk.ledger.renew(claim, LEASE_MS)
-            assert isinstance(await desk.ledger.begin("k", "g", LEASE_MS), Acquired)
+            assert isinstance(await desk.ledger.claim("k", "g", LEASE_MS), Acquired)
 
     async def test_release_gives_the_request_back(self, open_desk: OpenDesk) -> None:
         """A released request is free at once; releasing again, or late, takes it from nobody."""
@@ -161,7 +151,7 @@ class TestLeases:
             await desk.ledger.release(first)
             second = await acquire(desk.ledger)
             await desk.ledger.release(first)
-            assert await desk.ledger.begin("k", "f", LEASE_MS) == Busy()
+            assert await desk.ledger.claim("k", "f", LEASE_MS) == Busy()
             assert await desk.ledger.renew(second, LEASE_MS)
             assert not await desk.ledger.renew(first, LEASE_MS)
 
@@ -176,7 +166,7 @@ class TestAttempts:
             for _ in range(4):
                 claim = await acquire(desk.ledger)
                 attempts.append(claim.attempts)
-                assert await desk.ledger.begin("k", "f", LEASE_MS) == Busy()
+                assert await desk.ledger.claim("k", "f", LEASE_MS) == Busy()
                 assert await desk.ledger.renew(claim, LEASE_MS)
                 await desk.advance(2 * LEASE_MS)
         assert attempts == [1, 2, 3, 4]
@@ -196,21 +186,21 @@ class TestAttempts:
         """The key is free for any payload."""
         async with open_desk() as desk:
             await desk.ledger.release(await acquire(desk.ledger))
-            claim = await desk.ledger.begin("k", "g", LEASE_MS)
+            claim = await desk.ledger.claim("k", "g", LEASE_MS)
             assert isinstance(claim, Acquired)
             assert claim.attempts == 1
 
     async def test_since_when_it_is_asked(self, open_desk: OpenDesk) -> None:
         """Since the first arrival, through takeovers and after it was given back, by the ledger's clock."""
         async with open_desk() as desk:
-            first = await desk.ledger.begin("k", "f", LEASE_MS, 30)
+            first = await desk.ledger.claim("k", "f", LEASE_MS, 30)
             assert isinstance(first, Acquired)
             assert first.asked_ms == first.now_ms - 30
             await desk.ledger.release(first)
-            second = await desk.ledger.begin("k", "f", LEASE_MS)
+            second = await desk.ledger.claim("k", "f", LEASE_MS)
             assert isinstance(second, Acquired)
             await desk.advance(LEASE_MS + SLACK_MS)
-            third = await desk.ledger.begin("k", "f", LEASE_MS)
+            third = await desk.ledger.claim("k", "f", LEASE_MS)
             assert isinstance(third, Acquired)
             assert first.asked_ms == second.asked_ms == third.asked_ms
 
@@ -220,18 +210,18 @@ class TestAttempts:
             claim = await acquire(desk.ledger)
             await desk.ledger.renew(claim, 2 * LEASE_MS)
             await desk.advance(2 * LEASE_MS + KNOWN_MS - SLACK_MS)
-            assert await desk.ledger.begin("k", "g", LEASE_MS) == Conflict()
+            assert await desk.ledger.claim("k", "g", LEASE_MS) == Conflict()
             claim = await acquire(desk.ledger)
             assert claim.attempts == 2
             await desk.advance(LEASE_MS + KNOWN_MS - SLACK_MS)
-            assert await desk.ledger.begin("k", "g", LEASE_MS) == Conflict()
+            assert await desk.ledger.claim("k", "g", LEASE_MS) == Conflict()
             await desk.advance(SLACK_MS)
-            forgotten = await desk.ledger.begin("k", "g", LEASE_MS)
+            forgotten = await desk.ledger.claim("k", "g", LEASE_MS)
             assert isinstance(forgotten, Acquired)
             assert forgotten.attempts == 1
 
 
-class TestFinish:
+class TestConclude:
     """A key has one effective answer."""
 
     async def test_announced_once(self, open_desk: OpenDesk) -> None:
@@ -240,30 +230,30 @@ class TestFinish:
             claim = await acquire(desk.ledger)
             results = []
 
-            async def finish() -> None:
-                results.append(await desk.ledger.finish(claim, TOPIC, b"\xff\x00answer", LONG_MS))
+            async def conclude() -> None:
+                results.append(await desk.ledger.conclude(claim, TOPIC, b"\xff\x00answer", LONG_MS))
 
-            assert await announced(desk, finish, finish, finish) == [b"\xff\x00answer"]
+            assert await announced(desk, conclude, conclude, conclude) == [b"\xff\x00answer"]
         assert results == [1, 1, 1]
 
     async def test_how_many_heard(self, open_desk: OpenDesk) -> None:
         """Nobody is 0, which is no None; on streams it cannot be known."""
         async with open_desk() as desk:
             keeps = await desk.bus.publish(TOPIC, b"to nobody") == 1
-            assert await desk.ledger.finish(await acquire(desk.ledger, "a"), TOPIC, b"1", LONG_MS) == int(keeps)
+            assert await desk.ledger.conclude(await acquire(desk.ledger, "a"), TOPIC, b"1", LONG_MS) == int(keeps)
             async with desk.bus.subscribe(TOPIC), desk.bus.subscribe(TOPIC):
-                heard = await desk.ledger.finish(await acquire(desk.ledger, "b"), TOPIC, b"2", LONG_MS)
+                heard = await desk.ledger.conclude(await acquire(desk.ledger, "b"), TOPIC, b"2", LONG_MS)
             assert heard == (1 if keeps else 2)
 
     async def test_an_answered_request_is_not_renewed_or_released(self, open_desk: OpenDesk) -> None:
         """The answer stays as it is, whatever its author does with the claim."""
         async with open_desk() as desk:
             claim = await acquire(desk.ledger)
-            await desk.ledger.finish(claim, TOPIC, b"answer", LONG_MS)
+            await desk.ledger.conclude(claim, TOPIC, b"answer", LONG_MS)
             assert not await desk.ledger.renew(claim, 1)
             await desk.ledger.release(claim)
             await desk.advance(2 * LEASE_MS)
-            assert await desk.ledger.begin("k", "f", LEASE_MS) == Answered(TOPIC, b"answer")
+            assert await desk.ledger.claim("k", "f", LEASE_MS) == Answered(TOPIC, b"answer")
 
     async def test_a_late_answer_is_discarded(self, open_desk: OpenDesk) -> None:
         """Who lost the request and finishes after the one who got it publishes nothing."""
@@ -271,15 +261,15 @@ class TestFinish:
             late = await acquire(desk.ledger)
             await desk.advance(LEASE_MS)
             claim = await acquire(desk.ledger)
-            assert await desk.ledger.finish(claim, TOPIC, b"answer", LONG_MS) is not None
+            assert await desk.ledger.conclude(claim, TOPIC, b"answer", LONG_MS) is not None
             results = []
 
-            async def finish() -> None:
-                results.append(await desk.ledger.finish(late, TOPIC, b"late", LONG_MS))
+            async def conclude() -> None:
+                results.append(await desk.ledger.conclude(late, TOPIC, b"late", LONG_MS))
 
-            assert await announced(desk, finish) == []
+            assert await announced(desk, conclude) == []
             await desk.advance(2_000)
-            assert await desk.ledger.begin("k", "f", LEASE_MS) == Answered(TOPIC, b"answer")
+            assert await desk.ledger.claim("k", "f", LEASE_MS) == Answered(TOPIC, b"answer")
         assert results == [None]
 
     async def test_the_first_answer_wins(self, open_desk: OpenDesk) -> None:
@@ -289,11 +279,11 @@ class TestFinish:
             await desk.advance(LEASE_MS)
             claim = await acquire(desk.ledger)
 
-            async def finish() -> None:
-                assert await desk.ledger.finish(slow, TOPIC, b"first", LONG_MS) is not None
-                assert await desk.ledger.finish(claim, TOPIC, b"second", LONG_MS) is None
+            async def conclude() -> None:
+                assert await desk.ledger.conclude(slow, TOPIC, b"first", LONG_MS) is not None
+                assert await desk.ledger.conclude(claim, TOPIC, b"second", LONG_MS) is None
 
-            assert await announced(desk, finish) == [b"first"]
+            assert await announced(desk, conclude) == [b"first"]
             assert not await desk.ledger.renew(claim, LEASE_MS)
 
     @pytest.mark.parametrize("after_ms", [LEASE_MS, LEASE_MS + KNOWN_MS + SLACK_MS])
@@ -302,7 +292,7 @@ class TestFinish:
         async with open_desk() as desk:
             claim = await acquire(desk.ledger)
             await desk.advance(after_ms)
-            assert await desk.ledger.finish(claim, TOPIC, b"answer", LONG_MS) is not None
+            assert await desk.ledger.conclude(claim, TOPIC, b"answer", LONG_MS) is not None
 
     async def test_of_twenty_at_once_one_counts(self, open_desk: OpenDesk) -> None:
         """However many have held the request."""
@@ -319,7 +309,7 @@ class TestFinish:
                         tasks.start_soon(finish, claim, b"%d" % number)
 
             async def finish(claim: Acquired, answer: bytes) -> None:
-                results.append(await desk.ledger.finish(claim, TOPIC, answer, LONG_MS))
+                results.append(await desk.ledger.conclude(claim, TOPIC, answer, LONG_MS))
 
             assert len(await announced(desk, finish_all)) == 1
         assert results.count(None) == 19
@@ -328,22 +318,22 @@ class TestFinish:
         """Of many who ask at once for an answer that was just given, none repeats it; after a second, one does."""
         async with open_desk() as desk:
             claim = await acquire(desk.ledger)
-            await desk.ledger.finish(claim, TOPIC, b"answer", LONG_MS)
+            await desk.ledger.conclude(claim, TOPIC, b"answer", LONG_MS)
             claims: list[Claim] = []
 
-            async def begin() -> None:
-                claims.append(await desk.ledger.begin("k", "f", LEASE_MS))
+            async def claim_again() -> None:
+                claims.append(await desk.ledger.claim("k", "f", LEASE_MS))
 
             async def told() -> Answered | None:
                 claims.clear()
                 async with anyio.create_task_group() as tasks:
                     for _ in range(20):
-                        tasks.start_soon(begin)
+                        tasks.start_soon(claim_again)
                 return next((claim for claim in claims if isinstance(claim, Answered)), None)
 
             # So that a slow machine has time.
             await desk.advance(-SLACK_MS)
-            await begin()
+            await claim_again()
             assert claims == [Announced()]
             await desk.advance(SLACK_MS + 1_000)
             assert await told() == Answered(TOPIC, b"answer")
@@ -353,9 +343,9 @@ class TestFinish:
     async def test_what_waited_here_is_not_told_again(self, open_desk: OpenDesk, waited_ms: int, said: bool) -> None:
         """A request that arrived before its answer was announced, or within a second after, needs no other."""
         async with open_desk() as desk:
-            await desk.ledger.finish(await acquire(desk.ledger), TOPIC, b"answer", LONG_MS)
+            await desk.ledger.conclude(await acquire(desk.ledger), TOPIC, b"answer", LONG_MS)
             await desk.advance(30_000)
-            claim = await desk.ledger.begin("k", "f", LEASE_MS, waited_ms)
+            claim = await desk.ledger.claim("k", "f", LEASE_MS, waited_ms)
         assert claim == (Answered(TOPIC, b"answer") if said else Announced())
 
     async def test_an_answer_expires(self, open_desk: OpenDesk) -> None:
@@ -364,9 +354,9 @@ class TestFinish:
             await acquire(desk.ledger)
             await desk.advance(LEASE_MS)
             claim = await acquire(desk.ledger)
-            await desk.ledger.finish(claim, TOPIC, b"answer", LONG_MS)
+            await desk.ledger.conclude(claim, TOPIC, b"answer", LONG_MS)
             await desk.advance(LONG_MS - SLACK_MS)
-            assert isinstance(await desk.ledger.begin("k", "f", LEASE_MS), Answered)
+            assert isinstance(await desk.ledger.claim("k", "f", LEASE_MS), Answered)
             await desk.advance(SLACK_MS)
             again = await acquire(desk.ledger)
             assert (again.token != claim.token, again.attempts) == (True, 1)
@@ -375,19 +365,19 @@ class TestFinish:
         """A key that belongs to another payload is refused while it is built and after it is answered."""
         async with open_desk() as desk:
             claim = await acquire(desk.ledger)
-            assert await desk.ledger.begin("k", "another", LEASE_MS) == Conflict()
-            await desk.ledger.finish(claim, TOPIC, b"answer", LONG_MS)
-            assert await desk.ledger.begin("k", "another", LEASE_MS) == Conflict()
+            assert await desk.ledger.claim("k", "another", LEASE_MS) == Conflict()
+            await desk.ledger.conclude(claim, TOPIC, b"answer", LONG_MS)
+            assert await desk.ledger.claim("k", "another", LEASE_MS) == Conflict()
 
     async def test_a_lost_request_that_became_another_is_not_answered(self, open_desk: OpenDesk) -> None:
         """Who lost a request whose key now belongs to another payload cannot answer it."""
         async with open_desk() as desk:
             late = await acquire(desk.ledger)
             await desk.advance(LEASE_MS + KNOWN_MS)
-            claim = await desk.ledger.begin("k", "another", LEASE_MS)
+            claim = await desk.ledger.claim("k", "another", LEASE_MS)
             assert isinstance(claim, Acquired)
-            assert await desk.ledger.finish(late, TOPIC, b"late", LONG_MS) is None
-            assert await desk.ledger.finish(claim, TOPIC, b"answer", LONG_MS) is not None
+            assert await desk.ledger.conclude(late, TOPIC, b"late", LONG_MS) is None
+            assert await desk.ledger.conclude(claim, TOPIC, b"answer", LONG_MS) is not None
 
 
 class TestStreams:
@@ -399,7 +389,7 @@ class TestStreams:
             delivery = await _handed_out(desk)
             claim = await acquire(desk.ledger)
             for _ in range(2):
-                assert await desk.ledger.finish(claim, TOPIC, b"answer", LONG_MS, delivery) == 1
+                assert await desk.ledger.conclude(claim, TOPIC, b"answer", LONG_MS, delivery) == 1
                 assert await _pending(desk) == 0
             assert await _entries(desk) == [{b"message": b"answer"}]
             assert {*desk.acknowledged} == {delivery}
@@ -409,9 +399,9 @@ class TestStreams:
         async with open_streams() as desk:
             late = await acquire(desk.ledger)
             await desk.advance(LEASE_MS)
-            await desk.ledger.finish(await acquire(desk.ledger), TOPIC, b"answer", LONG_MS)
+            await desk.ledger.conclude(await acquire(desk.ledger), TOPIC, b"answer", LONG_MS)
             delivery = await _handed_out(desk)
-            assert await desk.ledger.finish(late, TOPIC, b"late", LONG_MS, delivery) is None
+            assert await desk.ledger.conclude(late, TOPIC, b"late", LONG_MS, delivery) is None
             assert (await _pending(desk), desk.acknowledged) == (1, [])
             assert await desk.server.xlen(desk.prefix + TOPIC) == 1
 
@@ -422,14 +412,14 @@ class TestStreams:
             claim = await acquire(desk.ledger)
             await desk.server.delete(desk.prefix + delivery.topic)
             await desk.forget()
-            assert await desk.ledger.finish(claim, TOPIC, b"answer", LONG_MS, delivery) == 1
+            assert await desk.ledger.conclude(claim, TOPIC, b"answer", LONG_MS, delivery) == 1
             assert await desk.server.xlen(desk.prefix + TOPIC) == 1
 
     async def test_streams_of_one_requester_expire(self, open_streams: OpenDesk) -> None:
         """A time after their last answer; the common one never does."""
         async with open_streams() as desk:
             for key, topic in (("a", REPLY_TOPIC), ("b", Topics.CONTEXT_BUILD_RESPONSE)):
-                await desk.ledger.finish(await acquire(desk.ledger, key), topic, b"answer", LONG_MS)
+                await desk.ledger.conclude(await acquire(desk.ledger, key), topic, b"answer", LONG_MS)
             assert 0 < await desk.server.pttl(desk.prefix + REPLY_TOPIC) <= REPLY_KEEP_MS
             assert await desk.server.pttl(desk.prefix + Topics.CONTEXT_BUILD_RESPONSE) == -1
 
@@ -439,10 +429,10 @@ class TestStreams:
             delivery = await _handed_out(desk)
             await desk.server.set(desk.prefix + REPLY_TOPIC, "no stream")
             claim = await acquire(desk.ledger)
-            assert await desk.ledger.finish(claim, REPLY_TOPIC, b"answer", LONG_MS, delivery) == 0
+            assert await desk.ledger.conclude(claim, REPLY_TOPIC, b"answer", LONG_MS, delivery) == 0
             assert (await _pending(desk), desk.acknowledged) == (0, [delivery])
             await desk.advance(2_000)
-            assert await desk.ledger.begin("k", "f", LEASE_MS) == Answered(REPLY_TOPIC, b"answer")
+            assert await desk.ledger.claim("k", "f", LEASE_MS) == Answered(REPLY_TOPIC, b"answer")
 
 
 async def _handed_out(desk: Desk) -> Delivery:
@@ -506,7 +496,7 @@ async def test_values_and_requests_do_not_meet(open_desk: OpenDesk) -> None:
     """A value and a request may have the same key."""
     async with open_desk() as desk:
         await desk.ledger.keep_first("k", b"v", LONG_MS)
-        assert isinstance(await desk.ledger.begin("k", "f", LONG_MS), Acquired)
+        assert isinstance(await desk.ledger.claim("k", "f", LONG_MS), Acquired)
         assert await desk.ledger.kept("k") == b"v"
 
 
@@ -514,4 +504,4 @@ async def test_a_redis_that_is_not_there(unused_port: int) -> None:
     """An operation that failed to the end says that the bus is unavailable."""
     async with open_redis(f"redis://127.0.0.1:{unused_port}/0") as client:
         with pytest.raises(BusUnavailableError):
-            await RedisLedger(client, repeated_s=0.1).begin("k", "f", LONG_MS)
+            await RedisLedger(client, repeated_s=0.1).claim("k", "f", LONG_MS)

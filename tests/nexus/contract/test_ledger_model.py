@@ -1,4 +1,4 @@
-"""The protocol of leases and answers against a model, through any sequence of what replicas and networks do.
+"""Leases, answers and the outbox against a model, through any sequence of what replicas and networks do.
 
 The same machine runs on the ledger in memory, whose clock is the test's, and on the two ledgers on a real Redis. There
 no clock can be set: a test-only script moves the moments of a request into the past instead (`ledgers._SHIFT`). All
@@ -9,8 +9,7 @@ no outcome.
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -29,11 +28,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from redis.asyncio import Redis
 
-from nexus.adapters import redis_ledger_scripts
-from nexus.adapters.memory_bus import MemoryLedger
-from nexus.adapters.redis_multiplexed import Script
-from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Concluded, Conflict, KeptBefore
+from nexus.adapters.in_memory.ledger import MemoryLedger
+from nexus.adapters.redis import scripts
+from nexus.adapters.redis.ledger import RedisLedger
+from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Conflict, OutboxRow
 from tests.nexus.contract.ledgers import Desk, OpenDesk, memory_desk, pubsub_desk, streams_desk
 from tests.nexus.support.waiting import PATIENCE_S
 
@@ -49,11 +49,13 @@ _END: Final = b"the end"
 
 REQUESTS: Final = st.tuples(st.sampled_from(["a", "b"]), st.sampled_from(["f", "g"]))
 REPLICAS: Final = st.integers(0, 2)
+# Most answers come without a row for the outbox.
+ROWS: Final = st.none() | st.tuples(st.sampled_from(["ada", "bea"]), st.sampled_from(["1", "2"]))
 
 
 @dataclass
 class Known:
-    """What the model knows of a key: whose it is, who is at it until when, and the answer that counts."""
+    """What the model knows of a key: its payload, its holder until when, and its one answer."""
 
     fingerprint: str
     known_until: int = 0
@@ -105,6 +107,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.desk: Desk = self._run(asyncio.wait_for(opened, PATIENCE_S))
         self.now = 0
         self.model: dict[str, Known] = {}
+        self.outbox: dict[tuple[str, str], bytes] = {}
         self.witness = Witness()
         self.sent: set[tuple[str, str]] = set()
         self.lives = [0, 0, 0]
@@ -125,11 +128,11 @@ class LedgerMachine(RuleBasedStateMachine):
             self.runner.close()
 
     @rule(target=held, request=REQUESTS, replica=REPLICAS)
-    def begin(self, request: tuple[str, str], replica: int) -> Held | MultipleResults[Held]:
+    def claim(self, request: tuple[str, str], replica: int) -> Held | MultipleResults[Held]:
         """A request that is sent, sent again or handed out again reaches a replica."""
         key, fingerprint = request
         self.sent.add(request)
-        claim = self._begin(key, fingerprint)
+        claim = self._claim(key, fingerprint)
         return Held(replica, self.lives[replica], claim) if isinstance(claim, Acquired) else multiple()
 
     @rule(held=held)
@@ -144,18 +147,28 @@ class LedgerMachine(RuleBasedStateMachine):
         if known is not None and holds:
             self._lease(claim.key, known)
 
-    @rule(held=held, repeated=st.integers(1, 2))
-    def finish(self, held: Held, repeated: int) -> None:
+    @rule(held=held, repeated=st.integers(1, 2), row=ROWS)
+    def conclude(self, held: Held, repeated: int, row: tuple[str, str] | None) -> None:
         """The first answer of a payload counts; again, since a reply was lost, it changes nothing."""
         for _ in range(repeated if self._lives(held) else 0):
-            self._finish(held.claim)
+            self._conclude(held.claim, row)
 
-    @rule(held=held)
-    def pause_and_finish(self, held: Held) -> None:
+    @rule(held=held, row=ROWS)
+    def pause_and_conclude(self, held: Held, row: tuple[str, str] | None) -> None:
         """A replica that stood still for longer than its lease goes on where it was."""
         if self._lives(held):
             self._advance(LEASE_MS // STEP_MS + 1)
-            self._finish(held.claim)
+            self._conclude(held.claim, row)
+
+    @rule(limit=st.integers(1, 3))
+    def drain(self, limit: int) -> None:
+        """A replica takes the oldest rows out, and once more, since a reply was lost."""
+        rows = self._run(self.desk.outbox.oldest(limit))
+        assert len(rows) == min(limit, len(self.outbox))
+        for row in rows:
+            assert self.outbox.pop((row.owner_key, row.id)) == row.content
+        for _ in range(2):
+            self._run(self.desk.outbox.remove(rows))
 
     @rule(held=consumes(held))
     def release(self, held: Held) -> None:
@@ -192,6 +205,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """Redis loses everything; no promise reaches over this."""
         self._run(self.desk.forget())
         self.model.clear()
+        self.outbox.clear()
         self.witness = Witness()
 
     @invariant()
@@ -202,9 +216,17 @@ class LedgerMachine(RuleBasedStateMachine):
             assert key not in last or at >= last[key] + KEEP_MS, f"{key} was answered twice"
             last[key] = at
 
-    def _begin(self, key: str, fingerprint: str) -> Claim:
-        claim: Claim = self._run(self.desk.ledger.begin(key, fingerprint, LEASE_MS))
+    @invariant()
+    def rows_by_owner(self) -> None:
+        """The outbox holds the rows of the answers that count, each once, until they are taken out."""
+        for owner_key in ("ada", "bea") if hasattr(self, "outbox") else ():
+            found = {row.id: row.content for row in self._run(self.desk.outbox.of_owner(owner_key))}
+            assert found == {row_id: content for (owner, row_id), content in self.outbox.items() if owner == owner_key}
+
+    def _claim(self, key: str, fingerprint: str) -> Claim:
+        claim: Claim = self._run(self.desk.ledger.claim(key, fingerprint, LEASE_MS))
         if isinstance(claim, Acquired):
+            assert claim.outbox_waiting == bool(self.outbox)
             leases = self.witness.leases.setdefault(key, {})
             assert all(until <= self.now for until in leases.values()), f"{key} is held twice"
             self.witness.begins[key] += 1
@@ -227,40 +249,42 @@ class LedgerMachine(RuleBasedStateMachine):
             self._lease(key, known)
         return claim
 
-    def _finish(self, claim: Acquired) -> bool:
+    def _conclude(self, claim: Acquired, row: tuple[str, str] | None = None) -> bool:
         self.numbers += 1
         answer = b"%d" % self.numbers
-        published, heard = self._run(self._published(claim, answer))
+        published, received = self._run(self._published(claim, answer, row and OutboxRow(*row, answer)))
         self.witness.answers += [(self.now, claim.key, said) for said in published]
         self.witness.leases.get(claim.key, {}).pop(claim.token, None)
         known = self._known(claim.key)
         if known is not None and (known.answer is not None or known.fingerprint != claim.fingerprint):
             assert published == []
             mine = known.token == claim.token and known.fingerprint == claim.fingerprint
-            assert (heard is not None) == mine
+            assert (received is not None) == mine
             return mine
-        assert (published, heard is None) == ([answer], False)
+        assert (published, received is None) == ([answer], False)
+        if row:
+            self.outbox.setdefault(row, answer)
         self.model[claim.key] = Known(
             claim.fingerprint, self.now + KEEP_MS, claim.token, answer=answer, said_at=self.now
         )
         return True
 
-    async def _published(self, claim: Acquired, answer: bytes) -> tuple[list[bytes], int | None]:
-        """What finishing publishes, and what it returns."""
+    async def _published(self, claim: Acquired, answer: bytes, row: OutboxRow | None) -> tuple[list[bytes], int | None]:
+        """What concluding publishes, and what it returns."""
         published: list[bytes] = []
         async with asyncio.timeout(PATIENCE_S), self.desk.bus.subscribe(TOPIC) as subscription:
-            heard = await self.desk.ledger.finish(claim, TOPIC, answer, KEEP_MS)
+            received = await self.desk.ledger.conclude(claim, TOPIC, answer, KEEP_MS, outbox=row)
             await self.desk.bus.publish(TOPIC, _END)
             async for delivery in subscription:
                 if delivery.payload == _END:
                     break
                 published.append(delivery.payload)
-        return published, heard
+        return published, received
 
     def _answerable(self, key: str, fingerprint: str) -> bool:
-        claim = self._begin(key, fingerprint)
+        claim = self._claim(key, fingerprint)
         if isinstance(claim, Acquired):
-            return self._finish(claim)
+            return self._conclude(claim)
         return isinstance(claim, Answered | Announced)
 
     def _advance(self, steps: int) -> None:
@@ -326,30 +350,30 @@ def test_on_redis(desk: Callable[[str, str], Any], redis_url: str) -> None:
 
 
 class LeaselessLedger(MemoryLedger):
-    """Whoever asks gets the request."""
+    """Every lease has run out."""
 
-    async def begin(self, key: str, *arguments: Any) -> Claim:
-        """Ask, with every lease run out."""
-        if entry := self._state.requests.get(key):
-            entry.lease_until = 0
-        return await super().begin(key, *arguments)
+    async def claim(self, key: str, *arguments: Any) -> Claim:
+        """Claim, with the lease run out."""
+        if request := self._state.requests.get(key):
+            request.lease_until = 0
+        return await super().claim(key, *arguments)
 
 
 class OverwritingLedger(MemoryLedger):
     """The last answer wins."""
 
-    async def conclude(self, claim: Acquired, *arguments: Any) -> Concluded | KeptBefore | None:
-        """Finish as if nothing were known."""
+    async def conclude(self, claim: Acquired, *arguments: Any, **more: Any) -> int | None:
+        """Conclude as if nothing were known."""
         self._state.requests.pop(claim.key, None)
-        return await super().conclude(claim, *arguments)
+        return await super().conclude(claim, *arguments, **more)
 
 
 class ClingingLedger(MemoryLedger):
     """A lease never runs out."""
 
-    async def begin(self, key: str, fingerprint: str, lease_ms: int, *arguments: Any) -> Claim:
-        """Ask, for ever."""
-        return await super().begin(key, fingerprint, lease_ms * 1_000, *arguments)
+    async def claim(self, key: str, fingerprint: str, lease_ms: int, *arguments: Any) -> Claim:
+        """Claim, for ever."""
+        return await super().claim(key, fingerprint, lease_ms * 1_000, *arguments)
 
 
 class CountingLedger(MemoryLedger):
@@ -357,42 +381,48 @@ class CountingLedger(MemoryLedger):
 
     async def release(self, claim: Acquired) -> None:
         """Give back, and count."""
-        entry = self._state.requests.get(claim.key)
-        if entry and entry.token == claim.token:
-            entry.attempts += 1
+        request = self._state.requests.get(claim.key)
+        if request and request.token == claim.token:
+            request.attempts += 1
         await super().release(claim)
 
 
 class HastyLedger(MemoryLedger):
     """Publishes before it looks whether there is an answer."""
 
-    async def conclude(
-        self, claim: Acquired, topic: str, answer: bytes, *arguments: Any
-    ) -> Concluded | KeptBefore | None:
-        """Publish, and finish."""
-        entry = self._state.requests.get(claim.key)
-        if entry and entry.answer is not None:
+    async def conclude(self, claim: Acquired, topic: str, answer: bytes, *arguments: Any, **more: Any) -> int | None:
+        """Publish, and conclude."""
+        request = self._state.requests.get(claim.key)
+        if request and request.answer is not None:
             await self._bus.publish(topic, answer)
-        return await super().conclude(claim, topic, answer, *arguments)
+        return await super().conclude(claim, topic, answer, *arguments, **more)
 
 
 class GenerousLedger(MemoryLedger):
-    """Anybody may hold a request for longer."""
+    """Any replica may renew."""
 
     async def renew(self, claim: Acquired, lease_ms: int) -> bool:
         """Renew whatever the token."""
         del lease_ms
-        entry = self._state.requests.get(claim.key)
-        return entry is not None and entry.answer is None
+        request = self._state.requests.get(claim.key)
+        return request is not None and request.answer is None
 
 
 class BlindLedger(MemoryLedger):
     """All payloads of a key are one."""
 
-    async def begin(self, key: str, fingerprint: str, *arguments: Any) -> Claim:
-        """Ask with the fingerprint that is known."""
-        entry = self._state.requests.get(key)
-        return await super().begin(key, entry.fingerprint if entry else fingerprint, *arguments)
+    async def claim(self, key: str, fingerprint: str, *arguments: Any) -> Claim:
+        """Claim with the fingerprint that is known."""
+        request = self._state.requests.get(key)
+        return await super().claim(key, request.fingerprint if request else fingerprint, *arguments)
+
+
+class ForgetfulLedger(MemoryLedger):
+    """Rows get lost on the way to the outbox."""
+
+    async def conclude(self, *arguments: Any, **more: Any) -> int | None:
+        """Conclude without the row."""
+        return await super().conclude(*arguments, **{**more, "outbox": None})
 
 
 @pytest.mark.parametrize(
@@ -405,6 +435,7 @@ class BlindLedger(MemoryLedger):
         HastyLedger,
         GenerousLedger,
         BlindLedger,
+        ForgetfulLedger,
     ],
 )
 def test_it_finds_a_fault_in_memory(broken: type[MemoryLedger]) -> None:
@@ -413,31 +444,30 @@ def test_it_finds_a_fault_in_memory(broken: type[MemoryLedger]) -> None:
         check(partial(memory_desk, broken), FAULTY)
 
 
-@asynccontextmanager
-async def broken_desk(redis_url: str, script: str, source: str) -> AsyncIterator[Desk]:
-    """A desk on Redis with another text of one script."""
-    async with pubsub_desk(redis_url, f"t{uuid.uuid4().hex}:") as desk:
-        setattr(desk.ledger, script, Script(source))
-        yield desk
-
-
 @pytest.mark.parametrize(
     ("script", "right", "wrong"),
     [
-        ("_begin", "known.lease_until - now > 0", "false"),
-        ("_finish", "if known[3] or foreign then", "if foreign then"),
-        ("_renew", "~= ARGV[1]", "== ''"),
-        ("_release", "'attempts', -1", "'attempts', 0"),
+        ("claim", "tonumber(lease_until) > now", "false"),
+        ("conclude", "if answer then", "if false then"),
+        ("renew", "~= ARGV[1]", "== ''"),
+        ("release", "'attempts', -1", "'attempts', 0"),
+        ("conclude", "redis.call('ZADD', order, now, member)", ""),
     ],
 )
 def test_it_finds_a_fault_on_redis(script: str, right: str, wrong: str, redis_url: str) -> None:
-    """Nor on Redis: with one condition of a script turned, it says so."""
-    sources = {
-        "_begin": redis_ledger_scripts.BEGIN.text,
-        "_renew": redis_ledger_scripts.RENEW.text,
-        "_release": redis_ledger_scripts.RELEASE.text,
-        "_finish": redis_ledger_scripts.FINISH_PUBSUB.text,
+    """Nor on Redis: with one line of a script changed, it says so."""
+    texts = {
+        "claim": scripts.CLAIM,
+        "renew": scripts.RENEW,
+        "release": scripts.RELEASE,
+        "conclude": scripts.CONCLUDE_PUBSUB,
     }
-    assert right in sources[script]
+    assert right in texts[script]
+
+    def broken(client: Redis, *, prefix: str) -> RedisLedger:
+        ledger = RedisLedger(client, prefix=prefix)
+        setattr(ledger, f"_{script}", client.register_script(texts[script].replace(right, wrong)))
+        return ledger
+
     with pytest.raises(AssertionError):
-        check(partial(broken_desk, redis_url, script, sources[script].replace(right, wrong)), FAULTY)
+        check(lambda: pubsub_desk(redis_url, f"t{uuid.uuid4().hex}:", broken), FAULTY)

@@ -1,28 +1,14 @@
 """What `nexus.core.ports.Outbox` promises, of every adapter."""
 
-from functools import partial
-
-import pytest
-
 from nexus.adapters.in_memory.ledger import MemoryOutbox
 from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.outbox import RedisOutbox
 from nexus.core.ports import Acquired, OutboxRow
-from tests.nexus.contract.ledgers import Desk, OpenDesk, memory_desk, pubsub_desk, streams_desk
+from tests.nexus.contract.ledgers import Desk, OpenDesk
 
 TOPIC = "context.build.response"
 LONG_MS = 60_000
 STRANGE = ["", "ada:1", 'a"d\\a', "ädä\u2028", "{ada}", "x" * 5_000]
-
-
-@pytest.fixture(params=["memory", "pubsub", "streams"])
-def open_desk(request: pytest.FixtureRequest, redis_url: str, channel_prefix: str) -> OpenDesk:
-    """Each ledger, with its outbox."""
-    return {
-        "memory": memory_desk,
-        "pubsub": partial(pubsub_desk, redis_url, channel_prefix),
-        "streams": partial(streams_desk, redis_url, channel_prefix),
-    }[str(request.param)]
 
 
 def row(row_id: str = "r", owner_key: str = "ada", content: bytes = b"content") -> OutboxRow:

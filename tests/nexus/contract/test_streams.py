@@ -8,9 +8,9 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from nexus.adapters.redis.client import open_redis
+from nexus.adapters.redis.ledger import RedisStreamsLedger
 from nexus.adapters.redis.scripts import STREAM_TRIM
 from nexus.adapters.redis.streams import RedisStreamsBus
-from nexus.adapters.redis_ledger import RedisStreamsLedger
 from nexus.core.errors import BusUnavailableError
 from nexus.core.ports import Acquired, Delivery, Work
 from nexus.core.topics import Topics
@@ -567,9 +567,9 @@ async def test_answers_to_one_requester_expire(redis_url: str, channel_prefix: s
         for topic in (own, check):
             assert 0 < await client.pttl(f"{channel_prefix}{topic}") <= LONG_MS
         assert await client.pttl(f"{channel_prefix}{Topics.CONTEXT_BUILD_RESPONSE}") == -1
-        claim = await ledger.begin("k", "f", LONG_MS)
+        claim = await ledger.claim("k", "f", LONG_MS)
         assert isinstance(claim, Acquired)
-        assert await ledger.finish(claim, f"{own}2", b"x", LONG_MS) == 1
+        assert await ledger.conclude(claim, f"{own}2", b"x", LONG_MS) == 1
         assert 0 < await client.pttl(f"{channel_prefix}{own}2") <= LONG_MS
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.dead_letters import RedisDeadLetters
+from nexus.adapters.redis.ledger import RedisLedger
 from nexus.adapters.redis.pubsub import RedisPubSubBus, RedisSubscription
-from nexus.adapters.redis_ledger import RedisLedger
 from nexus.core.errors import BusUnavailableError
 from nexus.core.ports import Acquired, Answered, Claim, DeadLetter, Delivery
 from tests.nexus.support.proxy import Proxy, proxied
@@ -196,13 +196,13 @@ async def test_an_answer_whose_reply_is_lost_is_announced_once(redis_url: str, c
     """`finish` is repeated when its reply is lost, says that the answer counts, and has published it once."""
     results: list[int | None] = []
     async with line(redis_url, channel_prefix) as wire, wire.direct.subscribe("a") as subscription:
-        claim = await wire.ledger.begin("k", "f", LONG_MS)
+        claim = await wire.ledger.claim("k", "f", LONG_MS)
         assert isinstance(claim, Acquired)
         # Redis knows the script from now on: the reply that is lost is that of the operation itself.
-        await wire.ledger.finish(replace(claim, key="other"), "other", b"", LONG_MS)
+        await wire.ledger.conclude(replace(claim, key="other"), "other", b"", LONG_MS)
 
         async def finish() -> None:
-            results.append(await wire.ledger.finish(claim, "a", b"answer", LONG_MS))
+            results.append(await wire.ledger.conclude(claim, "a", b"answer", LONG_MS))
 
         await without_reply(wire, finish, take(subscription, 1))
         await subscription.stop()
@@ -214,10 +214,10 @@ async def test_a_claim_whose_reply_is_lost_is_the_callers(redis_url: str, channe
     """`begin` is repeated when its reply is lost, and finds the request taken by nobody but itself."""
     claims: list[Claim] = []
     async with line(redis_url, channel_prefix) as wire, open_redis(redis_url) as client:
-        await wire.ledger.begin("other", "f", LONG_MS)
+        await wire.ledger.claim("other", "f", LONG_MS)
 
         async def begin() -> None:
-            claims.append(await wire.ledger.begin("k", "f", LONG_MS))
+            claims.append(await wire.ledger.claim("k", "f", LONG_MS))
 
         async def taken() -> bool:
             return bool(await client.exists(f"{channel_prefix}nexus:request:k"))
@@ -230,13 +230,13 @@ async def test_a_repeated_answer_whose_reply_is_lost(redis_url: str, channel_pre
     """`begin` for an answered request gives the answer also when the first reply is lost."""
     claims: list[Claim] = []
     async with line(redis_url, channel_prefix) as wire, open_redis(redis_url) as client:
-        claim = await wire.ledger.begin("k", "f", LONG_MS)
+        claim = await wire.ledger.claim("k", "f", LONG_MS)
         assert isinstance(claim, Acquired)
-        await wire.ledger.finish(claim, "a", b"answer", LONG_MS)
+        await wire.ledger.conclude(claim, "a", b"answer", LONG_MS)
         await client.hset(f"{channel_prefix}nexus:request:k", "said_ms", "0")
 
         async def begin() -> None:
-            claims.append(await wire.ledger.begin("k", "f", LONG_MS))
+            claims.append(await wire.ledger.claim("k", "f", LONG_MS))
 
         async def told() -> bool:
             return await client.hget(f"{channel_prefix}nexus:request:k", "said_ms") != b"0"
@@ -329,11 +329,11 @@ async def test_the_ledger_outlives_a_restart() -> None:
     claims: list[Claim] = []
     async with redis_server() as server, open_redis(server.url) as client:
         ledger = RedisLedger(client, repeated_s=PATIENCE_S)
-        assert isinstance(await ledger.begin("before", "f", LONG_MS), Acquired)
+        assert isinstance(await ledger.claim("before", "f", LONG_MS), Acquired)
         await server.kill()
 
         async def begin(key: str) -> None:
-            claims.append(await ledger.begin(key, "f", LONG_MS))
+            claims.append(await ledger.claim(key, "f", LONG_MS))
 
         async with anyio.create_task_group() as tasks:
             for number in range(20):

@@ -113,12 +113,12 @@ async def test_a_request_is_answered(server: Server, mongo_uri: str, database_na
             assert (await client.build(run_of(f"ada{number}"), timeout=PATIENCE_S))["degraded"] == []
         assert await client.send_state("ada", {"op": "clear"}) == 1
         await nexus.dead_letters.bury(DeadLetter("llm.results", "not JSON", "0" * 64, 1, message_id="m", body=b"x"))
-        claim: Any = await nexus.ledger.begin("k", "f", 1_000)
+        claim: Any = await nexus.ledger.claim("k", "f", 1_000)
         assert await nexus.ledger.renew(claim, 1_000)
         await nexus.ledger.release(claim)
         if isinstance(nexus.bus, RedisStreamsBus):
             for reader in nexus.bus._readers:
-                await nexus.bus._upkeep.trim(reader.topic)
+                await nexus.bus._trimmer.trim(reader.topic)
     assert await refused_in(server) == []
 
 

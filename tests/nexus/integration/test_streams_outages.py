@@ -18,9 +18,9 @@ from redis.exceptions import RedisError
 from structlog.testing import capture_logs
 
 from nexus.adapters.redis.client import open_redis
+from nexus.adapters.redis.ledger import RedisStreamsLedger
 from nexus.adapters.redis.stream_subscription import StreamSubscription
 from nexus.adapters.redis.streams import RedisStreamsBus
-from nexus.adapters.redis_ledger import RedisStreamsLedger
 from nexus.bootstrap import open_nexus
 from nexus.config import BusSettings, DatabaseSettings, Settings
 from nexus.config.settings import SystemSettings
@@ -339,15 +339,15 @@ async def test_a_finish_whose_reply_is_lost(redis_url: str, channel_prefix: str)
         await enqueue(wire.direct, wire.key, numbered(2))
         first, second = await take(subscription, 2)
         for delivery in (first, second):
-            claim = await ledger.begin(delivery.entry, "f", LONG_MS)
+            claim = await ledger.claim(delivery.entry, "f", LONG_MS)
             assert isinstance(claim, Acquired)
             if delivery is first:
                 # Redis knows the script from now on.
-                assert await ledger.finish(claim, "answers", b"1", LONG_MS, delivery) == 1
+                assert await ledger.conclude(claim, "answers", b"1", LONG_MS, delivery) == 1
                 continue
             wire.proxy.mute()
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ledger.finish, claim, "answers", b"2", LONG_MS, delivery)
+                tasks.start_soon(ledger.conclude, claim, "answers", b"2", LONG_MS, delivery)
                 await pending_are(wire.direct, wire.key, 0)
                 wire.proxy.reset()
         assert await wire.direct.xlen(f"{channel_prefix}answers") == 2
@@ -531,15 +531,15 @@ async def test_a_cluster(channel_prefix: str) -> None:
                 await other.publish("a", b"%d" % number, once=f"q{number}")
             requests = await take(subscription, 20)
             for delivery in requests:
-                claim = await ledger.begin(delivery.entry, "f", LONG_MS)
+                claim = await ledger.claim(delivery.entry, "f", LONG_MS)
                 assert isinstance(claim, Acquired)
-                assert await ledger.finish(claim, "answers", delivery.payload, LONG_MS, delivery) == 1
+                assert await ledger.conclude(claim, "answers", delivery.payload, LONG_MS, delivery) == 1
             heard = await take(answers, 40)
             assert payloads([item for item in heard if item.topic == "answers"]) == numbered(20)
             await pending_are(client, f"{tag}a", 0)
             for reader in one._readers:
-                await one._upkeep.trim(reader.topic)
-                assert await one._upkeep.backlog(reader.topic) == 0
+                await one._trimmer.trim(reader.topic)
+                assert await one._trimmer.backlog(reader.topic) == 0
             await other.publish("b", b"x")
             await take(subscription, 1)
         async with other.consume(work) as subscription:

@@ -19,8 +19,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.cluster import ClusterRedis
 from nexus.adapters.redis.dead_letters import RedisDeadLetters
+from nexus.adapters.redis.ledger import RedisLedger
 from nexus.adapters.redis.pubsub import RedisPubSubBus, RedisSubscription
-from nexus.adapters.redis_ledger import RedisLedger
 from nexus.bootstrap import open_nexus
 from nexus.client import ContextClient
 from nexus.config import BusSettings, DatabaseSettings, Settings
@@ -96,7 +96,7 @@ async def claimed(ledger: RedisLedger, keys: list[str]) -> list[Claim]:
     claims: dict[str, Claim] = {}
 
     async def begin(key: str) -> None:
-        claims[key] = await ledger.begin(key, "f", LONG_MS)
+        claims[key] = await ledger.claim(key, "f", LONG_MS)
 
     async with anyio.create_task_group() as tasks:
         for key in keys:
@@ -129,11 +129,11 @@ async def test_a_request_has_one_owner_and_one_answer(url: str, channel_prefix: 
         assert kinds == {Acquired: 50, Busy: 50}
         mine = [claim for claim in claims if isinstance(claim, Acquired)]
         for claim in mine:
-            assert await one.ledger.finish(claim, "t", claim.key.encode(), LONG_MS) is not None
+            assert await one.ledger.conclude(claim, "t", claim.key.encode(), LONG_MS) is not None
         answers = [delivery.payload.decode() for delivery in await take(heard, 50)]
         assert sorted(answers) == sorted(names(50))
         await two.client.hset(f"{channel_prefix}nexus:request:k7", "said_ms", "0")
-        assert await two.ledger.begin("k7", "f", LONG_MS) == Answered("t", b"k7")
+        assert await two.ledger.claim("k7", "f", LONG_MS) == Answered("t", b"k7")
         assert await one.ledger.keep_first("k", b"1", LONG_MS) == b"1"
         assert await two.ledger.keep_first("k", b"2", LONG_MS) == b"1"
         assert await two.ledger.kept("k") == b"1"
@@ -332,14 +332,14 @@ async def test_nothing_is_sent_twice(cluster: Cluster, channel_prefix: str) -> N
 async def test_a_sentinel_failover() -> None:
     """After the master's death subscription and ledger work on the promoted replica; replicated claims are kept."""
     async with sentinel_servers() as servers, parts(servers.url) as part, part.bus.subscribe("a") as subscription:
-        assert isinstance(await part.ledger.begin("before", "f", LONG_MS), Acquired)
+        assert isinstance(await part.ledger.claim("before", "f", LONG_MS), Acquired)
         await part.client.execute_command("WAIT", 1, 0)  # type: ignore[no-untyped-call]  # redis-py's is untyped
         await servers.master.kill()
         during = await claimed(part.ledger, names(20))
         assert all(isinstance(claim, Acquired) for claim in during)
         await servers.promoted(servers.replica)
         await until(partial(again, subscription))
-        assert isinstance(await part.ledger.begin("before", "f", LONG_MS), Busy)
+        assert isinstance(await part.ledger.claim("before", "f", LONG_MS), Busy)
         assert await part.bus.publish("a", b"x") == 1
         assert await take(subscription, 1) == [Delivery("a", b"x")]
 
@@ -355,7 +355,7 @@ async def test_a_master_that_stands_still() -> None:
         servers.master.go_on()
         assert await part.bus.publish("a", b"3") == 1
         assert [delivery.payload for delivery in await take(subscription, 3)] == [b"1", b"2", b"3"]
-        assert isinstance(await part.ledger.begin("k", "f", LONG_MS), Acquired)
+        assert isinstance(await part.ledger.claim("k", "f", LONG_MS), Acquired)
 
 
 async def listens(server: Server) -> bool:
