@@ -26,7 +26,7 @@ from nexus.adapters.mongo.search import Search, Tails
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.ports import Row, RunOrigin
 from nexus.core.working_memory import Tail
-from nexus.services.context.agents import AGENT_ID, INTERNAL
+from nexus.services.history.agents import AGENT_ID, INTERNAL
 
 _ORIGIN: Final = dict.fromkeys(("session_id", f"metadata.{INTERNAL}", f"metadata.{AGENT_ID}"), 1)
 _LARGEST_DOCUMENT: Final = 1 << 24

@@ -15,8 +15,8 @@ from pymongo.errors import OperationFailure
 from nexus.adapters.mongo.client import NO_SUCH_INDEX
 from nexus.adapters.mongo.schema import NEWEST_FIRST, NO_TEXT_TIME, OLDEST_FIRST, TEXT_TIME, Order, id_of, id_text
 from nexus.core.ports import Row
-from nexus.services.context.agents import INTERNAL
-from nexus.services.context.clock import LONG_AGO, parse_moment
+from nexus.services.history.agents import INTERNAL
+from nexus.services.history.rows import LONG_AGO, parse_moment
 
 HEADER: Final = dict.fromkeys(("id", "run_id", "owner_key", "session_id", "role", "timestamp"), 1)
 # Of a row's metadata, what an excerpt needs.

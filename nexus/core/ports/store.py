@@ -1,4 +1,4 @@
-"""The document store: what is recorded, and everything else that is kept (contract §2)."""
+"""The document store: messages, profiles, settings, tools, session states, and sessions as JSON (contract §2)."""
 
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from nexus.core.ports.rows import Row
 from nexus.core.ports.turns import TurnStore
 from nexus.core.working_memory import Tail
 
-# Rows whose contents or arguments are compared one by one, since the server has no pattern for them, in a search.
+# In a search, rows whose contents or arguments are compared one by one because the server has no pattern for them.
 STRUCTURED_SEARCHED: Final = 2_000
 
 
@@ -43,14 +43,13 @@ class MessageStore(Protocol):
         ...
 
     async def insert_messages(self, rows: Sequence[Row]) -> list[bool | StoreRejectedError | StoreUnavailableError]:
-        """Record rows as `insert_message` does, many at once and in their order, each of which fares by itself.
+        """Record rows as `insert_message` does, many at once and in their order; each succeeds or fails by itself.
 
         Returns:
             Of each row what `insert_message` returns or raises.
 
         Raises:
-            StoreUnavailableError: nobody knows which of them were recorded.
-            StoreRejectedError: it is the only row.
+            StoreUnavailableError: it is not known which of them were recorded.
         """
         ...
 
@@ -65,7 +64,8 @@ class MessageStore(Protocol):
             owner_key: whose.
             limit: rows at most.
             skip: rows that are passed over, because they were read before.
-            excerpt_chars: leave out the middle of contents longer than twice this; of metadata, tool calls suffice.
+            excerpt_chars: contents longer than twice this come as their first and last so many characters, and of
+                metadata the tool calls suffice; None for whole rows.
         """
         ...
 
@@ -93,7 +93,8 @@ class MessageStore(Protocol):
             session_id: of which session.
             limit: rows at most.
             skip: rows that are passed over, because they were read before.
-            sub_agent: with what is internal to the sub-agent of this id or names nobody; None for nothing internal.
+            sub_agent: also the rows that are internal to the sub-agent of this id or to one without an id; None for
+                nothing internal.
         """
         ...
 
@@ -119,8 +120,8 @@ class MessageStore(Protocol):
             limit: rows at most.
             skip: rows that are passed over.
             oldest_first: the first stored first; else the last.
-            sub_agent: also the rows that are internal to this sub-agent, wherever they are, `""` for one that names
-                nobody; None for nothing internal.
+            sub_agent: also the rows that are internal to this sub-agent, wherever they are, `""` for one without an id;
+                None for nothing internal.
         """
         ...
 
@@ -140,11 +141,10 @@ class MessageStore(Protocol):
     ) -> list[Row]:
         """Up to `limit` rows of a session that have `text` in them, whatever the case, newest first.
 
-        Looked at are contents and, of each call, its name and its arguments as they are written. `text` is taken
-        literally; one of more than `LONGEST_QUERY` characters is rejected. What is internal to a sub-agent is left out.
-        What cannot be compared as it is stored is, as the text that a context shows of it or a tool is given, in the
-        newest `STRUCTURED_SEARCHED` rows with such: contents that are objects or lists, and arguments that are, or that
-        have an escape in them.
+        Searched are contents and, of each call, its name and its arguments as they are written. `text` is taken
+        literally; one of more than `LONGEST_QUERY` characters is rejected. Rows internal to a sub-agent are left out.
+        Contents that are objects or lists, and arguments that are or that have an escape in them, are compared as the
+        text that a context shows or a tool is given, in the newest `STRUCTURED_SEARCHED` rows with such.
 
         Args:
             owner_key: whose.
@@ -163,7 +163,7 @@ class MessageStore(Protocol):
     async def rows_of_runs(self, runs: Collection[tuple[str, str]], *, limit: int) -> list[Row]:
         """Up to `limit` rows of these runs, (owner_key, run_id), whole, newest first, of any role.
 
-        Where there are more, nothing is said of which they are.
+        Where there are more, they may be any of them.
         """
         ...
 
@@ -211,9 +211,9 @@ class DocumentStore(Protocol):
         ...
 
     async def put_tool(self, name: str, definition: Mapping[str, Any] | None, said_at: datetime) -> bool:
-        """Keep the definition, or for None that there is none, unless what is kept was said later than `said_at`.
+        """Keep the definition, or for None that there is none, unless the one that is kept is later than `said_at`.
 
-        So the same messages in any order, however often, lead to the same tools. Returns whether it counts; times are
+        So the same messages in any order, however often, lead to the same tools. Returns whether it was kept; times are
         compared to the millisecond.
         """
         ...
@@ -260,7 +260,7 @@ class SpelledRow:
 
     Attributes:
         row_id: its `_id` as a text, as compactions name it.
-        document: all of it as JSON, `_id` included; what JSON has no word for is an object with a key like `$date`.
+        document: all of it as JSON, `_id` included; values that JSON lacks are objects with a key like `$date`.
     """
 
     row_id: str
@@ -268,7 +268,7 @@ class SpelledRow:
 
 
 class TransferStore(Protocol):
-    """Whole sessions of recorded messages, spelled as JSON, so that `kept(spelled(x))` is `x` for all that is kept.
+    """Whole sessions of recorded messages, spelled as JSON: `unspelled(spelled(x))` is `x` for every stored value.
 
     Errors: `StoreUnavailableError`, within the store's time limit; `StoreRejectedError` for what it cannot keep.
     """
@@ -306,7 +306,7 @@ class TransferStore(Protocol):
         ...
 
     async def recorded_in(self, owner_key: str, session_id: str, message_ids: Sequence[str]) -> str | None:
-        """Another session of the owner in which a message with one of these `id`s is recorded; None for none."""
+        """Another session of the owner with a message that has one of these `id`s; None for none."""
         ...
 
     async def insert_rows(self, documents: Sequence[Row]) -> int:
