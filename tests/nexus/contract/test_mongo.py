@@ -3,7 +3,6 @@
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -467,14 +466,6 @@ async def test_a_cancelled_insert_is_one_row(driver: Driver, mongo_uri: str, dat
                 await store.insert_message(row(number))
             await store.insert_message(row(number))
         assert len(await store.all_messages("o", limit=100)) == 20
-
-
-async def test_a_history_in_the_future_is_shown(mongo_uri: str, database_name: str) -> None:
-    """A row whose clock was ahead is the newest, and hides nothing."""
-    async with open_mongo(mongo_uri, database_name) as store:
-        await store.insert_message(row(1, timestamp=START + timedelta(days=125_000)))
-        await store.insert_message(row(2))
-        assert ids(await store.newest_messages("o", limit=5)) == ["m1", "m2"]
 
 
 @pytest.mark.parametrize("uri", ["", "http://x", "mongodb://", "mongodb://canary:c@nary@host"])

@@ -47,35 +47,19 @@ MALFORMED: dict[str, Row] = {
 }
 
 
-# Contents, and what an excerpt of 4 characters leaves of each.
+# Contents, and what an excerpt of 4 characters leaves of each: contents of up to 8 are left whole.
 EXCERPTS = [
     ("", ""),
-    ("x" * 7, "x" * 7),
     ("abcdefgh", "abcdefgh"),
     ("abcdXefgh", "abcdefgh"),
     ("abcd" + "X" * 100_000 + "efgh", "abcdefgh"),
-    ("я" * 8, "я" * 8),
     ("яяяяXчччч", "яяяячччч"),
     ("abc😀😀😀efg", "abc😀😀efg"),
-    ("😀" * 9, "😀" * 8),
     ("e\u0301" * 4 + "Xe\u0301", "e\u0301e\u0301" + "e\u0301Xe\u0301"[-4:]),
     ("👩‍👩‍👧‍👦" * 3, ("👩‍👩‍👧‍👦" * 3)[:4] + ("👩‍👩‍👧‍👦" * 3)[-4:]),
     ("a\x00b\r\nc\u2028defgh", "a\x00b\refgh"),
-    ("$content", "$content"),
     ("$$ROOT$$ROOT", "$$ROROOT"),
-]
-# Longer ones, with and without a place where a text can be cut by bytes.
-LONG_EXCERPTS = [
-    ("abcd" + "X" * 5_000 + "efgh", "abcdefgh"),
-    ("яб" * 3_000 + "в г", "ябябв гя"[:4] + "бв г"),
-    ("яб" * 3_000, "ябябябяб"),
-    ("😀x" * 3_000, "😀x😀x😀x😀x"),
-    ("界，" * 3_000, "界，界，界，界，"),
-    ("x" * 5_000 + "😀" * 9, "xxxx😀😀😀😀"),
-    ("x" * 5_000 + "яб" * 9, "xxxxябяб"),
-    ("x" * 5_000 + "я" * 9 + "x", "xxxxяяяx"),
-    ("x" * 5_000 + "😀" * 4, "xxxx😀😀😀😀"),
-    ("e\u0301" * 3_000, "e\u0301e\u0301e\u0301e\u0301"),
+    *(("x" * 5_000 + text * 20 + "x", "xxxx" + (text * 20 + "x")[-4:]) for text in ("x", "я", "界", "😀", "a😀я")),
 ]
 
 
@@ -136,12 +120,14 @@ async def insert_all(store: Store, rows: Sequence[Row]) -> None:
 
 
 async def test_a_row_comes_back_as_it_was(place: Place) -> None:
-    """What is recorded is found again, with an `_id` that is a text; times in UTC, to the millisecond."""
+    """A row is found as it was, with an `_id` that is a text, times to the millisecond; the caller's is unchanged."""
     written = row(1, content="a\x00б😀", metadata={"tool_calls": [{"id": "c", "$x.y": 2**63 - 1}], "n": None})
     written["metadata"]["schema"] = {"$ref": "#/a", "$id": {"$ref": "b", "$id": None, "$db": "", "": 1}}
+    given = dict(written)
     async with place.open() as store:
         await store.insert_message(written)
         (found,) = await store.all_messages("o", limit=5)
+    assert written == given
     assert isinstance(found.pop("_id"), str)
     assert found == written
 
@@ -152,14 +138,6 @@ async def test_a_tool_comes_back_as_it_was(place: Place) -> None:
     async with place.open() as store:
         await store.put_tool("t", definition, moment(1))
         assert await store.list_tools() == [definition]
-
-
-async def test_inserting_does_not_change_the_row(place: Place) -> None:
-    """The caller's row stays the caller's."""
-    written = row(1)
-    async with place.open() as store:
-        await store.insert_message(written)
-    assert written == row(1)
 
 
 async def test_a_row_is_recorded_once(place: Place) -> None:
@@ -251,9 +229,11 @@ async def test_what_is_not_said_is_not_read(place: Place, role: str) -> None:
 
 
 @pytest.mark.parametrize("owner", OWNERS)
-async def test_an_owner_is_a_text(place: Place, owner: str) -> None:
-    """Whatever an owner is called, exactly that owner's rows are found, by every operation."""
-    place.plant("messages", [row(9, owner_key=value, id="m1", run_id="r1") for value in (None, {"$ne": ""}, ["o"], 1)])
+async def test_owners_and_sessions_are_texts(place: Place, owner: str) -> None:
+    """Whatever an owner or a session is called, exactly those rows are found, by every operation."""
+    strange = (None, {"$ne": ""}, ["o"], 1)
+    place.plant("messages", [row(9, owner_key=value, id="m1", run_id="r1") for value in strange])
+    place.plant("messages", [row(9, id=f"x{number}", session_id=value) for number, value in enumerate(strange)])
     async with place.open() as store:
         await store.insert_message(row(1))
         assert await store.newest_messages(owner, limit=5) == []
@@ -261,76 +241,32 @@ async def test_an_owner_is_a_text(place: Place, owner: str) -> None:
         assert await store.messages_of_runs(owner, ["r1"], limit=5) == []
         assert await store.find_message(owner, "m1") is None
         assert await store.find_origin(owner, "r1") is None
+        assert await store.session_messages("o", owner, limit=5) == []
+        assert await store.session_messages(owner, "s", limit=5) == []
         await store.insert_message(row(1, owner_key=owner))
         assert [each["owner_key"] for each in await store.newest_messages(owner, limit=5)] == [owner]
         assert [each["owner_key"] for each in await store.all_messages(owner, limit=5)] == [owner]
         assert await store.find_origin(owner, "r1") == RunOrigin("s")
+        await store.insert_message(row(2, session_id=owner))
+        await store.insert_message(row(3, owner_key=owner, session_id=owner))
+        assert ids(await store.session_messages("o", owner, limit=5)) == ["m2"]
+        assert ids(await store.session_messages(owner, owner, limit=5, sub_agent="x")) == ["m3"]
 
 
-async def test_many_pasts_at_once(place: Place) -> None:
-    """Each is what it is alone: owners of long rows, of none, of lists of owners, the same one twice, in any way."""
-    long = "x" * 20_000
-    rows = [
-        row(number, owner_key=f"o{number % 20}", id=f"m{number}", content=f"text {number}") for number in range(200)
-    ]
-    rows += [row(number, owner_key="long", id=f"l{number}", content=long) for number in range(3)]
-    rows += [
-        row(number, owner_key="mixed", id=f"x{number}", content=long if number == 1 else "a") for number in range(3)
-    ]
-    rows += [row(number, owner_key="o3", id=f"t{number}", role="TOOL") for number in range(300, 310)]
-    place.plant("messages", [row(400, owner_key=["o5", "o6"], id="list")])
-    asked = [*(f"o{number % 23}" for number in range(60)), "long", "mixed", "long", "mixed", "mixed"]
-    chars = [4 + index % 2 for index in range(len(asked))]
-    async with place.open() as store:
-        await insert_all(store, rows)
-        alone = [
-            await store.newest_messages(owner, limit=5, excerpt_chars=each)
-            for owner, each in zip(asked, chars, strict=True)
-        ]
-        for _ in range(2):
-            found: dict[int, list[Row]] = {}
-
-            async def read(number: int, into: dict[int, list[Row]]) -> None:
-                into[number] = await store.newest_messages(asked[number], limit=5, excerpt_chars=chars[number])
-
-            async with anyio.create_task_group() as tasks:
-                for number in range(len(asked)):
-                    tasks.start_soon(read, number, found)
-            assert [found[number] for number in range(len(asked))] == alone
-    assert len({id(each) for rows in found.values() for each in rows}) == sum(map(len, alone))
-    assert alone[0]
-    assert alone[20] == []
-
-
-@pytest.mark.parametrize("excerpts", [EXCERPTS, EXCERPTS[:4], LONG_EXCERPTS], ids=["all", "small", "long"])
-async def test_long_contents_lose_their_middle(place: Place, excerpts: list[tuple[str, str]]) -> None:
+async def test_long_contents_lose_their_middle(place: Place) -> None:
     """Of a content longer than twice the excerpt its two ends are left, counted in code points."""
-    rows = [row(number, content=content) for number, (content, _) in enumerate(excerpts)]
+    rows = [row(number, content=content) for number, (content, _) in enumerate(EXCERPTS)]
     async with place.open() as store:
         await insert_all(store, rows)
-        # How they are cut depends on what was learned of the owner before.
-        for _ in range(3):
-            newest = await store.newest_messages("o", limit=50, excerpt_chars=4)
+        newest = await store.newest_messages("o", limit=50, excerpt_chars=4)
         of_runs = await store.messages_of_runs("o", [each["run_id"] for each in rows], limit=50, excerpt_chars=4)
         whole = await store.newest_messages("o", limit=50)
-    assert [each["content"] for each in reversed(newest)] == [excerpt for _, excerpt in excerpts]
+    assert [each["content"] for each in reversed(newest)] == [excerpt for _, excerpt in EXCERPTS]
     assert [each["content"] for each in of_runs] == [each["content"] for each in newest]
-    assert [each["content"] for each in reversed(whole)] == [content for content, _ in excerpts]
+    assert [each["content"] for each in reversed(whole)] == [content for content, _ in EXCERPTS]
 
 
-async def test_a_long_content_is_cut_between_characters(place: Place) -> None:
-    """Wherever among its bytes the server would cut it, whatever it is made of, and whoever else has such."""
-    contents = ["x" * 5_000 + text * 20 + "x" * more for text in ("x", "я", "界", "😀", "a😀я") for more in range(8)]
-    async with place.open() as store:
-        await insert_all(store, [row(1, owner_key=f"o{n}", content=content) for n, content in enumerate(contents)])
-        for _ in range(2):
-            for number, content in enumerate(contents):
-                found = await store.newest_messages(f"o{number}", limit=5, excerpt_chars=4)
-                assert [each["content"] for each in found] == [content[:4] + content[-4:]]
-
-
-@pytest.mark.parametrize("content", ["text", "x" * 10_000], ids=["small", "long"])
-async def test_an_excerpt_has_the_calls_of_its_metadata(place: Place, content: str) -> None:
+async def test_an_excerpt_has_the_calls_of_its_metadata(place: Place) -> None:
     """Of metadata the tool calls are left, as they are, whatever lies around; and the row is otherwise as it was."""
     calls = [{"id": "c", "function": {"name": "f", "arguments": {"$ref": "x", "$id": [{"$ref": 1, "$id": 2}]}}}]
     rows = [
@@ -339,7 +275,7 @@ async def test_an_excerpt_has_the_calls_of_its_metadata(place: Place, content: s
         row(3, metadata={"tool_calls": None}, content={"$ref": {"$ref": "a", "$id": 1}, "$id": 2}),
     ]
     async with place.open() as store:
-        await insert_all(store, [row(0, content=content), *rows])
+        await insert_all(store, [row(0), *rows])
         found = await store.newest_messages("o", limit=3, excerpt_chars=100)
         of_runs = await store.messages_of_runs("o", ["r0", "r1", "r2", "r3"], limit=3, excerpt_chars=100)
     assert [each["metadata"].get("tool_calls") for each in found] == [None, None, calls]
@@ -359,6 +295,7 @@ async def test_a_malformed_row_spoils_no_other(place: Place, changes: Row, excer
         assert {*ids(found)} == {"m1", changes.get("id", "m2"), "m3"}
         (strange,) = [each for each in found if each["id"] not in {"m1", "m3"}]
         assert len(await store.all_messages("o", limit=5)) == 3
+        assert strange in await store.session_messages("o", "s", limit=5)
     assert strange == {"_id": strange["_id"], **row(2, **changes)}
 
 
@@ -382,6 +319,8 @@ async def test_times_are_compared_as_moments(place: Place) -> None:
         assert ids(await store.newest_messages("o", limit=4, skip=4)) == newest[4:8]
         assert ids(await store.newest_messages("o", limit=4, skip=8)) == newest[8:]
         assert ids(await store.all_messages("o", limit=3)) == newest[:3]
+        pages = [ids(await store.session_messages("o", "s", limit=4, skip=skip)) for skip in (0, 4, 8)]
+        assert [each for page in pages for each in page] == newest
         assert ids(await store.messages_of_runs("o", ["r7", "r8", "r1"], limit=2)) == ["m8", "m7"]
 
 
@@ -438,14 +377,6 @@ async def test_the_rows_of_a_session(place: Place) -> None:
     assert pages == [["m6", "m5", "m4"], ["m3", "m2", "m1"], ["m0"], []]
 
 
-async def test_rows_of_a_session_at_one_time(place: Place) -> None:
-    """The later recorded is the newer, through every page."""
-    async with place.open() as store:
-        await insert_all(store, [row(number, timestamp=moment(1)) for number in range(7)])
-        pages = [ids(await store.session_messages("o", "s", limit=2, skip=skip)) for skip in (0, 2, 4, 6)]
-    assert pages == [["m6", "m5"], ["m4", "m3"], ["m2", "m1"], ["m0"]]
-
-
 async def test_internal_rows_of_a_session(place: Place) -> None:
     """Are passed over without counting, unless they are asked for; so are they in the memory."""
     marked = [row(number, metadata=INTERNAL) for number in range(1, 6)]
@@ -461,40 +392,6 @@ async def test_internal_rows_of_a_session(place: Place) -> None:
             assert ids(await store.session_messages("o", "s", limit=4, sub_agent=other)) == seen
         assert ids(await store.newest_messages("o", limit=9, excerpt_chars=100)) == seen
     assert with_internal[5]["metadata"] == INTERNAL
-
-
-async def test_times_in_a_session_are_compared_as_moments(place: Place) -> None:
-    """Times stored as texts stand among the dates where they belong, through every page."""
-    texts = {1: "2024-01-01T00:01:00Z", 4: "2024-01-01T08:04:00+08:00", 6: "2024-01-01T00:06:00.000001+00:00"}
-    place.plant("messages", [row(number, timestamp=texts.get(number, moment(number))) for number in range(8)])
-    async with place.open() as store:
-        pages = [ids(await store.session_messages("o", "s", limit=3, skip=skip)) for skip in (0, 3, 6)]
-    assert pages == [["m7", "m6", "m5"], ["m4", "m3", "m2"], ["m1", "m0"]]
-
-
-@pytest.mark.parametrize("name", OWNERS)
-async def test_a_session_is_a_text(place: Place, name: str) -> None:
-    """Whatever an owner or a session is called, exactly those rows are found."""
-    strange = [row(9, id=f"x{number}", session_id=value) for number, value in enumerate((None, {"$ne": ""}, ["s"], 1))]
-    place.plant("messages", [row(1), *strange])
-    async with place.open() as store:
-        assert await store.session_messages("o", name, limit=5) == []
-        assert await store.session_messages(name, "s", limit=5) == []
-        await store.insert_message(row(2, session_id=name))
-        await store.insert_message(row(3, owner_key=name, session_id=name))
-        assert ids(await store.session_messages("o", name, limit=5)) == ["m2"]
-        assert ids(await store.session_messages(name, name, limit=5, sub_agent="x")) == ["m3"]
-
-
-@pytest.mark.parametrize("changes", MALFORMED.values(), ids=MALFORMED.keys())
-async def test_a_malformed_row_spoils_no_session(place: Place, changes: Row) -> None:
-    """It comes through as it is, between the others."""
-    place.plant("messages", [row(1), row(2, **changes), row(3)])
-    async with place.open() as store:
-        found = await store.session_messages("o", "s", limit=5)
-    assert len(found) == 3
-    (strange,) = [each for each in found if each["id"] not in {"m1", "m3"}]
-    assert strange == {"_id": strange["_id"], **row(2, **changes)}
 
 
 @pytest.mark.parametrize(
@@ -552,17 +449,19 @@ async def test_tools(place: Place) -> None:
     assert listed == [{"name": "a", "version": 1}, {"name": "a.$b", "version": 1}, {"name": "b", "parameters": schema}]
 
 
-async def test_what_was_said_later_counts(place: Place) -> None:
-    """An older word on a tool changes nothing, be it that there is one or that there is none; a later one does."""
+async def test_an_older_definition_changes_nothing(place: Place) -> None:
+    """Neither one that says that there is a tool, nor one that says that there is none; a later one does."""
     async with place.open() as store:
-        assert await store.put_tool("t", {"version": 2}, SAID[2])
-        assert not await store.put_tool("t", {"version": 1}, SAID[1])
-        assert not await store.put_tool("t", None, SAID[1])
-        assert await store.list_tools() == [{"version": 2}]
-        assert await store.put_tool("t", None, SAID[4])
-        assert not await store.put_tool("t", {"version": 3}, SAID[3])
-        assert await store.list_tools() == []
-        assert await store.put_tool("t", {"version": 5}, SAID[5])
+        kept = [
+            (2, {"version": 2}),
+            (1, {"version": 1}),
+            (1, None),
+            (4, None),
+            (3, {"version": 3}),
+            (5, {"version": 5}),
+        ]
+        told = [await store.put_tool("t", definition, SAID[moment]) for moment, definition in kept]
+        assert told == [True, False, False, True, False, True]
         assert await store.list_tools() == [{"version": 5}]
 
 

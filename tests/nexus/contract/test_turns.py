@@ -1,6 +1,5 @@
 """The promises of `nexus.core.ports.TurnStore`, on every adapter and on the fake that other tests use."""
 
-import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row, TurnStore
-from nexus.core.ports.turns import LATEST, TurnTouch, TurnUpdate
+from nexus.core.ports.turns import TurnTouch
 from nexus.services.turns.documents import is_unheard
 from tests.nexus.contract.test_store import OWNERS, Place, bare_place, place
 
@@ -101,107 +100,6 @@ async def test_as_many_are_kept_as_nothing_stands_in_the_way_of(place: Place) ->
         assert numbers(await turns.turns("o", "s", limit=10)) == [5, 4, 3, 2, 1]
 
 
-async def test_turns_of_many_sessions(place: Place) -> None:
-    """What stands in the way of one does not of the others; the latest of each is told in short."""
-    async with place.open() as store:
-        turns = store.turns
-        await turns.insert_turns([turn(1), turn(2), turn(1, session_id="t"), turn(1, owner_key="p", run_id="of p")])
-        sessions = [
-            [turn(3), turn(4)],
-            [turn(1, session_id="t", run_id="new"), turn(2, session_id="t")],
-            [],
-            [turn(2, owner_key="p"), turn(3, owner_key="p", run_id="of p"), turn(4, owner_key="p")],
-            [turn(number, session_id="u", begun_at=milliseconds(NOW)) for number in range(1, 6)],
-        ]
-        assert await turns.insert_turns_of_sessions(sessions) == [2, 0, 0, 1, 5]
-        assert await turns.insert_turns_of_sessions(sessions) == [0, 0, 0, 0, 0]
-        assert await turns.insert_turns_of_sessions([]) == []
-        places = [("o", "s"), ("o", "t"), ("p", "s"), ("o", "u"), ("p", "none")]
-        latest = await turns.latest_turns(places)
-        assert await turns.latest_turns(places[3:]) == await turns.latest_turns(places[3:4])
-        assert await turns.latest_turns([]) == await turns.latest_turns([("p", "none")]) == []
-    found = {(row["owner_key"], row["session_id"]): row for row in latest}
-    assert {key: row["turn_number"] for key, row in found.items()} == dict(zip(places, (4, 1, 2, 5), strict=False))
-    of_turn = sessions[-1][-1]
-    assert {name: value for name, value in found["o", "u"].items() if name != "_id"} == {
-        name: of_turn[name] for name in LATEST
-    }
-
-
-async def test_the_latest_turns_whatever_others_have_done(place: Place) -> None:
-    """A replica that has begun and read turns tells what there is now: begun, removed or imported by another one."""
-    async with place.open() as mine, place.open() as other:
-        sessions = [f"s{number}" for number in range(8)]
-        places = [("o", session) for session in sessions]
-
-        async def latest() -> dict[str, int]:
-            return {row["session_id"]: row["turn_number"] for row in await mine.turns.latest_turns(places)}
-
-        async def begin(turns: TurnStore, *wanted: int) -> list[int]:
-            begun = [[turn(number, session_id=session)] for session, number in zip(sessions, wanted, strict=False)]
-            return await turns.insert_turns_of_sessions(begun)
-
-        assert await latest() == {}
-        assert await begin(mine.turns, *[5] * 7) == [1] * 7
-        assert await latest() == dict.fromkeys(sessions[:7], 5)
-        # Another replica goes on with some, of which the first one is refused the numbers then.
-        assert await begin(other.turns, 6, 6, 6) == [1, 1, 1]
-        assert await begin(mine.turns, 6, 6, 6, 6) == [0, 0, 0, 1]
-        assert await latest() == dict.fromkeys(sessions[:4], 6) | dict.fromkeys(sessions[4:7], 5)
-        # One is removed, one is begun anew, one is imported; two go far ahead, and one has begun.
-        for session in sessions[:3]:
-            await other.turns.delete_turns("o", session)
-        await other.turns.insert_turns([turn(number, session_id="s1") for number in (1, 2)])
-        await other.turns.insert_turns([turn(number, session_id="s2") for number in (2, 4, 9)])
-        for session in ("s3", "s4"):
-            await other.turns.insert_turns([turn(number, session_id=session) for number in range(7, 60)])
-        await other.turns.insert_turns([turn(1, session_id="s7")])
-        now = {"s1": 2, "s2": 9, "s3": 59, "s4": 59, "s5": 5, "s6": 5, "s7": 1}
-        for _ in range(2):
-            assert await latest() == now
-        assert await begin(mine.turns, 1, 3, 10) == [1, 1, 1]
-        assert await latest() == now | {"s0": 1, "s1": 3, "s2": 10}
-
-
-async def test_the_latest_turns_of_more_sessions_than_are_remembered(place: Place) -> None:
-    """Of each the latest, asked for together or a few at a time."""
-    async with place.open() as store:
-        sessions = [str(number) for number in range(1_100)]
-        for number in (1, 2):
-            await store.turns.insert_turns_of_sessions([[turn(number, session_id=session)] for session in sessions])
-        few = [("o", session) for session in (*sessions[:30], *sessions[-30:])]
-        found = await store.turns.latest_turns(few)
-    assert sorted((row["session_id"], row["turn_number"]) for row in found) == sorted((place[1], 2) for place in few)
-
-
-@pytest.mark.parametrize("seed", range(4))
-async def test_what_is_taken_stands_in_the_way_of_its_session_alone(place: Place, seed: int) -> None:
-    """Wherever it is among many: a number or a run, in one session or in several, of the first turn or a later one."""
-    chance = random.Random(seed)  # noqa: S311  # a test is to be repeatable
-    wanted = [[turn(n, session_id=str(index)) for n in range(1, chance.randint(1, 4) + 1)] for index in range(20)]
-    free = [len(turns) for turns in wanted]
-    async with place.open() as store:
-        for index in chance.sample(range(20), seed * 3):
-            free[index] = chance.randrange(len(wanted[index]))
-            taken = wanted[index][free[index]]
-            known = {"run_id": "another"} if chance.random() < 0.5 else {"turn_number": 99}
-            assert await store.turns.insert_turns([{**taken, **known}]) == 1
-        assert await store.turns.insert_turns_of_sessions(wanted) == free
-        found = [numbers(await store.turns.turns("o", str(index), limit=9, before=50)) for index in range(20)]
-    assert all(count <= len(of_session) <= count + 1 for count, of_session in zip(free, found, strict=True))
-    assert all(of_session == [*range(len(of_session), 0, -1)] for of_session in found)
-
-
-async def test_many_turns_of_few_sessions(place: Place) -> None:
-    """Of each up to the first that is taken, however many follow."""
-    async with place.open() as store:
-        turns = store.turns
-        await turns.insert_turns([turn(30, session_id="t", run_id="there")])
-        sessions = [[turn(number, session_id=session) for number in range(1, 41)] for session in ("s", "t", "u")]
-        assert await turns.insert_turns_of_sessions([*sessions, [turn(1, session_id="v")]]) == [40, 29, 40, 1]
-        assert await turns.count_turns("o", "t") == 30
-
-
 async def test_two_who_number_at_once(bare_place: Place) -> None:
     """Whoever reads the latest number again after being overtaken leaves no gap and counts nothing twice."""
     async with bare_place.open() as store:
@@ -239,14 +137,13 @@ async def test_owners_and_sessions_are_texts(place: Place) -> None:
         for owner, session in names:
             found = [
                 *await turns.turns(owner, session, limit=10),
-                *await turns.latest_turns([(owner, session), (owner, "none")]),
                 *await turns.turns_of_runs(owner, session, [run for _, run in names]),
                 *await turns.search_turns(owner, session, "brief", limit=10),
                 await turns.latest_turn(owner, session) or {},
                 await turns.find_turn(owner, session, 1) or {},
             ]
             assert {(row["owner_key"], row["session_id"]) for row in found} == {(owner, session)}
-            assert len(found) == 6
+            assert len(found) == 5
             assert await turns.count_turns(owner, session) == 1
 
 
@@ -302,42 +199,6 @@ async def test_a_turn_is_changed_while_it_is_due(place: Place) -> None:
         assert await turns.find_turn("o", "s", 2) == turn(2, due_at=None, work=None)
 
 
-async def test_turns_are_changed_together(place: Place) -> None:
-    """Each only while it is as it was seen, whatever becomes of the others."""
-    async with place.open() as store:
-        turns = store.turns
-        await turns.insert_turns([turn(1, due_at=NOW), turn(2, due_at=None), turn(3), turn(1, session_id="t")])
-        updates = [
-            TurnUpdate(("o", "s", 1), {"status": "x"}, {"due_at": NOW, "never": None}),
-            TurnUpdate(("o", "s", 2), {"status": "x"}, {"due_at": NOW}),
-            TurnUpdate(("o", "s", 3), {"status": "x"}, {"run_id": "r1"}),
-            TurnUpdate(("o", "t", 1), {"insights": ["y"]}, {"status": "pending"}),
-            TurnUpdate(("o", "t", 9), {"status": "x"}, {}),
-        ]
-        assert await turns.update_turns(updates) == (2, ())
-        assert await turns.update_turns([]) == (0, ())
-        found = [*(await turns.turns("o", "s", limit=5))[::-1], *await turns.turns("o", "t", limit=5)]
-        assert [row["status"] for row in found] == ["x", "pending", "pending", "pending"]
-        assert [row["insights"] for row in found] == [[], [], [], ["y"]]
-
-
-@pytest.mark.parametrize("bad", ["\ud800", 2**64, "x" * (17 << 20), "x" * (9 << 20)])
-async def test_a_change_that_cannot_be_kept_is_no_other_turns_business(place: Place, bad: Any) -> None:
-    """It is named, and the others are changed."""
-    async with place.open() as store:
-        turns = store.turns
-        large = {3: {"workspace_context": "x" * (9 << 20)}, 6: {"workspace_context": "x" * (9 << 20)}}
-        for number in range(1, 8):
-            await turns.insert_turns([turn(number, **large.get(number, {}))])
-        made = [{"task_context": bad} if number in large else {"status": "x"} for number in range(1, 8)]
-        updates = [TurnUpdate(("o", "s", number), changes, {}) for number, changes in enumerate(made, 1)]
-        changed, refused = await turns.update_turns(updates)
-        assert (changed, sorted(refused)) == (5, [2, 5])
-        found = (await turns.turns("o", "s", limit=10))[::-1]
-    assert [row["status"] for row in found] == ["x", "x", "pending", "x", "x", "pending", "x"]
-    assert {row["task_context"] for row in found} == {"the goal"}
-
-
 async def test_a_run_is_touched(place: Place) -> None:
     """The turn of a run is changed, of that owner in that session alone: others may have a copy of it."""
     async with place.open() as store:
@@ -380,7 +241,7 @@ async def test_runs_are_touched_in_order(place: Place) -> None:
     async with place.open() as store:
         turns = store.turns
         sessions = [str(number) for number in range(30)]
-        await turns.insert_turns_of_sessions([[turn(1, session_id=session)] for session in sessions])
+        await turns.insert_turns([turn(1, session_id=session) for session in sessions])
         touches = [
             TurnTouch("o", session, "r1", {"status": status, "insights": [session]})
             for session in sessions
@@ -466,33 +327,6 @@ async def test_each_claimer_gets_another_turn(place: Place) -> None:
         assert await store.turns.claim("close", NOW, until) is None
     assert sorted(numbers(claimed)) == [*range(1, CLAIMERS + 1)]
     assert all(row == turn(row["turn_number"], due_at=milliseconds(until)) for row in claimed)
-
-
-async def test_claimers_of_many_get_different_turns(place: Place) -> None:
-    """Together they get what is due, last due first, no more than closing takes; who gets one can write of it."""
-    until = NOW + timedelta(minutes=5)
-    claimed: list[Row] = []
-    async with place.open() as store:
-        turns = store.turns
-        due = [NOW - timedelta(seconds=number) for number in range(CLAIMERS)]
-        await turns.insert_turns([turn(number + 1, due_at=moment) for number, moment in enumerate(due)])
-        await turns.insert_turns([turn(99, work="summarise"), turn(100, due_at=NOW + HOUR)])
-        assert numbers(await turns.claim_all("close", NOW, until, limit=3)) == [1, 2, 3]
-
-        async def claim() -> None:
-            while rows := await turns.claim_all("close", NOW, until, limit=7):
-                claimed.extend(rows)
-
-        async with anyio.create_task_group() as tasks:
-            for _ in range(5):
-                tasks.start_soon(claim)
-        while rows := await turns.claim_all("close", NOW, until, limit=7):
-            claimed.extend(rows)
-        whole = await turns.find_turn("o", "s", 9)
-        updates = [TurnUpdate(("o", "s", row["turn_number"]), {"x": 1}, {"due_at": until}) for row in claimed]
-        assert await turns.update_turns(updates) == (len(claimed), ())
-    assert sorted(numbers(claimed)) == [*range(4, CLAIMERS + 1)]
-    assert whole == turn(9, due_at=milliseconds(until))
 
 
 async def test_what_is_claimed(place: Place) -> None:

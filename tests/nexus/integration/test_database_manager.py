@@ -305,15 +305,6 @@ class TestLists:
         assert "\x1b" not in shown.out
         assert max(cell_len(line) for line in shown.out.splitlines()) <= 80
 
-    def test_no_color_is_honoured(self, manager: Manager, database: Database[Document]) -> None:
-        """With NO_COLOR a terminal gets no colours."""
-        database["messages"].insert_one(message(1))
-        plain = Manager(manager.uri, manager.database, {**manager.environment, "NO_COLOR": "1"})
-        with plain.terminal("stats") as shown:
-            assert shown.ended() == 0
-            assert "_id_" in str(shown.child.before)
-            assert not re.search(r"\x1b\[[0-9;]*[349][0-7]m", str(shown.child.before))
-
     def test_stats(self, manager: Manager, database: Database[Document]) -> None:
         """Sizes are plain numbers in JSON; every index is there, with its use or a note why not."""
         database["messages"].insert_many([message(n) for n in range(10)])
@@ -625,19 +616,6 @@ class TestAnalyze:
         assert "Malformed turns" in shown.out
         assert "TOP SECRET" not in shown.out + as_json.out
 
-    def test_turns_elsewhere(self, manager: Manager, database: Database[Document]) -> None:
-        """They are listed, exported and cleaned up like other collections, by owner, session, run and age."""
-        database["turns"].insert_many([turn(number, timestamp=TODAY - timedelta(days=number)) for number in (1, 2, 30)])
-        listed, exported, sheet = manager.together(
-            "collections --json", "export turns --session default --owner alice", "export turns --format csv"
-        )
-        (cleaned,) = manager.together("cleanup turns --older-than 10 --session default --yes --json")
-        assert {"name": "turns", "kind": "collection", "documents": 3} in listed.json
-        assert {json_util.loads(line)["turn_number"] for line in exported.out.splitlines()} <= {1, 2, 30}
-        assert {"turn_number", "summaries"} <= set(next(csv.reader(sheet.out.splitlines())))
-        assert cleaned.json["deleted"] == 1
-        assert {row["turn_number"] for row in database["turns"].find()} == {1, 2}
-
     def test_other_collections(self, manager: Manager, database: Database[Document]) -> None:
         """Of any other collection the fields and their types are counted."""
         database["tools"].insert_many([{"_id": 1, "name": "a"}, {"_id": 2, "name": None}])
@@ -723,19 +701,6 @@ class TestInitConfig:
 
 class TestUsage:
     """What is wrong is said in one line, and the exit code tells whose fault it is."""
-
-    def test_wrong_usage(self, manager: Manager) -> None:
-        """Exit code 2, one line on stderr, nothing on stdout."""
-        commands = ("frobnicate", "cleanup messages --older-than soon", "init-config --reset memory.nothing")
-        for command, result in zip(commands, manager.together(*commands), strict=True):
-            assert (result.code, result.out) == (2, ""), command
-            one_line(result.err)
-
-    def test_a_role_of_turns(self, manager: Manager) -> None:
-        """Turns have none, which is said instead of that none of them match."""
-        result = manager.run("cleanup", "turns", "--role", "tool", "--dry-run")
-        assert (result.code, result.out) == (2, "")
-        assert one_line(result.err) == "database_manager: turns have no role: leave out --role\n"
 
     def test_a_server_that_is_not_there(self, manager: Manager) -> None:
         """A server that does not answer is one line, without the password."""
