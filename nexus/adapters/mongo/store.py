@@ -18,7 +18,7 @@ from nexus.adapters.mongo.turns import MongoTurns
 from nexus.core.models import utc_now
 from nexus.core.ports import Row, TurnStore
 from nexus.core.ports.memory import MemoryStore
-from nexus.core.ports.transfer import TransferStore
+from nexus.core.ports.store import TransferStore
 
 _WITHOUT_ID: Final = {"_id": 0}
 

@@ -9,6 +9,7 @@ import pytest
 from pymongo import MongoClient
 
 from tests.nexus.e2e.harness import PATIENCE_S, REQUEST, a_request, port_of, requesting, serving, starting, stored_runs
+from tests.nexus.support.drivers import DRIVERS
 from tests.nexus.support.proxy import proxied
 from tests.nexus.support.redis_server import HOST, redis_server
 
@@ -16,7 +17,7 @@ Environment = dict[str, str]
 Database = MongoClient[dict[str, Any]]
 
 
-@pytest.mark.parametrize("driver", ["motor", "pymongo"])
+@pytest.mark.parametrize("driver", DRIVERS)
 async def test_without_mongodb_it_says_so_and_recovers(
     environment: Environment, channel_prefix: str, mongo_uri: str, database_name: str, driver: str
 ) -> None:

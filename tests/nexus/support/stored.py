@@ -5,7 +5,7 @@ from typing import Any, Final
 import bson
 from bson.errors import BSONError
 
-from nexus.adapters.mongo_schema import CODEC
+from nexus.adapters.mongo.schema import CODEC
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
 
