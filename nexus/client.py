@@ -1,9 +1,9 @@
-"""The reference requester: what an orchestrator does to get a context (CONTRACT §1.5).
+"""The reference requester: what an orchestrator does to get a context (contract §1.5).
 
-It publishes a request, sends the same bytes again until it is answered or its time is over, and takes the first answer
-to its id. A bus that keeps messages takes the request once only, however often it is sent. The client listens on a
-topic of its own, so that it never sees the answers of others; what is no answer is ignored. Where the bus has keys it
-signs what it asks, and an answer that is not to be believed is none.
+It publishes a request, sends the same bytes again until it is answered or its deadline ends, and takes the first answer
+to its id. A bus that keeps messages takes the request once, however often it is sent. The client listens on a topic of
+its own, so it never sees the answers of other requesters; what is no answer is ignored. Where the bus has keys it signs
+its requests, and ignores answers whose signature does not hold.
 """
 
 import uuid
@@ -13,26 +13,26 @@ from typing import Any, Final, Self
 
 import anyio
 
+from nexus.core.concurrency import ungrouped
 from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError, UnreadablePayloadError
 from nexus.core.models import Message, Role, Run, new_run_id
 from nexus.core.ports import Bus, Subscription
 from nexus.core.signing import Signing
-from nexus.core.tasks import ungrouped
 from nexus.core.topics import Topics
 from nexus.core.wire import EnvelopeError, decode, encode
 
 _DEADLINE_MS: Final = (100, 60_000)
 _LARGEST_ANSWER: Final = 256 << 20
-# How long to wait at most when the bus is away, and at first when nobody hears.
+# The pause after a failed publish, and the first after one that no subscriber received.
 _PAUSE_S: Final = 0.1
-# What a copy of the request gets that somebody without a key has sent under its id, and what one gets besides where
-# signatures are not required. Where there are keys, these are believed when nothing better has come.
+# Errors that a copy of the request gets, sent under its id by a stranger without a key, and those that such a copy gets
+# in addition where signatures are not required. Where there are keys, these count only when nothing better has come.
 _OF_ANOTHER_COPY: Final = frozenset({ErrorCode.UNAUTHENTICATED, ErrorCode.ID_CONFLICT})
 _OF_AN_UNSIGNED_COPY: Final = frozenset({ErrorCode.INVALID_REQUEST, ErrorCode.PAYLOAD_TOO_LARGE})
 
 
 class AnswerError(RequestError):
-    """What Nexus answered with an error.
+    """An error answer of Nexus.
 
     Attributes:
         content: of the answer, as it came.
@@ -49,8 +49,6 @@ Outcome = dict[str, Any] | AnswerError
 
 
 class _Waiting:
-    """One request that waits for its answer."""
-
     def __init__(self) -> None:
         self.answered = anyio.Event()
         self.outcome: Outcome | None = None
@@ -61,8 +59,8 @@ class ContextClient:
     """Asks Nexus for contexts. Use `listening()`, then `build` as often and as concurrently as you like.
 
     Attributes:
-        unheard: how often a request was sent and nobody was there to hear it; it is soon sent again.
-        disbelieved: how many answers came that were not signed with a key known here.
+        unheard: how often a request was sent that no subscriber received; it is soon sent again.
+        disbelieved: how many answers came without a valid signature.
     """
 
     def __init__(self, bus: Bus, *, resend_s: float = 1.0, signing: Signing | None = None) -> None:
@@ -88,16 +86,16 @@ class ContextClient:
                     tasks.cancel_scope.cancel()
 
     async def build(self, run: Run, *, timeout: float = 5.0) -> dict[str, Any]:  # noqa: ASYNC109  # the contract's name
-        """The content of a successful answer: `messages`, `tools`, `context`, `degraded` (CONTRACT §1.4).
+        """The content of a successful answer: `messages`, `tools`, `context`, `degraded` (contract §1.4).
 
         Args:
-            run: what is asked; its first HUMAN message is the input.
-            timeout: seconds until the answer is of no use any more, 0.1 to 60; Nexus is told.
+            run: its first HUMAN message is the input.
+            timeout: seconds until the answer is of no use any more, 0.1 to 60; the request carries it.
 
         Raises:
-            AnswerError: Nexus answered with an error; its `code` says which, and of an overloaded service
-                `retry_after_ms` says when trying again, with a new run of the same content, may help.
-            TimeoutError: nobody answered in time.
+            AnswerError: Nexus answered with an error, named by `code`; `retry_after_ms` says when trying again, with a
+                new run of the same content, may help.
+            TimeoutError: no answer came in time.
         """
         low, high = _DEADLINE_MS
         message = Message(
@@ -123,20 +121,15 @@ class ContextClient:
         return outcome
 
     async def send_state(self, owner_key: str, content: Mapping[str, Any], *, session_id: str = "default") -> int:
-        """Say something of a session's state (CONTRACT §5): `{"op": "set", "state": {…}}`, a `patch` or a `clear`.
+        """Change a session's state (contract §5): `{"op": "set", "state": {…}}`, a `patch` or a `clear`.
 
-        There is no answer. To say the same again, after an error or where nobody heard, does no harm.
-
-        Args:
-            owner_key: whose session.
-            content: what is said of it.
-            session_id: which session.
+        There is no answer. Sending the same again, after an error or where no subscriber received it, does no harm.
 
         Returns:
-            How many it was handed to, as for `Bus.publish`; 0 means nobody heard.
+            How many subscribers received it, as for `Bus.publish`.
 
         Raises:
-            BusUnavailableError: it may or may not have been heard.
+            BusUnavailableError: it may or may not have been received.
         """
         message = state_message(owner_key, content, session_id)
         payload = encode(message, topic=Topics.SESSION_STATE, signing=self._signing)
@@ -146,12 +139,12 @@ class ContextClient:
         pause = self._shortest_pause
         while waiting.outcome is None:
             try:
-                heard = await self._bus.publish(Topics.CONTEXT_BUILD_REQUEST, payload, once=request_id)
+                received = await self._bus.publish(Topics.CONTEXT_BUILD_REQUEST, payload, once=request_id)
             except BusUnavailableError:
-                # Whether it was heard is unknown; the same bytes again do no harm.
+                # Whether it was received is unknown; the same bytes again do no harm.
                 await anyio.sleep(self._shortest_pause)
                 continue
-            if heard:
+            if received:
                 pause = self._resend_s
             else:
                 self.unheard += 1
@@ -188,7 +181,7 @@ class ContextClient:
 
 
 def state_message(owner_key: str, content: Mapping[str, Any], session_id: str) -> Message:
-    """What says this of a session's state now."""
+    """The message that changes a session's state."""
     return Message(
         run_id=new_run_id(),
         owner_key=owner_key,
@@ -199,7 +192,7 @@ def state_message(owner_key: str, content: Mapping[str, Any], session_id: str) -
 
 
 def _outcome(content: Any) -> Outcome | None:
-    """What an answer says (CONTRACT §1.4); None for what is no answer."""
+    """What an answer says (contract §1.4); None for what is no answer."""
     if not isinstance(content, dict):
         return None
     if content.get("status") == "success" and isinstance(content.get("messages"), list):

@@ -1,11 +1,11 @@
 """A Valkey and a MongoDB-compatible server out of Python packages, as child processes on free loopback ports.
 
-For trying Nexus out and for its tests: the service then runs on them through the same adapters as in production. Rules:
+For trying Nexus out and for its tests: the service runs on them through the same adapters as in production.
 
-- No server outlives Nexus: it is killed on the way out, and by Linux when Nexus itself is killed. It is not asked to
-  end, since secantusdb misses one SIGTERM in eight; both write down what they acknowledge and start again from that.
+- No server outlives Nexus: it is killed at the end, and by Linux when Nexus itself is killed. It is not asked to end,
+  since secantusdb misses one SIGTERM in eight; both persist what they acknowledge.
 - A server has its own session: Ctrl-C in a terminal reaches Nexus alone, which drains before it stops them.
-- A data folder has one Nexus at a time, and that one waits until the servers of a killed predecessor are gone.
+- A data folder has one Nexus at a time, which waits until the servers of a killed predecessor are gone.
 - secantusdb is GPL: it runs as a process of its own and is never imported.
 """
 
@@ -52,13 +52,13 @@ if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
 
-# All that the servers see of the environment: neither Nexus's secrets nor settings meant for other servers.
+# The environment variables that the servers get: neither Nexus's secrets nor settings meant for other servers.
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
 
 @dataclass(frozen=True)
 class EmbeddedServers:
-    """Where the two servers answer."""
+    """The addresses of the two servers."""
 
     redis_url: str
     mongo_uri: str
@@ -68,7 +68,7 @@ class EmbeddedServers:
 async def embedded_servers(data_dir: Path | None, *, find: _Find = find_spec) -> AsyncGenerator[EmbeddedServers]:
     """Run both servers for the length of the block; they answer when it begins.
 
-    Data and logs are kept below `data_dir`, which is made when missing; with None they go to a temporary folder that is
+    Data and logs are kept below `data_dir`, which is made when missing, or with None in a temporary folder that is
     removed at the end. `find` looks a package up by its name, as `importlib.util.find_spec` does.
 
     Raises:
@@ -83,7 +83,7 @@ async def embedded_servers(data_dir: Path | None, *, find: _Find = find_spec) ->
         owner, servers = [stack.enter_context(lock) for lock in _prepare(data_dir)]
         if not await _take(owner, seconds=0):
             raise ConfigError(f"{data_dir} is in use by another Nexus: stop it, or take another folder")
-        # The servers inherit this one: it is free when the last of them has ended.
+        # The servers inherit this lock: it is free when the last of them has ended.
         if not await _take(servers, seconds=5):
             raise ConfigError(f"{data_dir} is in use by servers of a Nexus that was killed: end them, then try again")
         redis_port = await stack.enter_async_context(_running(data_dir / "valkey", valkey, _valkey_pid, servers))
@@ -148,10 +148,10 @@ async def _running(home: Path, command: list[str], identify: _Identify, lock: IO
                 return
         finally:
             await _stop(process)
-        said = " ".join((home / "server.log").read_text("utf-8", "replace").split())
-        if "already in use" not in said:
+        log = " ".join((home / "server.log").read_text("utf-8", "replace").split())
+        if "already in use" not in log:
             break
-    raise ConfigError(f"the embedded {home.name} did not start: {said[-300:] or 'it gave no answer'}")
+    raise ConfigError(f"the embedded {home.name} did not start: {log[-300:] or 'it gave no answer'}")
 
 
 async def _start(home: Path, command: list[str], lock: IO[bytes]) -> Process:

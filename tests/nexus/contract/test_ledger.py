@@ -12,7 +12,7 @@ import pytest
 from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.ledger import RedisLedger
 from nexus.core.errors import BusUnavailableError
-from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Conflict, Delivery
+from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Delivery
 from nexus.core.topics import Topics
 from tests.nexus.contract.ledgers import (
     GROUP,
@@ -93,18 +93,6 @@ class TestLeases:
             after = time.time_ns() // 1_000_000
         assert before - 1 <= claim.now_ms <= after + 1
 
-    async def test_a_lease_runs_out(self, open_desk: OpenDesk) -> None:
-        """When the one who took a request does not come back, another gets it, and the first no longer holds it."""
-        async with open_desk() as desk:
-            first = await acquire(desk.ledger)
-            await desk.advance(LEASE_MS - SLACK_MS)
-            assert await desk.ledger.claim("k", "f", LEASE_MS) == Busy()
-            await desk.advance(SLACK_MS)
-            second = await acquire(desk.ledger)
-            assert second.token != first.token
-            assert not await desk.ledger.renew(first, LEASE_MS)
-            assert await desk.ledger.renew(second, LEASE_MS)
-
     async def test_a_real_lease_runs_out_by_itself(self, open_desk: OpenDesk) -> None:
         """Without anybody shifting time, where the time is real."""
         async with open_desk() as desk:
@@ -116,17 +104,6 @@ class TestLeases:
                 return isinstance(await desk.ledger.claim("k", "f", LEASE_MS), Acquired)
 
             await until(free)
-
-    async def test_a_renewed_lease_holds(self, open_desk: OpenDesk) -> None:
-        """From the renewal on, whatever it was begun with."""
-        async with open_desk() as desk:
-            claim = await acquire(desk.ledger)
-            await desk.advance(LEASE_MS - SLACK_MS)
-            assert await desk.ledger.renew(claim, LEASE_MS)
-            await desk.advance(LEASE_MS - SLACK_MS)
-            assert await desk.ledger.claim("k", "f", LEASE_MS) == Busy()
-            await desk.advance(SLACK_MS)
-            assert isinstance(await desk.ledger.claim("k", "f", LEASE_MS), Acquired)
 
     async def test_a_lease_that_ran_out_is_renewed_while_nobody_else_has_it(self, open_desk: OpenDesk) -> None:
         """A holder that was away for a while goes on."""
@@ -144,43 +121,9 @@ class TestLeases:
             assert not await desk.ledger.renew(claim, LEASE_MS)
             assert isinstance(await desk.ledger.claim("k", "g", LEASE_MS), Acquired)
 
-    async def test_release_gives_the_request_back(self, open_desk: OpenDesk) -> None:
-        """A released request is free at once; releasing again, or late, takes it from nobody."""
-        async with open_desk() as desk:
-            first = await acquire(desk.ledger)
-            await desk.ledger.release(first)
-            second = await acquire(desk.ledger)
-            await desk.ledger.release(first)
-            assert await desk.ledger.claim("k", "f", LEASE_MS) == Busy()
-            assert await desk.ledger.renew(second, LEASE_MS)
-            assert not await desk.ledger.renew(first, LEASE_MS)
-
 
 class TestAttempts:
     """How often a request has been taken up without an answer coming of it."""
-
-    async def test_every_lease_counts(self, open_desk: OpenDesk) -> None:
-        """Across leases, not by those who find it busy or renew."""
-        attempts = []
-        async with open_desk() as desk:
-            for _ in range(4):
-                claim = await acquire(desk.ledger)
-                attempts.append(claim.attempts)
-                assert await desk.ledger.claim("k", "f", LEASE_MS) == Busy()
-                assert await desk.ledger.renew(claim, LEASE_MS)
-                await desk.advance(2 * LEASE_MS)
-        assert attempts == [1, 2, 3, 4]
-
-    async def test_a_release_is_no_attempt(self, open_desk: OpenDesk) -> None:
-        """Given back as often as you like; released twice, or by somebody who has lost it, it is taken back once."""
-        async with open_desk() as desk:
-            await acquire(desk.ledger)
-            await desk.advance(2 * LEASE_MS)
-            for _ in range(5):
-                claim = await acquire(desk.ledger)
-                assert claim.attempts == 2
-                await desk.ledger.release(claim)
-                await desk.ledger.release(claim)
 
     async def test_a_first_attempt_that_is_released_leaves_nothing(self, open_desk: OpenDesk) -> None:
         """The key is free for any payload."""
@@ -203,22 +146,6 @@ class TestAttempts:
             third = await desk.ledger.claim("k", "f", LEASE_MS)
             assert isinstance(third, Acquired)
             assert first.asked_ms == second.asked_ms == third.asked_ms
-
-    async def test_known_for_ten_minutes_after_the_last_lease(self, open_desk: OpenDesk) -> None:
-        """Until then a request that killed its builder is remembered, and whose key it is."""
-        async with open_desk() as desk:
-            claim = await acquire(desk.ledger)
-            await desk.ledger.renew(claim, 2 * LEASE_MS)
-            await desk.advance(2 * LEASE_MS + KNOWN_MS - SLACK_MS)
-            assert await desk.ledger.claim("k", "g", LEASE_MS) == Conflict()
-            claim = await acquire(desk.ledger)
-            assert claim.attempts == 2
-            await desk.advance(LEASE_MS + KNOWN_MS - SLACK_MS)
-            assert await desk.ledger.claim("k", "g", LEASE_MS) == Conflict()
-            await desk.advance(SLACK_MS)
-            forgotten = await desk.ledger.claim("k", "g", LEASE_MS)
-            assert isinstance(forgotten, Acquired)
-            assert forgotten.attempts == 1
 
 
 class TestConclude:
@@ -254,37 +181,6 @@ class TestConclude:
             await desk.ledger.release(claim)
             await desk.advance(2 * LEASE_MS)
             assert await desk.ledger.claim("k", "f", LEASE_MS) == Answered(TOPIC, b"answer")
-
-    async def test_a_late_answer_is_discarded(self, open_desk: OpenDesk) -> None:
-        """Who lost the request and finishes after the one who got it publishes nothing."""
-        async with open_desk() as desk:
-            late = await acquire(desk.ledger)
-            await desk.advance(LEASE_MS)
-            claim = await acquire(desk.ledger)
-            assert await desk.ledger.conclude(claim, TOPIC, b"answer", LONG_MS) is not None
-            results = []
-
-            async def conclude() -> None:
-                results.append(await desk.ledger.conclude(late, TOPIC, b"late", LONG_MS))
-
-            assert await announced(desk, conclude) == []
-            await desk.advance(2_000)
-            assert await desk.ledger.claim("k", "f", LEASE_MS) == Answered(TOPIC, b"answer")
-        assert results == [None]
-
-    async def test_the_first_answer_wins(self, open_desk: OpenDesk) -> None:
-        """When the one who lost the request is first nevertheless, the one who got it publishes nothing."""
-        async with open_desk() as desk:
-            slow = await acquire(desk.ledger)
-            await desk.advance(LEASE_MS)
-            claim = await acquire(desk.ledger)
-
-            async def conclude() -> None:
-                assert await desk.ledger.conclude(slow, TOPIC, b"first", LONG_MS) is not None
-                assert await desk.ledger.conclude(claim, TOPIC, b"second", LONG_MS) is None
-
-            assert await announced(desk, conclude) == [b"first"]
-            assert not await desk.ledger.renew(claim, LEASE_MS)
 
     @pytest.mark.parametrize("after_ms", [LEASE_MS, LEASE_MS + KNOWN_MS + SLACK_MS])
     async def test_after_the_lease(self, open_desk: OpenDesk, after_ms: int) -> None:
@@ -347,37 +243,6 @@ class TestConclude:
             await desk.advance(30_000)
             claim = await desk.ledger.claim("k", "f", LEASE_MS, waited_ms)
         assert claim == (Answered(TOPIC, b"answer") if said else Announced())
-
-    async def test_an_answer_expires(self, open_desk: OpenDesk) -> None:
-        """After the time for which its answer was kept, a request is a new one, and its attempts too."""
-        async with open_desk() as desk:
-            await acquire(desk.ledger)
-            await desk.advance(LEASE_MS)
-            claim = await acquire(desk.ledger)
-            await desk.ledger.conclude(claim, TOPIC, b"answer", LONG_MS)
-            await desk.advance(LONG_MS - SLACK_MS)
-            assert isinstance(await desk.ledger.claim("k", "f", LEASE_MS), Answered)
-            await desk.advance(SLACK_MS)
-            again = await acquire(desk.ledger)
-            assert (again.token != claim.token, again.attempts) == (True, 1)
-
-    async def test_another_payload_is_a_conflict(self, open_desk: OpenDesk) -> None:
-        """A key that belongs to another payload is refused while it is built and after it is answered."""
-        async with open_desk() as desk:
-            claim = await acquire(desk.ledger)
-            assert await desk.ledger.claim("k", "another", LEASE_MS) == Conflict()
-            await desk.ledger.conclude(claim, TOPIC, b"answer", LONG_MS)
-            assert await desk.ledger.claim("k", "another", LEASE_MS) == Conflict()
-
-    async def test_a_lost_request_that_became_another_is_not_answered(self, open_desk: OpenDesk) -> None:
-        """Who lost a request whose key now belongs to another payload cannot answer it."""
-        async with open_desk() as desk:
-            late = await acquire(desk.ledger)
-            await desk.advance(LEASE_MS + KNOWN_MS)
-            claim = await desk.ledger.claim("k", "another", LEASE_MS)
-            assert isinstance(claim, Acquired)
-            assert await desk.ledger.conclude(late, TOPIC, b"late", LONG_MS) is None
-            assert await desk.ledger.conclude(claim, TOPIC, b"answer", LONG_MS) is not None
 
 
 class TestStreams:

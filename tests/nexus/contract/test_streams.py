@@ -8,11 +8,10 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from nexus.adapters.redis.client import open_redis
-from nexus.adapters.redis.ledger import RedisStreamsLedger
 from nexus.adapters.redis.scripts import STREAM_TRIM
 from nexus.adapters.redis.streams import RedisStreamsBus
 from nexus.core.errors import BusUnavailableError
-from nexus.core.ports import Acquired, Delivery, Work
+from nexus.core.ports import Delivery, Work
 from nexus.core.topics import Topics
 from tests.nexus.support.streams import (
     GROUP,
@@ -63,13 +62,6 @@ async def test_each_piece_of_work_goes_to_one(redis_url: str, channel_prefix: st
     assert [delivery.sent_ms for delivery in taken] == [int(delivery.entry.split("-")[0]) for delivery in taken]
 
 
-async def test_order_for_one_consumer(redis_url: str, channel_prefix: str) -> None:
-    """A consumer that is alone has its work in the order in which it was enqueued."""
-    async with open_redis(redis_url) as client, streams_bus(client, channel_prefix).consume(WORK) as subscription:
-        await enqueue(client, f"{channel_prefix}a", numbered(250))
-        assert payloads(await take(subscription, 250)) == numbered(250)
-
-
 async def test_work_that_was_there_before(redis_url: str, channel_prefix: str) -> None:
     """What was enqueued while nobody was there is handed out to the first who comes."""
     async with open_redis(redis_url) as client:
@@ -116,23 +108,6 @@ async def test_done_with_what_is_not_in_hand(redis_url: str, channel_prefix: str
             bus.done(taken)
             await pending_are(client, f"{channel_prefix}a", 0)
         bus.done(taken)
-
-
-async def test_two_subscriptions_of_one_bus(redis_url: str, channel_prefix: str) -> None:
-    """Each reports its own work done, also when another has left."""
-    key = f"{channel_prefix}a"
-    async with open_redis(redis_url) as client:
-        bus = streams_bus(client, channel_prefix)
-        async with bus.consume([Work("a", 5)]) as one:
-            async with bus.consume([Work("a", 5)]) as other:
-                await enqueue(client, key, numbered(10))
-                of_one, of_other = await take(one, 5), await take(other, 5)
-                for delivery in of_other:
-                    bus.done(delivery)
-                await pending_are(client, key, 5)
-            for delivery in of_one:
-                bus.done(delivery)
-            await pending_are(client, key, 0)
 
 
 async def test_the_work_of_the_dead_goes_to_others(redis_url: str, channel_prefix: str) -> None:
@@ -184,28 +159,6 @@ async def test_what_is_in_hand_is_held(redis_url: str, channel_prefix: str) -> N
                 for delivery in held:
                     one.done(delivery)
                 await pending_are(client, key, 1)
-
-
-async def test_a_lot_that_is_in_hand_is_held(redis_url: str, channel_prefix: str) -> None:
-    """More than one script would hold is held in several, all of it."""
-    key = f"{channel_prefix}a"
-    async with open_redis(redis_url) as client:
-        bus = streams_bus(client, channel_prefix, lease_ms=SHORT_MS)
-        async with client.pipeline(transaction=False) as pipe:
-            for message in numbered(1_200):
-                pipe.xadd(key, {b"message": message})
-            await pipe.execute()
-        async with bus.consume([Work("a", 1_200)]) as subscription:
-            await take(subscription, 1_200)
-            begun = await now_ms(client)
-            await until(has_passed(client, begun, 5 * SHORT_MS))
-
-            async def all_held() -> bool:
-                return len(await client.xpending_range(key, GROUP, "-", "+", 2_000, idle=5 * SHORT_MS)) == 0
-
-            await until(all_held)
-            counts = {entry["times_delivered"] for entry in await pending(client, key)}
-        assert counts == {1}
 
 
 async def test_deliveries_are_counted(redis_url: str, channel_prefix: str) -> None:
@@ -417,20 +370,6 @@ async def test_where_redis_cannot_tell_how_many_wait(redis_url: str, channel_pre
     assert [message for message in payloads(taken) if message != b"10"] == payloads(taken)
 
 
-async def test_a_group_that_somebody_made_at_the_end(redis_url: str, channel_prefix: str) -> None:
-    """Whoever made the group decided where it begins: what was there before is not work, what comes after is."""
-    key = f"{channel_prefix}a"
-    async with open_redis(redis_url) as client:
-        await enqueue(client, key, [b"before"] * 5)
-        await client.xgroup_create(key, GROUP, id="$")
-        bus = streams_bus(client, channel_prefix)
-        async with bus.consume([Work("a", 1, sheds=True)]) as subscription:
-            await enqueue(client, key, numbered(3))
-            (first,) = await take(subscription, 1)
-            assert first.payload == b"0"
-            assert await bus._trimmer.backlog("a") >= 0
-
-
 async def test_no_more_in_hand_than_may_be(redis_url: str, channel_prefix: str) -> None:
     """New and abandoned work together never exceed `most`, and all of it comes in the end."""
     key = f"{channel_prefix}a"
@@ -450,23 +389,6 @@ async def test_no_more_in_hand_than_may_be(redis_url: str, channel_prefix: str) 
                 if len(seen) > 6:
                     bus.done(delivery)
     assert most_in_hand == 7
-
-
-async def test_no_more_bytes_in_hand_than_may_be(redis_url: str, channel_prefix: str) -> None:
-    """Large payloads are read until there are enough bytes in hand; the rest waits, and comes."""
-    key = f"{channel_prefix}a"
-    async with open_redis(redis_url) as client:
-        bus = streams_bus(client, channel_prefix)
-        async with bus.consume(WORK) as subscription:
-            await enqueue(client, key, [bytes(1 << 20)] * 110)
-            taken = await take(subscription, 65)
-            # As much as there was room for, and one more.
-            assert bus._readers[0].in_hand == 65
-            for delivery in taken:
-                bus.done(delivery)
-            taken += await take(subscription, 110 - 65)
-        await client.delete(key)
-    assert len({delivery.entry for delivery in taken}) == 110
 
 
 async def test_large_entries_are_read_few_at_once(redis_url: str, channel_prefix: str) -> None:
@@ -557,9 +479,6 @@ async def test_answers_to_one_requester_expire(redis_url: str, channel_prefix: s
     """The stream of one requester's answers or of a check ends by itself; that of everybody's answers does not."""
     async with open_redis(redis_url) as client:
         bus = RedisStreamsBus(client, prefix=channel_prefix, reply_keep_ms=LONG_MS)
-        ledger = RedisStreamsLedger(
-            client, group=GROUP, reply_keep_ms=LONG_MS, acknowledged=bus.acknowledged, prefix=channel_prefix
-        )
         own = f"{Topics.CONTEXT_BUILD_RESPONSE}.r"
         check = "nexus.doctor.1"
         for topic in (own, check, Topics.CONTEXT_BUILD_RESPONSE):
@@ -567,10 +486,6 @@ async def test_answers_to_one_requester_expire(redis_url: str, channel_prefix: s
         for topic in (own, check):
             assert 0 < await client.pttl(f"{channel_prefix}{topic}") <= LONG_MS
         assert await client.pttl(f"{channel_prefix}{Topics.CONTEXT_BUILD_RESPONSE}") == -1
-        claim = await ledger.claim("k", "f", LONG_MS)
-        assert isinstance(claim, Acquired)
-        assert await ledger.conclude(claim, f"{own}2", b"x", LONG_MS) == 1
-        assert 0 < await client.pttl(f"{channel_prefix}{own}2") <= LONG_MS
 
 
 async def test_news(redis_url: str, channel_prefix: str) -> None:
@@ -586,15 +501,3 @@ async def test_news(redis_url: str, channel_prefix: str) -> None:
                 heard = await take(subscription, 30)
                 assert payloads(heard) == numbered(30)
                 assert not any(delivery.shared for delivery in heard)
-
-
-async def test_a_topic_that_is_work_and_news(redis_url: str, channel_prefix: str) -> None:
-    """Everybody hears it, and one has charge of it."""
-    async with open_redis(redis_url) as client:
-        one, other = streams_bus(client, channel_prefix), streams_bus(client, channel_prefix)
-        async with one.consume(WORK, ["a"]) as of_one, other.consume(WORK, ["a"]) as of_other:
-            await one.publish("a", b"x")
-            heard = [*await take(of_one, 1), *await take(of_other, 1)]
-            await in_hand_are(1, one, other)
-            heard += await take(of_one if one._readers[0].in_hand else of_other, 1)
-    assert sorted(delivery.shared for delivery in heard) == [False, False, True]

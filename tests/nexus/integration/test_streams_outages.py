@@ -28,7 +28,7 @@ from nexus.core.errors import BusUnavailableError
 from nexus.core.ports import Acquired, Delivery, Work
 from nexus.core.topics import Topics
 from tests.nexus.support.proxy import Proxy, proxied
-from tests.nexus.support.redis_server import HOST, free_port, redis_server
+from tests.nexus.support.redis_server import HOST, redis_server
 from tests.nexus.support.redis_topologies import cluster_servers
 from tests.nexus.support.streams import (
     GROUP,
@@ -43,7 +43,6 @@ from tests.nexus.support.streams import (
     pending,
     pending_are,
     streams_bus,
-    waiting,
 )
 from tests.nexus.support.waiting import PATIENCE_S, take, take_all, until
 
@@ -457,63 +456,6 @@ async def test_a_topic_that_is_no_stream() -> None:
                 assert subscription.reconnects == 0
     reasons = {line["reason"].split()[0] for line in log if line["event"] == "topic_unusable"}
     assert "WRONGTYPE" in reasons
-
-
-@pytest.mark.once
-async def test_a_right_that_is_missing() -> None:
-    """Without the right to read, it is said and tried again, not too often; with it work is handed out."""
-    async with redis_server() as server, open_redis(server.url) as admin:
-        await admin.execute_command("ACL", "SETUSER", "u", "on", ">p", "~*", "+@all", "-xreadgroup")  # type: ignore[no-untyped-call]  # redis-py's is untyped
-        async with open_redis(f"redis://u:p@{HOST}:{server.port}/0") as client:
-            bus = streams_bus(client, "")
-            with capture_logs() as log:
-                async with bus.consume(WORK) as subscription:
-                    await enqueue(admin, "a", [b"x"])
-
-                    async def told() -> bool:
-                        return len([line for line in log if line["event"] == "topic_unusable"]) > 2
-
-                    await until(told)
-                    before, begun = await attempts(admin, "xgroup|create"), await now_ms(admin)
-                    await until(has_passed(admin, begun, 1_500))
-                    assert await attempts(admin, "xgroup|create") - before < 20
-                    # That other commands are allowed does not make up for it.
-                    await falls_silent(subscription)
-                    await admin.execute_command("ACL", "SETUSER", "u", "+xreadgroup")  # type: ignore[no-untyped-call]  # as above
-                    assert payloads(await take(subscription, 1)) == [b"x"]
-    assert any("xreadgroup" in line["reason"] for line in log if line["event"] == "topic_unusable")
-
-
-async def test_a_start_without_redis() -> None:
-    """Whoever wants to consume waits for as long as was said."""
-    async with open_redis(f"redis://{HOST}:{free_port()}/0") as client:
-        with pytest.raises(BusUnavailableError, match="no answer from Redis"):
-            async with RedisStreamsBus(client, connect_s=0.2).consume(WORK, ["n"]):
-                pytest.fail("there is no Redis")
-
-
-async def test_a_lot_that_is_pending(redis_url: str, channel_prefix: str) -> None:
-    """With 10,000 pieces in the hands of others, what a script does stays short, and the abandoned ones are found."""
-    key = f"{channel_prefix}a"
-    async with open_redis(redis_url) as client:
-        await client.xgroup_create(key, GROUP, id="0", mkstream=True)
-        async with client.pipeline(transaction=False) as pipe:
-            for number in range(10_000):
-                pipe.xadd(key, {b"message": b"%d" % number})
-            await pipe.execute()
-        await client.xreadgroup(GROUP, "alive", {key: ">"}, count=9_990)
-        await client.xreadgroup(GROUP, "dead", {key: ">"}, count=10)
-        entries: list[Any] = [entry["message_id"] for entry in await pending(client, key)]
-        await client.xclaim(key, GROUP, "dead", 0, entries[-10:], idle=LONG_MS * 2, justid=True)
-        bus = streams_bus(client, channel_prefix)
-        async with bus.consume([Work("a", 1)]) as subscription:
-            for number in range(9_990, 10_000):
-                (delivery,) = await take(subscription, 1)
-                assert delivery.payload == b"%d" % number
-                bus.done(delivery)
-            await pending_are(client, key, 9_990)
-            assert await waiting(client, key) == 0
-        await client.delete(key)
 
 
 async def test_a_cluster(channel_prefix: str) -> None:

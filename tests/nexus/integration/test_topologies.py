@@ -27,7 +27,7 @@ from nexus.config import BusSettings, DatabaseSettings, Settings
 from nexus.connections import open_client
 from nexus.core.errors import BusUnavailableError
 from nexus.core.models import Message, Role, Run
-from nexus.core.ports import Acquired, Answered, Busy, Claim, DeadLetter, Delivery
+from nexus.core.ports import Acquired, Answered, Busy, Claim, DeadLetter, Delivery, OutboxRow
 from tests.nexus.support.redis_server import HOST
 from tests.nexus.support.redis_topologies import Cluster, Server, cluster_servers, plain_server, sentinel_servers
 from tests.nexus.support.waiting import PATIENCE_S, take, until
@@ -129,43 +129,22 @@ async def test_a_request_has_one_owner_and_one_answer(url: str, channel_prefix: 
         assert kinds == {Acquired: 50, Busy: 50}
         mine = [claim for claim in claims if isinstance(claim, Acquired)]
         for claim in mine:
-            assert await one.ledger.conclude(claim, "t", claim.key.encode(), LONG_MS) is not None
+            assert not claim.outbox_waiting
+            row = OutboxRow("ada", claim.key, b"row")
+            assert await one.ledger.conclude(claim, "t", claim.key.encode(), LONG_MS, None, row) is not None
         answers = [delivery.payload.decode() for delivery in await take(heard, 50)]
         assert sorted(answers) == sorted(names(50))
+        rows = await two.ledger.outbox.of_owner("ada")
+        assert sorted(row.id for row in rows) == sorted(names(50))
+        (waiting,) = [claim for claim in await claimed(two.ledger, ["after"]) if isinstance(claim, Acquired)]
+        assert waiting.outbox_waiting
+        await two.ledger.outbox.remove(rows)
+        assert await one.ledger.outbox.oldest(9) == []
         await two.client.hset(f"{channel_prefix}nexus:request:k7", "said_ms", "0")
         assert await two.ledger.claim("k7", "f", LONG_MS) == Answered("t", b"k7")
         assert await one.ledger.keep_first("k", b"1", LONG_MS) == b"1"
         assert await two.ledger.keep_first("k", b"2", LONG_MS) == b"1"
         assert await two.ledger.kept("k") == b"1"
-
-
-async def test_more_at_once_than_connections(url: str, channel_prefix: str) -> None:
-    """Commands beyond the number of connections wait for one."""
-    async with parts(url, channel_prefix) as part:
-        claims = await claimed(part.ledger, names(300))
-        assert all(isinstance(claim, Acquired) for claim in claims)
-
-
-async def test_a_blocking_read(url: str, channel_prefix: str) -> None:
-    """What streams need works: a group, a read that waits, takeover, and what is pending."""
-    key = f"{channel_prefix}{{s}}:stream"
-    async with open_redis(url) as client:
-        await client.xgroup_create(key, "nexus", id="0", mkstream=True)
-        entries: list[object] = []
-
-        async def read() -> None:
-            entries.extend(await client.xreadgroup("nexus", "one", {key: ">"}, count=5, block=1_000))
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(read)
-            await client.xadd(key, {"message": b"x"})
-        assert len(entries) == 1
-        assert (await client.xpending_range(key, "nexus", "-", "+", 10))[0]["consumer"] == b"one"
-        _, taken, *_ = await client.xautoclaim(key, "nexus", "two", min_idle_time=0)
-        assert len(taken) == 1
-        assert await client.xreadgroup("nexus", "two", {key: ">"}, block=100) in ([], {}, None)
-        assert len(await client.xread({key: "0-0", f"{channel_prefix}{{s}}:other": "0-0"}, block=100)) == 1
-        assert (await client.xinfo_groups(key))[0]["pending"] == 1
 
 
 @asynccontextmanager
