@@ -4,8 +4,9 @@ The hash `<prefix>nexus:request:<key>` holds `fingerprint`, `attempts`, `asked_m
 replica has the request, and, once it is concluded, `topic`, `answer`, `said_ms` and `said_to`.
 
 On pub/sub a script touches the one hash and the outbox. On streams it also writes the stream of the answer and
-acknowledges the entry of the request, so on a Redis Cluster their keys share a slot. Where the outbox is in another
-slot, a row is put there before the script that concludes.
+acknowledges the entry of the request, so on a Redis Cluster their keys share a slot. There the outbox is touched by
+commands of its own, a row being put before the answer is published: a script with keys of two kinds would have to wait
+while their slot moves to another node.
 """
 
 import secrets
@@ -15,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import structlog
 from redis.asyncio import Redis
 
-from nexus.adapters.redis.cluster import subscriber_count
+from nexus.adapters.redis.cluster import ClusterRedis, subscriber_count
 from nexus.adapters.redis.errors import repeated
 from nexus.adapters.redis.outbox import RedisOutbox
 from nexus.adapters.redis.scripts import CLAIM, CONCLUDE_PUBSUB, CONCLUDE_STREAMS, RELEASE, RENEW
@@ -58,7 +59,7 @@ class RedisLedger:
         self._client = client
         self._prefix = prefix
         self._repeated_s = repeated_s
-        self._outbox_is_beside = self.outbox.keys.is_beside(client, self._request(""))
+        self._one_server = not isinstance(client, ClusterRedis)
         self._claim = client.register_script(CLAIM)
         self._renew = client.register_script(RENEW)
         self._release = client.register_script(RELEASE)
@@ -67,12 +68,12 @@ class RedisLedger:
     async def claim(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0) -> Claim:
         """Ask for a request."""
         token = secrets.token_hex(16)
-        keys = [self._request(key), *([self.outbox.keys.order] if self._outbox_is_beside else [])]
+        keys = [self._request(key), *([self.outbox.keys.order] if self._one_server else [])]
         known_ms = lease_ms + _KNOWN_MS
         arguments: list[_Argument] = [token, fingerprint, lease_ms, _ANNOUNCED_AGAIN_MS, known_ms, waited_ms]
         match await repeated(self._claim, keys, arguments, for_s=self._repeated_s):
             case [b"acquired", now_ms, attempts, asked_ms, waiting]:
-                outbox_waiting = bool(waiting) if self._outbox_is_beside else await self.outbox.is_waiting()
+                outbox_waiting = bool(waiting) if self._one_server else await self.outbox.is_waiting()
                 return Acquired(key, fingerprint, token, now_ms, attempts, int(asked_ms), outbox_waiting=outbox_waiting)
             case [b"answered", topic, answer]:
                 return Answered(topic.decode(), answer)
@@ -106,7 +107,7 @@ class RedisLedger:
         request = self._request(claim.key)
         outbox_keys: list[str] = [request] * 3
         outbox_arguments: list[_Argument] = [""] * 5
-        if outbox and self._outbox_is_beside:
+        if outbox and self._one_server:
             outbox_keys, outbox_arguments = self.outbox.put_arguments(outbox)
         elif outbox and not await self.outbox.put(outbox):
             self._tell_full(outbox)

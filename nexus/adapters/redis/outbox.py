@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from redis.asyncio import Redis
-from redis.crc import key_slot
 
-from nexus.adapters.redis.cluster import ClusterRedis
 from nexus.adapters.redis.errors import repeated
 from nexus.adapters.redis.scripts import OUTBOX_PUT, OUTBOX_READ, OUTBOX_REMOVE
 from nexus.core.ports import OutboxRow
@@ -36,10 +34,6 @@ class OutboxKeys:
     def rows(self, owner_key: str) -> str:
         """The rows of one owner, whose key may be long and hold anything."""
         return f"{self._base}:rows:{hashlib.sha256(owner_key.encode()).hexdigest()[:32]}"
-
-    def is_beside(self, client: Redis, key: str) -> bool:
-        """Whether one script may touch the outbox and this key."""
-        return not isinstance(client, ClusterRedis) or key_slot(key.encode()) == key_slot(self.order.encode())
 
 
 def member_of(row: OutboxRow) -> str:

@@ -9,7 +9,7 @@ _NOW = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
-# KEYS: request, outbox order where it is in the same slot. ARGV: token, fingerprint, lease_ms, announced_again_ms,
+# KEYS: request, and on a single server the order of the outbox. ARGV: token, fingerprint, lease_ms, announced_again_ms,
 # known_ms (lease included), waited_ms.
 CLAIM: Final = (
     _NOW
