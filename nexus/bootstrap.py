@@ -138,7 +138,7 @@ async def _drain(nexus: Nexus, dispatcher: Dispatcher, subscription: Subscriptio
         "unwritten": nexus.persistence.unwritten,
         "tools": nexus.catalog.pending.count,
         "states": nexus.states.pending.count,
-        "turns": nexus.turns.unkept,
+        "turns": nexus.turns.pending,
         "letters": dispatcher.pending.count,
     }
     if any(left.values()):

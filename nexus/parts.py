@@ -1,7 +1,7 @@
 """The parts of a service, put together as its settings say (DESIGN, habits).
 
 bus.consume ─ Dispatcher ─┬─ RequestService ── ContextBuilder ──┬─ PersistenceService ── MongoStore
-                          ├─ PersistenceService ─ TurnMemory    ├─ TurnMemory ── TurnWork ── LanguageModel
+                          ├─ PersistenceService ─ TurnMemory    ├─ TurnMemory ── TurnWorker ─ LanguageModel
                           ├─ ToolCallService ─ WorkingMemory    ├─ WorkingMemory ── Compactor, Refining
                           ├─ SessionStates                      ├─ SessionStates
                           ├─ ToolCatalog                        ├─ ToolRegistry
@@ -31,8 +31,8 @@ from nexus.services.tool_calls import ToolCallService
 from nexus.services.tools.catalogue import ToolCatalog
 from nexus.services.tools.memory_tools import definitions
 from nexus.services.tools.registry import ToolRegistry, discover
-from nexus.services.turn_memory import TurnMemory
-from nexus.services.turns.work import TurnWork
+from nexus.services.turns.service import TurnMemory
+from nexus.services.turns.worker import TurnWorker
 from nexus.services.working_memory import WorkingMemory
 from nexus.tuning import (
     builder_settings,
@@ -43,7 +43,7 @@ from nexus.tuning import (
     polled_s,
     refining_settings,
     request_settings,
-    work_settings,
+    turn_settings,
 )
 
 
@@ -109,7 +109,7 @@ class Nexus:
         document = await self.store.find_configuration(self.settings.environment)
         settings = self.settings.with_stored(document or {})
         self.builder.settings = builder_settings(settings)
-        self.turns.work.settings = work_settings(settings)
+        self.turns.worker.settings = turn_settings(settings)
         if remembering := self.remembering:
             remembering.memory.limits = memory_limits(settings)
             remembering.compactor.settings = compaction_settings(settings)
@@ -127,21 +127,20 @@ def put_together(settings: Settings, transport: Transport, store: Store, model: 
     registry = ToolRegistry()
     discover(registry, settings.tools.modules)
     way = Way()
-    work = TurnWork(
+    worker = TurnWorker(
         store.turns,
         store,
         model,
         max_input_tokens=settings.llm.max_input_tokens,
-        settings=work_settings(settings),
+        settings=turn_settings(settings),
         metrics=metrics,
-        way=way,
     )
-    turns = TurnMemory(store.turns, store, work, metrics)
+    turns = TurnMemory(store.turns, store, worker, metrics)
     persistence = PersistenceService(
         store,
         metrics,
         ledger=transport.ledger,
-        recorded=turns.heard,
+        recorded=turns.record_result,
         journal=transport.journal,
         outbox=transport.outbox,
         tails=_tails(settings, transport),

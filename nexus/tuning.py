@@ -10,7 +10,7 @@ from nexus.services.context.limits import WindowSettings
 from nexus.services.memory.compactor import CompactionSettings
 from nexus.services.memory.refining import RefiningSettings
 from nexus.services.tools.memory_tools import MemoryLimits
-from nexus.services.turns.work import WorkSettings
+from nexus.services.turns.worker import TurnSettings
 
 # Turns are summarised by the same model, and are many more.
 _REFINED_AT_ONCE: Final = 2
@@ -63,9 +63,9 @@ def counts_at_once(settings: Settings) -> bool:
     return settings.memory.count_tokens == "always" or settings.layouts.default == "agent"
 
 
-def work_settings(settings: Settings) -> WorkSettings:
+def turn_settings(settings: Settings) -> TurnSettings:
     """How turns are closed and summarised."""
-    return WorkSettings(
+    return TurnSettings(
         idle_s=settings.memory.turn_idle_s,
         summaries_at_once=settings.llm.max_concurrency,
         again_s=settings.llm.again_s,

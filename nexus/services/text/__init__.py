@@ -1,1 +1,1 @@
-"""Texts: escaping, sentences, digests, prompts to a model and checks of its replies. Pure, and shared by all contexts."""
+"""Texts: escaping, sentences, digests, prompts to a model and checks of its replies. Pure."""

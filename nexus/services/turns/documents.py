@@ -1,16 +1,16 @@
-"""Turns as the documents that are stored of them: how one begins, is heard of, and is closed. Pure.
+"""Turns as stored documents: how they begin, go on and are closed. Pure.
 
 Besides the fields of `nexus.core.turns.Turn`, a document says what is due on it:
 
 | field | meaning |
 |---|---|
 | `work`, `due_at` | `close` (see whether it is over), `summarise` (by a model), or None; and from when on |
-| `begun_at` | when it got its number |
+| `begun_at` | when its first context was asked for |
 | `heard_at` | when something of its run was last recorded |
 | `rows` | how many rows its summaries stand for |
-| `attempts` | how often a model answered with nonsense |
-| `delays` | how often it could not be asked |
-| `overtaken` | a later turn of the session began before this one was over, and nothing was heard of it since |
+| `attempts` | how often a model gave an unusable reply |
+| `delays` | how often the model could not be asked |
+| `overtaken` | a later turn of the session began before this one was over, and nothing of it was recorded since |
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from nexus.core.models import to_milliseconds as to_milliseconds  # noqa: PLC0414  # until memory takes it from there
 from nexus.core.models import utc_now
 from nexus.core.ports import Row
-from nexus.core.ports.turns import TurnTouch
 from nexus.core.turns import (
     CLOSE,
     OVER,
@@ -35,16 +35,16 @@ from nexus.core.turns import (
     TurnStatus,
 )
 from nexus.core.wire import is_deeper
-from nexus.services.context.annotations import as_json
-from nexus.services.rows import storable
-from nexus.services.turns.facts import Said, TurnFacts
-from nexus.services.turns.fallback import summarise_by_rules, summarise_input
+from nexus.services.history.rows import storable
+from nexus.services.history.run_facts import Said, TurnFacts
+from nexus.services.text.content import compact_json
+from nexus.services.turns.rule_summary import summarise_by_rules, summarise_input
 
-# How soon somebody looks at a turn that may have gone on without anybody hearing of it.
+# How soon a turn is looked at that may have gone on unnoticed.
 LOOKED_AFTER: Final = timedelta(seconds=30)
-# How soon is looked again for a result that is recorded after the answer, at first.
+# The first pause before looking again for a result that is recorded after the answer.
 _RESULT_AFTER: Final = timedelta(seconds=1)
-# What is changed in turns that are not over when another begins: they count as completed, until more is heard.
+# Changes to a turn that is not over when another begins: it counts as completed, until more of it is recorded.
 OVERTAKEN: Final[Mapping[str, Any]] = {"status": TurnStatus.COMPLETED.value, "overtaken": True}
 # Arguments and results in a document; the rows have them whole.
 _MOST_CHARS: Final = 4_000
@@ -54,7 +54,7 @@ _DEEPEST: Final = 50
 
 
 def begun(start: TurnStart, latest: Row | None, goal: str, now: datetime) -> Row:
-    """The document of a turn that follows `latest`, which says so from the start what is known of it."""
+    """The document of a turn that follows `latest`, with a summary by rules of its input."""
     number = 1 + (latest["turn_number"] if latest else 0)
     milliseconds = int(start.timestamp.timestamp() * 1_000)
     turn = Turn(
@@ -92,7 +92,7 @@ def _first_summaries(start: TurnStart) -> Summaries:
 
 
 def taken_over(start: TurnStart, kept: Row) -> dict[str, Any]:
-    """What a later request of the run changes in its turn: a goal or surroundings that came along, further rounds."""
+    """The changes that a later request of the run makes in its turn: a goal, surroundings, further rounds."""
     changes: dict[str, Any] = {}
     if start.task_context and start.task_context != kept.get("task_context"):
         changes["task_context"] = start.task_context
@@ -107,15 +107,15 @@ def taken_over(start: TurnStart, kept: Row) -> dict[str, Any]:
 
 
 def looked_after(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """What is changed besides where nobody is to look whether a turn is over that these changes have go on."""
+    """Further changes where `close` is not due: a turn that goes on because of these changes is looked at again."""
     return {"work": CLOSE, "due_at": utc_now() + LOOKED_AFTER} if "status" in changes else {}
 
 
-def heard(row: Row, now: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is changed in a turn when this row of its run, a model's or a tool's, is recorded.
+def touched(row: Row, now: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The changes to a turn when this row of its run, a model's or a tool's, is recorded.
 
     Returns:
-        What is changed in any case, and what only where nobody is to look whether it is over.
+        Changes to make in any case, and those to make only where `close` is not due.
     """
     metadata = row["metadata"]
     if row["role"] == "TOOL":
@@ -131,39 +131,13 @@ def heard(row: Row, now: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
     return changes, {"work": CLOSE, "due_at": now + _RESULT_AFTER}
 
 
-def touched(document: Row, touch: TurnTouch) -> Row:
-    """The document of a turn with what was heard of its run before it was kept."""
-    if touch.message_id is not None and touch.message_id in document["messages"]:
-        return document
-    also = {} if document["work"] == CLOSE else touch.unless_due
-    return {**document, **touch.changes, **also}
-
-
 def overtaken(document: Row, due_by: datetime) -> Row:
-    """The document of a turn before which another of its session has begun, before it was kept."""
+    """The document of a turn that is inserted together with a later one of its session."""
     return {**document, **OVERTAKEN, "due_at": min(document["due_at"], due_by)}
 
 
-def is_unheard(document: Row) -> bool:
-    """Whether the turn is as it began, with an input and nothing else, so that its summaries say all that is known."""
-    as_begun = document["status"] == TurnStatus.PENDING and document["work"] == CLOSE and not document["rows"]
-    return as_begun and len(document["messages"]) == 1 and not document["thinking_phase"]
-
-
-def closed_unheard(summarise_at: datetime) -> dict[str, Any]:
-    """What is changed in such a turn when another of its session begins; a row of its run is read for what it says."""
-    return {
-        **OVERTAKEN,
-        "rows": 1,
-        "work": SUMMARISE,
-        "due_at": summarise_at,
-        "attempts": 0,
-        "delays": 0,
-    }
-
-
 def is_overtaken(document: Row, latest: Row) -> bool:
-    """Whether the latest turn of its session has begun since anything was heard of the turn, or in that millisecond."""
+    """Whether the latest turn of its session began after the last row of this one was recorded, or at that moment."""
     begun_at = latest.get("begun_at")
     is_later = latest["turn_number"] > document["turn_number"]
     return is_later and isinstance(begun_at, datetime) and begun_at >= document["heard_at"]
@@ -172,35 +146,30 @@ def is_overtaken(document: Row, latest: Row) -> bool:
 def looked_at(
     document: Row, facts: TurnFacts, rows: int, now: datetime, *, idle: timedelta, settled: timedelta
 ) -> dict[str, Any]:
-    """What is changed in a turn when somebody has looked whether it is over.
+    """The changes to a turn after a look at its rows, whether it is over or not.
 
     Args:
         document: the turn.
         facts: those of its rows.
-        rows: how many there are.
-        now: the time.
+        rows: how many rows there are.
+        now: the current time.
         idle: after so long a silence a turn is over without an answer.
-        settled: after so long a silence nothing is on its way any more.
+        settled: after so long a silence nothing of it is on its way any more.
     """
     silence = now - document["heard_at"]
     if facts.finished or silence >= idle or rows < (document.get("rows") or 0):
         return _closed(document, facts, rows, document["heard_at"] + settled)
     if document.get("overtaken") and silence >= settled:
-        # There may be more to come, and then it is closed again: a model is only asked when that is unlikely.
+        # More may come, and then it is closed again: a model is asked only when that has become unlikely.
         return _closed(document, facts, rows, document["heard_at"] + idle)
-    # Where the answer is known, a result of a tool is missing, which may be written any moment, or never.
+    # With an answer known, the result of a tool is missing: it may be recorded at any moment, or never.
     pause = max(silence, _RESULT_AFTER) if facts.answer else LOOKED_AFTER
     return {"due_at": now + min(pause, LOOKED_AFTER, idle - silence)}
 
 
 def is_put_off(changes: Mapping[str, Any]) -> bool:
-    """Whether what `looked_at` has returned is that the turn goes on."""
+    """Whether the changes from `looked_at` leave the turn going on."""
     return changes.keys() == {"due_at"}
-
-
-def to_milliseconds(moment: datetime) -> datetime:
-    """The moment as a store keeps it."""
-    return moment.replace(microsecond=moment.microsecond // 1_000 * 1_000)
 
 
 def goal_of(document: Row | None) -> str:
@@ -209,17 +178,12 @@ def goal_of(document: Row | None) -> str:
 
 
 def is_going_on(document: Row | None) -> bool:
-    """Whether there is a turn, and more of it is expected."""
+    """Whether there is a turn and it is not over."""
     return document is not None and document.get("status") not in OVER
 
 
-def is_due_now(document: Row) -> bool:
-    """Whether it says from the start that somebody is to look at once whether it is over."""
-    return bool(document["due_at"] <= document["heard_at"])
-
-
 def facts_of(document: Row) -> dict[str, Any]:
-    """What `read_facts` takes from the document."""
+    """The arguments of `read_facts` that come from the document."""
     rounds = _phase_of(document)
     return {
         "goal": goal_of(document),
@@ -229,14 +193,25 @@ def facts_of(document: Row) -> dict[str, Any]:
 
 
 def summarised(summaries: Summaries, insights: Sequence[str]) -> dict[str, Any]:
-    """What is changed when a model has summarised the turn."""
+    """The changes when a model has summarised the turn."""
     return {"summaries": summaries.model_dump(), "insights": list(insights), "work": None, "due_at": None}
 
 
 def given_up(document: Row) -> dict[str, Any]:
-    """What is changed in a turn of which the store does not take what it was: nobody looks at it again."""
+    """The changes to a turn whose result the store refuses: nothing is due on it any more."""
     over = {"status": TurnStatus.COMPLETED.value} if is_going_on(document) else {}
     return {**over, "work": None, "due_at": None}
+
+
+def is_numbered(turn: Row) -> bool:
+    """Whether the turn has a number that another can follow."""
+    number = turn.get("turn_number")
+    return isinstance(number, int | float) and not isinstance(number, bool)
+
+
+def is_placed(turn: Row) -> bool:
+    """Whether the turn says which one it is, of which run, session and owner; any other cannot be changed."""
+    return is_numbered(turn) and all(isinstance(turn.get(name), str) for name in ("owner_key", "session_id", "run_id"))
 
 
 def read_turn(document: Row) -> Turn | None:
@@ -250,7 +225,7 @@ def read_turn(document: Row) -> Turn | None:
 def _closed(document: Row, facts: TurnFacts, rows: int, summarise_at: datetime) -> dict[str, Any]:
     known = document.get("rows") or 0
     if rows < known or not facts.said:
-        # Rows were removed, or never came. What is remembered of them stays, and nobody could say more of it.
+        # Rows were removed or never came: the summaries that are there stay.
         over = TurnStatus.COMPLETED if known or document.get("overtaken") else TurnStatus.FAILED
         return {"status": over.value, "work": None, "due_at": None}
     phase = _phase_of(document)
@@ -263,7 +238,7 @@ def _closed(document: Row, facts: TurnFacts, rows: int, summarise_at: datetime) 
         "rows": rows,
     }
     if known == rows and _source(document) == "model":
-        # Somebody looked again, and nothing has come.
+        # Nothing new was recorded since the last look.
         return {**changes, "work": None, "due_at": None}
     if not _says_all(document, facts):
         changes |= {"summaries": summarise_by_rules(facts).model_dump(), "insights": []}
@@ -305,7 +280,7 @@ def _shortened(outcomes: Sequence[ToolOutcome]) -> list[ToolOutcome]:
 
 def _shorten(value: Any, most: int) -> Any:
     """The value as a store keeps it, or both ends of its text and how much is between them."""
-    text = value if isinstance(value, str) else as_json(value)
+    text = value if isinstance(value, str) else compact_json(value)
     if len(text) <= most:
         return storable(text if isinstance(value, dict | list) and is_deeper(value, _DEEPEST) else value)
     half = most // 2

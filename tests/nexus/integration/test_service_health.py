@@ -84,7 +84,7 @@ async def test_a_service_that_is_well(mongo_uri: str, database_name: str) -> Non
         assert (status, json.loads(body)["checks"]) == (200, dict.fromkeys(CHECKS, "ok"))
         await build(nexus)
         # No answer waits for its turn or its row.
-        await nexus.turns.pending.none()
+        await nexus.turns.drained()
         await nexus.persistence.flush()
         counted = await figures(nexus)
     assert counted["nexus_requests_total success"] == 1

@@ -9,8 +9,9 @@ import pytest
 
 from nexus.adapters.llm import open_llm
 from nexus.core.errors import ModelUnavailableError, NexusError
-from nexus.services.turns.facts import TurnFacts
-from nexus.services.turns.summariser import NonsenseError, Summariser
+from nexus.services.text.model_reply import UnusableReplyError
+from nexus.services.history.run_facts import TurnFacts
+from nexus.services.turns.model_summary import Summariser
 from tests.nexus.support.model_asked import KEY, LIMITS
 from tests.nexus.support.model_behaviours import (
     BEHAVIOURS,
@@ -111,7 +112,7 @@ async def test_a_model_that_talks_nonsense(facts: TurnFacts, behaviour: Behaviou
         await assert_good(summariser, facts)
         assert "could not be used" in server.asked[1].system
         server.script.extend([behaviour, behaviour])
-        with pytest.raises(NonsenseError) as refused:
+        with pytest.raises(UnusableReplyError) as refused:
             await summariser.summarise(facts)
         assert len(server.asked) == 4
         assert "156" not in str(refused.value)
@@ -123,7 +124,7 @@ async def test_every_turn_of_a_session(language: str) -> None:
     """In another language none of its summaries is taken, however short the question was; in its own each is."""
     for run in session(language):
         async with asked(foreign()) as (summariser, server):
-            with pytest.raises(NonsenseError, match=f"it is in German, and the user writes in {language}"):
+            with pytest.raises(UnusableReplyError, match=f"it is in German, and the user writes in {language}"):
                 await summariser.summarise(run.facts)
             assert f"Write in {language}." in server.asked[0].system
             server.behaviour = good()

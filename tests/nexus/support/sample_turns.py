@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any, Final
 
-from nexus.services.turns.facts import TurnFacts
+from nexus.services.history.run_facts import TurnFacts
 from tests.nexus.unit.services.turns.runs import Run
 
 FIGURES: Final = ("156", "15", "0.86", "0.80-0.93")

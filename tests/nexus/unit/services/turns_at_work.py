@@ -12,8 +12,8 @@ from nexus.core.metrics import Metrics
 from nexus.core.models import utc_now
 from nexus.core.ports import LanguageModel, Row
 from nexus.core.turns import TurnStart
-from nexus.services.turn_memory import TurnMemory
-from nexus.services.turns.work import TurnWork, WorkSettings
+from nexus.services.turns.service import TurnMemory
+from nexus.services.turns.worker import TurnWorker, TurnSettings
 from tests.nexus.support.fake_model import FakeModel
 from tests.nexus.support.fakes import FakeStore
 
@@ -58,7 +58,7 @@ class Memory:
     async def record(self, row: Row) -> None:
         """Record a row as the persistence service does."""
         await self.store.insert_message(row)
-        await self.turns.heard(row)
+        await self.turns.record_result(row)
 
     async def documents(self, session_id: str = "s", owner_key: str = "o") -> list[Row]:
         """The documents of a session, the lowest number first."""
@@ -84,8 +84,8 @@ async def remembering(
 ) -> AsyncIterator[Memory]:
     """A turn memory at work."""
     store = store or FakeStore()
-    given = WorkSettings(**{"settled_s": 0.1, **settings})  # type: ignore[arg-type]  # numbers
-    work = TurnWork(store.turns, store, model, settings=given)
+    given = TurnSettings(**{"settled_s": 0.1, **settings})  # type: ignore[arg-type]  # numbers
+    work = TurnWorker(store.turns, store, model, settings=given)
     async with TurnMemory(store.turns, store, work, metrics).running() as turns:
         yield Memory(store, turns)
 

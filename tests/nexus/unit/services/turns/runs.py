@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from nexus.core.ports import Row
-from nexus.services.turns.facts import TurnFacts, read_facts
+from nexus.services.history.run_facts import TurnFacts, read_facts
 
 START: Final = datetime(2026, 1, 5, 9, tzinfo=UTC)
 

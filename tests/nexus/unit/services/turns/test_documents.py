@@ -8,9 +8,18 @@ import pytest
 
 from nexus.core.ports import Row
 from nexus.core.turns import CLOSE, SUMMARISE, ThinkingRound, TokenUsage, ToolOutcome
-from nexus.services.turns.documents import begun, facts_of, goal_of, heard, looked_at, read_turn, summarised, taken_over
-from nexus.services.turns.facts import TurnFacts, read_facts
-from nexus.services.turns.fallback import summarise_by_rules
+from nexus.services.history.run_facts import TurnFacts, read_facts
+from nexus.services.turns.documents import (
+    begun,
+    facts_of,
+    goal_of,
+    looked_at,
+    read_turn,
+    summarised,
+    taken_over,
+    touched,
+)
+from nexus.services.turns.rule_summary import summarise_by_rules
 from tests.nexus.unit.services.turns_at_work import a_start, answer, calls, human, result
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -61,7 +70,7 @@ def test_it_follows_the_latest() -> None:
 )
 def test_what_is_heard(row: Row, status: str, due: float | None) -> None:
     """An answer is looked at at once; all else leaves what is due, and makes a turn due that is not."""
-    changes, unless_due = heard(row, NOW)
+    changes, unless_due = touched(row, NOW)
     assert (changes["status"], changes["heard_at"]) == (status, NOW)
     if due is None:
         assert not {"work", "due_at"} & {*changes}

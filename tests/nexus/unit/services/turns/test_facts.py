@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.turns import ThinkingRound, TokenUsage, ToolOutcome
-from nexus.services.turns.facts import TurnFacts, read_facts
+from nexus.services.history.run_facts import TurnFacts, read_facts
 from tests.nexus.unit.services.turns.runs import Run
 
 

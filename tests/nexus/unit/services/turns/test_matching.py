@@ -3,22 +3,22 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.turns.matching import Called, Came, match
+from nexus.services.history.run_facts import Call, Result, match_results
 
 
-def call(call_id: str, name: str = "f") -> Called:
+def call(call_id: str, name: str = "f") -> Call:
     """A call."""
-    return Called(call_id, name, {})
+    return Call(call_id, name, {})
 
 
-def came(call_id: str, content: str, tool: str = "f") -> Came:
+def came(call_id: str, content: str, tool: str = "f") -> Result:
     """A result."""
-    return Came(call_id, tool, None, content)
+    return Result(call_id, tool, None, content)
 
 
-def matched(*steps: tuple[Called, ...] | Came) -> tuple[list[tuple[str, str | None]], bool]:
+def matched(*steps: tuple[Call, ...] | Result) -> tuple[list[tuple[str, str | None]], bool]:
     """Names and results, and whether every call has one."""
-    outcomes, complete = match(steps)
+    outcomes, complete = match_results(steps)
     return [(item.name, item.result) for item in outcomes], complete
 
 
@@ -88,11 +88,11 @@ _steps = st.lists(
 
 
 @given(_steps)
-def test_no_result_is_told_twice_and_no_call_is_lost(steps: list[tuple[Called, ...] | Came]) -> None:
+def test_no_result_is_told_twice_and_no_call_is_lost(steps: list[tuple[Call, ...] | Result]) -> None:
     """Each call has its place; a result is there at most once, and always if it names no call."""
-    outcomes, complete = match(steps)
-    calls = [item for step in steps if not isinstance(step, Came) for item in step]
-    results = [step for step in steps if isinstance(step, Came)]
+    outcomes, complete = match_results(steps)
+    calls = [item for step in steps if not isinstance(step, Result) for item in step]
+    results = [step for step in steps if isinstance(step, Result)]
     told = [item.result for item in outcomes if item.result is not None]
     assert [item.name for item in outcomes if item.arguments is not None] == [item.name for item in calls]
     assert len(told) == len(set(told))

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.turns import ThinkingRound
-from nexus.services.turns.cutting import size
-from nexus.services.turns.evidence import evidence_of
-from nexus.services.turns.facts import TurnFacts, read_facts
-from nexus.services.turns.prompt import LEAST_ROOM, Prompt, prompts_of, prompts_of_parts, room_in
-from nexus.services.turns.reply import SCHEMA, read_reply
+from nexus.services.history.run_facts import TurnFacts, read_facts
+from nexus.services.text.model_prompt import LEAST_ROOM
+from nexus.services.text.model_reply import SCHEMA, read_reply
+from nexus.services.text.sentences import size
+from nexus.services.turns.model_summary import Prompt, evidence_of, prompts_of, prompts_of_parts, room_in
 from tests.nexus.support.sample_turns import ENGLISH, summary_of
 from tests.nexus.unit.services.turns.runs import Run
 

@@ -7,9 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.turns import ToolOutcome
-from nexus.services.turns.deeds import called, read_result, resulted, tell, told, tools_used
-from nexus.services.turns.sentences import one_line, weight
-from tests.nexus.unit.services.turns.test_outline import documents
+from nexus.services.text.sentences import one_line, weight
+from nexus.services.text.tool_outcomes import (
+    call_and_result,
+    call_with_arguments,
+    describe_calls,
+    read_result,
+    result_of_call,
+    tools_used,
+)
+from tests.nexus.unit.services.text.test_outline import documents
 
 pytestmark = pytest.mark.heavy
 
@@ -45,20 +52,23 @@ class TestOneCall:
     )
     def test_what_is_told(self, call: ToolOutcome, sentence: str) -> None:
         """Success with what it gave, failure with its reason, loss as such."""
-        assert told(call, 300) == sentence
+        assert call_and_result(call, 300) == sentence
 
     def test_results_that_are_texts_of_json(self) -> None:
         """Are read once, and told as documents."""
         call = read_result(outcome("f", {}, '{"error": "gone", "ci": [0.80, 0.93]}', False))
         assert call.result == {"error": "gone", "ci": ["0.80", "0.93"]}
-        assert told(call, 300) == "f failed: gone"
+        assert call_and_result(call, 300) == "f failed: gone"
 
     def test_errors_of_servers_of_tools(self) -> None:
         """Are failures with what they say as the reason, whether or not the call itself succeeded."""
         result = {"content": [{"type": "text", "text": "Error from server: no index"}], "isError": True}
         for success in (True, False, None):
-            assert told(read_result(outcome("f", {}, result, success)), 300) == "f failed: Error from server: no index"
-        assert told(read_result(outcome("f", {}, {**result, "isError": False}, True)), 300) == (
+            assert (
+                call_and_result(read_result(outcome("f", {}, result, success)), 300)
+                == "f failed: Error from server: no index"
+            )
+        assert call_and_result(read_result(outcome("f", {}, {**result, "isError": False}, True)), 300) == (
             "f gave Error from server: no index"
         )
 
@@ -67,11 +77,11 @@ class TestOneCall:
         call = outcome(
             "fetch", {"url": "https://a.example/" + "x" * 200}, "A long story. " * 30 + "156 articles.", True
         )
-        assert told(call, 100) == (
+        assert call_and_result(call, 100) == (
             "fetch (url: https://a.example/xxxxxxxxxxxxxxxxx...) gave A long story. ... 156 articles."
         )
-        assert told(call, 20) == "fetch gave A long..."
-        assert told(call, 12) == "fetch gave a result"
+        assert call_and_result(call, 20) == "fetch gave A long..."
+        assert call_and_result(call, 12) == "fetch gave a result"
 
 
 class TestSeveralCalls:
@@ -80,13 +90,16 @@ class TestSeveralCalls:
     def test_all(self) -> None:
         """Are told in their order where they fit."""
         calls = [outcome("find", {"q": f"topic {n}"}, {"hits": n}, True) for n in range(12)]
-        assert tell(calls, told, 600) == ([f"find (q: topic {n}) gave hits: {n}" for n in range(12)], [])
-        assert tell([], told, 600) == ([], [])
+        assert describe_calls(calls, call_and_result, 600) == (
+            [f"find (q: topic {n}) gave hits: {n}" for n in range(12)],
+            [],
+        )
+        assert describe_calls([], call_and_result, 600) == ([], [])
 
     def test_the_last_ones(self) -> None:
         """Are told where not all fit: what it came to, not how it began."""
         calls = [outcome("find", {"q": f"topic {n:02}"}, {"hits": n}, True) for n in range(40)]
-        sentences, others = tell(calls, told, 400)
+        sentences, others = describe_calls(calls, call_and_result, 400)
         assert sentences == [f"find (q: topic {n}) gave hits: {n}" for n in range(32, 40)]
         assert others == calls[:32]
 
@@ -95,19 +108,19 @@ class TestSeveralCalls:
         calls = [outcome("find", {}, "nothing of any use to anybody", True) for _ in range(40)]
         calls[5] = outcome("find", {}, "HR 0.86, 95% CI 0.74-0.99", True)
         calls[6] = outcome("find", {}, "time-out after 30 s", False)
-        sentences, others = tell(calls, told, 250)
+        sentences, others = describe_calls(calls, call_and_result, 250)
         assert sentences == ["find gave HR 0.86, 95% CI 0.74-0.99", *["find gave nothing of any use to anybody"] * 2]
         assert others == [*calls[:5], *calls[6:38]]
 
     def test_little_room(self) -> None:
         """Is enough for one."""
         calls = [*[outcome("find", {"q": "x" * 90}, "y" * 90, True)] * 2, outcome("load", {}, 7, True)]
-        assert tell(calls, told, 200) == (["load gave 7"], calls[:2])
+        assert describe_calls(calls, call_and_result, 200) == (["load gave 7"], calls[:2])
 
     def test_long_ones(self) -> None:
         """Are rather few than cut to a word each."""
         call = outcome("find", {"q": "a long question " * 9}, "a long answer " * 30, True)
-        sentences, others = tell([call] * 9, told, 600)
+        sentences, others = describe_calls([call] * 9, call_and_result, 600)
         assert len(sentences) == 3
         assert sentences[0] == (
             "find (q: a long question a long question a long...) gave "
@@ -118,7 +131,7 @@ class TestSeveralCalls:
     def test_short_ones_leave_room_to_long_ones(self) -> None:
         """So that nothing is cut that need not be."""
         calls = [outcome("f", {}, text, True) for text in ("1", "2", "three and a few more words " * 5 + "5")]
-        assert tell(calls, told, 180)[0][2] == f"f gave {'three and a few more words ' * 5}5"
+        assert describe_calls(calls, call_and_result, 180)[0][2] == f"f gave {'three and a few more words ' * 5}5"
 
     @given(
         st.lists(st.builds(outcome, st.sampled_from("abc"), st.none() | documents, documents), max_size=30),
@@ -126,7 +139,7 @@ class TestSeveralCalls:
     )
     def test_no_call_is_lost(self, calls: list[ToolOutcome], room: int) -> None:
         """Each is told or among the others, and all that is told has room."""
-        sentences, others = tell(calls, told, room)
+        sentences, others = describe_calls(calls, call_and_result, room)
         assert len(sentences) + len(others) == len(calls)
         assert bool(sentences) == bool(calls)
         assert sum(weight(sentence) + 2 for sentence in sentences) <= room + 40
@@ -136,7 +149,7 @@ class TestToolsUsed:
     """In a sentence."""
 
     def test_counts(self) -> None:
-        """How often each was called, and how many calls came to nothing."""
+        """How often each was call_with_arguments, and how many calls came to nothing."""
         good, bad, lost = outcome("find", {}, 1, True), outcome("load", {}, 1, False), outcome("find", {})
         assert tools_used([], 100) == ""
         assert tools_used([good], 100) == "Used find."
@@ -155,7 +168,7 @@ class TestToolsUsed:
 @given(st.builds(outcome, st.text(max_size=9), documents, documents, st.none() | st.booleans()), st.integers(60, 400))
 def test_any_call(call: ToolOutcome, room: int) -> None:
     """What is told of it is one line that UTF-8 can carry, not much heavier than allowed."""
-    for teller in (told, called, resulted):
+    for teller in (call_and_result, call_with_arguments, result_of_call):
         line = teller(read_result(call), room)
         assert line == one_line(line)
         assert weight(line) <= room + 40

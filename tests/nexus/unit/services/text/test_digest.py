@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.turns.digest import digest, excerpt, figures, has_figure
-from nexus.services.turns.sentences import one_line, weight
-from tests.nexus.unit.services.turns.test_sentences import hard
+from nexus.services.text.digest import digest, excerpt, figures, has_figure
+from nexus.services.text.sentences import one_line, weight
+from tests.nexus.unit.services.text.test_sentences import hard
 
 REPORT = """## What was found
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.turns.language import LATIN, NAMES, differ, language_of, letters_of, likely_languages_of, name_of
+from nexus.services.text.language import LATIN, NAMES, differ, language_of, letters_of, likely_languages_of, name_of
 
 CLEAR: dict[str, list[str]] = {
     "zh": [

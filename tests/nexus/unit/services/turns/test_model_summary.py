@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from nexus.core.errors import ModelUnavailableError
-from nexus.services.turns.facts import TurnFacts
-from nexus.services.turns.summariser import NonsenseError, Summariser
+from nexus.services.history.run_facts import TurnFacts
+from nexus.services.text.model_reply import UnusableReplyError
+from nexus.services.turns.model_summary import Summariser
 from tests.nexus.support.fake_model import FakeModel
 from tests.nexus.support.sample_turns import CHINESE, ENGLISH, summary_of
 from tests.nexus.support.summary_writer import write
@@ -70,7 +71,7 @@ async def test_nonsense_once(nonsense: str, fault: str) -> None:
 async def test_nonsense_twice() -> None:
     """It is given up, with what was wrong last."""
     model = Scripted("prose", "{")
-    with pytest.raises(NonsenseError, match="its JSON is broken"):
+    with pytest.raises(UnusableReplyError, match="its JSON is broken"):
         await Summariser(model).summarise(ENGLISH)
     assert len(model.asked) == 2
 
@@ -116,7 +117,7 @@ async def test_nonsense_in_a_part() -> None:
     model = Scripted("prose")
     good = await Summariser(model, max_input_tokens=2_000).summarise(long_turn())
     model = Scripted("prose", "prose")
-    with pytest.raises(NonsenseError):
+    with pytest.raises(UnusableReplyError):
         await Summariser(model, max_input_tokens=2_000).summarise(long_turn())
     assert len(model.asked) == 2 < good.calls
 

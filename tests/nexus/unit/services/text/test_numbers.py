@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.turns.numbers import figures, number_words, spelling, spellings
+from nexus.services.text.summary_checks import number_words, numbers_in, spelling, spellings
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from nexus.services.turns.numbers import figures, number_words, spelling, spelli
 )
 def test_figures(text: str, found: set[str]) -> None:
     """Numbers of two digits or more, however they are written."""
-    assert figures(text) == found
+    assert numbers_in(text) == found
 
 
 @pytest.mark.parametrize(
@@ -44,13 +44,13 @@ def test_figures(text: str, found: set[str]) -> None:
 )
 def test_what_stands_for_a_number(there: str, here: str) -> None:
     """The same, rounded or cut off, at any power of ten."""
-    assert {*map(spelling, figures(here))} <= spellings(there)
+    assert {*map(spelling, numbers_in(here))} <= spellings(there)
 
 
 @pytest.mark.parametrize(("there", "here"), [("1234567", "1,334,567"), ("156", "17"), ("0.86", "0.77"), ("", "20")])
 def test_what_does_not(there: str, here: str) -> None:
     """Another number."""
-    assert spellings(there).isdisjoint(map(spelling, figures(here)))
+    assert spellings(there).isdisjoint(map(spelling, numbers_in(here)))
 
 
 @pytest.mark.parametrize(
@@ -79,4 +79,4 @@ def test_any_rounding(number: int, digits: int, zeros: int) -> None:
 @given(st.text())
 def test_any_text(text: str) -> None:
     """Each of its own numbers is known."""
-    assert {*map(spelling, figures(text))} <= spellings(text)
+    assert {*map(spelling, numbers_in(text))} <= spellings(text)

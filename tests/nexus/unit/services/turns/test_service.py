@@ -3,24 +3,22 @@
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
 
 import anyio
 import pytest
 
 from nexus.core.errors import StoreUnavailableError, TurnNotFoundError
 from nexus.core.metrics import Event
-from nexus.core.models import utc_now
 from nexus.core.ports import Row
 from nexus.core.ports.turns import TurnTouch
 from nexus.core.turns import LEVELS, SUMMARISE, Goal, ThinkingRound, TurnStatus
-from nexus.services.turn_memory import TurnMemory
-from nexus.services.turns.work import TurnWork, WorkSettings
+from nexus.services.turns.service import TurnMemory
+from nexus.services.turns.worker import TurnSettings, TurnWorker
 from tests.nexus.support.fake_turns import FakeTurns
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.unit.services.serving import passed
-from tests.nexus.unit.services.turns_at_work import PATIENCE_S, a_start, answer, calls, human, remembering, result
+from tests.nexus.unit.services.turns_at_work import PATIENCE_S, a_start, answer, calls, human, remembering
 
 RUNS = 200
 
@@ -148,35 +146,13 @@ async def test_a_turn_that_begins_completes_one_that_is_not_over() -> None:
     assert (first["status"], second["status"], other["status"]) == ("completed", "pending", "pending")
 
 
-async def test_a_turn_that_another_follows_is_closed_at_once_where_nothing_is_known_of_it() -> None:
-    """Nobody looks at it, whatever it was begun with; an answer that comes later is in its summary all the same."""
-    asked = Counter[str]()
-    store = FakeStore()
-    store.turns = FakeTurns(lambda operation: asked.update([operation]))
-    async with remembering(store, settled_s=60) as memory:
-        await store.insert_message(human("a"))
-        await memory.begin("a")
-        await memory.turns.start_turn(a_start("b"))
-        closed = await memory.until(lambda document: document["work"] == SUMMARISE)
-        assert (closed["status"], closed["rows"], closed["overtaken"]) == ("completed", 1, True)
-        assert closed["due_at"] > utc_now() + timedelta(seconds=200)
-        assert asked["update_turns"] + asked["update_turn"] + asked["overtake"] == 0
-        await memory.record(answer("a"))
-        closed = await memory.until(lambda document: document["rows"] == 2)
-    assert "They are wet." in closed["summaries"]["detailed"]
-
-
-@pytest.mark.parametrize("at_once", [True, False])
-async def test_rows_of_which_nobody_has_heard(at_once: bool) -> None:
+async def test_rows_of_which_nobody_has_heard() -> None:
     """A replica was killed when it had recorded an answer and told nobody: a turn that another follows has it."""
     store = FakeStore()
     async with remembering(store, settled_s=0) as memory:
         for row in (human("a"), answer("a")):
             await store.insert_message(row)
-        if at_once:
-            assert memory.turns.begin_turn(a_start("a"))
-        else:
-            await memory.begin("a")
+        await memory.begin("a")
         await memory.turns.start_turn(a_start("b"))
         closed = await memory.until(lambda document: document["work"] == SUMMARISE)
     assert (closed["status"], closed["rows"]) == ("completed", 2)
@@ -227,12 +203,11 @@ async def test_a_store_that_is_away() -> None:
 class ForgetfulTurns(FakeTurns):
     """Turns that never say that they have kept what they are given."""
 
-    async def insert_turns_of_sessions(self, sessions: Sequence[Sequence[Row]]) -> list[int]:
+    async def insert_turns(self, turns: Sequence[Row]) -> int:
         """Keep them."""
-        kept = await super().insert_turns_of_sessions(sessions)
-        if sum(kept):
+        if await super().insert_turns(turns):
             raise StoreUnavailableError("no answer")
-        return kept
+        return 0
 
 
 async def test_a_store_that_keeps_a_turn_without_saying_so() -> None:
@@ -244,38 +219,11 @@ async def test_a_store_that_keeps_a_turn_without_saying_so() -> None:
             for session in ("s", "t"):
                 assert memory.turns.begin_turn(a_start(run_id, session=session))
             with anyio.fail_after(PATIENCE_S):
-                await memory.turns.pending.none()
+                await memory.turns.drained()
         await memory.until(lambda document: document["status"] == "completed")
         for session in ("s", "t"):
             documents = await memory.documents(session)
             assert [(each["turn_number"], each["run_id"]) for each in documents] == [(1, "a"), (2, "b")]
-
-
-async def test_what_is_known_of_turns_by_then_is_kept_with_them() -> None:
-    """Of runs that begin together, and are heard of meanwhile, nothing has to be changed afterwards."""
-    store, asked = FakeStore(), Counter[str]()
-    store.turns = FakeTurns(lambda operation: asked.update([operation]))
-    work = TurnWork(store.turns, store, settings=WorkSettings(settled_s=60))
-    turns = TurnMemory(store.turns, store, work)
-    begun = [turns.begin_turn(a_start(run_id)) for run_id in ("a", "b", "c", "a", "d")]
-    for row in (answer("a"), calls("b", "1"), calls("c", "1"), result("c", "1"), answer("c")):
-        await turns.heard(row)
-    last = turns.begin_turn(a_start("e"))
-    async with turns.running():
-        with anyio.fail_after(PATIENCE_S):
-            await turns.drained()
-            await turns.goal("o", "s", "e")
-        found = await store.turns.turns("o", "s", limit=9)
-    assert all(kept and kept.is_set() for kept in [*begun, last])
-    assert [(row["turn_number"], row["run_id"]) for row in reversed(found)] == [*enumerate("abcde", 1)]
-    # Each was overtaken by the next one; what was heard after that of `b` shows that it went on, until `e` came.
-    assert [row["status"] for row in reversed(found)] == ["completed"] * 4 + ["pending"]
-    assert [row["overtaken"] for row in reversed(found)] == [True, True, True, True, False]
-    assert {name: asked[name] for name in ("insert_turns_of_sessions", "touch_runs", "overtake")} == {
-        "insert_turns_of_sessions": 1,
-        "touch_runs": 0,
-        "overtake": 0,
-    }
 
 
 async def test_what_is_heard_of_a_run_that_another_replica_has_begun() -> None:
@@ -283,36 +231,18 @@ async def test_what_is_heard_of_a_run_that_another_replica_has_begun() -> None:
     store = FakeStore()
     async with remembering(store) as one:
         await one.begin("a")
-        work = TurnWork(store.turns, store, settings=WorkSettings(settled_s=60))
+        work = TurnWorker(store.turns, store, settings=TurnSettings(settled_s=60))
         other = TurnMemory(store.turns, store, work)
         assert other.begin_turn(a_start("a"))
         await store.insert_message(human("a"))
         await store.insert_message(answer("a"))
-        await other.heard(answer("a"))
+        await other.record_result(answer("a"))
         async with other.running():
             with anyio.fail_after(PATIENCE_S):
                 await other.drained()
             document = await one.until(lambda document: document["work"] == SUMMARISE)
         assert len(await one.documents()) == 1
     assert (document["rows"], document["status"]) == (2, "completed")
-
-
-async def test_what_is_heard_while_the_store_is_away() -> None:
-    """It waits for the store, and the run becomes a turn, once."""
-    async with remembering() as memory:
-        for row in (human("a"), calls("a", "1"), result("a", "1"), answer("a")):
-            await memory.store.insert_message(row)
-        memory.store.down = True
-        for row in (calls("a", "1"), result("a", "1"), answer("a")):
-            await memory.turns.heard(row)
-        with pytest.raises(StoreUnavailableError):
-            await memory.turns.goal("o", "s", "a")
-        memory.store.down = False
-        with anyio.fail_after(PATIENCE_S):
-            await memory.turns.drained()
-        document = await memory.until(lambda document: document["work"] == SUMMARISE)
-        assert len(await memory.documents()) == 1
-    assert (document["run_id"], document["rows"]) == ("a", 4)
 
 
 class GatedTurns(FakeTurns):
@@ -347,7 +277,7 @@ async def test_who_waits_for_what_was_heard(asked: Callable[[TurnMemory], Awaita
 
         await memory.begin("a", "Find reviews")
         await memory.begin("b", "Find books", session="other")
-        await memory.turns.heard(calls("a", "1"))
+        await memory.turns.record_result(calls("a", "1"))
         with anyio.fail_after(PATIENCE_S):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(ask)
@@ -356,36 +286,38 @@ async def test_who_waits_for_what_was_heard(asked: Callable[[TurnMemory], Awaita
                 await passed()
                 assert found == []
                 turns.gate.set()
-        assert memory.turns.unkept == 0
+        assert memory.turns.pending == 0
     assert found == ["executing"]
-
-
-async def test_one_session_does_not_hold_up_the_others() -> None:
-    """Of turns that begin together, what cannot be kept costs its own session alone, and is told of once."""
-    metrics, store = RecordingMetrics(), FakeStore()
-    work = TurnWork(store.turns, store)
-    async with TurnMemory(store.turns, store, work, metrics).running() as turns:
-        assert turns.begin_turn(a_start("first", session="0"))
-        with anyio.fail_after(PATIENCE_S):
-            await turns.pending.none()
-            for number in range(5):
-                bad = {"workspace_context": "z" * (17 << 20)} if number == 2 else {}
-                assert turns.begin_turn(a_start("a", session=str(number), **bad))
-            await turns.pending.none()
-    found = {row["session_id"]: row["turn_number"] for row in store.turns.rows if row["run_id"] == "a"}
-    assert found == {"0": 2, "1": 1, "3": 1, "4": 1}
-    assert metrics.counted[Event.TURN_LOST] == 1
 
 
 async def test_a_service_that_ends_says_what_it_has_not_kept() -> None:
     """It is counted as lost."""
     store, metrics = FakeStore(), RecordingMetrics()
     store.down = True
-    async with TurnMemory(store.turns, store, TurnWork(store.turns, store), metrics).running() as turns:
+    async with TurnMemory(store.turns, store, TurnWorker(store.turns, store), metrics).running() as turns:
         assert turns.begin_turn(a_start("a"))
-        assert turns.pending.count == 1
+        assert turns.pending == 1
     assert metrics.counted[Event.TURN_LOST] == 1
     assert turns.begin_turn(a_start("b")) is None
+
+
+async def test_runs_that_begin_together() -> None:
+    """Of those of half a second each but the last is completed; a result that came after the next had begun counts."""
+    store = FakeStore()
+    turns = TurnMemory(store.turns, store, TurnWorker(store.turns, store, settings=TurnSettings(settled_s=60)))
+    begun = [turns.begin_turn(a_start(run_id)) for run_id in ("a", "b", "c", "a")]
+    await turns.record_result(calls("b", "1"))
+    async with turns.running():
+        with anyio.fail_after(PATIENCE_S):
+            await turns.drained()
+        found = await store.turns.turns("o", "s", limit=9)
+    assert all(kept and kept.is_set() for kept in begun)
+    assert [(row["run_id"], row["status"]) for row in reversed(found)] == [
+        ("a", "completed"),
+        ("b", "executing"),
+        ("c", "pending"),
+    ]
+    assert store.calls.count("insert_turns") == 1
 
 
 async def test_what_cannot_be_kept_does_not_hold_up_the_others() -> None:

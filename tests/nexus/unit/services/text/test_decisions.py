@@ -2,7 +2,7 @@
 
 import pytest
 
-from nexus.services.turns.cues import DECISION, NEXT_STEP, announced
+from nexus.services.text.decisions import DECISION, NEXT_STEP, sentences_with_cue
 
 DECISIONS = [
     "I'll search PubMed first.",
@@ -55,27 +55,27 @@ NEITHER = [
 @pytest.mark.parametrize("sentence", DECISIONS)
 def test_decisions(sentence: str) -> None:
     """Are found among other sentences."""
-    assert announced([f"It is so. {sentence}\nSo it is."], DECISION, most=5, room=200) == [sentence]
+    assert sentences_with_cue([f"It is so. {sentence}\nSo it is."], DECISION, most=5, room=200) == [sentence]
 
 
 @pytest.mark.parametrize("sentence", NEXT_STEPS)
 def test_next_steps(sentence: str) -> None:
     """Are found among other sentences."""
-    assert announced([f"It is so.\n- {sentence}"], NEXT_STEP, most=5, room=200) == [sentence]
+    assert sentences_with_cue([f"It is so.\n- {sentence}"], NEXT_STEP, most=5, room=200) == [sentence]
 
 
 @pytest.mark.parametrize("sentence", NEITHER)
 def test_what_is_neither(sentence: str) -> None:
     """Is not: questions, pleasantries, words that only look like it."""
-    assert announced([sentence], DECISION, most=5, room=200) == []
-    assert announced([sentence], NEXT_STEP, most=5, room=200) == []
+    assert sentences_with_cue([sentence], DECISION, most=5, room=200) == []
+    assert sentences_with_cue([sentence], NEXT_STEP, most=5, room=200) == []
 
 
 def test_bounds() -> None:
     """So many, each once, each of so much weight, in the order in which they were said."""
     texts = ["I will use it.", "I will use it. I will drop it. I will skip it."]
-    assert announced(texts, DECISION, most=2, room=200) == ["I will use it.", "I will drop it."]
-    assert announced(["I chose to go on " + "and on " * 90], DECISION, most=2, room=30) == [
+    assert sentences_with_cue(texts, DECISION, most=2, room=200) == ["I will use it.", "I will drop it."]
+    assert sentences_with_cue(["I chose to go on " + "and on " * 90], DECISION, most=2, room=30) == [
         "I chose to go on and on and..."
     ]
 
@@ -83,8 +83,8 @@ def test_bounds() -> None:
 def test_reasons() -> None:
     """Come first where there is no room for all, which stay in their order."""
     texts = ["I chose one. I chose two because it is newer.", "我选择了C。我选择了D，因为更全面。"]
-    assert announced(texts, DECISION, most=1, room=200) == ["I chose two because it is newer."]
-    assert announced(texts, DECISION, most=3, room=200) == [
+    assert sentences_with_cue(texts, DECISION, most=1, room=200) == ["I chose two because it is newer."]
+    assert sentences_with_cue(texts, DECISION, most=3, room=200) == [
         "I chose one.",
         "I chose two because it is newer.",
         "我选择了D，因为更全面。",

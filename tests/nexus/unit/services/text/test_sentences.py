@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.turns.sentences import (
+from nexus.services.text.sentences import (
     clip,
     ended,
     first_whole,

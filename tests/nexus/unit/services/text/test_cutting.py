@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.turns.cutting import as_json, leading, size, slices
+from nexus.services.text.sentences import leading, prompt_json, size, slices
 
 TEXTS = st.text(st.characters(exclude_categories=()) | st.sampled_from(' \n."\\。😀\x00\ud800'), max_size=400)
 
@@ -61,7 +61,7 @@ def test_a_long_text_in_reasonable_time() -> None:
 
 def test_json_that_can_be_sent() -> None:
     """Half a surrogate pair is not; all else is as it is."""
-    assert as_json(["\ud800", "😀汉\x00"]) == '["?", "😀汉\\u0000"]'
+    assert prompt_json(["\ud800", "😀汉\x00"]) == '["?", "😀汉\\u0000"]'
     assert size("汉") == 5
 
 

@@ -1,13 +1,11 @@
-"""A summary by rules alone, from what a turn holds: the same facts give the same words (CONTRACT §6). Pure.
+"""A summary by rules, from the facts of a turn: the same facts give the same words (contract §6). Pure.
 
     Asked: How many reviews are there? pubmed_search (query: SGLT2) gave total: 156. Answered: There are 156.
 
-Rules of this module:
-
-- What is kept are names, numbers, parameters and outcomes: calls with their arguments, results with their key figures,
+- It keeps names, numbers, parameters and outcomes: calls with their arguments, results with their key figures,
   failures with their reasons, the first and the last sentence of the answer, and those with figures.
-- Each part has a weight that it may take. What is left out is counted, or marked by `...`.
-- The brief summary takes less than a third of what the detailed one takes, as far as that says anything.
+- Each part has a share of the weight. Parts left out are counted, or marked by `...`.
+- The brief summary takes less than a third of the weight of the detailed one, unless that leaves nothing to say.
 - Linear time, whatever the turn holds.
 """
 
@@ -17,30 +15,38 @@ from itertools import islice
 from typing import Final
 
 from nexus.core.turns import Structured, Summaries, ToolOutcome
-from nexus.services.turns.cues import DECISION, NEXT_STEP, announced
-from nexus.services.turns.deeds import COUNTED, called, read_result, resulted, tell, told, tools_used
-from nexus.services.turns.digest import digest, excerpt, figures, has_figure
-from nexus.services.turns.facts import TurnFacts
-from nexus.services.turns.sentences import clip, ended, first_whole, is_blank, sentences, weight
+from nexus.services.history.run_facts import TurnFacts
+from nexus.services.text.decisions import DECISION, NEXT_STEP, sentences_with_cue
+from nexus.services.text.digest import digest, excerpt, figures, has_figure
+from nexus.services.text.sentences import clip, ended, first_whole, is_blank, sentences, weight
+from nexus.services.text.tool_outcomes import (
+    COUNT_ROOM,
+    call_and_result,
+    call_with_arguments,
+    describe_calls,
+    read_result,
+    result_of_call,
+    tools_used,
+)
 
 NO_ANSWER: Final = "No answer is known yet."
 _NOT_ASKED: Final = "Nothing is known of what was asked."
-# What stands around the parts of a brief summary.
+# The text around the parts of a brief summary.
 _BRIEF_MARKS: Final = len("Asked: . . Answered: .")
 
-# Weights (see `sentences`) of the detailed summary and its parts; what the others leave is for what tools did.
+# Weights (see `sentences`) of the detailed summary and its parts; calls of tools get the rest.
 _DETAILED: Final = 1_200
 _ASKED: Final = 320
 _DECIDED: Final = 160
 _ANSWERED: Final = 400
 _ANSWERED_ALONE: Final = 800
-# Of the detailed one, what the brief one may take: less than a third, since a line begins with the number of its turn.
+# The share of the detailed summary that the brief one takes: less than a third, since `[Turn n] ` stands before both.
 _SHARE, _HEAD = 0.32, 16
 _BRIEF: Final = 360
 _OVERVIEW: Final = 320
 # Below this weight a question or an answer that is longer is hardly understood.
 _LEAST_ASKED, _LEAST = 24, 36
-# Of the structured one: what actions and results take together.
+# Of the structured summary: all actions, and all results.
 _ACTIONS, _RESULTS = 900, 1_500
 _SENTENCES, _SENTENCE = 5, 200
 
@@ -55,7 +61,7 @@ def summarise_by_rules(facts: TurnFacts) -> Summaries:
 
 
 def summarise_input(text: str) -> Summaries:
-    """What `summarise_by_rules` says of a turn of which this input is all that is known, in a third of its time."""
+    """As `summarise_by_rules` for a turn of which only this input is known."""
     asked = "" if is_blank(text) else text
     said = f"Asked: {ended(digest(asked, _ASKED))}" if asked else _NOT_ASKED
     detailed = f"{said} {NO_ANSWER}"
@@ -81,7 +87,7 @@ def _brief_room(detailed: str) -> int:
 def _detailed(facts: TurnFacts) -> str:
     asked = f"Asked: {ended(digest(_asked(facts), _ASKED))}" if _asked(facts) else _NOT_ASKED
     answered = _answered(facts)
-    decided = announced(_thoughts(facts), DECISION, most=1, room=_DECIDED)
+    decided = sentences_with_cue(_thoughts(facts), DECISION, most=1, room=_DECIDED)
     said = [f"Decided: {ended(sentence)}" for sentence in decided if sentence not in answered]
     room = _DETAILED - sum(weight(part) + 1 for part in (asked, answered, *said))
     return " ".join([asked, *_done(facts, room), *said, answered])
@@ -91,7 +97,7 @@ def _done(facts: TurnFacts, room: int) -> list[str]:
     """A sentence for each call, and one for those for which there is no room."""
     if not facts.outcomes:
         return ["No tool was called."] if facts.answer or facts.finished else []
-    said, others = tell(facts.outcomes, told, room)
+    said, others = describe_calls(facts.outcomes, call_and_result, room)
     return [*map(ended, said), *_also_used(others)]
 
 
@@ -102,7 +108,7 @@ def _answered(facts: TurnFacts) -> str:
 
 
 def _brief(facts: TurnFacts, room: int) -> str:
-    """What was asked, with which tools, and what came of it; where there is room for less, the last counts most."""
+    """The question, the tools and the answer; where room is short, the answer counts most."""
     question, used = _headline(_asked(facts)), tools_used(facts.outcomes, room * 2 // 5)
     answer = _headline(facts.answer, with_figures=bool(facts.outcomes))
     for asked, tools in ((question, used), ("", used), ("", "")):
@@ -128,11 +134,11 @@ def _headline(text: str, *, with_figures: bool = False) -> str:
 
 
 def _structured(facts: TurnFacts) -> Structured:
-    actions, unnamed = tell(facts.outcomes, called, _ACTIONS)
-    came, untold = tell(facts.outcomes, resulted, _RESULTS)
+    actions, unnamed = describe_calls(facts.outcomes, call_with_arguments, _ACTIONS)
+    came, untold = describe_calls(facts.outcomes, result_of_call, _RESULTS)
     more = [f"results of other calls: {len(untold):,} more"] if untold else []
-    next_steps = announced(islice(_spoken(facts), 1), NEXT_STEP, most=_SENTENCES, room=_SENTENCE)
-    decisions = announced([*_thoughts(facts), facts.answer], DECISION, most=_SENTENCES, room=_SENTENCE)
+    next_steps = sentences_with_cue(islice(_spoken(facts), 1), NEXT_STEP, most=_SENTENCES, room=_SENTENCE)
+    decisions = sentences_with_cue([*_thoughts(facts), facts.answer], DECISION, most=_SENTENCES, room=_SENTENCE)
     return Structured(
         overview=_brief(facts, _OVERVIEW),
         actions=(*actions, *_also_used(unnamed)),
@@ -143,7 +149,7 @@ def _structured(facts: TurnFacts) -> Structured:
 
 
 def _also_used(outcomes: Sequence[ToolOutcome]) -> list[str]:
-    return [tools_used(outcomes, COUNTED, "Also used")] if outcomes else []
+    return [tools_used(outcomes, COUNT_ROOM, "Also used")] if outcomes else []
 
 
 def _findings(facts: TurnFacts, came: Sequence[str]) -> list[str]:
@@ -161,13 +167,13 @@ def _asked(facts: TurnFacts) -> str:
 
 
 def _thoughts(facts: TurnFacts) -> list[str]:
-    """What the model said before its answer."""
+    """The texts of the model before its answer."""
     said = [item.text for item in facts.said if item.speaker == "assistant"]
     return [*(item.content for item in facts.rounds), *(text for text in said if text != facts.answer)]
 
 
 def _spoken(facts: TurnFacts) -> Iterator[str]:
-    """The answer, and what the model said before it, the latest first."""
+    """The answer, and the texts of the model before it, the latest first."""
     if facts.answer:
         yield facts.answer
     yield from (item.text for item in reversed(facts.said) if item.speaker == "assistant" and item.text)

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.turns import Summaries, ThinkingRound
-from nexus.services.turns.facts import TurnFacts, read_facts
-from nexus.services.turns.fallback import summarise_by_rules, summarise_input
-from nexus.services.turns.sentences import one_line, weight
+from nexus.services.history.run_facts import TurnFacts, read_facts
+from nexus.services.text.sentences import one_line, weight
+from nexus.services.turns.rule_summary import summarise_by_rules, summarise_input
+from tests.nexus.unit.services.text.test_outline import _short, documents, numbers
+from tests.nexus.unit.services.text.test_sentences import hard
 from tests.nexus.unit.services.turns.literature import LANGUAGES, PMIDS, session
 from tests.nexus.unit.services.turns.runs import Run
-from tests.nexus.unit.services.turns.test_outline import _short, documents, numbers
-from tests.nexus.unit.services.turns.test_sentences import hard
 
 pytestmark = pytest.mark.heavy
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.turns.evidence import Evidence, evidence_of
-from nexus.services.turns.reply import SCHEMA, NonsenseError, Reply, read_reply
+from nexus.services.text.model_reply import SCHEMA, Reply, UnusableReplyError, read_reply
+from nexus.services.text.summary_checks import Evidence
+from nexus.services.turns.model_summary import evidence_of
 from tests.nexus.support.sample_turns import CHINESE, ENGLISH, summary_of
 from tests.nexus.unit.services.turns.runs import Run
 
@@ -30,7 +31,7 @@ def read(text: str) -> Reply:
 
 def fault(text: str, evidence: Evidence = EVIDENCE) -> str:
     """What is wrong with an answer."""
-    with pytest.raises(NonsenseError) as refused:
+    with pytest.raises(UnusableReplyError) as refused:
         read_reply(text, evidence)
     return str(refused.value)
 
@@ -281,7 +282,7 @@ JSON = st.recursive(
 @given(JSON, st.text(max_size=10))
 def test_any_answer(value: Any, around: str) -> None:
     """It is a summary with something in it, or nonsense; never anything else."""
-    with suppress(NonsenseError):
+    with suppress(UnusableReplyError):
         reply = read_reply(f"{around}{json.dumps(value)}{around}", ANY)
         assert reply.summaries.brief.strip()
         assert reply.summaries.detailed.strip()

@@ -9,7 +9,7 @@ import pytest
 
 from nexus.core.turns import Level
 from nexus.services.context.remembered import Remembered, RememberedTurn, turns_block
-from nexus.services.turns.fallback import summarise_by_rules
+from nexus.services.turns.rule_summary import summarise_by_rules
 from tests.nexus.support.tokens import tokens
 from tests.nexus.unit.services.turns.literature import LANGUAGES, session
 from tests.nexus.unit.services.turns.runs import Run

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.turns.outline import is_error, opened, outline
-from nexus.services.turns.sentences import one_line, weight
+from nexus.services.text.digest import is_error, opened, outline
+from nexus.services.text.sentences import one_line, weight
 
 SEARCH = {
     "status": "ok",

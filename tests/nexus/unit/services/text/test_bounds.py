@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.turns.bounds import brief_within, cost, listed, within
+from nexus.services.text.model_reply import brief_within, cost, listed, within
 from tests.nexus.support.tokens import tokens
 
 DETAILED = (

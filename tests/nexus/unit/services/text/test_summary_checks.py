@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.turns import ThinkingRound
-from nexus.services.turns.evidence import evidence_of
-from nexus.services.turns.facts import read_facts
-from nexus.services.turns.numbers import spelling
+from nexus.services.history.run_facts import read_facts
+from nexus.services.text.summary_checks import spelling
+from nexus.services.turns.model_summary import evidence_of
 from tests.nexus.unit.services.turns.literature import LANGUAGES, session
 from tests.nexus.unit.services.turns.runs import Run
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from nexus.services.turns.excuses import BEGINNINGS, excuse_of, failure_of, folded
-from nexus.services.turns.language import NAMES
+from nexus.services.text.language import NAMES
+from nexus.services.text.summary_checks import REFUSALS, failure_in, folded, refusal_in
 
 NOBODY = ""
 EXCUSES = [
@@ -45,29 +45,29 @@ NONE = [
 @pytest.mark.parametrize("text", EXCUSES)
 def test_excuses(text: str) -> None:
     """They are told by what a text begins with, unless the turn itself has the words."""
-    assert excuse_of(text, NOBODY) == "it is a refusal"
-    assert excuse_of(text, folded(f"He wrote: {text.upper()}")) is None
+    assert refusal_in(text, NOBODY) == "it is a refusal"
+    assert refusal_in(text, folded(f"He wrote: {text.upper()}")) is None
 
 
 @pytest.mark.parametrize("text", NONE)
 def test_what_is_none(text: str) -> None:
     """Failures of what the turn was about."""
-    assert excuse_of(text, NOBODY) is None
+    assert refusal_in(text, NOBODY) is None
 
 
 def test_every_language() -> None:
     """Each that has a name has some."""
-    assert BEGINNINGS.keys() == NAMES.keys()
+    assert REFUSALS.keys() == NAMES.keys()
 
 
 def test_words_of_failure() -> None:
     """They are nowhere, unless in the turn."""
     text = "It was noted that the summary generation failed."
-    assert failure_of(text, NOBODY) == excuse_of(text, NOBODY) == "it says that it failed"
-    assert failure_of(text, folded("Why 'Summary generation failed'?")) is None
+    assert failure_in(text, NOBODY) == refusal_in(text, NOBODY) == "it says that it failed"
+    assert failure_in(text, folded("Why 'Summary generation failed'?")) is None
 
 
 def test_hostile_texts() -> None:
     """Whatever is said, it is read in linear time."""
     for text in ("ich kann das " * 50_000, "_" * 500_000, "对不起" * 100_000):
-        excuse_of(text, NOBODY)
+        refusal_in(text, NOBODY)

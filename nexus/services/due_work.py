@@ -1,0 +1,213 @@
+"""Claims of work that is due in the store, the worker that does it, and the retry policy for work that needs a model.
+
+- Due work stands in a document as `work` and `due_at`. A claim puts `due_at` off for a short time, again and again, so
+  that work left undone by a replica that was stopped or killed is done by another one, or by itself when it is back.
+- A model that cannot be asked is asked again after pauses that double, up to ten minutes: one document that it always
+  refuses must not hold up the others. After unusable replies the pauses double up to a day, and end after weeks.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final
+
+import anyio
+import structlog
+
+from nexus.core.errors import StoreUnavailableError
+from nexus.core.models import to_milliseconds, utc_now
+from nexus.core.ports import Row
+
+_log = structlog.get_logger(__name__)
+
+# Renewals of a claim within the time that it holds.
+_RENEWALS: Final = 3
+# Seconds between two looks for due work when nothing signals any.
+_POLL_S: Final = 1.0
+# How long a claim may take, also at the end of a service.
+_CLAIM_S: Final = 1.0
+# How long giving back a claim may hold up the end of a service.
+_GIVE_BACK_S: Final = 0.5
+_LONGEST_DELAY: Final = timedelta(minutes=10)
+_LONGEST_PAUSE: Final = timedelta(days=1)
+_MOST_DOUBLINGS: Final = 16
+# Some weeks of them.
+_MOST_ATTEMPTS: Final = 40
+
+# Sets these fields of a document if the second ones still have these values; says whether they had.
+Write = Callable[[Mapping[str, Any], Mapping[str, Any]], Awaitable[bool]]
+
+
+class WorkClaim:
+    """A claimed document. Writes to it count only while the claim holds, and the first `finish` ends it.
+
+    Args:
+        document: as it was claimed.
+        write: changes it.
+        until: when the claim ends; the `due_at` of the document.
+        lease: how long a claim holds that is not renewed.
+        unchanged: fields that must be as they were claimed for a result to be written.
+    """
+
+    def __init__(
+        self, document: Row, write: Write, until: datetime, lease: timedelta, unchanged: Sequence[str]
+    ) -> None:
+        self.document = document
+        self._write = write
+        self._lease = lease
+        self._until: datetime | None = until
+        self._unchanged = unchanged
+        # Every write names the end of the claim, which a renewal moves.
+        self._writing = anyio.Lock()
+
+    async def keep(self) -> None:
+        """Renew the claim until it is lost or finished."""
+        while self._until:
+            await anyio.sleep(self._lease.total_seconds() / _RENEWALS)
+            async with self._writing:
+                if self._until:
+                    until = to_milliseconds(utc_now()) + self._lease
+                    with suppress(StoreUnavailableError):
+                        self._until = until if await self._write({"due_at": until}, self._seen()) else None
+
+    async def finish(self, changes: Mapping[str, Any]) -> bool:
+        """Write a result. False, with nothing written, when the claim is lost or the document has changed."""
+        async with self._writing:
+            if not self._until:
+                return False
+            written = await self._write(changes, self._seen())
+            if not written:
+                # It changed meanwhile, and no other replica has it: it is to be done again at once.
+                await self._write({"due_at": utc_now()}, {"due_at": self._until})
+            self._until = None
+            return written
+
+    def abandon(self) -> None:
+        """Leave the document to the next claim when this one has run out."""
+        self._until = None
+
+    # The old name, until memory uses the new one.
+    let_go = abandon
+
+    async def give_back(self) -> None:
+        """Make the document due at once, if nothing was written."""
+        if self._until:
+            await self.finish({"due_at": utc_now()})
+
+    def _seen(self) -> dict[str, Any]:
+        return {**{name: self.document.get(name) for name in self._unchanged}, "due_at": self._until}
+
+
+class WorkSignal:
+    """Signals that there may be due work."""
+
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+
+    def notify(self) -> None:
+        """There may be some."""
+        self._event.set()
+
+    # The old name, until memory uses the new one.
+    ring = notify
+
+    async def wait(self, seconds: float) -> None:
+        """Return when it was notified since this last returned, or after so long."""
+        with anyio.move_on_after(seconds):
+            await self._event.wait()
+        self._event = anyio.Event()
+
+
+async def claim_due(
+    claim: Callable[[datetime, datetime], Awaitable[Row | None]],
+    write: Callable[[Row, Mapping[str, Any], Mapping[str, Any]], Awaitable[bool]],
+    *,
+    lease_s: float,
+    unchanged: Sequence[str],
+) -> WorkClaim | None:
+    """Claim a document with due work; None where there is none or the store is away.
+
+    Args:
+        claim: claims a document that is due by the first moment, until the second one.
+        write: changes that document; otherwise as `Write`.
+        lease_s: seconds for which it is claimed.
+        unchanged: as in `WorkClaim`.
+    """
+    # To the millisecond, as it is stored: later writes are compared with it.
+    now = to_milliseconds(utc_now())
+    lease = timedelta(milliseconds=round(lease_s * 1_000))
+    document: Row | None = None
+    # A cancelled call could have claimed a document in the store without anybody to give it back. A store that is away
+    # is asked again before long, and other parts report it.
+    with anyio.move_on_after(_CLAIM_S, shield=True), suppress(StoreUnavailableError):
+        document = await claim(now, now + lease)
+    return WorkClaim(document, partial(write, document), now + lease, lease, unchanged) if document else None
+
+
+async def run_due_work(
+    claim: Callable[[], Awaitable[WorkClaim | None]],
+    do: Callable[[WorkClaim], Awaitable[None]],
+    signal: WorkSignal,
+    at_once: int,
+) -> None:
+    """Do due work whenever there is some, so much at once; never returns.
+
+    Args:
+        claim: claims a piece of it.
+        do: does it; an exception leaves the piece to the next claim.
+        signal: notified when there may be more.
+        at_once: pieces at most.
+    """
+    places = anyio.Semaphore(at_once)
+    async with anyio.create_task_group() as tasks:
+        while True:
+            await places.acquire()
+            claimed = None
+            try:
+                claimed = await claim()
+            except Exception as error:  # noqa: BLE001  # one document must not stop the work on all others
+                _log.exception("due_work_failed", reason=type(error).__name__)
+            if claimed:
+                tasks.start_soon(_hold, claimed, do, places)
+                # Large documents must not stay in memory until the next claim.
+                del claimed
+            else:
+                places.release()
+                await signal.wait(_POLL_S)
+
+
+async def _hold(claimed: WorkClaim, do: Callable[[WorkClaim], Awaitable[None]], places: anyio.Semaphore) -> None:
+    """Do the work while keeping the claim."""
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(claimed.keep)
+            try:
+                await do(claimed)
+            except Exception as error:  # noqa: BLE001  # one document must not stop the work on all others
+                _log.exception("due_work_failed", reason=type(error).__name__)
+                claimed.abandon()
+            tasks.cancel_scope.cancel()
+    finally:
+        with anyio.move_on_after(_GIVE_BACK_S, shield=True), suppress(StoreUnavailableError):
+            await claimed.give_back()
+        places.release()
+
+
+def after_delay(document: Row, again_s: float) -> dict[str, Any]:
+    """The changes to a document for which the model could not be asked."""
+    delays = document.get("delays") or 0
+    return {"delays": delays + 1, "due_at": utc_now() + _pause(again_s, delays, _LONGEST_DELAY)}
+
+
+def after_unusable_reply(document: Row, again_s: float) -> dict[str, Any]:
+    """The changes to a document for which the model gave an unusable reply; the last time nothing is due any more."""
+    attempts = (document.get("attempts") or 0) + 1
+    if attempts >= _MOST_ATTEMPTS:
+        return {"attempts": attempts, "work": None, "due_at": None}
+    return {"attempts": attempts, "due_at": utc_now() + _pause(again_s, attempts - 1, _LONGEST_PAUSE)}
+
+
+def _pause(again_s: float, before: int, longest: timedelta) -> timedelta:
+    """Twice as long each time; `before` is the number of pauses so far."""
+    return min(timedelta(seconds=again_s * 2 ** min(before, _MOST_DOUBLINGS)), longest)

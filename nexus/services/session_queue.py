@@ -1,0 +1,179 @@
+"""A queue of writes for each session: one worker a session at a time, so that its writes are done in order.
+
+- Writes that the store cannot take now wait in memory, bounded in number and bytes, and are tried again until the
+  service stops.
+- Where the store refuses several writes at once, halves of them are tried: one refusal does not cost the others.
+- With a pause, writes of a session are gathered for that long before they are done, unless a caller waits for them.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, Generic, Self, TypeVar
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.tasks import Pauses, Pending
+
+_log = structlog.get_logger(__name__)
+_Item = TypeVar("_Item")
+
+# Sessions that are written at once.
+_WORKERS: Final = 4
+_MOST_WAITING: Final = 10_000
+_MOST_WAITING_BYTES: Final = 64 << 20
+
+# A session: its owner_key and its session_id.
+Key = tuple[str, str]
+
+
+@dataclass(slots=True)
+class _Session(Generic[_Item]):
+    """The writes of one session that wait, each with its size; counters of all until now."""
+
+    waiting: deque[tuple[_Item, int]] = field(default_factory=deque)
+    accepted: int = 0
+    settled: int = 0
+    fault: str = ""
+    moved: anyio.Event = field(default_factory=anyio.Event)
+    wanted: anyio.Event = field(default_factory=anyio.Event)
+
+    def move(self, settled: int, fault: str = "") -> None:
+        """Wake waiting callers: so many more are settled, or `fault` holds the others up."""
+        self.settled += settled
+        self.fault = fault
+        self.moved.set()
+        self.moved = anyio.Event()
+
+
+class SessionQueue(Generic[_Item]):
+    """Accepts writes and has them done. Use `running()` to have the workers at work.
+
+    Args:
+        do: does writes of one session in their order. `StoreUnavailableError` has all of them done again later; any
+            other exception says that they never will be.
+        settled: called with each write that is done, or with the reason why it never will be.
+        delayed: called with the reason when a session has to wait for the store, once until it goes on.
+        pause_s: for how long writes of a session are gathered.
+
+    Attributes:
+        pending: writes that are not settled.
+    """
+
+    def __init__(
+        self,
+        do: Callable[[Key, Sequence[_Item]], Awaitable[None]],
+        settled: Callable[[_Item, str | None], None],
+        delayed: Callable[[str], None],
+        pause_s: float = 0,
+    ) -> None:
+        self._do = do
+        self._settled = settled
+        self._delayed = delayed
+        self._pause_s = pause_s
+        self._workers = anyio.Semaphore(_WORKERS)
+        self._sessions: dict[Key, _Session[_Item]] = {}
+        self._tasks: TaskGroup | None = None
+        self._waiting_bytes = 0
+        self._open = True
+        self.pending = Pending()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Do the writes that are offered, until the context ends. Call `drained()` first to lose none."""
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            for key in self._sessions:
+                tasks.start_soon(self._work_on, key)
+            try:
+                yield self
+            finally:
+                self._open = False
+                tasks.cancel_scope.cancel()
+                for session in self._sessions.values():
+                    session.move(0, "the service is stopping")
+
+    def offer(self, key: Key, item: _Item, size: int, *, at_once: bool = False) -> bool:
+        """Accept a write of so many bytes; without a pause if `at_once`. False when too much is waiting already."""
+        full = self.pending.count >= _MOST_WAITING or self._waiting_bytes + size > _MOST_WAITING_BYTES
+        if full or not self._open:
+            return False
+        session = self._sessions.get(key)
+        if session is None:
+            session = self._sessions[key] = _Session()
+            if self._tasks:
+                self._tasks.start_soon(self._work_on, key)
+        session.waiting.append((item, size))
+        session.accepted += 1
+        if at_once:
+            session.wanted.set()
+        self._waiting_bytes += size
+        self.pending.begin()
+        return True
+
+    async def settled(self, key: Key) -> None:
+        """Return when every write of the session that was accepted until now is settled.
+
+        Raises:
+            StoreUnavailableError: they cannot be done now.
+        """
+        session = self._sessions.get(key)
+        if session is None:
+            return
+        session.wanted.set()
+        expected = session.accepted
+        while session.settled < expected:
+            if session.fault:
+                raise StoreUnavailableError(session.fault)
+            await session.moved.wait()
+
+    async def drained(self) -> None:
+        """Return when no write is waiting."""
+        while self.pending.count:
+            for session in self._sessions.values():
+                session.wanted.set()
+            await self.pending.none()
+
+    async def _work_on(self, key: Key) -> None:
+        """Do all writes of a session, and those that come meanwhile."""
+        session, pauses, most = self._sessions[key], Pauses(), _MOST_WAITING
+        while session.waiting:
+            if self._pause_s and most == _MOST_WAITING and not pauses.begun:
+                with anyio.move_on_after(self._pause_s):
+                    await session.wanted.wait()
+            session.wanted = anyio.Event()
+            count = min(len(session.waiting), most)
+            try:
+                async with self._workers:
+                    await self._do(key, [item for item, _ in islice(session.waiting, count)])
+            except StoreUnavailableError as error:
+                if not pauses.begun:
+                    self._delayed(str(error))
+                session.move(0, str(error))
+                await pauses.wait()
+                continue
+            except Exception as error:  # noqa: BLE001  # one session must not stop the others
+                if not isinstance(error, StoreRejectedError | ValueError):
+                    _log.exception("session_write_failed", reason=type(error).__name__)
+                if count > 1:
+                    most = count // 2
+                    continue
+                self._settle(session, count, str(error) or type(error).__name__)
+            else:
+                self._settle(session, count, None)
+                most = min(most * 2, _MOST_WAITING)
+            pauses.end()
+        del self._sessions[key]
+
+    def _settle(self, session: _Session[_Item], count: int, reason: str | None) -> None:
+        for _ in range(count):
+            item, size = session.waiting.popleft()
+            self._waiting_bytes -= size
+            self.pending.end()
+            self._settled(item, reason)
+        session.move(count)

@@ -1,0 +1,206 @@
+"""The turn memory of sessions: turns begun, followed and read back (contract §6).
+
+- A run becomes a turn when its first context is asked for, or else with its first result.
+- Turns and the results of their runs are written by session, in order, in the background. Turns that no caller waits
+  for are written half a second later, so that they do not delay answers and several of a session are one write.
+- A result whose turn cannot be told of it, since the replica ends first or too much is waiting, is found when the turn
+  is looked at next, unless it was closed before (decision 15).
+- There is always a summary: by rules until the turn is over and a model has written one.
+- Runs of sub-agents are no turns.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, Self
+
+import anyio
+import structlog
+
+from nexus.core.errors import TurnNotFoundError
+from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
+from nexus.core.models import utc_now
+from nexus.core.ports import MessageStore, Row, TurnStore
+from nexus.core.ports.turns import TurnTouch
+from nexus.core.turns import Goal, Level, Turn, TurnStart
+from nexus.services.history.agents import is_internal
+from nexus.services.session_queue import Key, SessionQueue
+from nexus.services.turns.begin import AskedStart, TurnStarter
+from nexus.services.turns.documents import goal_of, read_turn, touched
+from nexus.services.turns.rendering import accumulated
+from nexus.services.turns.worker import TurnWorker
+
+_log = structlog.get_logger(__name__)
+
+_PAUSE_S: Final = 0.5
+# Turns that are read at once where all of a session are wanted.
+_PAGE: Final = 200
+_MOST_FOUND: Final = 100
+
+
+class TurnMemory:
+    """Begins, follows and reads turns. Use `running()` to have the background tasks at work.
+
+    Args:
+        store: where turns are kept.
+        messages: where the rows of their runs are.
+        worker: closes and summarises them.
+        metrics: counts turns.
+
+    Attributes:
+        worker: closes and summarises turns.
+    """
+
+    def __init__(
+        self, store: TurnStore, messages: MessageStore, worker: TurnWorker, metrics: Metrics | None = None
+    ) -> None:
+        self._store = store
+        self._metrics = metrics or NoMetrics()
+        self._starter = TurnStarter(store, messages, self._metrics, worker)
+        self._queue = SessionQueue[AskedStart | TurnTouch](self._write, self._settle, self._delayed, _PAUSE_S)
+        self._unwritten = 0
+        self._metrics.read_from(Reading.UNWRITTEN_TURNS, lambda: self._unwritten)
+        self.worker = worker
+
+    @property
+    def pending(self) -> int:
+        """How many turns and results of their runs are accepted but not written yet."""
+        return self._queue.pending.count
+
+    async def drained(self) -> None:
+        """Return when all turns that were begun, and all results of their runs, are written."""
+        await self._queue.drained()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Write, close and summarise turns, until the context ends. Wait for `drained()` first to lose nothing."""
+        async with self._queue.running(), self.worker.running():
+            try:
+                yield self
+            finally:
+                if self._unwritten:
+                    _log.error("turns_unwritten", pending=self._unwritten)
+                    self._metrics.count(Event.TURN_LOST, self._unwritten)
+                if results := self.pending - self._unwritten:
+                    # Turns that go on are looked at again after a while.
+                    _log.warning("turn_not_touched", runs=results, reason="the service ended")
+
+    def begin_turn(self, start: TurnStart) -> anyio.Event | None:
+        """Have the run remembered as a turn; see `TurnSource.begin_turn`."""
+        size = sum(map(len, (start.input, start.task_context, start.workspace_context)))
+        size += sum(len(item.content) for item in start.rounds)
+        asked = AskedStart(start, utc_now())
+        if not self._queue.offer(_key(start), asked, size):
+            return None
+        self._unwritten += 1
+        return asked.settled
+
+    async def start_turn(self, start: TurnStart) -> Turn:
+        """Begin a turn now. One of the session that is not over counts as completed.
+
+        Returns:
+            The turn; the existing one, where the run has one.
+
+        Raises:
+            StoreUnavailableError: the store did not answer.
+            StoreRejectedError: it will never keep the turn.
+        """
+        await self._queue.settled(_key(start))
+        await self._starter.begin(_key(start), [AskedStart(start, utc_now())])
+        (kept,) = await self._store.turns_of_runs(*_key(start), [start.run_id])
+        return await self.get_turn_by_number(*_key(start), kept["turn_number"])
+
+    async def record_result(self, row: Row) -> None:
+        """Note a recorded row: one of a model or a tool says that the turn of its run goes on. Never waits."""
+        if row["role"] not in {"AI", "TOOL"} or is_internal(row["metadata"]):
+            return
+        changes, unless_due = touched(row, utc_now())
+        touch = TurnTouch(row["owner_key"], row["session_id"], row["run_id"], changes, unless_due, row["id"])
+        if not self._queue.offer(_key(touch), touch, 0, at_once=True):
+            _log.warning("turn_not_touched", run_id=touch.run_id, reason="too much is waiting")
+
+    async def goal(self, owner_key: str, session_id: str, run_id: str) -> Goal:
+        """The goal as the run is to know it; see `TurnSource.goal`."""
+        await self._queue.settled((owner_key, session_id))
+        own = await self._store.turns_of_runs(owner_key, session_id, [run_id])
+        turn = own[0] if own else await self._store.latest_turn(owner_key, session_id)
+        if turn is None:
+            return Goal()
+        number = turn["turn_number"]
+        text, turn_id = goal_of(turn), str(turn.get("id", ""))
+        return Goal(text, turn_id, number, number - 1) if own else Goal(text, turn_id, None, number)
+
+    async def past_turns(
+        self, owner_key: str, session_id: str, *, limit: int, before: int | None, without_runs: Sequence[str] = ()
+    ) -> list[Row]:
+        """Turns, the highest number first; see `TurnSource.past_turns`."""
+        return await self._store.turns(owner_key, session_id, limit=limit, before=before, without_runs=without_runs)
+
+    async def get_turn_by_number(self, owner_key: str, session_id: str, turn_number: int) -> Turn:
+        """The turn with that number.
+
+        Raises:
+            TurnNotFoundError: there is none that can be read.
+            StoreUnavailableError: the store did not answer.
+        """
+        document = await self._store.find_turn(owner_key, session_id, turn_number)
+        turn = read_turn(document) if document else None
+        if turn is None:
+            raise TurnNotFoundError(turn_number)
+        return turn
+
+    async def get_user_facing_summary(self, owner_key: str, session_id: str, turn_number: int) -> str:
+        """The detailed summary of a turn. Errors as for `get_turn_by_number`."""
+        return (await self.get_turn_by_number(owner_key, session_id, turn_number)).summaries.detailed
+
+    async def get_accumulated_summaries(self, owner_key: str, session_id: str, level: Level = "brief") -> str:
+        """All turns of a session at that level, as contexts show them; `""` where there are none.
+
+        Raises:
+            StoreUnavailableError: the store did not answer.
+        """
+        documents: list[Row] = []
+        before = None
+        while True:
+            page = await self._store.turns(owner_key, session_id, limit=_PAGE, before=before)
+            documents += page
+            if len(page) < _PAGE:
+                return accumulated(documents, level)
+            before = page[-1]["turn_number"]
+
+    async def search(self, owner_key: str, session_id: str, text: str) -> list[Turn]:
+        """Up to 100 turns with `text` in a summary or an insight, whatever the case, the highest number first.
+
+        Raises:
+            StoreUnavailableError: the store did not answer.
+        """
+        found = await self._store.search_turns(owner_key, session_id, text, limit=_MOST_FOUND)
+        return [turn for document in found if (turn := read_turn(document))]
+
+    async def _write(self, key: Key, items: Sequence[AskedStart | TurnTouch]) -> None:
+        """Begin turns of a session, then have them know the results of their runs."""
+        await self._starter.begin(key, (item for item in items if isinstance(item, AskedStart)))
+        touches = [item for item in items if isinstance(item, TurnTouch)]
+        if touches:
+            for touch in await self._store.touch_runs(touches):
+                # A replica was killed before it had begun the turn.
+                if begun := await self._starter.begin_late(touch):
+                    await self._store.touch_runs([touch._replace(session_id=begun[1])])
+            if any("due_at" in touch.changes for touch in touches):
+                self.worker.wake()
+
+    def _settle(self, item: AskedStart | TurnTouch, reason: str | None) -> None:
+        if isinstance(item, AskedStart):
+            self._unwritten -= 1
+            item.settled.set()
+            if reason is not None:
+                _log.error("turn_refused", run_id=item.start.run_id, reason=reason)
+                self._metrics.count(Event.TURN_LOST)
+        elif reason is not None:
+            _log.warning("turn_not_touched", run_id=item.run_id, reason=reason)
+
+    def _delayed(self, reason: str) -> None:
+        _log.warning("turn_delayed", reason=reason, pending=self.pending)
+
+
+def _key(item: TurnStart | TurnTouch) -> Key:
+    return item.owner_key, item.session_id

@@ -1,0 +1,178 @@
+"""The background work on turns: closing those that are over, and having a model summarise them (contract §6).
+
+- Due work stands in the store and is claimed there, turn by turn (`due_work`).
+- A closed turn has a summary by rules at once, until a model has written a better one: no answer waits for that.
+- A model that is resting is not asked; when the same turn is tried again, `due_work` decides.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final, Self
+
+import anyio
+import structlog
+
+from nexus.core.errors import ModelUnavailableError, StoreRejectedError, StoreUnavailableError
+from nexus.core.metrics import Event, Metrics, NoMetrics
+from nexus.core.models import utc_now
+from nexus.core.ports import LanguageModel, MessageStore, Row, TurnStore
+from nexus.core.turns import CLOSE, SUMMARISE
+from nexus.services.due_work import (
+    WorkClaim,
+    WorkSignal,
+    after_delay,
+    after_unusable_reply,
+    claim_due,
+    run_due_work,
+)
+from nexus.services.text.model_reply import UnusableReplyError
+from nexus.services.turns.close import TurnCloser
+from nexus.services.turns.documents import given_up, is_placed, summarised
+from nexus.services.turns.model_summary import Summariser
+
+_log = structlog.get_logger(__name__)
+
+_CLOSED_AT_ONCE: Final = 2
+_AFTER_FAULT: Final = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSettings:
+    """Settings of the work on turns.
+
+    Attributes:
+        idle_s: seconds of silence after which a turn is over although it has no answer.
+        summaries_at_once: turns that are with the model at once.
+        again_s: seconds until a model is asked again that gave no summary; twice as long with each attempt.
+        lease_s: seconds for which a claim holds that is not renewed.
+        settled_s: seconds of silence after which nothing of a run is on its way any more; in streams each replica
+            records its share of the messages at its own pace.
+    """
+
+    idle_s: float = 300.0
+    summaries_at_once: int = 4
+    again_s: float = 30.0
+    lease_s: float = 15.0
+    settled_s: float = 5.0
+
+
+class TurnWorker:
+    """Closes and summarises turns. Use `running()` to have the background tasks at work.
+
+    Args:
+        store: where turns are kept.
+        messages: where the rows of their runs are.
+        model: writes summaries; None leaves those by rules.
+        max_input_tokens: the largest prompt of the model.
+        settings: may be replaced at any time.
+        metrics: counts closed and summarised turns.
+    """
+
+    def __init__(
+        self,
+        store: TurnStore,
+        messages: MessageStore,
+        model: LanguageModel | None = None,
+        *,
+        max_input_tokens: int = 24_000,
+        settings: TurnSettings | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._store = store
+        self._model = model
+        self._summariser = Summariser(model, max_input_tokens=max_input_tokens) if model else None
+        self._metrics = metrics or NoMetrics()
+        self._closer = TurnCloser(store, messages)
+        self._to_close, self._to_summarise = WorkSignal(), WorkSignal()
+        self.settings = settings or TurnSettings()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Do due work, until the context ends; claims that are held then are given back."""
+        async with anyio.create_task_group() as tasks:
+            claim = partial(self._claim_due, CLOSE, ("heard_at", "overtaken"))
+            tasks.start_soon(run_due_work, claim, partial(self._try, self._close), self._to_close, _CLOSED_AT_ONCE)
+            if self._summariser:
+                do = partial(self._try, partial(self._summarise, self._summariser))
+                at_once = self.settings.summaries_at_once
+                tasks.start_soon(run_due_work, self._claim_to_summarise, do, self._to_summarise, at_once)
+            try:
+                yield self
+            finally:
+                tasks.cancel_scope.cancel()
+
+    def wake(self) -> None:
+        """Signal that there may be a turn to close."""
+        self._to_close.notify()
+
+    async def _claim_to_summarise(self) -> WorkClaim | None:
+        if self._model and self._model.resting_s:
+            return None
+        return await self._claim_due(SUMMARISE, ("heard_at",))
+
+    async def _claim_due(self, work: str, unchanged: tuple[str, ...]) -> WorkClaim | None:
+        return await claim_due(
+            partial(self._claim, work), self._closer.write, lease_s=self.settings.lease_s, unchanged=unchanged
+        )
+
+    async def _claim(self, work: str, now: datetime, until: datetime) -> Row | None:
+        """Claim a turn. Malformed ones, which nothing can be written to, are passed over."""
+        while turn := await self._store.claim(work, now, until):
+            if is_placed(turn):
+                return turn
+            _log.warning("turn_malformed", turn_id=str(turn.get("id")), run_id=str(turn.get("run_id")))
+        return None
+
+    async def _try(self, do: Callable[[WorkClaim], Awaitable[None]], claimed: WorkClaim) -> None:
+        run_id = claimed.document["run_id"]
+        try:
+            await do(claimed)
+        except StoreUnavailableError as error:
+            # The claim runs out, and then it is tried again.
+            _log.warning("turn_work_delayed", run_id=run_id, reason=str(error))
+            claimed.abandon()
+        except StoreRejectedError as error:
+            _log.error("turn_refused", run_id=run_id, reason=str(error))
+            with suppress(StoreUnavailableError):
+                await claimed.finish(given_up(claimed.document))
+        except Exception as error:  # noqa: BLE001  # one turn must not stop the work on all others
+            _log.exception("turn_work_failed", run_id=run_id, reason=type(error).__name__)
+            with suppress(StoreUnavailableError):
+                await claimed.finish({"due_at": utc_now() + _AFTER_FAULT})
+
+    async def _close(self, claimed: WorkClaim) -> None:
+        """Write the facts of a turn that is over."""
+        settings = self.settings
+        changes = await self._closer.look_at(claimed.document, idle_s=settings.idle_s, settled_s=settings.settled_s)
+        if not await claimed.finish(changes):
+            self._to_close.notify()
+        elif changes.get("work") == SUMMARISE:
+            self._metrics.count(Event.TURN_CLOSED)
+            self._to_summarise.notify()
+
+    async def _summarise(self, summariser: Summariser, claimed: WorkClaim) -> None:
+        """Have the model write the summary, and keep it."""
+        turn = claimed.document
+        facts, rows = await self._closer.facts(turn)
+        if rows != turn.get("rows"):
+            # Rows were recorded since the turn was closed.
+            await claimed.finish({"work": CLOSE, "due_at": utc_now()})
+            self._to_close.notify()
+            return
+        try:
+            made = await summariser.summarise(facts)
+        except ModelUnavailableError:
+            # The adapter of the model logs why.
+            self._metrics.count(Event.SUMMARY_DELAYED)
+            await claimed.finish(after_delay(turn, self.settings.again_s))
+        except UnusableReplyError as error:
+            self._metrics.count(Event.SUMMARY_REFUSED)
+            changes = after_unusable_reply(turn, self.settings.again_s)
+            _log.warning("summary_refused", run_id=turn["run_id"], reason=str(error), attempts=changes["attempts"])
+            await claimed.finish(changes)
+        else:
+            if await claimed.finish(summarised(made.summaries, made.insights)):
+                self._metrics.count(Event.TURN_SUMMARISED)
