@@ -1,4 +1,4 @@
-"""The reference requester: asks until it is answered, and takes the first answer that is one (CONTRACT §1.5)."""
+"""The reference requester: asks until it is answered, and takes the first answer that is one (contract §1.5)."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from nexus.adapters.memory_bus import MemoryBus
+from nexus.adapters.in_memory.bus import MemoryBus
 from nexus.client import ContextClient
 from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError
 from nexus.core.models import Message, Role, Run
@@ -268,15 +268,12 @@ async def test_nobody_hears() -> None:
 
         await until(unheard)
         async with answered_by(echo, bus):
-            await until(_is(contents))
+
+            async def answered() -> bool:
+                return bool(contents)
+
+            await until(answered)
     assert contents == [["late"]]
-
-
-def _is(contents: list[Any]) -> Callable[[], Awaitable[bool]]:
-    async def probe() -> bool:
-        return bool(contents)
-
-    return probe
 
 
 @pytest.mark.parametrize(("given", "expected"), [(1_500, 1_500), (0, 0), (None, None), ("soon", None), (1.5, None)])

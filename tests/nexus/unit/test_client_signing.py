@@ -1,13 +1,13 @@
-"""A requester with keys signs what it asks, and takes no answer that is not to be believed (CONTRACT §1.7)."""
+"""A requester with keys signs what it asks, and takes no answer that is not to be believed (contract §1.7)."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 import pytest
 
-from nexus.adapters.memory_bus import MemoryBus
+from nexus.adapters.in_memory.bus import MemoryBus
 from nexus.client import AnswerError, ContextClient
 from nexus.core.errors import RequestError
 from nexus.core.models import Message, Role, Run
@@ -23,8 +23,13 @@ STRANGER = Signing({"k1": b"another secret, 16"})
 
 
 @asynccontextmanager
-async def answering(*signings: Signing | None) -> AsyncIterator[tuple[MemoryBus, list[Message]]]:
-    """A bus on which every request is answered once for each of `signings`, signed with it, and what was asked."""
+async def answering(
+    *signings: Signing | None, contents: Sequence[dict[str, Any]] = ()
+) -> AsyncIterator[tuple[MemoryBus, list[Message]]]:
+    """A bus on which every request gets an answer for each of `signings`, with `contents` or the number of the answer.
+
+    Also gives the requests.
+    """
     bus = MemoryBus()
     asked: list[Message] = []
     async with bus.subscribe(Topics.CONTEXT_BUILD_REQUEST) as requests, anyio.create_task_group() as tasks:
@@ -35,9 +40,9 @@ async def answering(*signings: Signing | None) -> AsyncIterator[tuple[MemoryBus,
                 asked.append(request)
                 topic = f"{Topics.CONTEXT_BUILD_RESPONSE}.{request.metadata['reply_to']}"
                 for number, signing in enumerate(signings):
-                    content = {"status": "success", "messages": [number]}
-                    said = answer(request.id, request.run_id, request.owner_key, content)
-                    await bus.publish(topic, encode(said, topic=topic, signing=signing))
+                    content = contents[number] if contents else {"status": "success", "messages": [number]}
+                    reply = answer(request.id, request.run_id, request.owner_key, content)
+                    await bus.publish(topic, encode(reply, topic=topic, signing=signing))
 
         tasks.start_soon(serve)
         yield bus, asked
@@ -86,23 +91,12 @@ async def test_nobody_to_be_believed() -> None:
             await build(bus, REQUIRED, timeout=0.1)
 
 
-@asynccontextmanager
-async def contested(*contents: dict[str, Any]) -> AsyncIterator[MemoryBus]:
-    """A bus on which every request gets these answers, all of them signed."""
-    bus = MemoryBus()
-    async with bus.subscribe(Topics.CONTEXT_BUILD_REQUEST) as requests, anyio.create_task_group() as tasks:
+def refusal(code: str) -> dict[str, Any]:
+    """The content of an error answer."""
+    return {"status": "error", "error": {"code": code, "message": "no"}}
 
-        async def serve() -> None:
-            async for delivery in requests:
-                request = decode(delivery.payload, topic=delivery.topic, signing=LENIENT)
-                topic = f"{Topics.CONTEXT_BUILD_RESPONSE}.{request.metadata['reply_to']}"
-                for content in contents:
-                    said = answer(request.id, request.run_id, request.owner_key, content)
-                    await bus.publish(topic, encode(said, topic=topic, signing=REQUIRED))
 
-        tasks.start_soon(serve)
-        yield bus
-        tasks.cancel_scope.cancel()
+MINE = {"status": "success", "messages": ["mine"]}
 
 
 @pytest.mark.parametrize(
@@ -116,22 +110,20 @@ async def contested(*contents: dict[str, Any]) -> AsyncIterator[MemoryBus]:
 )
 async def test_a_copy_that_a_stranger_sent_does_not_end_the_wait(code: str, signing: Signing) -> None:
     """A copy under the same id is refused in public; the answer to the request itself still counts."""
-    refusal = {"status": "error", "error": {"code": code, "message": "no"}}
-    async with contested(refusal, {"status": "success", "messages": ["mine"]}) as bus:
+    async with answering(REQUIRED, REQUIRED, contents=[refusal(code), MINE]) as (bus, _):
         assert await build(bus, signing) == "mine"
 
 
 async def test_a_refusal_that_no_copy_can_get_counts_at_once() -> None:
     """Where signatures are required, only who has a key is told what is wrong with a request."""
-    refusal = {"status": "error", "error": {"code": "INVALID_REQUEST", "message": "no"}}
-    async with contested(refusal, {"status": "success", "messages": ["mine"]}) as bus:
+    async with answering(REQUIRED, REQUIRED, contents=[refusal("INVALID_REQUEST"), MINE]) as (bus, _):
         with pytest.raises(RequestError, match="INVALID_REQUEST: no"):
             await build(bus, REQUIRED)
 
 
 async def test_a_refusal_counts_when_nothing_better_comes() -> None:
     """Who really has the wrong key is told so rather than that nobody answered."""
-    async with contested({"status": "error", "error": {"code": "UNAUTHENTICATED", "message": "no"}}) as bus:
+    async with answering(REQUIRED, contents=[refusal("UNAUTHENTICATED")]) as (bus, _):
         with pytest.raises(RequestError, match="UNAUTHENTICATED: no"):
             await build(bus, REQUIRED, timeout=0.3)
 
@@ -147,20 +139,10 @@ async def test_answers_that_cannot_be_believed_are_counted() -> None:
 
 async def test_an_error_comes_with_all_that_was_said() -> None:
     """Also with what this client knows nothing of."""
-    bus = MemoryBus()
-    content = {"status": "error", "error": {"code": "INTERNAL", "message": "m", "extra": 1}, "more": [2]}
-    async with bus.subscribe(Topics.CONTEXT_BUILD_REQUEST) as requests, anyio.create_task_group() as tasks:
-
-        async def serve() -> None:
-            async for delivery in requests:
-                asked = decode(delivery.payload)
-                said = answer(asked.id, asked.run_id, asked.owner_key, content)
-                await bus.publish(f"{Topics.CONTEXT_BUILD_RESPONSE}.{asked.metadata['reply_to']}", encode(said))
-
-        tasks.start_soon(serve)
+    content = {**refusal("INTERNAL"), "more": [2]}
+    async with answering(None, contents=[content]) as (bus, _):
         with pytest.raises(AnswerError) as caught:
             await build(bus, None)
-        tasks.cancel_scope.cancel()
     assert caught.value.content == content
 
 
