@@ -20,10 +20,11 @@ _MODULES: Final = {
     "request": "nexus.cli.request",
     "demo": "nexus.cli.demo",
     "doctor": "nexus.cli.doctor",
-    "dead-letters": "nexus.dead_letters",
-    "memory": "nexus.memory",
-    "state": "nexus.states",
-    "turns": "nexus.turns",
+    "dead-letters": "nexus.cli.dead_letters",
+    "session": "nexus.cli.session",
+    "memory": "nexus.cli.memory",
+    "state": "nexus.cli.state",
+    "turns": "nexus.cli.turns",
 }
 _OBJECTS: Final = 100_000
 # Errors of a standard output that takes no more: a full disk, or a reader that has gone.

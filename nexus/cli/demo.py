@@ -20,8 +20,7 @@ from nexus.client import ContextClient
 from nexus.config import BusSettings, DatabaseSettings, Settings
 from nexus.connections import open_client
 from nexus.core.errors import NexusError
-from nexus.core.models import Message, Role, Run
-from nexus.core.topics import Topics
+from nexus.core.models import Message, Role, Run, Topics
 from nexus.core.wire import encode
 from nexus.embedded import embedded_servers
 from nexus.log import configure_logging

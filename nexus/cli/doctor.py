@@ -16,8 +16,7 @@ from nexus.core.errors import BusUnavailableError, ConfigError, ModelUnavailable
 from nexus.core.models import new_message_id
 from nexus.core.ports import Bus, RequestLedger, Store
 from nexus.log import configure_logging
-from nexus.tools.discovery import discover
-from nexus.tools.registry import ToolRegistry
+from nexus.services.tools.registry import ToolRegistry, discover
 
 app = typer.Typer(add_completion=False)
 _PATIENCE_S = 5.0

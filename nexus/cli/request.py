@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from nexus.cli.context_view import show_context
-from nexus.cli.terminal import NOBODY, Config, bus_advice, json_of
+from nexus.cli.terminal import NOBODY_LISTENS, Config, bus_advice, json_of
 from nexus.client import AnswerError
 from nexus.config import Settings, load_settings, signing_of
 from nexus.connections import open_client
@@ -87,7 +87,7 @@ async def _request(settings: Settings, run: Run, timeout: float) -> dict[str, An
         try:
             return await client.build(run, timeout=timeout)
         except TimeoutError:
-            raise TimeoutError(_NOT_BELIEVED if client.disbelieved else NOBODY) from None
+            raise TimeoutError(_NOT_BELIEVED if client.disbelieved else NOBODY_LISTENS) from None
 
 
 def _json_object(option: str, text: str) -> dict[str, Any]:

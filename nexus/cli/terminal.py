@@ -1,15 +1,16 @@
-"""What the commands share: options, how they ask, what they print, and what they advise.
+"""What the commands share: options, questions, progress, printing, and errors of the servers in plain words.
 
 Rules of this module:
 
-- What they show was often written by somebody else: nothing of it reaches a terminal but printable characters.
-- Whoever does not say yes has said no, also where there is no terminal to ask on.
+- Much of what is printed was written by users and models: only printable characters of it reach a terminal.
+- No answer to a question is a no, also where there is no terminal to ask on.
 """
 
 import json
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -19,28 +20,40 @@ from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.progress import Progress
 
-from nexus.config import DatabaseSettings
+from nexus.config import DatabaseSettings, Settings, load_settings
 from nexus.connections import open_store
-from nexus.core.canonical import parsed
-from nexus.core.errors import NexusError, StoreRejectedError, StoreUnavailableError
+from nexus.core.errors import (
+    BusRefusedError,
+    BusUnavailableError,
+    NexusError,
+    StoreRejectedError,
+    StoreUnavailableError,
+)
 from nexus.core.models import Identifier
-from nexus.core.ports.transfer import TransferableStore
+from nexus.core.ports.store import TransferableStore
+from nexus.core.signing import parsed
 from nexus.core.tasks import ungrouped
 from nexus.core.wire import explain
-from nexus.services.context.state_change import read_session
+from nexus.log import configure_logging
+from nexus.services.session_state.merge import read_session
 
 _Result = TypeVar("_Result")
 
 Config = Annotated[
     Path | None, typer.Option(help="Settings file. Default: what NEXUS_CONFIG names.", show_default=False)
 ]
+Owner = Annotated[str, typer.Option(help="Whose session: the owner_key.")]
+Session = Annotated[str, typer.Option(help="The session.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
+NOTHING: Final = "-"
 SEE_MONGODB: Final = "see that MongoDB runs, and database.uri with its user and password (NEXUS_DATABASE__URI)"
-NOBODY: Final = "is a service running on this bus, with this bus.mode and bus.channel_prefix? (nexus doctor)"
+NOBODY_LISTENS: Final = "is a service running on this bus, with this bus.mode and bus.channel_prefix? (nexus doctor)"
 _OWNER: Final[TypeAdapter[str]] = TypeAdapter(Identifier)
 _SEE_REDIS: Final = "see that Redis runs, and bus.url with its user and password (NEXUS_BUS__URL)"
 # By the kind of the error, or by words of Redis's own where the kind says little.
-_ADVICE: Final = {
+_BUS_ADVICE: Final = {
     "AuthenticationError": "correct user and password in bus.url (NEXUS_BUS__URL)",
     "NoPermissionError": "give this user the rights in docs/operations.md, 'Users and rights', for your prefix",
     "ReadOnlyError": "name the master in bus.url, or the sentinels that know it: this server is a read-only replica",
@@ -54,28 +67,17 @@ _ADVICE: Final = {
 }
 
 
-def printable(text: str) -> str:
-    """`text` with everything that a terminal might obey, or not show, as an escape."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-
-
-def json_of(name: str, found: bytes) -> Any:
-    """The value in JSON that somebody gave, called `name` in what is said of it.
-
-    Raises:
-        NexusError: it is none, or one that cannot be sent.
-    """
-    try:
-        return parsed(found)
-    except ValueError as error:
-        raise NexusError(f"{name}: {error}") from None
+def command_settings(config: Path | None) -> Settings:
+    """The settings of a short command, which logs errors alone, on standard error."""
+    configure_logging("error", "console")
+    return load_settings(config)
 
 
 def check_names(owner: str, session: str) -> None:
-    """See that there may be such an owner and such a session.
+    """Check `--owner` and `--session`.
 
     Raises:
-        NexusError: there may not.
+        NexusError: no owner or no session can be called so.
     """
     try:
         (owner + session).encode()
@@ -89,15 +91,68 @@ def check_names(owner: str, session: str) -> None:
         raise NexusError(str(error).replace("metadata.session_id", "--session")) from None
 
 
+def json_of(name: str, content: bytes) -> Any:
+    """The JSON value in `content`; errors call it `name`.
+
+    Raises:
+        NexusError: it is no JSON, or none that can be sent.
+    """
+    try:
+        return parsed(content)
+    except ValueError as error:
+        raise NexusError(f"{name}: {error}") from None
+
+
+def printable(text: str) -> str:
+    """`text` with an escape for every character that a terminal might obey, or not show."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def text_lines(text: str) -> list[str]:
+    """The lines of a stored text, printable."""
+    return [printable(line) for line in text.splitlines()]
+
+
+def indented(lines: Iterable[str]) -> list[str]:
+    """Behind two spaces, where no text can look like a title or a fact of the command's own."""
+    return [f"  {line}".rstrip() for line in lines]
+
+
+def facts(values: dict[str, str]) -> list[str]:
+    """A line a value, behind its name."""
+    return [f"{name:<10}  {value}" for name, value in values.items()]
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """A line a row under a line of headings. Nothing is cut, so the longest column comes last."""
+    all_rows = [head, *rows]
+    widths = [max(len(row[column]) for row in all_rows) for column in range(len(head))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in all_rows]
+
+
+def timestamp(moment: datetime) -> str:
+    """A time of UTC, to the second."""
+    return moment.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 turn`, `2 turns`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def session_named(owner: str, session: str) -> str:
-    """What a session is called in what is said of it."""
+    """How messages call a session."""
     return f"session {printable(session)} of {printable(owner)}"
 
 
-def print_json(value: object) -> None:
-    """Print a JSON value."""
+def print_result(found: object) -> None:
+    """Print lines as they are, any other value as JSON."""
+    if isinstance(found, list) and all(isinstance(line, str) for line in found):
+        for line in found:
+            typer.echo(line)
+        return
     # Only ASCII: nothing that a terminal might obey.
-    typer.echo(json.dumps(value, indent=2))
+    typer.echo(json.dumps(found, indent=2))
 
 
 def confirm(question: str, otherwise: str) -> None:
@@ -107,7 +162,7 @@ def confirm(question: str, otherwise: str) -> None:
         NexusError: the answer was no, or there was none; `otherwise` says how to do without it.
     """
     typer.echo(f"{question} [y/N] ", nl=False, err=True)
-    # As bytes: what is no text is no answer either.
+    # As bytes: an answer that is no text is no yes either.
     answer = sys.stdin.buffer.readline()
     if not answer.endswith(b"\n"):
         typer.echo(err=True)
@@ -117,16 +172,47 @@ def confirm(question: str, otherwise: str) -> None:
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error, if that is a terminal; what is given is called with how much more is done."""
+    """A bar on standard error, where that is a terminal. Yields the function that is called with each amount done."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done: bar.advance(task, done)
 
 
+def run_on_store(settings: DatabaseSettings, work: Callable[[TransferableStore], Awaitable[_Result]]) -> _Result:
+    """What `work` returns.
+
+    Raises:
+        NexusError: also for errors of the store, with what to do about them.
+    """
+
+    async def on_store() -> _Result:
+        async with open_store(settings) as store:
+            return await work(store)
+
+    with store_errors_explained():
+        return anyio.run(on_store)
+
+
+def run_on_bus(key: str, work: Callable[[], Awaitable[_Result]]) -> _Result:
+    """What `work` returns; it works on that key of Redis, without the prefix.
+
+    Raises:
+        NexusError: also for errors of the bus, with what to do about them.
+    """
+    try:
+        with ungrouped():
+            return anyio.run(work)
+    except BusRefusedError as error:
+        advice = f"see what stands under <prefix>{key} (redis-cli TYPE)"
+        raise BusRefusedError(f"Redis does not do what was asked ({error}): {advice}") from error
+    except BusUnavailableError as error:
+        raise BusUnavailableError(f"Redis does not do what was asked ({error}): {bus_advice(error)}") from error
+
+
 @contextmanager
-def mongodb_in_words() -> Iterator[None]:
-    """An error of the store, as somebody at a terminal needs to read it."""
+def store_errors_explained() -> Iterator[None]:
+    """Errors of the store leave as `NexusError`s that say what to do."""
     try:
         with ungrouped():
             yield
@@ -134,18 +220,7 @@ def mongodb_in_words() -> Iterator[None]:
         raise NexusError(f"MongoDB does not do what was asked ({error}): {SEE_MONGODB}") from error
 
 
-def run_on_store(settings: DatabaseSettings, work: Callable[[TransferableStore], Awaitable[_Result]]) -> _Result:
-    """What `work` returns. Errors of the store come in words for somebody at a terminal."""
-
-    async def on_store() -> _Result:
-        async with open_store(settings) as store:
-            return await work(store)
-
-    with mongodb_in_words():
-        return anyio.run(on_store)
-
-
 def bus_advice(error: Exception) -> str:
     """What to do about an error of the bus."""
     words = f"{error} {error.__cause__}"
-    return next((advice for known, advice in _ADVICE.items() if known in words), _SEE_REDIS)
+    return next((advice for known, advice in _BUS_ADVICE.items() if known in words), _SEE_REDIS)

@@ -1,11 +1,11 @@
-"""Sessions of recorded messages out of MongoDB and into it, exactly, as JSON that says all of a document (contract §7).
+"""Whole sessions of messages out of MongoDB and into it, with all that their rows hold (contract §7).
 
-- Rows of other programs may have an `_id` of any type. MongoDB compares `_id`s within one type only, so rows whose
-  `_id` is no ObjectId are read first, by number; there are none where Nexus alone writes.
-- MongoDB's Extended JSON says nearly all: text, truth, null, lists and most numbers are themselves, and everything else
-  is an object such as `{"$date": "2026-01-01T00:00:00Z"}`. It is not enough where a message itself holds such an
-  object, as results of tools do, or a small number of 64 bits. So an object that has a key with a `$` in front stands
-  inside another, `{"$object": {…}}`, and an integer of 64 bits that has room in 32 is `{"$numberLong": "…"}`.
+As JSON a row is MongoDB's Extended JSON: text, truth, null, lists and most numbers are themselves, all else is an
+object such as `{"$date": "2026-01-01T00:00:00Z"}`. That is not enough where a message holds such an object itself, as
+results of tools do, or a small number of 64 bits. So here
+
+- an object that has a key with a `$` in front stands inside of another: `{"$object": {…}}`;
+- an integer of 64 bits that has room in 32 is `{"$numberLong": "…"}`.
 """
 
 import json
@@ -26,12 +26,13 @@ from pymongo.errors import BulkWriteError, OperationFailure
 from nexus.adapters.mongo.client import NO_SUCH_INDEX, Calls, driver_call, inserted_before_duplicate
 from nexus.adapters.mongo.schema import CODEC, STORED_IN_SESSION, Order, id_text, of_session
 from nexus.core.ports import Row
-from nexus.core.ports.store import SpelledRow
 
 _PAGE: Final = 500
 _BY_ID: Final = [("_id", ASCENDING)]
 _FOREIGN: Final = {"_id": {"$not": {"$type": "objectId"}}}
-_MOST_BYTES: Final = 1 << 24
+_WHERE: Final = dict.fromkeys(("id", "owner_key", "session_id"), 1)
+# Less than 16 MiB, for the fields that a store adds.
+_MOST_BYTES: Final = (1 << 24) - (1 << 10)
 _LITERAL: Final = "$object"
 _SMALL: Final = range(-(2**31), 2**31)
 _OPTIONS: Final = JSONOptions(
@@ -53,76 +54,77 @@ class MongoTransfer:
         self._messages = messages
         self._indexed = indexed
 
-    def spelled(self, value: Any) -> Any:
-        """A value that MongoDB gave, as JSON."""
-        return spelled(value)
+    def to_json(self, value: Any) -> Any:
+        """A stored value as JSON."""
+        return to_json(value)
 
-    def unspelled(self, value: Any) -> Any:
-        """What `spelled` was given."""
-        return unspelled(value)
+    def from_json(self, value: Any) -> Any:
+        """The value that `to_json` gave this JSON for."""
+        return from_json(value)
 
-    def checked(self, document: Row) -> SpelledRow:
-        """The row as it will be spelled once it is kept."""
+    def checked(self, document: Row) -> Row:
+        """The document as it is read again once it is stored."""
         try:
-            encoded = bson.encode(_unspelled_row(document), codec_options=CODEC)
-        except (BSONError, OverflowError, UnicodeEncodeError, TypeError) as error:
+            encoded = bson.encode(document, codec_options=CODEC)
+        except OverflowError:
+            raise ValueError("a whole number of more than 64 bits; no document may have one") from None
+        except (BSONError, UnicodeEncodeError, TypeError) as error:
+            if any("\x00" in name for name in _names(document)):
+                raise ValueError("a key with a NUL; no document may have one") from None
             raise ValueError(f"no document can hold it: {type(error).__name__}") from None
         if len(encoded) > _MOST_BYTES:
             raise ValueError(f"as a document it has more than {_MOST_BYTES} bytes")
         row: Row = bson.decode(encoded, codec_options=CODEC)
-        if "_id" not in row or isinstance(row["_id"], list | bson.Regex):
-            raise ValueError("_id: one is needed that is no list and no pattern")
-        return _spelled_row(row)
+        return row
+
+    def row_id(self, row: Row) -> str:
+        """The `_id` of a row in JSON as a text."""
+        return id_text(from_json(row["_id"]))
 
     @driver_call
     async def count_rows(self, owner_key: str, session_id: str) -> int:
         """How many rows a session has."""
         return int(await self._messages.count_documents(of_session(owner_key, session_id)))
 
-    async def rows(self, owner_key: str, session_id: str) -> AsyncGenerator[list[SpelledRow]]:
-        """All rows of a session in the order of their `_id`s, in pages."""
+    async def rows(self, owner_key: str, session_id: str) -> AsyncGenerator[list[Row]]:
+        """All rows of a session in the order of their `_id`s, in pages.
+
+        MongoDB compares `_id`s within one type only. So rows whose `_id` is no ObjectId are read first, and counted
+        off; there are none where Nexus alone writes.
+        """
         session = of_session(owner_key, session_id)
         read = 0
         while page := await self._page({**session, **_FOREIGN}, read):
-            yield [_spelled_row(row) for row in page]
+            yield [to_json(row) for row in page]
             read += len(page)
         after = {"$type": "objectId"}
         while page := await self._page({**session, "_id": after}, 0):
-            yield [_spelled_row(row) for row in page]
+            yield [to_json(row) for row in page]
             after = {"$type": "objectId", "$gt": page[-1]["_id"]}
 
     @driver_call
-    async def is_taken(self, owner_key: str, session_id: str, row_ids: Sequence[Any]) -> bool:
-        """Whether a row of another session or owner has one of these `_id`s."""
-        ids = [unspelled(row_id) for row_id in row_ids]
+    async def find_elsewhere(self, owner_key: str, session_id: str, rows: Sequence[Row]) -> Row | None:
+        """A row of another session whose `_id`, or whose owner and `id`, one of these rows has."""
+        ids = [from_json(row["_id"]) for row in rows]
         query = {"_id": {"$in": ids}, "$nor": [of_session(owner_key, session_id)]}
-        return await self._messages.find_one(query, {"_id": 1}) is not None
+        found = await self._messages.find_one(query, _WHERE)
+        if found is None:
+            # What the unique index covers: rows of other writers without an `id` do not stand in each other's way.
+            message_ids = {"$in": [row["id"] for row in rows if isinstance(row.get("id"), str)], "$gt": ""}
+            query = {"owner_key": {"$eq": owner_key}, "id": message_ids, "session_id": {"$ne": session_id}}
+            found = await self._messages.find_one(query, _WHERE)
+        row: Row | None = to_json(found)
+        return row
 
     @driver_call
-    async def recorded_in(self, owner_key: str, session_id: str, message_ids: Sequence[str]) -> str | None:
-        """Another session of the owner in which a message with one of these `id`s is recorded."""
-        # What the index has, and nothing else: rows that others wrote without an id do not stand in each other's way.
-        ids = {"$in": list(message_ids), "$gt": ""}
-        query = {"owner_key": {"$eq": owner_key}, "id": ids, "session_id": {"$ne": session_id}}
-        row: Row | None = await self._messages.find_one(query, {"session_id": 1})
-        return None if row is None else str(row.get("session_id"))
-
-    @driver_call
-    async def insert_rows(self, documents: Sequence[Row]) -> int:
-        """Keep these, up to the first whose `_id` or `id` is taken. Returns how many were kept."""
-        if not documents:
-            return 0
+    async def insert_rows(self, rows: Sequence[Row]) -> int:
+        """Store these, up to the first whose `_id` or `id` is taken. Returns how many."""
         await self._indexed()
         try:
-            await self._messages.insert_many([_unspelled_row(document) for document in documents])
+            await self._messages.insert_many([from_json(row) for row in rows])
         except BulkWriteError as error:
             return inserted_before_duplicate(error)
-        return len(documents)
-
-    @driver_call
-    async def delete_rows(self, owner_key: str, session_id: str) -> int:
-        """Remove the rows of a session. Returns how many there were."""
-        return int((await self._messages.delete_many(of_session(owner_key, session_id))).deleted_count)
+        return len(rows)
 
     @driver_call
     async def _page(self, query: Mapping[str, Any], skip: int) -> list[Row]:
@@ -131,6 +133,7 @@ class MongoTransfer:
         except OperationFailure as error:
             if error.code != NO_SUCH_INDEX:
                 raise
+            # The indexes are not made yet.
             return await self._read(query, skip, None)
 
     async def _read(self, query: Mapping[str, Any], skip: int, index: Order | None) -> list[Row]:
@@ -140,46 +143,38 @@ class MongoTransfer:
         return rows
 
 
-def _spelled_row(row: Row) -> SpelledRow:
-    return SpelledRow(id_text(row["_id"]), {name: spelled(value) for name, value in row.items()})
-
-
-def _unspelled_row(document: Row) -> Row:
-    return {name: unspelled(value) for name, value in document.items()}
-
-
-def spelled(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """A value that MongoDB gave, as JSON."""
     if isinstance(value, dict):
-        items = {name: spelled(item) for name, item in value.items()}
+        items = {name: to_json(item) for name, item in value.items()}
         return {_LITERAL: items} if _is_marked(value) else items
     if isinstance(value, list | tuple):
-        return [spelled(item) for item in value]
+        return [to_json(item) for item in value]
     if isinstance(value, Int64):
-        # A range looks for what is no plain `int` one by one.
+        # As an `int`, since a range looks for other types one by one.
         plain = int(value)
         return {"$numberLong": str(plain)} if plain in _SMALL else plain
-    # A text of MongoDB's code is a `str` too, so the type has to be it.
+    # A text of MongoDB's code is a `str` too, so the type has to be exact.
     if value is None or type(value) in {str, bool, int} or (isinstance(value, float) and math.isfinite(value)):
         return value
     return json.loads(json_util.dumps(value, json_options=_OPTIONS))
 
 
-def unspelled(value: Any) -> Any:
-    """What `spelled` was given.
+def from_json(value: Any) -> Any:
+    """The value that `to_json` gave this JSON for.
 
     Raises:
         ValueError: it gives no such JSON; says what is wrong.
     """
     if isinstance(value, list):
-        return [unspelled(item) for item in value]
+        return [from_json(item) for item in value]
     if not isinstance(value, dict):
         return value
     if not _is_marked(value):
-        return {name: unspelled(item) for name, item in value.items()}
+        return {name: from_json(item) for name, item in value.items()}
     literal = value.get(_LITERAL)
     if len(value) == 1 and isinstance(literal, dict):
-        return {name: unspelled(item) for name, item in literal.items()}
+        return {name: from_json(item) for name, item in literal.items()}
     return _marked(value)
 
 
@@ -197,3 +192,10 @@ def _marked(value: dict[str, Any]) -> Any:
     if isinstance(found, dict | DBRef):
         raise ValueError(fault)
     return found
+
+
+def _names(value: Any) -> list[str]:
+    """All keys in it, at any depth."""
+    if isinstance(value, dict):
+        return [*value, *(name for item in value.values() for name in _names(item))]
+    return [name for item in value for name in _names(item)] if isinstance(value, list | tuple) else []

@@ -254,74 +254,63 @@ class Store(MessageStore, DocumentStore, SessionStateStore, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class SpelledRow:
-    """A recorded row, whatever wrote it.
-
-    Attributes:
-        row_id: its `_id` as a text, as compactions name it.
-        document: all of it as JSON, `_id` included; values that JSON lacks are objects with a key like `$date`.
-    """
-
-    row_id: str
-    document: Row
-
-
 class TransferStore(Protocol):
-    """Whole sessions of recorded messages, spelled as JSON: `unspelled(spelled(x))` is `x` for every stored value.
+    """Rows of any writer, with all that they hold, as JSON.
+
+    What JSON has no word for is an object with a key like `$date`; `from_json(to_json(x))` is `x` for all that is
+    stored. Rows in JSON have their `_id`.
 
     Errors: `StoreUnavailableError`, within the store's time limit; `StoreRejectedError` for what it cannot keep.
     """
 
-    def spelled(self, value: Any) -> Any:
-        """A value that the store gave, as JSON."""
+    def to_json(self, value: Any) -> Any:
+        """A stored value as JSON."""
         ...
 
-    def unspelled(self, value: Any) -> Any:
-        """What `spelled` was given.
+    def from_json(self, value: Any) -> Any:
+        """The value that `to_json` gave this JSON for.
 
         Raises:
             ValueError: it gives no such JSON; says what is wrong.
         """
         ...
 
-    def checked(self, document: Row) -> SpelledRow:
-        """The row as it will be spelled once it is kept.
+    def checked(self, document: Row) -> Row:
+        """The document as it is read again once it is stored.
 
         Raises:
-            ValueError: it cannot be kept; says what is wrong.
+            ValueError: it cannot be stored; says what is wrong.
         """
+        ...
+
+    def row_id(self, row: Row) -> str:
+        """The `_id` of a row in JSON as the text by which compactions name it."""
         ...
 
     async def count_rows(self, owner_key: str, session_id: str) -> int:
         """How many rows a session has."""
         ...
 
-    def rows(self, owner_key: str, session_id: str) -> AsyncGenerator[list[SpelledRow]]:
-        """All rows of a session in the order of their `_id`s, in pages that are read as they are asked for."""
+    def rows(self, owner_key: str, session_id: str) -> AsyncGenerator[list[Row]]:
+        """All rows of a session in JSON, in the order of their `_id`s, in pages that are read as they are asked for."""
         ...
 
-    async def is_taken(self, owner_key: str, session_id: str, row_ids: Sequence[Any]) -> bool:
-        """Whether a row of another session or owner has one of these `_id`s, which are spelled."""
+    async def find_elsewhere(self, owner_key: str, session_id: str, rows: Sequence[Row]) -> Row | None:
+        """A row of another session whose `_id`, or whose owner and `id`, one of these rows in JSON has; None for none.
+
+        It has `_id`, `id`, `owner_key` and `session_id` alone.
+        """
         ...
 
-    async def recorded_in(self, owner_key: str, session_id: str, message_ids: Sequence[str]) -> str | None:
-        """Another session of the owner with a message that has one of these `id`s; None for none."""
-        ...
-
-    async def insert_rows(self, documents: Sequence[Row]) -> int:
-        """Keep these, in their order, up to the first whose `_id` or `id` is taken. Returns how many were kept."""
-        ...
-
-    async def delete_rows(self, owner_key: str, session_id: str) -> int:
-        """Remove the rows of a session. Returns how many there were."""
+    async def insert_rows(self, rows: Sequence[Row]) -> int:
+        """Store rows in JSON, in their order, up to the first whose `_id` or `id` is taken. Returns how many."""
         ...
 
 
 class TransferableStore(Store, Protocol):
-    """A whole document store from which sessions can be taken, and into which they can be put."""
+    """A document store from which sessions can be exported, and into which they can be imported."""
 
     @property
     def transfer(self) -> TransferStore:
-        """Recorded messages as other stores can take them."""
+        """Recorded messages as exports hold them."""
         ...

@@ -1,5 +1,4 @@
 """Moved."""
 
-from nexus.core.ports.store import SpelledRow as SpelledRow
 from nexus.core.ports.store import TransferableStore as TransferableStore
 from nexus.core.ports.store import TransferStore as TransferStore

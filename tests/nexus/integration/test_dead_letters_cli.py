@@ -18,9 +18,8 @@ import pytest
 from anyio.lowlevel import checkpoint
 from redis import Redis
 
+from nexus.cli.dead_letters import Outcome, carry_out, choice
 from nexus.core.errors import BusUnavailableError, NexusError
-from nexus.dead_letters.handling import Outcome, choice
-from nexus.dead_letters.terminal import carry_out
 
 pytestmark = [pytest.mark.once, pytest.mark.heavy]
 
@@ -350,7 +349,7 @@ def test_no_letters_to_be_had(words: tuple[str, ...]) -> None:
     away = desk.run(*words, NEXUS_BUS__URL="redis://127.0.0.1:1/0")
     memory = desk.run(*words, NEXUS_BUS__MODE="memory")
     assert [(result.code, result.out, result.err.count("\n")) for result in (away, memory)] == [(1, "", 1)] * 2
-    assert "see that it runs, and bus.url with its user and password (NEXUS_BUS__URL)" in away.err
+    assert "see that Redis runs, and bus.url with its user and password (NEXUS_BUS__URL)" in away.err
     assert "bus.mode is memory: its dead letters are inside the process" in memory.err
 
 
@@ -380,6 +379,8 @@ def test_work_that_breaks_off(capsys: pytest.CaptureFixture[str]) -> None:
         await checkpoint()
         raise BusUnavailableError("ConnectionError")
 
-    with pytest.raises(BusUnavailableError, match=r"Redis does not do what was asked \(ConnectionError\): see that it"):
+    with pytest.raises(
+        BusUnavailableError, match=r"Redis does not do what was asked \(ConnectionError\): see that Redis"
+    ):
         carry_out(["1-1", "2-1"], work, each=False)
     assert capsys.readouterr().out == "1 dead letter sent again and dropped\n"

@@ -21,12 +21,11 @@ from pymongo.collection import Collection
 from redis import Redis
 
 from nexus.bootstrap import Nexus, open_nexus
+from nexus.cli.state import as_object, content_of, lines
 from nexus.config import BusSettings, load_settings
 from nexus.core.errors import NexusError
-from nexus.services.context.session_state import SessionState, read_state
-from nexus.services.context.state_document import shown
-from nexus.states.saying import content_of
-from nexus.states.shown import as_object, lines
+from nexus.services.session_state.merge import state_in
+from nexus.services.session_state.state import SessionState, read_state
 from tests.nexus.support.terminal import Conversation, on_terminal
 from tests.nexus.support.waiting import until
 
@@ -156,7 +155,7 @@ async def becomes(nexus: Nexus, wanted: SessionState, owner: str = "ada", sessio
 
     async def stored() -> bool:
         row = await nexus.store.find_session_state(owner, session)
-        return shown(row["document"] if row else None)[0] == wanted
+        return state_in(row["document"] if row else None)[0] == wanted
 
     await until(stored)
 

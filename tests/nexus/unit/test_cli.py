@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from nexus.cli import app
 
-COMMANDS = {"version", "serve", "request", "demo", "doctor", "dead-letters", "memory", "state", "turns"}
+COMMANDS = {"version", "serve", "request", "demo", "doctor", "dead-letters", "session", "memory", "state", "turns"}
 
 
 def test_help_names_every_command() -> None:
@@ -36,4 +36,4 @@ def test_only_what_is_called_is_imported() -> None:
     version, serve = (set(line.split()) for line in said.splitlines())
     assert not version & {"pymongo", "redis", "nexus.bootstrap", "nexus.config"}
     assert "nexus.bootstrap" in serve
-    assert not serve & {"openai", "httpx2", "nexus.cli.demo", "nexus.cli.doctor", "nexus.memory", "nexus.turns"}
+    assert not serve & {"openai", "httpx2", "nexus.cli.demo", "nexus.cli.doctor", "nexus.cli.memory", "nexus.cli.turns"}

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.adapters.mongo.schema import CODEC
-from nexus.adapters.mongo.transfer import spelled, unspelled
+from nexus.adapters.mongo.transfer import from_json, to_json
 
 _NAMES = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=8) | st.sampled_from(
     ["$date", "$oid", "$ref", "$id", "$object", "$numberLong", "$regex", "$", "$x", "$binary"]
@@ -49,8 +49,8 @@ def test_there_and_back(value: Any) -> None:
     """Whatever a document holds comes back as the same bytes, through a line of JSON; of NaNs there is one."""
     raw = bson.encode({"value": value}, codec_options=CODEC)
     kept = bson.decode(raw, codec_options=CODEC)["value"]
-    line = json.dumps(spelled(kept), allow_nan=False)
-    again = bson.encode({"value": unspelled(json.loads(line))}, codec_options=CODEC)
+    line = json.dumps(to_json(kept), allow_nan=False)
+    again = bson.encode({"value": from_json(json.loads(line))}, codec_options=CODEC)
     assert again == bson.encode({"value": kept}, codec_options=CODEC)
 
 
@@ -71,7 +71,7 @@ def test_there_and_back(value: Any) -> None:
 )
 def test_spellings(value: Any, spelling: Any) -> None:
     """What JSON has a word for is that; the rest is spelled as MongoDB's Extended JSON has it."""
-    assert spelled(value) == spelling
+    assert to_json(value) == spelling
 
 
 @pytest.mark.parametrize(
@@ -97,4 +97,4 @@ def test_spellings(value: Any, spelling: Any) -> None:
 def test_what_is_no_spelling(value: Any, around: Callable[[Any], Any]) -> None:
     """It is refused rather than taken for something else."""
     with pytest.raises(ValueError, match=r"no Extended JSON"):
-        unspelled(around(value))
+        from_json(around(value))

@@ -1,3 +1,0 @@
-"""Moved."""
-
-from nexus.adapters.mongo.transfer import MongoTransfer as MongoTransfer

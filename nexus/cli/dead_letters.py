@@ -1,0 +1,444 @@
+"""`nexus dead-letters`: show messages that could not be used, send them again, drop them (contract §1.6, §10).
+
+Rules of this module:
+
+- A letter is sent first and dropped afterwards, so that none is lost. Where two operators send one at once, or a
+  command ends between the two steps, it may be sent twice (on streams once); a message with the same id is recorded
+  once, and a request has one effective answer.
+- Exit code 1 when a letter was not sent or not dropped.
+"""
+
+import base64
+import re
+import shlex
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
+
+from nexus.cli.terminal import (
+    NOTHING,
+    Config,
+    Json,
+    Yes,
+    command_settings,
+    confirm,
+    counted,
+    facts,
+    print_result,
+    printable,
+    progress,
+    run_on_bus,
+    table,
+    timestamp,
+)
+from nexus.config import Settings
+from nexus.connections import counts_hearers, open_bus, open_dead_letters
+from nexus.core.errors import NexusError
+from nexus.core.models import Topics
+from nexus.core.ports import Bus, DeadLetter, DeadLetters
+from nexus.core.signing import FRESH_S
+
+_Result = TypeVar("_Result")
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Look at messages that could not be used, send them again, drop them.",
+)
+Topic = Annotated[str, typer.Option(help="Only letters of this topic.", show_default=False)]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Letters, as `list` names them.")]
+Everything = Annotated[bool, typer.Option("--all", help="All letters, or all of --topic. Asks first.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what would be done.")]
+
+# Letters come with their bodies, so few are held at a time.
+_PAGE: Final = 10
+_ID: Final = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
+_AGE: Final = re.compile(r"(?P<number>[0-9]{1,6})(?P<unit>[smhd])")
+_UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_TOPICS: Final = frozenset(value for name, value in vars(Topics).items() if name.isupper())
+_COLUMNS: Final = ("ID", "TIME (UTC)", "TOPIC", "DELIVERIES", "SIZE", "MESSAGE ID", "REASON")
+_UNCOUNTED: Final = "sent again, and kept: on a cluster pub/sub cannot tell whether anybody heard it"
+_INSTEAD: Final = "--yes does it without asking, --dry-run says what would be done"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which letters a command is about: `ids`, or all that are there when it begins.
+
+    Attributes:
+        topic: of all only those of this topic.
+        before_ms: of all only those that came before this moment, in milliseconds since 1970.
+    """
+
+    ids: tuple[str, ...] = ()
+    topic: str = ""
+    before_ms: int | None = None
+
+    def includes(self, letter: DeadLetter) -> bool:
+        """Whether a letter of all has the topic and the age."""
+        has_topic = not self.topic or letter.topic == self.topic
+        return has_topic and (self.before_ms is None or letter.at_ms < self.before_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one letter. Equal ones are counted together."""
+
+    done: bool
+    text: str
+
+
+@app.command(
+    "list",
+    epilog="Examples:\n\nnexus dead-letters list --limit 50\n\nnexus dead-letters list --topic llm.results --json",
+)
+def list_letters(
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Letters at most.")] = 20,
+    before: Annotated[str, typer.Option(help="Only letters older than this one.", show_default=False)] = "",
+    topic: Topic = "",
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """Show dead letters, newest first, without what they hold."""
+    before = _checked_id(before) if before else ""
+
+    async def read(letters: DeadLetters) -> tuple[int, list[DeadLetter]]:
+        return await letters.count(), await _newest(letters, Choice(topic=topic), limit + 1, before)
+
+    total, found = _run(_settings(config), read)
+    shown, more = found[:limit], len(found) > limit
+    if as_json:
+        following = shown[-1].letter_id if more else None
+        print_result({"total": total, "letters": [_as_json(letter) for letter in shown], "next_before": following})
+        return
+    print_result(
+        [*(table(_COLUMNS, map(_row, shown)) if shown else []), _list_summary(total, shown, topic, more, before)]
+    )
+
+
+@app.command(
+    epilog="Examples:\n\nnexus dead-letters show 1795300670881-0\n\nnexus dead-letters show 1795300670881-0 --body"
+)
+def show(
+    letter_id: Annotated[str, typer.Argument(metavar="ID", help="The letter, as `list` names it.")],
+    body: Annotated[bool, typer.Option("--body", help="With what it holds, where that was kept.")] = False,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """Show one dead letter. What a terminal might obey in it is shown escaped; --json has every byte of the body."""
+    settings = _settings(config)
+    _checked_id(letter_id)
+    letter = _run(settings, lambda letters: letters.find(letter_id))
+    if letter is None:
+        raise NexusError(f"there is no dead letter {letter_id}; `nexus dead-letters list` shows those there are")
+    print_result(_as_json(letter, body=body) if as_json else _lines(letter, body=body))
+
+
+@app.command(
+    epilog="Examples:\n\nnexus dead-letters replay 1795300670881-0\n\n"
+    "nexus dead-letters replay --all --topic llm.results --dry-run"
+)
+def replay(  # noqa: PLR0917  # typer makes options of them
+    ids: Ids = None,
+    everything: Everything = False,
+    topic: Topic = "",
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the letters where they are.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    config: Config = None,
+) -> None:
+    """Send what letters hold again, on the topics and under the ids they had; what was sent is dropped.
+
+    A request is then answered anew, whatever it was answered before. Needs bodies, which the service keeps with
+    bus.dead_letter_bodies only. Exit 1 when a letter was not sent; it is then kept. On pub/sub on a Redis Cluster
+    nobody knows whether somebody heard it: there letters are kept after they were sent, for you to drop.
+    """
+    settings = _settings(config)
+    wanted = _run(settings, partial(_all_ids, chosen=choice(ids or (), everything=everything, topic=topic)))
+    _warn_of_signatures(settings, wanted)
+    if everything and wanted and not (yes or dry_run):
+        confirm(f"Send again {_letters(len(wanted))}?", _INSTEAD)
+
+    async def work(report: Callable[[str, Outcome], None]) -> None:
+        async with AsyncExitStack() as stack:
+            letters = await stack.enter_async_context(open_dead_letters(settings.bus))
+            transport = await stack.enter_async_context(open_bus(settings.bus))
+            counts, most = counts_hearers(settings.bus), settings.bus.max_payload_bytes
+            resending = Resending(letters, transport.bus, most, counts=counts, keep=keep, dry_run=dry_run)
+            for letter_id in wanted:
+                report(letter_id, await resending.send(letter_id))
+
+    carry_out(wanted, work, each=not everything or dry_run)
+
+
+@app.command(
+    epilog="Examples:\n\nnexus dead-letters drop 1795300670881-0\n\nnexus dead-letters drop --all --older-than 7d --yes"
+)
+def drop(  # noqa: PLR0917  # typer makes options of them
+    ids: Ids = None,
+    everything: Everything = False,
+    topic: Topic = "",
+    older_than: Annotated[str, typer.Option(help="Only letters that old: 90s, 15m, 12h, 7d.", show_default=False)] = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    config: Config = None,
+) -> None:
+    """Remove letters for good. Exit 1 when one of them was not there."""
+    settings = _settings(config)
+    chosen = choice(ids or (), everything=everything, topic=topic, older_than=older_than)
+    wanted = _run(settings, partial(_all_ids, chosen=chosen))
+    if everything and wanted and not (yes or dry_run):
+        confirm(f"Drop {_letters(len(wanted))}?", _INSTEAD)
+
+    async def work(report: Callable[[str, Outcome], None]) -> None:
+        async with open_dead_letters(settings.bus) as letters:
+            for letter_id in wanted:
+                there = await (letters.find(letter_id) if dry_run else letters.drop(letter_id))
+                done = "would be dropped" if dry_run else "dropped"
+                text = done if there else "not found: there is no such dead letter"
+                report(letter_id, Outcome(bool(there), text))
+
+    carry_out(wanted, work, each=not everything or dry_run)
+
+
+def choice(ids: Sequence[str], *, everything: bool, topic: str = "", older_than: str = "") -> Choice:
+    """What the options of a command mean.
+
+    Raises:
+        NexusError: they name no letters, or name them twice.
+    """
+    if everything == bool(ids):
+        raise NexusError("name letters by their ids, or --all" if not ids else "either ids or --all, not both")
+    if ids and (topic or older_than):
+        raise NexusError("--topic and --older-than choose among --all; with ids leave them out")
+    age = _AGE.fullmatch(older_than)
+    if older_than and not age:
+        raise NexusError(f"--older-than {printable(older_than)!r}: allowed are 90s, 15m, 12h, 7d and the like")
+    before_ms = time.time_ns() // 1_000_000 - int(age["number"]) * _UNIT_MS[age["unit"]] if age else None
+    return Choice(tuple(dict.fromkeys(map(_checked_id, ids))), topic, before_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Resending:
+    """Sends letters again on the topics they came from.
+
+    Attributes:
+        letters: where they are kept.
+        bus: where they are sent.
+        max_bytes: `bus.max_payload_bytes` of the service.
+        counts: whether the bus tells how many subscribers a message reached (not pub/sub on a Redis Cluster). Where it
+            does not, letters stay.
+        keep: leave the letters where they are.
+        dry_run: change nothing, and say what would be done.
+    """
+
+    letters: DeadLetters
+    bus: Bus
+    max_bytes: int
+    counts: bool = True
+    keep: bool = False
+    dry_run: bool = False
+
+    async def send(self, letter_id: str) -> Outcome:
+        """Send one letter again and drop it."""
+        letter = await self.letters.find(letter_id)
+        if letter is None:
+            return Outcome(done=False, text="not found: there is no such dead letter")
+        if letter.body is None:
+            return Outcome(done=False, text="kept: it has no body to send (bus.dead_letter_bodies was false)")
+        if letter.topic not in _TOPICS:
+            return Outcome(done=False, text="kept: its topic is none of Nexus")
+        if len(letter.body) > self.max_bytes:
+            return Outcome(done=False, text="kept: it is larger than bus.max_payload_bytes")
+        if self.dry_run:
+            return Outcome(done=True, text="would be sent again")
+        return await self._publish(letter, letter.body)
+
+    async def _publish(self, letter: DeadLetter, body: bytes) -> Outcome:
+        await self.letters.expect_again(letter)
+        if letter.topic == Topics.CONTEXT_BUILD_REQUEST and letter.message_id:
+            await self.letters.forget_answer(letter.message_id)
+        # With --keep an operator may mean to send the letter several times.
+        once = "" if self.keep or not self.counts else f"dead-letter:{letter.letter_id}"
+        if not await self.bus.publish(letter.topic, body, once=once):
+            return Outcome(done=False, text="kept: nobody listens on its topic")
+        if self.keep:
+            return Outcome(done=True, text="sent again, and kept")
+        if not self.counts:
+            return Outcome(done=True, text=_UNCOUNTED)
+        if not await self.letters.drop(letter.letter_id):
+            return Outcome(done=True, text="sent again, but meanwhile gone: somebody else may have sent it too")
+        return Outcome(done=True, text="sent again and dropped")
+
+
+def carry_out(
+    wanted: Sequence[str], work: Callable[[Callable[[str, Outcome], None]], Awaitable[None]], *, each: bool
+) -> None:
+    """Do `work` with a progress bar, print a summary also when it breaks off, and exit 1 when a letter was not done.
+
+    Args:
+        wanted: the ids of the letters.
+        work: called with the function that takes each letter's outcome.
+        each: print a line for each letter, not only for those that were not done.
+    """
+    outcomes: Counter[Outcome] = Counter()
+    try:
+        with progress("Dead letters", len(wanted)) as advance:
+
+            def report(letter_id: str, outcome: Outcome) -> None:
+                outcomes[outcome] += 1
+                advance(1)
+                if not outcome.done:
+                    typer.echo(f"nexus: {letter_id}: {outcome.text}", err=True)
+                elif each or len(wanted) == 1:
+                    typer.echo(f"{letter_id}: {outcome.text}")
+
+            if wanted:
+                run_on_bus("nexus:dead-letters", partial(work, report))
+    finally:
+        for outcome, count in outcomes.items() if len(wanted) > 1 else ():
+            typer.echo(f"{_letters(count)} {outcome.text}")
+        if not wanted:
+            typer.echo("There are no such dead letters.")
+    if not all(outcome.done for outcome in outcomes):
+        raise typer.Exit(1)
+
+
+def _settings(config: Path | None) -> Settings:
+    settings = command_settings(config)
+    if settings.bus.mode == "memory":
+        raise NexusError("bus.mode is memory: its dead letters are inside the process that runs it, and end with it")
+    return settings
+
+
+def _run(settings: Settings, work: Callable[[DeadLetters], Awaitable[_Result]]) -> _Result:
+    async def on_letters() -> _Result:
+        async with open_dead_letters(settings.bus) as letters:
+            return await work(letters)
+
+    return run_on_bus("nexus:dead-letters", on_letters)
+
+
+def _checked_id(letter_id: str) -> str:
+    if not _ID.fullmatch(letter_id):
+        allowed = "<milliseconds>-<number>, as `nexus dead-letters list` shows them"
+        raise NexusError(f"{printable(letter_id)!r} is no id of a dead letter; allowed: {allowed}")
+    return letter_id
+
+
+async def _newest(letters: DeadLetters, chosen: Choice, limit: int, before: str = "") -> list[DeadLetter]:
+    """Up to `limit` letters, newest first. Bodies are left out; `b""` stands where there is one."""
+    found: list[DeadLetter] = []
+    while len(found) < limit and (page := await letters.newest(_PAGE, before=before)):
+        found += (
+            replace(letter, body=None if letter.body is None else b"") for letter in page if chosen.includes(letter)
+        )
+        before = page[-1].letter_id
+    return found[:limit]
+
+
+async def _all_ids(letters: DeadLetters, chosen: Choice) -> list[str]:
+    """The letters of a choice, oldest first: they are sent again in the order in which they came."""
+    if chosen.ids:
+        return [*chosen.ids]
+    # Counted first: a letter that is sent again and fails again is a new one, which is not meant.
+    return [letter.letter_id for letter in reversed(await _newest(letters, chosen, await letters.count()))]
+
+
+def _warn_of_signatures(settings: Settings, wanted: Sequence[str]) -> None:
+    valid_from_ms = (time.time() - FRESH_S) * 1_000
+    stale = sum(int(letter_id.partition("-")[0]) < valid_from_ms for letter_id in wanted)
+    if stale and settings.bus.signing.keys:
+        reason = "a signature is valid no longer than that, so a service refuses what they hold if it is signed"
+        also = ", and if it is not" if settings.bus.signing.required else ""
+        typer.echo(f"nexus: {_letters(stale)} came more than {FRESH_S:g} s ago: {reason}{also}", err=True)
+
+
+def _letters(count: int) -> str:
+    return counted(count, "dead letter")
+
+
+def _list_summary(total: int, shown: Sequence[DeadLetter], topic: str, more: bool, before: str) -> str:
+    if not total:
+        return "There are no dead letters."
+    of_topic = f" of {printable(topic)}" if topic else ""
+    older = f" older than {before}" if before else ""
+    if not shown:
+        return f"There are no dead letters{of_topic}{older}; {total} in all."
+    summary = f"{len(shown)} shown{of_topic}{older}; {total} in all."
+    if not more:
+        return summary
+    options = f" --topic {shlex.quote(printable(topic))}" if topic else ""
+    return f"{summary} Older ones: nexus dead-letters list{options} --before {shown[-1].letter_id}"
+
+
+def _row(letter: DeadLetter) -> tuple[str, ...]:
+    return (
+        letter.letter_id,
+        _when(letter.at_ms),
+        printable(letter.topic) or NOTHING,
+        str(letter.deliveries),
+        str(letter.size),
+        printable(letter.message_id) or NOTHING,
+        printable(letter.reason) or NOTHING,
+    )
+
+
+def _lines(letter: DeadLetter, *, body: bool) -> list[str]:
+    return facts(
+        {
+            "id": letter.letter_id,
+            "time": f"{_when(letter.at_ms)} UTC",
+            "topic": printable(letter.topic) or NOTHING,
+            "reason": printable(letter.reason) or NOTHING,
+            "deliveries": str(letter.deliveries),
+            "message id": printable(letter.message_id) or NOTHING,
+            "sha256": printable(letter.sha256) or NOTHING,
+            "size": f"{letter.size} bytes",
+            "body": _body(letter, shown=body),
+        }
+    )
+
+
+def _body(letter: DeadLetter, *, shown: bool) -> str:
+    if letter.body is None:
+        return "not kept: bus.dead_letter_bodies was false at the service when it came"
+    if not shown:
+        return "kept; --body shows it"
+    return printable(letter.body.decode("utf-8", "backslashreplace")) or "empty"
+
+
+def _as_json(letter: DeadLetter, *, body: bool = False) -> dict[str, Any]:
+    """A letter for programs. A body that is no UTF-8 text is `body_base64`."""
+    values: dict[str, Any] = {
+        "id": letter.letter_id,
+        "at_ms": letter.at_ms,
+        "topic": letter.topic,
+        "reason": letter.reason,
+        "deliveries": letter.deliveries,
+        "message_id": letter.message_id or None,
+        "sha256": letter.sha256,
+        "size": letter.size,
+        "body_kept": letter.body is not None,
+    }
+    if body and letter.body is not None:
+        try:
+            values["body"] = letter.body.decode()
+        except UnicodeDecodeError:
+            values["body_base64"] = base64.b64encode(letter.body).decode()
+    return values
+
+
+def _when(at_ms: int) -> str:
+    try:
+        return timestamp(datetime.fromtimestamp(at_ms / 1_000, UTC))
+    except (OverflowError, ValueError, OSError):
+        return f"{at_ms} ms"

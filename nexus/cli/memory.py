@@ -1,0 +1,375 @@
+"""`nexus memory`: the working memory of a session, its history, and whether it is whole (contract §7, §10)."""
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from difflib import unified_diff
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
+from pydantic import BaseModel, ValidationError
+
+from nexus.cli.terminal import (
+    NOTHING,
+    Config,
+    Json,
+    Owner,
+    Session,
+    check_names,
+    command_settings,
+    facts,
+    indented,
+    print_result,
+    printable,
+    run_on_store,
+    session_named,
+    table,
+    text_lines,
+    timestamp,
+)
+from nexus.core.errors import NexusError
+from nexus.core.models import utc_now
+from nexus.core.ports import MemoryStore, Row, Store
+from nexus.core.working_memory import WHOLE, Compaction, Detail, Overview
+from nexus.services.context.working import TEMPLATE
+from nexus.services.memory.accounting import Account, account
+from nexus.services.transfer.lines import explained
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Look at the working memory of a session, and check it.",
+)
+_Model = TypeVar("_Model", bound=BaseModel)
+_Key = tuple[str, str]
+
+_PAGE: Final = 50
+_ABOVE_ALL: Final = 2**63 - 1
+_COLOURS: Final = {"+": typer.colors.GREEN, "-": typer.colors.RED, "@": typer.colors.CYAN}
+_COUNTS: Final = ("MESSAGES", "IN CONTEXT", "SUMMARISED", "LOST", "TWICE")
+_DETAILS: Final = ("NAME", "KIND", "VERSION", "BYTES", "TIME (UTC)")
+_REVISIONS: Final = ("REVISION", "TIME (UTC)", "BY", "BYTES", "TURN")
+_COMPACTIONS: Final = (
+    "COMPACTION",
+    "TIME (UTC)",
+    "TARGET",
+    "STRATEGY",
+    "ASKED BY",
+    "MESSAGES",
+    "IN ALL",
+    "TOKENS",
+    "SUMMARY BY",
+)
+_TRIGGERS: Final = {"tool": "the model", "automatic": "the service", "operator": "an operator"}
+
+
+@app.command(
+    epilog="Examples:\n\nnexus memory show --owner ada --session s1\n\n"
+    "nexus memory show --owner ada --session s1 flights --revision 2"
+)
+def show(  # noqa: PLR0917  # typer makes options of them
+    owner: Owner,
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="A detail, which is shown whole.", show_default=False)
+    ] = "",
+    session: Session = "default",
+    revision: Annotated[
+        int | None,
+        typer.Option(min=0, help="That revision of the overview, or version of the detail.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """Show the overview, the list of details and the summary of what is compacted; or a detail.
+
+    What a terminal might obey in it is shown escaped.
+    """
+    settings = command_settings(config)
+    check_names(owner, session)
+    key = owner, session
+    if name:
+        detail = run_on_store(settings.database, lambda store: _detail(store.memory, *key, name, revision))
+        print_result(detail.model_dump(mode="json") if as_json else _detail_lines(detail))
+        return
+
+    async def read(store: Store) -> tuple[Any, bool]:
+        memory = store.memory
+        overview = await _overview(memory, *key, revision)
+        details = [_read(Detail, document, "name") for document in await memory.list_details(*key)]
+        latest = await memory.latest_compaction(*key)
+        compaction = _read(Compaction, latest, "number") if latest else None
+        if as_json:
+            return _as_json(overview, details, compaction), await _is_unknown(store, *key)
+        most_bytes = settings.memory.overview_max_bytes
+        return _lines(overview, details, compaction, most_bytes), await _is_unknown(store, *key)
+
+    found, unknown = run_on_store(settings.database, read)
+    print_result(_nothing_of(*key) if unknown and not as_json else found)
+
+
+@app.command(
+    epilog="Examples:\n\nnexus memory history --owner ada --session s1\n\nnexus memory history --owner ada --json"
+)
+def history(
+    owner: Owner,
+    session: Session = "default",
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Of each so many at most, the newest.")] = 20,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """Show the revisions of the overview and the compactions of a session, the newest first."""
+    settings = command_settings(config)
+    check_names(owner, session)
+    key = owner, session
+
+    async def read(store: Store) -> tuple[list[Overview], list[Compaction], bool]:
+        memory = store.memory
+        overviews = await _newest(
+            Overview, "revision", limit, lambda most, before: memory.overviews(*key, limit=most, before=before)
+        )
+        compactions = await _newest(
+            Compaction, "number", limit, lambda most, before: memory.compactions(*key, limit=most, before=before)
+        )
+        return overviews, compactions, await _is_unknown(store, *key)
+
+    overviews, compactions, unknown = run_on_store(settings.database, read)
+    if as_json:
+        listed = [{**_fields(overview, "content"), "bytes": _bytes(overview.content)} for overview in overviews]
+        print_result({"overviews": listed, "compactions": [*map(_compaction_as_json, compactions)]})
+        return
+    tables = [table(_REVISIONS, map(_revision_row, overviews))] if overviews else []
+    tables += [table(_COMPACTIONS, map(_compaction_row, compactions))] if compactions else []
+    lines = "\n\n".join("\n".join(lines) for lines in tables).splitlines()
+    nothing = [f"Nothing is written down or compacted of {session_named(owner, session)}."]
+    print_result(_nothing_of(*key) if unknown else lines or nothing)
+
+
+@app.command(epilog="Examples:\n\nnexus memory diff --owner ada --session s1\n\nnexus memory diff --owner ada 0 3")
+def diff(
+    owner: Owner,
+    first: Annotated[
+        int | None, typer.Argument(metavar="[A]", min=0, help="A revision; 0 is the template.", show_default=False)
+    ] = None,
+    second: Annotated[
+        int | None, typer.Argument(metavar="[B]", min=0, help="Another; the newest.", show_default=False)
+    ] = None,
+    session: Session = "default",
+    config: Config = None,
+) -> None:
+    """Show what differs between two revisions of the overview: the newest two, where none are named."""
+    settings = command_settings(config)
+    check_names(owner, session)
+    before, after = run_on_store(settings.database, lambda store: _pair(store.memory, owner, session, first, second))
+    names = f"revision {before.revision}", f"revision {after.revision}"
+    differing = [*unified_diff(text_lines(before.content), text_lines(after.content), *names, lineterm="")]
+    for line in differing:
+        typer.echo(typer.style(line, fg=_COLOURS.get(line[:1])))
+    if not differing:
+        typer.echo(f"Nothing differs between revisions {before.revision} and {after.revision}.")
+
+
+@app.command(epilog="Example:\n\nnexus memory check --owner ada --session s1")
+def check(owner: Owner, session: Session = "default", as_json: Json = False, config: Config = None) -> None:
+    """See that every message of a session is read for the next context, or under exactly one compaction.
+
+    Messages that are a sub-agent's own business do not count. Exit 1 when one is lost, or there twice.
+    """
+    settings = command_settings(config)
+    check_names(owner, session)
+
+    async def read(store: Store) -> tuple[Account, bool]:
+        return await account(store.memory, store, owner, session), await _is_unknown(store, owner, session)
+
+    found, unknown = run_on_store(settings.database, read)
+    counts = (found.messages, found.in_context, found.summarised, found.lost, found.twice)
+    named = {name.lower().replace(" ", "_"): count for name, count in zip(_COUNTS, counts, strict=True)}
+    lines = [session_named(owner, session), *table(_COUNTS, [tuple(map(str, counts))])]
+    if as_json:
+        print_result({"owner_key": owner, "session_id": session, **named})
+    else:
+        print_result(_nothing_of(owner, session) if unknown else lines)
+    if not found.is_right:
+        raise typer.Exit(1)
+
+
+def _nothing_of(owner: str, session: str) -> list[str]:
+    return [f"There is nothing of {session_named(owner, session)}."]
+
+
+async def _is_unknown(store: Store, owner: str, session: str) -> bool:
+    """Whether nothing at all is stored of the session."""
+    key, memory = (owner, session), store.memory
+    return not (
+        await store.tail_messages(*key, WHOLE, limit=1)
+        or await memory.latest_overview(*key)
+        or await memory.list_details(*key)
+        or await memory.latest_compaction(*key)
+    )
+
+
+async def _detail(store: MemoryStore, owner: str, session: str, name: str, version: int | None) -> Detail:
+    is_possible = version is None or 0 < version <= _ABOVE_ALL
+    document = await store.find_detail(owner, session, name, version=version) if is_possible else None
+    if document is None:
+        newest = {str(found["name"]): found["version"] for found in await store.list_details(owner, session)}
+        if name in newest:
+            raise NexusError(f"detail {name!r} has no version {version}; its newest is {newest[name]}")
+        known = f"known: {', '.join(map(repr, sorted(newest)))}" if newest else "the session has no details"
+        raise NexusError(f"there is no detail {name!r}; {known}")
+    return _read(Detail, document, "name")
+
+
+async def _newest(
+    model: type[_Model], field: str, limit: int, read: Callable[[int, int | None], Awaitable[list[Row]]]
+) -> list[_Model]:
+    """Up to `limit` documents, the highest number first."""
+    found, before = list[_Model](), None
+    while most := min(_PAGE, limit - len(found)):
+        page = await read(most, before)
+        found += (_read(model, document, field) for document in page)
+        if len(page) < most:
+            break
+        before = page[-1][field]
+    return found
+
+
+async def _pair(
+    store: MemoryStore, owner: str, session: str, first: int | None, second: int | None
+) -> tuple[Overview, Overview]:
+    """Two revisions; without numbers the newest two, with one that and the newest."""
+    newest = await _overview(store, owner, session, None)
+    if newest is None and first is None:
+        raise NexusError("nothing is written down: there is only the template, as revision 0")
+    latest = newest.revision if newest else 0
+    after = latest if second is None else second
+    before = after - 1 if first is None else first
+    found = [await _overview(store, owner, session, revision) for revision in (before, after)]
+    template = Overview.model_construct(revision=0, content=TEMPLATE, updated_at=utc_now())
+    return found[0] or template, found[1] or template
+
+
+async def _overview(store: MemoryStore, owner: str, session: str, revision: int | None) -> Overview | None:
+    """That revision, or the newest; None for the template, which is revision 0."""
+    if revision == 0:
+        return None
+    if revision is None:
+        document = await store.latest_overview(owner, session)
+        return _read(Overview, document, "revision") if document else None
+    is_possible = 0 < revision < _ABOVE_ALL
+    found = await store.overviews(owner, session, limit=1, before=revision + 1) if is_possible else []
+    if not found or found[0]["revision"] != revision:
+        latest = await store.latest_overview(owner, session)
+        there = f"the newest is {latest['revision']}" if latest else "nothing is written down yet"
+        raise NexusError(f"there is no revision {revision}; {there}, and 0 is the template")
+    return _read(Overview, found[0], "revision")
+
+
+def _read(model: type[_Model], document: Row, field: str) -> _Model:
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        name: Any = document.get(field)
+        raise NexusError(f"{model.__name__.lower()} {name!r} cannot be read: {explained(error)}") from None
+
+
+def _lines(
+    overview: Overview | None, details: list[Detail], compaction: Compaction | None, most_bytes: int
+) -> list[str]:
+    found = facts(
+        {
+            "overview": _overview_fact(overview, most_bytes),
+            "details": str(len(details)),
+            "compacted": _compaction_fact(compaction),
+        }
+    )
+    sections = {
+        "Overview" if overview else "Template": text_lines(overview.content if overview else TEMPLATE),
+        "Details": table(_DETAILS, map(_detail_row, details)) if details else [],
+        "Summary of what is compacted": text_lines(compaction.summary) if compaction else [],
+    }
+    for title, content in sections.items():
+        found += ["", title, "", *indented(content)] if content else []
+    return found
+
+
+def _as_json(overview: Overview | None, details: list[Detail], compaction: Compaction | None) -> dict[str, Any]:
+    return {
+        "overview": overview.model_dump(mode="json") if overview else {"revision": 0, "content": TEMPLATE},
+        "details": [_fields(detail, "content") for detail in details],
+        "compaction": _compaction_as_json(compaction) if compaction else None,
+    }
+
+
+def _detail_lines(found: Detail) -> list[str]:
+    values = {
+        "detail": printable(found.name),
+        "kind": found.kind if found.compaction is None else f"{found.kind} of compaction {found.compaction}",
+        "version": str(found.version),
+        "bytes": str(found.bytes),
+        "time": f"{timestamp(found.updated_at)} UTC",
+    }
+    return [*facts(values), "", *indented(text_lines(found.content))]
+
+
+def _overview_fact(overview: Overview | None, most_bytes: int) -> str:
+    if overview is None:
+        return "nothing is written down; models are shown the template"
+    by = "an import" if overview.author == "import" else f"the {overview.author}"
+    turn = f" in turn {overview.turn_number}" if overview.turn_number else ""
+    size = f"{_bytes(overview.content)} of {most_bytes} bytes"
+    return f"revision {overview.revision}, {size}, {_when(overview.updated_at)} by {by}{turn}"
+
+
+def _compaction_fact(compaction: Compaction | None) -> str:
+    if compaction is None:
+        return "nothing"
+    how = f"{compaction.target}, {compaction.strategy}, asked for by {_TRIGGERS[compaction.trigger]}"
+    summary_by = "a model" if compaction.source == "model" else "rules"
+    return (
+        f"{compaction.total} messages, {compaction.count} of them by compaction {compaction.number} at "
+        f"{_when(compaction.created_at)} ({how}); summary by {summary_by}"
+    )
+
+
+def _detail_row(found: Detail) -> tuple[str, ...]:
+    return printable(found.name), found.kind, str(found.version), str(found.bytes), timestamp(found.updated_at)
+
+
+def _revision_row(overview: Overview) -> tuple[str, ...]:
+    return (
+        str(overview.revision),
+        timestamp(overview.updated_at),
+        overview.author,
+        str(_bytes(overview.content)),
+        str(overview.turn_number or NOTHING),
+    )
+
+
+def _compaction_row(compaction: Compaction) -> tuple[str, ...]:
+    counted = compaction.tokens_before or compaction.tokens_after
+    return (
+        str(compaction.number),
+        timestamp(compaction.created_at),
+        compaction.target,
+        compaction.strategy,
+        compaction.trigger,
+        str(compaction.count),
+        str(compaction.total),
+        f"{compaction.tokens_before} -> {compaction.tokens_after}" if counted else NOTHING,
+        compaction.source,
+    )
+
+
+def _compaction_as_json(compaction: Compaction) -> dict[str, Any]:
+    return _fields(compaction, "rows", "without", "since")
+
+
+def _fields(value: BaseModel, *left_out: str) -> dict[str, Any]:
+    return value.model_dump(mode="json", exclude={*left_out})
+
+
+def _bytes(content: str) -> int:
+    return len(content.encode("utf-8", "replace"))
+
+
+def _when(moment: datetime) -> str:
+    return f"{timestamp(moment)} UTC"

@@ -1,0 +1,351 @@
+"""`nexus session`: export a whole session to a folder, and import one (contract §7, §10).
+
+Rules of this module:
+
+- An export appears under its name when it is whole, readable by its owner alone.
+- A folder to import may come from somebody else: no link inside of it is followed, nothing but regular files is read,
+  and no file and no line is larger than what is stored may be.
+"""
+
+import os
+import shutil
+import stat
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import IO, Annotated, Final
+
+import typer
+
+from nexus.cli.terminal import (
+    Config,
+    Owner,
+    Session,
+    check_names,
+    command_settings,
+    confirm,
+    counted,
+    printable,
+    progress,
+    run_on_store,
+    session_named,
+)
+from nexus.config import DatabaseSettings
+from nexus.core.errors import NexusError
+from nexus.core.models import utc_now
+from nexus.core.ports.store import TransferableStore
+from nexus.services.transfer import lines
+from nexus.services.transfer.exporter import Exported, export_session
+from nexus.services.transfer.importer import Found, Plan, compare, read_session, write_session
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Export a whole session to a folder, and import it.",
+)
+_PREFIX_CHARS: Final = 100
+# A document of 16 MiB, with escapes for much of it.
+_LONGEST_LINE: Final = 1 << 26
+_LONGEST_FILE: Final = 1 << 26
+_MOST_FILES: Final = 100_000
+# Opening a pipe that somebody put there must not wait for a writer.
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NOUNS: Final = {
+    lines.MESSAGES: "message",
+    lines.TURNS: "turn",
+    lines.REVISIONS: "revision",
+    lines.DETAILS: "detail",
+    lines.COMPACTIONS: "compaction",
+    lines.STATE: "state",
+}
+
+
+@app.command("export", epilog="Example:\n\nnexus session export --owner ada --session s1 session-s1/")
+def export_command(
+    owner: Owner,
+    path: Annotated[str, typer.Argument(metavar="FOLDER", help="The folder, which is made.")],
+    session: Session = "default",
+    yes: Annotated[bool, typer.Option("--yes", help="Overwrite an export without asking.")] = False,
+    config: Config = None,
+) -> None:
+    """Write a session to a folder: messages, turns, state, compactions and working memory, as Markdown and JSON Lines.
+
+    The folder appears when it is whole, readable by its owner alone. Exit 1 also when a turn could not be read and was
+    left out.
+    """
+    settings = command_settings(config)
+    check_names(owner, session)
+    target = _checked_target(path, asks=not yes)
+    where = session_named(owner, session)
+
+    async def write(store: TransferableStore) -> Exported:
+        total = await store.transfer.count_rows(owner, session)
+        with progress("Messages", total) as advance:
+            return await export_session(store, owner, session, folder, exported_at=utc_now(), advance=advance)
+
+    with _written(target) as folder:
+        try:
+            exported = run_on_store(settings.database, write)
+        except NexusError as error:
+            raise NexusError(f"{where}: {error}") from error
+    typer.echo(f"{_amount(exported.header.counts)} of {where} in {printable(path)}.")
+    if exported.unreadable:
+        count = counted(len(exported.unreadable), "turn")
+        typer.echo(f"nexus: {count} cannot be read and left out; the first is {exported.unreadable[0]}", err=True)
+        raise typer.Exit(1)
+
+
+@app.command(
+    "import",
+    epilog="Examples:\n\nnexus session import session-s1/\n\n"
+    "nexus session import --owner bob --session copy session-s1/ --dry-run",
+)
+def import_command(
+    path: Annotated[str, typer.Argument(metavar="FOLDER", help="What `export` wrote.")],
+    owner: Annotated[str | None, typer.Option(help="Another owner than the export's.", show_default=False)] = None,
+    session: Annotated[str | None, typer.Option(help="Another session than the export's.", show_default=False)] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read and compare only; say what would be written.")
+    ] = False,
+    config: Config = None,
+) -> None:
+    """Store an exported session, of which the next context is then the same. The session must be empty.
+
+    Nothing is written unless all of the export can be read and nothing is in its way. An import that broke off is gone
+    on with by repeating it.
+    """
+    settings = command_settings(config)
+    check_names("x" if owner is None else owner, "default" if session is None else session)
+    folder = GivenFolder(path)
+
+    async def prepare(store: TransferableStore) -> tuple[Plan, Found]:
+        try:
+            total = sum(lines.read_header(folder).counts.values())
+            with progress("Reading", total) as advance:
+                read = partial(read_session, folder, store, owner_key=owner, session_id=session)
+                plan = read(advance=lambda _, count: advance(count))
+        except ValueError as error:
+            raise NexusError(printable(f"{path}/{error}")) from None
+        return plan, await compare(folder, store, plan)
+
+    plan, found = run_on_store(settings.database, prepare)
+    where = session_named(plan.owner_key, plan.session_id)
+    if found.in_the_way:
+        raise NexusError(printable(f"{where}: {'; '.join(found.in_the_way)}; nothing was written"))
+    if not dry_run:
+        _import(settings.database, folder, plan, found, where)
+    verb = "would be imported" if dry_run else "imported"
+    missing = {file: len(given) - len(found.present[file]) for file, given in plan.given.items()}
+    already = f"; {found.count} of {plan.total} documents were there" if found.count else ""
+    typer.echo(f"{_amount(missing)} {verb} into {where}{already}.")
+
+
+class GivenFolder:
+    """`nexus.services.transfer.lines.Folder` on the disk.
+
+    Raises:
+        NexusError: there is no export.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        if not self._path.is_dir():
+            is_file = self._path.exists()
+            fault = "is a file; the folder that `export` wrote is needed" if is_file else "there is no such folder"
+            raise NexusError(f"{printable(path)}: {fault}")
+        if not (self._path / lines.HEADER).exists():
+            raise NexusError(f"{printable(path)}: no {lines.HEADER} is in it: it is no export of a session")
+
+    def lines(self, name: str) -> Iterator[bytes]:
+        """The lines of a file; none where it is missing."""
+        number = 0
+        with self._opened(name) as file:
+            while line := file.readline(_LONGEST_LINE + 1) if file else b"":
+                number += 1
+                if len(line) > _LONGEST_LINE:
+                    raise NexusError(f"{self._name(name)}: line {number}: more than {_LONGEST_LINE} bytes")
+                yield line
+
+    def content(self, name: str) -> bytes | None:
+        """A whole file; None where it is missing."""
+        with self._opened(name) as file:
+            content = file.read(_LONGEST_FILE + 1) if file else None
+        if content is not None and len(content) > _LONGEST_FILE:
+            raise NexusError(f"{self._name(name)}: more than {_LONGEST_FILE} bytes")
+        return content
+
+    def names(self, folder: str) -> list[str]:
+        """The names of the files in a folder, in order, without hidden ones, which editors leave."""
+        with self._descriptor(folder, os.O_DIRECTORY) as opened:
+            names = [] if opened is None else os.listdir(opened)  # noqa: PTH208  # of a descriptor
+        if len(names) > _MOST_FILES:
+            raise NexusError(f"{self._name(folder)}: more than {_MOST_FILES} files")
+        return sorted(name for name in names if not name.startswith("."))
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[IO[bytes] | None]:
+        with self._descriptor(name) as opened:
+            if opened is None:
+                yield None
+                return
+            if not stat.S_ISREG(os.fstat(opened).st_mode):
+                raise NexusError(f"{self._name(name)}: is no regular file")
+            with os.fdopen(opened, "rb", closefd=False) as file:
+                yield file
+
+    @contextmanager
+    def _descriptor(self, name: str, flags: int = 0) -> Iterator[int | None]:
+        """The file or folder of that name, opened without following a link at any step; None where it is missing."""
+        with ExitStack() as stack:
+            try:
+                opened = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                stack.callback(os.close, opened)
+                *folders, last = name.split("/")
+                for part, as_what in [*((folder, os.O_DIRECTORY) for folder in folders), (last, flags)]:
+                    opened = os.open(part, _READ | as_what, dir_fd=opened)
+                    stack.callback(os.close, opened)
+            except FileNotFoundError:
+                yield None
+                return
+            except OSError as error:
+                raise NexusError(f"{self._name(name)}: cannot be read: {error.strerror}") from None
+            yield opened
+
+    def _name(self, name: str) -> str:
+        return printable(f"{self._path}/{name}")
+
+
+class _PartFolder:
+    """`nexus.services.transfer.lines.NewFolder` on the disk. Errors are `OSError`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._files: dict[str, IO[bytes]] = {}
+        self._stack = ExitStack()
+
+    def put(self, name: str, line: str) -> None:
+        """Append a line to a file."""
+        if name not in self._files:
+            self._files[name] = self._stack.enter_context(self._new(name))
+        self._files[name].write(f"{line}\n".encode())
+
+    def write(self, name: str, text: str) -> None:
+        """Write a whole file."""
+        with self._new(name) as file:
+            file.write(text.encode())
+            _synchronise(file)
+
+    def finish(self) -> None:
+        """Have all of it on the disk."""
+        for file in self._files.values():
+            _synchronise(file)
+        self.close()
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._stack.close()
+
+    def _new(self, name: str) -> IO[bytes]:
+        path = self._path / name
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
+
+
+@contextmanager
+def _written(target: Path) -> Iterator[_PartFolder]:
+    """A folder beside `target` that takes its place when the context has ended well; else nothing of it stays.
+
+    Raises:
+        NexusError: it cannot be written.
+    """
+    try:
+        # Readable by its owner alone.
+        part = Path(mkdtemp(prefix=f".{target.name[:_PREFIX_CHARS]}.", suffix=".part", dir=target.parent))
+        folder = _PartFolder(part)
+        try:
+            yield folder
+            folder.finish()
+            _replace(target, part)
+        except BaseException:
+            folder.close()
+            shutil.rmtree(part, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise NexusError(f"{printable(str(target))}: cannot be written: {error.strerror}") from None
+
+
+def _replace(target: Path, part: Path) -> None:
+    if not target.exists():
+        part.rename(target)
+        return
+    old = Path(mkdtemp(prefix=f".{target.name[:_PREFIX_CHARS]}.", suffix=".old", dir=target.parent))
+    try:
+        # A folder may be moved onto an empty one.
+        target.rename(old)
+        part.rename(target)
+    finally:
+        if target.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.rename(target)
+
+
+def _checked_target(path: str, *, asks: bool) -> Path:
+    """The folder that an export may be written to, if it `asks` after a yes where an export is there already.
+
+    Raises:
+        NexusError: it may not.
+    """
+    target, name = Path(path).resolve(), printable(path)
+    try:
+        there = {entry.name for entry in target.iterdir()} if target.exists() else set[str]()
+        has_parent = target.parent.is_dir()
+    except OSError as error:
+        raise NexusError(f"{name}: cannot be written: {error.strerror}") from None
+    if not has_parent:
+        raise NexusError(f"{name}: there is no folder for it")
+    if others := there - lines.TOP:
+        other = printable(min(others))
+        raise NexusError(f"{name}: there is something else in it, {other}; an export has a folder to itself")
+    if asks and there:
+        confirm(f"{name} exists. Overwrite it?", "--yes does it without asking")
+    return target
+
+
+def _import(settings: DatabaseSettings, folder: GivenFolder, plan: Plan, found: Found, where: str) -> None:
+    """Write what is missing. When it breaks off, say what was written."""
+    written = Counter[str]()
+
+    async def write(store: TransferableStore) -> None:
+        with progress("Writing", plan.total) as advance:
+            advance(found.count)
+
+            def report(file: str, count: int) -> None:
+                written[file] += count
+                advance(count)
+
+            await write_session(folder, store, plan, found, report)
+
+    broken_off = f"into {where} were written; repeat the import to go on with it"
+    try:
+        run_on_store(settings, write)
+    except NexusError as error:
+        raise NexusError(printable(f"{error}; {_amount(written)} {broken_off}")) from error
+    except KeyboardInterrupt:
+        typer.echo(f"nexus: {_amount(written)} {broken_off}", err=True)
+        raise
+
+
+def _amount(counts: Mapping[str, int]) -> str:
+    """`604 messages, 2 turns`."""
+    rest = {file: count for file, count in counts.items() if count and file != lines.MESSAGES}
+    named = [counted(rest[file], noun) for file, noun in _NOUNS.items() if file in rest]
+    return ", ".join([counted(counts.get(lines.MESSAGES, 0), "message"), *named])
+
+
+def _synchronise(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())

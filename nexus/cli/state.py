@@ -1,0 +1,254 @@
+"""`nexus state`: show what is kept of a session for agents, send a change of it, clear it (contract §5, §10).
+
+A change is checked as a service will check it, since nothing answers a `session.state` message.
+"""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Final
+
+import typer
+from pydantic_core import PydanticSerializationError
+
+from nexus.cli.terminal import (
+    NOBODY_LISTENS,
+    Config,
+    Owner,
+    Session,
+    Yes,
+    check_names,
+    command_settings,
+    confirm,
+    json_of,
+    print_result,
+    printable,
+    run_on_bus,
+    run_on_store,
+    session_named,
+    text_lines,
+)
+from nexus.client import ContextClient, state_message
+from nexus.config import BusSettings, Settings, signing_of
+from nexus.connections import counts_hearers, open_bus
+from nexus.core.errors import NexusError, StoreUnavailableError
+from nexus.core.models import Topics
+from nexus.core.ports import Store
+from nexus.core.wire import MAX_DEPTH, EnvelopeError, decode, encode
+from nexus.services.context.blocks import Block
+from nexus.services.context.pinned import pinned_blocks
+from nexus.services.session_state.merge import OPS, read_change, state_in
+from nexus.services.session_state.state import PARTS, SessionState
+from nexus.services.text.escape import canonical
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Look at what is kept of a session for agents, say something of it, clear it.",
+)
+# A file may be larger than the message: white space, and six characters for one.
+_FILE_TO_PAYLOAD: Final = 16
+
+
+@app.command(
+    epilog="Examples:\n\nnexus state show --owner ada\n\nnexus state show --owner ada --session s1 --json > state.json"
+)
+def show(
+    owner: Owner,
+    session: Session = "default",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON that `send` takes.")] = False,
+    config: Config = None,
+) -> None:
+    """Show what is kept of a session: the parts as they are pinned into the main agent's context, sub-agents' roles.
+
+    What a terminal might obey is shown escaped. Nothing kept is {} with --json.
+    """
+    settings = command_settings(config)
+    check_names(owner, session)
+    state, faults = run_on_store(settings.database, partial(_stored, owner=owner, session=session))
+    if faults:
+        first = printable(faults[0])
+        typer.echo(f"nexus: {len(faults)} faults in what is kept, left out; the first: {first}", err=True)
+    nothing = [f"Nothing is kept of {session_named(owner, session)}."]
+    print_result(as_object(state) if as_json else lines(state) or nothing)
+
+
+@app.command(
+    "send",
+    epilog="Examples:\n\nnexus state send --owner ada --session s1 state.json\n\n"
+    'echo \'{"op": "patch", "remove": {"todos": ["t2"]}}\' | nexus state send --owner ada -',
+)
+def send_state(
+    owner: Owner,
+    path: Annotated[str, typer.Argument(metavar="FILE", help="A JSON file; - is standard input.")],
+    session: Session = "default",
+    config: Config = None,
+) -> None:
+    """Publish what a file says of a session: {"op": "set", "patch" or "clear", …}, or a state, whose parts are set.
+
+    What a service would refuse is not sent. Exit 1 when nobody heard it (on pub/sub). There is no answer: `nexus state
+    show` tells what has become of it.
+    """
+    settings = _bus_settings(config)
+    check_names(owner, session)
+    _publish(content_of(path, settings, owner, session), settings, owner, session)
+
+
+@app.command(
+    epilog="Examples:\n\nnexus state clear --owner ada\n\n"
+    "nexus state clear --owner ada --session s1 --part todos --part useful_info --yes"
+)
+def clear(
+    owner: Owner,
+    session: Session = "default",
+    part: Annotated[
+        list[str] | None, typer.Option(help=f"Only this part: {', '.join(PARTS)}.", show_default=False)
+    ] = None,
+    yes: Yes = False,
+    config: Config = None,
+) -> None:
+    """Publish that all of a session's state, or parts of it, are not given any more. Asks first."""
+    settings = _bus_settings(config)
+    check_names(owner, session)
+    parts = [*dict.fromkeys(part or ())]
+    content = {"op": "clear", "parts": parts} if parts else {"op": "clear"}
+    try:
+        _check(content, settings, owner, session)
+    except ValueError as error:
+        raise NexusError(re.sub(r"content\.parts\[\d+\]", "--part", str(error))) from None
+    if not yes:
+        wanted = ", ".join(parts) or "the whole state"
+        confirm(f"Clear {wanted} of {session_named(owner, session)}?", "--yes does it without asking")
+    _publish(content, settings, owner, session)
+
+
+def content_of(path: str, settings: BusSettings, owner: str, session: str) -> Mapping[str, Any]:
+    """The content of a `session.state` message from a file (`-` is standard input), which holds it or a state to set.
+
+    Raises:
+        NexusError: it cannot be read, or a service would refuse it; the place, and what is allowed.
+    """
+    name = "standard input" if path == "-" else printable(path)
+    value = json_of(name, _read(path, name, settings.max_payload_bytes * _FILE_TO_PAYLOAD))
+    if not isinstance(value, dict):
+        raise NexusError(f"{name}: a JSON object is needed: a state, or a message with op: {', '.join(OPS)}")
+    is_message = "op" in value
+    content = value if is_message else {"op": "set", "state": value}
+    try:
+        _check(content, settings, owner, session)
+    except ValueError as error:
+        fault = str(error).removeprefix("content" if is_message else "content.state").lstrip(".: ")
+        raise NexusError(f"{name}: {fault}") from None
+    return content
+
+
+def lines(state: SessionState) -> list[str]:
+    """The parts as they are pinned for the main agent, and the roles of sub-agents; `[]` where nothing is given."""
+    return text_lines("\n\n".join(_sections(state)))
+
+
+def as_object(state: SessionState) -> dict[str, Any]:
+    """The parts that are given, as a `set` takes them."""
+    roles = dict(state.sub_agent_roles) or None
+    lists = {name: _items(getattr(state, name)) for name in ("todos", "useful_info", "folder_notes")}
+    parts = {"role": state.role, "sub_agent_roles": roles, **lists}
+    return {name: part for name, part in parts.items() if part is not None}
+
+
+def _bus_settings(config: Path | None) -> BusSettings:
+    settings: Settings = command_settings(config)
+    if settings.bus.mode == "memory":
+        raise NexusError("bus.mode is memory: there is no other process to tell")
+    return settings.bus
+
+
+async def _stored(store: Store, owner: str, session: str) -> tuple[SessionState, list[str]]:
+    """The stored state, and what in it cannot be read."""
+    row = await store.find_session_state(owner, session)
+    if row is not None and (row.get("owner_key"), row.get("session_id")) != (owner, session):
+        raise StoreUnavailableError("the store gave the state of another session")
+    return state_in(row.get("document") if row else None)
+
+
+def _publish(content: Mapping[str, Any], settings: BusSettings, owner: str, session: str) -> None:
+    async def send() -> int:
+        async with open_bus(settings) as transport:
+            client = ContextClient(transport.bus, signing=signing_of(settings.signing))
+            return await client.send_state(owner, content, session_id=session)
+
+    subscribers = run_on_bus("session.state", send)
+    if settings.mode == "streams":
+        typer.echo("Sent: it is on the stream until a service has stored it.")
+    elif not counts_hearers(settings):
+        typer.echo("Sent. On a cluster pub/sub cannot tell whether anybody heard it.")
+    elif subscribers:
+        typer.echo(f"Sent: {subscribers} service{'' if subscribers == 1 else 's'} heard it.")
+    else:
+        raise NexusError(f"nobody heard it: {NOBODY_LISTENS}")
+
+
+def _check(content: Mapping[str, Any], settings: BusSettings, owner: str, session: str) -> None:
+    """Read a message of that content as a service does.
+
+    Raises:
+        ValueError: it would be refused; where, and what is allowed.
+    """
+    message = state_message(owner, content, session)
+    signing = signing_of(settings.signing)
+    try:
+        payload = encode(message, topic=Topics.SESSION_STATE, signing=signing)
+        received = decode(payload, max_bytes=settings.max_payload_bytes, topic=Topics.SESSION_STATE, signing=signing)
+    except EnvelopeError as error:
+        raise ValueError(error.message) from None
+    except PydanticSerializationError:
+        raise ValueError(f"nested deeper than {MAX_DEPTH}") from None
+    read_change(received.content, received.timestamp, received.id)
+
+
+def _read(path: str, name: str, most: int) -> bytes:
+    def read(file: BinaryIO) -> bytes:
+        return file.read(most + 1)
+
+    try:
+        if path == "-":
+            found = read(sys.stdin.buffer)
+        else:
+            with Path(path).open("rb") as file:
+                found = read(file)
+    except OSError as error:
+        raise NexusError(f"{name}: cannot be read: {error.strerror}") from None
+    if len(found) > most:
+        raise NexusError(f"{name}: more than {most} bytes")
+    return found
+
+
+def _sections(state: SessionState) -> Iterator[str]:
+    for block in pinned_blocks(state.role or "", state):
+        yield from _pinned(block)
+    if state.sub_agent_roles:
+        roles = (f"- {printable(agent)}: {canonical(role).strip()}" for agent, role in state.sub_agent_roles.items())
+        yield "Roles of sub-agents:\n\n" + "\n".join(role.replace("\n", "\n  ") for role in roles)
+    if empty := [name for name in PARTS if getattr(state, name) == ()]:
+        yield f"Given and empty: {', '.join(empty)}"
+
+
+def _pinned(block: Block) -> Iterator[str]:
+    yield block.text
+    if block.dropped:
+        yield f"({block.dropped} more, older, are kept and not pinned; --json shows them)"
+
+
+def _items(items: tuple[Any, ...] | None) -> list[dict[str, Any]] | None:
+    return None if items is None else [_fields(asdict(item)) for item in items]
+
+
+def _fields(item: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else value
+        for name, value in item.items()
+        if value is not None
+    }
