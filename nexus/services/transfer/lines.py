@@ -138,7 +138,8 @@ def json_of_model(model: type[BaseModel], document: Any) -> dict[str, Any]:
         ValueError: it is malformed; says what is wrong.
     """
     try:
-        value: dict[str, Any] = model.model_validate(document).model_dump(mode="json")
+        # By way of a text, where no number is infinite, and bytes that are no text are a fault.
+        value: dict[str, Any] = json.loads(model.model_validate(document).model_dump_json())
     except ValidationError as error:
         raise ValueError(explained(error)) from None
     except PydanticSerializationError:

@@ -153,7 +153,8 @@ async def test_the_folder(desk: Desk, db: _Database, tmp_path: Path) -> None:
         "working-memory/detail/compaction-0001.md",
         "working-memory/detail/-etc-passwd~3754d6cb3a38.md",
     }
-    assert (folder / "working-memory" / "overview.md").read_bytes() == "# Goal\r\n\nTrains. 文\n".encode()
+    assert (folder / "working-memory" / "overview.md").read_bytes() == "# Goal\n\nTrains. 文".encode()
+    assert (folder / "working-memory" / "detail" / "flights.md").read_bytes() == b"BA 2\r\n"
     assert {path.stat().st_mode & 0o77 for path in [folder, *folder.rglob("*")]} == {0}
     assert all(
         char.isprintable() or char == "\n" for path in folder.rglob("*.json*") for char in path.read_text("utf-8")

@@ -97,9 +97,9 @@ def store_session(db: Database[dict[str, Any]]) -> None:
     rows = [a_row(number) for number in range(600)]
     foreign = rows_of_other_writers()
     db["messages"].insert_many([*rows, *foreign])
-    db["working_memory"].insert_many([an_overview(1, "# Goal\n\nTrains."), an_overview(2, "# Goal\r\n\nTrains. 文\n")])
+    db["working_memory"].insert_many([an_overview(1, "# Goal\n\nTrains."), an_overview(2, "# Goal\n\nTrains. 文")])
     archive = a_detail("compaction-0001", 1, f"said {NASTY}", kind="archive", compaction=1)
-    notes = [a_detail("flights", 1, "BA 1"), a_detail("flights", 2, "BA 2"), a_detail("航班", 1, "国航")]
+    notes = [a_detail("flights", 1, "BA 1"), a_detail("flights", 2, "BA 2\r\n"), a_detail("航班", 1, "国航")]
     db["memory_details"].insert_many([*notes, archive, a_detail("../../etc/passwd", 1, "root")])
     late = rows[305]
     db["compactions"].insert_many(
