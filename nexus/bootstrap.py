@@ -10,14 +10,14 @@ import structlog
 
 from nexus.config import Settings
 from nexus.connections import open_bus, open_model, open_store
+from nexus.core.concurrency import ungrouped
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Reading
 from nexus.core.ports import Subscription
-from nexus.core.tasks import ungrouped
 from nexus.http.app import create_app, serving
 from nexus.parts import Nexus, put_together
 from nexus.readiness import checks
-from nexus.services.dispatch import NEWS, Dispatcher, work
+from nexus.services.requests.dispatcher import NEWS, Dispatcher, work
 
 __all__ = ["Nexus", "open_nexus"]
 
@@ -68,7 +68,7 @@ async def _listening(nexus: Nexus) -> AsyncIterator[None]:
         nexus.persistence,
         nexus.catalog,
         nexus.states,
-        nexus.burying,
+        nexus.dead_letter_writer,
         partial(_reload, nexus),
         nexus.requests.settings,
         nexus.remembering.tool_calls if nexus.remembering else None,
@@ -84,7 +84,6 @@ async def _listening(nexus: Nexus) -> AsyncIterator[None]:
             nexus.life.subscription = subscription
             _measure(nexus, subscription)
             ended = anyio.Event()
-            subscription.offer_first(dispatcher.dispatch_request)
             tasks.start_soon(dispatcher.dispatch_all, subscription, ended)
             try:
                 yield

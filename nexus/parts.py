@@ -15,18 +15,15 @@ from nexus.adapters.prometheus import PrometheusMetrics
 from nexus.adapters.tokenizer import open_tokenizer
 from nexus.config import Settings
 from nexus.connections import Transport
-from nexus.core.polling import BusyPolling
 from nexus.core.ports import Bus, DeadLetters, LanguageModel, RequestLedger, Store, TokenCounter
-from nexus.core.tasks import Way
 from nexus.readiness import Life
-from nexus.services.burying import Burying
 from nexus.services.context.builder import ContextBuilder
 from nexus.services.memory.compactor import Compactor
 from nexus.services.memory.refining import Refining
 from nexus.services.persistence import PersistenceService
-from nexus.services.requests import RequestService
+from nexus.services.requests.admission import RequestService
+from nexus.services.requests.dead_letters import DeadLetterWriter
 from nexus.services.session_state.service import SessionStates
-from nexus.services.tails import Tails
 from nexus.services.tool_calls import ToolCallService
 from nexus.services.tools.catalogue import ToolCatalog
 from nexus.services.tools.memory_tools import definitions
@@ -38,9 +35,7 @@ from nexus.tuning import (
     builder_settings,
     compaction_settings,
     counts_at_once,
-    give_way,
     memory_limits,
-    polled_s,
     refining_settings,
     request_settings,
     turn_settings,
@@ -74,7 +69,7 @@ class Nexus:
     bus: Bus
     ledger: RequestLedger
     dead_letters: DeadLetters
-    burying: Burying
+    dead_letter_writer: DeadLetterWriter
     store: Store
     registry: ToolRegistry
     persistence: PersistenceService
@@ -126,7 +121,6 @@ def put_together(settings: Settings, transport: Transport, store: Store, model: 
     metrics = PrometheusMetrics(version=__version__)
     registry = ToolRegistry()
     discover(registry, settings.tools.modules)
-    way = Way()
     worker = TurnWorker(
         store.turns,
         store,
@@ -141,19 +135,17 @@ def put_together(settings: Settings, transport: Transport, store: Store, model: 
         metrics,
         ledger=transport.ledger,
         recorded=turns.record_result,
-        journal=transport.journal,
         outbox=transport.outbox,
-        tails=_tails(settings, transport),
     )
     states = SessionStates(store, metrics)
     bodies_up_to = settings.bus.max_payload_bytes if settings.bus.dead_letter_bodies else None
-    burying = Burying(transport.dead_letters, metrics, bodies_up_to)
+    letters = DeadLetterWriter(transport.dead_letters, metrics, bodies_up_to)
     counter = open_tokenizer(settings.memory.tokenizer)
     if counts_at_once(settings):
         counter.load()
     remembering = None
     if settings.memory.working_memory:
-        remembering = _remembering(settings, transport, store, model, counter, burying, persistence, turns, metrics)
+        remembering = _remembering(settings, transport, store, model, counter, letters, persistence, turns, metrics)
         for definition in definitions(memory_limits(settings)):
             registry.register(definition)
     builder = ContextBuilder(
@@ -168,9 +160,8 @@ def put_together(settings: Settings, transport: Transport, store: Store, model: 
         counter=counter,
         metrics=metrics,
     )
-    polling = BusyPolling(way, polled_s(settings.context), lambda: False, give_way)
     requests = RequestService(
-        builder, transport.bus, transport.ledger, burying, request_settings(settings.bus), metrics, way, polling
+        builder, transport.bus, transport.ledger, letters, request_settings(settings.bus), metrics
     )
     catalog = ToolCatalog(registry, store, refresh_s=settings.tools.refresh_seconds)
     return Nexus(
@@ -178,7 +169,7 @@ def put_together(settings: Settings, transport: Transport, store: Store, model: 
         transport.bus,
         transport.ledger,
         transport.dead_letters,
-        burying,
+        letters,
         store,
         registry,
         persistence,
@@ -192,18 +183,13 @@ def put_together(settings: Settings, transport: Transport, store: Store, model: 
     )
 
 
-def _tails(settings: Settings, transport: Transport) -> Tails:
-    journal = transport.journal
-    return Tails(settings.context.tail_cache_mb << 20, lambda: journal.epoch) if journal else Tails()
-
-
 def _remembering(  # noqa: PLR0917  # one for each part
     settings: Settings,
     transport: Transport,
     store: Store,
     model: LanguageModel | None,
     counter: TokenCounter,
-    burying: Burying,
+    letters: DeadLetterWriter,
     persistence: PersistenceService,
     turns: TurnMemory,
     metrics: PrometheusMetrics,
@@ -217,7 +203,7 @@ def _remembering(  # noqa: PLR0917  # one for each part
         memory,
         transport.bus,
         transport.ledger,
-        burying,
+        letters,
         persistence,
         persistence.origins,
         request_settings(settings.bus),

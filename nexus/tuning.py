@@ -1,22 +1,18 @@
 """The settings as each service takes them."""
 
-import os
 from typing import Final
 
-from nexus.config import BusSettings, ContextSettings, Settings, signing_of
-from nexus.services.asks import RequestSettings
+from nexus.config import BusSettings, Settings, signing_of
 from nexus.services.context.builder import BuilderSettings
-from nexus.services.context.limits import WindowSettings
+from nexus.services.context.budget import WindowSettings
 from nexus.services.memory.compactor import CompactionSettings
 from nexus.services.memory.refining import RefiningSettings
+from nexus.services.requests.envelope import RequestSettings
 from nexus.services.tools.memory_tools import MemoryLimits
 from nexus.services.turns.worker import TurnSettings
 
 # Turns are summarised by the same model, and are many more.
 _REFINED_AT_ONCE: Final = 2
-# Much longer than requesters wait until they ask again.
-CLAIMS_FIRST_MS: Final = 10_000
-_CLAIMS_FIRST: Final = 20
 
 
 def builder_settings(settings: Settings) -> BuilderSettings:
@@ -107,27 +103,4 @@ def request_settings(settings: BusSettings) -> RequestSettings:
         max_payload_bytes=settings.max_payload_bytes,
         max_in_flight=settings.max_in_flight,
         signing=signing_of(settings.signing),
-        claims_first_ms=CLAIMS_FIRST_MS,
-        claims_first=_CLAIMS_FIRST,
     )
-
-
-def polled_s(settings: ContextSettings) -> float:
-    """For how long the history of a request that is alone is polled for."""
-    # MongoDB may need the only processor that there is.
-    return settings.busy_poll_us / 1_000_000 if _processors() > 1 else 0.0
-
-
-def give_way() -> None:
-    """Let others have this processor who wait for it."""
-    # Windows knows no such thing.
-    if yields := getattr(os, "sched_yield", None):
-        yields()
-
-
-def _processors() -> int:
-    """On how many this process may run."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1

@@ -1,73 +1,94 @@
-"""The one part of the context that does input and output: gather, assemble, answer (CONTRACT §1.4, §4, §8).
+"""Builds the message list of a request: gather, assemble, fit, check, render (contract §1.4, §4, §5, §6, §8).
 
 Rules of this module:
 
-- Everything that is read is read at once, under one deadline. What cannot be had in time is missing from the context,
-  which says so in `degraded`; the history may be demanded instead (`on_history_failure`).
+- What cannot be read in time is missing from the context, which says so in `degraded`; the history may be demanded
+  instead (`on_history_failure`).
 - The first build of a run records its input and has it remembered as a turn. It keeps what later builds begin with: in
   the dialogue layout its first messages, in the others where the history ended and what was remembered, so that what is
   pinned or thought can be new each time.
 - Of a context with parts missing nothing is kept: a later build of the run may be whole again.
+- In the agent layout what is pinned is made anew for every build. All else is that of the run's first build, until the
+  session is compacted: then all is read again.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
 import structlog
 
 from nexus.core.errors import ErrorCode, RequestError
-from nexus.core.metrics import Metrics, NoMetrics, Stage
+from nexus.core.metrics import Metrics, NoMetrics, Part, Stage
 from nexus.core.models import Message, Role, new_run_id
-from nexus.core.ports import (
-    Conversation,
-    DocumentStore,
-    MemorySource,
-    Past,
-    RequestLedger,
-    TokenCounter,
-    TurnSource,
-)
-from nexus.services.context.ahead import Ahead, Glance
-from nexus.services.context.answers import answer, error_answer
-from nexus.services.context.build_agent import build_agent
-from nexus.services.context.build_dialogue import (
-    Prepared,
-    build_dialogue,
-    dialogue_at_once,
-    fresh_dialogue,
-    may_be_at_once,
-    prepare_dialogue,
-)
-from nexus.services.context.build_memory import check_input, offered
-from nexus.services.context.build_parts import Build, BuilderSettings, BuildParts
-from nexus.services.context.build_thinking import build_thinking
+from nexus.core.ports import Conversation, DocumentStore, MemorySource, RequestLedger, TokenCounter, TurnSource
+from nexus.services.context.agent import AgentContext, agent_meta, assemble_agent_context, shown_snapshot
+from nexus.services.context.build import Build, BuilderSettings, check_input, offered
+from nexus.services.context.compaction import NOT_IN_TIME, CompactionCooldown, compact
 from nexus.services.context.counting import bound_of, bounds_of, closed
-from nexus.services.context.gathering import StateSource
-from nexus.services.context.prefix import RunPrefix, in_format, prefix_key
-from nexus.services.context.request import (
-    BuildRequest,
-    deadline_ms,
-    is_first_dialogue,
-    read_history_size,
-    read_profile,
-    read_request,
+from nexus.services.context.dialogue import assemble_dialogue_prefix, assemble_thinking_prefix
+from nexus.services.context.gather import (
+    NoStates,
+    RunStanding,
+    Sources,
+    StateSource,
+    gather_dialogue,
+    gather_session,
+    read_standing,
 )
-from nexus.services.context.request_run import read_run
-from nexus.services.context.session_state import SessionState
+from nexus.services.context.pinned import is_role_given
+from nexus.services.context.recall import recall_all, recall_beside
+from nexus.services.context.request import BuildRequest, Deadline, read_request
+from nexus.services.context.run_prefix import RunPrefix, RunView, ThinkingView, in_format
+from nexus.services.context.run_start import RunStart
 from nexus.services.context.tokens import Measure
 from nexus.services.context.validity import faults
+from nexus.services.context.window import Window
 from nexus.tools.registry import ToolRegistry
 
-__all__ = ["BuilderSettings", "ContextBuilder"]
+__all__ = ["BuilderSettings", "Built", "ContextBuilder"]
 
 _log = structlog.get_logger(__name__)
 
-_DEFAULT_BUDGET_S: Final = 5.0
+_DEFAULT_ALLOWED_MS: Final = 5_000
 # Of the time that is left, this part is for gathering; the rest is for assembling and publishing.
-GATHERING: Final = 0.8
+_GATHERING: Final = 0.8
 _SHOWN_FAULTS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What came of a build.
+
+    Attributes:
+        result: the content of the answer (contract §1.4), or the error that the request deserves.
+        failed: the build is at fault, and the log says why.
+    """
+
+    result: dict[str, Any] | RequestError
+    failed: bool = False
+
+
+class _Timings:
+    """How long the stages of one build take, for the metrics and the manifest."""
+
+    def __init__(self, metrics: Metrics, before_ms: Mapping[str, float]) -> None:
+        self.ms = dict(before_ms)
+        self._metrics = metrics
+
+    @contextmanager
+    def measured(self, stage: Stage) -> Iterator[None]:
+        """Measure what is done inside, whatever becomes of it."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds = time.perf_counter() - started
+            self.ms[stage.value] = round(seconds * 1_000, 3)
+            self._metrics.took(stage, seconds)
 
 
 class ContextBuilder:
@@ -90,105 +111,60 @@ class ContextBuilder:
         counter: TokenCounter | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        self._parts = BuildParts(
-            conversation,
-            documents,
-            tools,
-            ledger,
-            states or _NoStates(),
-            turns,
-            memory,
-            metrics or NoMetrics(),
+        self._metrics = metrics or NoMetrics()
+        self._sources = Sources(
+            conversation, documents, tools, ledger, states or NoStates(), turns, memory, self._metrics
         )
+        self._cooldown = CompactionCooldown()
         self._counter = counter
         self._bounds = bounds_of(counter)
         self._counted: dict[str, int] = {}
         self.settings = settings or BuilderSettings()
 
-    def glance(self, message: Message) -> Glance | None:
-        """What is seen of a request at first; None for one that cannot be read."""
-        since = time.monotonic()
-        try:
-            run = read_run(message)
-            if not is_first_dialogue(run, self.settings.default_layout):
-                return Glance(run, since)
-            size, _ = read_history_size(read_profile(run.metadata, run.owner_key), self.settings.history_size)
-        except RequestError:
-            return None
-        chars, asked = self.settings.truncate_chars, run.history[-1]
-        past = self._parts.conversation.past(run.owner_key, messages=size, excerpt_chars=chars, asked=asked)
-        return Glance(run, since, past, size, chars)
-
-    def look_ahead(self, message: Message, glance: Glance, default_deadline_ms: int) -> Ahead | None:
-        """What can be done for a request before it is claimed; None for one that cannot be read."""
-        run, since, past, history_size, excerpt_chars = glance
-        try:
-            request = read_request(message, default_layout=self.settings.default_layout, run=run)
-            allowed_ms = deadline_ms(message, default_deadline_ms)
-            ahead = Ahead(message, request, prefix_key(request), allowed_ms, since)
-        except RequestError:
-            return None
-        if request.layout != "dialogue":
-            # Perhaps since settings were replaced after the glance.
-            return ahead
-        ahead.past, ahead.history_size, ahead.excerpt_chars = past, history_size, excerpt_chars
-        ahead.may_be_at_once = past is not None and past.is_journaled and may_be_at_once(self._parts, request)
-        return ahead
-
-    def prepare(self, ahead: Ahead) -> Prepared | None:
-        """All that `build_at_once` needs but for the past; None where it would not build it."""
-        return prepare_dialogue(self._parts, self._begun(ahead.request, 0.0, 0.0, {}, ahead))
-
-    def build_at_once(self, ahead: Ahead, prepared: Prepared, past: Past) -> Message | None:
-        """The answer to a run's first build, if nothing has to be read or waited for, nor anything closely looked at.
-
-        Args:
-            ahead: what `look_ahead` made of the message. It has what is to happen with the answer then, and what was
-                measured.
-            prepared: what `prepare` made of it.
-            past: of the owner.
-        """
-        timings_ms = ahead.timings_ms
-        started = time.perf_counter()
-        content = dialogue_at_once(self._parts, prepared, past)
-        timings_ms[Stage.ASSEMBLE.value] = round((time.perf_counter() - started) * 1_000, 3)
-        if content is None or faults(content["messages"]):
-            return None
-        content = in_format(ahead.request.form, content)
-        timings_ms[Stage.BUILD.value] = round((time.monotonic() - ahead.since) * 1_000, 3)
-        content["context"]["timings_ms"] = timings_ms
-        return answer(ahead.message.id, ahead.message.run_id, ahead.message.owner_key, content)
-
-    async def handle_build_request(
+    async def build(
         self,
         message: Message,
+        deadline: Deadline,
         *,
-        budget_s: float = _DEFAULT_BUDGET_S,
         timings_ms: Mapping[str, float] | None = None,
-        ahead: Ahead | None = None,
-    ) -> Message:
-        """The answer to a build request (CONTRACT §1.4): a success, or the error that the request deserves.
+        outbox_waiting: bool = False,
+    ) -> Built:
+        """Build what a request asks for. Raises nothing but cancellation.
 
         Args:
             message: the envelope, whose content is the run.
-            budget_s: seconds in which the answer is needed; what cannot be read in time is missing from it.
+            deadline: when the answer is needed; what cannot be read in time is missing from it.
             timings_ms: what was measured before, for the manifest.
-            ahead: what `look_ahead` made of the message, claimed.
+            outbox_waiting: recorded rows wait in the outbox, so that it has to be read too.
         """
+        result: dict[str, Any] | RequestError = deadline.exceeded()
         try:
-            request = ahead.request if ahead else read_request(message, default_layout=self.settings.default_layout)
-            content = await self._build(request, budget_s, dict(timings_ms or {}), ahead)
+            request = read_request(message, default_layout=self.settings.default_layout)
+            build = self._begun(request, deadline, outbox_waiting=outbox_waiting)
+            timings = _Timings(self._metrics, timings_ms or {})
+            with anyio.move_on_after(deadline.left_s):
+                async with anyio.create_task_group() as tasks:
+                    start = RunStart(self._sources, build, tasks)
+                    try:
+                        result = await self._content(build, start, timings)
+                    except RequestError as error:
+                        result = error
+                    tasks.cancel_scope.cancel()
         except RequestError as error:
-            return error_answer(message.id, message.run_id, message.owner_key, error)
-        return answer(message.id, message.run_id, message.owner_key, content)
+            result = error
+        except Exception:  # noqa: BLE001  # the outermost handler of a build: whatever goes wrong, there is an answer
+            _log.exception("build_failed", request_id=message.id)
+            reason = "the context could not be built; the service's log says why"
+            return Built(RequestError(ErrorCode.INTERNAL, reason), failed=True)
+        return Built(result)
 
-    def overhear(self, message: Message) -> None:
-        """Take note of a request that another replica answers."""
+    def remember_run(self, message: Message) -> None:
+        """Note where the run of a request belongs that another replica answers."""
         try:
             request = read_request(message, default_layout=self.settings.default_layout)
         except RequestError:
             return
-        self._parts.conversation.remember_run(request.owner_key, request.run_id, request.origin)
+        self._sources.conversation.remember_run(request.owner_key, request.run_id, request.origin)
 
     async def build_context(
         self,
@@ -216,47 +192,141 @@ class ContextBuilder:
         human = {"run_id": run_id, "owner_key": owner_key, "role": Role.HUMAN, "content": current_input}
         run = {"id": run_id, "owner_key": owner_key, "history": [human], "metadata": metadata}
         request = read_request(Message(run_id=run_id, owner_key=owner_key, role=Role.HUMAN, content=run))
-        ends_at = anyio.current_time() + _DEFAULT_BUDGET_S
-        build = self._begun(request, _DEFAULT_BUDGET_S, ends_at, {})
-        return (await fresh_dialogue(self._parts, build)).messages
+        deadline = Deadline(_DEFAULT_ALLOWED_MS, anyio.current_time() + _DEFAULT_ALLOWED_MS / 1_000)
+        prefix, _ = await self._fresh_dialogue(self._begun(request, deadline), _Timings(self._metrics, {}))
+        return prefix.messages
 
-    async def _build(
-        self, request: BuildRequest, budget_s: float, timings_ms: dict[str, float], ahead: Ahead | None
-    ) -> dict[str, Any]:
-        with self._parts.measured(Stage.BUILD, timings_ms):
-            seconds = budget_s * GATHERING
-            build = self._begun(request, seconds, anyio.current_time() + seconds, timings_ms, ahead)
-            check_input(offered(self._parts.tools, request), build)
-            prefix = await _LAYOUTS[request.layout](self._parts, build)
+    def _begun(self, request: BuildRequest, deadline: Deadline, *, outbox_waiting: bool = False) -> Build:
+        settings, counter = self.settings, self._counter
+        measure = Measure(counter, request.form, self._counted) if counter else None
+        bound = bound_of(self._bounds, request, settings)
+        gathered_by = anyio.current_time() + deadline.left_s * _GATHERING
+        return Build(request, settings, gathered_by, measure, bound, outbox_waiting)
+
+    async def _content(self, build: Build, start: RunStart, timings: _Timings) -> dict[str, Any]:
+        """The content of the answer, when the run's input is recorded."""
+        request = build.request
+        with timings.measured(Stage.BUILD):
+            check_input(offered(self._sources.tools, request), build)
+            match request.layout:
+                case "agent":
+                    prefix = await self._agent(build, start, timings)
+                case "thinking":
+                    prefix = await self._thinking(build, start, timings)
+                case _:
+                    prefix = await self._dialogue(build, start, timings)
+            if not {Part.HISTORY, Part.TURNS} & {*prefix.degraded}:
+                # Else the store is away.
+                await start.recorded()
             content = closed(prefix, build)
             if found := faults(content["messages"]):
                 _log.error("invalid_list", request_id=request.request_id, reason="; ".join(found[:_SHOWN_FAULTS]))
                 raise RequestError(ErrorCode.INTERNAL, "the message list would not be one that providers accept")
             content = in_format(request.form, content)
-        content["context"]["timings_ms"] = timings_ms
-        return content
+        return {**content, "context": {**content["context"], "timings_ms": timings.ms}}
 
-    def _begun(
-        self,
-        request: BuildRequest,
-        seconds: float,
-        ends_at: float,
-        timings_ms: dict[str, float],
-        ahead: Ahead | None = None,
-    ) -> Build:
-        settings, counter = self.settings, self._counter
-        measure = Measure(counter, request.form, self._counted) if counter else None
-        bound = bound_of(self._bounds, request, settings)
-        return Build(request, settings, seconds, ends_at, timings_ms, measure, bound, ahead)
+    async def _dialogue(self, build: Build, start: RunStart, timings: _Timings) -> RunPrefix:
+        if build.request.continuation and (kept := await self._sources.kept(build.request)):
+            start.go_on()
+            return RunPrefix.from_bytes(kept)
+        start.begin()
+        prefix, complete = await self._fresh_dialogue(build, timings)
+        prefix = prefix._replace(notes=[*prefix.notes, *await start.notes()])
+        if not complete or prefix.degraded:
+            # An earlier build of the run may have been whole.
+            kept = await self._sources.kept(build.request)
+            return RunPrefix.from_bytes(kept) if kept else prefix
+        mine = prefix.to_bytes()
+        kept = await self._sources.keep(build, mine)
+        return prefix if kept == mine else RunPrefix.from_bytes(kept)
 
+    async def _fresh_dialogue(self, build: Build, timings: _Timings) -> tuple[RunPrefix, bool]:
+        """The five messages as of now, and whether every row that was accepted before is in them."""
+        with timings.measured(Stage.GATHER):
+            gathered = await gather_dialogue(self._sources, build)
+            degraded = self._degraded(gathered.missing, build)
+        with timings.measured(Stage.ASSEMBLE):
+            tools = offered(self._sources.tools, build.request)
+            return assemble_dialogue_prefix(build, gathered, tools, degraded), gathered.complete
 
-_LAYOUTS: Final[Mapping[str, Callable[[BuildParts, Build], Awaitable[RunPrefix]]]] = {
-    "dialogue": build_dialogue,
-    "agent": build_agent,
-    "thinking": build_thinking,
-}
+    async def _thinking(self, build: Build, start: RunStart, timings: _Timings) -> RunPrefix:
+        kept = await self._sources.kept(build.request)
+        view = ThinkingView.from_bytes(kept) if kept else None
+        if view:
+            start.go_on(view.remembered.goal)
+        else:
+            start.begin()
+        with timings.measured(Stage.GATHER):
+            recalled = await recall_all(self._sources, build, view.remembered if view else None)
+            degraded = self._degraded(recalled.missing, build)
+        with timings.measured(Stage.ASSEMBLE):
+            tools = view.tools if view else offered(self._sources.tools, build.request)
+            prefix = assemble_thinking_prefix(build, recalled, tools, degraded)
+        if view is None and not degraded:
+            await self._sources.keep(build, ThinkingView(tools, recalled.remembered).to_bytes())
+        return prefix._replace(notes=[*prefix.notes, *await start.notes()])
 
+    async def _agent(self, build: Build, start: RunStart, timings: _Timings) -> RunPrefix:
+        context, memory = await self._agent_context(build, start, timings), self._sources.memory
+        notes: list[str] = []
+        if memory and context.standing.snapshot:
+            compacted = await compact(
+                memory, self._cooldown, build, context.assembled, context.tools, cut=context.session.cut
+            )
+            if compacted:
+                context = await self._agent_context(build, start, timings)
+            notes = [NOT_IN_TIME] if compacted is None else []
+        view = context.standing.view
+        if view is None:
+            # A sub-agent without a role has been refused by now, and nothing of it is recorded.
+            start.begin()
+            view = context.view
+            if context.session.complete and not context.degraded:
+                kept = await self._sources.keep(build, view.to_bytes(), context.standing.compactions)
+                view = RunView.from_bytes(kept)
+        assembled = context.assembled
+        return RunPrefix(
+            assembled.messages,
+            assembled.manifest,
+            view.tools,
+            context.degraded,
+            [*await start.notes(), *context.notes, *notes, *assembled.repairs],
+            agent_meta(build, context) if memory else None,
+            assembled.run_room,
+        )
 
-class _NoStates:
-    async def get(self, owner_key: str, session_id: str) -> SessionState:  # noqa: ARG002  # there is none for anybody
-        return SessionState()
+    async def _agent_context(self, build: Build, start: RunStart, timings: _Timings) -> AgentContext:
+        request, sources = build.request, self._sources
+        standing = await read_standing(sources, build)
+        view, snapshot = standing.view, shown_snapshot(request, standing)
+        if view:
+            start.go_on(view.remembered.goal)
+        elif request.agent.kind == "main" or is_role_given(request.agent, request.state):
+            start.begin()
+        kept = view.remembered if view else None
+        with timings.measured(Stage.GATHER):
+            session = await gather_session(sources, build, view, snapshot)
+            # Which turns are read depends on what is shown of the session.
+            window = Window.of(session.rows, request.agent, cut=session.cut, current_run_id=request.run_id)
+            partly = Part.HISTORY in session.missing or bool(snapshot and not snapshot.tail.is_all)
+            recalled = await recall_beside(sources, build, session, window, kept, partly=partly)
+            missing = [*session.missing, *standing.missing, *recalled.missing]
+            degraded = self._degraded(missing, build)
+        with timings.measured(Stage.ASSEMBLE):
+            tools = view.tools if view else offered(sources.tools, request)
+            return assemble_agent_context(build, standing, snapshot, session, window, recalled, tools, degraded)
+
+    def _degraded(self, missing: Sequence[Part], build: Build) -> list[str]:
+        """What is missing of a context, the tools included, in order and counted.
+
+        Raises:
+            RequestError: HISTORY_UNAVAILABLE, where settings want that rather than a context without history.
+        """
+        tools = [] if self._sources.tools.complete else [Part.TOOLS]
+        # Which part failed first is chance; the answer must not depend on it.
+        parts = sorted([*missing, *tools])
+        for part in parts:
+            self._metrics.degraded(part)
+        if Part.HISTORY in parts and build.settings.on_history_failure == "error":
+            raise RequestError(ErrorCode.HISTORY_UNAVAILABLE, "the history could not be read in time")
+        return [part.value for part in parts]

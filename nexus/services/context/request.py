@@ -1,21 +1,30 @@
-"""What a build request asks for (CONTRACT §1.3): read once, checked, and passed on as a value. Pure."""
+"""What a build request asks for (contract §1.3, §6): read once, checked, and passed on as a value. Pure.
 
+What a layout shows is read strictly there. Other systems may use the same names for something else, so in the other
+layouts what is wrong is passed over, with a note.
+"""
+
+import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
+
+import anyio
+from pydantic import TypeAdapter, ValidationError
 
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import Message, Role, Run
 from nexus.core.ports import RunOrigin
+from nexus.core.turns import LEVELS, Level, ThinkingRound
+from nexus.core.wire import explain
 from nexus.services.context.agents import MAIN, Agent, named_agent, read_agent
 from nexus.services.context.clock import parse_moment, parse_offset
 from nexus.services.context.escape import canonical
 from nexus.services.context.formats import FORMATS
 from nexus.services.context.memory import text_of_parts
 from nexus.services.context.refusals import invalid, mismatch, unknown
-from nexus.services.context.request_run import read_run
-from nexus.services.context.request_turn import TurnMetadata, read_turn_metadata
 from nexus.services.context.session_state import SessionState, read_state
 
 MAX_INPUT_CHARS: Final = 32_000
@@ -26,9 +35,30 @@ REPLY_TO: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 DEFAULT_SESSION: Final = "default"
 DEFAULT_FORMAT: Final = "openai"
 LAYOUTS: Final = ("dialogue", "agent", "thinking")
+MAX_GOAL_CHARS: Final = 32_000
+MOST_ROUNDS: Final = 100
+# A number that every store can hold.
+LARGEST_NUMBER: Final = 1_000_000_000
 
 _SESSION_CHARS: Final = 256
 _NO_STATE: Final = SessionState()
+_RUN: Final = TypeAdapter(Run)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnMetadata:
+    """What came along for the run's turn, under the names of `run.metadata`.
+
+    Attributes:
+        task_context, workspace_context: `""` where nothing is to be seen of it.
+        thinking_rounds: ascending by their numbers, each of which is there once.
+        summary_detail_level: None for that of the settings.
+    """
+
+    task_context: str = ""
+    workspace_context: str = ""
+    thinking_rounds: tuple[ThinkingRound, ...] = ()
+    summary_detail_level: Level | None = None
 
 
 class BuildRequest(NamedTuple):
@@ -38,7 +68,7 @@ class BuildRequest(NamedTuple):
         request_id: the id of the message that asked.
         human: the run's first HUMAN message.
         current_input: its text.
-        later: the run's messages after it; with any, the request is a continuation (CONTRACT §4.6).
+        later: the run's messages after it; with any, the request is a continuation (contract §4.6).
         user_profile: the profile that came along; None when it is to be read from the store.
         timestamp_utc: the run's own time as sent, `""` when none or unreadable.
         moment: that time; None likewise.
@@ -77,6 +107,28 @@ class BuildRequest(NamedTuple):
         return bool(self.later)
 
 
+class Deadline(NamedTuple):
+    """When an answer is needed.
+
+    Attributes:
+        allowed_ms: how long the requester waits, in milliseconds from the request.
+        ends_at: when the build has to end, by `anyio.current_time()`.
+    """
+
+    allowed_ms: int
+    ends_at: float
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left; none or less where it has passed."""
+        return self.ends_at - anyio.current_time()
+
+    def exceeded(self) -> RequestError:
+        """What the requester is told when it has passed."""
+        reason = f"metadata.deadline_ms: the {self.allowed_ms} ms have passed"
+        return RequestError(ErrorCode.DEADLINE_EXCEEDED, reason)
+
+
 def reply_suffix(message: Message) -> str:
     """`.<reply_to>` for the response topic; `""` when the request names none.
 
@@ -104,25 +156,13 @@ def deadline_ms(message: Message, default: int) -> int:
     return int(value)
 
 
-def is_first_dialogue(run: Run, default_layout: str) -> bool:
-    """Whether the run asks for a first context of the dialogue layout, as `read_request` has it if nothing is wrong."""
-    roles = [item.role for item in run.history]
-    has_begun = Role.HUMAN not in roles or roles.index(Role.HUMAN) < len(roles) - 1
-    return not has_begun and _given(run.metadata, "layout", default_layout) == "dialogue"
-
-
-def read_request(message: Message, *, default_layout: str = "dialogue", run: Run | None = None) -> BuildRequest:
-    """The request in `message`.
-
-    Args:
-        message: the envelope.
-        default_layout: that of a request that names none.
-        run: what `read_run` has made of it, where that is known.
+def read_request(message: Message, *, default_layout: str = "dialogue") -> BuildRequest:
+    """The request in the envelope `message`; `default_layout` is that of a request that names none.
 
     Raises:
-        RequestError: with the code of CONTRACT §1.4 that fits, naming the place.
+        RequestError: with the code of contract §1.4 that fits, naming the place.
     """
-    run = run or read_run(message)
+    run = _read_run(message)
     metadata = run.metadata
     layout = _given(metadata, "layout", default_layout)
     if layout not in LAYOUTS:
@@ -151,7 +191,7 @@ def read_request(message: Message, *, default_layout: str = "dialogue", run: Run
         human=human,
         current_input=_read_input(human.content, index),
         later=tuple(run.history[index + 1 :]),
-        user_profile=read_profile(metadata, run.owner_key),
+        user_profile=_read_profile(metadata, run.owner_key),
         timestamp_utc=timestamp,
         moment=moment,
         timezone_offset=offset,
@@ -165,7 +205,7 @@ def read_request(message: Message, *, default_layout: str = "dialogue", run: Run
 
 
 def read_history_size(profile: Mapping[str, Any] | None, default: int) -> tuple[int, list[str]]:
-    """How many messages an owner wants to be shown (CONTRACT §4.3), and a note where the wish was not granted."""
+    """How many messages an owner wants to be shown (contract §4.3), and a note where the wish was not granted."""
     overrides = profile.get("config_overrides") if profile else None
     wanted = overrides.get("history_context_size") if isinstance(overrides, Mapping) else None
     if wanted is None:
@@ -233,12 +273,7 @@ def _read_agency(metadata: Mapping[str, Any], *, strictly: bool) -> tuple[Agent,
     return agent, state, notes
 
 
-def read_profile(metadata: Mapping[str, Any], owner_key: str) -> Mapping[str, Any] | None:
-    """The profile that came along; None where the owner's is to be read from the store.
-
-    Raises:
-        RequestError: INVALID_REQUEST, or OWNER_MISMATCH for the profile of somebody else.
-    """
+def _read_profile(metadata: Mapping[str, Any], owner_key: str) -> Mapping[str, Any] | None:
     profile = metadata.get("user_profile")
     if profile is None:
         return None
@@ -266,3 +301,131 @@ def _given(metadata: Mapping[str, Any], key: str, default: Any) -> Any:
     """The value under `key`; `null` is as good as nothing."""
     value = metadata.get(key)
     return default if value is None else value
+
+
+def _read_run(message: Message) -> Run:
+    """The run in `message`, its messages with the run's id and with ids and times of their own."""
+    if not isinstance(message.content, dict):
+        raise invalid("content: the run, a JSON object, is needed")
+    try:
+        run = _RUN.validate_python({"id": message.run_id, **message.content, "history": _identified(message)})
+    except ValidationError as error:
+        raise invalid(explain(error, "run")) from None
+    if run.owner_key != message.owner_key:
+        raise mismatch("run.owner_key")
+    owners = [item.owner_key for item in run.history]
+    if owners.count(run.owner_key) != len(owners):
+        index = next(index for index, owner in enumerate(owners) if owner != run.owner_key)
+        raise mismatch(f"run.history[{index}].owner_key")
+    if run.id != message.run_id:
+        raise invalid("run.id: is not the run_id of the envelope")
+    # What is recorded of a run is found under its id, whatever id its messages name.
+    if [item.run_id for item in run.history].count(run.id) == len(owners):
+        return run
+    history = [item.model_copy(update={"run_id": message.run_id}) for item in run.history]
+    return run.model_copy(update={"history": history})
+
+
+def _identified(message: Message) -> Any:
+    """The run's history, with an id and a time for every message that has none.
+
+    They are made from the request, so that they are the same each time and the message is recorded once.
+    """
+    history = message.content.get("history", [])
+    if not isinstance(history, list):
+        return history
+    return [
+        item
+        if not isinstance(item, dict) or ("id" in item and "timestamp" in item)
+        else {"id": _derived_id(message.run_id, index), "timestamp": message.timestamp} | item
+        for index, item in enumerate(history)
+    ]
+
+
+def _derived_id(run_id: str, index: int) -> str:
+    return f"msg_{hashlib.sha256(f'{run_id}/{index}'.encode()).hexdigest()[:32]}"
+
+
+def read_turn_metadata(metadata: Mapping[str, Any], layout: str) -> tuple[TurnMetadata, list[str]]:
+    """What the request says of the run's turn, and notes on what is wrong and of no use to the layout."""
+    notes: list[str] = []
+    if _READERS.keys().isdisjoint(metadata):
+        return TurnMetadata(), notes
+    given: dict[str, Any] = {}
+    for key, read in _READERS.items():
+        if metadata.get(key) is None:
+            continue
+        try:
+            given[key] = read(metadata[key], f"run.metadata.{key}")
+        except RequestError as error:
+            if key in _SHOWN.get(layout, ()):
+                raise
+            notes.append(f"{error.message}; it was passed over")
+    return TurnMetadata(**given), notes
+
+
+def _read_goal(value: Any, where: str) -> str:
+    goal = _read_text(value, where)
+    if len(goal) > MAX_GOAL_CHARS:
+        raise invalid(f"{where}: {len(goal)} characters, at most {MAX_GOAL_CHARS} are allowed")
+    return goal
+
+
+def _read_text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise invalid(f"{where}: a text is needed")
+    return value if canonical(value).strip() else ""
+
+
+def _read_rounds(value: Any, where: str) -> tuple[ThinkingRound, ...]:
+    if not isinstance(value, list):
+        raise invalid(f"{where}: a list is needed")
+    if len(value) > MOST_ROUNDS:
+        raise invalid(f"{where}: {len(value)} rounds, at most {MOST_ROUNDS} are allowed")
+    rounds: list[ThinkingRound] = []
+    for index, item in enumerate(value):
+        read = _read_round(item, f"{where}[{index}]")
+        if rounds and read.round_number <= rounds[-1].round_number:
+            raise invalid(f"{where}[{index}].round_number: a larger one than that of the round before is needed")
+        rounds.append(read)
+    return tuple(rounds)
+
+
+def _read_round(value: Any, where: str) -> ThinkingRound:
+    if not isinstance(value, Mapping):
+        raise invalid(f"{where}: a JSON object is needed")
+    if not isinstance(value.get("content"), str):
+        raise invalid(f"{where}.content: a text is needed")
+    used = value.get("tokens_used")
+    return ThinkingRound(
+        round_number=_read_number(value.get("round_number"), f"{where}.round_number", least=1),
+        content=value["content"],
+        tokens_used=0 if used is None else _read_number(used, f"{where}.tokens_used", least=0),
+    )
+
+
+def _read_number(value: Any, where: str, *, least: int) -> int:
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if isinstance(value, bool) or not whole or not least <= value <= LARGEST_NUMBER:
+        raise invalid(f"{where}: a whole number from {least} to {LARGEST_NUMBER} is needed")
+    return int(value)
+
+
+def _read_level(value: Any, where: str) -> Level:
+    level = next((known for known in LEVELS if known == value), None)
+    if level is None:
+        raise invalid(unknown(where, value, LEVELS))
+    return level
+
+
+_READERS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
+    "task_context": _read_goal,
+    "workspace_context": _read_text,
+    "thinking_rounds": _read_rounds,
+    "summary_detail_level": _read_level,
+}
+# What of it each layout shows, or goes by.
+_SHOWN: Final[Mapping[str, frozenset[str]]] = {
+    "agent": frozenset({"task_context", "summary_detail_level"}),
+    "thinking": frozenset(_READERS),
+}

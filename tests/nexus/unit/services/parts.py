@@ -1,7 +1,6 @@
 """A builder on a store in memory, and the requests that it is asked."""
 
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -9,17 +8,17 @@ from typing import Any
 import anyio
 
 from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
-from nexus.core.errors import BusUnavailableError
+from nexus.core.errors import BusUnavailableError, RequestError
 from nexus.core.metrics import Metrics
 from nexus.core.models import Message, Role
 from nexus.core.ports import Row, TurnSource
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
+from nexus.services.context.request import Deadline
 from nexus.services.persistence import PersistenceService
-from nexus.services.tails import Tails
+from nexus.services.requests.envelope import error_answer
 from nexus.tools.registry import ToolRegistry
 from tests.nexus.support.fakes import FakeStore
 
-TAIL_BYTES = 1 << 20
 MOMENT = "2025-12-10T08:00:00Z"
 
 
@@ -78,11 +77,13 @@ class Parts:
 
     async def build(self, message: Message, budget_s: float = 5.0) -> dict[str, Any]:
         """The content of the answer."""
-        answer = await self.builder.handle_build_request(message, budget_s=budget_s)
-        assert answer.metadata == {"request_id": message.id}
-        assert (answer.run_id, answer.owner_key, answer.role) == (message.run_id, message.owner_key, Role.SYSTEM)
-        assert isinstance(answer.content, dict)
-        return answer.content
+        deadline = Deadline(int(budget_s * 1_000), anyio.current_time() + budget_s)
+        built = await self.builder.build(message, deadline)
+        if isinstance(built.result, RequestError):
+            content = error_answer(message.id, message.run_id, message.owner_key, built.result).content
+            assert isinstance(content, dict)
+            return content
+        return built.result
 
 
 @asynccontextmanager
@@ -94,12 +95,11 @@ async def opened(
     ledger: MemoryLedger | None = None,
     turns: TurnSource | None = None,
     metrics: Metrics | None = None,
-    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[Parts]:
-    """Parts that are at work; `clock` times what is read."""
+    """Parts that are at work."""
     store, bus = store or FakeStore(), bus or MemoryBus()
     ledger = ledger or MemoryLedger(bus)
-    persistence = PersistenceService(store, journal=ledger.journal, tails=Tails(TAIL_BYTES), clock=clock)
+    persistence = PersistenceService(store)
     registry = ToolRegistry()
     builder = ContextBuilder(persistence, store, registry, ledger, settings, turns=turns, metrics=metrics)
     async with persistence.running():

@@ -12,27 +12,14 @@ import anyio
 from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
 from nexus.adapters.memory_dead_letters import MemoryDeadLetters
 from nexus.core.errors import BusRefusedError, BusUnavailableError
-from nexus.core.models import Message
-from nexus.core.ports import (
-    Acquired,
-    Answering,
-    Asking,
-    Claim,
-    Concluded,
-    DeadLetter,
-    Delivery,
-    Ending,
-    KeptBefore,
-    Look,
-    Subscription,
-)
-from nexus.core.topics import Topics
+from nexus.core.models import Message, Topics
+from nexus.core.ports import Acquired, Claim, DeadLetter, Delivery, Subscription
 from nexus.core.wire import decode, encode
-from nexus.services.asks import RequestSettings
-from nexus.services.burying import Burying
-from nexus.services.context.ahead import Ahead
-from nexus.services.context.builder import ContextBuilder
-from nexus.services.requests import RequestService
+from nexus.services.context.builder import Built, ContextBuilder
+from nexus.services.context.request import Deadline
+from nexus.services.requests.admission import RequestService
+from nexus.services.requests.dead_letters import DeadLetterWriter
+from nexus.services.requests.envelope import RequestSettings
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.waiting import PATIENCE_S, take, until
@@ -98,14 +85,12 @@ class SettlingLedger(MemoryLedger):
         self.refusing = False
         self.kept_ms: dict[str, int] = {}
 
-    async def begin(
-        self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0, look: Look | None = None
-    ) -> Claim:
+    async def begin(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0, look: object = None) -> Claim:
         """Ask for a request."""
         if self.refusing:
             raise BusRefusedError("another kind")
         self._before("begin")
-        claim = await super().begin(key, fingerprint, lease_ms, waited_ms, look)
+        claim = await super().begin(key, fingerprint, lease_ms, waited_ms)
         self._after("begin")
         return replace(claim, now_ms=self.now_ms) if isinstance(claim, Acquired) and self.now_ms else claim
 
@@ -119,22 +104,17 @@ class SettlingLedger(MemoryLedger):
         self._before("release")
         await super().release(claim)
 
-    async def conclude(  # noqa: PLR0917  # as the port has it
-        self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None, ending: Ending
-    ) -> Concluded | KeptBefore | None:
-        """Keep the answer, publish it and settle the delivery; `finish` does it too."""
+    async def finish(
+        self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None = None
+    ) -> int | None:
+        """Keep the answer, publish it and settle the delivery."""
         self._before("finish")
         self.kept_ms[claim.key] = keep_ms
-        done = await super().conclude(claim, topic, answer, keep_ms, delivery, ending)
+        heard = await super().finish(claim, topic, answer, keep_ms, delivery)
         self._after("finish")
-        if isinstance(done, Concluded) and delivery and delivery.shared:
+        if heard is not None and delivery and delivery.shared:
             self._settled.append(delivery)
-        return done
-
-    async def begin_and_conclude(self, asking: Asking, answering: Answering) -> Claim | Concluded:
-        """Both; counted besides as what they are together."""
-        self._before("at once")
-        return await super().begin_and_conclude(asking, answering)
+        return heard
 
     async def times_asked(self, operation: str, times: int = 1) -> None:
         """Wait until an operation has been asked for so often."""
@@ -173,7 +153,7 @@ class StrangeBuilder(ContextBuilder):
 
     Attributes:
         begun: the ids of the requests that it was given.
-        overheard: those that another replica answered.
+        left_to_others: those that another replica answered.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -181,31 +161,28 @@ class StrangeBuilder(ContextBuilder):
         self.gate = anyio.Event()
         self.gate.set()
         self.failure: BaseException | None = None
-        self.overhearing: Exception | None = None
         self.begun: list[str] = []
-        self.overheard: list[str] = []
+        self.left_to_others: list[str] = []
 
-    async def handle_build_request(
+    async def build(
         self,
         message: Message,
+        deadline: Deadline,
         *,
-        budget_s: float = 5.0,
         timings_ms: Mapping[str, float] | None = None,
-        ahead: Ahead | None = None,
-    ) -> Message:
+        outbox_waiting: bool = False,
+    ) -> Built:
         """Build, when the gate is open and nothing is to fail."""
         self.begun.append(message.id)
         await self.gate.wait()
         if self.failure:
             raise self.failure
-        return await super().handle_build_request(message, budget_s=budget_s, timings_ms=timings_ms, ahead=ahead)
+        return await super().build(message, deadline, timings_ms=timings_ms, outbox_waiting=outbox_waiting)
 
-    def overhear(self, message: Message) -> None:
+    def remember_run(self, message: Message) -> None:
         """Take note."""
-        self.overheard.append(message.id)
-        if self.overhearing:
-            raise self.overhearing
-        super().overhear(message)
+        self.left_to_others.append(message.id)
+        super().remember_run(message)
 
 
 @dataclass(frozen=True)
@@ -256,13 +233,12 @@ async def serving(
     bus = SettlingBus()
     ledger, letters, metrics = SettlingLedger(bus), Letters(), RecordingMetrics()
     async with (
-        # One clock for both: how long a read takes does not depend on how busy the machine is.
-        opened(store, bus=bus, ledger=ledger, clock=ledger.clock) as parts,
+        opened(store, bus=bus, ledger=ledger) as parts,
         bus.subscribe(*(topics or [ANSWERS])) as heard,
     ):
         builder = StrangeBuilder(parts)
-        burying = Burying(letters, metrics, bodies_up_to)
-        service = RequestService(builder, bus, ledger, burying, RequestSettings(**settings), metrics)
+        writer = DeadLetterWriter(letters, metrics, bodies_up_to)
+        service = RequestService(builder, bus, ledger, writer, RequestSettings(**settings), metrics)
         async with service.running():
             yield Serving(parts, bus, ledger, letters, builder, service, heard, metrics)
 

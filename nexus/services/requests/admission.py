@@ -1,37 +1,36 @@
-"""How many requests are in hand, and which are refused because there are too many (CONTRACT §1.6).
+"""How many requests are in hand, and which are refused because there are too many (contract §1.6).
 
 Rules of this module:
 
 - Work is bounded: `max_in_flight` builds, on a bus that keeps nothing as many requests waiting here, beyond that
   OVERLOADED. On a bus that keeps messages the bus is the queue, and says itself what is too much.
-- On a bus that keeps nothing everybody hears every request. One that has no room for it waits a moment before it
+- On a bus that keeps nothing every replica hears every request. One that has no room for it waits a moment before it
   refuses: another that has room will have claimed it.
-- There too the same bytes are in hand once: who asks again while a request waits does not get it refused.
+- There too the same bytes are in hand once: a request that is sent again while it waits is not refused.
 """
 
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, NoReturn, Self
+from typing import Final, Self
 
 import anyio
 import structlog
 
+from nexus.core.concurrency import Pending
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
-from nexus.core.polling import BusyPolling
 from nexus.core.ports import Bus, Delivery, RequestLedger
-from nexus.core.tasks import Handoff, Way
-from nexus.services.answering import Answerer
-from nexus.services.asks import RequestSettings
-from nexus.services.burying import Burying
 from nexus.services.context.builder import ContextBuilder
+from nexus.services.requests.answerer import Answerer
+from nexus.services.requests.dead_letters import DeadLetterWriter
+from nexus.services.requests.envelope import RequestSettings
 
 _log = structlog.get_logger(__name__)
 
-# Refusals that may wait, and how many are on their way at once. What comes on top is dropped and logged: its sender
-# asks again, if it is one that does.
+# Refusals that may wait, and how many are on their way at once. What comes on top is dropped and logged: a sender that
+# resends asks again.
 _MOST_REFUSALS: Final = 4_096
 _REFUSERS: Final = 16
 _MOST_BYTES: Final = 256 << 20
@@ -49,38 +48,31 @@ class _Arrived:
 class RequestService:
     """Answers build requests. Use `running()` to have its workers at work.
 
-    Args:
-        way: counts those in hand; background work gives it.
-        polling: entered while the history of one is read; looks at the same `way`.
-
     Attributes:
         settings: limits and keys, by which everything that comes over the bus is read.
     """
 
-    def __init__(  # noqa: PLR0917  # one for each port
+    def __init__(
         self,
         builder: ContextBuilder,
         bus: Bus,
         ledger: RequestLedger,
-        burying: Burying,
+        dead_letters: DeadLetterWriter,
         settings: RequestSettings | None = None,
         metrics: Metrics | None = None,
-        way: Way | None = None,
-        polling: BusyPolling | None = None,
     ) -> None:
         self.settings = settings or RequestSettings()
         self._metrics = metrics or NoMetrics()
-        self._pending = way or Way()
-        polling = polling or BusyPolling(self._pending, 0)
-        self.answerer = Answerer(builder, bus, ledger, burying, self.settings, self._metrics, polling)
-        self._to_answer = Handoff[_Arrived](self.settings.max_in_flight)
-        self._to_refuse = Handoff[_Arrived](_MOST_REFUSALS)
+        self._pending = Pending()
+        self._answerer = Answerer(builder, bus, ledger, dead_letters, self.settings, self._metrics)
+        self._to_answer, self._accepted = anyio.create_memory_object_stream[_Arrived](self.settings.max_in_flight)
+        self._to_refuse, self._surplus = anyio.create_memory_object_stream[_Arrived](_MOST_REFUSALS)
         self._pace = _Pace()
-        self._heard_once: set[bytes] = set()
+        self._payloads: set[bytes] = set()
         self._bytes_in_hand = 0
         self._metrics.read_from(Reading.IN_FLIGHT, self._in_flight)
-        self._metrics.read_from(Reading.WAITING_REQUESTS, lambda: self._to_answer.waiting)
-        self._metrics.read_from(Reading.WAITING_REFUSALS, lambda: self._to_refuse.waiting)
+        self._metrics.read_from(Reading.WAITING_REQUESTS, lambda: self._accepted.statistics().current_buffer_used)
+        self._metrics.read_from(Reading.WAITING_REFUSALS, lambda: self._surplus.statistics().current_buffer_used)
 
     @property
     def pending(self) -> int:
@@ -90,16 +82,17 @@ class RequestService:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Answer what is offered, until the context ends; `drained` first, to finish what was accepted."""
-        async with anyio.create_task_group() as tasks:
-            for _ in range(self.settings.max_in_flight):
-                tasks.start_soon(self._answer_all)
-            for _ in range(_REFUSERS):
-                tasks.start_soon(self._refuse_all)
-            tasks.start_soon(self.answerer.run)
-            try:
-                yield self
-            finally:
-                tasks.cancel_scope.cancel()
+        with self._to_answer, self._accepted, self._to_refuse, self._surplus:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(self.settings.max_in_flight):
+                    tasks.start_soon(self._answer_all)
+                for _ in range(_REFUSERS):
+                    tasks.start_soon(self._refuse_all)
+                tasks.start_soon(self._answerer.run)
+                try:
+                    yield self
+                finally:
+                    tasks.cancel_scope.cancel()
 
     async def drained(self) -> None:
         """Return when everything that was accepted is finished."""
@@ -108,68 +101,73 @@ class RequestService:
     def offer(self, delivery: Delivery) -> None:
         """Accept a request from the bus, or have it refused with OVERLOADED. Returns at once."""
         payload = delivery.payload
-        if not delivery.shared and payload in self._heard_once:
-            return
-        if not delivery.shared and self._bytes_in_hand + len(payload) > _MOST_BYTES:
-            self._drop(delivery, "too many bytes are waiting")
-            return
+        if not delivery.shared:
+            if payload in self._payloads:
+                return
+            if self._bytes_in_hand + len(payload) > _MOST_BYTES:
+                self._drop(delivery, "too many bytes are waiting")
+                return
         arrived = _Arrived(delivery, time.monotonic())
-        if (not delivery.surplus and self._to_answer.offer(arrived)) or self._to_refuse.offer(arrived):
-            self._accepted(delivery)
-            return
-        self._drop(delivery, "too many refusals are waiting")
+        try:
+            if delivery.surplus:
+                raise anyio.WouldBlock
+            self._to_answer.send_nowait(arrived)
+        except anyio.WouldBlock:
+            try:
+                self._to_refuse.send_nowait(arrived)
+            except anyio.WouldBlock:
+                self._drop(delivery, "too many refusals are waiting")
+                return
+        self._begun(delivery)
 
     def _drop(self, delivery: Delivery, reason: str) -> None:
         self._metrics.count(Event.REQUEST_DROPPED)
         _log.error("request_dropped", reason=reason, size=len(delivery.payload))
 
-    def _accepted(self, delivery: Delivery) -> None:
+    def _begun(self, delivery: Delivery) -> None:
         self._pending.begin()
         self._bytes_in_hand += len(delivery.payload)
         if not delivery.shared:
-            self._heard_once.add(delivery.payload)
+            self._payloads.add(delivery.payload)
 
     def _finished(self, delivery: Delivery) -> None:
         self._pending.end()
         self._bytes_in_hand -= len(delivery.payload)
         if not delivery.shared:
-            self._heard_once.discard(delivery.payload)
+            self._payloads.discard(delivery.payload)
         if not self._pending.count:
             self._pace.pause()
 
-    async def _answer_all(self) -> NoReturn:
-        while True:
-            # Who waits for the next request keeps nothing of the last, which may be large.
-            await self._answer(await self._to_answer.take())
+    async def _answer_all(self) -> None:
+        async for arrived in self._accepted:
+            try:
+                await self._answerer.answer(arrived.delivery, arrived.at)
+                self._pace.count(time.monotonic())
+            finally:
+                self._finished(arrived.delivery)
+            # It may hold a large payload, and the next may be long in coming.
+            del arrived
 
-    async def _answer(self, arrived: _Arrived) -> None:
-        try:
-            await self.answerer.answer(arrived.delivery, arrived.at)
-            self._pace.count(time.monotonic())
-        finally:
-            self._finished(arrived.delivery)
-
-    async def _refuse_all(self) -> NoReturn:
-        while True:
-            await self._refuse(await self._to_refuse.take())
-
-    async def _refuse(self, arrived: _Arrived) -> None:
-        try:
-            if not arrived.delivery.shared:
-                await anyio.sleep(max(arrived.at + _COURTESY_S - time.monotonic(), 0))
-            await self.answerer.answer(arrived.delivery, arrived.at, refused=self._overloaded())
-        finally:
-            self._finished(arrived.delivery)
+    async def _refuse_all(self) -> None:
+        async for arrived in self._surplus:
+            try:
+                if not arrived.delivery.shared:
+                    await anyio.sleep(max(arrived.at + _COURTESY_S - time.monotonic(), 0))
+                await self._answerer.answer(arrived.delivery, arrived.at, refused=self._overloaded())
+            finally:
+                self._finished(arrived.delivery)
+            del arrived
 
     def _overloaded(self) -> RequestError:
-        """What a request is told for which there is no room, with the time in which what waits now may be done."""
+        """The refusal of a request for which there is no room, with the time in which what waits now may be done."""
         ms = int(self._pace.seconds_for(self.settings.max_in_flight) * 1_000)
         retry_after_ms = min(max(ms, _SHORTEST_RETRY_MS), _LONGEST_RETRY_MS)
         reason = f"too many requests are waiting; try again with a new id, in about {retry_after_ms} ms"
         return RequestError(ErrorCode.OVERLOADED, reason, retry_after_ms)
 
     def _in_flight(self) -> int:
-        return self._pending.count - self._to_answer.waiting - self._to_refuse.waiting
+        waiting = self._accepted.statistics().current_buffer_used + self._surplus.statistics().current_buffer_used
+        return self._pending.count - waiting
 
 
 class _Pace:

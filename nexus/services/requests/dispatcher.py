@@ -1,11 +1,11 @@
-"""From the bus to whoever deals with a message, without ever waiting (CONTRACT §1.1).
+"""From the bus to the service that deals with a message, without ever waiting (contract §1.1).
 
 Rules of this module:
 
 - Nothing here waits for anything: what takes time is done by others, or later.
 - A piece of work is reported done when it is: a result when it is written, a tool or a session's state when it is
   stored. Until then a bus that keeps messages keeps it, so that it outlives this process.
-- Nobody waits for an answer to anything but a request, so what cannot be used becomes a dead letter.
+- Only requests are answered, so anything else that cannot be used becomes a dead letter.
 """
 
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
@@ -17,18 +17,17 @@ from typing import Final, Self
 import anyio
 import structlog
 
+from nexus.core.concurrency import Pending
 from nexus.core.errors import ErrorCode, UnreadablePayloadError
 from nexus.core.metrics import DeadLetterCause
-from nexus.core.models import Message
+from nexus.core.models import Message, Topics
 from nexus.core.ports import Bus, Delivery, Work
-from nexus.core.tasks import Later, Pending
-from nexus.core.topics import Topics
 from nexus.core.wire import EnvelopeError
-from nexus.services.answering import MOST_DELIVERIES, handed_out_too_often
-from nexus.services.asks import RequestSettings, read_message
-from nexus.services.burying import Burying
 from nexus.services.persistence import PersistenceService
-from nexus.services.requests import RequestService
+from nexus.services.requests.admission import RequestService
+from nexus.services.requests.answerer import MOST_DELIVERIES, handed_out_too_often
+from nexus.services.requests.dead_letters import DeadLetterWriter
+from nexus.services.requests.envelope import RequestSettings, read_message
 from nexus.services.session_states import SessionStates
 from nexus.services.tool_calls import MOST_CALLS, ToolCallService
 from nexus.services.tool_catalog import ToolCatalog
@@ -38,6 +37,7 @@ _log = structlog.get_logger(__name__)
 _MOST_RESULTS: Final = 256
 _MOST_TOOLS: Final = 64
 _MOST_STATES: Final = 64
+_MOST_LETTERS: Final = 1_000
 _OFFER_AGAIN_S: Final = 0.2
 
 NEWS: Final = (Topics.TOOLS_REGISTER, Topics.TOOLS_UNREGISTER, Topics.CONFIG_CHANGED)
@@ -45,16 +45,18 @@ NEWS: Final = (Topics.TOOLS_REGISTER, Topics.TOOLS_UNREGISTER, Topics.CONFIG_CHA
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
+    """Why a message cannot be used."""
+
     reason: str
     cause: DeadLetterCause
     message_id: str = ""
 
 
 def work(max_in_flight: int, *, tool_calls: bool = False) -> tuple[Work, ...]:
-    """What the replicas share out among themselves. Tools are stored by one, and heard of by all.
+    """The topics whose messages replicas share out among themselves.
 
     Args:
-        max_in_flight: requests that one of them has in hand at once.
+        max_in_flight: requests that one replica has in hand at once.
         tool_calls: whether there are tools of our own to be called.
     """
     calls = (Work(Topics.TOOLS_REQUESTS, MOST_CALLS),) if tool_calls else ()
@@ -73,10 +75,13 @@ class Dispatcher:
     """Hands deliveries on. Use `running()`, then `dispatch_all`.
 
     Args:
-        bus, requests, persistence, catalog, states, burying: whom it hands them to.
+        bus, requests, persistence, catalog, states, dead_letters: what deals with them.
         reload: reads the stored settings again.
         settings: limits and keys.
         tool_calls: does calls of our own tools; None where there are none.
+
+    Attributes:
+        pending: dead letters that are not kept yet.
     """
 
     def __init__(  # noqa: PLR0917  # one for each part
@@ -86,7 +91,7 @@ class Dispatcher:
         persistence: PersistenceService,
         catalog: ToolCatalog,
         states: SessionStates,
-        burying: Burying,
+        dead_letters: DeadLetterWriter,
         reload: Callable[[], Awaitable[None]],
         settings: RequestSettings,
         tool_calls: ToolCallService | None = None,
@@ -96,11 +101,12 @@ class Dispatcher:
         self._persistence = persistence
         self._catalog = catalog
         self._states = states
-        self._burying = burying
+        self._dead_letters = dead_letters
         self._reload = reload
         self._settings = settings
         self._tool_calls = tool_calls
-        self._later = Later()
+        self.pending = Pending()
+        self._to_bury, self._unusable = anyio.create_memory_object_stream[tuple[Delivery, _Fault]](_MOST_LETTERS)
         self._reload_wanted = anyio.Event()
         self._tasks = anyio.create_task_group()
 
@@ -108,36 +114,26 @@ class Dispatcher:
     async def running(self) -> AsyncIterator[Self]:
         """Do what is to be done later, until the context ends."""
         async with self._tasks:
-            self._tasks.start_soon(self._later.run)
+            self._tasks.start_soon(self._bury_all)
             self._tasks.start_soon(self._reload_when_wanted)
             try:
                 yield self
             finally:
                 self._tasks.cancel_scope.cancel()
 
-    @property
-    def pending(self) -> Pending:
-        """Dead letters that are not kept yet."""
-        return self._later.pending
-
     async def dispatch_all(self, deliveries: AsyncIterable[Delivery], ended: anyio.Event) -> None:
         """Hand on every delivery; `ended` is set when there are no more."""
         try:
             async for delivery in deliveries:
-                if not self.dispatch_request(delivery) and (fault := self._dispatch(delivery)):
+                if delivery.topic == Topics.CONTEXT_BUILD_REQUEST:
+                    self._requests.offer(delivery)
+                elif fault := self._dispatch(delivery):
                     self._bury(delivery, fault)
         finally:
             ended.set()
 
-    def dispatch_request(self, delivery: Delivery) -> bool:
-        """Hand the delivery on if it is a build request; outside of tasks too. Whether it is one."""
-        if delivery.topic != Topics.CONTEXT_BUILD_REQUEST:
-            return False
-        self._requests.offer(delivery)
-        return True
-
     def _dispatch(self, delivery: Delivery) -> _Fault | None:
-        """Everything but requests. Says why it cannot be used, if so."""
+        """Hand on what is no request. Returns why it cannot be used, if so."""
         if delivery.topic == Topics.TOOLS_REQUESTS:
             return self._call(delivery)
         if delivery.deliveries > MOST_DELIVERIES:
@@ -152,7 +148,7 @@ class Dispatcher:
         return self._hand_on(delivery, message)
 
     def _call(self, delivery: Delivery) -> _Fault | None:
-        """A message on a topic that others share, where most is none of ours."""
+        """Hand on a message of a topic that others share, where most are not for us."""
         if self._tool_calls is None or self._tool_calls.offer(delivery):
             return None
         return _Fault("too many calls of tools are waiting", DeadLetterCause.BACKLOG)
@@ -169,7 +165,7 @@ class Dispatcher:
             case Topics.SESSION_STATE:
                 return self._keep_state(delivery, message)
             case Topics.TOOLS_REGISTER | Topics.TOOLS_UNREGISTER:
-                # In streams it is heard of twice: as news, and by one replica as a piece of work.
+                # In streams it comes twice: as news, and to one replica as a piece of work.
                 stored = partial(self._bus.done, delivery) if delivery.shared else None
                 accepted = self._catalog.offer(delivery.topic, message, stored)
                 return None if accepted else _Fault("the tool was refused", DeadLetterCause.REFUSED, message.id)
@@ -206,13 +202,22 @@ class Dispatcher:
             await self._reload()
 
     def _bury(self, delivery: Delivery, fault: _Fault) -> None:
-        async def bury() -> None:
-            await self._burying.bury(delivery, fault.reason, fault.cause, fault.message_id)
-            self._bus.done(delivery)
-
-        if not self._later.do(bury):
+        try:
+            self._to_bury.send_nowait((delivery, fault))
+        except anyio.WouldBlock:
             _log.error("dead_letter_not_kept", topic=delivery.topic, reason="too many are waiting")
             self._bus.done(delivery)
+        else:
+            self.pending.begin()
+
+    async def _bury_all(self) -> None:
+        with self._to_bury, self._unusable:
+            async for delivery, fault in self._unusable:
+                await self._dead_letters.write(delivery, fault.reason, fault.cause, fault.message_id)
+                self._bus.done(delivery)
+                self.pending.end()
+                # It may hold a large payload, and the next may be long in coming.
+                del delivery
 
 
 async def _offer_until_taken(offer: Callable[[], bool]) -> None:

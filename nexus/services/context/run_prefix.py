@@ -1,0 +1,205 @@
+"""The first messages of a run, which are the same bytes in every build of it (contract §4.6). Pure."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Self
+
+from pydantic import TypeAdapter
+from pydantic_core import from_json
+
+from nexus.core.wire import compact
+from nexus.core.working_memory import Snapshot
+from nexus.services.context.blocks import Passage
+from nexus.services.context.cutoff import UntilShown
+from nexus.services.context.formats import convert
+from nexus.services.context.meta import Meta
+from nexus.services.context.remembered import Remembered
+from nexus.services.context.request import DEFAULT_FORMAT, BuildRequest
+from nexus.services.context.tokens import Measure
+from nexus.services.context.transcript import said_in_run
+from nexus.services.context.validity import admit
+
+# The block of the run's own later messages; a continuation has one.
+RUN: Final = "RUN"
+# That of what is kept. Replicas of another release keep it in another, and neither finds what it cannot read.
+_FORM: Final = "3"
+_SNAPSHOT: Final[TypeAdapter[Snapshot | None]] = TypeAdapter(Snapshot | None)
+
+
+class RunPrefix(NamedTuple):
+    """What the first build of a run makes, and every later build begins with.
+
+    Attributes:
+        messages: the layout's own messages.
+        manifest: how they came to be, without notes and timings.
+        tools: the definitions that go with them.
+        degraded: parts that are missing; a prefix with any is not kept.
+        notes: what was passed over or repaired.
+        meta: what `[CONTEXT_META]` is to say; None where there is none. It is not kept.
+        run_room: tokens to which the run's later messages are shortened; None for as they are. It is not kept.
+    """
+
+    messages: list[dict[str, Any]]
+    manifest: dict[str, Any]
+    tools: list[dict[str, Any]]
+    degraded: list[str]
+    notes: list[str]
+    meta: Meta | None = None
+    run_room: int | None = None
+
+    def to_bytes(self) -> bytes:
+        """The prefix as it is kept."""
+        return compact([self.messages, self.manifest, self.tools, self.degraded, self.notes])
+
+    @classmethod
+    def from_bytes(cls, kept: bytes) -> Self:
+        """The prefix of which `kept` is the `to_bytes`."""
+        return cls(*_parsed(kept))
+
+    def continued(self, request: BuildRequest, measure: Measure | None = None) -> dict[str, Any]:
+        """The content of the answer (contract §1.4): this prefix, and after it the run's own later messages."""
+        blocks = [_counted(block, self.messages, measure) for block in self.manifest["blocks"]]
+        messages, notes = self.messages, [*self.notes]
+        if request.later:
+            later = admit(said_in_run(request.later, request.agent), "run.history", after=self.messages)
+            notes += later.repairs
+            if later.messages:
+                blocks += Passage.of(RUN, later).describe(len(self.messages), measure)
+                messages = [*self.messages, *later.messages]
+        return {
+            "status": "success",
+            "layout": request.layout,
+            "messages": messages,
+            "tools": self.tools,
+            "context": {**self.manifest, "notes": notes, "blocks": blocks},
+            "degraded": list(self.degraded),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """What every build of a run of the agent layout goes by; its list is made anew each time.
+
+    Attributes:
+        until: up to which row the first build showed the session.
+        cut: that build left older rows out.
+        tools: the definitions at that time.
+        remembered: what that build showed of the goal and of earlier turns.
+        snapshot: the working memory that it showed; None for none.
+    """
+
+    until: UntilShown
+    cut: bool
+    tools: list[dict[str, Any]]
+    remembered: Remembered
+    snapshot: Snapshot | None = None
+
+    @property
+    def compactions(self) -> int:
+        """How often the session had been compacted."""
+        return compactions_of(self.snapshot)
+
+    def to_bytes(self) -> bytes:
+        """The view as it is kept."""
+        snapshot = _SNAPSHOT.dump_python(self.snapshot, mode="json")
+        ids = sorted(self.until.ids)
+        return compact([self.until.since, ids, self.cut, self.tools, self.remembered.to_json(), snapshot])
+
+    @classmethod
+    def from_bytes(cls, kept: bytes) -> Self:
+        """The view of which `kept` is the `to_bytes`."""
+        since, ids, cut, tools, remembered, snapshot = _parsed(kept)
+        until = UntilShown(since, frozenset(ids))
+        return cls(until, cut, tools, Remembered.from_json(remembered), _SNAPSHOT.validate_python(snapshot))
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingView:
+    """What every build of a run of the thinking layout goes by.
+
+    Attributes:
+        tools, remembered: as for `RunView`.
+    """
+
+    tools: list[dict[str, Any]]
+    remembered: Remembered
+
+    def to_bytes(self) -> bytes:
+        """The view as it is kept."""
+        return compact([self.tools, self.remembered.to_json()])
+
+    @classmethod
+    def from_bytes(cls, kept: bytes) -> Self:
+        """The view of which `kept` is the `to_bytes`."""
+        tools, remembered = _parsed(kept)
+        return cls(tools, Remembered.from_json(remembered))
+
+
+def compactions_of(snapshot: Snapshot | None) -> int:
+    """How often the session had been compacted, as far as is known."""
+    return snapshot.compaction.number if snapshot and snapshot.compaction else 0
+
+
+def _counted(
+    block: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], measure: Measure | None
+) -> Mapping[str, Any]:
+    """What the manifest says of a block, with its tokens if this build counts, whatever was done by the one before."""
+    if (measure is None) == ("tokens" not in block):
+        return block
+    if measure is None:
+        return {name: value for name, value in block.items() if name != "tokens"}
+    # Only prefixes of the dialogue layout are kept, and each of their blocks is a message.
+    return {**block, "tokens": measure.text(messages[block["index"]]["content"])}
+
+
+def _parsed(kept: bytes) -> Any:
+    try:
+        return from_json(kept, cache_strings="keys")
+    except ValueError:
+        # Half a surrogate pair; see `compact`.
+        return json.loads(kept)
+
+
+def in_format(form: str, content: dict[str, Any]) -> dict[str, Any]:
+    """The content of an answer with its messages and tools in that format.
+
+    The manifest goes on counting the messages of the OpenAI form; each block says besides where it went.
+    """
+    if form == DEFAULT_FORMAT:
+        return content
+    manifest = content["context"]
+    converted = convert(
+        form,
+        content["messages"],
+        content["tools"],
+        stable=manifest["prefix"]["messages"],
+        goes_on=any(block["tag"] == RUN for block in manifest["blocks"]),
+    )
+    blocks = [{**block, "place": converted.places[block["index"]]} for block in manifest["blocks"]]
+    notes = [*manifest["notes"], *(f"{form}: {note}" for note in converted.notes)]
+    return {
+        **content,
+        "format": form,
+        **({} if converted.system is None else {"system": converted.system}),
+        "messages": converted.messages,
+        "tools": converted.tools,
+        "context": {**manifest, "blocks": blocks, "notes": notes},
+    }
+
+
+def prefix_key(request: BuildRequest, compactions: int = 0) -> str:
+    """The key under which a run's prefix is kept: the same for every build of the run by an agent, and for no other.
+
+    Args:
+        request: of one of the builds.
+        compactions: how often the session has been compacted, if that was since the run's first build; then the run
+            goes on with another prefix.
+    """
+    identity = [_FORM, request.owner_key, request.session_id, request.run_id, request.layout, request.current_input]
+    # An agent is not shown what is internal to another, nor offered the same tools.
+    agent = request.agent.sub_agent if request.layout == "agent" else None
+    identity += [str(compactions)] if compactions or agent is not None else []
+    identity += [] if agent is None else [agent]
+    return hashlib.sha256(compact(identity)).hexdigest()

@@ -1,0 +1,119 @@
+"""What the first build of a run leaves behind: where the run belongs, its input, and its turn (contract §1.5, §2, §6)."""
+
+from typing import Final
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.metrics import Event
+from nexus.core.ports import OfferedInput, RunOrigin
+from nexus.core.turns import TurnStart
+from nexus.services.context.build import Build
+from nexus.services.context.gather import Sources
+from nexus.services.context.request import DEFAULT_SESSION
+
+_log = structlog.get_logger(__name__)
+
+# How long an answer that is otherwise ready waits for its input to be in the store.
+_RECORDING_S: Final = 0.25
+_OF_ANOTHER: Final = (
+    "run.metadata.agent: another agent began the run, so results that are not marked are recorded as that one's"
+)
+_IN_ANOTHER: Final = (
+    "run.metadata.session_id: the run was begun in another session, so results that name none are recorded there"
+)
+
+
+class RunStart:
+    """Begins one run, once, beside the reads of its first build.
+
+    Args:
+        sources: where the run is begun.
+        build: that first build.
+        tasks: in which the input is recorded; they end with the build.
+    """
+
+    def __init__(self, sources: Sources, build: Build, tasks: TaskGroup) -> None:
+        self._sources = sources
+        self._build = build
+        self._tasks = tasks
+        self._begun = False
+        self._input: OfferedInput | None = None
+        self._origin_known = anyio.Event()
+        self._notes: list[str] = []
+
+    def begin(self) -> None:
+        """Begin to record the input, say where the run belongs, and offer its turn to turn memory. Never waits."""
+        if self._begun:
+            return
+        self._begun = True
+        self._offer_turn()
+        request = self._build.request
+        offered = self._sources.conversation.input_of(request.human, request.current_input, request.origin)
+        if offered.offer():
+            self._input = offered
+        else:
+            self._sources.metrics.count(Event.ROW_LOST)
+            _log.error("input_not_recorded", request_id=request.request_id, reason="too much is waiting")
+        self._tasks.start_soon(self._say_origin)
+
+    def go_on(self, goal: str = "") -> None:
+        """Have the run's turn take over what a later build brings. Never waits.
+
+        Args:
+            goal: the one that the run began with; `""` where that is not known.
+        """
+        brought = self._build.request.turn
+        thought = self._build.request.layout == "thinking" and brought.thinking_rounds
+        if thought or brought.task_context not in {"", goal}:
+            self._offer_turn()
+
+    async def notes(self) -> list[str]:
+        """What is to be noted of where the run belongs, when the ledger has said; nothing of one that is not begun."""
+        if self._begun:
+            await self._origin_known.wait()
+        return self._notes
+
+    async def recorded(self) -> None:
+        """Return when the store has the input, or does not take it soon; at the latest at the build's deadline."""
+        if self._input:
+            with anyio.move_on_after(min(_RECORDING_S, self._build.deadline - anyio.current_time())):
+                await self._input.wait()
+
+    def _offer_turn(self) -> None:
+        request = self._build.request
+        if self._sources.turns is None or request.origin.sub_agent is not None:
+            # What a sub-agent does is part of the turn of the run that sent it.
+            return
+        kept = self._sources.turns.begin_turn(
+            TurnStart(
+                owner_key=request.owner_key,
+                session_id=request.session_id,
+                run_id=request.run_id,
+                timestamp=request.human.timestamp,
+                input=request.current_input,
+                input_id=request.human.id,
+                task_context=request.turn.task_context,
+                workspace_context=request.turn.workspace_context,
+                thinking=request.layout == "thinking",
+                rounds=request.turn.thinking_rounds,
+            )
+        )
+        if kept is None:
+            self._sources.metrics.count(Event.TURN_LOST)
+            _log.error("turn_not_recorded", request_id=request.request_id, reason="too much is waiting")
+
+    async def _say_origin(self) -> None:
+        request, conversation = self._build.request, self._sources.conversation
+        mine = request.origin
+        if request.layout == "dialogue" and mine == RunOrigin(DEFAULT_SESSION):
+            # What is assumed of a run of which nothing is known.
+            conversation.remember_run(request.owner_key, request.run_id, mine)
+        else:
+            keep_ms = self._build.settings.keep_prefix_ms
+            first = await conversation.begin_run(request.owner_key, request.run_id, mine, keep_ms)
+            self._notes += [] if first.sub_agent == mine.sub_agent else [_OF_ANOTHER]
+            self._notes += [] if first.session_id == mine.session_id else [_IN_ANOTHER]
+        self._origin_known.set()
