@@ -3,8 +3,8 @@
 from typing import Final
 
 from nexus.config import BusSettings, Settings, signing_of
-from nexus.services.context.builder import BuilderSettings
 from nexus.services.context.budget import WindowSettings
+from nexus.services.context.builder import BuilderSettings
 from nexus.services.memory.compactor import CompactionSettings
 from nexus.services.memory.refining import RefiningSettings
 from nexus.services.requests.envelope import RequestSettings

@@ -1,102 +1,176 @@
-"""Layout `dialogue`: five messages, from the identity to this moment (contract §4). Pure."""
+"""From what was read to the messages of a layout (contract §4, §5, §6, §7). Pure."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any, Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from nexus.services.context.blocks import Assembled, Block, put_together, source_of
-from nexus.services.context.budget import Budget, largest
-from nexus.services.context.formatters import FriendsInfoFormatter, MemoryFormatter, MomentFormatter
-from nexus.services.context.prompts import PromptManager, identity_block
-from nexus.services.history.transcript import count_others
-from nexus.services.text.escape import CountingEscape
-from nexus.services.text.tokens import Measure
-
-# The next build of the same owner shares the identity and the tools; the memory moves on. Where the tools may not be
-# all there, it shares the identity alone.
-_STABLE: Final = 2
-_STABLE_WITHOUT_TOOLS: Final = 1
+from nexus.core.errors import ErrorCode, RequestError
+from nexus.core.metrics import Part
+from nexus.core.working_memory import Snapshot
+from nexus.services.context.agent import AgentInput, fit_agent
+from nexus.services.context.blocks import Assembled
+from nexus.services.context.build import Build
+from nexus.services.context.dialogue import DialogueInput, fit_dialogue
+from nexus.services.context.gather import DialogueSources, RunStanding, SessionSources
+from nexus.services.context.meta import Meta
+from nexus.services.context.pinned import what_to_pin
+from nexus.services.context.recall import Recalled
+from nexus.services.context.request import BuildRequest
+from nexus.services.context.run_prefix import RunPrefix, RunView
+from nexus.services.context.thinking import ThinkingInput, fit_thinking
+from nexus.services.history.agents import missing_role
+from nexus.services.history.cutoff import UntilShown
+from nexus.services.history.transcript import Window
 
 
 @dataclass(frozen=True, slots=True)
-class DialogueInput:
-    """Everything that the five messages are made of.
+class AgentContext:
+    """The messages of the agent layout up to the current input, and what they were made of.
 
     Attributes:
-        tools: tool definitions, in the order in which they are shown.
-        tools_complete: there are no others.
-        history: stored rows, in any order.
-        timestamp_utc: the run's own time, read or as it was sent; `""` for none.
-        timezone_offset: minutes west of UTC.
-        input_id: id of the message that the input came in.
+        snapshot: the working memory that is shown; None for none.
+        tools: the definitions that go with the messages.
+        degraded: parts that are missing.
     """
 
-    tools: Sequence[Mapping[str, Any]]
-    history: Sequence[Any]
-    user_profile: Mapping[str, Any] | None
-    current_input: str
-    current_run_id: str = ""
-    timestamp_utc: str | datetime = ""
-    timezone_offset: int = 0
-    history_size: int = 20
-    truncate_chars: int = 500
-    default_profile: str = ""
-    tools_complete: bool = True
-    input_id: str = ""
+    standing: RunStanding
+    snapshot: Snapshot | None
+    session: SessionSources
+    recalled: Recalled
+    assembled: Assembled
+    tools: list[dict[str, Any]]
+    degraded: list[str]
+
+    @property
+    def view(self) -> RunView:
+        """What later builds of the run go by, where this is the first."""
+        session = self.session
+        return RunView(UntilShown.of(session.rows), session.cut, self.tools, self.recalled.remembered, self.snapshot)
+
+    @property
+    def notes(self) -> list[str]:
+        """What was passed over, for the manifest."""
+        return [*self.session.notes, *self.recalled.notes]
+
+    def meta(self, build: Build) -> Meta:
+        """What `[CONTEXT_META]` is to say, as of now: the last message is the one that no cache holds."""
+        snapshot, goal = self.standing.snapshot or self.snapshot, self.session.goal
+        overview = snapshot.overview if snapshot else None
+        turn_number = goal.turn_number if goal and snapshot else None
+        written_in = overview.turn_number if overview else 0
+        weights, window, limit = self.assembled.weights, build.settings.window, build.budget.limit
+        return Meta(
+            tokens_limit=limit,
+            overview_bytes=len(overview.content.encode("utf-8", "replace")) if overview else 0,
+            overview_revision=overview.revision if overview else 0,
+            turns_since_overview_update=None if turn_number is None else max(turn_number - written_in, 0),
+            compactable=bool(weights and window.is_worth_compacting(weights, limit)),
+            has_tools=build.request.agent.kind == "main",
+            # Where an overview could not be read, it is not said that there is none.
+            is_template=snapshot is not None and overview is None,
+            compact_at=window.compact_at,
+        )
 
 
-def fit_dialogue(given: DialogueInput, budget: Budget) -> Assembled:
-    """The five messages within the budget, as far as leaving out the oldest of the memory can bring that about."""
-    uncounted = assemble_dialogue(given)
-    measure = budget.measure
-    if measure is None or budget.surely_fits(uncounted.messages):
-        return uncounted
-
-    def with_memory(size: int) -> Assembled:
-        return assemble_dialogue(replace(given, history_size=size), measure)
-
-    def fits(size: int) -> bool:
-        return measure.messages(with_memory(size).messages) <= budget.room
-
-    if measure.messages(uncounted.messages) <= budget.room:
-        return assemble_dialogue(given, measure)
-    return with_memory(largest(0, given.history_size, fits))
-
-
-def assemble_dialogue(given: DialogueInput, measure: Measure | None = None) -> Assembled:
-    """The five messages; with a measure the manifest has tokens."""
-    memory = MemoryFormatter.render(
-        given.history,
-        given.history_size,
-        current_run_id=given.current_run_id,
-        truncate_chars=given.truncate_chars,
-        timezone_offset=given.timezone_offset,
+def dialogue_prefix(
+    build: Build, gathered: DialogueSources, tools: list[dict[str, Any]], degraded: list[str]
+) -> RunPrefix:
+    """The five messages of the dialogue layout; `degraded` names what is missing of them."""
+    request, settings = build.request, build.settings
+    given = DialogueInput(
+        tools=tools,
+        history=gathered.rows,
+        user_profile=gathered.profile,
+        current_input=request.current_input,
+        current_run_id=request.run_id,
+        timestamp_utc=request.moment or "",
+        timezone_offset=request.timezone_offset,
+        history_size=gathered.history_size,
+        truncate_chars=settings.truncate_chars,
+        default_profile=settings.default_profile,
+        tools_complete=Part.TOOLS not in degraded,
+        input_id=request.human.id,
     )
-    sections = [
-        identity_block(),
-        _capabilities(given.tools),
-        memory.block,
-        FriendsInfoFormatter.render(given.user_profile, given.default_profile),
-        MomentFormatter.render(
-            given.current_input, given.timestamp_utc, given.timezone_offset, sources=source_of(given.input_id)
-        ),
-    ]
-    return put_together(
-        "dialogue",
-        sections,
-        rows={
-            "fetched": count_others(given.history, given.current_run_id),
-            "merged": memory.merged,
-            "shown": memory.shown,
-            "repaired": memory.repaired,
-        },
-        stable=_STABLE if given.tools_complete else _STABLE_WITHOUT_TOOLS,
-        measure=measure,
+    assembled = fit_dialogue(given, build.budget_with(tools))
+    return RunPrefix(assembled.messages, assembled.manifest, tools, degraded, [*gathered.notes])
+
+
+def thinking_prefix(build: Build, recalled: Recalled, tools: list[dict[str, Any]], degraded: list[str]) -> RunPrefix:
+    """The two messages of the thinking layout; `degraded` names what is missing of them."""
+    request = build.request
+    given = ThinkingInput(
+        current_input=request.current_input,
+        remembered=recalled.remembered,
+        workspace=request.turn.workspace_context,
+        rounds=request.turn.thinking_rounds,
+        input_id=request.human.id,
     )
+    assembled = fit_thinking(given, build.budget_with(tools))
+    notes = [*request.notes, *recalled.notes, *assembled.repairs]
+    return RunPrefix(assembled.messages, assembled.manifest, tools, degraded, notes)
 
 
-def _capabilities(tools: Sequence[Mapping[str, Any]]) -> Block:
-    escape = CountingEscape()
-    text = PromptManager().get_capabilities_prompt(tools, escape=escape)
-    return Block("CAPABILITIES", "user", text, escaped=escape.marked)
+def agent_context(  # noqa: PLR0917  # one for each thing that was read
+    build: Build,
+    standing: RunStanding,
+    snapshot: Snapshot | None,
+    session: SessionSources,
+    window: Window,
+    recalled: Recalled,
+    tools: list[dict[str, Any]],
+    degraded: list[str],
+) -> AgentContext:
+    """The messages of the agent layout, as far as there is room for them.
+
+    Args:
+        build: for which.
+        standing: the run's view, and the working memory as it is now.
+        snapshot: the working memory that is shown.
+        session: what was read of it.
+        window: what is shown of the session as it was said.
+        recalled: the goal and earlier turns.
+        tools: that go with them.
+        degraded: what is missing.
+
+    Raises:
+        RequestError: MISSING_AGENT_ROLE for a sub-agent without a role; HISTORY_UNAVAILABLE where its role could not be
+            read.
+    """
+    request, settings = build.request, build.settings
+    role, state = what_to_pin(request.agent, request.state, session.state)
+    if request.agent.kind == "sub" and not role:
+        raise _without_role(request, degraded)
+    missing = {Part.HISTORY, Part.TURNS, Part.WORKING_MEMORY} & {*degraded}
+    compaction = snapshot.compaction if snapshot else None
+    is_by_model = recalled.remembered.is_by_model and (compaction is None or compaction.source == "model")
+    given = AgentInput(
+        window=window,
+        remembered=recalled.remembered,
+        settled=not missing and (is_by_model or not settings.summaries_by_model),
+        current_input=request.current_input,
+        agent=request.agent,
+        role=role,
+        state=state,
+        placement=settings.placement,
+        pinned_from_end=settings.pinned_from_end,
+        input_id=request.human.id,
+        snapshot=snapshot,
+        memory_missing=snapshot is None and Part.WORKING_MEMORY in missing,
+    )
+    assembled = fit_agent(given, build.budget_with(tools), settings.window)
+    return AgentContext(standing, snapshot, session, recalled, assembled, tools, degraded)
+
+
+def shown_snapshot(request: BuildRequest, standing: RunStanding) -> Snapshot | None:
+    """The working memory that the run goes by. The template is for the main agent, who may replace it."""
+    if standing.view:
+        return standing.view.snapshot
+    is_template = standing.snapshot == Snapshot()
+    return None if request.agent.kind == "sub" and is_template else standing.snapshot
+
+
+def _without_role(request: BuildRequest, degraded: Sequence[str]) -> RequestError:
+    if Part.STATE in degraded:
+        reason = f"the role of sub-agent {request.agent.id!r} could not be read in time"
+        return RequestError(ErrorCode.HISTORY_UNAVAILABLE, reason)
+    return missing_role(request.agent)

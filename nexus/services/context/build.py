@@ -1,23 +1,17 @@
-"""One build as a value: its request, the settings it began with, and the room it has in the model's window. Pure."""
+"""One build as a value: its request, the settings it began with, its time and its tokens. Pure."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple
 
-from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.turns import Level
-from nexus.services.context.budget import Weights
-from nexus.services.context.layouts import instructions
-from nexus.services.context.limits import WindowSettings
-from nexus.services.context.meta import MOST_TOKENS
+from nexus.services.context import agent, thinking
+from nexus.services.context.budget import Budget, WindowSettings
 from nexus.services.context.placement import PINNED_FROM_END, Placement
 from nexus.services.context.request import BuildRequest
-from nexus.services.context.shortening import shortened
-from nexus.services.context.tokens import Bound, Measure
-from nexus.services.context.transcript import said_in_run
-from nexus.services.context.validity import admit
-from nexus.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS
-from nexus.tools.registry import ToolRegistry
+from nexus.services.history.agents import MAIN
+from nexus.services.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS
+from nexus.services.tools.registry import ToolRegistry
 
 _WRITING_TOOLS: Final = MEMORY_TOOLS - READING_TOOLS
 
@@ -62,75 +56,33 @@ class Build(NamedTuple):
 
     Attributes:
         deadline: when reading ends, by `anyio.current_time()`.
-        measure: counts tokens; None where there is no tokenizer, and then nothing has a limit.
-        bound: tells without counting what surely fits; None where everything is counted.
+        budget: the tokens of the context, with the tools that are offered now.
         outbox_waiting: recorded rows wait in the outbox, of whichever owner.
     """
 
     request: BuildRequest
     settings: BuilderSettings
     deadline: float
-    measure: Measure | None = None
-    bound: Bound | None = None
+    budget: Budget
     outbox_waiting: bool = False
 
-    @property
-    def limit(self) -> int:
-        """How many tokens the context may take."""
-        return self.settings.window.limit(self.request.layout, self.request.context_window)
+    def budget_with(self, tools: Sequence[dict[str, Any]]) -> Budget:
+        """The budget with other tools."""
+        return self.budget if tools is self.budget.tools else replace(self.budget, tools=tools)
 
+    def check_input(self) -> None:
+        """See that there can be a context for this input, before anything of the run is recorded.
 
-def taken_besides(
-    tools: Sequence[Mapping[str, Any]], build: Build, measure: Measure | None, run_room: int | None = None
-) -> int:
-    """How many tokens are taken by what comes with the messages of a layout: tools, and the run's later messages.
-
-    Args:
-        tools: the definitions.
-        build: the build.
-        measure: counts; None where nothing has a limit.
-        run_room: tokens to which the run's later messages are shortened; None for as they are.
-    """
-    if measure is None:
-        return 0
-    later = admit(said_in_run(build.request.later, build.request.agent), "run.history").messages
-    if run_room is not None:
-        later, _ = shortened(later, measure, run_room)
-    return _besides_run(tools, build, measure) + sum(map(measure.message, later))
-
-
-def room_of_run(tools: Sequence[Mapping[str, Any]], build: Build, weights: Weights | None) -> int | None:
-    """Tokens to which the run's later messages have to be shortened to fit beside what always stays.
-
-    None where they fit: then memory goes before anything of the run does.
-    """
-    measure = build.measure
-    if measure is None or weights is None or weights.fixed + taken_besides(tools, build, measure) <= build.limit:
-        return None
-    return max(build.limit - weights.fixed - _besides_run(tools, build, measure), 0)
-
-
-def check_input(tools: Sequence[Mapping[str, Any]], build: Build) -> None:
-    """See that there is a context for this input, before anything of the run is recorded.
-
-    Raises:
-        RequestError: PAYLOAD_TOO_LARGE, where instructions, tools and the input do not fit into the window.
-    """
-    request = build.request
-    opening = [message for block in instructions(request.layout, request.agent) for message in block.messages]
-
-    def taken(measure: Measure) -> tuple[int, int]:
-        return measure.text(request.current_input), measure.messages(opening) + _besides_run(tools, build, measure)
-
-    if build.measure is None or (build.bound and sum(taken(build.bound)) <= build.limit):
-        return
-    said, others = taken(build.measure)
-    if said + others > build.limit:
-        reason = (
-            f"run.history: the input takes {said} tokens, and instructions and tools {others}; at most {build.limit} "
-            "are allowed together"
-        )
-        raise RequestError(ErrorCode.PAYLOAD_TOO_LARGE, reason)
+        Raises:
+            RequestError: PAYLOAD_TOO_LARGE, where instructions, tools and the input do not fit into the window.
+        """
+        request = self.request
+        if request.layout == "thinking":
+            opening = thinking.instructions()
+        else:
+            opening = agent.instructions(request.agent if request.layout == "agent" else MAIN)
+        messages = [message for block in opening for message in block.messages]
+        self.budget.check_input(messages, request.current_input)
 
 
 def offered(tools: ToolRegistry, request: BuildRequest) -> list[dict[str, Any]]:
@@ -143,7 +95,3 @@ def offered(tools: ToolRegistry, request: BuildRequest) -> list[dict[str, Any]]:
     if request.agent.kind == "sub":
         return tools.definitions(_WRITING_TOOLS)
     return tools.definitions()
-
-
-def _besides_run(tools: Sequence[Mapping[str, Any]], build: Build, measure: Measure) -> int:
-    return measure.tools(tools) + (measure.told(MOST_TOKENS) if build.request.layout == "agent" else 0)

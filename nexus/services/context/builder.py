@@ -24,15 +24,27 @@ import structlog
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.metrics import Metrics, NoMetrics, Part, Stage
 from nexus.core.models import Message, Role, new_run_id
-from nexus.core.ports import Conversation, DocumentStore, MemorySource, RequestLedger, TokenCounter, TurnSource
-from nexus.services.context.agent import AgentContext, agent_meta, assemble_agent_context, shown_snapshot
-from nexus.services.context.build import Build, BuilderSettings, check_input, offered
+from nexus.core.ports import (
+    Conversation,
+    DocumentStore,
+    MemorySource,
+    OutboxRow,
+    RequestLedger,
+    TokenCounter,
+    TurnSource,
+)
+from nexus.services.context.assembly import (
+    AgentContext,
+    agent_context,
+    dialogue_prefix,
+    shown_snapshot,
+    thinking_prefix,
+)
+from nexus.services.context.budget import Budget
+from nexus.services.context.build import Build, BuilderSettings, offered
 from nexus.services.context.compaction import NOT_IN_TIME, CompactionCooldown, compact
-from nexus.services.context.counting import bound_of, bounds_of, closed
-from nexus.services.context.dialogue import assemble_dialogue_prefix, assemble_thinking_prefix
 from nexus.services.context.gather import (
     NoStates,
-    RunStanding,
     Sources,
     StateSource,
     gather_dialogue,
@@ -42,12 +54,11 @@ from nexus.services.context.gather import (
 from nexus.services.context.pinned import is_role_given
 from nexus.services.context.recall import recall_all, recall_beside
 from nexus.services.context.request import BuildRequest, Deadline, read_request
-from nexus.services.context.run_prefix import RunPrefix, RunView, ThinkingView, in_format
+from nexus.services.context.run_prefix import RunPrefix, RunView, ThinkingView, in_format, run_messages
 from nexus.services.context.run_start import RunStart
-from nexus.services.context.tokens import Measure
 from nexus.services.context.validity import faults
-from nexus.services.context.window import Window
-from nexus.tools.registry import ToolRegistry
+from nexus.services.history.transcript import Window
+from nexus.services.tools.registry import ToolRegistry
 
 __all__ = ["BuilderSettings", "Built", "ContextBuilder"]
 
@@ -65,10 +76,12 @@ class Built:
 
     Attributes:
         result: the content of the answer (contract §1.4), or the error that the request deserves.
+        outbox: the row of the run's input, where it was to be recorded and the store has not taken it in time.
         failed: the build is at fault, and the log says why.
     """
 
     result: dict[str, Any] | RequestError
+    outbox: OutboxRow | None = None
     failed: bool = False
 
 
@@ -117,8 +130,6 @@ class ContextBuilder:
         )
         self._cooldown = CompactionCooldown()
         self._counter = counter
-        self._bounds = bounds_of(counter)
-        self._counted: dict[str, int] = {}
         self.settings = settings or BuilderSettings()
 
     async def build(
@@ -137,26 +148,26 @@ class ContextBuilder:
             timings_ms: what was measured before, for the manifest.
             outbox_waiting: recorded rows wait in the outbox, so that it has to be read too.
         """
-        result: dict[str, Any] | RequestError = deadline.exceeded()
         try:
             request = read_request(message, default_layout=self.settings.default_layout)
             build = self._begun(request, deadline, outbox_waiting=outbox_waiting)
-            timings = _Timings(self._metrics, timings_ms or {})
+            build.check_input()
+        except RequestError as error:
+            return Built(error)
+        start = RunStart(self._sources, build)
+        result: dict[str, Any] | RequestError = deadline.exceeded()
+        failed = False
+        try:
             with anyio.move_on_after(deadline.left_s):
-                async with anyio.create_task_group() as tasks:
-                    start = RunStart(self._sources, build, tasks)
-                    try:
-                        result = await self._content(build, start, timings)
-                    except RequestError as error:
-                        result = error
-                    tasks.cancel_scope.cancel()
+                async with start.beside():
+                    result = await self._content(build, start, _Timings(self._metrics, timings_ms or {}))
         except RequestError as error:
             result = error
         except Exception:  # noqa: BLE001  # the outermost handler of a build: whatever goes wrong, there is an answer
             _log.exception("build_failed", request_id=message.id)
-            reason = "the context could not be built; the service's log says why"
-            return Built(RequestError(ErrorCode.INTERNAL, reason), failed=True)
-        return Built(result)
+            result = RequestError(ErrorCode.INTERNAL, "the context could not be built; the service's log says why")
+            failed = True
+        return Built(result, start.outbox_row(), failed)
 
     def remember_run(self, message: Message) -> None:
         """Note where the run of a request belongs that another replica answers."""
@@ -197,17 +208,23 @@ class ContextBuilder:
         return prefix.messages
 
     def _begun(self, request: BuildRequest, deadline: Deadline, *, outbox_waiting: bool = False) -> Build:
-        settings, counter = self.settings, self._counter
-        measure = Measure(counter, request.form, self._counted) if counter else None
-        bound = bound_of(self._bounds, request, settings)
+        settings = self.settings
+        budget = Budget.of(
+            self._counter,
+            layout=request.layout,
+            form=request.form,
+            limit=settings.window.limit(request.layout, request.context_window),
+            tools=offered(self._sources.tools, request),
+            run=run_messages(request).messages,
+            always=settings.count_tokens == "always",
+        )
         gathered_by = anyio.current_time() + deadline.left_s * _GATHERING
-        return Build(request, settings, gathered_by, measure, bound, outbox_waiting)
+        return Build(request, settings, gathered_by, budget, outbox_waiting)
 
     async def _content(self, build: Build, start: RunStart, timings: _Timings) -> dict[str, Any]:
         """The content of the answer, when the run's input is recorded."""
         request = build.request
         with timings.measured(Stage.BUILD):
-            check_input(offered(self._sources.tools, request), build)
             match request.layout:
                 case "agent":
                     prefix = await self._agent(build, start, timings)
@@ -218,7 +235,9 @@ class ContextBuilder:
             if not {Part.HISTORY, Part.TURNS} & {*prefix.degraded}:
                 # Else the store is away.
                 await start.recorded()
-            content = closed(prefix, build)
+            content = build.budget_with(prefix.tools).close(
+                lambda measure: prefix.continued(request, measure), prefix.meta, prefix.run_room
+            )
             if found := faults(content["messages"]):
                 _log.error("invalid_list", request_id=request.request_id, reason="; ".join(found[:_SHOWN_FAULTS]))
                 raise RequestError(ErrorCode.INTERNAL, "the message list would not be one that providers accept")
@@ -247,7 +266,7 @@ class ContextBuilder:
             degraded = self._degraded(gathered.missing, build)
         with timings.measured(Stage.ASSEMBLE):
             tools = offered(self._sources.tools, build.request)
-            return assemble_dialogue_prefix(build, gathered, tools, degraded), gathered.complete
+            return dialogue_prefix(build, gathered, tools, degraded), gathered.complete
 
     async def _thinking(self, build: Build, start: RunStart, timings: _Timings) -> RunPrefix:
         kept = await self._sources.kept(build.request)
@@ -261,7 +280,7 @@ class ContextBuilder:
             degraded = self._degraded(recalled.missing, build)
         with timings.measured(Stage.ASSEMBLE):
             tools = view.tools if view else offered(self._sources.tools, build.request)
-            prefix = assemble_thinking_prefix(build, recalled, tools, degraded)
+            prefix = thinking_prefix(build, recalled, tools, degraded)
         if view is None and not degraded:
             await self._sources.keep(build, ThinkingView(tools, recalled.remembered).to_bytes())
         return prefix._replace(notes=[*prefix.notes, *await start.notes()])
@@ -291,7 +310,7 @@ class ContextBuilder:
             view.tools,
             context.degraded,
             [*await start.notes(), *context.notes, *notes, *assembled.repairs],
-            agent_meta(build, context) if memory else None,
+            context.meta(build) if memory else None,
             assembled.run_room,
         )
 
@@ -314,7 +333,7 @@ class ContextBuilder:
             degraded = self._degraded(missing, build)
         with timings.measured(Stage.ASSEMBLE):
             tools = view.tools if view else offered(sources.tools, request)
-            return assemble_agent_context(build, standing, snapshot, session, window, recalled, tools, degraded)
+            return agent_context(build, standing, snapshot, session, window, recalled, tools, degraded)
 
     def _degraded(self, missing: Sequence[Part], build: Build) -> list[str]:
         """What is missing of a context, the tools included, in order and counted.

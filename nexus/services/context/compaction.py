@@ -9,15 +9,15 @@ Rules of this module:
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import anyio
 
 from nexus.core.ports import MemorySource
 from nexus.core.working_memory import Wish
-from nexus.services.context.assembled import Assembled
-from nexus.services.context.build import Build, taken_besides
+from nexus.services.context.blocks import Assembled
+from nexus.services.context.build import Build
 
 # Of the time that is left, what a compaction may take.
 _COMPACTING: Final = 0.5
@@ -49,7 +49,7 @@ async def compact(
     cooldown: CompactionCooldown,
     build: Build,
     assembled: Assembled,
-    tools: Sequence[Mapping[str, Any]],
+    tools: Sequence[dict[str, Any]],
     *,
     cut: bool,
 ) -> bool | None:
@@ -85,18 +85,19 @@ async def compact(
     return False
 
 
-def _wish(build: Build, assembled: Assembled, tools: Sequence[Mapping[str, Any]], *, cut: bool) -> Wish | None:
+def _wish(build: Build, assembled: Assembled, tools: Sequence[dict[str, Any]], *, cut: bool) -> Wish | None:
     """The compaction that is wanted, if one is."""
-    request, measure, weights, window = build.request, build.measure, assembled.weights, build.settings.window
+    request, budget, weights, window = build.request, build.budget_with(tools), assembled.weights, build.settings.window
+    measure, limit = budget.measure, budget.limit
     if weights is None or measure is None or request.agent.kind == "sub":
         return None
-    taken = taken_besides(tools, build, measure, assembled.run_room)
-    if not (cut or window.is_heavy(weights, taken, build.limit)):
+    taken = budget.besides(assembled.run_room)
+    if not (cut or window.is_heavy(weights, taken, limit)):
         return None
     return Wish(
         request.owner_key,
         request.session_id,
-        keep_tokens=window.keep_tokens(weights, taken, build.limit, measure, cut=cut),
-        summary_tokens=window.summary_tokens(build.limit, measure),
+        keep_tokens=window.keep_tokens(weights, taken, limit, measure, cut=cut),
+        summary_tokens=window.summary_tokens(limit, measure),
         run_id=request.run_id,
     )

@@ -31,12 +31,12 @@ from nexus.core.ports import (
 from nexus.core.turns import Goal
 from nexus.core.working_memory import WHOLE, Snapshot
 from nexus.services.context.build import Build
+from nexus.services.context.memory_blocks import Remembered
 from nexus.services.context.pinned import is_all_given
-from nexus.services.context.remembered import Remembered
 from nexus.services.context.request import BuildRequest, read_history_size
 from nexus.services.context.run_prefix import RunView, compactions_of, prefix_key
-from nexus.services.context.session_state import SessionState
-from nexus.tools.registry import ToolRegistry
+from nexus.services.session_state.state import SessionState
+from nexus.services.tools.registry import ToolRegistry
 
 _log = structlog.get_logger(__name__)
 
@@ -270,6 +270,7 @@ async def _past(sources: Sources, build: Build, messages: int) -> Past:
         excerpt_chars=build.settings.truncate_chars,
         asked=request.human,
         continued=request.continuation,
+        outbox_waiting=build.outbox_waiting,
     )
 
 
@@ -283,6 +284,7 @@ async def _session(sources: Sources, build: Build, view: RunView | None, snapsho
         until=view.until if view else None,
         tail=snapshot.tail if snapshot else WHOLE,
         continued=request.continuation,
+        outbox_waiting=build.outbox_waiting,
     )
 
 

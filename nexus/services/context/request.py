@@ -19,13 +19,19 @@ from nexus.core.models import Message, Role, Run
 from nexus.core.ports import RunOrigin
 from nexus.core.turns import LEVELS, Level, ThinkingRound
 from nexus.core.wire import explain
-from nexus.services.context.agents import MAIN, Agent, named_agent, read_agent
-from nexus.services.context.clock import parse_moment, parse_offset
-from nexus.services.context.escape import canonical
 from nexus.services.context.formats import FORMATS
-from nexus.services.context.memory import text_of_parts
-from nexus.services.context.refusals import invalid, mismatch, unknown
-from nexus.services.context.session_state import SessionState, read_state
+from nexus.services.history.agents import (
+    MAIN,
+    Agent,
+    invalid_request,
+    named_agent,
+    owner_mismatch,
+    read_agent,
+    unknown_value,
+)
+from nexus.services.history.rows import parse_moment, parse_offset, text_of_parts
+from nexus.services.session_state.state import SessionState, read_state
+from nexus.services.text.escape import canonical
 
 MAX_INPUT_CHARS: Final = 32_000
 DEADLINE_MS: Final = (100, 60_000)
@@ -139,7 +145,7 @@ def reply_suffix(message: Message) -> str:
     if reply_to is None:
         return ""
     if not isinstance(reply_to, str) or not REPLY_TO.fullmatch(reply_to):
-        raise invalid("metadata.reply_to: 1 to 64 letters, digits, '.', '_' or '-' are allowed")
+        raise invalid_request("metadata.reply_to: 1 to 64 letters, digits, '.', '_' or '-' are allowed")
     return f".{reply_to}"
 
 
@@ -152,7 +158,7 @@ def deadline_ms(message: Message, default: int) -> int:
     value = _given(message.metadata, "deadline_ms", default)
     low, high = DEADLINE_MS
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise invalid(f"metadata.deadline_ms: a number of milliseconds from {low} to {high} is allowed")
+        raise invalid_request(f"metadata.deadline_ms: a number of milliseconds from {low} to {high} is allowed")
     return int(value)
 
 
@@ -166,13 +172,13 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
     metadata = run.metadata
     layout = _given(metadata, "layout", default_layout)
     if layout not in LAYOUTS:
-        raise RequestError(ErrorCode.UNKNOWN_LAYOUT, unknown("run.metadata.layout", layout, LAYOUTS))
+        raise RequestError(ErrorCode.UNKNOWN_LAYOUT, unknown_value("run.metadata.layout", layout, LAYOUTS))
     form = _given(metadata, "format", DEFAULT_FORMAT)
     if not isinstance(form, str) or form not in FORMATS:
-        raise invalid(unknown("run.metadata.format", form, FORMATS))
+        raise invalid_request(unknown_value("run.metadata.format", form, FORMATS))
     roles = [item.role for item in run.history]
     if Role.HUMAN not in roles:
-        raise invalid("run.history: a message of role HUMAN is needed")
+        raise invalid_request("run.history: a message of role HUMAN is needed")
     index = roles.index(Role.HUMAN)
     human = run.history[index]
     agent, state, notes = _read_agency(metadata, strictly=layout == "agent")
@@ -227,7 +233,7 @@ def _read_input(content: Any, index: int) -> str:
     if content is None or content == [] or (text is not None and not canonical(text).strip()):
         raise RequestError(ErrorCode.EMPTY_INPUT, f"{where}: is empty")
     if text is None:
-        raise invalid(f"{where}: a text is needed")
+        raise invalid_request(f"{where}: a text is needed")
     if len(text) > MAX_INPUT_CHARS:
         reason = f"{where}: {len(text)} characters, at most {MAX_INPUT_CHARS} are allowed"
         raise RequestError(ErrorCode.PAYLOAD_TOO_LARGE, reason)
@@ -237,7 +243,7 @@ def _read_input(content: Any, index: int) -> str:
 def _read_session(metadata: Mapping[str, Any]) -> str:
     session = _given(metadata, "session_id", DEFAULT_SESSION)
     if not isinstance(session, str) or not 1 <= len(session) <= _SESSION_CHARS:
-        raise invalid(f"run.metadata.session_id: a text of 1 to {_SESSION_CHARS} characters is needed")
+        raise invalid_request(f"run.metadata.session_id: a text of 1 to {_SESSION_CHARS} characters is needed")
     return session
 
 
@@ -249,7 +255,7 @@ def _read_window(metadata: Mapping[str, Any]) -> int | None:
     # As for the history size: numbers from JavaScript.
     whole = isinstance(window, int) or (isinstance(window, float) and window.is_integer())
     if isinstance(window, bool) or not whole or not low <= window <= high:
-        raise invalid(f"run.metadata.context_window: a whole number of tokens from {low} to {high} is needed")
+        raise invalid_request(f"run.metadata.context_window: a whole number of tokens from {low} to {high} is needed")
     return int(window)
 
 
@@ -268,7 +274,7 @@ def _read_agency(metadata: Mapping[str, Any], *, strictly: bool) -> tuple[Agent,
         notes = [f"{error.message}; it was passed over"]
     except ValueError as error:
         if strictly:
-            raise invalid(str(error)) from None
+            raise invalid_request(str(error)) from None
         notes = [*notes, f"{error}; it was passed over"]
     return agent, state, notes
 
@@ -278,9 +284,9 @@ def _read_profile(metadata: Mapping[str, Any], owner_key: str) -> Mapping[str, A
     if profile is None:
         return None
     if not isinstance(profile, dict):
-        raise invalid("run.metadata.user_profile: a JSON object is needed")
+        raise invalid_request("run.metadata.user_profile: a JSON object is needed")
     if profile.get("public_key") not in (None, "", owner_key):
-        raise mismatch("run.metadata.user_profile.public_key")
+        raise owner_mismatch("run.metadata.user_profile.public_key")
     return profile
 
 
@@ -306,19 +312,19 @@ def _given(metadata: Mapping[str, Any], key: str, default: Any) -> Any:
 def _read_run(message: Message) -> Run:
     """The run in `message`, its messages with the run's id and with ids and times of their own."""
     if not isinstance(message.content, dict):
-        raise invalid("content: the run, a JSON object, is needed")
+        raise invalid_request("content: the run, a JSON object, is needed")
     try:
         run = _RUN.validate_python({"id": message.run_id, **message.content, "history": _identified(message)})
     except ValidationError as error:
-        raise invalid(explain(error, "run")) from None
+        raise invalid_request(explain(error, "run")) from None
     if run.owner_key != message.owner_key:
-        raise mismatch("run.owner_key")
+        raise owner_mismatch("run.owner_key")
     owners = [item.owner_key for item in run.history]
     if owners.count(run.owner_key) != len(owners):
         index = next(index for index, owner in enumerate(owners) if owner != run.owner_key)
-        raise mismatch(f"run.history[{index}].owner_key")
+        raise owner_mismatch(f"run.history[{index}].owner_key")
     if run.id != message.run_id:
-        raise invalid("run.id: is not the run_id of the envelope")
+        raise invalid_request("run.id: is not the run_id of the envelope")
     # What is recorded of a run is found under its id, whatever id its messages name.
     if [item.run_id for item in run.history].count(run.id) == len(owners):
         return run
@@ -367,35 +373,37 @@ def read_turn_metadata(metadata: Mapping[str, Any], layout: str) -> tuple[TurnMe
 def _read_goal(value: Any, where: str) -> str:
     goal = _read_text(value, where)
     if len(goal) > MAX_GOAL_CHARS:
-        raise invalid(f"{where}: {len(goal)} characters, at most {MAX_GOAL_CHARS} are allowed")
+        raise invalid_request(f"{where}: {len(goal)} characters, at most {MAX_GOAL_CHARS} are allowed")
     return goal
 
 
 def _read_text(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise invalid(f"{where}: a text is needed")
+        raise invalid_request(f"{where}: a text is needed")
     return value if canonical(value).strip() else ""
 
 
 def _read_rounds(value: Any, where: str) -> tuple[ThinkingRound, ...]:
     if not isinstance(value, list):
-        raise invalid(f"{where}: a list is needed")
+        raise invalid_request(f"{where}: a list is needed")
     if len(value) > MOST_ROUNDS:
-        raise invalid(f"{where}: {len(value)} rounds, at most {MOST_ROUNDS} are allowed")
+        raise invalid_request(f"{where}: {len(value)} rounds, at most {MOST_ROUNDS} are allowed")
     rounds: list[ThinkingRound] = []
     for index, item in enumerate(value):
         read = _read_round(item, f"{where}[{index}]")
         if rounds and read.round_number <= rounds[-1].round_number:
-            raise invalid(f"{where}[{index}].round_number: a larger one than that of the round before is needed")
+            raise invalid_request(
+                f"{where}[{index}].round_number: a larger one than that of the round before is needed"
+            )
         rounds.append(read)
     return tuple(rounds)
 
 
 def _read_round(value: Any, where: str) -> ThinkingRound:
     if not isinstance(value, Mapping):
-        raise invalid(f"{where}: a JSON object is needed")
+        raise invalid_request(f"{where}: a JSON object is needed")
     if not isinstance(value.get("content"), str):
-        raise invalid(f"{where}.content: a text is needed")
+        raise invalid_request(f"{where}.content: a text is needed")
     used = value.get("tokens_used")
     return ThinkingRound(
         round_number=_read_number(value.get("round_number"), f"{where}.round_number", least=1),
@@ -407,14 +415,14 @@ def _read_round(value: Any, where: str) -> ThinkingRound:
 def _read_number(value: Any, where: str, *, least: int) -> int:
     whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     if isinstance(value, bool) or not whole or not least <= value <= LARGEST_NUMBER:
-        raise invalid(f"{where}: a whole number from {least} to {LARGEST_NUMBER} is needed")
+        raise invalid_request(f"{where}: a whole number from {least} to {LARGEST_NUMBER} is needed")
     return int(value)
 
 
 def _read_level(value: Any, where: str) -> Level:
     level = next((known for known in LEVELS if known == value), None)
     if level is None:
-        raise invalid(unknown(where, value, LEVELS))
+        raise invalid_request(unknown_value(where, value, LEVELS))
     return level
 
 

@@ -12,17 +12,16 @@ from pydantic_core import from_json
 from nexus.core.wire import compact
 from nexus.core.working_memory import Snapshot
 from nexus.services.context.blocks import Passage
-from nexus.services.context.cutoff import UntilShown
+from nexus.services.context.budget import RUN
 from nexus.services.context.formats import convert
+from nexus.services.context.memory_blocks import Remembered
 from nexus.services.context.meta import Meta
-from nexus.services.context.remembered import Remembered
 from nexus.services.context.request import DEFAULT_FORMAT, BuildRequest
-from nexus.services.context.tokens import Measure
-from nexus.services.context.transcript import said_in_run
-from nexus.services.context.validity import admit
+from nexus.services.context.validity import Admitted, admit
+from nexus.services.history.cutoff import UntilShown
+from nexus.services.history.transcript import transcript_of_run
+from nexus.services.text.tokens import Measure
 
-# The block of the run's own later messages; a continuation has one.
-RUN: Final = "RUN"
 # That of what is kept. Replicas of another release keep it in another, and neither finds what it cannot read.
 _FORM: Final = "3"
 _SNAPSHOT: Final[TypeAdapter[Snapshot | None]] = TypeAdapter(Snapshot | None)
@@ -63,7 +62,7 @@ class RunPrefix(NamedTuple):
         blocks = [_counted(block, self.messages, measure) for block in self.manifest["blocks"]]
         messages, notes = self.messages, [*self.notes]
         if request.later:
-            later = admit(said_in_run(request.later, request.agent), "run.history", after=self.messages)
+            later = admit(transcript_of_run(request.later, request.agent), "run.history", after=self.messages)
             notes += later.repairs
             if later.messages:
                 blocks += Passage.of(RUN, later).describe(len(self.messages), measure)
@@ -135,6 +134,11 @@ class ThinkingView:
         """The view of which `kept` is the `to_bytes`."""
         tools, remembered = _parsed(kept)
         return cls(tools, Remembered.from_json(remembered))
+
+
+def run_messages(request: BuildRequest) -> Admitted:
+    """The run's own later messages, as the validity gate leaves them."""
+    return admit(transcript_of_run(request.later, request.agent), "run.history")
 
 
 def compactions_of(snapshot: Snapshot | None) -> int:

@@ -1,14 +1,17 @@
-"""What the first build of a run leaves behind: where the run belongs, its input, and its turn (contract §1.5, §2, §6)."""
+"""What the first build of a run records: where the run belongs, its input and its turn (contract §1.5, §2, §6)."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup
 
+from nexus.core.concurrency import ungrouped
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event
-from nexus.core.ports import OfferedInput, RunOrigin
+from nexus.core.ports import OutboxRow, Row, RunOrigin
 from nexus.core.turns import TurnStart
 from nexus.services.context.build import Build
 from nexus.services.context.gather import Sources
@@ -32,31 +35,36 @@ class RunStart:
     Args:
         sources: where the run is begun.
         build: that first build.
-        tasks: in which the input is recorded; they end with the build.
     """
 
-    def __init__(self, sources: Sources, build: Build, tasks: TaskGroup) -> None:
+    def __init__(self, sources: Sources, build: Build) -> None:
         self._sources = sources
         self._build = build
-        self._tasks = tasks
-        self._begun = False
-        self._input: OfferedInput | None = None
+        self._tasks: TaskGroup | None = None
+        self._row: Row | None = None
+        self._stored = False
+        self._insert_over = anyio.Event()
         self._origin_known = anyio.Event()
         self._notes: list[str] = []
 
+    @asynccontextmanager
+    async def beside(self) -> AsyncIterator[None]:
+        """Have the build made inside; what is begun for its run and not done then is given up."""
+        with ungrouped():
+            async with anyio.create_task_group() as self._tasks:
+                try:
+                    yield
+                finally:
+                    self._tasks.cancel_scope.cancel()
+
     def begin(self) -> None:
         """Begin to record the input, say where the run belongs, and offer its turn to turn memory. Never waits."""
-        if self._begun:
+        if self._row or not self._tasks:
             return
-        self._begun = True
         self._offer_turn()
         request = self._build.request
-        offered = self._sources.conversation.input_of(request.human, request.current_input, request.origin)
-        if offered.offer():
-            self._input = offered
-        else:
-            self._sources.metrics.count(Event.ROW_LOST)
-            _log.error("input_not_recorded", request_id=request.request_id, reason="too much is waiting")
+        self._row = self._sources.conversation.input_row(request.human, request.current_input, request.origin)
+        self._tasks.start_soon(self._insert, self._row)
         self._tasks.start_soon(self._say_origin)
 
     def go_on(self, goal: str = "") -> None:
@@ -72,15 +80,30 @@ class RunStart:
 
     async def notes(self) -> list[str]:
         """What is to be noted of where the run belongs, when the ledger has said; nothing of one that is not begun."""
-        if self._begun:
+        if self._row:
             await self._origin_known.wait()
         return self._notes
 
     async def recorded(self) -> None:
         """Return when the store has the input, or does not take it soon; at the latest at the build's deadline."""
-        if self._input:
+        if self._row:
             with anyio.move_on_after(min(_RECORDING_S, self._build.deadline - anyio.current_time())):
-                await self._input.wait()
+                await self._insert_over.wait()
+
+    def outbox_row(self) -> OutboxRow | None:
+        """The input, where the store has not taken it and may yet do so."""
+        return self._sources.conversation.outbox_row(self._row) if self._row and not self._stored else None
+
+    async def _insert(self, row: Row) -> None:
+        try:
+            await self._sources.conversation.insert_input(row)
+            self._stored = True
+        except StoreUnavailableError as error:
+            _log.warning("input_not_recorded", request_id=self._build.request.request_id, reason=str(error))
+        except StoreRejectedError:
+            # Nor would it be taken out of the outbox. The rejection is logged and counted where it comes from.
+            self._stored = True
+        self._insert_over.set()
 
     def _offer_turn(self) -> None:
         request = self._build.request

@@ -17,6 +17,7 @@ from typing import Final, Self
 
 import anyio
 import structlog
+from anyio.streams.memory import MemoryObjectSendStream
 
 from nexus.core.concurrency import Pending
 from nexus.core.errors import ErrorCode, RequestError
@@ -52,7 +53,7 @@ class RequestService:
         settings: limits and keys, by which everything that comes over the bus is read.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917  # one for each part
         self,
         builder: ContextBuilder,
         bus: Bus,
@@ -108,17 +109,10 @@ class RequestService:
                 self._drop(delivery, "too many bytes are waiting")
                 return
         arrived = _Arrived(delivery, time.monotonic())
-        try:
-            if delivery.surplus:
-                raise anyio.WouldBlock
-            self._to_answer.send_nowait(arrived)
-        except anyio.WouldBlock:
-            try:
-                self._to_refuse.send_nowait(arrived)
-            except anyio.WouldBlock:
-                self._drop(delivery, "too many refusals are waiting")
-                return
-        self._begun(delivery)
+        if (not delivery.surplus and _put(self._to_answer, arrived)) or _put(self._to_refuse, arrived):
+            self._begun(delivery)
+        else:
+            self._drop(delivery, "too many refusals are waiting")
 
     def _drop(self, delivery: Delivery, reason: str) -> None:
         self._metrics.count(Event.REQUEST_DROPPED)
@@ -168,6 +162,14 @@ class RequestService:
     def _in_flight(self) -> int:
         waiting = self._accepted.statistics().current_buffer_used + self._surplus.statistics().current_buffer_used
         return self._pending.count - waiting
+
+
+def _put(stream: MemoryObjectSendStream[_Arrived], arrived: _Arrived) -> bool:
+    try:
+        stream.send_nowait(arrived)
+    except anyio.WouldBlock:
+        return False
+    return True
 
 
 class _Pace:

@@ -23,7 +23,18 @@ import structlog
 from nexus.core.errors import BusRefusedError, BusUnavailableError, ErrorCode, RequestError, UnreadablePayloadError
 from nexus.core.metrics import DeadLetterCause, Event, Metrics, Stage
 from nexus.core.models import Message
-from nexus.core.ports import Acquired, Announced, Answered, Bus, Busy, Claim, Conflict, Delivery, RequestLedger
+from nexus.core.ports import (
+    Acquired,
+    Announced,
+    Answered,
+    Bus,
+    Busy,
+    Claim,
+    Conflict,
+    Delivery,
+    OutboxRow,
+    RequestLedger,
+)
 from nexus.services.context.builder import ContextBuilder
 from nexus.services.context.request import Deadline, deadline_ms
 from nexus.services.requests.dead_letters import DeadLetterWriter
@@ -53,10 +64,16 @@ _LARGE: Final = 256 << 10
 
 
 class _Answer(NamedTuple):
-    """An encoded answer, and its code when it is an error."""
+    """An encoded answer.
+
+    Attributes:
+        code: when it is an error.
+        outbox: the row of the run's input, where the store has not taken it.
+    """
 
     content: bytes
     code: ErrorCode | None = None
+    outbox: OutboxRow | None = None
 
 
 class Answerer:
@@ -71,7 +88,7 @@ class Answerer:
         metrics: what is counted.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917  # one for each part
         self,
         builder: ContextBuilder,
         bus: Bus,
@@ -158,7 +175,7 @@ class Answerer:
         settings = self._settings
         while True:
             waited_ms = int((time.monotonic() - asked_at) * 1_000)
-            claim = await self._ledger.begin(request.key, request.fingerprint, settings.granted_ms, waited_ms)
+            claim = await self._ledger.claim(request.key, request.fingerprint, settings.granted_ms, waited_ms)
             if not (isinstance(claim, Busy) and request.delivery.shared):
                 return claim
             await anyio.sleep(settings.lease_ms / 1_000 * _ASKED_AGAIN)
@@ -203,26 +220,30 @@ class Answerer:
     async def _built(self, request: IncomingRequest, message: Message, claim: Acquired) -> _Answer:
         try:
             allowed_ms = deadline_ms(message, self._settings.deadline_ms)
-            waited_s = max(time.monotonic() - request.arrived_at, claim.waited_ms(request.delivery) / 1_000)
-            self._metrics.took(Stage.QUEUE, waited_s)
-            left_s = building_s(allowed_ms) - waited_s
-            deadline = Deadline(allowed_ms, anyio.current_time() + left_s)
-            if left_s <= 0:
-                raise deadline.exceeded()
-            built = await self._builder.build(message, deadline, timings_ms={"queue": round(waited_s * 1_000, 3)})
-            if built.failed:
-                await self._keep_letter_of_failure(request)
-            if isinstance(built.result, RequestError):
-                raise built.result
-            return _Answer(request.answer(built.result))
         except RequestError as error:
             return _Answer(request.refusal(error), error.code)
+        waited_s = max(time.monotonic() - request.arrived_at, claim.waited_ms(request.delivery) / 1_000)
+        self._metrics.took(Stage.QUEUE, waited_s)
+        deadline = Deadline(allowed_ms, anyio.current_time() + building_s(allowed_ms) - waited_s)
+        if deadline.left_s <= 0:
+            late = deadline.exceeded()
+            return _Answer(request.refusal(late), late.code)
+        timings_ms = {"queue": round(waited_s * 1_000, 3)}
+        try:
+            built = await self._builder.build(
+                message, deadline, timings_ms=timings_ms, outbox_waiting=claim.outbox_waiting
+            )
+            if built.failed:
+                await self._write_failure(request)
+            if isinstance(built.result, RequestError):
+                return _Answer(request.refusal(built.result), built.result.code, built.outbox)
+            return _Answer(request.answer(built.result), None, built.outbox)
         except Exception:  # noqa: BLE001  # what cannot be encoded is answered too
             _log.exception("build_failed", request_id=request.ids.id)
-            await self._keep_letter_of_failure(request)
+            await self._write_failure(request)
             return _refusal(request, "the context could not be built; the service's log says why")
 
-    async def _keep_letter_of_failure(self, request: IncomingRequest) -> None:
+    async def _write_failure(self, request: IncomingRequest) -> None:
         await self._dead_letters.write(request.delivery, "building it failed", DeadLetterCause.POISON, request.ids.id)
 
     async def _conclude(self, request: IncomingRequest, claim: Acquired, answer: _Answer) -> None:
@@ -234,7 +255,9 @@ class Answerer:
         keep_ms = self._keep_ms(answer)
         while True:
             try:
-                heard = await self._ledger.finish(claim, request.topic, answer.content, keep_ms, request.delivery)
+                heard = await self._ledger.conclude(
+                    claim, request.topic, answer.content, keep_ms, request.delivery, answer.outbox
+                )
                 break
             except BusUnavailableError as error:
                 if isinstance(error, BusRefusedError) or not request.delivery.shared:

@@ -48,7 +48,7 @@ from nexus.services.burying import Burying
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.context.gathering import INCOMPLETE
 from nexus.services.persistence import PersistenceService
-from nexus.services.requests import RequestService
+from nexus.services.requests.admission import RequestService
 from nexus.services.tails import Tails
 from nexus.tools.registry import ToolRegistry
 from tests.nexus.support.fakes import FakeStore

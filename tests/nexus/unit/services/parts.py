@@ -77,8 +77,7 @@ class Parts:
 
     async def build(self, message: Message, budget_s: float = 5.0) -> dict[str, Any]:
         """The content of the answer."""
-        deadline = Deadline(int(budget_s * 1_000), anyio.current_time() + budget_s)
-        built = await self.builder.build(message, deadline)
+        built = await self.builder.build(message, within(budget_s))
         if isinstance(built.result, RequestError):
             content = error_answer(message.id, message.run_id, message.owner_key, built.result).content
             assert isinstance(content, dict)
@@ -104,6 +103,11 @@ async def opened(
     builder = ContextBuilder(persistence, store, registry, ledger, settings, turns=turns, metrics=metrics)
     async with persistence.running():
         yield Parts(store, bus, ledger, registry, persistence, builder)
+
+
+def within(seconds: float) -> Deadline:
+    """A deadline so many seconds from now."""
+    return Deadline(int(seconds * 1_000), anyio.current_time() + seconds)
 
 
 def request(  # a test names what it is about

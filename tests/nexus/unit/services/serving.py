@@ -13,7 +13,7 @@ from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
 from nexus.adapters.memory_dead_letters import MemoryDeadLetters
 from nexus.core.errors import BusRefusedError, BusUnavailableError
 from nexus.core.models import Message, Topics
-from nexus.core.ports import Acquired, Claim, DeadLetter, Delivery, Subscription
+from nexus.core.ports import Acquired, Claim, DeadLetter, Delivery, OutboxRow, Subscription
 from nexus.core.wire import decode, encode
 from nexus.services.context.builder import Built, ContextBuilder
 from nexus.services.context.request import Deadline
@@ -85,13 +85,13 @@ class SettlingLedger(MemoryLedger):
         self.refusing = False
         self.kept_ms: dict[str, int] = {}
 
-    async def begin(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0, look: object = None) -> Claim:
+    async def claim(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0) -> Claim:
         """Ask for a request."""
         if self.refusing:
             raise BusRefusedError("another kind")
-        self._before("begin")
-        claim = await super().begin(key, fingerprint, lease_ms, waited_ms)
-        self._after("begin")
+        self._before("claim")
+        claim = await super().claim(key, fingerprint, lease_ms, waited_ms)
+        self._after("claim")
         return replace(claim, now_ms=self.now_ms) if isinstance(claim, Acquired) and self.now_ms else claim
 
     async def renew(self, claim: Acquired, lease_ms: int) -> bool:
@@ -104,14 +104,20 @@ class SettlingLedger(MemoryLedger):
         self._before("release")
         await super().release(claim)
 
-    async def finish(
-        self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None = None
+    async def conclude(  # type: ignore[override]  # noqa: PLR0917  # as the port has it
+        self,
+        claim: Acquired,
+        topic: str,
+        answer: bytes,
+        keep_ms: int,
+        delivery: Delivery | None = None,
+        outbox: OutboxRow | None = None,
     ) -> int | None:
         """Keep the answer, publish it and settle the delivery."""
-        self._before("finish")
+        self._before("conclude")
         self.kept_ms[claim.key] = keep_ms
-        heard = await super().finish(claim, topic, answer, keep_ms, delivery)
-        self._after("finish")
+        heard = await super().conclude(claim, topic, answer, keep_ms, delivery, outbox)
+        self._after("conclude")
         if heard is not None and delivery and delivery.shared:
             self._settled.append(delivery)
         return heard
@@ -174,7 +180,8 @@ class StrangeBuilder(ContextBuilder):
     ) -> Built:
         """Build, when the gate is open and nothing is to fail."""
         self.begun.append(message.id)
-        await self.gate.wait()
+        with anyio.move_on_after(deadline.left_s):
+            await self.gate.wait()
         if self.failure:
             raise self.failure
         return await super().build(message, deadline, timings_ms=timings_ms, outbox_waiting=outbox_waiting)
@@ -220,7 +227,7 @@ class Serving:
 
     async def claimed(self, message: Message, lease_ms: int = LONG_MS) -> Acquired:
         """The request, in the hands of another replica."""
-        claim = await MemoryLedger.begin(self.ledger, message.id, fingerprint(message), lease_ms)
+        claim = await MemoryLedger.claim(self.ledger, message.id, fingerprint(message), lease_ms)
         assert isinstance(claim, Acquired)
         return claim
 

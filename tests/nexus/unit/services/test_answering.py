@@ -223,7 +223,7 @@ class TestOnce:
             await trial.claimed(ASKED)
             trial.service.offer(asking(ASKED))
             assert await trial.finish() == []
-        assert (trial.builder.begun, trial.builder.overheard) == ([], ["msg_1"])
+        assert (trial.builder.begun, trial.builder.left_to_others) == ([], ["msg_1"])
         assert trial.metrics.counted == {}
 
     async def test_a_late_answer_is_discarded(self) -> None:
@@ -262,20 +262,20 @@ class TestCharge:
         async with serving(lease_ms=200) as trial:
             other = await trial.claimed(ASKED)
             trial.service.offer(shared(ASKED))
-            await trial.ledger.times_asked("begin", 3)
+            await trial.ledger.times_asked("claim", 3)
             assert (trial.bus.settled, trial.service.pending) == ([], 1)
             await MemoryLedger.finish(trial.ledger, other, ANSWERS, encode(ASKED), LONG_MS)
             answers = await trial.finish()
         assert answers == [ASKED]
         assert len(trial.bus.settled) == 1
-        assert trial.builder.overheard == ["msg_1"]
+        assert trial.builder.left_to_others == ["msg_1"]
 
     async def test_it_takes_over_from_the_other_replica(self) -> None:
         """When that one is gone, this one answers."""
         async with serving(lease_ms=200) as trial:
             await trial.claimed(ASKED, 1_000)
             trial.service.offer(shared(ASKED))
-            await trial.ledger.times_asked("begin", 2)
+            await trial.ledger.times_asked("claim", 2)
             trial.ledger.clock.now += 1.1
             (answer,) = await trial.finish()
         assert code(answer.content) == "success"
@@ -291,7 +291,7 @@ class TestCharge:
             other = await MemoryLedger.begin(trial.ledger, key, fingerprint(thief), LONG_MS)
             assert isinstance(other, Acquired)
             trial.service.offer(shared(thief))
-            await trial.ledger.times_asked("begin", 4)
+            await trial.ledger.times_asked("claim", 4)
             await MemoryLedger.finish(trial.ledger, other, ANSWERS, encode(thief), LONG_MS)
             answers = await trial.finish()
         assert answers == [thief]
@@ -303,7 +303,7 @@ class TestCharge:
             trial.builder.gate = anyio.Event()
             for entry in ("1-0", "2-0"):
                 trial.service.offer(shared(ASKED, entry))
-            await trial.ledger.times_asked("begin", 3)
+            await trial.ledger.times_asked("claim", 3)
             trial.builder.gate.set()
             answers = await trial.finish()
         assert ids(answers) == {"msg_1": 1}
@@ -321,7 +321,7 @@ class TestCharge:
         assert trial.metrics.counted == {None: 1, Event.ANSWER_REPEATED: 1}
         assert len(trial.bus.settled) == 1
 
-    @pytest.mark.parametrize("operation", ["begin", "finish"])
+    @pytest.mark.parametrize("operation", ["claim", "conclude"])
     async def test_the_bus_is_away(self, operation: str) -> None:
         """It goes on until the bus is back; then the request is answered once and done once."""
         async with serving(lease_ms=200) as trial:
@@ -337,10 +337,10 @@ class TestCharge:
     async def test_an_outage_is_no_failed_attempt(self) -> None:
         """What was built is published when the bus is back: it is not built again, and nothing is taken for poison."""
         async with serving(lease_ms=200) as trial:
-            trial.ledger.failures["finish"] = 6
+            trial.ledger.failures["conclude"] = 6
             trial.service.offer(shared(ASKED))
             for times in range(1, 7):
-                await trial.ledger.times_asked("finish", times)
+                await trial.ledger.times_asked("conclude", times)
                 trial.ledger.clock.now += 1
             (answer,) = await trial.finish()
         assert code(answer.content) == "success"
@@ -348,7 +348,7 @@ class TestCharge:
         assert trial.metrics.counted == {None: 1}
         assert len(trial.bus.settled) == 1
 
-    @pytest.mark.parametrize("operation", ["begin", "finish"])
+    @pytest.mark.parametrize("operation", ["claim", "conclude"])
     async def test_a_reply_of_the_ledger_is_lost(self, operation: str) -> None:
         """What the ledger did is known the next time: one answer, done once."""
         async with serving(lease_ms=200) as trial:
@@ -629,7 +629,7 @@ class TestFailures:
         """Where nothing is kept nobody can be told; the service goes on, and who asks again is answered."""
         async with serving() as trial:
             trial.letters.away = True
-            trial.ledger.failures["begin"] = 1
+            trial.ledger.failures["claim"] = 1
             trial.service.offer(asking(ASKED))
             trial.service.offer(asking(b"unreadable"))
             await trial.service.drained()

@@ -21,9 +21,9 @@ from nexus.services.asks import RequestSettings
 from nexus.services.burying import Burying
 from nexus.services.context.builder import ContextBuilder
 from nexus.services.context.state_document import shown
-from nexus.services.dispatch import NEWS, Dispatcher, work
 from nexus.services.persistence import PersistenceService
-from nexus.services.requests import RequestService
+from nexus.services.requests.admission import RequestService
+from nexus.services.requests.dispatcher import NEWS, Dispatcher, work
 from nexus.services.session_states import SessionStates
 from nexus.services.tool_calls import ToolCallService
 from nexus.services.tool_catalog import ToolCatalog

@@ -16,7 +16,7 @@ _SETTINGS = RequestSettings(lease_ms=2_000)
 
 async def claimed(ledger: MemoryLedger, key: str = "k") -> Acquired:
     """The claim on a request that is free."""
-    claim = await ledger.begin(key, "f", _SETTINGS.granted_ms)
+    claim = await ledger.claim(key, "f", _SETTINGS.granted_ms)
     assert isinstance(claim, Acquired)
     return claim
 
@@ -45,10 +45,10 @@ def test_they_are_renewed_for_as_long_as_they_are_held() -> None:
                     ledger.failures["renew"] = 1
                     await pass_time(10)
                     for key in ("a", "b"):
-                        assert await ledger.begin(key, "f", 1_000) == Busy()
+                        assert await ledger.claim(key, "f", 1_000) == Busy()
                 await pass_time(2)
-                assert await ledger.begin("a", "f", 1_000) == Busy()
-                assert isinstance(await ledger.begin("b", "f", 1_000), Acquired)
+                assert await ledger.claim("a", "f", 1_000) == Busy()
+                assert isinstance(await ledger.claim("b", "f", 1_000), Acquired)
             tasks.cancel_scope.cancel()
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
@@ -68,4 +68,4 @@ async def test_a_service_that_stops_gives_it_back() -> None:
     assert again.attempts == 1
     async with leases.held(again):
         pass
-    assert await ledger.begin("k", "f", 1_000) == Busy()
+    assert await ledger.claim("k", "f", 1_000) == Busy()

@@ -11,7 +11,7 @@ from nexus.core.models import Message
 from nexus.core.ports import Conflict, Subscription
 from nexus.services.asks import RequestSettings
 from nexus.services.burying import Burying
-from nexus.services.requests import RequestService
+from nexus.services.requests.admission import RequestService
 from tests.nexus.support.waiting import until
 from tests.nexus.unit.services.parts import request
 from tests.nexus.unit.services.serving import asking, code, ids, passed, serving, shared

@@ -2,17 +2,13 @@
 
 import pytest
 
-from nexus.core.metrics import Event, Part, Stage
+from nexus.core.metrics import Part, Stage
 from nexus.core.models import Message
-from nexus.core.ports import RunOrigin
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
-from nexus.services.inputs import OfferedInput
-from nexus.services.persistence import PersistenceService
-from nexus.services.rows import human_row
 from nexus.tools.registry import ToolRegistry
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
-from tests.nexus.unit.services.parts import opened, request
+from tests.nexus.unit.services.parts import opened, request, within
 
 
 async def built(*messages: Message, settings: BuilderSettings | None = None, down: bool = False) -> RecordingMetrics:
@@ -24,14 +20,15 @@ async def built(*messages: Message, settings: BuilderSettings | None = None, dow
         builder = ContextBuilder(parts.persistence, store, registry, parts.ledger, settings, metrics=metrics)
         registry.complete = not down
         for message in messages:
-            await builder.handle_build_request(message, budget_s=0.2 if down else 5.0)
+            await builder.build(message, within(0.2 if down else 5.0))
         store.down = False
     return metrics
 
 
 async def test_the_stages_of_a_build() -> None:
     """A first build gathers and assembles; a later one of the run has both from the first."""
-    metrics = await built(request(), request(request_id="msg_2"))
+    later = [{"role": "AI", "content": "on it"}]
+    metrics = await built(request(), request(request_id="msg_2", later=later))
     assert metrics.stages == [Stage.GATHER, Stage.ASSEMBLE, Stage.BUILD, Stage.BUILD]
     assert not metrics.counted
 
@@ -49,28 +46,3 @@ async def test_a_build_that_fails_is_measured_as_far_as_it_came(text: str) -> No
     metrics = await built(request(text), settings=BuilderSettings(on_history_failure="error"), down=True)
     assert metrics.stages == ([Stage.GATHER, Stage.BUILD] if text else [])
     assert metrics.counted[Part.HISTORY] == (1 if text else 0)
-
-
-class FullInput(OfferedInput):
-    """One for which there is no room."""
-
-    def offer(self) -> bool:
-        """Refuse it."""
-        return False
-
-
-class FullPersistence(PersistenceService):
-    """One that takes in nothing more."""
-
-    def input_of(self, message: Message, text: str, origin: RunOrigin) -> OfferedInput:
-        """An input that is refused."""
-        return FullInput(human_row(message, text, origin), None, self._recorder)
-
-
-async def test_an_input_that_is_not_taken_in_is_counted() -> None:
-    """The memory will lack it."""
-    metrics = RecordingMetrics()
-    async with opened() as parts, FullPersistence(parts.store).running() as full:
-        builder = ContextBuilder(full, parts.store, parts.registry, parts.ledger, metrics=metrics)
-        await builder.handle_build_request(request())
-    assert metrics.counted == {Event.ROW_LOST: 1}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.turns import LEVELS, ThinkingRound
-from nexus.services.context.request_turn import TurnMetadata, read_turn_metadata
+from nexus.services.context.request import TurnMetadata, read_turn_metadata
 
 WRONG: list[tuple[str, Any, str]] = [
     ("task_context", 5, "a text is needed"),

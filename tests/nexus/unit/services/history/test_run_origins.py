@@ -15,7 +15,7 @@ from nexus.services.history.run_origins import RunOrigins
 from nexus.services.persistence import PersistenceService
 from nexus.tools.registry import ToolRegistry
 from tests.nexus.support.fakes import FakeStore
-from tests.nexus.unit.services.parts import AwayLedger, request
+from tests.nexus.unit.services.parts import AwayLedger, request, within
 
 KEEP_MS = 60_000
 MAIN, SCOUT = RunOrigin("garden"), RunOrigin("garden", "scout")
@@ -105,7 +105,7 @@ async def test_a_result_before_the_input_is_written_at_another_replica() -> None
     away.down = True
     asked = request(run_metadata={"layout": "agent", "agent": AGENT, "session_id": "garden"})
     async with replica(away, ledger) as (_, builder), replica(store, ledger) as (persistence, _):
-        await builder.handle_build_request(asked, budget_s=0.2)
+        await builder.build(asked, within(0.2))
         assert persistence.offer(Topics.LLM_RESULTS, answer("found"), 1)
         await persistence.flush()
     (row,) = store.messages
@@ -125,7 +125,8 @@ async def test_two_agents_in_one_run(first_is_main: bool) -> None:
         for number, (text, metadata) in enumerate(both if first_is_main else both[::-1]):
             asked = request(text, request_id=f"msg_{number}", run_metadata=metadata)
             asked.content["history"][0]["id"] = f"human_{number}"
-            content = (await builder.handle_build_request(asked)).content
+            content = (await builder.build(asked, within(5))).result
+            assert isinstance(content, dict)
             notes.append([note for note in content["context"]["notes"] if "another agent" in note])
         persistence.offer(Topics.LLM_RESULTS, answer("an answer"), 1)
         await persistence.flush()

@@ -1,3 +1,0 @@
-"""Moved."""
-
-from nexus.services.context.build import taken_besides as taken_besides
