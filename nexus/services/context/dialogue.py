@@ -9,7 +9,7 @@ from nexus.services.context.blocks import Assembled, Block, put_together, source
 from nexus.services.context.budget import Budget, largest
 from nexus.services.context.formatters import FriendsInfoFormatter, MemoryFormatter, MomentFormatter
 from nexus.services.context.prompts import PromptManager, identity_block
-from nexus.services.context.window import count_others
+from nexus.services.history.transcript import count_others
 from nexus.services.text.escape import CountingEscape
 from nexus.services.text.tokens import Measure
 

@@ -70,6 +70,7 @@ class SettlingLedger(MemoryLedger):
         failures: how often each operation is still to fail before it does anything.
         lost_replies: how often each operation is still to fail after it has done what it does.
         refusing: whether what is kept under a key is of another kind.
+        fault: what claiming fails with, as no ledger should.
         now_ms: what claims say about the time, if anything in particular.
         kept_ms: for how long it was to keep each answer.
     """
@@ -83,10 +84,13 @@ class SettlingLedger(MemoryLedger):
         self.lost_replies: Counter[str] = Counter()
         self.now_ms: int | None = None
         self.refusing = False
+        self.fault: Exception | None = None
         self.kept_ms: dict[str, int] = {}
 
     async def claim(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0) -> Claim:
         """Ask for a request."""
+        if self.fault:
+            raise self.fault
         if self.refusing:
             raise BusRefusedError("another kind")
         self._before("claim")
@@ -202,6 +206,7 @@ class Serving:
     letters: Letters
     builder: StrangeBuilder
     service: RequestService
+    writer: DeadLetterWriter
     heard: Subscription
     metrics: RecordingMetrics = field(default_factory=RecordingMetrics)
 
@@ -247,7 +252,7 @@ async def serving(
         writer = DeadLetterWriter(letters, metrics, bodies_up_to)
         service = RequestService(builder, bus, ledger, writer, RequestSettings(**settings), metrics)
         async with service.running():
-            yield Serving(parts, bus, ledger, letters, builder, service, heard, metrics)
+            yield Serving(parts, bus, ledger, letters, builder, service, writer, heard, metrics)
 
 
 def asking(payload: Message | bytes, **about: Any) -> Delivery:

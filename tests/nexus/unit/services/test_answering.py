@@ -10,11 +10,13 @@ import pytest
 from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
 from nexus.core.errors import ErrorCode
 from nexus.core.metrics import DeadLetterCause, Event, Stage
-from nexus.core.models import utc_now
+from nexus.core.models import Topics, utc_now
 from nexus.core.ports import Acquired
 from nexus.core.signing import Signing
-from nexus.core.topics import Topics
 from nexus.core.wire import decode, encode
+from nexus.services.requests.answerer import Answerer
+from nexus.services.requests.envelope import RequestSettings
+from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.waiting import take, until
 from tests.nexus.unit.services.parts import HangingStore, request
 from tests.nexus.unit.services.serving import (
@@ -383,8 +385,11 @@ class TestCharge:
         async with serving() as trial:
             await trial.ask(shared(ASKED).payload)
             trial.ledger.clock.now += 10
+            answerer = Answerer(
+                trial.builder, trial.bus, trial.ledger, trial.writer, RequestSettings(), RecordingMetrics()
+            )
             for waited_s in (11, 9.5, 5):
-                await trial.service.answerer.answer(shared(ASKED), time.monotonic() - waited_s)
+                await answerer.answer(shared(ASKED), time.monotonic() - waited_s)
             repeated = await trial.finish()
         assert ids(repeated) == {"msg_1": 1}
         assert len(trial.bus.settled) == 3
@@ -595,10 +600,10 @@ class TestFailures:
     async def test_a_fault_outside_of_the_build(self) -> None:
         """It does not end the service: the message is a dead letter, and the next request is answered."""
         async with serving() as trial:
-            trial.builder.overhearing = LookupError("a secret")
-            await trial.claimed(ASKED)
+            trial.ledger.fault = LookupError("a secret")
             trial.service.offer(asking(ASKED))
             await trial.service.drained()
+            trial.ledger.fault = None
             after = await trial.ask(request(request_id="msg_2"))
             (letter,) = await trial.letters.newest(9)
         assert code(after) == "success"

@@ -21,12 +21,12 @@ from nexus.core.working_memory import Compaction, CompactionRequest
 from nexus.services.asks import RequestSettings
 from nexus.services.burying import Burying
 from nexus.services.memory.documents import Caller
+from nexus.services.memory.service import Outcome, WorkingMemory
 from nexus.services.origins import RunOrigins
 from nexus.services.persistence import PersistenceService
 from nexus.services.tool_asks import read_tool_ask
 from nexus.services.tool_calls import ToolCallService
 from nexus.services.tools.memory_tools import MEMORY_TOOLS
-from nexus.services.memory.service import Outcome, WorkingMemory
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.waiting import PATIENCE_S, take, until

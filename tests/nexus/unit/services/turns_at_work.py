@@ -13,7 +13,7 @@ from nexus.core.models import utc_now
 from nexus.core.ports import LanguageModel, Row
 from nexus.core.turns import TurnStart
 from nexus.services.turns.service import TurnMemory
-from nexus.services.turns.worker import TurnWorker, TurnSettings
+from nexus.services.turns.worker import TurnSettings, TurnWorker
 from tests.nexus.support.fake_model import FakeModel
 from tests.nexus.support.fakes import FakeStore
 
