@@ -23,8 +23,8 @@ from nexus.connections import open_bus, open_client
 from nexus.core.errors import BusUnavailableError
 from nexus.core.models import Message, Role, Run
 from nexus.core.ports import DeadLetter
-from tests.nexus.support.redis_server import HOST
-from tests.nexus.support.redis_topologies import Server, plain_server, secured_server, tls_is_possible
+from tests.nexus.support.redis_server import HOST, RedisServer
+from tests.nexus.support.redis_topologies import plain_server, secured_server, tls_is_possible
 from tests.nexus.support.waiting import PATIENCE_S
 
 Mode = Literal["pubsub", "streams"]
@@ -37,7 +37,7 @@ USERS = {"pubsub": "", "streams": "-streams"}
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server() -> Iterator[RedisServer]:
     """A server with the users of the documentation."""
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(plain_server()) as found:
         for rule in RULES:
@@ -58,7 +58,7 @@ def test_every_command_of_a_script_is_allowed(mode: Mode) -> None:
     assert used - {name.partition("|")[0] for name in re.findall(r" \+([\w|]+)", rule)} == set()
 
 
-def url_of(server: Server, user: str) -> str:
+def url_of(server: RedisServer, user: str) -> str:
     """How that user reaches the server."""
     return f"redis://{user}:PASSWORD@{HOST}:{server.port}/0"
 
@@ -79,7 +79,7 @@ def run_of(owner: str) -> Run:
     return Run(id="r", owner_key=owner, history=[Message(run_id="r", owner_key=owner, role=Role.HUMAN, content="Hi")])
 
 
-async def refused_in(server: Server) -> list[str]:
+async def refused_in(server: RedisServer) -> list[str]:
     """What the server has refused since it was last asked."""
     log = await server.ask("ACL", "LOG")
     await server.ask("ACL", "LOG", "RESET")
@@ -93,7 +93,7 @@ def _text(entry: dict[Any, Any], name: str) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-async def test_the_rules_are_those_of_every_role(server: Server) -> None:
+async def test_the_rules_are_those_of_every_role(server: RedisServer) -> None:
     """The page has a rule for each role, and the server knows the users."""
     names = {word.decode().split()[1] for word in await server.ask("ACL", "LIST")}
     assert names >= {"nexus", "nexus-streams", "orchestrator", "orchestrator-streams", "orchestrator-plain"}
@@ -101,7 +101,7 @@ async def test_the_rules_are_those_of_every_role(server: Server) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_request_is_answered(server: Server, mongo_uri: str, database_name: str, mode: Mode) -> None:
+async def test_a_request_is_answered(server: RedisServer, mongo_uri: str, database_name: str, mode: Mode) -> None:
     """Service and orchestrator, each with its own rights, do all of their work; nothing of it is refused."""
     url = url_of(server, f"nexus{USERS[mode]}")
     requester = url_of(server, f"orchestrator{USERS[mode]}")
@@ -122,7 +122,7 @@ async def test_a_request_is_answered(server: Server, mongo_uri: str, database_na
     assert await refused_in(server) == []
 
 
-async def denied(server: Server, user: str, *commands: str) -> None:
+async def denied(server: RedisServer, user: str, *commands: str) -> None:
     """See that the user may execute none of these."""
     async with open_redis(url_of(server, user)) as client:
         for command in commands:
@@ -131,7 +131,7 @@ async def denied(server: Server, user: str, *commands: str) -> None:
     await server.ask("ACL", "LOG", "RESET")
 
 
-async def test_what_an_orchestrator_may_not(server: Server) -> None:
+async def test_what_an_orchestrator_may_not(server: RedisServer) -> None:
     """It neither answers, nor reads the ledger, nor hears what others ask, nor brings tools."""
     await denied(
         server,
@@ -149,7 +149,7 @@ async def test_what_an_orchestrator_may_not(server: Server) -> None:
 
 
 @pytest.mark.parametrize("user", ["orchestrator-streams", "orchestrator-plain"])
-async def test_what_an_orchestrator_on_streams_may_not(server: Server, user: str) -> None:
+async def test_what_an_orchestrator_on_streams_may_not(server: RedisServer, user: str) -> None:
     """The same, and it cannot empty or overwrite a stream."""
     await denied(
         server,
@@ -169,7 +169,7 @@ async def test_what_an_orchestrator_on_streams_may_not(server: Server, user: str
     )
 
 
-async def test_plain_commands_do_on_streams(server: Server, channel_prefix: str) -> None:
+async def test_plain_commands_do_on_streams(server: RedisServer, channel_prefix: str) -> None:
     """An orchestrator without the reference client asks by XADD and reads its own answers."""
     reply = f"docs:context.build.response.{channel_prefix}"
     async with open_redis(url_of(server, "orchestrator-plain")) as client:
@@ -183,7 +183,7 @@ async def test_plain_commands_do_on_streams(server: Server, channel_prefix: str)
 
 
 @pytest.mark.parametrize("user", ["nexus", "nexus-streams"])
-async def test_what_nexus_may_not(server: Server, user: str) -> None:
+async def test_what_nexus_may_not(server: RedisServer, user: str) -> None:
     """It touches nothing of other installations and does not administer Redis."""
     commands = [
         "GET other:nexus:kept:k",
@@ -197,7 +197,7 @@ async def test_what_nexus_may_not(server: Server, user: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_an_operator(server: Server, mode: Mode) -> None:
+async def test_an_operator(server: RedisServer, mode: Mode) -> None:
     """Dead letters are listed, sent again and dropped; nothing else is read."""
     async with open_redis(url_of(server, f"nexus{USERS[mode]}")) as client:
         await RedisDeadLetters(client, prefix=PREFIX).bury(DeadLetter("llm.results", mode, "1" * 64, 1, body=b"x"))
@@ -217,7 +217,7 @@ async def test_an_operator(server: Server, mode: Mode) -> None:
     )
 
 
-async def test_monitoring(server: Server) -> None:
+async def test_monitoring(server: RedisServer) -> None:
     """It learns lengths and states, and no content."""
     async with open_redis(url_of(server, "nexus-streams")) as client:
         await client.xgroup_create("docs:llm.results", "watched", id="0", mkstream=True)

@@ -28,8 +28,8 @@ from nexus.connections import open_client
 from nexus.core.errors import BusUnavailableError
 from nexus.core.models import Message, Role, Run
 from nexus.core.ports import Acquired, Answered, Busy, Claim, DeadLetter, Delivery, OutboxRow
-from tests.nexus.support.redis_server import HOST
-from tests.nexus.support.redis_topologies import Cluster, Server, cluster_servers, plain_server, sentinel_servers
+from tests.nexus.support.redis_server import HOST, RedisServer
+from tests.nexus.support.redis_topologies import Cluster, cluster_servers, plain_server, sentinel_servers
 from tests.nexus.support.waiting import PATIENCE_S, take, until
 
 LONG_MS = 60_000
@@ -337,7 +337,7 @@ async def test_a_master_that_stands_still() -> None:
         assert isinstance(await part.ledger.claim("k", "f", LONG_MS), Acquired)
 
 
-async def listens(server: Server) -> bool:
+async def listens(server: RedisServer) -> bool:
     """Whether a subscription is on this node."""
     return bool(await server.ask("PUBSUB", "CHANNELS"))
 

@@ -1,17 +1,20 @@
-"""A Redis of the test's own, to be killed and started again."""
+"""A Redis of the test's own, to be killed, stopped and started again."""
 
 import shutil
+import signal
 import socket
-import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import anyio
 from anyio.abc import Process
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from nexus import embedded
@@ -21,47 +24,74 @@ HOST = "127.0.0.1"
 
 
 def free_port() -> int:
-    """A port on which nobody listens now."""
+    """A port on which nothing listens now."""
     with socket.create_server((HOST, 0)) as probe:
         return int(probe.getsockname()[1])
 
 
-class RedisServer:
-    """A server on a port that stays its own.
+def binary(*, real: bool) -> str:
+    """The `redis-server` of this machine, if it is wanted and there is one, else the packaged Valkey."""
+    return (shutil.which("redis-server") if real else None) or str(embedded._locate(find_spec))
 
-    Without an append-only file it keeps nothing when it is killed. With `real` it is the `redis-server` of this
-    machine, if there is one, and the packaged Valkey otherwise.
+
+class RedisServer:
+    """One process on a port of its own.
+
+    Args:
+        folder: where it runs.
+        port: where it answers.
+        command: binary and options.
+        login: how it is asked, as keyword arguments of a client.
     """
 
-    def __init__(self, folder: Path, *, append_only: bool = False, password: str = "", real: bool = False) -> None:
-        self.port = free_port()
-        self.url = f"redis://:{password}@{HOST}:{self.port}/0" if password else f"redis://{HOST}:{self.port}/0"
+    def __init__(self, folder: Path, port: int, command: Sequence[str], **login: Any) -> None:
+        self.port = port
+        password = login.get("password")
+        self.url = f"redis://:{password}@{HOST}:{port}/0" if password else f"redis://{HOST}:{port}/0"
         self._folder = folder
+        self._command = command
+        self._login = login
         self._process: Process | None = None
-        found = shutil.which("redis-server") if real else None
-        options = ["--bind", HOST, "--port", str(self.port), "--save", ""]
-        options += ["--appendonly", "yes" if append_only else "no", "--appendfsync", "everysec"]
-        options += ["--requirepass", password] if password else []
-        self._command = [found or str(embedded._locate(find_spec)), *options]
 
     async def start(self) -> None:
         """Start the server; it answers afterwards."""
-        self._process = await anyio.open_process(
-            self._command, cwd=self._folder, stdout=subprocess.DEVNULL, start_new_session=True
-        )
+        self._folder.mkdir(exist_ok=True)
+        with (self._folder / "log").open("ab") as log:
+            self._process = await anyio.open_process(
+                self._command, cwd=self._folder, stdout=log, stderr=log, start_new_session=True
+            )
         await until(self._answers)
 
     async def kill(self) -> None:
         """End the server with SIGKILL."""
         if self._process is not None:
-            self._process.kill()
+            with suppress(ProcessLookupError):
+                self._process.kill()
             await self._process.wait()
             self._process = None
 
+    def stop(self) -> None:
+        """Have it stand still: what is sent to it gets no answer and no error."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Have it go on where it stood still."""
+        self._signal(signal.SIGCONT)
+
+    async def ask(self, *command: str | int) -> Any:
+        """Have it execute a command."""
+        async with Redis(host=HOST, port=self.port, retry=Retry(NoBackoff(), 0), **self._login) as client:
+            return await client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py's is untyped
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+
     async def _answers(self) -> bool:
-        async with Redis.from_url(self.url) as client:
-            with suppress(RedisError, OSError):
-                return bool(await client.ping())
+        if self._process is None or self._process.returncode is not None:
+            raise RuntimeError((self._folder / "log").read_text("utf-8", "replace")[-500:])
+        with suppress(RedisError, OSError):
+            return bool(await self.ask("PING"))
         return False
 
 
@@ -69,9 +99,14 @@ class RedisServer:
 async def redis_server(
     *, append_only: bool = False, password: str = "", real: bool = False
 ) -> AsyncIterator[RedisServer]:
-    """A running server."""
+    """A running server. Without an append-only file it keeps nothing when it is killed."""
+    port = free_port()
+    options = ["--bind", HOST, "--port", str(port), "--save", ""]
+    options += ["--appendonly", "yes" if append_only else "no", "--appendfsync", "everysec"]
+    options += ["--requirepass", password] if password else []
+    login = {"password": password} if password else {}
     with TemporaryDirectory() as folder:
-        server = RedisServer(Path(folder), append_only=append_only, password=password, real=real)
+        server = RedisServer(Path(folder), port, [binary(real=real), *options], **login)
         try:
             await server.start()
             yield server

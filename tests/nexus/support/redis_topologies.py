@@ -5,102 +5,38 @@ The servers are the packaged Valkey, or `redis-server` where there is one and th
 
 import os
 import shutil
-import signal
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import anyio
 import trustme
-from anyio.abc import Process
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS
-from redis.exceptions import RedisError
 
-from nexus import embedded
-from tests.nexus.support.redis_server import HOST, free_port
+from tests.nexus.support.redis_server import HOST, RedisServer, binary, free_port
 from tests.nexus.support.waiting import until
 
 SERVICE = "nexus-bus"
 DOWN_AFTER_MS = 1_000
 
 
-class Server:
-    """One process on a port of its own, which can be killed and started again."""
-
-    def __init__(self, folder: Path, port: int, options: Sequence[str], *, ping: dict[str, Any] | None = None) -> None:
-        self.port = port
-        self._folder = folder
-        self._options = options
-        self._ping = ping or {}
-        self._process: Process | None = None
-
-    async def start(self) -> None:
-        """Start it; it answers afterwards."""
-        self._folder.mkdir(exist_ok=True)
-        with (self._folder / "log").open("ab") as log:
-            self._process = await anyio.open_process(
-                [_binary(tls="ssl" in self._ping), *self._options],
-                cwd=self._folder,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        await until(self._answers)
-
-    async def kill(self) -> None:
-        """End it with SIGKILL."""
-        if self._process is not None:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
-            self._process = None
-
-    def stop(self) -> None:
-        """Have it stand still: what is sent to it gets no answer and no error."""
-        self._signal(signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        """Have it go on where it stood still."""
-        self._signal(signal.SIGCONT)
-
-    async def ask(self, *command: str | int) -> Any:
-        """Have it execute a command."""
-        async with Redis(host=HOST, port=self.port, retry=Retry(NoBackoff(), 0), **self._ping) as client:
-            return await client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py's is untyped
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self._process is not None:
-            self._process.send_signal(number)
-
-    async def _answers(self) -> bool:
-        if self._process is None or self._process.returncode is not None:
-            raise RuntimeError((self._folder / "log").read_text("utf-8", "replace")[-500:])
-        with suppress(RedisError, OSError):
-            return bool(await self.ask("PING"))
-        return False
-
-
 @dataclass(frozen=True)
 class Watched:
     """A master and its replica, and the sentinels that watch them."""
 
-    master: Server
-    replica: Server
-    sentinels: list[Server]
+    master: RedisServer
+    replica: RedisServer
+    sentinels: list[RedisServer]
 
     @property
     def url(self) -> str:
         """How to reach the master by way of the sentinels."""
         return f"redis+sentinel://{','.join(f'{HOST}:{server.port}' for server in self.sentinels)}/{SERVICE}"
 
-    async def promoted(self, server: Server) -> None:
+    async def promoted(self, server: RedisServer) -> None:
         """Wait until every sentinel names this one the master, and it is."""
 
         async def agreed() -> bool:
@@ -128,15 +64,15 @@ class Watched:
 class Cluster:
     """Masters that share the slots, and a replica of each when `replicas` is not empty."""
 
-    masters: list[Server]
-    replicas: list[Server]
+    masters: list[RedisServer]
+    replicas: list[RedisServer]
 
     @property
     def url(self) -> str:
         """How to reach it; two nodes are named, of which one may be down."""
         return f"redis+cluster://{','.join(f'{HOST}:{server.port}' for server in self.masters[:2])}"
 
-    async def owner_of(self, key: str) -> Server:
+    async def owner_of(self, key: str) -> RedisServer:
         """The master that has the key's slot, as the last node sees it."""
         everybody = [*self.masters, *self.replicas]
         slot = await everybody[-1].ask("CLUSTER", "KEYSLOT", key)
@@ -145,7 +81,7 @@ class Cluster:
                 return next(server for server in everybody if server.port == port)
         raise LookupError(key)
 
-    async def move_slot(self, key: str, to: Server) -> None:
+    async def move_slot(self, key: str, to: RedisServer) -> None:
         """Give the slot of the key to another master, its keys included, while it is in use."""
         source = await self.owner_of(key)
         slot = await source.ask("CLUSTER", "KEYSLOT", key)
@@ -155,7 +91,7 @@ class Cluster:
         for server in (to, source, *self.masters):
             await server.ask("CLUSTER", "SETSLOT", slot, "NODE", await _name(to))
 
-    async def begin_moving(self, key: str, to: Server) -> None:
+    async def begin_moving(self, key: str, to: RedisServer) -> None:
         """Leave the slot of the key half way: keys that do not exist are asked for at `to`."""
         source = await self.owner_of(key)
         slot = await source.ask("CLUSTER", "KEYSLOT", key)
@@ -167,7 +103,7 @@ class Cluster:
 class Secured:
     """A server behind TLS, and the certificates of the authority that vouches for it and of one that does not."""
 
-    server: Server
+    server: RedisServer
     ca: Path
     other_ca: Path
 
@@ -240,13 +176,12 @@ async def secured_server() -> AsyncIterator[Secured]:
         files = {"tls-cert-file": "certificate.pem", "tls-key-file": "key.pem", "tls-ca-cert-file": "ca.pem"}
         options = [*_options(0), "--tls-port", str(port), "--tls-auth-clients", "no"]
         options += [word for name, file in files.items() for word in (f"--{name}", str(folder / file))]
-        ping = {"ssl": True, "ssl_ca_certs": str(folder / "ca.pem")}
-        server = await _started(stack, folder, options, port, ping=ping)
+        server = await _started(stack, folder, options, port, ssl=True, ssl_ca_certs=str(folder / "ca.pem"))
         yield Secured(server, folder / "ca.pem", folder / "other.pem")
 
 
 @asynccontextmanager
-async def plain_server() -> AsyncIterator[Server]:
+async def plain_server() -> AsyncIterator[RedisServer]:
     """Run one server."""
     async with _folder() as (folder, stack):
         yield await _started(stack, folder, _options(port := free_port()), port)
@@ -260,10 +195,6 @@ def tls_is_possible() -> bool:
 def real_redis() -> bool:
     """Whether the servers are of Redis rather than the packaged Valkey."""
     return bool(os.environ.get("NEXUS_TEST_REDIS_URL") and shutil.which("redis-server"))
-
-
-def _binary(*, tls: bool = False) -> str:
-    return str(shutil.which("redis-server") if tls or real_redis() else embedded._locate(find_spec))
 
 
 def _options(port: int) -> list[str]:
@@ -280,16 +211,15 @@ async def _folder() -> AsyncIterator[tuple[Path, AsyncExitStack]]:
             yield Path(name), stack
 
 
-async def _started(
-    stack: AsyncExitStack, folder: Path, options: Sequence[str], port: int, *, ping: dict[str, Any] | None = None
-) -> Server:
-    server = Server(folder / str(port), port, options, ping=ping)
+async def _started(stack: AsyncExitStack, folder: Path, options: Sequence[str], port: int, **login: Any) -> RedisServer:
+    command = [binary(real="ssl" in login or real_redis()), *options]
+    server = RedisServer(folder / str(port), port, command, **login)
     stack.push_async_callback(_ended, server)
     await server.start()
     return server
 
 
-async def _ended(server: Server) -> None:
+async def _ended(server: RedisServer) -> None:
     with anyio.CancelScope(shield=True):
         await server.kill()
 
@@ -304,11 +234,11 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-async def _name(server: Server) -> str:
+async def _name(server: RedisServer) -> str:
     return _text(await server.ask("CLUSTER", "MYID"))
 
 
-async def _all(servers: list[Server], holds: Any) -> None:
+async def _all(servers: list[RedisServer], holds: Any) -> None:
     async def everywhere() -> bool:
         for server in servers:
             lines = _text(await server.ask("CLUSTER", "INFO")).split()
@@ -319,7 +249,7 @@ async def _all(servers: list[Server], holds: Any) -> None:
     await until(everywhere)
 
 
-async def _follows(replica: Server) -> bool:
+async def _follows(replica: RedisServer) -> bool:
     role = await replica.ask("ROLE")
     return bool(role[0] == b"slave" and role[3] == b"connected")
 
