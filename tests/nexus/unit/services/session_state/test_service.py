@@ -80,23 +80,6 @@ class FailingOnce(FakeStore):
         return await super().put_session_state(owner_key, session_id, document, revision)
 
 
-class Particular(FakeStore):
-    """A store that rejects documents in which there is a certain todo.
-
-    Attributes:
-        puts: how often it was asked to keep one.
-    """
-
-    puts = 0
-
-    async def put_session_state(self, owner_key: str, session_id: str, document: Any, revision: int) -> bool:
-        """Keep it, unless the todo is in it."""
-        self.puts += 1
-        if "todo -1" in str(document):
-            raise StoreRejectedError("no")
-        return await super().put_session_state(owner_key, session_id, document, revision)
-
-
 async def test_kept_and_read() -> None:
     """What is said is read, by session; without a session it is the default one."""
     store = FakeStore()
@@ -181,15 +164,6 @@ async def test_two_replicas_hear_the_same() -> None:
     assert store.calls.count("put_session_state") == before
 
 
-async def test_who_comes_second_reads_again() -> None:
-    """A document that somebody else has replaced in between is not overwritten."""
-    store = FailingOnce(None, None)
-    states = SessionStates(store)
-    async with states.running():
-        offer(states, said(role("a")))
-        assert (await states.get("ada", "default")).role == "a"
-
-
 async def test_a_store_that_is_away() -> None:
     """What was accepted waits and is tried again; who asks meanwhile is told, rather than shown what is old."""
     store = FakeStore()
@@ -206,48 +180,6 @@ async def test_a_store_that_is_away() -> None:
         await states.pending.none()
         state = await states.get("ada", "default")
     assert (state.role, [each.text for each in state.todos or ()]) == ("a", ["todo 1"])
-
-
-async def test_what_the_store_rejects() -> None:
-    """It is let go and whoever offered it is told why; what waited with it is stored."""
-    both, alone = StoreRejectedError("no"), StoreRejectedError("no")
-    store, metrics, settled = FailingOnce(both, alone), RecordingMetrics(), list[str | None]()
-    states = SessionStates(store, metrics)
-    async with states.running():
-        assert states.offer(said(role("a")), 100, settled.append)
-        assert states.offer(said(role("b"), 1), 100, settled.append)
-        assert (await states.get("ada", "default")).role == "b"
-    assert settled == ["no", None]
-    assert metrics.counted == {Event.STATE_REFUSED: 1, Event.STATE_RECORDED: 1}
-
-
-@pytest.mark.parametrize("place", [0, 1, 333, 500, 998, 999])
-async def test_one_of_a_thousand_is_rejected(place: int) -> None:
-    """The others are stored in few steps, wherever it stands among them."""
-    store, settled = Particular(), list[str | None]()
-    states = SessionStates(store)
-    numbers = [number % 400 for number in range(1_000)]
-    numbers[place] = -1
-    async with states.running():
-        for second, number in enumerate(numbers):
-            assert states.offer(said(todo(number), second), 100, settled.append)
-        state = await states.get("ada", "default")
-    assert {each.text for each in state.todos or ()} == {f"todo {number}" for number in range(400)}
-    assert [index for index, reason in enumerate(settled) if reason] == [place]
-    assert store.puts <= 40
-
-
-async def test_all_but_one_are_rejected() -> None:
-    """None is tried more often than can be helped."""
-    store, settled = Particular(), list[str | None]()
-    states = SessionStates(store)
-    async with states.running():
-        for second in range(100):
-            assert states.offer(said(todo(50 if second == 50 else -1), second), 100, settled.append)
-        state = await states.get("ada", "default")
-    assert [each.text for each in state.todos or ()] == ["todo 50"]
-    assert [index for index, reason in enumerate(settled) if reason is None] == [50]
-    assert store.puts <= 110
 
 
 async def test_what_would_be_too_much() -> None:
@@ -289,17 +221,6 @@ async def test_refused(message: Message, reason: str) -> None:
             states.offer(message, 100)
     assert str(caught.value).startswith(reason)
     assert store.calls == []
-
-
-async def test_a_clock_that_is_far_ahead_has_not_the_last_word() -> None:
-    """What is said next year counts as said now, so that it can be corrected."""
-    now = datetime.now(UTC)
-    states = SessionStates(FakeStore())
-    async with states.running():
-        offer(states, said(role("ahead")).model_copy(update={"timestamp": now + timedelta(days=365)}))
-        assert (await states.get("ada", "default")).role == "ahead"
-        offer(states, said(role("right")).model_copy(update={"timestamp": now + timedelta(seconds=100)}))
-        assert (await states.get("ada", "default")).role == "right"
 
 
 async def test_too_much_is_refused() -> None:

@@ -96,13 +96,6 @@ def test_no_names(name: str) -> None:
     assert len(str(raised.value)) < 250
 
 
-@pytest.mark.parametrize("given_name", [None, 1, True, [], {}, 1.5, b"a"])
-def test_no_texts(given_name: object) -> None:
-    """What is no text is no name."""
-    with pytest.raises(ValueError, match="a text is needed"):
-        read_name(given_name)
-
-
 @given(st.text(max_size=80) | st.text("ab. -_/\\\u0301é字٠", max_size=12))
 def test_what_is_read_is_safe(text: str) -> None:
     """A name that is read is one component of a path on every system, and is read again as itself."""
@@ -119,12 +112,3 @@ def test_what_is_read_is_safe(text: str) -> None:
     assert ".." not in name
     assert len(f"{name}.md".encode()) <= 255
     assert all(unicodedata.category(char)[0] in "LMN" or char in " ._-" for char in name)
-
-
-@pytest.mark.parametrize(
-    ("name", "reserved"),
-    [("compaction-0001", True), ("Compaction-0001-part-2", True), ("compaction", False), ("compaction-notes", False)],
-)
-def test_names_of_archives(name: str, reserved: bool) -> None:
-    """What an archive may be called is nobody's to take, in whatever case."""
-    assert is_reserved(name) is reserved

@@ -33,11 +33,6 @@ def found(*names: str) -> ToolRegistry:
     return registry
 
 
-def test_nothing_named_is_nothing_found() -> None:
-    """No module is imported unasked."""
-    assert found().list_tool_names() == []
-
-
 def test_a_module(modules: Path) -> None:
     """Its tools run in this process."""
     (modules / "trial_one.py").write_text(ONE_TOOL.format(name="one"))
@@ -59,21 +54,6 @@ def test_a_package_with_its_modules(modules: Path) -> None:
     (inner / "__init__.py").write_text("")
     (inner / "b.py").write_text(ONE_TOOL.format(name="b"))
     assert found("trial_package").list_tool_names() == ["a", "b"]
-
-
-def test_a_module_that_is_not_there() -> None:
-    """It is named, and what Python said."""
-    with pytest.raises(
-        ConfigError, match=r"^tools.modules: no_such.module: cannot be imported: ModuleNotFoundError: No"
-    ):
-        found("no_such.module")
-
-
-@pytest.mark.parametrize("name", ["", ".relative", "a..b"])
-def test_a_name_that_is_none(name: str) -> None:
-    """No name makes anything but a ConfigError."""
-    with pytest.raises(ConfigError, match="cannot be imported"):
-        found(name)
 
 
 @pytest.mark.parametrize("text", ["1 / 0", "def", "import no_such_module_either"])

@@ -32,10 +32,3 @@ def test_the_limits_are_told() -> None:
     texts = str(definitions(MemoryLimits(overview_max_bytes=777, detail_max_bytes=8_888)))
     assert "at most 777 bytes" in texts
     assert "at most 8888 bytes" in texts
-
-
-def test_what_may_be_chosen() -> None:
-    """Targets and strategies are those that there are."""
-    compact_history = definitions()[0]["function"]["parameters"]["properties"]
-    assert compact_history["target"]["enum"] == [*TARGETS]
-    assert compact_history["strategy"]["enum"] == [*STRATEGIES]
