@@ -1,7 +1,6 @@
 """Moved."""
 
 from nexus.services.tools.registry import (
-    Definitions as Definitions,
     ToolFunction as ToolFunction,
     ToolRegistry as ToolRegistry,
     check_definition as check_definition,

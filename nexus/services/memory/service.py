@@ -7,7 +7,7 @@ Rules of this module:
   did it died before it answered.
 - Inserting a revision or version is the compare-and-set: of several writers of the same one, one succeeds and the
   others read again.
-- Names of details ignore case: a model that writes to "Flights" means its note "flights". Archives are never written to.
+- Names of details ignore case: a model that writes to "Flights" means its note "flights". Archives are read-only.
 - Sub-agents may read; writing is the main agent's.
 """
 

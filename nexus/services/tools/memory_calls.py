@@ -1,7 +1,13 @@
-"""Calls of the memory tools: what a model gave, checked before anything is done (CONTRACT §7). Pure.
+"""Calls of the memory tools, checked before anything is done (contract §7). Pure.
 
-Every fault is a `ValueError` whose text says what is wrong, where, and what is allowed, so that a model that reads it
-can call again. What it repeats of the arguments is short.
+Rules of this module:
+
+- Every fault is a `ValueError` whose text says what is wrong, where, and what is allowed, so that a model that reads it
+  can call again. It quotes little of the arguments.
+- Names of details are plain names of any script, safe as names of files too. What is allowed is listed: letters,
+  digits and the marks that belong to letters, and between them spaces, dots, dashes and underscores. So no name holds a
+  slash, a drive, a control character or something invisible, none begins with a dot, and none leads out of its folder.
+  Characters that pass for others, such as full-width letters, are refused.
 """
 
 import json
@@ -34,21 +40,21 @@ _LARGEST: Final = 2**53 - 1
 _SHOWN_CHARS: Final = 40
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
-# Blanks, control characters, joiners and the like; marks stand on nothing where there is nothing else.
+# Categories of characters that show nothing where they stand alone.
 _UNSEEN: Final = frozenset({"Zs", "Zl", "Zp", "Cc", "Cf", "Mn", "Me"})
-# Letters and symbols by their category, and nothing to the eye.
+# Letters and symbols by their category that show nothing.
 _BLANK: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")
 
-# Names of files have 255 bytes on most systems, of which an extension and a number may need some.
+# Names of files have at most 255 bytes on most systems, of which an extension and a number need some.
 _NAME_BYTES: Final = 200
 _BETWEEN: Final = frozenset(" ._-")
-# Letters and marks by their category, and nothing to the eye, or a dot or a slash.
+# Letters and marks by their category that show nothing, or a dot or a slash.
 _DECEPTIVE: Final = frozenset(
     "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0\u3033\u3034\u3035\u2cc6\u2cc7"
     "\ua4f8\ua4f9\ua4fa\ua4fb\ua4fc\ua4fd\U0001d16d"
 )
 _VARIATION_SELECTORS: Final = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
-# Archives are named by the system, which must find the names free.
+# The form of archives' names, which have to be free.
 _RESERVED: Final = re.compile(r"compaction-[0-9]", re.IGNORECASE)
 
 _ALLOWED: Final = (
@@ -61,7 +67,7 @@ _Word = TypeVar("_Word", Target, Strategy)
 
 @dataclass(frozen=True, slots=True)
 class CompactHistory:
-    """Earlier messages are to be represented by a summary; `keep_recent` of the newest stay."""
+    """Represent earlier messages by a summary; the newest `keep_recent` stay."""
 
     target: Target
     strategy: Strategy
@@ -70,7 +76,7 @@ class CompactHistory:
 
 @dataclass(frozen=True, slots=True)
 class UpdateOverview:
-    """The overview is to be this; only in place of revision `base_revision`, where that is not None."""
+    """Replace the overview; only if `base_revision` is the newest one, where that is not None."""
 
     content: str
     base_revision: int | None
@@ -78,7 +84,7 @@ class UpdateOverview:
 
 @dataclass(frozen=True, slots=True)
 class WriteDetail:
-    """The detail of that name is to be this."""
+    """Write a detail."""
 
     name: str
     content: str
@@ -86,7 +92,7 @@ class WriteDetail:
 
 @dataclass(frozen=True, slots=True)
 class ReadDetail:
-    """The detail of that name is wanted, from that character on, at most so many."""
+    """Read at most so many characters of a detail, from a character on."""
 
     name: str
     from_character: int = 0
@@ -95,7 +101,7 @@ class ReadDetail:
 
 @dataclass(frozen=True, slots=True)
 class SearchMemory:
-    """Wanted is where the session has this phrase."""
+    """Find the phrase in everything that is remembered of the session."""
 
     query: str
 
@@ -104,15 +110,10 @@ MemoryCall = CompactHistory | UpdateOverview | WriteDetail | ReadDetail | Search
 
 
 def read_call(name: str, given: Any, limits: MemoryLimits | None = None) -> MemoryCall:
-    """The call that a model made.
-
-    Args:
-        name: of the tool.
-        given: its arguments: an object, or its JSON text.
-        limits: of what is kept.
+    """The call of the tool `name`; its arguments are an object, or its JSON text.
 
     Raises:
-        ValueError: it cannot be made; says what is wrong, where, and what is allowed.
+        ValueError: it is none; says what is wrong, where, and what is allowed.
     """
     reader = _READERS.get(name)
     if reader is None:
@@ -204,7 +205,6 @@ def _text(arguments: Mapping[str, Any], where: str) -> str:
 
 
 def _is_seen(char: str) -> bool:
-    """Whether there is something to see of the character, when it stands alone."""
     return unicodedata.category(char) not in _UNSEEN and char not in _BLANK
 
 
@@ -228,7 +228,6 @@ def _whole_number(
 
 
 def _shown(value: Any) -> str:
-    """What was given, in short."""
     if isinstance(value, str):
         cut = ascii(value[:_SHOWN_CHARS]) if _UNSTORABLE.search(value) else repr(value[:_SHOWN_CHARS])
         return cut if len(value) <= _SHOWN_CHARS else f"{cut} and so on"
@@ -248,7 +247,7 @@ def read_name(given: Any, where: str = "name") -> str:
     if not isinstance(given, str):
         raise ValueError(f"{where}: a text is needed, not {_kind(given)}; {_ALLOWED}")
     if len(given) > 2 * NAME_CHARS:
-        # Composing takes no text of any length; and none of these becomes a name.
+        # Composing a long text takes long, and none of these becomes a name.
         raise ValueError(f"{where}: {len(given)} characters are too many; {_ALLOWED}")
     name = unicodedata.normalize("NFC", given)
     if fault := _fault_of(name):
@@ -257,7 +256,7 @@ def read_name(given: Any, where: str = "name") -> str:
 
 
 def is_reserved(name: str) -> bool:
-    """Whether the name is one of those that archives have."""
+    """Whether the name has the form of archives' names."""
     return _RESERVED.match(name) is not None
 
 
@@ -289,12 +288,11 @@ def _is_plain(char: str) -> bool:
 
 
 def _begins(char: str) -> bool:
-    """Whether it stands by itself: a mark belongs to the letter before it."""
+    # A mark belongs to the letter before it.
     return unicodedata.category(char)[0] in "LN"
 
 
 def _named_char(char: str) -> str:
-    """A character as an error names it, where it may be one that cannot be seen."""
     return repr(char) if char.isascii() and char.isprintable() else f"U+{ord(char):04X}"
 
 

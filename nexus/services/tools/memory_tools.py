@@ -1,7 +1,7 @@
-"""The tools with which a model keeps its working memory (CONTRACT §7), as models are told of them.
+"""Definitions of the tools with which a model keeps its working memory (contract §7).
 
-The system sees to it that nothing is lost and that there is room in time. What is worth keeping in view is the model's
-to say: so each description says when the tool is of use, and what becomes of what it is given.
+Nexus sees to it that nothing is lost and that there is room in time; the model decides what is worth keeping in view.
+So each description says when the tool is of use, and what happens to its arguments.
 """
 
 from collections.abc import Mapping
@@ -17,21 +17,21 @@ WRITE_MEMORY_DETAIL: Final = "write_memory_detail"
 READ_MEMORY_DETAIL: Final = "read_memory_detail"
 SEARCH_MEMORY: Final = "search_memory"
 
-# Those that change nothing.
+# Tools that change nothing.
 READING_TOOLS: Final = frozenset({READ_MEMORY_DETAIL, SEARCH_MEMORY})
 MEMORY_TOOLS: Final = READING_TOOLS | {COMPACT_HISTORY, UPDATE_WORKING_MEMORY, WRITE_MEMORY_DETAIL}
 
 DEFAULT_KEEP_RECENT: Final = 5
 MOST_KEPT: Final = 1_000
 NAME_CHARS: Final = 64
-# Of a detail at once: what a small window has room for several times.
+# Of one part of a detail: a small window has room for several.
 DEFAULT_CHARACTERS: Final = 8_000
 FEWEST_CHARACTERS, MOST_CHARACTERS = 1_000, 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimits:
-    """How large what is kept may be (CONTRACT §9, section `memory`), in bytes of UTF-8."""
+    """The largest overview and detail (contract §9, section `memory`), in bytes of UTF-8."""
 
     overview_max_bytes: int = 5_120
     detail_max_bytes: int = 65_536

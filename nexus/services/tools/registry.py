@@ -1,4 +1,7 @@
-"""The tools that a model may call, by name, and where their definitions come from (contract §3)."""
+"""The tools that a model may call: the registry, and its filling from Python modules (contract §3).
+
+Each module lists its tools as `TOOLS = [(definition, function), …]`.
+"""
 
 import copy
 import importlib
@@ -8,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from nexus.core.errors import ConfigError
 from nexus.core.wire import is_deeper
@@ -17,9 +20,9 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MOST_BYTES: Final = 65_536
 # An answer carries definitions three levels down, and may be 64 deep itself (CONTRACT §1.6).
 _DEEPEST: Final = 32
+_PAIR: Final = 2
 
 ToolFunction = Callable[..., Any]
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,33 +31,18 @@ class _Tool:
     function: ToolFunction | None
 
 
-class Definitions(list[dict[str, Any]]):
-    """Definitions that every context is made with until others are registered. Nobody may change them."""
-
-    def __init__(self, definitions: Iterable[dict[str, Any]]) -> None:
-        super().__init__(definitions)
-        self._made: dict[Callable[[Definitions], Any], Any] = {}
-
-    def once(self, make: Callable[["Definitions"], _T]) -> _T:
-        """What this function makes of them. It is called once, and what it made is kept as long as they are."""
-        if make not in self._made:
-            self._made[make] = make(self)
-        made: _T = self._made[make]
-        return made
-
-
 class ToolRegistry:
-    """Definitions in the OpenAI function form, and the functions of those that run in this process.
+    """Definitions in the OpenAI function form, and the functions of tools that run in this process.
 
-    - Names are unique; whatever lists tools does so by name.
-    - A definition is checked when it is registered and copied in and out, so that nobody can change it afterwards.
-    - Local tools come with a function. Remote ones run elsewhere and never take the name of a local one.
+    - Names are unique; tools are listed by name.
+    - A definition is checked when it is registered, and copied in and out, so that it cannot be changed afterwards.
+    - Local tools have a function. Remote ones run elsewhere and never take the name of a local one.
     """
 
     def __init__(self) -> None:
         self._local: dict[str, _Tool] = {}
         self._remote: dict[str, _Tool] = {}
-        self._shared: dict[frozenset[str], Definitions] = {}
+        self._shared: dict[frozenset[str], list[dict[str, Any]]] = {}
         self.complete = True
 
     def register(self, definition: Mapping[str, Any], function: ToolFunction | None = None) -> None:
@@ -72,7 +60,7 @@ class ToolRegistry:
         self._shared.clear()
 
     def set_remote(self, definitions: Iterable[Mapping[str, Any]]) -> list[str]:
-        """Replace all remote tools. Returns what is wrong with the definitions that were passed over."""
+        """Replace all remote tools. Returns the faults of definitions that were skipped."""
         remote, faults = {}, []
         for definition in definitions:
             try:
@@ -106,14 +94,11 @@ class ToolRegistry:
         """All definitions, by name."""
         return [copy.deepcopy(tool.definition) for name in self.list_tool_names() if (tool := self._find(name))]
 
-    def definitions(self, without: frozenset[str] = frozenset()) -> Definitions:
-        """All definitions but those of these names, by name: the same list each time, as long as none of them changes.
-
-        Whoever is given it shares it, and may not change it.
-        """
+    def definitions(self, without: frozenset[str] = frozenset()) -> list[dict[str, Any]]:
+        """All definitions but those of these names, by name. The list is shared: callers must not change it."""
         if without not in self._shared:
             every = self.get_all_tool_definitions()
-            self._shared[without] = Definitions(tool for tool in every if tool["function"]["name"] not in without)
+            self._shared[without] = [tool for tool in every if tool["function"]["name"] not in without]
         return self._shared[without]
 
     def list_tool_names(self) -> list[str]:
@@ -223,7 +208,7 @@ def _register(registry: ToolRegistry, module: ModuleType) -> int:
         raise ConfigError(f"tools.modules: {module.__name__}.TOOLS: a list of (definition, function) is needed")
     for index, item in enumerate(tools):
         where = f"tools.modules: {module.__name__}.TOOLS[{index}]"
-        if not (isinstance(item, list | tuple) and len(item) == 2 and callable(item[1])):
+        if not (isinstance(item, list | tuple) and len(item) == _PAIR and callable(item[1])):
             raise ConfigError(f"{where}: a pair (definition, function) is needed")
         try:
             registry.register(*item)

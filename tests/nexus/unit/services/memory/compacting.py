@@ -14,6 +14,7 @@ from nexus.services.memory.compactor import CompactionSettings, Compactor
 from nexus.services.memory.documents import read_snapshot
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.fakes import FakeStore
+from tests.nexus.unit.services.memory.test_plan import exchange
 
 SESSION = ("o", "s")
 
@@ -62,3 +63,10 @@ class Home:
         """All of them, the first one first."""
         documents = await self.store.memory.compactions(*SESSION, limit=1_000, whole=True)
         return [Compaction.model_validate(document) for document in reversed(documents)]
+
+
+def home_with(runs: int, **changes: Any) -> Home:
+    """A session of so many runs of four messages."""
+    home = Home(**changes)
+    home.plant([item for number in range(runs) for item in exchange(0, f"run-{number}")], ago=10_000)
+    return home

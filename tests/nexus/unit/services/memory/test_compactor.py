@@ -2,34 +2,30 @@
 
 import asyncio
 import dataclasses
+from datetime import timedelta
 from typing import Any
 
+import anyio
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from nexus.adapters.mongo_ids import id_text
-from nexus.core.errors import CallRefusedError, StoreUnavailableError
+from nexus.core.errors import CallRefusedError, StoreRejectedError, StoreUnavailableError
 from nexus.core.ports import Row
 from nexus.core.working_memory import STRATEGIES, TARGETS, Compaction, CompactionRequest, Target
 from nexus.services.memory.audit import Audit
-from nexus.services.memory.compactor import Compactor
+from nexus.services.memory.compactor import BackgroundCompactions, Compactor
 from nexus.services.memory.documents import read_snapshot
 from nexus.services.memory.plan import MOST_ROWS
 from tests.nexus.support.archives import read_archive
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.fake_memory import FakeMemoryStore
-from tests.nexus.unit.services.memory.compacting import SESSION, Home
+from tests.nexus.support.waiting import until
+from tests.nexus.unit.services.memory.compacting import SESSION, Home, home_with
 from tests.nexus.unit.services.memory.sessions import blocks, orphans, rows
 from tests.nexus.unit.services.memory.test_plan import exchange, row
-
-
-def home_with(runs: int, **changes: Any) -> Home:
-    """A session of so many runs of four messages."""
-    home = Home(**changes)
-    home.plant([item for number in range(runs) for item in exchange(0, f"run-{number}")], ago=10_000)
-    return home
 
 
 class TestOne:
@@ -68,15 +64,6 @@ class TestOne:
             (document,) = home.store.memory.rows["compactions"]
             assert made
             assert (document["work"], document["due_at"]) == (work, made.created_at if refine else None)
-
-    async def test_counts_what_is_newly_covered(self) -> None:
-        """Not the summary before, of which it says what it took."""
-        home = home_with(8)
-        first, second = await home.compact(keep_recent=16), await home.compact()
-        assert first
-        assert second
-        assert second.tokens_before == first.tokens_before
-        assert (first.tokens_carried, second.tokens_carried) == (0, first.tokens_after)
 
     async def test_no_gain(self) -> None:
         """Is refused to a model that asks for a summary; nothing is changed. Anybody else gets it, and an archive."""
@@ -133,19 +120,6 @@ class TestOne:
         assert first
         assert again == first.model_copy(update={"rows": ()})
         assert len(await home.compactions()) == 2
-
-    async def test_others_sessions(self) -> None:
-        """Are left alone."""
-        home = home_with(2)
-        assert await home.compactor.compact(CompactionRequest("o", "other")) is None
-        assert await home.compactor.compact(CompactionRequest("other", "s")) is None
-
-    async def test_a_store_that_is_away(self) -> None:
-        """Is said; nothing is changed."""
-        home = home_with(2)
-        home.store.down = True
-        with pytest.raises(StoreUnavailableError):
-            await home.compact()
 
     async def test_one_that_cannot_be_read(self) -> None:
         """Nothing is put behind it."""
@@ -292,31 +266,6 @@ class TestLongTails:
         assert (resumed.number, resumed.count, resumed.is_step) == (number + 1, 4, False)
         assert (await home.account()).is_right
 
-    async def test_a_last_step_with_nothing_to_do(self) -> None:
-        """Leaves none marked as if others were to follow."""
-        home = home_with(MOST_ROWS // 4 + 1)
-        made = await home.compact(keep_recent=4, call_id="m-1")
-        assert made
-        assert [item.is_step for item in await home.compactions()] == [False]
-        assert made.count == MOST_ROWS
-        assert not made.is_step
-
-    async def test_long_rows(self) -> None:
-        """Fewer of them at once."""
-        home = Home()
-        home.plant([row(0, run=None, content="a" * (1 << 20)) for _ in range(20)], ago=5_000)
-        await home.compact()
-        assert [item.count for item in await home.compactions()] == [16, 4]
-
-    async def test_a_run_in_progress_in_front(self) -> None:
-        """Is passed over, however long it is."""
-        home = Home(idle_s=100_000)
-        home.plant([row(0, "AI", "long", calls=["a"])] * (MOST_ROWS + 10), ago=9_000)
-        home.plant(exchange(0, "over"), ago=1_000)
-        made = await home.compact()
-        assert made
-        assert made.count == 4
-
     async def test_rows_whose_id_says_no_time(self) -> None:
         """Are all under the first compaction, wherever they stand."""
         home = home_with(10)
@@ -328,33 +277,6 @@ class TestLongTails:
         assert {id_text(item["_id"]) for item in foreign} == set(first.rows)
         assert second.count == 20
         assert await home.account() == Audit(MOST_ROWS + 70, in_context=20, summarised=MOST_ROWS + 50)
-
-
-class TestAccounting:
-    """Where messages are."""
-
-    async def test_nothing(self) -> None:
-        """Adds up to nothing."""
-        assert await Home().account() == Audit()
-
-    async def test_what_is_wrong(self) -> None:
-        """Is counted: lost rows, and rows that are there twice."""
-        home = home_with(3)
-        await home.compact(keep_recent=4)
-        (document,) = home.store.memory.rows["compactions"]
-        document["rows"] = [*document["rows"][1:], document["rows"][1], home.store.messages[-1]["_id"]]
-        found = await home.account()
-        assert found == Audit(messages=12, in_context=3, summarised=6, lost=1, twice=2)
-        assert not found.is_right
-
-    async def test_against_a_context(self) -> None:
-        """By the ids of its messages; what no context shows does not count."""
-        home = home_with(3)
-        home.plant([row(0, "SYSTEM"), row(0, metadata={"sub_agent_internal": True})], ago=1_000)
-        await home.compact(keep_recent=4)
-        shown = [item["id"] for item in home.store.messages[7:11]]
-        assert await home.account(shown) == Audit(messages=12, in_context=3, summarised=7, lost=1, twice=1)
-        assert (await home.account()).messages == 13
 
 
 class Sessions(RuleBasedStateMachine):
@@ -426,3 +348,120 @@ TestSessions = Sessions.TestCase
 TestSessions.settings = settings(
     max_examples=40, stateful_step_count=8, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+
+
+ADA, BEN = CompactionRequest("ada", "s"), CompactionRequest("ben", "s")
+
+
+class Compacting:
+    """Compacts when it is let go."""
+
+    def __init__(self, problem: Exception | None = None) -> None:
+        self.begun: list[CompactionRequest] = []
+        self.go = anyio.Event()
+        self._problem = problem
+
+    async def compact(self, wish: CompactionRequest) -> Compaction | None:
+        """Nothing is to be compacted, or it fails."""
+        self.begun.append(wish)
+        await self.go.wait()
+        if self._problem:
+            raise self._problem
+        return None
+
+
+async def _begun(compacting: Compacting, count: int) -> None:
+    async def are() -> bool:
+        return len(compacting.begun) >= count
+
+    await until(are)
+
+
+async def test_one_of_a_session_at_a_time() -> None:
+    """Whoever wants another gets the one that is under way; sessions do not wait for each other."""
+    compacting = Compacting()
+    async with BackgroundCompactions(compacting.compact).running() as soon:
+        first, again, other = soon.start(ADA, long=False), soon.start(ADA, long=True), soon.start(BEN, long=False)
+        await _begun(compacting, 2)
+        assert first is again
+        assert first is not other
+        compacting.go.set()
+        assert first
+        await first.done.wait()
+        assert (first.made, first.failed) == (None, False)
+        assert soon.start(ADA, long=False) is not first
+
+
+@pytest.mark.parametrize(
+    "problem", [StoreUnavailableError("away"), StoreRejectedError("too large"), ZeroDivisionError()]
+)
+async def test_one_that_fails(problem: Exception) -> None:
+    """It says so, and stops no other."""
+    compacting = Compacting(problem)
+    compacting.go.set()
+    async with BackgroundCompactions(compacting.compact).running() as soon:
+        for wish in (ADA, BEN):
+            job = soon.start(wish, long=False)
+            assert job
+            await job.done.wait()
+            assert job.failed
+
+
+async def test_long_ones_wait_for_each_other() -> None:
+    """Two are done at once, and one that somebody waits for is not held up by them."""
+    compacting = Compacting()
+    async with BackgroundCompactions(compacting.compact).running() as soon:
+        for owner in range(5):
+            soon.start(CompactionRequest(f"owner {owner}", "s"), long=True)
+        soon.start(ADA, long=False)
+        await _begun(compacting, 3)
+        assert ADA in compacting.begun
+        assert len(compacting.begun) == 3
+        compacting.go.set()
+        await _begun(compacting, 6)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("targets", "told"), [(("tools", "conversation"), 1), (("conversation", "tools"), 2), (("conversation", "all"), 2)]
+)
+async def test_tools_and_conversation_apart(targets: tuple[Target, Target], told: int) -> None:
+    """A run of which something is left is told in part, and of none is said that it called no tool."""
+    home = Home()
+    home.plant([*exchange(0, "one"), *exchange(9, "two", calls=0)], ago=90)
+    first, second = [await home.compact(target=target, keep_recent=0) for target in targets]
+    assert first
+    assert second
+    lines = first.summary.split("\n")
+    assert ["in part" in line for line in lines] == [True, False][:told]
+    assert "No tool" not in first.summary + second.summary
+
+
+IDLE = timedelta(seconds=300)
+
+
+async def test_a_run_in_progress_stays() -> None:
+    """Also one of which an earlier part was compacted, when it was silent for long, and which goes on after all."""
+    home = Home(idle_s=50)
+    home.plant([row(0, run="late"), row(0, "AI", "late", calls=["a"]), row(0, "TOOL", "late", answers="a")], ago=200)
+    assert await home.compact()
+    home.plant([row(0, "AI", "late", calls=["b"]), row(0, "TOOL", "late", answers="b")], ago=5)
+    assert await home.compact() is None
+    home.plant([row(0, "AI", "late")], ago=1)
+    made = await home.compact()
+    assert made
+    assert made.count == 3
+
+
+async def test_a_sub_agent_at_work_is_a_sign_of_life() -> None:
+    """The run of the agent that waits for it stays whole; in silence, only what waits does."""
+    for internal, left in ((True, 3), (False, 1)):
+        home = Home(idle_s=300)
+        home.plant([row(0, run="main"), row(0, "AI", "main"), row(0, "AI", "main", calls=["c"])], ago=400)
+        work = {"sub_agent_internal": True, "agent_id": "a"}
+        home.plant([row(0, "AI", "main" if internal else "other", metadata=work) for _ in range(390)], ago=390)
+        made = await home.compact(keep_recent=0, run_id="asks")
+        assert (made.count if made else 0) == 3 - left
+        home.plant([row(0, "TOOL", "main", answers="c", content="the report"), row(0, "AI", "main")], ago=0)
+        ((_, result),) = blocks(await home.tail()).values()
+        assert result == "m394: the report"

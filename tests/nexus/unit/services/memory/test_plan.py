@@ -10,8 +10,8 @@ from nexus.core.ports import Row
 from nexus.core.working_memory import TARGETS, WHOLE, Tail, Target, is_object_id
 from nexus.services.history.rows import parse_moment
 from nexus.services.history.transcript import transcript_of_rows
-from nexus.services.memory.plan import Plan, Retention, edge_for, plan, tail_after
-from nexus.services.memory.units import LONGEST_CALL, KnownRuns
+from nexus.services.memory.plan import KEEP_NOTHING, Plan, Retention, plan, tail_after
+from nexus.services.memory.units import LONGEST_CALL, KnownRuns, headless_runs
 from tests.nexus.unit.services.memory.sessions import START, blocks, object_id, orphans, rows
 
 IDLE = timedelta(seconds=300)
@@ -78,17 +78,6 @@ class TestAnySession:
         assert left == {source: whole[source] for source in left}
         assert orphans(list(made.kept)) <= orphans(given)
         assert not any(found["run_id"] == run_id for found in made.covered if run_id)
-
-    @given(rows(), KEEPS, st.sampled_from(TARGETS), st.integers(0, 3_000))
-    def test_in_the_order_in_which_it_was_said(
-        self, given: list[Row], keep: Retention, target: Target, second: int
-    ) -> None:
-        """Both parts of it, as a context has them."""
-        made = plan(given, keep, now=START + timedelta(seconds=second), idle=IDLE, target=target)
-        order = [item.source for item in transcript_of_rows(given)[0]]
-        for part in (made.covered, made.kept):
-            shown = [found["id"] for found in part if found["id"] in order]
-            assert shown == [source for source in order if source in shown]
 
     @given(rows(), st.integers(0, 30), st.sampled_from(TARGETS), RUNS)
     def test_the_newest_messages_stay(self, given: list[Row], most: int, target: Target, run_id: str) -> None:
@@ -195,26 +184,6 @@ class TestUnits:
         assert len(covered(exchange(0, "long", calls=9), Retention(None, 7, lambda _: 1))) == 13
         assert len(covered(given, Retention(10))) == 5
 
-    def test_blocks_that_overlap(self) -> None:
-        """Are one."""
-        calls = [row(1), row(2, "AI", calls=["a"]), row(3, "AI", calls=["b"])]
-        given = [*calls, row(4, "TOOL", answers="a"), row(5, "TOOL", answers="b"), row(6, "AI")]
-        assert covered(given, Retention(2)) == ["m1"]
-        assert covered(given, Retention(1)) == ["m1", "m2", "m3", "m4", "m5"]
-
-    def test_targets(self) -> None:
-        """Tools are blocks, conversation is the rest."""
-        given = exchange(1, "one", calls=2)
-        assert covered(given, target="tools") == ["m2", "m3", "m4", "m5"]
-        assert covered(given, target="conversation") == ["m1", "m6"]
-        assert covered(given, target="all") == ["m1", "m2", "m3", "m4", "m5", "m6"]
-
-    def test_runs_at_once(self) -> None:
-        """A block is made of the rows of its own run."""
-        given = [row(1, "AI", "one", calls=["a"]), row(2, run="two"), row(3, "TOOL", "one", answers="a")]
-        assert covered(given, target="tools") == ["m1", "m3"]
-        assert covered(given, Retention(2)) == []
-
     def test_clocks_that_differ(self) -> None:
         """Where the order of a run rests on its question, all of it stays or goes."""
         given = [
@@ -225,10 +194,6 @@ class TestUnits:
         ]
         assert covered(given, Retention(3)) == []
         assert covered(given, Retention(None, 3, lambda _: 1)) == ["m1", "m2", "m3", "m4"]
-
-    def test_sub_agents(self) -> None:
-        """What is internal to one is none of this."""
-        assert planned([row(1, metadata={"sub_agent_internal": True})]) == Plan((), ())
 
 
 class TestRunsInProgress:
@@ -288,21 +253,9 @@ class TestRunsInProgress:
         assert covered(given, now=START + timedelta(seconds=9)) == ["m1"]
         assert covered(given) == ["m1", "m2", "m3", "m4"]
 
-    def test_a_clock_at_the_beginning_of_time(self) -> None:
-        """Makes nothing idle."""
-        assert covered([row(1)], now=START, idle=timedelta.max) == []
-
 
 class TestTail:
     """What is left after a compaction."""
-
-    def test_begins_before_what_is_not_covered(self) -> None:
-        """By two minutes at least, for what is still being written; covered rows from there on are listed."""
-        given = [row(number * 100) for number in range(300)]
-        tail = tail_after(WHOLE, given, given[:250], LATER)
-        assert tail.since <= object_id(25_000 - 120, 0)[:8]
-        assert [found["id"] for found in given if tail.includes(found["_id"])] == [found["id"] for found in given[250:]]
-        assert len(tail.without) < 50
 
     def test_reaches_further_back_where_that_costs_little(self) -> None:
         """Up to an hour."""
@@ -310,11 +263,6 @@ class TestTail:
         tail = tail_after(WHOLE, given, given[:2], LATER)
         assert tail == Tail(object_id(4_400, 0)[:8], frozenset())
         assert tail_after(WHOLE, given, given, START + timedelta(seconds=8_001)).without == {given[2]["_id"]}
-
-    def test_never_goes_back(self) -> None:
-        """What was covered and is no longer listed would come again."""
-        before = Tail(object_id(5_000, 0)[:8], frozenset())
-        assert tail_after(before, [], [row(5_001)], START + timedelta(seconds=5_002)).since == before.since
 
     def test_is_never_all_again(self) -> None:
         """Rows whose `_id` says nothing are covered, and stay so."""
@@ -327,16 +275,6 @@ class TestTail:
         tail = tail_after(WHOLE, [ancient, early], [ancient], LATER)
         assert (tail.includes(early["_id"]), tail.is_all) == (True, False)
 
-    def test_what_is_cleared_makes_it_short(self) -> None:
-        """When everything before that second is gone, so many are listed, and what was cleared last."""
-        given = [row(number * 10) for number in range(3_000)]
-        # Each second row is covered.
-        long = tail_after(WHOLE, given, given[::2], LATER)
-        assert len(long.without) == 1_500
-        edge = edge_for(long, 500)
-        gone = [found for place, found in enumerate(given) if place % 2 == 0 or found["timestamp"] < edge]
-        assert 520 > len(tail_after(WHOLE, given, gone, LATER).without) > 480
-
     @given(st.lists(st.integers(0, 9_000), max_size=300), st.integers(0, 300), st.integers(0, 10_000))
     def test_lists_few(self, seconds: list[int], many: int, second: int) -> None:
         """Two hundred, or what is within two minutes; and never leaves out what is not covered."""
@@ -346,3 +284,14 @@ class TestTail:
         edge = min([second, *sorted(seconds)[many:]])
         near = sum(at >= edge - 120 for at in sorted(seconds)[:many])
         assert len(tail.without) <= max(200, near)
+
+
+@given(rows())
+def test_only_runs_without_input_are_cut(given_rows: list[Row]) -> None:
+    """And a run that is known to be over is compacted, whatever is left of it."""
+    now = START + timedelta(seconds=10_000)
+    cut = headless_runs(given_rows, now=now, idle=timedelta(days=1))
+    asked = {each["run_id"] for each in given_rows if each["role"] == "HUMAN"}
+    assert not asked & {*cut}
+    made = plan(given_rows, KEEP_NOTHING, now=now, idle=timedelta(days=1), known=KnownRuns(over=cut))
+    assert not {each["run_id"] for each in made.kept} & {*cut}

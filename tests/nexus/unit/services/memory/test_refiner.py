@@ -1,25 +1,20 @@
 """Summaries of compactions by a model, in the background: in their order, by nobody twice (CONTRACT §7)."""
 
-from collections.abc import Mapping
-from datetime import datetime, timedelta
-from functools import partial
+from datetime import timedelta
 from typing import Any
 
 import anyio
 import pytest
 
-from nexus.core.errors import ModelUnavailableError, StoreRejectedError
+from nexus.core.errors import ModelUnavailableError
 from nexus.core.metrics import Event
 from nexus.core.models import utc_now
-from nexus.core.working_memory import REFINE, Compaction
-from nexus.services.memory.refiner import RefiningSettings
+from nexus.core.working_memory import Compaction
 from tests.nexus.support.fake_counter import FakeCounter
-from tests.nexus.support.fake_memory import FakeMemoryStore
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.waiting import until
 from tests.nexus.unit.services.memory.refining_at_work import (
     Session,
-    a_compaction,
     attempted,
     documents,
     figures_told,
@@ -69,14 +64,6 @@ async def test_a_summary_by_the_model(session: Session) -> None:
     assert session.metrics.counted == {Event.COMPACTION_REFINED: 1}
 
 
-async def test_it_is_told_by_whoever_compacts(session: Session) -> None:
-    """It does not wait until it looks by itself."""
-    async with session.refining(writing()) as worker:
-        await session.compact(1)
-        worker.wake()
-        await session.until(is_refined)
-
-
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1)])
 async def test_the_lower_number_first(session: Session, order: tuple[int, ...]) -> None:
     """Whichever is due first, each is written on the model's summary of the one before, and each row is told once."""
@@ -110,17 +97,6 @@ async def test_one_that_was_made_meanwhile(session: Session) -> None:
     assert "1001 beans are wet" in newest["summary"]
 
 
-async def test_one_on_a_summary_that_stays_by_rules(session: Session) -> None:
-    """Where the one before is not to be refined, its summary is carried as it is."""
-    await session.compact(1, work=None, due_at=None)
-    await session.compact(2)
-    model = writing()
-    async with session.refining(model):
-        await session.until(is_refined, 2)
-    assert [document["summary"] for document in documents(model)] == ["By rules, number 1."]
-    assert not is_refined(await session.document(1))
-
-
 async def test_one_that_is_refused_holds_up_the_next_for_a_while(session: Session) -> None:
     """After three refusals the next is written on its rules; when that is done, nobody asks for this one any more."""
     await session.compact(1)
@@ -141,35 +117,6 @@ async def test_one_that_is_refused_holds_up_the_next_for_a_while(session: Sessio
     assert (await session.document(1))["summary"] == "By rules, number 1."
 
 
-async def test_many_sessions_and_two_workers() -> None:
-    """Each compaction is refined once, and no session waits for another."""
-    store, model = FakeStore(), writing()
-    sessions = [Session(store, f"s{number}") for number in range(8)]
-    async with sessions[0].refining(model), sessions[1].refining(model):
-        async with anyio.create_task_group() as tasks:
-            for place, session in enumerate(sessions):
-                for number in (1, 2, 3):
-                    tasks.start_soon(partial(session.compact, number, figure=1_000 + 10 * place + number))
-        for session in sessions:
-            await session.until(is_refined, 3)
-    told = [figure for document in documents(model) for figure in figures_told(document)]
-    assert sorted(told) == sorted(str(1_000 + 10 * place + number) for place in range(8) for number in (1, 2, 3))
-
-
-async def test_a_claim_is_held_for_as_long_as_the_work_takes(session: Session) -> None:
-    """A model that takes longer than a claim lasts is asked once, with two workers about."""
-    await session.compact(1)
-    slow = writing()
-    slow.hangs = True
-    async with session.refining(slow, lease_s=0.15), session.refining(slow, lease_s=0.15):
-        dates: set[datetime] = set()
-        with anyio.fail_after(20):
-            while len(dates) < 10:
-                dates.add((await session.document())["due_at"])
-                await anyio.sleep(0.01)
-        assert len(slow.asked) == 1
-
-
 async def test_a_stopped_worker(session: Session) -> None:
     """What it had in hand is given back at once, and done by the next one."""
     await session.compact(1)
@@ -178,15 +125,6 @@ async def test_a_stopped_worker(session: Session) -> None:
     async with session.refining(stuck):
         await until(stuck.was_asked)
     assert (await session.document())["due_at"] <= utc_now()
-    async with session.refining(writing()):
-        await session.until(is_refined)
-
-
-async def test_a_killed_worker(session: Session) -> None:
-    """What it had claimed is done by another when the claim has run out."""
-    await session.compact(1)
-    now = utc_now()
-    assert await session.memory.claim_compaction(REFINE, now, now + timedelta(milliseconds=200))
     async with session.refining(writing()):
         await session.until(is_refined)
 
@@ -292,21 +230,6 @@ async def test_rows_that_were_removed(session: Session) -> None:
     assert (document["summary"], document["source"]) == ("By rules, number 1.", "fallback")
 
 
-async def test_nothing_that_anybody_is_shown(session: Session) -> None:
-    """Of system messages alone there is no summary to write."""
-    for row_id in ("a", "b"):
-        row = {"id": row_id, "run_id": "r", "owner_key": "o", "session_id": "s", "role": "SYSTEM", "content": "on"}
-        await session.store.insert_message({**row, "timestamp": utc_now(), "metadata": {}})
-    ids = [row["_id"] for row in session.store.messages]
-    await session.memory.insert_compaction(a_compaction(1, ids))
-    await session.memory.insert_compaction(a_compaction(2, []))
-    model = writing()
-    async with session.refining(model):
-        for number in (1, 2):
-            await session.until(is_over, number)
-    assert not model.asked
-
-
 async def test_a_store_that_goes_away_meanwhile(session: Session) -> None:
     """The work waits, and goes on when it is back."""
     await session.compact(1)
@@ -335,30 +258,3 @@ async def test_a_malformed_document(session: Session, bad: dict[str, Any]) -> No
         await other.until(is_refined)
         document = await session.until(lambda document: is_over(document) or document.get("attempts") == 1)
     assert document["source"] == "fallback"
-
-
-class RefusingMemory(FakeMemoryStore):
-    """A store that does not take what the model wrote."""
-
-    async def update_compaction(
-        self, owner_key: str, session_id: str, number: int, changes: Mapping[str, Any], *, seen: Mapping[str, Any]
-    ) -> bool:
-        """Set these fields, if they hold no summary."""
-        if "summary" in changes:
-            raise StoreRejectedError("no")
-        return await super().update_compaction(owner_key, session_id, number, changes, seen=seen)
-
-
-async def test_what_the_store_never_takes(session: Session) -> None:
-    """The summary by rules stays, and it is not tried again."""
-    session.store.memory = RefusingMemory(session.store.calls.append)
-    await session.compact(1)
-    async with session.refining(writing()):
-        document = await session.until(is_over)
-    assert document["source"] == "fallback"
-
-
-def test_settings_have_defaults() -> None:
-    """Those of config.example.yml."""
-    settings = RefiningSettings()
-    assert (settings.max_input_tokens, settings.summary_max_tokens, settings.again_s) == (24_000, 1_500, 30)

@@ -2,11 +2,12 @@
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.ports import Row
-from nexus.services.memory.rule_summary import by_run, summarise
+from nexus.services.memory.rule_summary import by_run, shorten_line, summarise
 from nexus.services.text.sentences import weight
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.unit.services.memory.sessions import rows
@@ -114,21 +115,6 @@ class TestLines:
         given[1]["content"] = "Let me see. I will use the timetable of 2026, because it is the newest."
         assert "Decided: I will use the timetable of 2026, because it is the newest. Answered: " in told("", given, 99)
 
-    def test_rows_without_a_run(self) -> None:
-        """A question goes with what follows it."""
-        given = [row(0, run=None), row(1, "AI", None), row(2, run=None), row(3, "AI", "one")]
-        assert [[item["id"] for item in group] for group in by_run(given)] == [["m0", "m1"], ["m2"], ["m3"]]
-
-    def test_nothing_said(self) -> None:
-        """Is counted."""
-        line = "(Messages that are not told here, and that search_memory finds: 2)"
-        assert told("", [row(0, "SYSTEM", None), row(1, content=" ")], 99) == line
-        assert told("", [], 99) == "(Nothing was said.)"
-
-    def test_without_a_time(self) -> None:
-        """That is said."""
-        assert told("", [row(0, timestamp=None)], 99).startswith("- at an unknown time (1 message, in part): ")
-
     def test_structure_in_what_was_said(self) -> None:
         """Stays on its line, and forges no other."""
         forged = (
@@ -165,21 +151,9 @@ class TestForgedCounts:
         head = UNTOLD.match(summary)
         assert int(head[1].replace(",", "")) <= before + 4 * new if head else True
 
-    def test_lines_of_a_model(self) -> None:
-        """Stay in its text when it wrote all of it."""
-        forged = f"{WRITTEN}\n- 2026-03-01 10:02Z (3 messages): Asked: 7?"
-        summary = summarise(forged, by_run(runs(0, 30)), most_tokens=60, count=COUNT, told_before=30, by_model=True)
-        assert accounted(summary) == 150
-
 
 class TestWithoutRoom:
     """What becomes shorter."""
-
-    def test_lines_that_need_not_change(self) -> None:
-        """Have the same bytes in the next summary."""
-        first = told("", runs(0, 4), 2_000)
-        second = told(first, runs(4, 6), 2_000, 16)
-        assert second.startswith(f"{first}\n")
 
     def test_the_oldest_go_first(self) -> None:
         """The newest is told, those before more and more shortly, and what is left out is counted."""
@@ -195,12 +169,6 @@ class TestWithoutRoom:
         assert [line[:20] for line in lines] == sorted(line[:20] for line in lines)
         assert weight(lines[0]) <= 90 + 45
         assert accounted(summary) == messages
-
-    def test_what_a_model_wrote(self) -> None:
-        """Is carried as it is, before the lines of what came later."""
-        summary = told(WRITTEN, runs(0, 1), 400, 30)
-        assert summary.startswith(f"{WRITTEN}\n- 2026-03-01 09:00Z (4 messages): ")
-        assert told(summary, runs(1, 2), 400, 34).startswith(f"{summary}\n- 2026-03-01 09:01Z (4 messages): ")
 
     def test_what_a_model_wrote_at_length(self) -> None:
         """Loses whole lines or sentences, and keeps its beginning."""
@@ -220,12 +188,61 @@ class TestWithoutRoom:
         assert accounted(summary) == 1_120
         assert "1," in summary.split("\n")[0]
 
-    def test_no_room_at_all(self) -> None:
-        """Something is said all the same."""
-        assert told("", runs(0, 2), 3).startswith("(Messages")
 
-    def test_one_long_sentence(self) -> None:
-        """Is cut between words."""
-        summary = told("so " * 900, [], 60, 5)
-        assert summary.endswith("so\n...")
-        assert COUNT(summary) <= 60
+WORDS = st.one_of(
+    st.text(max_size=200),
+    st.lists(
+        st.sampled_from(
+            [
+                "Asked: ",
+                "Answered: ",
+                "Tools: ",
+                "Said: ",
+                "Decided: ",
+                "It is 7.",
+                " ",
+                "f gave n: 1.",
+                "站台七。",
+                "...",
+            ]
+        ),
+        max_size=30,
+    ).map(" ".join),
+)
+
+
+@given(WORDS, st.integers(8, 400))
+def test_any_line(line: str, room: int) -> None:
+    """Is as short as it should be, on one line, and the same each time; one that is short enough is not changed."""
+    found = shorten_line(line, room)
+    assert weight(found) <= room
+    assert found == line or "\n" not in found
+    assert shorten_line(line, room) == found
+    assert weight(line) > room or found == line
+
+
+ASKED = "Asked: I have thought about the garden for a while. I like it very much. What is the pH of bed 16? "
+TOOLS = 'Tools: probe (bed: 16; depth: "deep") gave rows: 60, ph: 7. '
+ANSWERED = (
+    "Answered: Answer 16, as you have asked for it, after a look at all tables that there are. The soil is loamy. "
+    "Bed 16 is at pH 7.4, says Maria. Should I look at the other beds, too?"
+)
+
+
+@pytest.mark.parametrize(
+    ("room", "said"),
+    [
+        (160, f"Asked: What is the pH of bed 16? {TOOLS}Answered: Bed 16 is at pH 7.4, says Maria."),
+        (90, "Asked: What is the pH of bed 16? Answered: Bed 16 is at pH 7.4, says Maria."),
+        (50, "Answered: Bed 16 is at pH 7.4, says Maria."),
+    ],
+)
+def test_the_outcome_stays(room: int, said: str) -> None:
+    """The sentence of the answer with figures and names, then the question that was asked, then what tools gave."""
+    assert shorten_line(f"{ASKED}{TOOLS}{ANSWERED}", room) == said
+
+
+def test_what_was_shortened_before() -> None:
+    """Is shortened in the same way, and loses no label."""
+    line = f"{ASKED}{TOOLS}{ANSWERED}"
+    assert shorten_line(shorten_line(shorten_line(line, 360), 200), 90) == shorten_line(line, 90)

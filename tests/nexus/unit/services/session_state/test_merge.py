@@ -67,11 +67,6 @@ def test_set_replaces_the_parts_that_it_gives() -> None:
     assert (state.role, listed(state), [info.text for info in state.useful_info or ()]) == ("r", ["c"], ["i"])
 
 
-def test_set_to_nothing() -> None:
-    """An empty list is given and empty, and nothing is given of the other parts."""
-    assert after({"op": "set", "state": {"todos": []}}) == SessionState(todos=())
-
-
 def test_patch_changes_some_fields() -> None:
     """What is not given stays, and so does the item's place."""
     state = after(
@@ -93,15 +88,6 @@ def test_a_todo_without_a_text_waits_for_it() -> None:
     assert after(status, {"op": "patch", "state": {"todos": todos("a")}}).todos == (
         Todo("a", "text of a", TodoStatus.IN_PROGRESS),
     )
-
-
-def test_a_set_forgets_what_was_patched() -> None:
-    """An item of a new list has the fields that are given there, and no others."""
-    state = after(
-        {"op": "patch", "state": {"todos": todos("a", status="completed")}},
-        {"op": "set", "state": {"todos": todos("a")}},
-    )
-    assert state.todos == (Todo("a", "text of a"),)
 
 
 def test_a_patch_removes() -> None:
@@ -216,19 +202,6 @@ def test_old_marks_make_room() -> None:
     late = {"op": "patch", "state": {"todos": todos("0-7", "3-7")}}
     assert listed(state_in(apply(document, change(late, 9)))[0]) == []
     assert listed(state_in(apply(document, change(late, 20)))[0]) == ["0-7", "3-7"]
-
-
-def test_spoken_of_again_and_again() -> None:
-    """However often an item is patched, it keeps its place, in any order; the document grows no further."""
-    said: list[Said] = [
-        (0, "a", {"op": "patch", "state": {"todos": todos("a", "b")}}),
-        *((n, f"m{n}", {"op": "patch", "state": {"todos": [{"id": "b", "text": str(n)}]}}) for n in range(1, 50)),
-        (60, "c", {"op": "patch", "state": {"todos": [{"id": "a", "status": "completed"}]}}),
-    ]
-    document = applied(*said)
-    assert applied(*reversed(said)) == document
-    assert state_in(document)[0].todos == (Todo("a", "text of a", TodoStatus.COMPLETED), Todo("b", "49"))
-    assert len(json.dumps(document)) < 2_000
 
 
 def test_the_example_of_the_contract() -> None:

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.errors import StoreUnavailableError
 from nexus.core.metrics import Event
 from nexus.core.models import Message, Role
 from nexus.core.ports import Row

@@ -50,13 +50,6 @@ def test_nothing_given(value: Any) -> None:
     assert read_state(value, WHERE) == SessionState()
 
 
-def test_given_and_empty() -> None:
-    """An empty list is not the same as none."""
-    assert read_state({"todos": [], "useful_info": [], "folder_notes": []}, WHERE) == SessionState(
-        todos=(), useful_info=(), folder_notes=()
-    )
-
-
 def test_plain_texts() -> None:
     """Information and notes may be mere texts; each gets an id that is the same each time, and the same text is one."""
     value = {"useful_info": ["a", "b", "a"], "folder_notes": ["a"]}
@@ -145,9 +138,3 @@ def test_any_json(value: Any) -> None:
     if isinstance(outcome, str):
         assert outcome.startswith(WHERE)
         assert len(outcome) < 300
-
-
-def test_a_note_that_names_no_folder() -> None:
-    """Is one on the folder in which the agent works, be it a text or an object."""
-    state = read_state({"folder_notes": ["a", {"text": "b"}, {"text": "c", "folder": "src"}]}, "state")
-    assert [(note.folder, note.text) for note in state.folder_notes or ()] == [(".", "a"), (".", "b"), ("src", "c")]

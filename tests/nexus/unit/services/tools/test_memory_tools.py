@@ -2,7 +2,6 @@
 
 import pytest
 
-from nexus.core.working_memory import STRATEGIES, TARGETS
 from nexus.services.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS, MemoryLimits, definitions
 from nexus.services.tools.registry import ToolRegistry, check_definition
 
