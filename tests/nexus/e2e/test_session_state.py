@@ -31,12 +31,10 @@ Environment = dict[str, str]
 Database = MongoClient[dict[str, Any]]
 
 STATE = "session.state"
-LETTERS = "nexus:dead-letters"
 REQUESTERS: dict[str, Callable[[str, str], AbstractAsyncContextManager[Requester]]] = {
     "pubsub": requesting,
     "streams": requesting_by_streams,
 }
-HOSTILE_OWNERS = ["ada.$where", "$ne", '{"$gt": ""}', "a\u202eda", "o" * 256]
 
 
 @dataclass(frozen=True)
@@ -167,57 +165,3 @@ async def test_a_killed_replica_on_streams(
             async with serving(streams):
                 await requester.finished(STATE)
     assert [each.id for each in kept.state().todos or ()] == [f"t.{number}" for number in range(20)]
-
-
-async def test_what_is_refused(mode: str, environment: Environment, channel_prefix: str, kept: Kept) -> None:
-    """It becomes a dead letter that says what is wrong, and what comes after it is kept."""
-    bad: list[tuple[Any, str]] = [
-        ({"op": "set", "state": {"todos": [{**todo(1), "status": "done"}]}}, "content.state.todos[0].status: 'done'"),
-        ({"op": "set", "state": {"todos": [{**todo(1), "id": "x" * 100_000}]}}, "content.state.todos[0].id: 1 to 128"),
-        ({"op": "set", "state": {"todos": [{"id": {"$ne": ""}, "text": "a"}]}}, "content.state.todos[0].id: 1 to 128"),
-        ({"op": "set", "state": {"$where": "1"}}, "content.state: a text of 6 characters is unknown"),
-        ({"op": "patch", "state": {"role": {"a": {"b": [[[]]]}}}}, "content.state.role: a text of 1 to 32000"),
-        ("x" * 1_000, "content: a JSON object is needed"),
-        ({"op": "set", "state": {"useful_info": [str(n) + "x" * 7_900 for n in range(140)]}}, "1114"),
-    ]
-    # The largest one is beyond what a payload may be by default.
-    environment |= {"NEXUS_BUS__MAX_PAYLOAD_BYTES": str(2 << 20)}
-    async with (
-        serving(environment),
-        REQUESTERS[mode](environment["NEXUS_BUS__URL"], channel_prefix) as requester,
-    ):
-        for content, _ in bad:
-            await requester.publish(STATE, said(content))
-        await requester.publish(STATE, said({"op": "set", "state": {"role": "r"}}, session_id=["s"]))
-        await requester.publish(STATE, said({"op": "set", "state": {"role": "good"}}, 1))
-        await kept.becomes(lambda state: state.role == "good", requester)
-        with anyio.fail_after(PATIENCE_S):
-            while await requester.redis.xlen(f"{channel_prefix}{LETTERS}") < len(bad) + 1:
-                await requester.redis.ping()
-        letters: Any = await requester.redis.xrange(f"{channel_prefix}{LETTERS}")
-    reasons = [fields[b"reason"].decode() for _, fields in letters]
-    assert all(any(reason in given for given in reasons) for _, reason in bad[:-1])
-    assert any("at most 1048576 are allowed" in given for given in reasons)
-    assert "metadata.session_id: a text of 1 to 256 characters is needed" in reasons
-    assert kept.state() == SessionState(role="good")
-
-
-async def test_whatever_owners_are_called(mode: str, environment: Environment, channel_prefix: str, kept: Kept) -> None:
-    """Each has a state of its own, with the texts as they were said, but for what no text can hold."""
-    async with (
-        serving(environment),
-        REQUESTERS[mode](environment["NEXUS_BUS__URL"], channel_prefix) as requester,
-    ):
-        for owner in HOSTILE_OWNERS:
-            infos = [{"id": "a.b", "text": f"$set \ud800 \x00 of {owner}"}, {"id": ":", "text": "{}"}]
-            content = {"op": "set", "state": {"useful_info": infos, "sub_agent_roles": {"$a.b": owner}}}
-            await requester.publish(STATE, said(content, owner=owner))
-        await requester.publish(STATE, said(ends("all"), 1))
-        await kept.becomes(lambda state: bool(state.sub_agent_roles), requester)
-        for owner in HOSTILE_OWNERS:
-            await kept.becomes(lambda state: state.useful_info is not None, requester, owner)
-    for owner in HOSTILE_OWNERS:
-        state = kept.state(owner)
-        assert [info.text for info in state.useful_info or ()] == [f"$set \ufffd \ufffd of {owner}", "{}"]
-        assert state.sub_agent_roles == {"$a.b": owner}
-    assert kept.state() == SessionState(sub_agent_roles={"end": "all"})

@@ -172,76 +172,6 @@ def _summary_in(content: Document) -> str:
     return summary
 
 
-BAD: Final[dict[str, tuple[str, Document, str]]] = {
-    "an unknown target": (
-        "compact_history",
-        {"target": "everything", "strategy": "summarize"},
-        "conversation, tools, all",
-    ),
-    "an unknown strategy": ("compact_history", {"target": "all", "strategy": "forget"}, "summarize, archive"),
-    "keeping less than nothing": (
-        "compact_history",
-        {"target": "all", "strategy": "summarize", "keep_recent": -1},
-        "from 0 to",
-    ),
-    "too long an overview": ("update_working_memory", {"content": "x" * 6_144}, "5120"),
-    "too many bytes for an overview": ("update_working_memory", {"content": "水" * 1_707}, "5121 bytes"),
-    "an empty overview": ("update_working_memory", {"content": " \n"}, "content"),
-    "a path as a name": ("write_memory_detail", {"name": "../../etc/passwd", "content": "x"}, "plain name"),
-    "a wide path as a name": ("write_memory_detail", {"name": "．．／passwd", "content": "x"}, "plain name"),
-    "the name of an archive": ("write_memory_detail", {"name": "compaction-0001", "content": "x"}, "another name"),
-    "a path to be read": ("read_memory_detail", {"name": "../../etc/passwd"}, "plain name"),
-    "a detail that is not there": ("read_memory_detail", {"name": "Nothing"}, "notes"),
-    "an outdated revision": ("update_working_memory", {"content": "# Mine", "base_revision": 0}, "# Overview 水"),
-    "a revision to come": ("update_working_memory", {"content": "# Mine", "base_revision": 7}, "revision 1"),
-    "an unknown argument": ("search_memory", {"query": "x", "limit": 3}, "limit"),
-    "no argument": ("search_memory", {}, "query"),
-    "too long a query": ("search_memory", {"query": "x" * 251}, "250"),
-}
-
-
-async def test_bad_input(environment: Environment, mode: Mode, mongo_uri: str) -> None:
-    """Each is an error that says what is allowed; nothing is changed, and what is right is done afterwards."""
-    async with at_desk(environment, mongo_uri, mode) as desk:
-        await desk.past(3)
-        await desk.done("update_working_memory", content="# Overview 水")
-        await desk.done("write_memory_detail", name="notes", content="Kept.")
-        before = desk.kept()
-        answers = {name: await desk.call(tool, **arguments) for name, (tool, arguments, _) in BAD.items()}
-        after = desk.kept()
-        assert await desk.done("read_memory_detail", name="notes")
-        await desk.done("update_working_memory", content="# Mine", base_revision=1)
-    assert after == before
-    for name, (success, text) in answers.items():
-        assert not success, name
-        assert BAD[name][2] in text, (name, text)
-
-
-async def test_updates_at_once(environment: Environment, mode: Mode, mongo_uri: str) -> None:
-    """On two replicas each gets a revision of its own; of those that go out from the same revision one is kept."""
-    async with at_desk(environment, mongo_uri, mode, replicas=2) as desk:
-        texts = await _at_once(desk, *({"content": f"# Overview {number}"} for number in range(10)))
-        revisions = desk.revisions()
-        based = await _at_once(desk, *({"content": f"# Based {number}", "base_revision": 10} for number in range(5)))
-        (kept,) = desk.database["working_memory"].find({"revision": 11})
-    assert all(success for success, _ in texts)
-    assert revisions == [*range(1, 11)]
-    assert sorted(success for success, _ in based) == [False] * 4 + [True]
-    assert all(kept["content"] in text for success, text in based if not success)
-
-
-async def _at_once(desk: Desk, *arguments: Document) -> list[tuple[bool, str]]:
-    answers: list[tuple[bool, str]] = []
-
-    async def update(given: Document) -> None:
-        answers.append(await desk.call("update_working_memory", **given))
-
-    async with anyio.create_task_group() as tasks:
-        for given in arguments:
-            tasks.start_soon(update, given)
-    return answers
-
-
 async def test_the_same_call_again(environment: Environment, mode: Mode, mongo_uri: str) -> None:
     """A call that is sent ten times to two replicas has one effect, one result, and one recorded result."""
     async with at_desk(environment, mongo_uri, mode, replicas=2) as desk:
@@ -286,36 +216,6 @@ async def test_while_mongodb_is_away(environment: Environment, mode: Mode, mongo
     assert "again" in away[1]
     assert "revision 2" in after
     assert revisions == [1, 2]
-
-
-async def test_replicas_that_compact_at_once(environment: Environment, mode: Mode, mongo_uri: str) -> None:
-    """Calls and requests that all want the same session compacted, on two replicas: no row is lost or under two."""
-    environment |= {"NEXUS_MEMORY__CONTEXT_WINDOW": "12000"}
-    async with at_desk(environment, mongo_uri, mode, replicas=2) as desk:
-        await desk.past(12)
-        contents: list[Document] = []
-
-        async def ask(number: int) -> None:
-            contents.append(await desk.player.begin(Run(number, f"Question {number}?", LAST.steps)))
-
-        async def compact(number: int) -> None:
-            strategy = ("summarize", "archive")[number % 2]
-            await desk.done("compact_history", target="all", strategy=strategy, keep_recent=number)
-
-        async with anyio.create_task_group() as tasks:
-            for number in range(6):
-                tasks.start_soon(ask, 9_100 + number)
-                tasks.start_soon(compact, number)
-        # In streams nobody can wait for what the other replica has not written yet.
-        await desk.recorded()
-        content = await desk.player.begin(LAST)
-        await desk.recorded()
-        found = account(desk.database, SESSION, content)
-        compactions = desk.kept()["compactions"]
-    assert (found.lost, found.twice) == (0, 0)
-    assert found.messages == found.in_context + found.summarised
-    assert {answer["status"] for answer in contents} == {"success"}
-    assert sorted(made["number"] for made in compactions) == [*range(1, len(compactions) + 1)]
 
 
 async def test_a_model_tells_it_better(environment: Environment, mode: Mode, mongo_uri: str) -> None:

@@ -28,7 +28,6 @@ from tests.nexus.unit.services.memory.refining_at_work import (
     pause_of,
 )
 
-AWAY = {"slow": silent(), "trickling": trickling(), "an error": status(500), "too busy": status(429)}
 NONSENSE = {name: BEHAVIOURS[name]() for name in ("prose", "broken", "empty", "null", "foreign", "failure_words")}
 
 pytestmark = pytest.mark.once
@@ -56,37 +55,6 @@ def told(server: ModelServer) -> list[set[str]]:
     return [figures_told(call.document) for call in server.asked]
 
 
-async def test_a_good_model(session: Session) -> None:
-    """Three compactions, each told once, in their order; the last one carries all."""
-    for number in (1, 2, 3):
-        await session.compact(number)
-    async with asked() as (model, server), session.refining(model):
-        newest = await session.until(is_refined, 3)
-        assert told(server) == [{"1001"}, {"1002"}, {"1003"}]
-    assert all(f"{figure} beans are wet" in newest["summary"] for figure in (1001, 1002, 1003))
-    assert (newest["work"], newest["due_at"]) == (None, None)
-
-
-@pytest.mark.parametrize("behaviour", AWAY.values(), ids=AWAY.keys())
-async def test_a_model_that_is_away(session: Session, behaviour: Behaviour) -> None:
-    """The summary by rules stays; when the model is back it is replaced."""
-    await session.compact(1)
-    async with asked(behaviour, timeout_s=1.0) as (model, server), session.refining(model):
-        document = await session.until(lambda document: document.get("delays") == 1)
-        assert (document["summary"], document["source"]) == ("By rules, number 1.", "fallback")
-        assert pause_of(document) > timedelta(seconds=20)
-        server.behaviour = good()
-
-        async def asked_again() -> bool:
-            # On a busy machine a good answer may take too long as well.
-            document = await session.document()
-            if document["work"] and pause_of(document) > timedelta(seconds=20):
-                await session.hasten()
-            return is_refined(document)
-
-        await until(asked_again)
-
-
 @pytest.mark.parametrize("behaviour", NONSENSE.values(), ids=NONSENSE.keys())
 async def test_a_model_that_talks_nonsense(session: Session, behaviour: Behaviour) -> None:
     """None of it is kept; it is asked twice, and later again, and what makes sense then is kept."""
@@ -110,53 +78,6 @@ async def test_a_compaction_that_is_too_large(session: Session) -> None:
         taken = [call.document for call in server.asked if len(call.system.encode() + call.user.encode()) <= 12_000]
     assert sorted(figure for part in taken for figure in figures_told(part)) == [str(figure) for figure in figures]
     assert "1399 beans" in document["summary"]
-
-
-async def test_a_restart_in_the_middle(session: Session) -> None:
-    """What was with the model is given back, what was done is not done again."""
-    for number in (1, 2):
-        await session.compact(number)
-    async with asked() as (model, server):
-        server.script.append(good())
-        server.behaviour = silent()
-        async with session.refining(model):
-
-            async def both() -> bool:
-                return len(server.asked) == 2
-
-            await until(both)
-        first = await session.document(1)
-        assert is_refined(first)
-        assert pause_of(await session.document(2)) <= timedelta()
-        server.behaviour = good()
-        async with session.refining(model):
-            newest = await session.until(is_refined, 2)
-        assert told(server) == [{"1001"}, {"1002"}, {"1002"}]
-        assert server.asked[2].document["summary"] == first["summary"]
-    assert "1001 beans are wet" in newest["summary"]
-
-
-async def test_two_workers_on_many_sessions(session: Session) -> None:
-    """Each compaction is refined once, in the order of its session."""
-    sessions = [Session(session.store, f"s{number}", session.metrics) for number in range(5)]
-    async with asked() as (model, server), session.refining(model), session.refining(model):
-        async with anyio.create_task_group() as tasks:
-            for place, each in enumerate(sessions):
-                tasks.start_soon(each.compact_all, range(1, 5), 2_000 + 10 * place)
-        for each in sessions:
-            await each.until(is_refined, 4)
-
-        async def counted() -> bool:
-            return session.metrics.counted == {Event.COMPACTION_REFINED: 20}
-
-        # Whoever has written it counts it then.
-        await until(counted)
-        figures = [figure for call in told(server) for figure in call]
-    assert sorted(figures) == sorted(str(2_000 + 10 * place + number) for place in range(5) for number in range(1, 5))
-    for place, each in enumerate(sessions):
-        own = [figure for figure in figures if figure.startswith(f"20{place}")]
-        assert own == sorted(own)
-        assert f"{2_001 + 10 * place} beans" in (await each.document(4))["summary"]
 
 
 async def test_what_the_service_compacts(session: Session) -> None:
