@@ -25,14 +25,13 @@ from anyio import to_thread
 from nexus.core.errors import ModelUnavailableError, PromptTooLongError
 from nexus.core.ports import LanguageModel, Row, TokenCounter
 from nexus.services.history.rows import parse_moment
+from nexus.services.history.run_facts import entries_of, read_facts
 from nexus.services.text.digest import has_figure
 from nexus.services.text.language import language_of
 from nexus.services.text.model_prompt import BETWEEN, LEAST_ROOM, Entry, in_language, retry_note
 from nexus.services.text.model_reply import UnusableReplyError, clean, find_object, placeholder_in
 from nexus.services.text.sentences import BYTES_A_TOKEN, prompt_json, size
 from nexus.services.text.summary_checks import Evidence, evidence_in, language_of_user, refusal_in
-from nexus.services.turns.entries import entries_of
-from nexus.services.turns.facts import read_facts
 
 SCHEMA_NAME: Final = "conversation_summary"
 _SUMMARY: Final = "summary"

@@ -23,6 +23,7 @@ from nexus.core.ports import MessageStore, Row
 from nexus.core.working_memory import SECOND, CompactionRequest, Tail, Target, is_object_id
 from nexus.services.history.agents import is_internal
 from nexus.services.history.rows import LONG_AGO
+from nexus.services.history.run_facts import read_facts
 from nexus.services.memory.units import (
     NOTHING_KNOWN,
     Item,
@@ -38,7 +39,6 @@ from nexus.services.memory.units import (
     stored_at,
     units_of,
 )
-from nexus.services.turns.facts import read_facts
 
 MOST_ROWS: Final = 5_000
 MOST_LISTED: Final = 2_000

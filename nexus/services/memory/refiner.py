@@ -36,11 +36,17 @@ from nexus.core.models import to_milliseconds, utc_now
 from nexus.core.ports import LanguageModel, MessageStore, Row, TokenCounter
 from nexus.core.ports.memory import MemoryStore
 from nexus.core.working_memory import REFINE
+from nexus.services.due_work import (
+    WorkClaim,
+    WorkSignal,
+    after_delay,
+    after_unusable_reply,
+    claim_due,
+    run_due_work,
+)
 from nexus.services.memory.model_summary import SummaryWriter
 from nexus.services.text.model_reply import UnusableReplyError
 from nexus.services.text.sentences import weight
-from nexus.services.turns.claims import Bell, Claimed, take, work_off
-from nexus.services.turns.patience import delayed, refused
 
 _log = structlog.get_logger(__name__)
 
@@ -96,13 +102,13 @@ class SummaryRefiner:
         self.settings = settings or RefiningSettings()
         self._writer = SummaryWriter(model, counter, max_input_tokens=self.settings.max_input_tokens)
         self._metrics = metrics or NoMetrics()
-        self._bell = Bell()
+        self._signal = WorkSignal()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Rewrite what is due, until the context ends; claims are given back then."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(work_off, self._take, self._handle, self._bell, self.settings.at_once)
+            tasks.start_soon(run_due_work, self._take, self._handle, self._signal, self.settings.at_once)
             try:
                 yield self
             finally:
@@ -110,26 +116,26 @@ class SummaryRefiner:
 
     def wake(self) -> None:
         """There may be a new compaction."""
-        self._bell.ring()
+        self._signal.notify()
 
-    async def _take(self) -> Claimed | None:
+    async def _take(self) -> WorkClaim | None:
         if self._model.resting_s:
             return None
         claim = partial(self._store.claim_compaction, REFINE)
-        return await take(claim, self._write, lease_s=self.settings.lease_s, unchanged=("summary", "source"))
+        return await claim_due(claim, self._write, lease_s=self.settings.lease_s, unchanged=("summary", "source"))
 
     async def _write(self, compaction: Row, changes: Mapping[str, Any], seen: Mapping[str, Any]) -> bool:
         place = compaction["owner_key"], compaction["session_id"], compaction["number"]
         return await self._store.update_compaction(*place, changes, seen=seen)
 
-    async def _handle(self, claimed: Claimed) -> None:
+    async def _handle(self, claimed: WorkClaim) -> None:
         run_id = claimed.document.get("run_id")
         try:
             await self._refine(claimed)
         except StoreUnavailableError as error:
             # The claim runs out, and then it is tried again.
             _log.warning("refining_delayed", run_id=run_id, reason=str(error))
-            claimed.let_go()
+            claimed.abandon()
         except StoreRejectedError as error:
             _log.error("refined_summary_rejected", run_id=run_id, reason=str(error))
             with suppress(StoreUnavailableError):
@@ -140,7 +146,7 @@ class SummaryRefiner:
                 attempts = (claimed.document.get("attempts") or 0) + 1
                 await claimed.finish({"attempts": attempts, "due_at": utc_now() + _AFTER_FAULT})
 
-    async def _refine(self, claimed: Claimed) -> None:
+    async def _refine(self, claimed: WorkClaim) -> None:
         document = claimed.document
         before, after = await self._neighbours(document)
         if after and after.get("source") == _BY_MODEL:
@@ -163,10 +169,10 @@ class SummaryRefiner:
         except ModelUnavailableError:
             # The adapter logs it.
             self._metrics.count(Event.REFINING_DELAYED)
-            return delayed(document, self.settings.again_s)
+            return after_delay(document, self.settings.again_s)
         except UnusableReplyError as error:
             self._metrics.count(Event.REFINING_REFUSED)
-            changes = refused(document, self.settings.again_s)
+            changes = after_unusable_reply(document, self.settings.again_s)
             attempts = changes["attempts"]
             _log.warning("refining_refused", run_id=document.get("run_id"), reason=str(error), attempts=attempts)
             return changes
@@ -209,7 +215,7 @@ class SummaryRefiner:
         _, after = await self._neighbours(document)
         if after and after.get("work") == REFINE and after.get("waits") and after["waits"] == after.get("due_at"):
             await self._write(after, {"due_at": utc_now()}, {"work": REFINE, "due_at": after["due_at"]})
-            self._bell.ring()
+            self._signal.notify()
 
 
 def _holds_up(compaction: Row) -> bool:

@@ -24,10 +24,10 @@ from nexus.core.working_memory import SECOND, is_object_id
 from nexus.services.history.agents import is_internal
 from nexus.services.history.merge import Place, places_in_run, stored_order
 from nexus.services.history.rows import LONG_AGO, parse_moment
+from nexus.services.history.run_facts import read_facts
 from nexus.services.history.tool_calls import as_id, read_tool_calls
 from nexus.services.history.transcript import SPEAKERS, TranscriptMessage, named_tool
 from nexus.services.history.validity import admit
-from nexus.services.turns.facts import read_facts
 
 # No call is awaited longer.
 LONGEST_CALL: Final = timedelta(hours=24)
