@@ -19,6 +19,7 @@ from pymongo import MongoClient
 
 from nexus.embedded import EmbeddedServers, embedded_servers
 from tests.nexus.support.database_pool import DatabasePool
+from tests.nexus.support.drivers import DRIVERS
 
 # The same examples in every run; NEXUS_TEST_EXPLORE=1 tries others, and many more.
 _EXPLORES: Final = bool(os.environ.get("NEXUS_TEST_EXPLORE"))
@@ -32,8 +33,19 @@ _UNIT: Final = Path(__file__).parent / "nexus" / "unit"
 _OF_TESTS = ("NEXUS_TEST_", "NEXUS_FAULTS_", "NEXUS_REAL_")
 
 
-def pytest_configure() -> None:
+# pymongo's asyncio client leaves connections that it gives up while it opens them to the garbage collector, which comes
+# upon them in whichever test runs then.
+_LEFT_BY_PYMONGO: Final = (
+    "ignore:Exception ignored in.*(_SelectorTransport|<socket):pytest.PytestUnraisableExceptionWarning",
+    "ignore:unclosed (transport|<socket):ResourceWarning",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Cut the tests off from the developer's settings and from every other machine: no model endpoint is ever asked."""
+    if len(DRIVERS) > 1:
+        for line in _LEFT_BY_PYMONGO:
+            config.addinivalue_line("filterwarnings", line)
     for name in [*os.environ]:
         ours = name.startswith(("NEXUS_", "OPENAI_", "ANTHROPIC_")) and not name.startswith(_OF_TESTS)
         # Through a proxy even an endpoint on this machine would be asked elsewhere.
