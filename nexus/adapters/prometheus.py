@@ -50,7 +50,6 @@ _STATES: Final = {Event.STATE_RECORDED: "recorded", Event.STATE_REFUSED: "refuse
 _TURNS: Final = {
     Event.TURN_BEGUN: "begun",
     Event.TURN_CLOSED: "closed",
-    Event.TURN_CLOSED_UNHEARD: "unheard",
     Event.TURN_SUMMARISED: "summarised",
     Event.TURN_LOST: "lost",
     Event.SUMMARY_DELAYED: "model_away",

@@ -30,7 +30,6 @@ class Event(StrEnum):
         STATE_LOST: a change of a session's state was not stored when the service ended.
         TURN_BEGUN: a run became a turn.
         TURN_CLOSED: a turn was seen to be over, and summarised by rules.
-        TURN_CLOSED_UNHEARD: another turn began before anything was heard of one, which was closed with its input alone.
         TURN_SUMMARISED: a model's summary of a turn was kept.
         TURN_LOST: a turn was not taken in since too much waited, was refused, or was unwritten when the service ended.
         SUMMARY_DELAYED: a model could not be asked for a summary.
@@ -58,7 +57,6 @@ class Event(StrEnum):
     STATE_LOST = "state_lost"
     TURN_BEGUN = "turn_begun"
     TURN_CLOSED = "turn_closed"
-    TURN_CLOSED_UNHEARD = "turn_closed_unheard"
     TURN_SUMMARISED = "turn_summarised"
     TURN_LOST = "turn_lost"
     SUMMARY_DELAYED = "summary_delayed"

@@ -5,7 +5,7 @@
 - A turn is changed field by field in one operation, so that of two replicas neither undoes the other's change.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -15,10 +15,9 @@ from pymongo.errors import BulkWriteError
 from nexus.adapters.mongo.client import Calls, driver_call, inserted_before_duplicate
 from nexus.adapters.mongo.schema import containing, of_session, unchanged
 from nexus.adapters.mongo.search import check_phrase
-from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
-from nexus.core.ports.turns import CLAIMED, LATEST, LONGEST_SEARCHED, SessionPlace, TurnsUpdated, TurnTouch, TurnUpdate
-from nexus.core.turns import CLOSE, OVER, Structured, TurnStatus
+from nexus.core.ports.turns import LONGEST_SEARCHED, TurnTouch
+from nexus.core.turns import CLOSE, Structured
 
 _HIGHEST_FIRST: Final = [("turn_number", DESCENDING)]
 _LAST_DUE_FIRST: Final = [("due_at", DESCENDING)]
@@ -26,7 +25,6 @@ _LAST_DUE_FIRST: Final = [("due_at", DESCENDING)]
 _WHOLE: Final = {"_id": 0, "claim": 0}
 _HEADER: Final = {**_WHOLE, **dict.fromkeys(("messages", "tool_calls"), 0)}
 _SHORT: Final = {**_HEADER, **dict.fromkeys(("thinking_phase", "workspace_context"), 0)}
-_LATEST: Final = dict.fromkeys(LATEST, 1)
 _RUN: Final = {"_id": 0, **dict.fromkeys(("owner_key", "session_id", "run_id"), 1)}
 _SEARCHED: Final = (
     "summaries.brief",
@@ -34,14 +32,6 @@ _SEARCHED: Final = (
     *(f"summaries.structured.{name}" for name in Structured.model_fields),
     "insights",
 )
-# As `is_unheard` has it.
-_UNHEARD: Final = {
-    "work": CLOSE,
-    "status": TurnStatus.PENDING.value,
-    "rows": 0,
-    "messages": {"$size": 1},
-    "thinking_phase": None,
-}
 
 
 class MongoTurns:
@@ -150,23 +140,6 @@ class MongoTurns:
         return [touch for touch in touches if (touch.owner_key, touch.session_id, touch.run_id) not in known]
 
     @driver_call
-    async def overtake(self, turns: Collection[Any], changes: Mapping[str, Any], *, due_by: datetime) -> int:
-        """Set these fields of those turns that are not over and are to be closed, and have them due by then."""
-        if not turns:
-            return 0
-        query = {"_id": {"$in": [*turns]}, "work": {"$eq": CLOSE}, "status": {"$nin": OVER}}
-        change = {"$set": dict(changes), "$min": {"due_at": due_by}}
-        return int((await self._turns.update_many(query, change)).matched_count)
-
-    @driver_call
-    async def close_unheard(self, turns: Collection[Any], changes: Mapping[str, Any]) -> int:
-        """Set these fields of those of these turns that are as they began, with an input and nothing else."""
-        if not turns:
-            return 0
-        query = {"_id": {"$in": [*turns]}, **_UNHEARD}
-        return int((await self._turns.update_many(query, {"$set": dict(changes)})).matched_count)
-
-    @driver_call
     async def claim(self, work: str, now: datetime, until: datetime) -> Row | None:
         """Of the turns on which this work is due by `now`, the one last due; it is then due at `until`."""
         row: Row | None = await self._turns.find_one_and_update(
@@ -177,33 +150,6 @@ class MongoTurns:
             return_document=ReturnDocument.AFTER,
         )
         return row
-
-    async def insert_turns_of_sessions(self, sessions: Sequence[Sequence[Row]]) -> list[int]:
-        """Do what `insert_turns` does for each of several sessions. Returns how many of each were kept."""
-        return [await self.insert_turns(turns) for turns in sessions]
-
-    @driver_call
-    async def latest_turns(self, sessions: Collection[SessionPlace]) -> list[Row]:
-        """Of each of these sessions the turn with the highest number, no more of it than `LATEST` and its `_id`."""
-        found = [await self._turns.find_one(of_session(*place), _LATEST, sort=_HIGHEST_FIRST) for place in {*sessions}]
-        return [row for row in found if row is not None]
-
-    async def update_turns(self, updates: Sequence[TurnUpdate]) -> TurnsUpdated:
-        """Do what `update_turn` does for each of these turns."""
-        changed, refused = 0, list[int]()
-        for place, update in enumerate(updates):
-            try:
-                changed += await self.update_turn(*update.place, update.changes, seen=update.seen)
-            except StoreRejectedError:
-                refused.append(place)
-        return TurnsUpdated(changed, tuple(refused))
-
-    async def claim_all(self, work: str, now: datetime, until: datetime, *, limit: int) -> list[Row]:
-        """Claim up to `limit` turns as `claim` does, no more of them than `CLAIMED`, the last due first."""
-        claimed: list[Row] = []
-        while len(claimed) < limit and (turn := await self.claim(work, now, until)):
-            claimed.append({name: turn[name] for name in CLAIMED if name in turn})
-        return claimed
 
     async def _find(self, query: Mapping[str, Any], projection: Mapping[str, int], limit: int) -> list[Row]:
         cursor = self._turns.find(query, projection, sort=_HIGHEST_FIRST, limit=limit, batch_size=limit + 1)

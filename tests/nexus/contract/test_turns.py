@@ -9,7 +9,6 @@ import pytest
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row, TurnStore
 from nexus.core.ports.turns import TurnTouch
-from nexus.services.turns.documents import is_unheard
 from tests.nexus.contract.test_store import OWNERS, Place, bare_place, place
 
 __all__ = ["bare_place", "place"]
@@ -250,62 +249,6 @@ async def test_runs_are_touched_in_order(place: Place) -> None:
         assert await turns.touch_runs(touches) == []
         found = [row for session in sessions for row in await turns.turns("o", session, limit=2)]
     assert [(row["status"], row["insights"]) for row in found] == [("acting", [session]) for session in sessions]
-
-
-async def test_turns_are_overtaken(place: Place) -> None:
-    """Of these that are not over and to be closed are changed, and due no later; nothing else is."""
-    states = ["pending", "completed", "thinking", "acting", "failed", "executing", "pending", "pending"]
-    moments = [NOW - HOUR, NOW + HOUR, NOW - HOUR, NOW + HOUR, NOW + HOUR, NOW + HOUR, NOW + HOUR, NOW + HOUR]
-    works = ["close"] * 6 + ["summarise", None]
-    sessions = [("o", f"s{number}") for number in range(len(states))]
-    async with place.open() as store:
-        turns = store.turns
-        for (_, session), status, due, work in zip(sessions, states, moments, works, strict=True):
-            await turns.insert_turns([turn(1, session_id=session, status=status, due_at=due, work=work)])
-            await turns.insert_turns([turn(1, owner_key="p", session_id=session, run_id="r", status=status)])
-        found = {each["session_id"]: each["_id"] for each in await turns.latest_turns(sessions)}
-        assert await turns.overtake(found.values(), {"overtaken": True}, due_by=NOW) == 4
-        assert await turns.overtake([], {"late": True}, due_by=NOW) == 0
-        await turns.delete_turns("o", "s0")
-        assert await turns.overtake([found["s0"]], {"late": True}, due_by=NOW) == 0
-        assert await turns.overtake([found["s3"]] * 2, {"again": True}, due_by=NOW + HOUR) == 1
-        rows = [await turns.find_turn(*place, 1) or {} for place in sessions[1:]]
-        others = [await turns.find_turn("p", session, 1) or {} for _, session in sessions]
-    assert ["overtaken" in row for row in rows] == [False, True, True, False, True, False, False]
-    before, by, after = map(milliseconds, (NOW - HOUR, NOW, NOW + HOUR))
-    assert [row["due_at"] for row in rows] == [after, before, by, after, by, after, after]
-    assert [row["session_id"] for row in rows if "again" in row] == ["s3"]
-    assert len(others) == len(sessions)
-    assert not any("overtaken" in row or "late" in row for row in others)
-
-
-async def test_turns_of_which_nothing_was_heard_are_closed(place: Place) -> None:
-    """Of these those that are as they began, with one input; whatever else is known has them stay as they are."""
-    others: list[Row] = [
-        {"status": "thinking"},
-        {"status": "completed"},
-        {"work": "summarise"},
-        {"work": None},
-        {"rows": 1},
-        {"messages": []},
-        {"messages": ["a", "b"]},
-        {"thinking_phase": {"rounds": [], "tokens_used": 0}},
-    ]
-    begun = {"status": "pending", "work": "close", "rows": 0, "messages": ["a"], "thinking_phase": None}
-    sessions = [("o", f"s{number}") for number in range(len(others) + 3)]
-    async with place.open() as store:
-        turns = store.turns
-        for (_, session), different in zip(sessions, [*others, {}, {}, {}], strict=True):
-            await turns.insert_turns([turn(1, session_id=session, **{**begun, **different})])
-        found = {each["session_id"]: each["_id"] for each in await turns.latest_turns(sessions)}
-        del found[sessions[-1][1]]
-        kept = [await turns.find_turn(*place, 1) or {} for place in sessions]
-        assert [is_unheard(row) for row in kept] == [False] * len(others) + [True] * 3
-        assert await turns.close_unheard(found.values(), {"work": "summarise", "seen": 1}) == 2
-        assert await turns.close_unheard(found.values(), {"seen": 2}) == 0
-        assert await turns.close_unheard([], {"seen": 3}) == 0
-        rows = [await turns.find_turn(*place, 1) or {} for place in sessions]
-    assert [row.get("seen") for row in rows] == [*[None] * len(others), 1, 1, None]
 
 
 async def test_each_claimer_gets_another_turn(place: Place) -> None:

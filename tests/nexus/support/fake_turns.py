@@ -1,27 +1,18 @@
 """Turns in memory, for tests of what stands on them. The contract suite of turns runs on it too."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
-from nexus.core.ports.turns import (
-    CLAIMED,
-    LATEST,
-    LONGEST_SEARCHED,
-    SessionPlace,
-    TurnsUpdated,
-    TurnTouch,
-    TurnUpdate,
-)
-from nexus.core.turns import CLOSE, OVER, TurnStatus
+from nexus.core.ports.turns import LONGEST_SEARCHED, TurnTouch
+from nexus.core.turns import CLOSE
 from tests.nexus.support.stored import stored
 
 _LISTS: Final = frozenset({"messages", "tool_calls"})
 _LONG: Final = frozenset({*_LISTS, "thinking_phase", "workspace_context"})
-_COUNTED: Final = 10_000
 
 
 class FakeTurns:
@@ -41,14 +32,6 @@ class FakeTurns:
     async def insert_turns(self, turns: Sequence[Row]) -> int:
         """Keep these up to the first whose number or run is taken. Returns how many were kept."""
         self._ask("insert_turns")
-        return self._insert(turns)
-
-    async def insert_turns_of_sessions(self, sessions: Sequence[Sequence[Row]]) -> list[int]:
-        """Do what `insert_turns` does for each of several sessions. Returns how many of each were kept."""
-        self._ask("insert_turns_of_sessions")
-        return [self._insert(turns) for turns in sessions]
-
-    def _insert(self, turns: Sequence[Row]) -> int:
         for kept, turn in enumerate([stored(dict(turn)) for turn in turns]):
             of_session = self._of(turn["owner_key"], turn["session_id"])
             if any(
@@ -62,12 +45,6 @@ class FakeTurns:
         """The turn with the highest number."""
         self._ask("latest_turn")
         return next((stored(_without(_LISTS, row)) for row in self._of(owner_key, session_id)), None)
-
-    async def latest_turns(self, sessions: Collection[SessionPlace]) -> list[Row]:
-        """Of each of these sessions the turn with the highest number, no more of it than `LATEST` and its `_id`."""
-        self._ask("latest_turns")
-        found = [row for place in sessions for row in self._of(*place)[:1]]
-        return [{**stored({name: row[name] for name in LATEST if name in row}), "_id": _id_of(row)} for row in found]
 
     async def find_turn(self, owner_key: str, session_id: str, turn_number: int) -> Row | None:
         """The turn with that number."""
@@ -129,22 +106,6 @@ class FakeTurns:
     ) -> bool:
         """Set these fields, if those in `seen` still have these values."""
         self._ask("update_turn")
-        return self._update(owner_key, session_id, turn_number, changes, seen)
-
-    async def update_turns(self, updates: Sequence[TurnUpdate]) -> TurnsUpdated:
-        """Do what `update_turn` does for each of these turns; one that cannot be kept is no other's business."""
-        self._ask("update_turns")
-        changed, refused = 0, []
-        for place, (where, changes, seen) in enumerate(updates):
-            try:
-                changed += self._update(*where, changes, seen)
-            except StoreRejectedError:
-                refused.append(place)
-        return TurnsUpdated(changed, tuple(refused))
-
-    def _update(
-        self, owner_key: str, session_id: str, turn_number: int, changes: Mapping[str, Any], seen: Mapping[str, Any]
-    ) -> bool:
         wanted = stored({**seen, "turn_number": turn_number}).items()
         of_session = self._of(owner_key, session_id)
         return bool(_set(changes, [row for row in of_session if all(row.get(name) == value for name, value in wanted)]))
@@ -161,37 +122,9 @@ class FakeTurns:
         _set({**touch.changes, **({} if is_due else touch.unless_due)}, changed)
         return bool(of_run)
 
-    async def overtake(self, turns: Collection[Any], changes: Mapping[str, Any], *, due_by: datetime) -> int:
-        """Set these fields of those turns that are not over and are to be closed, and have them due by then."""
-        self._ask("overtake")
-        latest = stored({"due_at": due_by})["due_at"]
-        to_close = [row for row in self.rows if _id_of(row) in turns and row.get("work") == CLOSE]
-        unfinished = [row for row in to_close if row.get("status") not in OVER]
-        for row in unfinished:
-            _set({**changes, "due_at": min(row["due_at"], latest)}, [row])
-        return len(unfinished)
-
-    async def close_unheard(self, turns: Collection[Any], changes: Mapping[str, Any]) -> int:
-        """Set these fields of those of these turns that are as they began, with an input and nothing else."""
-        self._ask("close_unheard")
-        known = {"work": CLOSE, "status": TurnStatus.PENDING.value, "rows": 0, "thinking_phase": None}
-        begun = [row for row in self.rows if _id_of(row) in turns and len(row["messages"]) == 1]
-        found = [row for row in begun if all(row.get(name) == value for name, value in known.items())]
-        _set(changes, found)
-        return len(found)
-
     async def claim(self, work: str, now: datetime, until: datetime) -> Row | None:
         """Of the turns on which this work is due by `now`, the one last due; it is then due at `until`."""
         self._ask("claim")
-        return self._claim(work, now, until)
-
-    async def claim_all(self, work: str, now: datetime, until: datetime, *, limit: int) -> list[Row]:
-        """Claim up to `limit` turns as `claim` does, no more of them than `CLAIMED`, the last due first."""
-        self._ask("claim_all")
-        claimed = (self._claim(work, now, until) for _ in range(limit))
-        return [_claimed(row) for row in claimed if row]
-
-    def _claim(self, work: str, now: datetime, until: datetime) -> Row | None:
         moment = stored({"now": now})["now"]
         due = [row for row in self.rows if row.get("work") == work and row.get("due_at") and row["due_at"] <= moment]
         if not due:
@@ -211,18 +144,6 @@ def _set(changes: Mapping[str, Any], rows: Sequence[Row]) -> int:
     for row, changed in [(row, stored({**row, **changes})) for row in rows]:
         row.update(changed)
     return len(rows)
-
-
-def _claimed(row: Row) -> Row:
-    found: Row = {name: row[name] for name in CLAIMED if name in row}
-    summaries = found.pop("summaries", None)
-    if isinstance(summaries, Mapping):
-        found["summaries"] = {name: value for name, value in summaries.items() if name == "source"}
-    return found
-
-
-def _id_of(row: Row) -> tuple[Any, ...]:
-    return row["owner_key"], row["session_id"], row["turn_number"]
 
 
 def _short(row: Row) -> Row:

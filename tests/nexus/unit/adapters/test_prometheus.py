@@ -51,7 +51,6 @@ def test_every_series_of_a_closed_set_is_there_from_the_start() -> None:
         (Event.STATE_LOST, "nexus_session_states_total", ("lost",)),
         (Event.TURN_BEGUN, "nexus_turns_total", ("begun",)),
         (Event.TURN_CLOSED, "nexus_turns_total", ("closed",)),
-        (Event.TURN_CLOSED_UNHEARD, "nexus_turns_total", ("unheard",)),
         (Event.TURN_SUMMARISED, "nexus_turns_total", ("summarised",)),
         (Event.TURN_LOST, "nexus_turns_total", ("lost",)),
         (Event.SUMMARY_DELAYED, "nexus_turns_total", ("model_away",)),
