@@ -33,29 +33,28 @@ from nexus.core.ports import (
     TokenCounter,
     TurnSource,
 )
-from nexus.services.context.assembly import (
-    AgentContext,
-    agent_context,
-    dialogue_prefix,
-    shown_snapshot,
-    thinking_prefix,
-)
+from nexus.services.context.agent_context import AgentContext, agent_context, shown_snapshot
 from nexus.services.context.budget import Budget
-from nexus.services.context.build import Build, BuilderSettings, offered
 from nexus.services.context.compaction import NOT_IN_TIME, CompactionCooldown, compact
+from nexus.services.context.dialogue import DialogueInput, fit_dialogue
 from nexus.services.context.gather import (
+    Build,
+    BuilderSettings,
+    DialogueSources,
     NoStates,
     Sources,
     StateSource,
     gather_dialogue,
     gather_session,
+    offered,
     read_standing,
 )
 from nexus.services.context.pinned import is_role_given
-from nexus.services.context.recall import recall_all, recall_beside
+from nexus.services.context.recall import Recalled, recall_all, recall_beside
 from nexus.services.context.request import BuildRequest, Deadline, read_request
 from nexus.services.context.run_prefix import RunPrefix, RunView, ThinkingView, in_format, run_messages
 from nexus.services.context.run_start import RunStart
+from nexus.services.context.thinking import ThinkingInput, fit_thinking
 from nexus.services.context.validity import faults
 from nexus.services.history.transcript import Window
 from nexus.services.tools.registry import ToolRegistry
@@ -155,7 +154,7 @@ class ContextBuilder:
         except RequestError as error:
             return Built(error)
         start = RunStart(self._sources, build)
-        result: dict[str, Any] | RequestError = deadline.exceeded()
+        result: dict[str, Any] | RequestError | None = None
         failed = False
         try:
             with anyio.move_on_after(deadline.left_s):
@@ -167,7 +166,7 @@ class ContextBuilder:
             _log.exception("build_failed", request_id=message.id)
             result = RequestError(ErrorCode.INTERNAL, "the context could not be built; the service's log says why")
             failed = True
-        return Built(result, start.outbox_row(), failed)
+        return Built(result or deadline.exceeded(), start.outbox_row(), failed)
 
     def remember_run(self, message: Message) -> None:
         """Note where the run of a request belongs that another replica answers."""
@@ -215,7 +214,7 @@ class ContextBuilder:
             form=request.form,
             limit=settings.window.limit(request.layout, request.context_window),
             tools=offered(self._sources.tools, request),
-            run=run_messages(request).messages,
+            run=run_messages(request).messages if request.later else (),
             always=settings.count_tokens == "always",
         )
         gathered_by = anyio.current_time() + deadline.left_s * _GATHERING
@@ -232,9 +231,6 @@ class ContextBuilder:
                     prefix = await self._thinking(build, start, timings)
                 case _:
                     prefix = await self._dialogue(build, start, timings)
-            if not {Part.HISTORY, Part.TURNS} & {*prefix.degraded}:
-                # Else the store is away.
-                await start.recorded()
             content = build.budget_with(prefix.tools).close(
                 lambda measure: prefix.continued(request, measure), prefix.meta, prefix.run_room
             )
@@ -242,6 +238,9 @@ class ContextBuilder:
                 _log.error("invalid_list", request_id=request.request_id, reason="; ".join(found[:_SHOWN_FAULTS]))
                 raise RequestError(ErrorCode.INTERNAL, "the message list would not be one that providers accept")
             content = in_format(request.form, content)
+            if not {Part.HISTORY, Part.TURNS} & {*prefix.degraded}:
+                # Else the store is away.
+                await start.recorded()
         return {**content, "context": {**content["context"], "timings_ms": timings.ms}}
 
     async def _dialogue(self, build: Build, start: RunStart, timings: _Timings) -> RunPrefix:
@@ -266,7 +265,7 @@ class ContextBuilder:
             degraded = self._degraded(gathered.missing, build)
         with timings.measured(Stage.ASSEMBLE):
             tools = offered(self._sources.tools, build.request)
-            return dialogue_prefix(build, gathered, tools, degraded), gathered.complete
+            return _dialogue_prefix(build, gathered, tools, degraded), gathered.complete
 
     async def _thinking(self, build: Build, start: RunStart, timings: _Timings) -> RunPrefix:
         kept = await self._sources.kept(build.request)
@@ -280,7 +279,7 @@ class ContextBuilder:
             degraded = self._degraded(recalled.missing, build)
         with timings.measured(Stage.ASSEMBLE):
             tools = view.tools if view else offered(self._sources.tools, build.request)
-            prefix = thinking_prefix(build, recalled, tools, degraded)
+            prefix = _thinking_prefix(build, recalled, tools, degraded)
         if view is None and not degraded:
             await self._sources.keep(build, ThinkingView(tools, recalled.remembered).to_bytes())
         return prefix._replace(notes=[*prefix.notes, *await start.notes()])
@@ -349,3 +348,41 @@ class ContextBuilder:
         if Part.HISTORY in parts and build.settings.on_history_failure == "error":
             raise RequestError(ErrorCode.HISTORY_UNAVAILABLE, "the history could not be read in time")
         return [part.value for part in parts]
+
+
+def _dialogue_prefix(
+    build: Build, gathered: DialogueSources, tools: list[dict[str, Any]], degraded: list[str]
+) -> RunPrefix:
+    """The five messages of the dialogue layout; `degraded` names what is missing of them."""
+    request, settings = build.request, build.settings
+    given = DialogueInput(
+        tools=tools,
+        history=gathered.rows,
+        user_profile=gathered.profile,
+        current_input=request.current_input,
+        current_run_id=request.run_id,
+        timestamp_utc=request.moment or "",
+        timezone_offset=request.timezone_offset,
+        history_size=gathered.history_size,
+        truncate_chars=settings.truncate_chars,
+        default_profile=settings.default_profile,
+        tools_complete=Part.TOOLS not in degraded,
+        input_id=request.human.id,
+    )
+    assembled = fit_dialogue(given, build.budget_with(tools))
+    return RunPrefix(assembled.messages, assembled.manifest, tools, degraded, [*gathered.notes])
+
+
+def _thinking_prefix(build: Build, recalled: Recalled, tools: list[dict[str, Any]], degraded: list[str]) -> RunPrefix:
+    """The two messages of the thinking layout; `degraded` names what is missing of them."""
+    request = build.request
+    given = ThinkingInput(
+        current_input=request.current_input,
+        remembered=recalled.remembered,
+        workspace=request.turn.workspace_context,
+        rounds=request.turn.thinking_rounds,
+        input_id=request.human.id,
+    )
+    assembled = fit_thinking(given, build.budget_with(tools))
+    notes = [*request.notes, *recalled.notes, *assembled.repairs]
+    return RunPrefix(assembled.messages, assembled.manifest, tools, degraded, notes)

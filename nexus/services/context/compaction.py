@@ -17,7 +17,7 @@ import anyio
 from nexus.core.ports import MemorySource
 from nexus.core.working_memory import Wish
 from nexus.services.context.blocks import Assembled
-from nexus.services.context.build import Build
+from nexus.services.context.gather import Build
 
 # Of the time that is left, what a compaction may take.
 _COMPACTING: Final = 0.5

@@ -19,8 +19,8 @@ from nexus.core.metrics import Part
 from nexus.core.models import utc_now
 from nexus.core.ports import Row, TurnSource
 from nexus.core.turns import CLOSE, Goal, Level, TurnStatus
-from nexus.services.context.build import Build
 from nexus.services.context.gather import (
+    Build,
     Read,
     SessionSources,
     Sources,

@@ -13,8 +13,7 @@ from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event
 from nexus.core.ports import OutboxRow, Row, RunOrigin
 from nexus.core.turns import TurnStart
-from nexus.services.context.build import Build
-from nexus.services.context.gather import Sources
+from nexus.services.context.gather import Build, Sources
 from nexus.services.context.request import DEFAULT_SESSION
 
 _log = structlog.get_logger(__name__)

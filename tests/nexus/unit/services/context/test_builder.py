@@ -222,7 +222,7 @@ class TestDegraded:
         store = HangingStore(*hanging)
         store.plant("messages", past(2))
         async with opened(store) as parts:
-            content = await parts.build(request(), budget_s=0.1)
+            content = await parts.build(request(), budget_s=0.5)
         assert content["degraded"] == missing
         assert ("count=4" in seen(content)[2]) == ("history" not in missing)
 

@@ -1,4 +1,4 @@
-"""From what was read to the messages of a layout (contract §4, §5, §6, §7). Pure."""
+"""A context of the agent layout, of what was read; for the main agent and for sub-agents (contract §5, §7). Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,15 +9,12 @@ from nexus.core.metrics import Part
 from nexus.core.working_memory import Snapshot
 from nexus.services.context.agent import AgentInput, fit_agent
 from nexus.services.context.blocks import Assembled
-from nexus.services.context.build import Build
-from nexus.services.context.dialogue import DialogueInput, fit_dialogue
-from nexus.services.context.gather import DialogueSources, RunStanding, SessionSources
+from nexus.services.context.gather import Build, RunStanding, SessionSources
 from nexus.services.context.meta import Meta
 from nexus.services.context.pinned import what_to_pin
 from nexus.services.context.recall import Recalled
 from nexus.services.context.request import BuildRequest
-from nexus.services.context.run_prefix import RunPrefix, RunView
-from nexus.services.context.thinking import ThinkingInput, fit_thinking
+from nexus.services.context.run_prefix import RunView
 from nexus.services.history.agents import missing_role
 from nexus.services.history.cutoff import UntilShown
 from nexus.services.history.transcript import Window
@@ -70,44 +67,6 @@ class AgentContext:
             is_template=snapshot is not None and overview is None,
             compact_at=window.compact_at,
         )
-
-
-def dialogue_prefix(
-    build: Build, gathered: DialogueSources, tools: list[dict[str, Any]], degraded: list[str]
-) -> RunPrefix:
-    """The five messages of the dialogue layout; `degraded` names what is missing of them."""
-    request, settings = build.request, build.settings
-    given = DialogueInput(
-        tools=tools,
-        history=gathered.rows,
-        user_profile=gathered.profile,
-        current_input=request.current_input,
-        current_run_id=request.run_id,
-        timestamp_utc=request.moment or "",
-        timezone_offset=request.timezone_offset,
-        history_size=gathered.history_size,
-        truncate_chars=settings.truncate_chars,
-        default_profile=settings.default_profile,
-        tools_complete=Part.TOOLS not in degraded,
-        input_id=request.human.id,
-    )
-    assembled = fit_dialogue(given, build.budget_with(tools))
-    return RunPrefix(assembled.messages, assembled.manifest, tools, degraded, [*gathered.notes])
-
-
-def thinking_prefix(build: Build, recalled: Recalled, tools: list[dict[str, Any]], degraded: list[str]) -> RunPrefix:
-    """The two messages of the thinking layout; `degraded` names what is missing of them."""
-    request = build.request
-    given = ThinkingInput(
-        current_input=request.current_input,
-        remembered=recalled.remembered,
-        workspace=request.turn.workspace_context,
-        rounds=request.turn.thinking_rounds,
-        input_id=request.human.id,
-    )
-    assembled = fit_thinking(given, build.budget_with(tools))
-    notes = [*request.notes, *recalled.notes, *assembled.repairs]
-    return RunPrefix(assembled.messages, assembled.manifest, tools, degraded, notes)
 
 
 def agent_context(  # noqa: PLR0917  # one for each thing that was read
