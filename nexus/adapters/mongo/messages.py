@@ -9,7 +9,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.errors import BulkWriteError, DuplicateKeyError
 
 from nexus.adapters.mongo.client import DUPLICATE_KEY, NOT_ENCODABLE, Calls, driver_call, is_unacceptable
-from nexus.adapters.mongo.rows import HEADER, Rows, newest_first
+from nexus.adapters.mongo.rows import HEADER, Rows
 from nexus.adapters.mongo.schema import (
     NOT_INTERNAL,
     NOT_SHOWN,
@@ -162,13 +162,6 @@ class MongoMessages:
         return await self._rows.newest(of_run(owner_key, run_id), limit=limit, skip=skip)
 
     @driver_call
-    async def rows_of_runs(self, runs: Collection[tuple[str, str]], *, limit: int) -> list[Row]:
-        """Up to `limit` rows of these runs, whole, newest first, of any role; any of them where there are more."""
-        if not runs:
-            return []
-        return newest_first(await self._rows.find({"$or": [of_run(*run) for run in runs]}, limit=limit, order=()))
-
-    @driver_call
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:
         """The oldest row of role HUMAN in a session that is not internal to a sub-agent, whole."""
         query = {**of_session(owner_key, session_id), "role": "HUMAN", **NOT_INTERNAL}
@@ -185,15 +178,6 @@ class MongoMessages:
         query = {**of_run(owner_key, run_id), "role": "HUMAN"}
         row: Row | None = await self._messages.find_one(query, _ORIGIN, sort=OLDEST_FIRST)
         return origin_of(row or {})
-
-    async def roles_of_runs(self, runs: Collection[tuple[str, str]], *, limit: int) -> list[Row]:
-        """What `rows_of_runs` gives."""
-        return await self.rows_of_runs(runs, limit=limit)
-
-    async def first_inputs(self, sessions: Collection[tuple[str, str]]) -> dict[tuple[str, str], Row]:
-        """What `first_input` gives of each of these sessions; those without are left out."""
-        found = {place: await self.first_input(*place) for place in sessions}
-        return {place: row for place, row in found.items() if row is not None}
 
 
 def _document(row: Row) -> Row:

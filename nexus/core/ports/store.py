@@ -160,26 +160,8 @@ class MessageStore(Protocol):
         """Up to `limit` rows of a run after the newest `skip`, whole, newest first, of any role."""
         ...
 
-    async def rows_of_runs(self, runs: Collection[tuple[str, str]], *, limit: int) -> list[Row]:
-        """Up to `limit` rows of these runs, (owner_key, run_id), whole, newest first, of any role.
-
-        Where there are more, they may be any of them.
-        """
-        ...
-
-    async def roles_of_runs(self, runs: Collection[tuple[str, str]], *, limit: int) -> list[Row]:
-        """What `rows_of_runs` gives in any order, of each row `owner_key`, `run_id` and `role` at least."""
-        ...
-
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:
         """The oldest row of role HUMAN in a session that is not internal to a sub-agent, whole."""
-        ...
-
-    async def first_inputs(self, sessions: Collection[tuple[str, str]]) -> dict[tuple[str, str], Row]:
-        """What `first_input` gives of each of these sessions, (owner_key, session_id); those without are left out.
-
-        Of the rows only what tells where they belong, when they were recorded, and the content.
-        """
         ...
 
     async def run_input(self, owner_key: str, run_id: str) -> Row | None:

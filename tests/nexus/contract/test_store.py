@@ -47,6 +47,9 @@ MALFORMED: dict[str, Row] = {
 }
 
 
+INTERNAL = {"sub_agent_internal": True, "agent_id": "reviewer"}
+ROLES = ("HUMAN", "AI", "TOOL", "SYSTEM", "COMMAND", "tool", "HUMAN")
+
 # Contents, and what an excerpt of 4 characters leaves of each: contents of up to 8 are left whole.
 EXCERPTS = [
     ("", ""),
@@ -230,10 +233,11 @@ async def test_what_is_not_said_is_not_read(place: Place, role: str) -> None:
 
 @pytest.mark.parametrize("owner", OWNERS)
 async def test_owners_and_sessions_are_texts(place: Place, owner: str) -> None:
-    """Whatever an owner or a session is called, exactly those rows are found, by every operation."""
+    """Whatever an owner, a run or a session is called, exactly those rows are found, by every operation."""
     strange = (None, {"$ne": ""}, ["o"], 1)
     place.plant("messages", [row(9, owner_key=value, id="m1", run_id="r1") for value in strange])
-    place.plant("messages", [row(9, id=f"x{number}", session_id=value) for number, value in enumerate(strange)])
+    named = [row(9, id=f"x{number}", session_id=value, run_id=value) for number, value in enumerate(strange)]
+    place.plant("messages", named)
     async with place.open() as store:
         await store.insert_message(row(1))
         assert await store.newest_messages(owner, limit=5) == []
@@ -241,16 +245,20 @@ async def test_owners_and_sessions_are_texts(place: Place, owner: str) -> None:
         assert await store.messages_of_runs(owner, ["r1"], limit=5) == []
         assert await store.find_message(owner, "m1") is None
         assert await store.find_origin(owner, "r1") is None
-        assert await store.session_messages("o", owner, limit=5) == []
-        assert await store.session_messages(owner, "s", limit=5) == []
+        for other, name in (("o", owner), (owner, "s"), (owner, "r1")):
+            assert await store.session_messages(other, name, limit=5) == []
+            assert await store.run_messages(other, name, limit=5) == []
+            assert await store.first_input(other, name) is None
         await store.insert_message(row(1, owner_key=owner))
         assert [each["owner_key"] for each in await store.newest_messages(owner, limit=5)] == [owner]
         assert [each["owner_key"] for each in await store.all_messages(owner, limit=5)] == [owner]
         assert await store.find_origin(owner, "r1") == RunOrigin("s")
         await store.insert_message(row(2, session_id=owner))
-        await store.insert_message(row(3, owner_key=owner, session_id=owner))
+        await store.insert_message(row(3, owner_key=owner, run_id=owner, session_id=owner))
         assert ids(await store.session_messages("o", owner, limit=5)) == ["m2"]
         assert ids(await store.session_messages(owner, owner, limit=5, sub_agent="x")) == ["m3"]
+        assert ids(await store.run_messages(owner, owner, limit=5)) == ["m3"]
+        assert (await store.first_input(owner, owner) or {})["id"] == "m3"
 
 
 async def test_long_contents_lose_their_middle(place: Place) -> None:
@@ -296,6 +304,7 @@ async def test_a_malformed_row_spoils_no_other(place: Place, changes: Row, excer
         (strange,) = [each for each in found if each["id"] not in {"m1", "m3"}]
         assert len(await store.all_messages("o", limit=5)) == 3
         assert strange in await store.session_messages("o", "s", limit=5)
+        assert (await store.first_input("o", "s") or {})["id"] in {"m1", strange["id"]}
     assert strange == {"_id": strange["_id"], **row(2, **changes)}
 
 
@@ -335,6 +344,41 @@ async def test_rows_of_runs(place: Place) -> None:
         assert await store.messages_of_runs("o", ["r9", "r\x00", ""], limit=5) == []
 
 
+async def test_the_rows_of_a_run(place: Place) -> None:
+    """Newest first and whole, of every role and every session, in pages that follow on each other; of no other run."""
+    rows = [row(number, role=role, run_id="r", content=f"{number}{'x' * 100_000}") for number, role in enumerate(ROLES)]
+    rows[3]["session_id"], rows[4]["metadata"] = "t", INTERNAL
+    place.plant("messages", [*rows[::2], row(20, run_id="R"), row(21, run_id="r", owner_key="p"), *rows[1::2]])
+    async with place.open() as store:
+        whole = await store.run_messages("o", "r", limit=50)
+        pages = [ids(await store.run_messages("o", "r", limit=3, skip=skip)) for skip in (0, 3, 6, 9)]
+    assert [{name: value for name, value in each.items() if name != "_id"} for each in whole] == rows[::-1]
+    assert all(isinstance(each["_id"], str) for each in whole)
+    assert pages == [["m6", "m5", "m4"], ["m3", "m2", "m1"], ["m0"], []]
+
+
+async def test_the_first_input(place: Place) -> None:
+    """The oldest row of a human of a session, and of a run, whole; none that is internal to a sub-agent."""
+    long = "x" * 100_000
+    async with place.open() as store:
+        assert await store.first_input("o", "s") is None
+        await insert_all(store, [row(9), row(2, content=long), row(5), row(0, role="AI"), row(1, metadata=INTERNAL)])
+        await insert_all(store, [row(0, id="other", owner_key="p"), row(8, id="m8", run_id="r2")])
+        found = [await store.first_input("o", "s"), await store.run_input("o", "r2")]
+        assert await store.run_input("o", "r1") is None
+        assert (await store.first_input("p", "s") or {})["id"] == "other"
+    assert all(each and isinstance(each.pop("_id"), str) for each in found)
+    assert found == [row(2, content=long)] * 2
+
+
+@pytest.mark.parametrize(("text", "first"), [("2024-01-01T00:01:00Z", "m3"), ("2025-01-01T00:00:00Z", "m2")])
+async def test_the_first_input_among_other_times(place: Place, text: str, first: str) -> None:
+    """A time that is stored as a text is compared as the moment that it is."""
+    place.plant("messages", [row(number, timestamp=text if number == 3 else moment(number)) for number in (4, 3, 2)])
+    async with place.open() as store:
+        assert (await store.first_input("o", "s") or {})["id"] == first
+
+
 async def test_a_message_is_found_by_its_id(place: Place) -> None:
     """A row is found by its id without its content, and its `_id` is the one that reading gives."""
     async with place.open() as store:
@@ -357,14 +401,10 @@ async def test_the_session_of_a_run(place: Place) -> None:
         ]
 
 
-INTERNAL = {"sub_agent_internal": True, "agent_id": "reviewer"}
-
-
 async def test_the_rows_of_a_session(place: Place) -> None:
     """Newest first and whole, of every role, in pages that follow on each other; none of another session or owner."""
     long = "x" * 100_000
-    roles = ("HUMAN", "AI", "TOOL", "SYSTEM", "COMMAND", "tool", "HUMAN")
-    rows = [row(number, role=role, content=f"{number}{long}") for number, role in enumerate(roles)]
+    rows = [row(number, role=role, content=f"{number}{long}") for number, role in enumerate(ROLES)]
     others = [row(20, session_id="S"), row(21, session_id=""), row(22, owner_key="p"), row(23, session_id="s ")]
     place.plant("messages", [*rows[::2], *others, *rows[1::2]])
     async with place.open() as store:

@@ -177,25 +177,12 @@ class FakeStore:
         of_run = [row for row in self._of(owner_key) if row.get("run_id") == run_id]
         return [dict(row) for row in of_run[skip : skip + limit]]
 
-    async def rows_of_runs(self, runs: Collection[tuple[str, str]], *, limit: int) -> list[Row]:
-        """Up to `limit` rows of these runs, whole, newest first, of any role."""
-        found = [row for owner, run in runs for row in await self.run_messages(owner, run, limit=limit)]
-        return sorted(found, key=lambda row: (_moment(row), row["_id"]), reverse=True)[:limit]
-
-    async def roles_of_runs(self, runs: Collection[tuple[str, str]], *, limit: int) -> list[Row]:
-        """What `rows_of_runs` gives."""
-        return await self.rows_of_runs(runs, limit=limit)
-
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:
         """The oldest row of role HUMAN in a session that is not internal to a sub-agent, whole."""
         self._ask("first_input")
         of_session = [row for row in self._of(owner_key) if row.get("session_id") == session_id]
         inputs = [row for row in of_session if row.get("role") == "HUMAN" and not _is_internal(row)]
         return dict(inputs[-1]) if inputs else None
-
-    async def first_inputs(self, sessions: Collection[tuple[str, str]]) -> dict[tuple[str, str], Row]:
-        """What `first_input` gives of each of these sessions; those without are left out."""
-        return {place: row for place in sessions if (row := await self.first_input(*place))}
 
     async def run_input(self, owner_key: str, run_id: str) -> Row | None:
         """The oldest row of role HUMAN of a run that is not internal to a sub-agent, whole."""
