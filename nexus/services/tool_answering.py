@@ -137,7 +137,7 @@ class ToolAnswerer:
         while True:
             waited_ms = int((time.monotonic() - asked_at) * 1_000)
             granted_ms = self._settings.granted_ms
-            claim = await self._ledger.begin(ask.key, ask.source.fingerprint, granted_ms, waited_ms)
+            claim = await self._ledger.claim(ask.key, ask.source.fingerprint, granted_ms, waited_ms)
             given_up = not ask.source.delivery.shared and ask.waited_s >= _LONGEST_S
             if not isinstance(claim, Busy) or given_up:
                 return claim
@@ -189,7 +189,7 @@ class ToolAnswerer:
         pauses = Pauses()
         while True:
             try:
-                return await self._ledger.finish(claim, Topics.TOOLS_RESULTS, encoded, keep_ms, delivery)
+                return await self._ledger.conclude(claim, Topics.TOOLS_RESULTS, encoded, keep_ms, delivery)
             except BusUnavailableError as error:
                 given_up = not delivery.shared and ask.waited_s >= _LONGEST_S
                 if isinstance(error, BusRefusedError) or given_up:

@@ -170,7 +170,7 @@ async def claimed(replica: Replica, message: Message, lease_ms: int = LONG_MS) -
     """The call, in the hands of another replica."""
     ask = read_tool_ask(calling(message), 0.0, max_bytes=10_000)
     assert ask is not None
-    claim = await replica.ledger.begin(ask.key, ask.source.fingerprint, lease_ms)
+    claim = await replica.ledger.claim(ask.key, ask.source.fingerprint, lease_ms)
     assert isinstance(claim, Acquired)
     return claim
 
@@ -370,7 +370,7 @@ class TestOnce:
         async with serving() as replica:
             await claimed(replica, update())
             replica.service.offer(shared(update()) if is_shared else calling(update()))
-            await replica.ledger.times_asked("begin", 3)
+            await replica.ledger.times_asked("claim", 3)
             assert replica.memory.ran == []
             replica.ledger.clock.now += LONG_MS
             assert len(await replica.results()) == 1
@@ -380,7 +380,7 @@ class TestOnce:
     async def test_a_death_between_write_and_answer(self) -> None:
         """Who takes over finds it done, and says so."""
         async with serving() as first:
-            first.ledger.failures["finish"] = 10**6
+            first.ledger.failures["conclude"] = 10**6
             first.service.offer(calling(update()))
 
             async def written() -> bool:
