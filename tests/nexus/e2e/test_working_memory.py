@@ -17,7 +17,7 @@ from pymongo.database import Database
 
 from nexus.services.context.escape import unescape
 from tests.nexus.e2e.harness import PATIENCE_S, port_of, serving
-from tests.nexus.e2e.long_judge import account, sources
+from tests.nexus.e2e.long_judge import sources
 from tests.nexus.e2e.long_player import CALLS, Mode, Player, on_bus
 from tests.nexus.support.long_session import Call, Run, Step, question_for, seal_of, session
 from tests.nexus.support.model_behaviours import good, silent
@@ -272,8 +272,8 @@ async def test_moved_to_another_database(
 
 
 async def _command(environment: Environment, *words: str) -> str:
-    """What `nexus memory` says, which does what it is asked."""
-    command = [sys.executable, "-m", "nexus", "memory", *words]
+    """The output of a `nexus session` command that succeeds."""
+    command = [sys.executable, "-m", "nexus", "session", *words]
     done = await anyio.run_process(command, check=False, env={**os.environ, **environment})
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode()

@@ -3,29 +3,25 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
 
-import anyio
 import pytest
 
 from nexus.adapters.llm import open_llm
 from nexus.adapters.mongo import open_mongo
-from nexus.core.metrics import Event
 from nexus.core.ports import LanguageModel
 from nexus.core.working_memory import Compaction, CompactionRequest
 from nexus.services.memory.compactor import CompactionSettings, Compactor
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.model_asked import KEY, LIMITS
-from tests.nexus.support.model_behaviours import BEHAVIOURS, Behaviour, good, holding, silent, status, trickling
+from tests.nexus.support.model_behaviours import BEHAVIOURS, Behaviour, good, holding
 from tests.nexus.support.model_server import ModelServer, model_server
-from tests.nexus.support.waiting import PATIENCE_S, until
+from tests.nexus.support.waiting import PATIENCE_S
 from tests.nexus.unit.services.memory.refining_at_work import (
     Session,
     a_run,
     attempted,
     figures_told,
     is_refined,
-    pause_of,
 )
 
 NONSENSE = {name: BEHAVIOURS[name]() for name in ("prose", "broken", "empty", "null", "foreign", "failure_words")}
