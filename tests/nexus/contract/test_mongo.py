@@ -15,9 +15,6 @@ from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
 from nexus.adapters.mongo import Driver, MongoStore, open_mongo
-from nexus.adapters.mongo.memory import newest_versions
-from nexus.adapters.mongo.rows import HEADER, excerpt
-from nexus.adapters.mongo.schema import NEWEST_FIRST, NOT_SHOWN
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
 from nexus.core.ports import Row
 from nexus.core.ports.turns import TurnTouch
@@ -31,39 +28,6 @@ from tests.nexus.support.rows import START, ids, row
 from tests.nexus.support.waiting import until
 
 Janitor = MongoClient[dict[str, Any]]
-
-
-@pytest.fixture
-def explained(mongo_janitor: Janitor) -> Janitor:
-    """The janitor, on a server that explains its plans."""
-    if mongo_janitor.admin.command("serverStatus")["process"] == "secantus":
-        pytest.skip("secantusdb plans a query of several conditions as a scan of the collection")
-    return mongo_janitor
-
-
-def plan_of(janitor: Janitor, name: str, query: Row, *, sort: bool = True, limit: int = 5) -> tuple[str, Row]:
-    """The winning plan as text, and how much it read."""
-    cursor = janitor[name].messages.find(query, excerpt(10) if sort else HEADER).limit(limit)
-    answer = (cursor.sort(NEWEST_FIRST) if sort else cursor).explain()
-    return str(answer["queryPlanner"]["winningPlan"]), answer["executionStats"]
-
-
-async def _fill(janitor: Janitor, uri: str, name: str) -> None:
-    async with open_mongo(uri, name) as store:
-        await store.prepare()
-    roles = ("AI", *["TOOL"] * 9)
-    rows = [row(number, role=roles[number % 10], run_id=f"r{number // 20}") for number in range(1_000)]
-    janitor[name].messages.insert_many(rows)
-
-
-async def test_the_newest_rows_come_out_of_an_index(explained: Janitor, mongo_uri: str, database_name: str) -> None:
-    """The newest rows are read without a sort, and rows of tools are passed over without being read."""
-    await _fill(explained, mongo_uri, database_name)
-    query: Row = {"owner_key": {"$eq": "o"}, "role": {"$nin": NOT_SHOWN}}
-    plan, stats = plan_of(explained, database_name, query)
-    assert "newest_of_owner" in plan
-    assert "SORT" not in plan
-    assert stats["totalDocsExamined"] == stats["nReturned"] == 5
 
 
 async def recorded(store: MongoStore, new: Row) -> None:
@@ -92,123 +56,6 @@ async def test_encrypted_and_with_a_password(driver: Driver, database_name: str)
         await store.prepare()
         await store.insert_message(row(1))
         assert ids(await store.newest_messages("o", limit=5)) == ["m1"]
-
-
-async def test_rows_of_runs_come_out_of_an_index(explained: Janitor, mongo_uri: str, database_name: str) -> None:
-    """The rows of old runs are found without reading those of newer ones, and merged without a sort in memory."""
-    await _fill(explained, mongo_uri, database_name)
-    query: Row = {"owner_key": {"$eq": "o"}, "run_id": {"$in": ["r0", "r1"]}, "role": {"$nin": NOT_SHOWN}}
-    plan, stats = plan_of(explained, database_name, query, limit=5_000)
-    assert "'stage': 'SORT'" not in plan
-    assert stats["totalDocsExamined"] == stats["nReturned"] == 4
-
-
-async def test_one_message_comes_out_of_its_index(explained: Janitor, mongo_uri: str, database_name: str) -> None:
-    """The index of ids is partial, and serves an id all the same; a run's session is found by its run."""
-    await _fill(explained, mongo_uri, database_name)
-    plan, stats = plan_of(explained, database_name, {"owner_key": {"$eq": "o"}, "id": {"$eq": "m7"}}, sort=False)
-    assert "one_per_id" in plan
-    assert stats["totalDocsExamined"] == 1
-    query = {"owner_key": {"$eq": "o"}, "run_id": {"$eq": "r3"}, "role": "HUMAN"}
-    plan, stats = plan_of(explained, database_name, query, sort=False)
-    assert "newest_of_run" in plan
-    assert stats["totalDocsExamined"] == 0
-
-
-async def test_turns_come_out_of_their_indexes(explained: Janitor, mongo_uri: str, database_name: str) -> None:
-    """A page of turns, the turn of a run and what is due are read without a sort, and no others but those left out."""
-    async with open_mongo(mongo_uri, database_name) as store:
-        for session in range(5):
-            mine = [turn(n, session_id=f"s{session}", run_id=f"r{session}-{n}", work=None) for n in range(1, 201)]
-            await store.turns.insert_turns(mine)
-        await store.turns.touch_runs([TurnTouch("o", "s3", "r3-7", {"work": "close"})])
-        await store.turns.touch_runs([TurnTouch("o", "s4", "r4-8", {"work": "summarise"})])
-    turns = explained[database_name].turns
-    of_session = {"owner_key": {"$eq": "o"}, "session_id": {"$eq": "s3"}}
-    page = {**of_session, "turn_number": {"$lt": 150}, "run_id": {"$nin": ["r3-140", "r3-141"]}}
-    of_run = {**of_session, "run_id": {"$eq": "r3-7"}}
-    of_runs = {**of_session, "run_id": {"$in": ["r3-7", "r3-8"]}}
-    due = {"work": {"$eq": "close"}, "due_at": {"$lte": START.replace(year=2100)}}
-    by_number, by_due = [("turn_number", -1)], [("due_at", -1)]
-    for cursor, index, read in (
-        (turns.find(page).sort(by_number).limit(10), "one_per_number", 12),
-        (turns.find(of_session).sort(by_number).limit(1), "one_per_number", 1),
-        (turns.find(of_run), "one_per_run", 1),
-        (turns.find(of_runs), "one_per_run", 2),
-        (turns.find(due).sort(by_due).limit(1), "work_due", 1),
-    ):
-        plan = cursor.explain()
-        assert f"'{index}'" in str(plan["queryPlanner"]["winningPlan"])
-        assert "'stage': 'SORT'" not in str(plan["queryPlanner"]["winningPlan"])
-        assert plan["executionStats"]["totalDocsExamined"] == read
-
-
-async def test_memory_comes_out_of_its_indexes(explained: Janitor, mongo_uri: str, database_name: str) -> None:
-    """What is asked for is read without a sort and nothing besides, however much there is; of names only the newest."""
-    async with open_mongo(mongo_uri, database_name) as store:
-        for number in range(1, 101):
-            await store.memory.insert_overview(overview(number))
-            await store.memory.insert_compaction(compaction(number, work="refine" if number == 7 else None))
-            await store.memory.insert_details([detail(name, number) for name in "abc"])
-            await store.memory.insert_details([detail(f"archive {number}", kind="archive")])
-    database = explained[database_name]
-    of_session: Row = {"owner_key": {"$eq": "o"}, "session_id": {"$eq": "s"}}
-    due = {"work": {"$eq": "refine"}, "due_at": {"$lte": START.replace(year=2100)}}
-    named = {**of_session, "name": {"$eq": "b"}}
-    archived = {**of_session, "kind": {"$eq": "archive"}}
-    for cursor, index, read in (
-        (database.working_memory.find(of_session).sort("revision", -1).limit(1), "one_per_revision", 1),
-        (database.compactions.find({**of_session, "number": {"$lt": 50}}).sort("number", -1).limit(3), "number", 3),
-        (database.compactions.find(due).sort("due_at", 1).limit(1), "work_due", 1),
-        (database.memory_details.find(named).sort("version", -1).limit(1), "one_per_version", 1),
-        (database.memory_details.find(of_session).sort([("name", 1), ("version", 1)]).limit(9), "one_per_version", 9),
-        (database.memory_details.find(archived).sort([("updated_at", -1), ("name", -1)]).limit(2), "newest_of_kind", 2),
-    ):
-        plan = cursor.explain()
-        assert f"{index}'" in str(plan["queryPlanner"]["winningPlan"])
-        assert "'stage': 'SORT'" not in str(plan["queryPlanner"]["winningPlan"])
-        assert plan["executionStats"]["totalDocsExamined"] == read
-    for pipeline, read in ((newest_versions(of_session), 103), (newest_versions(of_session, "note"), 3)):
-        command = {"aggregate": "memory_details", "pipeline": pipeline, "cursor": {}}
-        told = database.command("explain", command, verbosity="executionStats")
-        assert "DISTINCT_SCAN" in str(told)
-        assert f"'totalDocsExamined': {read}" in str(told)
-
-
-async def test_details_are_found_without_their_words(
-    mongo_janitor: Janitor, mongo_uri: str, database_name: str
-) -> None:
-    """The index of words makes searching faster where there is one; nothing fails where it is gone or never came."""
-    phrase = "of the quick brown fox"
-    details = mongo_janitor[database_name].memory_details
-    with suppress(OperationFailure):
-        details.create_index([("other", "text")], name="words")
-    async with open_mongo(mongo_uri, database_name) as store:
-        await store.prepare()
-        assert await store.memory.insert_details([detail("a", content=f"the tale {phrase}es")]) == 1
-        assert [row["name"] for row in await store.memory.search_details("o", "s", phrase, limit=5)] == ["a"]
-        with suppress(OperationFailure):
-            details.drop_index("words")
-        await store.prepare()
-        assert [row["name"] for row in await store.memory.search_details("o", "s", phrase, limit=5)] == ["a"]
-    async with open_mongo(mongo_uri, database_name) as store:
-        assert [row["name"] for row in await store.memory.search_details("o", "s", phrase, limit=5)] == ["a"]
-        with suppress(OperationFailure):
-            details.drop_index("words")
-        assert [row["name"] for row in await store.memory.search_details("o", "s", phrase, limit=5)] == ["a"]
-
-
-async def test_words_are_looked_up(explained: Janitor, mongo_uri: str, database_name: str) -> None:
-    """Of many details only those are read that have a rare word from the middle of the phrase."""
-    async with open_mongo(mongo_uri, database_name) as store:
-        many = [detail(f"d{number}", content=f"of number {number} and more") for number in range(300)]
-        await store.memory.insert_details(many)
-        explained[database_name].command("profile", 2)
-        found = await store.memory.search_details("o", "s", "R 217 AND MOR", limit=5)
-        explained[database_name].command("profile", 0)
-    told = list(explained[database_name]["system.profile"].find({"command.filter.$text": {"$exists": True}}))
-    assert [row["name"] for row in found] == ["d217"]
-    assert [query["docsExamined"] for query in told] in ([1], [2])
 
 
 @pytest.mark.parametrize(
