@@ -1,33 +1,38 @@
 """Settings to running service: parts are started in their order, and stopped so that what was begun is finished."""
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 import anyio
 import structlog
 
 from nexus.config import Settings
-from nexus.connections import open_bus, open_model, open_store
+from nexus.connections import open_bus, open_model, open_store, try_claim
 from nexus.core.concurrency import ungrouped
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Reading
-from nexus.core.ports import Subscription
+from nexus.core.ports import DocumentStore, RequestLedger, Subscription
 from nexus.http.app import create_app, serving
-from nexus.parts import Nexus, put_together
-from nexus.readiness import checks
+from nexus.http.health import CachedCheck, Check
 from nexus.services.requests.dispatcher import NEWS, Dispatcher, work
+from nexus.wiring import Life, Nexus, put_together
 
 __all__ = ["Nexus", "open_nexus"]
 
 _log = structlog.get_logger(__name__)
 
-_PAUSE_S = 1.0
-_PAUSE_AFTER_FAULT_S = 30.0
+_PAUSE_S: Final = 1.0
+_PAUSE_AFTER_FAULT_S: Final = 30.0
 # Closing connections to servers that are gone takes so long; where the drain is short, that part of it is left.
-_CLOSING_S = 1.5
-_DRAINING = 0.7
+_CLOSING_S: Final = 1.5
+_DRAINING: Final = 0.7
+# A bus that has not been heard for so many heartbeats is not there.
+_SILENT_BEATS: Final = 3
+_LEDGER_TRIED_EVERY_S: Final = 3.0
 
 
 @asynccontextmanager
@@ -150,3 +155,42 @@ async def _reload(nexus: Nexus) -> None:
         _log.info("settings_reloaded", environment=nexus.settings.environment)
     except (StoreUnavailableError, StoreRejectedError, ConfigError) as error:
         _log.error("settings_not_reloaded", reason=str(error))
+
+
+def checks(life: Life, store: DocumentStore, probe: RequestLedger, heartbeat_s: float) -> dict[str, Check]:
+    """What must be well for the service to be ready (CONTRACT §10).
+
+    Args:
+        life: the service's.
+        store: its store.
+        probe: a ledger that gives up soon.
+        heartbeat_s: how often its subscription hears itself.
+    """
+    longest_s = heartbeat_s * _SILENT_BEATS
+
+    async def bus() -> str | None:
+        subscription = life.subscription
+        if subscription is None:
+            return "not connected yet"
+        if subscription.silent_s == math.inf:
+            return "not connected"
+        return None if subscription.silent_s <= longest_s else f"silent for more than {longest_s:g} s"
+
+    async def ledger() -> str | None:
+        # A bus that is heard may yet take no writes, and then nothing is answered.
+        await try_claim(probe)
+        return None
+
+    async def database() -> str | None:
+        await store.ping()
+        return None
+
+    async def running() -> str | None:
+        return "the service is stopping" if life.draining else None
+
+    return {
+        "bus": bus,
+        "ledger": CachedCheck(ledger, keep_s=_LEDGER_TRIED_EVERY_S),
+        "database": CachedCheck(database),
+        "running": running,
+    }
