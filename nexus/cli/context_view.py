@@ -1,4 +1,4 @@
-"""How a context that Nexus answered with looks in a terminal."""
+"""Shows a context that Nexus answered with in a terminal: its messages, its manifest, its timings."""
 
 import json
 from collections.abc import Mapping, Sequence

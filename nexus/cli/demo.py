@@ -1,7 +1,6 @@
-"""`nexus demo`: the shipped conversation goes over a real bus, and the context that comes back is shown.
+"""`nexus demo`: plays a sample conversation over a real bus as an orchestrator, and shows the context of its end.
 
-It does what an orchestrator does: registers tools, asks for a context at the start of each run, and publishes what the
-model and the tools answered. Nothing is simulated but the model and the tools themselves.
+Only the model and the tools are simulated: their answers come from the sample.
 """
 
 import json
@@ -26,7 +25,7 @@ from nexus.embedded import embedded_servers
 from nexus.log import configure_logging
 
 app = typer.Typer(add_completion=False)
-_PATIENCE_S: Final = 20.0
+_TIMEOUT_S: Final = 20.0
 _PAUSE_S: Final = 0.02
 
 
@@ -43,13 +42,13 @@ def command() -> None:
 
 
 async def play(console: Console) -> None:
-    """Start servers, play the conversation, ask the closing question and show the answer."""
+    """Start servers and the service, play the conversation, and show the answer to its closing question."""
     conversation, tools = load_sample("conversation"), load_sample("tools")
     console.print("Starting a Valkey and a MongoDB-compatible server on free loopback ports ...")
     async with embedded_servers(None) as servers:
         settings = Settings(
             bus=BusSettings(url=SecretStr(servers.redis_url)),
-            # The packaged store is slow; see DESIGN, parts.
+            # The packaged store is slow.
             database=DatabaseSettings(uri=SecretStr(servers.mongo_uri), timeout_ms=10_000),
         )
         console.print("Starting Nexus on them ...")
@@ -81,10 +80,10 @@ class _Orchestrator:
             await self._nexus.bus.publish(Topics.TOOLS_REGISTER, encode(message))
         names = [tool["function"]["name"] for tool in tools]
 
-        async def all_known() -> bool:
+        async def are_registered() -> bool:
             return all(map(self._nexus.registry.is_tool_registered, names))
 
-        await _until(all_known, "the tools are registered")
+        await _until(are_registered, "the tools are registered")
         self._console.print(f"Registered {len(names)} tools over the bus: {', '.join(names)}")
 
     async def _play_run(self, run: Mapping[str, Any]) -> None:
@@ -93,24 +92,24 @@ class _Orchestrator:
         size = 0
         for step in run["steps"]:
             size += await self._publish(run["run_id"], step)
-        await self._recorded()
+        await self._wait_until_recorded()
         history, milliseconds = content["context"]["history"], content["context"]["timings_ms"]["build"]
         self._console.print(
             f"  {run['run_id']}: context of {history['shown']:2} messages in {milliseconds:5.1f} ms, "
             f"then {len(run['steps'])} results, {size / 1024:.1f} KB"
         )
 
-    async def _ask(self, run_id: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    async def _ask(self, run_id: str, input_: Mapping[str, Any]) -> dict[str, Any]:
         human = Message(
-            run_id=run_id, owner_key=self._owner, role=Role.HUMAN, content=given["text"], timestamp=given["at"]
+            run_id=run_id, owner_key=self._owner, role=Role.HUMAN, content=input_["text"], timestamp=input_["at"]
         )
         metadata = {
             "user_profile": self._conversation["user_profile"],
-            "client_timestamp_utc": given["at"],
+            "client_timestamp_utc": input_["at"],
             "client_timezone_offset": self._conversation["timezone_offset"],
         }
         run = Run(id=run_id, owner_key=self._owner, history=[human], metadata=metadata)
-        return await self._client.build(run, timeout=_PATIENCE_S)
+        return await self._client.build(run, timeout=_TIMEOUT_S)
 
     async def _publish(self, run_id: str, step: Mapping[str, Any]) -> int:
         if step["kind"] == "ai":
@@ -125,17 +124,17 @@ class _Orchestrator:
         self._published += 1
         return len(payload)
 
-    async def _recorded(self) -> None:
-        async def all_there() -> bool:
+    async def _wait_until_recorded(self) -> None:
+        async def is_recorded() -> bool:
             return len(await self._nexus.persistence.get_history(self._owner, limit=1_000)) >= self._published
 
-        await _until(all_there, "the conversation is recorded")
+        await _until(is_recorded, "the conversation is recorded")
 
 
 async def _until(holds: Callable[[], Awaitable[bool]], what: str) -> None:
-    with anyio.move_on_after(_PATIENCE_S):
-        # Over a bus nobody is told that somebody else is done: it has to be looked for.
-        while not await holds():  # noqa: ASYNC110  # nobody signals it
+    with anyio.move_on_after(_TIMEOUT_S):
+        # Nothing on a bus says that a subscriber has finished.
+        while not await holds():  # noqa: ASYNC110  # there is no event to wait for
             await anyio.sleep(_PAUSE_S)
         return
     raise NexusError(f"not in time: {what}")

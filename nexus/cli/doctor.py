@@ -1,4 +1,4 @@
-"""`nexus doctor`: is everything there that Nexus needs, and if not, what to do."""
+"""`nexus doctor`: checks all that Nexus needs, and says what to do about each fault."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -19,8 +19,8 @@ from nexus.log import configure_logging
 from nexus.services.tools.registry import ToolRegistry, discover
 
 app = typer.Typer(add_completion=False)
-_PATIENCE_S = 5.0
-# What the model is asked: something that it can do only if it follows a schema.
+_TIMEOUT_S: Final = 5.0
+# A question that only a model that follows a schema can answer.
 _QUESTION: Final = 'Answer with the JSON object {"ok": true} and nothing else.'
 _OK_SCHEMA: Final = {
     "type": "object",
@@ -29,10 +29,10 @@ _OK_SCHEMA: Final = {
     "additionalProperties": False,
 }
 _ONLY: Final = f"only {', '.join(STORED_SECTIONS)} are taken from there"
-# Of what a document of settings holds: the sections that count, and whose it is.
+# The fields of a stored document of settings that count.
 _TAKEN: Final = frozenset({*STORED_SECTIONS, "environment"})
 _NO_JSON: Final = "answers, but not with the JSON that it was asked for"
-# By how the reason begins.
+# By the beginning of the reason.
 _MODEL_ADVICE: Final = {
     "401": "correct llm.api_key (NEXUS_LLM__API_KEY)",
     "403": "correct llm.api_key (NEXUS_LLM__API_KEY), or give its account the right to use llm.model",
@@ -65,34 +65,42 @@ def command(
 
 
 async def examine(settings: Settings, console: Console, quick: bool = False) -> bool:
-    """Make the checks and print a line for each. Returns whether all is well."""
+    """Run the checks and print a line for each; `quick` stops after bus and database. Returns whether all passed."""
     async with AsyncExitStack() as stack:
         transport = await stack.enter_async_context(open_bus(settings.bus))
         store = await stack.enter_async_context(open_store(settings.database))
-        bus_answers = await _make(console, "bus", lambda: _hear(transport.bus), bus_advice) and await _make(
-            console, "ledger", lambda: _claim(transport.probe), bus_advice
-        )
-        store_answers = await _make(console, "database", lambda: _ping(store), SEE_MONGODB)
+        bus_answers = await _run_check(
+            console, "bus", lambda: _check_bus(transport.bus), bus_advice
+        ) and await _run_check(console, "ledger", lambda: _check_ledger(transport.probe), bus_advice)
+        store_answers = await _run_check(console, "database", lambda: _check_store(store), SEE_MONGODB)
         if quick:
             return bus_answers and store_answers
         checks: list[tuple[str, Check, Advice]] = [
-            ("indexes", lambda: _prepare(store), "see the reason; the user needs the right to make indexes"),
-            ("settings", lambda: _stored(store, settings), "correct the document with scripts/database_manager.py"),
-            ("tools", lambda: _tools(store, settings), "correct tools.modules"),
+            ("indexes", lambda: _make_indexes(store), "see the reason; the user needs the right to make indexes"),
+            (
+                "settings",
+                lambda: _check_settings(store, settings),
+                "correct the document with scripts/database_manager.py",
+            ),
+            ("tools", lambda: _check_tools(store, settings), "correct tools.modules"),
         ]
-        results = [await _make(console, *check) for check in checks if store_answers]
-        # A call has a time limit of its own.
-        patience_s = settings.llm.timeout_s + _PATIENCE_S
-        results.append(await _make(console, "model", lambda: _ask(settings.llm), _model_advice, patience_s=patience_s))
+        results = [await _run_check(console, *check) for check in checks if store_answers]
+        # A call of the model has a time limit of its own.
+        timeout_s = settings.llm.timeout_s + _TIMEOUT_S
+        results.append(
+            await _run_check(console, "model", lambda: _check_model(settings.llm), _model_advice, timeout_s=timeout_s)
+        )
     return bus_answers and store_answers and all(results)
 
 
-async def _make(console: Console, name: str, check: Check, advice: Advice, *, patience_s: float = _PATIENCE_S) -> bool:
+async def _run_check(
+    console: Console, name: str, check: Check, advice: Advice, *, timeout_s: float = _TIMEOUT_S
+) -> bool:
     try:
-        with anyio.fail_after(patience_s):
+        with anyio.fail_after(timeout_s):
             finding = await check()
     except (NexusError, TimeoutError) as error:
-        reason = str(error) or f"no answer within {patience_s:g} s"
+        reason = str(error) or f"no answer within {timeout_s:g} s"
         to_do = advice if isinstance(advice, str) else advice(error)
         console.print(f"[red]wrong[/red]  {name}: {reason}. To do: {to_do}.", highlight=False, soft_wrap=True)
         return False
@@ -100,9 +108,9 @@ async def _make(console: Console, name: str, check: Check, advice: Advice, *, pa
     return True
 
 
-async def _hear(bus: Bus) -> str:
+async def _check_bus(bus: Bus) -> str:
     topic = f"nexus.doctor.{new_message_id()}"
-    # A subscription waits for a server that does not let it in; publishing says what is wrong.
+    # A subscription waits for a server that refuses it; publishing fails with the reason.
     await bus.publish(topic, b"")
     async with bus.subscribe(topic) as subscription:
         started = anyio.current_time()
@@ -112,24 +120,24 @@ async def _hear(bus: Bus) -> str:
     raise BusUnavailableError("the subscription ended")
 
 
-async def _claim(ledger: RequestLedger) -> str:
+async def _check_ledger(ledger: RequestLedger) -> str:
     started = anyio.current_time()
     await try_claim(ledger)
     return f"takes a claim and gives it back, {(anyio.current_time() - started) * 1_000:.1f} ms"
 
 
-async def _ping(store: Store) -> str:
+async def _check_store(store: Store) -> str:
     started = anyio.current_time()
     await store.ping()
     return f"answers, {(anyio.current_time() - started) * 1_000:.1f} ms"
 
 
-async def _prepare(store: Store) -> str:
+async def _make_indexes(store: Store) -> str:
     await store.prepare()
     return "in place"
 
 
-async def _stored(store: Store, settings: Settings) -> str:
+async def _check_settings(store: Store, settings: Settings) -> str:
     document = await store.find_configuration(settings.environment)
     if document is None:
         return f"none stored for environment {settings.environment!r}; the file and its defaults hold"
@@ -139,7 +147,7 @@ async def _stored(store: Store, settings: Settings) -> str:
     return f"{found}; {', '.join(passed_over)} in there: passed over, {_ONLY}" if passed_over else found
 
 
-async def _tools(store: Store, settings: Settings) -> str:
+async def _check_tools(store: Store, settings: Settings) -> str:
     registry = ToolRegistry()
     discover(registry, settings.tools.modules)
     faults = registry.set_remote(await store.list_tools())
@@ -148,14 +156,14 @@ async def _tools(store: Store, settings: Settings) -> str:
     return f"{len(registry.list_tool_names())} known"
 
 
-async def _ask(settings: LlmSettings) -> str:
-    # What passes by itself need not be waited for: the doctor can be asked again.
+async def _check_model(settings: LlmSettings) -> str:
+    # Without retries: a passing fault is gone when the command is repeated.
     async with open_model(settings.model_copy(update={"retries": 0})) as model:
         if model is None:
             return "not configured: summaries are made by rules"
         started = anyio.current_time()
         text = await model.complete(_QUESTION, "Is all well? Answer with JSON.", schema=_OK_SCHEMA, schema_name="ok")
-        # Some put a fence around it, or their thoughts before it, which a summary may have too.
+        # Some models put a fence around it, or thoughts before it, which a summary may have too.
         if '"ok"' not in text:
             raise ModelUnavailableError(_NO_JSON)
         return f"{model.name} answers, {(anyio.current_time() - started) * 1_000:.0f} ms"

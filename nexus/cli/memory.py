@@ -30,8 +30,8 @@ from nexus.core.errors import NexusError
 from nexus.core.models import utc_now
 from nexus.core.ports import MemoryStore, Row, Store
 from nexus.core.working_memory import WHOLE, Compaction, Detail, Overview
-from nexus.services.context.working import TEMPLATE
-from nexus.services.memory.accounting import Account, account
+from nexus.services.memory.audit import Audit, audit
+from nexus.services.memory.documents import TEMPLATE
 from nexus.services.transfer.lines import explained
 
 app = typer.Typer(
@@ -176,8 +176,8 @@ def check(owner: Owner, session: Session = "default", as_json: Json = False, con
     settings = command_settings(config)
     check_names(owner, session)
 
-    async def read(store: Store) -> tuple[Account, bool]:
-        return await account(store.memory, store, owner, session), await _is_unknown(store, owner, session)
+    async def read(store: Store) -> tuple[Audit, bool]:
+        return await audit(store.memory, store, owner, session), await _is_unknown(store, owner, session)
 
     found, unknown = run_on_store(settings.database, read)
     counts = (found.messages, found.in_context, found.summarised, found.lost, found.twice)

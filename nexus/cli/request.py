@@ -1,4 +1,4 @@
-"""`nexus request`: ask a running service for a context, as an orchestrator would."""
+"""`nexus request`: asks a running service for a context, as an orchestrator would."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from nexus.core.wire import MAX_DEPTH, explain, is_deeper
 from nexus.log import configure_logging
 
 app = typer.Typer(add_completion=False)
-_NOT_BELIEVED: Final = "answers came, but none signed with a key known here: compare bus.signing.keys"
+_UNSIGNED: Final = "answers came, but none signed with a key known here: compare bus.signing.keys"
 
 
 @app.command()
@@ -87,7 +87,7 @@ async def _request(settings: Settings, run: Run, timeout: float) -> dict[str, An
         try:
             return await client.build(run, timeout=timeout)
         except TimeoutError:
-            raise TimeoutError(_NOT_BELIEVED if client.disbelieved else NOBODY_LISTENS) from None
+            raise TimeoutError(_UNSIGNED if client.disbelieved else NOBODY_LISTENS) from None
 
 
 def _json_object(option: str, text: str) -> dict[str, Any]:

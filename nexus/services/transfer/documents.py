@@ -9,9 +9,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Protocol
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from nexus.core.ports import Row
 from nexus.core.ports.store import TransferableStore
@@ -85,9 +87,7 @@ def parts(
     """
     memory, turns = store.memory, store.turns
 
-    def of_model(*arguments: Any) -> _ModelPart:
-        return _ModelPart(store, key, *arguments)
-
+    of_model = partial(_ModelPart, store, key)
     return [
         _Messages(folder, store, header, key, ids),
         of_model(
@@ -202,10 +202,10 @@ class _ModelPart:
     def _digest(self, document: Row) -> bytes:
         try:
             value = self.model.model_validate(document)
-        except ValidationError:
+            text = (_over(value) if isinstance(value, Turn) else value).model_dump_json()
+        except (ValidationError, PydanticSerializationError, UnicodeDecodeError):
             return b"malformed"
-        value = _over(value) if isinstance(value, Turn) else value
-        return hashlib.sha256(value.model_dump_json().encode(errors="surrogatepass")).digest()
+        return hashlib.sha256(text.encode(errors="surrogatepass")).digest()
 
 
 @dataclass(frozen=True, slots=True)

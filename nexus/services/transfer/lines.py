@@ -55,11 +55,6 @@ MOST_JSON_DEPTH: Final = 200
 # As `json` and pydantic say what no user can know: the line within a line, and a class.
 _POSITION: Final = re.compile(r": line 1 column (\d+) \(char \d+\)$")
 _CLASS: Final = re.compile(r" or instance of \w+")
-# Of the 255 bytes that a file's name may have.
-_MOST_NAME_BYTES: Final = 200
-_NOT_PLAIN: Final = re.compile(r"[^\w-]+")
-# Names of devices on Windows, where an export may be looked at.
-_DEVICES: Final = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _Count = Field(ge=0)
@@ -142,7 +137,7 @@ def json_of_model(model: type[BaseModel], document: Any) -> dict[str, Any]:
         value: dict[str, Any] = json.loads(model.model_validate(document).model_dump_json())
     except ValidationError as error:
         raise ValueError(explained(error)) from None
-    except PydanticSerializationError:
+    except (PydanticSerializationError, UnicodeDecodeError):
         raise ValueError("it holds something that is no JSON") from None
     return value
 
@@ -219,10 +214,7 @@ def explained(error: ValidationError) -> str:
 
 
 def detail_files(names: Collection[str]) -> dict[str, str]:
-    """By its name the file of each detail in `DETAIL_FOLDER`; no two are the same, also where case does not count.
-
-    A name that is not plain, or falls together with another one, is made harmless and gets a mark of its own.
-    """
+    """By its name the file of each detail in `DETAIL_FOLDER`; no two are the same, also where case does not count."""
     folded = Counter(map(_folded, names))
     return {name: _detail_file(name, is_alone=folded[_folded(name)] == 1) for name in names}
 
@@ -232,15 +224,10 @@ def _folded(name: str) -> str:
 
 
 def _detail_file(name: str, *, is_alone: bool) -> str:
-    if is_alone and _is_plain(name):
-        return name + SUFFIX
-    mark = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:12]
-    harmless = _NOT_PLAIN.sub("-", name).encode(errors="ignore")[:_MOST_NAME_BYTES]
-    return f"{harmless.decode(errors='ignore')}~{mark}{SUFFIX}"
-
-
-def _is_plain(name: str) -> bool:
     try:
-        return read_name(name) == name and not _DEVICES.fullmatch(name)
+        if is_alone and read_name(name) == name:
+            return name + SUFFIX
     except ValueError:
-        return False
+        # A name that no tool gives, and that may be no name of a file either.
+        pass
+    return f"~{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:16]}{SUFFIX}"

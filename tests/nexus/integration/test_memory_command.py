@@ -8,7 +8,7 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from nexus.services.context.working import TEMPLATE
+from nexus.services.memory.documents import TEMPLATE
 from tests.nexus.support.desk import Desk
 from tests.nexus.support.stored_session import NASTY, a_row, an_overview, store_session
 

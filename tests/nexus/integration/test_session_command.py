@@ -93,7 +93,7 @@ async def contexts_of(mongo_uri: str, db: _Database, owner: str, session: str) -
     return found
 
 
-async def test_the_next_contexts_are_the_same(
+async def test_the_next_contexts_are_the_same(  # noqa: PLR0917  # fixtures
     desk: Desk, other: Desk, db: _Database, elsewhere: _Database, mongo_uri: str, tmp_path: Path
 ) -> None:
     """Of the same owner elsewhere, and of another owner and session beside the original: byte for byte."""
@@ -112,7 +112,7 @@ async def test_the_next_contexts_are_the_same(
     assert await contexts_of(mongo_uri, db, "$bob", "copy") == wanted
 
 
-async def test_twice_imported_is_once_stored(desk: Desk, other: Desk, db: _Database, tmp_path: Path) -> None:
+async def test_twice_imported_is_once_stored(desk: Desk, db: _Database, tmp_path: Path) -> None:
     """The second time nothing is written, neither of the session itself nor of a copy, with `_id`s of its own."""
     store_session(db)
     db["turns"].update_one({"turn_number": 2}, {"$set": {"status": "acting"}})
@@ -151,7 +151,7 @@ async def test_the_folder(desk: Desk, db: _Database, tmp_path: Path) -> None:
         "working-memory/detail/flights.md",
         "working-memory/detail/航班.md",
         "working-memory/detail/compaction-0001.md",
-        "working-memory/detail/-etc-passwd~3754d6cb3a38.md",
+        "working-memory/detail/~3754d6cb3a38e118.md",
     }
     assert (folder / "working-memory" / "overview.md").read_bytes() == "# Goal\n\nTrains. 文".encode()
     assert (folder / "working-memory" / "detail" / "flights.md").read_bytes() == b"BA 2\r\n"
@@ -296,6 +296,8 @@ async def test_what_others_have_stored(desk: Desk, db: _Database, tmp_path: Path
     db["working_memory"].insert_one({**an_overview(1, "x"), "updated_at": None})
     said = await desk.refused("export", *OF_S1, str(tmp_path / "s2"))
     assert said.startswith("session s1 of ada: overview 1 cannot be read: updated_at: ")
+    nothing = await desk.refused("export", "--owner", "eve", str(tmp_path / "s2"))
+    assert nothing == "session default of eve: there is nothing of it"
     assert [*await run_sync(tmp_path.iterdir)] == [tmp_path / "s1"]
 
 
@@ -306,7 +308,6 @@ async def test_what_others_have_stored(desk: Desk, db: _Database, tmp_path: Path
         (("export", *OF_S1, "no/where"), "no/where: there is no folder for it"),
         (("export", *OF_S1, "x" * 300), f"{'x' * 300}: cannot be written: File name too long"),
         (("export", *OF_S1, __file__), f"{__file__}: cannot be written: Not a directory"),
-        (("export", *OF_S1, "unwritten"), "session s1 of ada: there is nothing of it"),
         (("import", "no\x1bwhere"), "no\\x1bwhere: there is no such folder"),
         (("import", __file__), f"{__file__}: is a file; the folder that `export` wrote is needed"),
         (("import", "."), ".: no session.json is in it: it is no export of a session"),
@@ -315,9 +316,8 @@ async def test_what_others_have_stored(desk: Desk, db: _Database, tmp_path: Path
     ids=lambda value: ascii(value)[:50],
 )
 async def test_what_is_wrong_with_words(desk: Desk, words: Sequence[str], fault: str) -> None:
-    """One line and exit code 1, and no folder appears."""
+    """One line and exit code 1."""
     assert (await desk.refused(*words)).startswith(fault)
-    assert not Path("unwritten").exists()
 
 
 async def test_a_server_that_is_away(desk: Desk, tmp_path: Path) -> None:

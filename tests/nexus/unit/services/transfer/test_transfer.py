@@ -1,0 +1,309 @@
+"""Export and import of a session, on a store in memory and a folder in memory."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from typing import Any
+
+import pytest
+from anyio.lowlevel import checkpoint
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nexus.adapters.mongo.client import Calls
+from nexus.adapters.mongo.transfer import MongoTransfer
+from nexus.core.errors import NexusError, StoreUnavailableError
+from nexus.core.ports import Row
+from nexus.core.working_memory import SECOND, Tail, is_object_id
+from nexus.services.transfer import lines
+from nexus.services.transfer.exporter import export_session
+from nexus.services.transfer.importer import compare, new_row_ids, read_session, write_session
+from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.kept_turns import a_turn
+from tests.nexus.support.stored_session import NOW, a_compaction, a_detail, a_row, an_overview
+
+KEY = ("ada", "s1")
+
+
+class FakeTransfer(MongoTransfer):
+    """Rows in a list."""
+
+    def __init__(self) -> None:
+        super().__init__(None, Calls(1), checkpoint)
+        self.kept: list[Row] = []
+        self.fails_after: int | None = None
+
+    async def count_rows(self, owner_key: str, session_id: str) -> int:
+        """How many rows a session has."""
+        await checkpoint()
+        return len([row for row in self.kept if (row["owner_key"], row["session_id"]) == (owner_key, session_id)])
+
+    async def rows(self, owner_key: str, session_id: str) -> AsyncGenerator[list[Row]]:
+        """All rows of a session, in one page."""
+        await checkpoint()
+        found = [row for row in self.kept if (row["owner_key"], row["session_id"]) == (owner_key, session_id)]
+        yield sorted(found, key=self.row_id)
+
+    async def find_elsewhere(self, owner_key: str, session_id: str, rows: Sequence[Row]) -> Row | None:
+        """A row of another session with the `id` of one of these, where the owner is the same."""
+        await checkpoint()
+        ids = {row["id"] for row in rows}
+        found = (row for row in self.kept if row["owner_key"] == owner_key and row["session_id"] != session_id)
+        return next((row for row in found if row["id"] in ids), None)
+
+    async def insert_rows(self, rows: Sequence[Row]) -> int:
+        """Store rows, as long as the store does not fail."""
+        await checkpoint()
+        if self.fails_after is not None and len(self.kept) >= self.fails_after:
+            raise StoreUnavailableError("gone")
+        taken = {self.row_id(row) for row in self.kept}
+        fresh = [row for row in rows if self.row_id(row) not in taken]
+        self.kept += fresh
+        return len(fresh)
+
+
+class Store(FakeStore):
+    """A store in memory from which sessions can be exported."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transfer: Any = FakeTransfer()
+
+    def fill(self, messages: int = 3) -> None:
+        """Store session s1 of ada."""
+        rows = [a_row(number) for number in range(messages)]
+        self.transfer.kept += [self.transfer.to_json(row) for row in rows]
+        self.plant("turns", [a_turn(number, status="acting" if number == 70 else "completed") for number in (1, 7, 70)])
+        self.plant("working_memory", [an_overview(number, f"Revision {number}") for number in range(1, 61)])
+        self.plant("memory_details", [a_detail("a", 1, "A1"), a_detail("A", 1, "a"), a_detail("a", 2, "A2\r\n")])
+        self.plant("compactions", [a_compaction(1, rows[:1], NOW, 1)])
+
+
+class Files:
+    """A folder in memory."""
+
+    def __init__(self, **files: str) -> None:
+        self.files = {name: content.encode() for name, content in files.items()}
+
+    def put(self, name: str, line: str) -> None:
+        """Append a line."""
+        self.files[name] = self.files.get(name, b"") + f"{line}\n".encode()
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file."""
+        self.files[name] = text.encode()
+
+    def lines(self, name: str) -> Iterator[bytes]:
+        """The lines of a file."""
+        yield from self.files.get(name, b"").splitlines()
+
+    def content(self, name: str) -> bytes | None:
+        """A whole file."""
+        return self.files.get(name)
+
+    def names(self, folder: str) -> list[str]:
+        """The names of the files in a folder."""
+        return sorted(name.removeprefix(f"{folder}/") for name in self.files if name.startswith(f"{folder}/"))
+
+
+async def exported(store: Store) -> Files:
+    """An export of what the store has."""
+    folder = Files()
+    await export_session(store, *KEY, folder, exported_at=NOW)
+    return folder
+
+
+async def imported(store: Store, folder: Files, owner_key: str | None = None) -> Counter[str]:
+    """What an import writes."""
+    written = Counter[str]()
+    plan = read_session(folder, store, owner_key=owner_key)
+    await write_session(
+        folder, store, plan, await compare(folder, store, plan), lambda file, n: written.update({file: n})
+    )
+    return +written
+
+
+async def test_there_and_back() -> None:
+    """Of pages and gaps too: an export of what was imported is the same export, but for turns that had not ended."""
+    store, copy = Store(), Store()
+    store.fill()
+    folder = await exported(store)
+    assert folder.files[lines.OVERVIEW] == b"Revision 60"
+    written = await imported(copy, folder)
+    assert written == {
+        lines.MESSAGES: 3,
+        lines.TURNS: 3,
+        lines.DETAILS: 3,
+        lines.REVISIONS: 60,
+        lines.COMPACTIONS: 1,
+    }
+    again = await exported(copy)
+    folder.files[lines.TURNS] = folder.files[lines.TURNS].replace(b'"status":"acting"', b'"status":"completed"')
+    assert again.files == folder.files
+    assert not await imported(copy, again)
+    assert not await imported(store, again)
+
+
+async def test_an_import_that_breaks_off() -> None:
+    """What was written is reported, and repeating it writes the rest."""
+    store, copy = Store(), Store()
+    store.fill(messages=450)
+    folder = await exported(store)
+    copy.transfer.fails_after = 200
+    plan, written = read_session(folder, copy, owner_key="bob"), Counter[str]()
+    found = await compare(folder, copy, plan)
+    with pytest.raises(StoreUnavailableError):
+        await write_session(folder, copy, plan, found, lambda file, n: written.update({file: n}))
+    assert written == {lines.MESSAGES: 200}
+    copy.transfer.fails_after = None
+    rest = await imported(copy, folder, owner_key="bob")
+    assert rest[lines.MESSAGES] == 250
+    assert rest.total() + 200 == plan.total
+
+
+async def test_what_is_in_the_way() -> None:
+    """Other documents of the session, and the same messages in another session of the owner, by their names."""
+    store = Store()
+    store.fill()
+    folder = await exported(store)
+    found = await compare(folder, store, read_session(folder, store, session_id="s2"))
+    assert found.in_the_way == ["messages.jsonl: line 1: message 'm0' is recorded in session 's1' of 'ada' already"]
+    store.transfer.kept[0]["content"] = "other"
+    store.plant("turns", [a_turn(8), a_turn(9)])
+    store.memory.rows["working_memory"][0]["updated_at"] = None
+    plan = read_session(folder, store)
+    found = await compare(folder, store, plan)
+    assert found.in_the_way == [
+        "message 'm0' is there, not as in messages.jsonl: line 1",
+        "turn 9 is there, and not in turns.jsonl (and 1 more)",
+        "revision 1 is there, not as in working-memory/revisions.jsonl: line 1",
+    ]
+    with pytest.raises(NexusError, match="message 'm0' is there"):
+        await write_session(folder, store, plan, found)
+
+
+async def test_a_program_that_writes_meanwhile() -> None:
+    """To the session or to the folder: the import says which document, and stops."""
+    store, copy = Store(), Store()
+    store.fill()
+    folder = await exported(store)
+    plan = read_session(folder, copy)
+    found = await compare(folder, copy, plan)
+    copy.plant("turns", [a_turn(7, insights=["other"])])
+    with pytest.raises(NexusError, match=r"turns.jsonl: line 2: turn 7 is there meanwhile"):
+        await write_session(folder, copy, plan, found)
+    folder.write(lines.OVERVIEW, "changed")
+    with pytest.raises(NexusError, match=r"revisions.jsonl: line 60: it was changed while it was read"):
+        await write_session(folder, Store(), plan, await compare(folder, Store(), plan))
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "fault"),
+    [
+        (lines.MESSAGES, b"{\xff", "line 2: not UTF-8 at byte 1"),
+        (lines.MESSAGES, b"{'", "line 2: not JSON: Expecting property name enclosed in double quotes at column 2"),
+        (lines.MESSAGES, b"[]", "line 2: a JSON object is needed"),
+        (lines.MESSAGES, b'{"owner_key": "eve"}', "line 2: owner_key: it is not that of session.json"),
+        (lines.MESSAGES, b'{"owner_key": "ada", "session_id": "s1"}', "line 2: _id: one is needed"),
+        (
+            lines.MESSAGES,
+            b'{"owner_key": "ada", "session_id": "s1", "_id": 1, "x": {"$where": 1}}',
+            "line 2: an object whose key begins with $ is no Extended JSON",
+        ),
+        (
+            lines.MESSAGES,
+            b'{"owner_key": "ada", "session_id": "s1", "_id": 1, "x": 9223372036854775808}',
+            "line 2: a whole number of more than 64 bits",
+        ),
+        (
+            lines.MESSAGES,
+            b'{"owner_key": "ada", "session_id": "s1", "_id": 1, "x": {"\\u0000": 1}}',
+            "line 2: a key with a NUL",
+        ),
+        (
+            lines.MESSAGES,
+            b'{"owner_key": "ada", "session_id": "s1", "_id": 1, "x": "%s"}' % (b"x" * (1 << 24)),
+            "line 2: as a document it has more than 16776192 bytes",
+        ),
+        (
+            lines.MESSAGES,
+            b'{"owner_key": "ada", "session_id": "s1", "_id": 1, "id": "m0"}',
+            "line 2: id: it is that of messages.jsonl: line 1",
+        ),
+        (lines.MESSAGES, b'{"a":' * 300 + b"1" + b"}" * 300, "line 2: nested deeper than 200"),
+        (lines.MESSAGES, b"", "it has 1 documents, and session.json says 2: it is not whole"),
+        (lines.TURNS, b"{}", "line 2: id: Field required (and 6 more)"),
+        (lines.TURNS, json.dumps({"turn_number": "1"}).encode(), "line 2: id: Field required"),
+        (lines.REVISIONS, b'{"revision": true}', "line 2: its content is in working-memory/overview.md, which is miss"),
+        (lines.REVISIONS, b'{"revision": true, "content": ""}', "line 2: revision: Input should be a valid integer"),
+        (lines.DETAILS, b'{"name": "a", "file": "../x"}', "line 2: file: the name of a file in working-memory/detail"),
+        (lines.DETAILS, b'{"name": "a", "file": "x.md"}', "line 2: its content is in working-memory/detail/x.md, whi"),
+        (
+            lines.DETAILS,
+            b'{"name": "a", "version": 1, "bytes": 9, "updated_at": "2026-01-01T00:00:00Z", "content": "x"}',
+            "line 2: bytes: the content has 1",
+        ),
+        (lines.COMPACTIONS, b"{}", "line 2: number: Field required"),
+        (lines.STATE, b"[]", "a JSON object is needed"),
+        (lines.HEADER, b"{}", "not JSON: "),
+        (f"{lines.DETAIL_FOLDER}/a.txt", b"", "a detail is a file whose name ends with .md"),
+        (f"{lines.DETAIL_FOLDER}/b:.md", b"", "':' at place 2 is not allowed"),
+        (f"{lines.DETAIL_FOLDER}/compaction-7.md", b"", "no new detail can be called so"),
+        (f"{lines.DETAIL_FOLDER}/a.md", b"\xff", "not UTF-8 at byte 0"),
+    ],
+    ids=lambda value: ascii(value)[:40],
+)
+def test_files_that_are_wrong(file: str, line: bytes, fault: str) -> None:
+    """The file, the line, what is wrong and what is allowed are said."""
+    store, folder = Store(), Files()
+    header = {"format": "nexus-session", "version": 1, "owner_key": "ada", "session_id": "s1", "messages": 2}
+    counts = dict.fromkeys(("turns", "compactions", "revisions", "details"), 0)
+    folder.put(lines.HEADER, json.dumps({**header, **counts, "exported_at": "2026-01-01T00:00:00Z"}))
+    folder.put(lines.MESSAGES, json.dumps(store.transfer.to_json(a_row(0))))
+    before = b"\n" if file.endswith("jsonl") and file != lines.MESSAGES else b""
+    folder.files[file] = folder.files.get(file, b"") + before + line
+    if file != lines.MESSAGES:
+        folder.put(lines.MESSAGES, json.dumps(store.transfer.to_json(a_row(1))))
+    with pytest.raises(ValueError, match=f"^{re.escape(file)}: {re.escape(fault)}"):
+        read_session(folder, store)
+
+
+_IDS = st.lists(
+    st.text("0123456789abcdef", min_size=24, max_size=24).map(lambda digits: f"6900000{digits[0]}{digits[8:]}")
+    | st.text(min_size=1, max_size=5),
+    unique=True,
+)
+
+
+@given(_IDS, st.integers(0, 15), st.data())
+def test_new_ids_of_rows(row_ids: list[str], second: int, data: st.DataObject) -> None:
+    """Each has one of its own, of the same second and rank, so that a tail has the same rows."""
+    without = frozenset(data.draw(st.sets(st.sampled_from(row_ids)))) if row_ids else frozenset[str]()
+    ids = new_row_ids(row_ids, "bob", "s1")
+    assert len({*ids.values()}) == len(row_ids)
+    made = [row_id for row_id in row_ids if is_object_id(row_id)]
+    assert all(ids[row_id][SECOND] == row_id[SECOND] for row_id in made)
+    assert sorted(made) == sorted(made, key=lambda row_id: ids[row_id])
+    assert all(not is_object_id(ids[row_id]) for row_id in {*row_ids} - {*made})
+    since = f"6900000{second:x}"
+    before, after = Tail(since, without), Tail(since, frozenset(ids[row_id] for row_id in without))
+    assert [before.includes(row_id) for row_id in row_ids] == [after.includes(ids[row_id]) for row_id in row_ids]
+    assert new_row_ids(row_ids, "bob", "s1") == ids
+    others = {*new_row_ids(row_ids, "bob", "s2").values()} | {*new_row_ids(row_ids, "bo", "b s1").values()}
+    assert not others & {*ids.values()}
+
+
+_HOSTILE = ["..", "", "a/b", "a\\b", "a\x00", "A", "a", "Å", "A\u030a", "x" * 500, "é.", "~", ".hidden"]
+
+
+@given(st.lists(st.text(max_size=70) | st.sampled_from(_HOSTILE), unique=True, max_size=20))
+def test_files_of_details(names: list[str]) -> None:
+    """Each has a file of its own, also where case does not count, in the folder; a plain name is its file's."""
+    files = lines.detail_files(names)
+    assert {*files} == {*names}
+    assert len({file.casefold() for file in files.values()}) == len(names)
+    for file in files.values():
+        assert not re.search(r"[/\\\x00]|^\.", file)
+        assert len(file.encode()) <= 255
+    assert lines.detail_files(["flights", "航班 2"]) == {"flights": "flights.md", "航班 2": "航班 2.md"}
