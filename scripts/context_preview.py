@@ -12,36 +12,31 @@ from nexus.cli.context_view import show_context
 from nexus.cli.demo import load_sample
 from nexus.core.turns import LEVELS, Level, ThinkingRound
 from nexus.core.working_memory import Detail, Overview, Snapshot
-from nexus.services.context.agents import MAIN
-from nexus.services.context.assembled import Assembled
-from nexus.services.context.budget import Room
-from nexus.services.context.closing import close
+from nexus.services.context.agent import AgentInput, assemble_agent
+from nexus.services.context.blocks import Assembled
+from nexus.services.context.budget import Room, close
+from nexus.services.context.dialogue import DialogueInput, assemble_dialogue
 from nexus.services.context.formats import FORMATS
-from nexus.services.context.layouts import (
-    AgentInput,
-    DialogueInput,
-    ThinkingInput,
-    assemble_agent,
-    assemble_dialogue,
-    assemble_thinking,
-)
+from nexus.services.context.memory_blocks import Remembered
 from nexus.services.context.meta import Meta
 from nexus.services.context.pinned import what_to_pin
 from nexus.services.context.placement import PINNED_FROM_END, Placement
-from nexus.services.context.prefix import in_format
-from nexus.services.context.remembered import Remembered, read_turns
 from nexus.services.context.request import DEFAULT_FORMAT, LAYOUTS
-from nexus.services.context.session_state import SessionState, read_state
-from nexus.services.context.tokens import Measure
-from nexus.services.context.window import Window
+from nexus.services.context.run_prefix import in_format
+from nexus.services.context.thinking import ThinkingInput, assemble_thinking
+from nexus.services.history.agents import MAIN
+from nexus.services.history.transcript import Window
+from nexus.services.session_state.state import SessionState, read_state
+from nexus.services.text.tokens import Measure
+from nexus.services.turns.rendering import read_turns
 
 _PLACEMENTS: Final[tuple[Placement, ...]] = get_args(Placement)
 _LIMIT: Final = 20
 _LEVEL: Final[Level] = "detailed"
-# A small model's, of which the sample takes a part that is worth showing.
+# The window of a small model, of which the sample takes a share that is worth showing.
 _WINDOW: Final = 32_000
 _VOCABULARY: Final = "o200k_base"
-# In which layouts an option says something.
+# The layouts in which an option has an effect.
 _OPTIONS: Final = {
     "--limit": {"dialogue"},
     "--placement": {"agent"},
@@ -135,8 +130,8 @@ def _agent(placement: Placement, from_end: int, level: Level) -> Assembled:
             pinned_from_end=from_end,
             input_id="preview",
             snapshot=_snapshot(),
-            room=Room(Measure(open_tokenizer(_VOCABULARY)), _WINDOW),
-        )
+        ),
+        Room(Measure(open_tokenizer(_VOCABULARY)), _WINDOW),
     )
 
 
