@@ -28,10 +28,8 @@ STATE = SessionState(
     todos=(Todo("1", "write"),), useful_info=(Info("1", "80"),), folder_notes=(FolderNote("1", "src", "note"),)
 )
 PINNED = [
-    "## Agent Role Definition\n\nYou lead.",
-    "## Current TODO List\n\n- [ ] write (ID: 1)",
-    "## Useful Information\n\n- 80",
-    "## Folder Notes\n\n### src\n- note",
+    *("## Agent Role Definition\n\nYou lead.", "## Current TODO List\n\n- [ ] write (ID: 1)"),
+    *("## Useful Information\n\n- 80", "## Folder Notes\n\n### src\n- note"),
 ]
 TODO_ONLY = SessionState(todos=STATE.todos)
 TODO = PINNED[1]
