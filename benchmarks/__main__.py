@@ -22,7 +22,7 @@ from rich.table import Table
 
 from benchmarks.data import Owners, overview_call
 from benchmarks.processes import Place, Requester, serving
-from nexus.services.context.layouts import DialogueInput, assemble_dialogue
+from nexus.services.context.dialogue import DialogueInput, assemble_dialogue
 
 Mongo = MongoClient[dict[str, Any]]
 

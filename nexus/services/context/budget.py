@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.ports import TokenCounter
 from nexus.core.wire import compact
-from nexus.services.context.blocks import Weights as Weights
+from nexus.services.context.blocks import Weights
 from nexus.services.context.meta import MOST_TOKENS, Meta, meta_block
 from nexus.services.text.tokens import ByteBound, Measure
 

@@ -19,3 +19,8 @@ class FakeCounter:
         """How many tokens the text is."""
         words = re.findall(r"\S+", text)
         return sum(-(-len(word.encode("utf-8", "surrogatepass")) // BYTES_A_TOKEN) for word in words)
+
+
+def words_of(count: int) -> str:
+    """A text of so many tokens of the fake."""
+    return " ".join(["word"] * count)

@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from nexus.core.models import Message
-from nexus.services.context.agents import Agent
-from nexus.services.context.layouts import AgentInput
+from nexus.services.context.agent import AgentInput
 from nexus.services.context.placement import Placement
 from nexus.services.context.remembered import NOTHING, Remembered, RememberedTurn
-from nexus.services.context.session_state import FolderNote, Info, SessionState, Todo, TodoStatus
-from nexus.services.context.window import Window
+from nexus.services.history.agents import Agent
+from nexus.services.history.transcript import Window
+from nexus.services.session_state.state import FolderNote, Info, SessionState, Todo, TodoStatus
 
 Row = dict[str, Any]
 

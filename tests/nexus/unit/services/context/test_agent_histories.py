@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from nexus.core.models import Message
-from nexus.services.context.agents import Agent
-from nexus.services.context.assembled import Assembled
+from nexus.services.context.agent import AgentInput, assemble_agent
+from nexus.services.context.blocks import Assembled
 from nexus.services.context.formats import convert
-from nexus.services.context.layouts import AgentInput, assemble_agent
-from nexus.services.context.transcript import said_in_run
-from nexus.services.context.validity import NO_RESULT, admit, faults
+from nexus.services.history.agents import Agent
+from nexus.services.history.transcript import transcript_of_run as said_in_run
+from nexus.services.history.validity import NO_RESULT, admit, faults
 from tests.nexus.support.providers import anthropic_faults, gemini_faults, openai_faults
 from tests.nexus.unit.services.context.session_histories import History, Sessions
 

@@ -1,233 +1,249 @@
-"""What goes where a context would take more than it may, and in which order (CONTRACT §7)."""
+"""What a context may take of the window, when a session is compacted, and what is cut (contract §7, §8)."""
 
-from dataclasses import replace
+import json
 from typing import Any
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from nexus.core.compact_json import compact
-from nexus.core.working_memory import Compaction, Overview, Snapshot
-from nexus.services.context.agents import Agent
-from nexus.services.context.annotations import ToolCall
-from nexus.services.context.assembled import Assembled
-from nexus.services.context.budget import Room
-from nexus.services.context.layouts import AgentInput, assemble_agent
-from nexus.services.context.remembered import Remembered, RememberedTurn
-from nexus.services.context.session_state import FolderNote, Info, SessionState, Todo
-from nexus.services.context.tokens import Measure
-from nexus.services.context.transcript import Said
-from nexus.services.context.validity import faults
-from nexus.services.context.window import Window
-from tests.nexus.support.fake_counter import FakeCounter
-from tests.nexus.unit.services.context.test_working import AT
+from nexus.core.errors import ErrorCode, RequestError
+from nexus.services.context.blocks import Weights
+from nexus.services.context.budget import WindowSettings, close, shortened
+from nexus.services.context.meta import MOST_TOKENS, Meta
+from nexus.services.context.prefix import RunPrefix
+from nexus.services.context.request import BuildRequest, read_request
+from nexus.services.history.validity import faults
+from nexus.services.text.tokens import Measure
+from tests.nexus.support.fake_counter import FakeCounter, words_of
+from tests.nexus.unit.services.parts import definition, request
 
-ALWAYS = {"SYSTEM_PROMPT", "WORKING_MEMORY", "TASK_CONTEXT", "INPUT"}
-PLENTY = 1 << 40
-
-
-def words_of(count: int) -> str:
-    """A text of so many tokens."""
-    return " ".join(["word"] * count)
-
-
-WORDS = st.integers(1, 60).map(words_of)
-
-
-def exchange(number: int, answer: str, results: list[str]) -> list[Said]:
-    """One run: an input, calls with their results if there are any, an answer."""
-    run = f"r{number}"
-    calls = tuple(ToolCall(f"{run}_{place}", "look", {}, "{}") for place in range(len(results)))
-    return [
-        Said("user", f"input {number}", source=f"{run}_in", run_id=run),
-        *([Said("assistant", "", source=f"{run}_call", run_id=run, calls=calls)] if calls else []),
-        *(
-            Said("tool", text, source=f"{run}_{place}", run_id=run, call_id=f"{run}_{place}")
-            for place, text in enumerate(results)
-        ),
-        Said("assistant", answer, source=f"{run}_out", run_id=run),
-    ]
+SETTINGS = WindowSettings(context_window=10_000, compact_to=0.35, summary_max_tokens=500)
+MEASURE = Measure(FakeCounter())
+FORMS = st.sampled_from(["openai", "anthropic", "gemini"])
+TOKENS = st.integers(0, 100_000)
 
 
 @st.composite
-def inputs(draw: st.DrawFn) -> AgentInput:
-    """What a context is made of, without a limit."""
-    runs = draw(st.lists(st.tuples(WORDS, st.lists(WORDS, max_size=3)), max_size=5))
-    turns = tuple(
-        RememberedTurn(place + 1, f"t{place}", text) for place, text in enumerate(draw(st.lists(WORDS, max_size=4)))
-    )
-    state = SessionState(
-        todos=(Todo("1", "pack"),),
-        useful_info=tuple(
-            Info(str(place), f"{place} {text}") for place, text in enumerate(draw(st.lists(WORDS, max_size=3)))
-        ),
-        folder_notes=tuple(
-            FolderNote(str(place), folder, f"{place} {text}")
-            for place, (folder, text) in enumerate(draw(st.lists(st.tuples(st.sampled_from("ab"), WORDS), max_size=3)))
-        ),
-    )
-    told = Compaction(number=1, created_at=AT, summary=draw(WORDS), count=2, total=2, since="00000001")
-    overview = Overview(revision=1, content=draw(WORDS), updated_at=AT)
-    return AgentInput(
-        window=Window([said for place, run in enumerate(runs) for said in exchange(place, *run)]),
-        current_input="and now?",
-        agent=Agent(system_prompt="You help."),
-        remembered=Remembered("the goal", turns=turns, dropped=draw(st.integers(0, 2))),
-        role=draw(st.sampled_from(["", "You plan."])),
-        state=state,
-        snapshot=Snapshot(overview, (), draw(st.sampled_from([None, told]))),
-    )
+def weights(draw: st.DrawFn) -> Weights:
+    """What a context takes, whose parts are no more than all of it."""
+    fixed, history, summary, others = (draw(TOKENS) for _ in range(4))
+    return Weights(fixed + history + summary + others, fixed, history, summary)
 
 
-def measure(form: str = "openai") -> Measure:
-    """Counts for that form."""
-    return Measure(FakeCounter(), form)
+@pytest.mark.parametrize(
+    ("window", "most", "limit"),
+    [(None, None, 10_000), (2_000, None, 2_000), (None, 4_000, 4_000), (2_000, 4_000, 2_000), (8_000, 4_000, 4_000)],
+)
+def test_the_limit(window: int | None, most: int | None, limit: int) -> None:
+    """The window of the request, else that of the settings; the layout may have less, and never has more."""
+    settings = WindowSettings(context_window=10_000, max_tokens={"agent": most, "dialogue": 1})
+    assert settings.limit("agent", window) == limit
 
 
-def within(given_input: AgentInput, tokens: int, form: str = "openai", **shares: int) -> Assembled:
-    """The context in so many tokens."""
-    return assemble_agent(replace(given_input, room=Room(measure(form), tokens, **shares)))
+def test_what_is_left() -> None:
+    """Of the limit what comes with the messages is gone; two blocks have their shares of all of it."""
+    room = WindowSettings(turn_share=0.1, pinned_share=0.2).room(MEASURE, 10_000, 4_000)
+    assert (room.tokens, room.turns, room.pinned) == (6_000, 1_000, 2_000)
+    assert SETTINGS.room(MEASURE, 1_000, 4_000).tokens == 0
 
 
-def block(made: Assembled, tag: str) -> dict[str, Any]:
-    """What the manifest says of a block; `{}` where there is none."""
-    return next((found for found in made.manifest["blocks"] if found["tag"] == tag), {})
+@pytest.mark.parametrize(("total", "heavy"), [(7_399, False), (7_400, True), (20_000, True)])
+def test_three_quarters(total: int, heavy: bool) -> None:
+    """The bound belongs to what is compacted, and what comes with the messages counts."""
+    assert SETTINGS.is_heavy(Weights(total, 900, 5_000, 0), 100, 10_000) is heavy
 
 
-def history(made: Assembled) -> list[dict[str, Any]]:
-    """The messages of the history that are shown."""
-    parts = [found for found in made.manifest["blocks"] if found["tag"] == "HISTORY"]
-    return [made.messages[part["index"] + place] for part in parts for place in range(part["messages"])]
+def test_nothing_to_be_gained() -> None:
+    """A session is left alone where little of it is shown, or nothing will be: the instructions fill the window."""
+    assert not SETTINGS.is_heavy(Weights(9_000, 8_001, 999, 0), 0, 10_000)
+    assert SETTINGS.is_heavy(Weights(9_000, 8_000, 1_000, 0), 0, 10_000)
+    assert not SETTINGS.is_heavy(Weights(20_000, 4_000, 16_000, 0), 6_000, 10_000)
 
 
-def lines(made: Assembled, tag: str) -> list[str]:
-    """Those of a block that are items."""
-    found = block(made, tag)
-    text = made.messages[found["index"]]["content"] if found else ""
-    return [line for line in text.split("\n") if line.startswith(("- ", "[Turn "))]
+@given(st.integers(10_000, 100_000), FORMS, st.data())
+def test_a_compaction_gains_something(limit: int, form: str, data: st.DataObject) -> None:
+    """What stays is less than what is shown, as it is counted there, if the summary is no longer than it may be."""
+    measure = Measure(FakeCounter(), form)
+    history = data.draw(st.integers(limit // 10 + 1, limit), "history")
+    fixed, others = data.draw(st.integers(0, limit // 4), "fixed"), data.draw(st.integers(0, limit // 4), "others")
+    summary = data.draw(st.integers(0, measure.scaled(SETTINGS.summary_max_tokens)), "summary")
+    weighed = Weights(fixed + history + summary + others, fixed, history, summary)
+    taken = max(limit * 3 // 4 + 1 - weighed.total, 0)
+    assert SETTINGS.is_heavy(weighed, taken, limit)
+    keep = SETTINGS.keep_tokens(weighed, taken, limit, measure, cut=False)
+    assert 0 <= measure.scaled(keep) < history
+    # Where rows are not shown, none of these stays, and not all of those that are: the next context is not cut again.
+    kept_of_many = SETTINGS.keep_tokens(weighed, taken, limit, measure, cut=True)
+    assert measure.scaled(kept_of_many) <= min(measure.scaled(keep), history / 2)
 
 
-FORMS = st.sampled_from(["openai", "anthropic", "gemini"])
+@given(weights(), st.integers(1_000, 100_000), FORMS)
+def test_too_many_rows(weighed: Weights, limit: int, form: str) -> None:
+    """Of a session that is not heavy, half of what is shown stays, whatever the window: it is not the reason."""
+    measure = Measure(FakeCounter(), form)
+    assume(not SETTINGS.is_heavy(weighed, 0, limit))
+    keep = SETTINGS.keep_tokens(weighed, 0, limit, measure, cut=True)
+    assert measure.scaled(keep) <= weighed.history / 2 <= measure.scaled(keep) + 3
 
 
-@settings(max_examples=60)
-@given(inputs(), st.integers(0, 900), FORMS)
-def test_whatever_the_room(given_input: AgentInput, tokens: int, form: str) -> None:
-    """It fits if what stays does; the oldest goes first, calls go with their results, what stays is all there."""
-    whole, made = within(given_input, PLENTY, form), within(given_input, tokens, form)
-    assert faults(made.messages) == []
-    used = measure(form).messages(made.messages)
-    shown, every = history(made), history(whole)
-    assert shown == every[len(every) - len(shown) :]
-    assert not shown or shown[0]["role"] != "tool"
-    assert used <= tokens or not (shown or block(made, "TURN_MEMORY") or block(made, "USEFUL_INFORMATION"))
-    tags = {found["tag"] for found in made.manifest["blocks"]}
-    assert tags >= ALWAYS | {"TODO_LIST"} | ({"AGENT_ROLE"} if given_input.role else set())
-    for tag in tags & (ALWAYS | {"TODO_LIST", "AGENT_ROLE"}):
-        assert lines(made, tag) == lines(whole, tag)
-    turns, all_turns = lines(made, "TURN_MEMORY"), lines(whole, "TURN_MEMORY")
-    assert turns == all_turns[len(all_turns) - len(turns) :]
-    # The order in which things go: turns, history, what is pinned, the summary.
-    if block(whole, "CONVERSATION_SUMMARY") and not block(made, "CONVERSATION_SUMMARY"):
-        assert not shown and not lines(made, "USEFUL_INFORMATION") and not lines(made, "FOLDER_NOTES")  # noqa: PT018
-    assert not turns or shown == every
-    assert compact(made.messages) == compact(within(given_input, tokens, form).messages)
+@given(st.integers(7_000, 20_000), st.integers(0, 2_000), FORMS)
+def test_what_is_aimed_at(history: int, taken: int, form: str) -> None:
+    """A session that is compacted takes no more than the part that is aimed at, or the least that is kept."""
+    measure, fixed = Measure(FakeCounter(), form), 500
+    weighed = Weights(fixed + history, fixed, history, 0)
+    assert SETTINGS.is_heavy(weighed, taken, 10_000)
+    keep = SETTINGS.keep_tokens(weighed, taken, 10_000, measure, cut=False)
+    summary = measure.scaled(SETTINGS.summary_tokens(10_000, measure))
+    assert measure.scaled(keep) + fixed + summary + taken <= max(3_500, 500 + fixed + summary + taken)
 
 
-def test_no_call_without_its_results() -> None:
-    """However much room there is, down to the token: a call and its results go together, and nothing else with them."""
-    said = [item for number in range(4) for item in exchange(number, "done", [words_of(5), words_of(9), words_of(2)])]
-    given_input = AgentInput(Window(said), "and now?", agent=Agent(system_prompt="You help."))
-    every, starts = assemble_agent(given_input).messages[1:-1], set()
-    for tokens in range(measure().messages(every) + 50):
-        made = within(given_input, tokens)
-        assert faults(made.messages) == []
-        shown = made.messages[1:-1]
-        starts.add(len(every) - len(shown))
-    assert starts == {place for place in range(len(every) + 1) if place == len(every) or every[place]["role"] != "tool"}
+OPENING = [{"role": "system", "content": "You help."}, {"role": "user", "content": "look it up"}]
 
 
-@settings(max_examples=60)
-@given(inputs(), st.integers(0, 900))
-def test_what_went_is_said(given_input: AgentInput, tokens: int) -> None:
-    """Counted in its block, or in a note where no block is left; nothing else is noted."""
-    whole, made = within(given_input, PLENTY), within(given_input, tokens)
-    notes = set(made.repairs)
-    for tag in ("TURN_MEMORY", "USEFUL_INFORMATION", "FOLDER_NOTES", "CONVERSATION_SUMMARY", "HISTORY"):
-        before, after = block(whole, tag), block(made, tag)
-        assert (f"window: there is no room for {tag}" in notes) is bool(before and not after)
-        if after and tag != "HISTORY":
-            gone = len(lines(whole, tag)) - len(lines(made, tag)) if tag != "CONVERSATION_SUMMARY" else 0
-            assert after["dropped"] - before["dropped"] == gone
-    parts = [found for found in made.manifest["blocks"] if found["tag"] == "HISTORY"]
-    if parts:
-        assert sum(part["dropped"] for part in parts) == len(history(whole)) - len(history(made))
-    assert made.manifest["history"]["shown"] == len(history(made))
+def a_request(results: list[str]) -> BuildRequest:
+    """A run that has called a tool so often, with these results."""
+    later: list[dict[str, Any]] = []
+    for number, text in enumerate(results):
+        call = {"id": f"c{number}", "type": "function", "function": {"name": "look", "arguments": '{"q": "x"}'}}
+        later.append(
+            {"id": f"a{number}", "role": "AI", "content": f"step {number}", "metadata": {"tool_calls": [call]}}
+        )
+        later.append({"id": f"t{number}", "role": "TOOL", "content": text, "metadata": {"call_id": f"c{number}"}})
+    return read_request(request("look it up", later=later, run_metadata={"layout": "agent"}))
 
 
-@settings(max_examples=40)
-@given(inputs(), st.integers(0, 900))
-def test_enough_room(given_input: AgentInput, tokens: int) -> None:
-    """Where all of it fits, it is what it is without a limit, and the next build can begin with as much of it."""
-    free, made = assemble_agent(given_input), within(given_input, tokens)
-    assert made.weights
-    enough = made.weights.total <= tokens
-    assert (made.messages == free.messages) or not enough
-    assert made.manifest["prefix"] == free.manifest["prefix"] or not enough
-    # A list counts its end once; parts that are counted by themselves may do so more than once.
-    assert 0 <= made.weights.total - measure().messages(free.messages) <= 3
-    assert within(given_input, PLENTY).weights == made.weights
+def content_of(results: list[str], measure: Measure, tools: int = 1) -> dict[str, Any]:
+    """The content of an answer before it is closed."""
+    manifest = {"blocks": [{"tag": "OPENING", "index": 0}], "prefix": {"messages": 1}}
+    prefix = RunPrefix(OPENING, manifest, [definition(f"t{number}") for number in range(tools)], [], [])
+    return prefix.continued(a_request(results), measure)
 
 
-@settings(max_examples=40)
-@given(inputs(), st.integers(0, 900), st.integers(1, 3))
-def test_what_can_be_used_again(given_input: AgentInput, tokens: int, runs: int) -> None:
-    """The next run, whose session is longer, begins with what was promised, also where something has gone."""
-    made = within(given_input, tokens)
-    more = [said for number in range(runs) for said in exchange(10 + number, "word", ["word word"])]
-    later = replace(given_input, window=Window([*given_input.window.messages, *more]), current_input="next")
-    stable, following = made.manifest["prefix"]["messages"], within(later, tokens)
-    assert made.weights
-    assert following.weights
-    # What fitted to the last token may be the first to go.
-    assume(made.weights.total > tokens or following.weights.total <= tokens)
-    assert following.messages[:stable] == made.messages[:stable]
+def outcome(content: dict[str, Any], measure: Measure, limit: int, meta: Meta | None) -> dict[str, Any] | RequestError:
+    """The content of the answer, or the error that is answered."""
+    try:
+        return close(content, measure, limit, meta)
+    except RequestError as error:
+        return error
 
 
-@settings(max_examples=40)
-@given(inputs(), st.integers(0, 200), st.integers(0, 200))
-def test_shares(given_input: AgentInput, turns: int, pinned: int) -> None:
-    """Two blocks take no more than theirs although there is room, as far as role and TODO list let them."""
-    made = within(given_input, PLENTY, turns=turns, pinned=pinned)
-    shown = block(made, "TURN_MEMORY")
-    assert not shown or measure().message(made.messages[shown["index"]]) <= turns
-    tags = ("AGENT_ROLE", "TODO_LIST", "USEFUL_INFORMATION", "FOLDER_NOTES")
-    blocks = [made.messages[block(made, tag)["index"]] for tag in tags if block(made, tag)]
-    movable = block(made, "USEFUL_INFORMATION") or block(made, "FOLDER_NOTES")
-    assert not movable or sum(map(measure().message, blocks)) <= pinned
-    assert history(made) == history(within(given_input, PLENTY))
+@settings(max_examples=80)
+@given(
+    st.lists(st.integers(0, 400).map(words_of), max_size=5),
+    st.integers(1, 2_500),
+    FORMS,
+    st.booleans(),
+    st.integers(0, 2),
+)
+def test_it_fits_or_is_refused(results: list[str], limit: int, form: str, says: bool, tools: int) -> None:
+    """Never more than the limit, by a count of its own; what was said and called stays, the newest results too."""
+    measure = Measure(FakeCounter(), form)
+    content = content_of(results, measure, tools)
+    before = compact(content)
+    meta = Meta(limit) if says else None
+    closed = outcome(content, measure, limit, meta)
+    assert compact(content) == before
+    if isinstance(closed, RequestError):
+        assert closed.code is ErrorCode.PAYLOAD_TOO_LARGE
+        assert str(limit) in closed.message
+        return
+    messages, manifest = closed["messages"], closed["context"]
+    assert faults(messages) == []
+    used = measure.messages(messages) + measure.tools(closed["tools"])
+    assert manifest["tokens"] == {
+        "used": used,
+        "limit": limit,
+        "tools": measure.tools(closed["tools"]),
+        "exact": form == "openai",
+    }
+    assert used <= limit
+    assert (messages[-1]["content"].startswith("[CONTEXT_META]\n") and messages[-1]["role"] == "system") is says
+    said = messages[:-1] if says else messages
+    changed = [place for place, message in enumerate(said) if message != content["messages"][place]]
+    assert all(said[place]["role"] == "tool" for place in changed)
+    run = next((block for block in manifest["blocks"] if block["tag"] == "RUN"), None)
+    if run:
+        shown = said[run["index"] :]
+        assert run["truncated"] == len(changed)
+        assert run["bytes"] == len(json.dumps(shown, ensure_ascii=False, separators=(",", ":")).encode())
+        assert run["tokens"] == sum(map(measure.message, shown))
+    if says:
+        assert manifest["blocks"][-1]["index"] == len(messages) - 1
+        assert f"messages: {len(messages)}\n" in messages[-1]["content"]
+    assert compact(close(content, measure, limit, meta)) == compact(closed)
 
 
-@settings(max_examples=30)
-@given(inputs(), st.integers(0, 900), FORMS)
-def test_tokens_in_the_manifest(given_input: AgentInput, tokens: int, form: str) -> None:
-    """Those of a block are of its text, those of a passage of its messages; each by a count of its own."""
-    made = within(given_input, tokens, form)
-    count, halves = FakeCounter().count, {"openai": 2, "anthropic": 4, "gemini": 3}[form]
-    for found in made.manifest["blocks"]:
-        if found["tag"] != "HISTORY":
-            text = made.messages[found["index"]]["content"]
-            assert found["tokens"] == -(-count(text) * halves // 2)
-            continue
-        expected = 0
-        for message in made.messages[found["index"] : found["index"] + found["messages"]]:
-            one = 3 + count(message["role"]) + count(message["content"] or "") + 8 * (message["role"] == "tool")
-            one += sum(12 + count("look") + count("{}") for _ in message.get("tool_calls", ()))
-            expected += -(-one * halves // 2)
-        assert found["tokens"] == expected
+@pytest.mark.parametrize("form", ["openai", "anthropic", "gemini"])
+def test_to_the_last_token(form: str) -> None:
+    """What takes all that there is, is sent as it is; with a token less, a result is left out; then it is refused."""
+    measure = Measure(FakeCounter(), form)
+    content = content_of([words_of(100), words_of(100)], measure)
+    enough = measure.messages(content["messages"]) + measure.tools(content["tools"])
+    assert close(content, measure, enough, None)["messages"] == content["messages"]
+    tight = close(content, measure, enough - 1, None)["messages"]
+    assert tight[3]["content"].startswith("(left out: a result of 499 characters, for which there was no room in the")
+    assert tight[5] == content["messages"][5]
+    with pytest.raises(RequestError) as refused:
+        close(content, measure, 60, None)
+    assert refused.value.code is ErrorCode.PAYLOAD_TOO_LARGE
 
 
-def test_unreadable_memory() -> None:
-    """The block may be there again in the next context, behind the instructions, so these are all that can be used."""
-    given_input = AgentInput(Window(exchange(1, "a", [])), "hi", remembered=Remembered("the goal"), memory_missing=True)
-    assert assemble_agent(given_input).manifest["prefix"]["messages"] == 1
+def test_room_for_what_is_said_of_it() -> None:
+    """The block at the end has its room before anything is counted, so that it never brings the list over the limit."""
+    measure = Measure(FakeCounter())
+    content = content_of([words_of(300)], measure, tools=0)
+    taken = measure.messages(content["messages"])
+    assert "left out" not in str(close(content, measure, taken + MOST_TOKENS, Meta(taken + MOST_TOKENS)))
+    assert "left out" in str(close(content, measure, taken + MOST_TOKENS - 1, Meta(taken + MOST_TOKENS - 1)))
+
+
+def test_a_list_without_a_run() -> None:
+    """There is nothing to shorten: it fits or is refused, and says by how much."""
+    measure = Measure(FakeCounter())
+    content = content_of([], measure, tools=0)
+    taken = measure.messages(OPENING)
+    assert close(content, measure, taken, None)["messages"] == OPENING
+    with pytest.raises(RequestError, match=f"take {taken} tokens, at most {taken - 1} are allowed"):
+        close(content, measure, taken - 1, None)
+
+
+def a_message(role: str, tokens: int) -> dict[str, Any]:
+    """One of so many words."""
+    return {"role": role, "content": words_of(tokens)}
+
+
+def total_of(messages: list[dict[str, Any]]) -> int:
+    """Tokens of all of them."""
+    return sum(map(MEASURE.message, messages))
+
+
+def is_left_out(item: dict[str, Any]) -> bool:
+    """Whether a line says that it is."""
+    return str(item["content"]).startswith("(left out: ")
+
+
+MESSAGES = st.lists(st.builds(a_message, st.sampled_from(["tool", "assistant"]), st.integers(1, 400)), max_size=12)
+
+
+@given(MESSAGES, st.integers(0, 3_000))
+def test_only_results_go(messages: list[dict[str, Any]], room: int) -> None:
+    """As few as it takes, and each is replaced by something shorter; what fits stays as it is."""
+    shown, gone = shortened(messages, MEASURE, room)
+    changed = [(before, after) for before, after in zip(messages, shown, strict=True) if before != after]
+    assert len(changed) == gone
+    assert all(before["role"] == "tool" and is_left_out(after) for before, after in changed)
+    assert all(MEASURE.message(after) < MEASURE.message(before) for before, after in changed)
+    if total_of(messages) <= room:
+        assert gone == 0
+    elif total_of(shown) > room:
+        # There is nothing left whose absence would gain anything.
+        assert shortened(shown, MEASURE, room) == (shown, 0)
+
+
+def test_what_cannot_fit_goes_first() -> None:
+    """However new it is: for nothing that is older would it be in the list."""
+    messages = [a_message("tool", 100), a_message("tool", 100), a_message("tool", 5_000)]
+    shown, gone = shortened(messages, MEASURE, 1_000)
+    assert ([is_left_out(item) for item in shown], gone) == ([False, False, True], 1)

@@ -13,12 +13,11 @@ from nexus.core.errors import StoreUnavailableError
 from nexus.core.metrics import Part
 from nexus.core.ports import Row
 from nexus.core.working_memory import Compaction, CompactionJob, Snapshot, Wish
+from nexus.services.context.budget import WindowSettings
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
-from nexus.services.context.limits import WindowSettings
 from nexus.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS
-from tests.nexus.support.fake_counter import FakeCounter
+from tests.nexus.support.fake_counter import FakeCounter, words_of
 from tests.nexus.support.fakes import FakeStore
-from tests.nexus.unit.services.context.test_budget import words_of
 from tests.nexus.unit.services.context.test_build_agent import SUB, asking, history
 from tests.nexus.unit.services.context.test_working import AT, overview
 from tests.nexus.unit.services.parts import Parts, definition, opened, past

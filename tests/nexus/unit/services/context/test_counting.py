@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from nexus.adapters.tokenizer import VOCABULARIES, BundledTokenizer, open_tokenizer
 from nexus.core.models import Message
+from nexus.services.context.budget import WindowSettings
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
-from nexus.services.context.limits import WindowSettings
-from nexus.services.context.tokens import Bound, Measure
+from nexus.services.text.tokens import ByteBound, Measure
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.unit.services.context.test_build_agent import asking
 from tests.nexus.unit.services.parts import definition, opened, past
@@ -82,7 +82,7 @@ def test_messages_are_the_same(data: st.DataObject, layout: str, form: str) -> N
     async def compared() -> None:
         plain = [asking(text, **{**given, "format": "openai"})]
         (whole,) = await built(plain, rows, within(UNLIMITED, "always"))
-        measures = Measure(counter, form), Bound(counter, form)
+        measures = Measure(counter, form), Measure(ByteBound(counter), form)
         edges = [each.messages(whole["messages"]) + each.tools(whole["tools"]) for each in measures]
         edges += [
             each.messages(whole["messages"][:1]) + each.tools(whole["tools"]) + each.text(text) for each in measures
@@ -139,7 +139,7 @@ async def test_the_agent_layout_is_always_counted() -> None:
 def test_a_bound_is_one(text: str, name: str, form: str) -> None:
     """It is never below what is counted: not for a text, a message, a list, or tools."""
     counter: FakeCounter | BundledTokenizer = FakeCounter() if name == "fake" else open_tokenizer(name)
-    measure, bound = Measure(counter, form), Bound(counter, form)
+    measure, bound = Measure(counter, form), Measure(ByteBound(counter), form)
     messages = [{"role": "user", "content": text}, {"role": "tool", "name": "n", "content": text}]
     tools = [{"type": "function", "function": {"name": "t", "description": text}}]
     assert measure.text(text) <= bound.text(text)

@@ -1,4 +1,4 @@
-"""One list in three forms: what holds of all of them (docs/decisions/0013-one-list-three-formats.md)."""
+"""One list in three forms (docs/decisions/0013-one-list-three-formats.md)."""
 
 import copy
 import json
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.genai.types import GenerateContentConfig, Part
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +28,7 @@ from tests.nexus.unit.services.context.canonical_lists import (
     said_in_anthropic,
     said_in_gemini,
     system,
+    tool,
     tool_lists,
     user,
 )
@@ -181,13 +183,6 @@ def test_where_no_user_speaks_first_an_opening_is_put(form: str, messages: list[
 
 
 @pytest.mark.parametrize("form", ["anthropic", "gemini"])
-def test_notes_count_and_hold_no_content(form: str) -> None:
-    """A system message in the middle and one at the end are shown as text of the user."""
-    converted = convert(form, [user("secret"), system("hidden"), user("U"), system("private")], [], stable=0)
-    assert converted.notes == ["2 system messages after the first others are shown as text of the user"]
-
-
-@pytest.mark.parametrize("form", ["anthropic", "gemini"])
 def test_a_list_that_ends_with_an_assistant_is_noted(form: str) -> None:
     """Newer models refuse it, older ones go on from there, so it is left as it is."""
     converted = convert(form, [user("U"), assistant("It is")], [], stable=0)
@@ -227,14 +222,302 @@ def test_the_contract_shows_what_comes_out() -> None:
         assert FAULTS[form](converted) == []
 
 
-def test_openai_is_the_list_itself() -> None:
-    """Messages and tools stay as they are, and `system` stays in the list."""
-    converted = convert("openai", AGENT, TOOLS, stable=5)
-    assert (converted.messages, converted.tools, converted.system, converted.notes) == (AGENT, TOOLS, None, [])
-    assert converted.places == [(index, 0) for index in range(len(AGENT))]
-
-
 def test_an_unknown_format_is_refused() -> None:
     """The error says which there are."""
     with pytest.raises(ValueError, match="openai, anthropic, gemini"):
         convert("mistral", [], [], stable=0)
+
+
+MARK = {"cache_control": {"type": "ephemeral"}}
+
+# Each message has something of its own in its last block, by which a mark is told.
+MARKED = [
+    system("system 0"),
+    system("system 1"),
+    user("user 2"),
+    user("user 3"),
+    assistant("assistant 4", call("call_a"), call("call_4")),
+    result("call_a", "result 5"),
+    result("call_4", "result 6"),
+    user("user 7"),
+    assistant("assistant 8"),
+    system("system 9"),
+]
+LAST_OF = [
+    "system 0",
+    "system 1",
+    "user 2",
+    "user 3",
+    "call_4",
+    "result 5",
+    "result 6",
+    "user 7",
+    "assistant 8",
+    "system 9",
+]
+# How many of these are a list by themselves: none that ends before a result.
+ENDS = [1, 2, 3, 4, 7, 8, 9, 10]
+
+
+def text_block(words: str) -> dict[str, Any]:
+    """A block of text."""
+    return {"type": "text", "text": words}
+
+
+def in_anthropic(
+    *messages: dict[str, Any], tools: tuple[dict[str, Any], ...] = (), stable: int = 0, goes_on: bool = False
+) -> Converted:
+    """The messages in Anthropic's form, which its API accepts."""
+    found = convert("anthropic", messages, tools, stable=stable, goes_on=goes_on)
+    assert anthropic_faults(found) == []
+    return found
+
+
+def blocks_of(found: Converted) -> list[dict[str, Any]]:
+    """All blocks in order, those of `system` first."""
+    return [*(found.system or ()), *(block for message in found.messages for block in message["content"])]
+
+
+def marked(found: Converted) -> list[str]:
+    """What stands in the blocks that carry a mark."""
+    return [
+        block.get("text") or block.get("content") or block["id"]
+        for block in blocks_of(found)
+        if block.get("cache_control") == {"type": "ephemeral"}
+    ]
+
+
+def test_what_stands_where_in_anthropic() -> None:
+    """A short list with two calls at once, pinned text after the results and a system message at the end."""
+    found = in_anthropic(
+        system("S"),
+        user("U1"),
+        user("U2"),
+        assistant("A", call("c1", "search", '{"q": "x"}'), call("c2", "2nd")),
+        result("c1", "R1"),
+        result("c2", "R2"),
+        user("pinned"),
+        system("META"),
+        stable=3,
+    )
+    assert found.system == [text_block("S") | MARK]
+    assert found.messages == [
+        {"role": "user", "content": [text_block("U1"), text_block("U2") | MARK]},
+        {
+            "role": "assistant",
+            "content": [
+                text_block("A"),
+                {"type": "tool_use", "id": "c1", "name": "search", "input": {"q": "x"}},
+                {"type": "tool_use", "id": "c2", "name": "2nd", "input": {}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "c1", "content": "R1"},
+                {"type": "tool_result", "tool_use_id": "c2", "content": "R2"},
+                text_block("pinned"),
+                text_block("META"),
+            ],
+        },
+    ]
+    assert found.places == [None, (0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (2, 2), (2, 3)]
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize("length", ENDS)
+@pytest.mark.parametrize("stable", range(-1, len(MARKED) + 2))
+def test_marks_stand_on_the_last_stable_block_on_the_system_and_on_the_end_of_a_run_that_goes_on(
+    stable: int, length: int, *, goes_on: bool
+) -> None:
+    """At most three, none on another block or behind it, and none twice where two of these are one."""
+    found = in_anthropic(*MARKED[:length], stable=stable, goes_on=goes_on)
+    # What the list ends with as the system is about this list alone.
+    end = length - (length == len(MARKED))
+    count = min(stable, end)
+    expected = [] if count < 1 else [LAST_OF[count - 1]] if count <= 2 else ["system 1", LAST_OF[count - 1]]
+    if goes_on and LAST_OF[end - 1] not in expected:
+        expected.append(LAST_OF[end - 1])
+    assert marked(found) == expected
+
+
+def test_the_next_call_of_a_run_repeats_what_was_marked() -> None:
+    """With the same bytes but for the marks, which the provider does not count: it finds what it has written."""
+    calls = [blocks_of(in_anthropic(*MARKED[:length], stable=4, goes_on=True)) for length in (7, 8, 9)]
+    unmarked = [[{**block, "cache_control": None} for block in blocks] for blocks in calls]
+    for index, sent in enumerate(calls[:-1]):
+        assert sent[-1]["cache_control"]
+        assert unmarked[index + 1][: len(sent)] == unmarked[index]
+        assert "cache_control" not in calls[index + 1][len(sent) - 1]
+
+
+def test_only_system_messages_are_all_system() -> None:
+    """A user has to speak, so the opening does; it is not what a mark is on, for it goes when somebody speaks."""
+    found = in_anthropic(system("S1"), system("S2"), stable=2)
+    assert found.system == [text_block("S1"), text_block("S2") | MARK]
+    assert [message["role"] for message in found.messages] == ["user"]
+    assert found.places == [None, None]
+    assert in_anthropic(system("S1"), system("S2"), stable=2, goes_on=True) == found
+
+
+def test_places_count_the_opening() -> None:
+    """The first message that was given stands in the second."""
+    assert in_anthropic(assistant("A"), user("U")).places == [(1, 0), (2, 0)]
+
+
+@pytest.mark.parametrize("end", ["\n", " ", "\t\r\n", "\u3000", "\x1f"])
+def test_the_text_of_an_assistant_does_not_end_in_white_space(end: str) -> None:
+    """Neither at the end, where it is refused, nor before, so that it stays the same; a user's text may."""
+    found = in_anthropic(user("U\n"), assistant(f"A1{end}"), user("U"), assistant(f" A2{end}"))
+    assert [message["content"] for message in found.messages] == [
+        [text_block("U\n")],
+        [text_block("A1")],
+        [text_block("U")],
+        [text_block(" A2")],
+    ]
+    assert found.notes[0] == "2 assistant texts ended in white space, which was cut"
+
+
+@pytest.mark.parametrize("parameters", [None, {}, {"type": "object"}, {"properties": {}}])
+def test_a_tool_without_parameters_has_the_schema_of_an_object(parameters: Any) -> None:
+    """The API needs one."""
+    found = in_anthropic(user("U"), tools=(tool("now", parameters),))
+    assert found.tools == [
+        {"name": "now", "description": "It helps.", "input_schema": {"type": "object", "properties": {}}}
+    ]
+
+
+def test_a_blank_description_is_left_out() -> None:
+    """It says nothing, and is not needed."""
+    assert "description" not in in_anthropic(user("U"), tools=(tool("now", description=" "),)).tools[0]
+
+
+def test_a_schema_that_combines_others_at_its_top_becomes_one() -> None:
+    """Parameters are kept, of two of one name the first; what one of several needs is not needed."""
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string"}},
+        "required": ["a"],
+        "anyOf": [{"required": ["a"]}, {"properties": {"a": {}, "b": {"anyOf": [{}]}}, "required": ["b"]}, True],
+        "allOf": [{"properties": {"c": {}}, "required": ["c", "a"]}, {"properties": None}],
+        "oneOf": None,
+    }
+    before = copy.deepcopy(schema)
+    found = in_anthropic(user("U"), tools=(tool("act", schema),))
+    assert schema == before
+    assert found.tools[0]["input_schema"] == {
+        "type": "object",
+        "properties": {"a": {"type": "string"}, "b": {"anyOf": [{}]}, "c": {}},
+        "required": ["a", "c"],
+    }
+    assert found.notes == ["1 tool schema combines others at its top and is shown as one"]
+
+
+UNSIGNED = {"thought_signature": "skip_thought_signature_validator"}
+
+
+def in_gemini(*messages: dict[str, Any], tools: tuple[dict[str, Any], ...] = ()) -> Converted:
+    """The messages in Gemini's form, which its API accepts."""
+    found = convert("gemini", messages, tools, stable=len(messages))
+    assert gemini_faults(found) == []
+    return found
+
+
+def calling(call_id: str, name: str, args: Any) -> dict[str, Any]:
+    """A part that calls."""
+    return {"function_call": {"name": name, "args": args, "id": call_id}}
+
+
+def answering(call_id: str, name: str, output: str) -> dict[str, Any]:
+    """A part that answers."""
+    return {"function_response": {"name": name, "id": call_id, "response": {"output": output}}}
+
+
+def test_what_stands_where_in_gemini() -> None:
+    """Text beside results becomes a content of its own; only the first of two calls has a signature."""
+    found = in_gemini(
+        system("S1"),
+        system("S2"),
+        user("U1"),
+        user("U2"),
+        assistant("A1"),
+        assistant("A2", call("c1", "search", '{"q": "x"}'), call("c2", "look")),
+        result("c1", "R1"),
+        result("c2", "R2"),
+        user("pinned"),
+        system("META"),
+    )
+    assert found.system == {"parts": [{"text": "S1"}, {"text": "S2"}]}
+    assert found.messages == [
+        {"role": "user", "parts": [{"text": "U1"}, {"text": "U2"}]},
+        {
+            "role": "model",
+            "parts": [
+                {"text": "A1"},
+                {"text": "A2"},
+                {**calling("c1", "search", {"q": "x"}), **UNSIGNED},
+                calling("c2", "look", {}),
+            ],
+        },
+        {"role": "user", "parts": [answering("c1", "search", "R1"), answering("c2", "look", "R2")]},
+        {"role": "user", "parts": [{"text": "pinned"}, {"text": "META"}]},
+    ]
+    assert found.places == [None, None, (0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("1st", "_1st"),
+        ("_1st", "__1st"),
+        ("__1st", "___1st"),
+        ("-x", "_-x"),
+        ("9" * 64, "_" + "9" * 64),
+        ("_x1", "_x1"),
+        ("a-1", "a-1"),
+        ("_", "_"),
+    ],
+)
+def test_a_name_begins_with_a_letter_or_an_underscore(name: str, shown: str) -> None:
+    """The same in call, response and declaration; one underscore less is the name again, so none becomes another's."""
+    found = in_gemini(user("U"), assistant(None, call("c1", name)), result("c1", "R"), tools=(tool(name),))
+    assert found.messages[1]["parts"] == [{**calling("c1", shown, {}), **UNSIGNED}]
+    assert found.messages[2]["parts"] == [answering("c1", shown, "R")]
+    assert found.tools[0]["function_declarations"][0]["name"] == shown
+    assert len(found.notes) == (name != shown)
+
+
+def test_tools_are_declared_in_one() -> None:
+    """A tool without parameters has no schema, one that is not described is described by its name."""
+    schema = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
+    found = in_gemini(
+        user("U"), tools=(tool("search", schema), tool("now", {"type": "object", "properties": {}}, description=""))
+    )
+    assert found.tools == [
+        {
+            "function_declarations": [
+                {"name": "search", "description": "It helps.", "parameters_json_schema": schema},
+                {"name": "now", "description": "now"},
+            ]
+        }
+    ]
+
+
+def test_a_tool_that_takes_anything_has_a_schema() -> None:
+    """Parameters without names are parameters too."""
+    found = in_gemini(user("U"), tools=(tool("any", {"additionalProperties": {"type": "string"}}),))
+    assert found.tools[0]["function_declarations"][0]["parameters_json_schema"] == {
+        "type": "object",
+        "properties": {},
+        "additionalProperties": {"type": "string"},
+    }
+
+
+def test_the_sdk_takes_what_is_given_as_it_is() -> None:
+    """In Python, as an orchestrator would hand it over, and it sends the signature unchanged."""
+    found = in_gemini(system("S"), user("U"), assistant(None, call("c1")), result("c1"), tools=(tool("search"),))
+    config = GenerateContentConfig.model_validate({"system_instruction": found.system, "tools": found.tools})
+    assert config.tools
+    part = Part.model_validate(found.messages[1]["parts"][0])
+    sent = json.loads(part.model_dump_json(by_alias=True, exclude_none=True))
+    assert sent["thoughtSignature"] == UNSIGNED["thought_signature"]

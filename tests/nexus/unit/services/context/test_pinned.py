@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.context.agents import MAIN, Agent
 from nexus.services.context.pinned import is_all_given, is_role_given, pinned_blocks, what_to_pin
-from nexus.services.context.session_state import FolderNote, Info, SessionState, Todo, TodoStatus
+from nexus.services.history.agents import MAIN, Agent
+from nexus.services.session_state.state import FolderNote, Info, SessionState, Todo, TodoStatus
 from tests.nexus.unit.services.context.strict import forged
 
 NOON = datetime(2025, 12, 10, 12, tzinfo=UTC)
@@ -54,33 +54,16 @@ class TestBlocks:
         ]
         assert {(block.dropped, block.truncated, block.escaped, block.sources) for block in blocks} == {(0, 0, 0, ())}
 
-    def test_each_alone(self) -> None:
-        """A part that has nothing to say is not there."""
-        assert texts("r") == ["## Agent Role Definition\n\nr"]
-        assert texts(todos=(Todo("1", "t"),)) == ["## Current TODO List\n\n- [ ] t (ID: 1)"]
-        assert texts(useful_info=(Info("1", "t"),)) == ["## Useful Information\n\n- t"]
-        assert texts(folder_notes=(FolderNote("1", "f", "t"),)) == ["## Folder Notes\n\n### f\n- t"]
-
     @pytest.mark.parametrize("role", ["", " ", "\n\t", "\u200b", "\u200b \ufeff"], ids=repr)
     def test_nothing_to_pin(self, role: str) -> None:
         """Is no message, be it that nothing is given, or that what is given is empty."""
         assert texts(role) == []
         assert texts(role, todos=(), useful_info=(), folder_notes=()) == []
 
-    def test_a_role_of_several_lines(self) -> None:
-        """Stays as it is, without the white space around it."""
-        assert texts("\n You lead.\n\n- Be kind.\n") == ["## Agent Role Definition\n\nYou lead.\n\n- Be kind."]
-
     def test_a_todo_is_one_line(self) -> None:
         """Whatever its line ends are."""
         todos = (Todo("1", " a\n- [x] b (ID: 2)\r\n\u2028c\td "),)
         assert texts(todos=todos) == ["## Current TODO List\n\n- [ ] a - [x] b (ID: 2) c d (ID: 1)"]
-
-    def test_the_todo_list_keeps_its_order(self) -> None:
-        """It is a list, not a ranking, and none is left out."""
-        todos = tuple(Todo(str(number), "t") for number in range(500, 0, -1))
-        assert texts(todos=todos)[0].count("\n- [ ] t (ID: ") == 500
-        assert texts(todos=todos)[0].endswith("(ID: 2)\n- [ ] t (ID: 1)")
 
     def test_further_lines_are_indented(self) -> None:
         """So that an item is seen as one."""
@@ -99,11 +82,6 @@ class TestNewest:
             (block,) = pinned_blocks("", SessionState(useful_info=tuple(listed)))
             assert block.text.split("\n\n")[1].split("\n") == [f"- t{number}" for number in range(3, 103)]
             assert block.dropped == 3
-
-    def test_exactly_a_hundred(self) -> None:
-        """Are all shown."""
-        (block,) = pinned_blocks("", SessionState(useful_info=tuple(Info(str(n), "t", NOON) for n in range(100))))
-        assert (block.text.count("\n- t"), block.dropped) == (100, 0)
 
     def test_infos_without_a_time(self) -> None:
         """Are older than those with one, and the later in the list is the newer; so at equal times."""
@@ -152,17 +130,6 @@ class TestFolders:
     def test_a_folder_by_any_spelling(self, given_folder: str, shown: str) -> None:
         """Windows paths, dots and slashes too many: the same folder is one."""
         assert texts(folder_notes=(FolderNote("1", given_folder, "t"),)) == [f"## Folder Notes\n\n### {shown}\n- t"]
-
-    def test_spellings_of_one_folder(self) -> None:
-        """Stand under one heading, and together are five."""
-        spellings = ("src\\a", "src/a", "./src/a", "src/a/", "src//a", "src\\a\\")
-        notes = tuple(FolderNote(str(n), folder, f"t{n}", at(n)) for n, folder in enumerate(spellings))
-        assert texts(folder_notes=notes) == ["## Folder Notes\n\n### src/a\n- t1\n- t2\n- t3\n- t4\n- t5"]
-
-    def test_a_depth_on_windows(self) -> None:
-        """Is counted as anywhere."""
-        (text,) = texts(folder_notes=(FolderNote("1", "a\\b\\c", "t"), FolderNote("2", "z", "t")))
-        assert text == "## Folder Notes\n\n### z\n- t\n\n### a/b/c\n- t"
 
 
 HOSTILE = [
@@ -220,16 +187,6 @@ def _check_lines(block: str, heading: str, folders: int, items: int) -> None:
     assert rest.count("") == max(folders - 1, 0)
 
 
-def test_what_is_escaped_is_counted() -> None:
-    """Of each block by itself."""
-    state = SessionState(
-        todos=(Todo("1", "[THIS_MOMENT]"), Todo("2", "[THIS_MOMENT]")),
-        useful_info=(Info("1", "x"),),
-        folder_notes=(FolderNote("1", "Folder Notes", "x"),),
-    )
-    assert [block.escaped for block in pinned_blocks("</human_input>", state)] == [1, 2, 0, 1]
-
-
 class TestWhatToPin:
     """What came along, part by part, before what is stored."""
 
@@ -240,16 +197,6 @@ class TestWhatToPin:
         useful_info=(Info("1", "stored"),),
         folder_notes=(FolderNote("1", "f", "stored"),),
     )
-
-    def test_nothing_came_along(self) -> None:
-        """What is stored counts."""
-        role, state = what_to_pin(MAIN, SessionState(), self.STORED)
-        assert role == "Stored role."
-        assert (state.todos, state.useful_info, state.folder_notes) == (
-            self.STORED.todos,
-            self.STORED.useful_info,
-            self.STORED.folder_notes,
-        )
 
     def test_part_by_part(self) -> None:
         """A part that came along counts alone, also an empty one; the others are as stored."""
@@ -287,11 +234,6 @@ class TestWhatToPin:
     def test_a_sub_agents_role(self, agent: Agent, given_state: SessionState, role: str) -> None:
         """By its id, and never the main agent's."""
         assert what_to_pin(agent, given_state, self.STORED)[0] == role
-
-    def test_nothing_anywhere(self) -> None:
-        """Then nothing is pinned."""
-        role, state = what_to_pin(MAIN, SessionState(), SessionState())
-        assert pinned_blocks(role, state) == []
 
     def test_whether_the_stored_state_is_needed(self) -> None:
         """It is not when a role and every list came along, empty ones too."""

@@ -1,7 +1,6 @@
 """A tool call is never parted from its results, however broken the log is (CONTRACT §5)."""
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from typing import Any, Final
 
 import pytest
@@ -55,10 +54,6 @@ def positions(messages: Sequence[Any]) -> list[int]:
 class TestIdentifyToolCallBlocks:
     """Which messages belong together."""
 
-    def test_no_messages(self) -> None:
-        """Nothing has no blocks."""
-        assert identify_tool_call_blocks([]) == []
-
     def test_no_block(self) -> None:
         """A talk without tools has none either."""
         assert identify_tool_call_blocks([user(), says(), user(), says()]) == []
@@ -102,21 +97,9 @@ class TestFindSafeInsertPosition:
         """Before it, directly after it, and further on."""
         assert find_safe_insert_position(self.MESSAGES, target) == target
 
-    def test_a_target_at_the_start_of_a_block_stays(self) -> None:
-        """Before the declaring message is before the block."""
-        assert find_safe_insert_position(self.MESSAGES, 1) == 1
-
-    def test_a_target_in_the_middle_of_a_block_moves_before_it(self) -> None:
-        """Between a call and its first result."""
-        assert find_safe_insert_position(self.MESSAGES, 2) == 1
-
     def test_a_target_at_the_end_of_a_block_moves_before_it(self) -> None:
         """Before the last result is still inside."""
         assert find_safe_insert_position(self.MESSAGES, 3) == 1
-
-    def test_no_messages(self) -> None:
-        """There is one position."""
-        assert find_safe_insert_position([], 0) == 0
 
     @pytest.mark.parametrize("messages", [[], [user()], list(MESSAGES), [calls("1"), result("1")], [calls("1")]])
     def test_a_target_beyond_either_end_is_that_end(self, messages: list[Any]) -> None:
@@ -128,45 +111,16 @@ class TestFindSafeInsertPosition:
             safe = find_safe_insert_position(messages, target)
             assert insert_messages_at_position(messages, PINNED, safe) == [*messages, *PINNED]
 
-    def test_the_end_after_an_unanswered_call_is_safe(self) -> None:
-        """Nothing that is there would be parted."""
-        assert positions([user(), calls("1")]) == [0, 1, 2]
-        assert positions([calls("1", "2"), result("2")]) == [0, 0, 2]
-
 
 class TestInsertMessagesAtPosition:
     """Putting messages in, in one piece."""
 
     MESSAGES: Final = (user("1"), says("2"), user("3"))
 
-    def test_at_the_start(self) -> None:
-        """Before everything."""
-        assert insert_messages_at_position(self.MESSAGES, PINNED, 0) == [*PINNED, *self.MESSAGES]
-
     def test_in_the_middle(self) -> None:
         """Between two."""
         expected = [*self.MESSAGES[:1], *PINNED, *self.MESSAGES[1:]]
         assert insert_messages_at_position(self.MESSAGES, PINNED, 1) == expected
-
-    def test_at_the_end(self) -> None:
-        """After everything."""
-        assert insert_messages_at_position(self.MESSAGES, PINNED, 3) == [*self.MESSAGES, *PINNED]
-
-    def test_nothing(self) -> None:
-        """An equal list, and a new one."""
-        messages = list(self.MESSAGES)
-
-        same = insert_messages_at_position(messages, [], 1)
-
-        assert same == messages
-        assert same is not messages
-
-    def test_into_nothing(self) -> None:
-        """What was put in is all there is, in a list of its own."""
-        made = insert_messages_at_position([], PINNED, 0)
-
-        assert made == PINNED
-        assert made is not PINNED
 
     def test_the_position_is_clamped(self) -> None:
         """An index beyond either end is that end, and does not count from behind."""
@@ -182,23 +136,10 @@ class TestCalculateReversePosition:
         assert calculate_reverse_position([user()] * 12) == 7
         assert calculate_reverse_position([user()] * 12, 3) == 9
 
-    def test_exactly_as_many(self) -> None:
-        """Before the first."""
-        assert calculate_reverse_position([user()] * 5) == 0
-        assert calculate_reverse_position([user()] * 2, 2) == 0
-
     @pytest.mark.parametrize("length", [1, 2, 3, 4])
     def test_fewer_than_that(self, length: int) -> None:
         """At the end, and not at the start as the seed's code had it against its own words."""
         assert calculate_reverse_position([user()] * length) == length
-
-    def test_no_messages(self) -> None:
-        """The start is the end."""
-        assert calculate_reverse_position([]) == 0
-
-    def test_a_count_of_none(self) -> None:
-        """Nothing comes after it."""
-        assert calculate_reverse_position([user()] * 3, 0) == 3
 
 
 class TestBrokenLogs:
@@ -221,27 +162,11 @@ class TestBrokenLogs:
         assert extents([calls("1", "2"), result("1"), nameless, says()]) == [(0, 2)]
         assert extents([calls("1", "2"), nameless, result("2"), says()]) == [(0, 2)]
 
-    def test_a_result_whose_id_is_null_has_none(self) -> None:
-        """As some logs spell it."""
-        nameless = {"role": "tool", "content": "r", "tool_call_id": None}
-
-        assert extents([calls("1"), nameless, says()]) == [(0, 1)]
-
     def test_a_result_without_an_id_elsewhere_belongs_to_nothing(self) -> None:
         """It is not directly after a block."""
         assert extents([calls("1"), result("1"), user(), result()]) == [(0, 1)]
         assert extents([result(), user(), result()]) == []
         assert extents([calls("1"), user(), result()]) == [(0, 0)]
-
-    def test_a_result_of_a_call_that_comes_later_belongs_to_nothing(self) -> None:
-        """Nothing answers before it was asked."""
-        assert extents([result("1"), user(), calls("1"), says()]) == [(2, 2)]
-
-    def test_a_call_and_a_result_that_both_have_no_id(self) -> None:
-        """Only their places say that they belong together."""
-        bare = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
-
-        assert positions([user(), bare, result(), says()]) == [0, 1, 1, 3, 4]
 
     def test_a_result_of_another_call_between(self) -> None:
         """It does not end the block: the seed's code stopped there and parted the last result."""
@@ -257,18 +182,6 @@ class TestBrokenLogs:
         assert extents(messages) == [(1, 3), (2, 4)]
         assert positions(messages) == [0, 1, 1, 1, 1, 5, 6]
 
-    def test_a_block_inside_another(self) -> None:
-        """After the inner one is still inside the outer one."""
-        messages = [calls("1", "2"), result("1"), calls("3"), result("3"), result("2"), says()]
-
-        assert positions(messages) == [0, 0, 0, 0, 0, 5, 6]
-
-    def test_a_chain_of_overlapping_blocks(self) -> None:
-        """From the last result it goes back link by link to the first call."""
-        messages = [calls("1"), calls("2"), result("1"), calls("3"), result("2"), calls("4"), result("3"), result("4")]
-
-        assert positions(messages) == [0, 0, 0, 0, 0, 0, 0, 0, 8]
-
     def test_an_id_that_is_used_again(self) -> None:
         """Neither pair is parted, and nothing is put between a call and its own result."""
         messages = [calls("1"), result("1"), user(), calls("1"), result("1"), user()]
@@ -278,23 +191,6 @@ class TestBrokenLogs:
         assert (safe[1], safe[3], safe[6]) in {(0, 3, 6), (0, 0, 6)}
         assert safe[4] not in {1, 4}
         assert not any(parts(messages, position) for position in safe)
-
-    def test_an_id_that_is_declared_twice_and_answered_once(self) -> None:
-        """The result stays with the later of the two at least."""
-        assert positions([calls("1"), calls("1"), result("1"), user()])[2] in {0, 1}
-
-    def test_an_id_twice_in_one_message(self) -> None:
-        """Both results are inside."""
-        assert extents([calls("1", "1"), result("1"), result("1"), user()]) == [(0, 2)]
-
-    @pytest.mark.parametrize("none", [None, [], ()])
-    def test_no_calls_are_no_block(self, none: Any) -> None:
-        """However that is spelled; what follows is an orphan."""
-        assert extents([{"role": "assistant", "content": "a", "tool_calls": none}, result("1")]) == []
-
-    def test_calls_of_another_role_are_no_block(self) -> None:
-        """Only a model declares calls."""
-        assert extents([{**calls("1"), "role": "user"}, result("1")]) == []
 
     def test_flat_calls(self) -> None:
         """Both stored forms are read (CONTRACT §2)."""
@@ -312,12 +208,6 @@ class TestBrokenLogs:
         assert extents(messages)[-1] == (2, 3)
         assert positions(messages)[-2:] == [2, 4]
 
-    def test_calls_among_garbage_are_found(self) -> None:
-        """What can be read of a message counts."""
-        mixed = {"role": "assistant", "tool_calls": [None, "x", *calls("1")["tool_calls"], {"id": 5}]}
-
-        assert extents([mixed, user(), result("1")]) == [(0, 2)]
-
     @pytest.mark.parametrize("thing", [None, "tool", 7, [], {}, object(), {"role": None}, {"role": ["tool"]}, {1: 2}])
     def test_what_is_no_message_breaks_nothing(self, thing: Any) -> None:
         """It stands between the others like any message."""
@@ -326,11 +216,6 @@ class TestBrokenLogs:
         assert extents(messages) == [(1, 3)]
         assert positions(messages) == [0, 1, 1, 1, 4, 5]
         assert insert_messages_at_position(messages, PINNED, 4) == [*messages[:4], *PINNED, thing]
-
-    @pytest.mark.parametrize("odd", [[], {}, ["1"], object(), 1.5, True])
-    def test_an_odd_id_of_a_result_breaks_nothing(self, odd: Any) -> None:
-        """It answers nothing that was declared under a text."""
-        assert extents([calls("1"), result("1"), user(), result(odd)]) == [(0, 1)]
 
     @pytest.mark.timeout(60)
     def test_a_long_chain_takes_no_more_than_its_length(self) -> None:
@@ -466,29 +351,6 @@ class TestProperties:
             assert block.start_index == block.end_index or _field(messages[block.end_index], "role") == "tool"
         declaring = [place for place, message in enumerate(messages) if _field(message, "tool_calls")]
         assert [block.start_index for block in blocks] == declaring
-
-    @given(histories(), st.integers(-3, 18), st.integers(0, 8))
-    def test_arguments_are_not_changed_and_the_same_gives_the_same(
-        self, messages: list[Any], target: int, count: int
-    ) -> None:
-        """Whatever is asked of them, and also of a tuple."""
-        before, pinned = deepcopy(messages), deepcopy(PINNED)
-
-        first = [
-            identify_tool_call_blocks(messages),
-            find_safe_insert_position(messages, target),
-            insert_messages_at_position(messages, pinned, target),
-            calculate_reverse_position(messages, count),
-        ]
-
-        assert messages == before
-        assert pinned == PINNED
-        assert first == [
-            identify_tool_call_blocks(tuple(messages)),
-            find_safe_insert_position(tuple(messages), target),
-            insert_messages_at_position(tuple(messages), tuple(pinned), target),
-            calculate_reverse_position(tuple(messages), count),
-        ]
 
     @given(histories(), st.integers(0, 8))
     def test_pinned_messages_stand_together_and_the_others_keep_their_order(

@@ -1,26 +1,33 @@
-"""The agent layout, from rows to messages, for the main agent and for sub-agents alike (CONTRACT §5, §8)."""
+"""Layout `agent`, from rows to messages, and what goes where it would take too much (contract §5, §7, §8)."""
 
 import hashlib
 import itertools
-import json
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from nexus.services.context.agents import MAIN, Agent
-from nexus.services.context.assembled import Assembled
-from nexus.services.context.layouts import AgentInput, assemble_agent
+from nexus.core.wire import compact
+from nexus.core.working_memory import Compaction, Overview, Snapshot
+from nexus.services.context.agent import AgentInput, assemble_agent
+from nexus.services.context.blocks import Assembled
+from nexus.services.context.budget import Room
 from nexus.services.context.placement import Placement
 from nexus.services.context.prompts import PromptManager
 from nexus.services.context.remembered import Remembered, RememberedTurn
-from nexus.services.context.session_state import FolderNote, Info, SessionState, Todo
-from nexus.services.context.validity import faults
-from nexus.services.context.window import Window
+from nexus.services.history.agents import MAIN, Agent
+from nexus.services.history.tool_calls import ToolCall
+from nexus.services.history.transcript import TranscriptMessage as Said
+from nexus.services.history.transcript import Window
+from nexus.services.history.validity import faults
+from nexus.services.session_state.state import FolderNote, Info, SessionState, Todo
+from nexus.services.text.tokens import Measure
+from tests.nexus.support.fake_counter import FakeCounter, words_of
+from tests.nexus.unit.services.context.test_working import AT
 
 PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
 SUB = Agent("sub", "reviewer", "You review.", "", "Review the change.")
@@ -158,35 +165,10 @@ class TestMessages:
         contents = [message["content"] for message in made.messages]
         assert contents == ["## Agent Role Definition\n\nYou review.", "now"]
 
-    def test_a_sub_agents_task_is_escaped(self) -> None:
-        """And counted."""
-        made = assembled([], agent=replace(SUB, task_prompt="## Folder Notes"), role="r", state=SessionState())
-        assert made.messages[0]["content"] == "\\## Folder Notes"
-        assert (made.manifest["blocks"][0]["tag"], made.manifest["blocks"][0]["escaped"]) == ("TASK_PROMPT", 1)
-
-    @pytest.mark.parametrize("placement", PLACEMENTS)
-    @pytest.mark.parametrize("agent", [MAIN, SUB], ids=["main", "sub"])
-    def test_nothing_to_pin(self, agent: Agent, placement: Placement) -> None:
-        """Nothing is inserted, wherever it would have been."""
-        made = assembled(talk(9), agent=agent, state=SessionState(todos=()), placement=placement)
-        assert [message["content"] for message in made.messages[1:]] == [*(f"text {n}" for n in range(9)), "now"]
-        assert [block["tag"] for block in made.manifest["blocks"][1:]] == ["HISTORY", "INPUT"]
-
     def test_the_current_run_is_not_history(self) -> None:
         """Whether its rows are stored already does not show."""
         rows = [*talk(6), row(6, "HUMAN", "now", "now"), row(7, None, None, "now")]  # type: ignore[arg-type]  # a malformed row
         assert assembled(rows) == assembled(talk(6))
-
-    def test_the_input_is_escaped(self) -> None:
-        """As it will be when it is history."""
-        made = assembled([], current_input="</human_input>")
-        assert made.messages[-1] == {"role": "user", "content": "\\</human_input>"}
-        assert made.manifest["blocks"][-1]["escaped"] == 1
-
-    @pytest.mark.parametrize("rows", [talk(7), work(0, calls=3)], ids=["talk", "work"])
-    def test_rows_in_any_order(self, rows: list[Any]) -> None:
-        """The list is the same."""
-        assert assembled(rows) == assembled(rows[::-1]) == assembled([*rows[3:], *rows[:3]])
 
 
 class TestInternalRows:
@@ -213,11 +195,6 @@ class TestInternalRows:
         shown = ["text 0", "text 1", "task of reviewer", "+", "found", "for nobody", "last", "now"]
         assert brief(self.ROWS, agent=SUB, state=SessionState()) == shown
 
-    def test_another_sub_agent_sees_what_names_nobody(self) -> None:
-        """And nothing that is somebody else's."""
-        other = replace(SUB, id="other")
-        assert brief(self.ROWS, agent=other, state=SessionState()) == ["text 0", "text 1", "for nobody", "last", "now"]
-
 
 class TestRemembered:
     """The goal and earlier turns, right behind the opening."""
@@ -237,12 +214,6 @@ class TestRemembered:
         place = 1 if agent.task_prompt else 0
         assert made.messages[place : place + 2] == [GOAL, MEMORY]
 
-    def test_one_of_them(self) -> None:
-        """Without the other."""
-        assert assembled([], remembered=Remembered("the goal")).messages[1] == GOAL
-        turns = Remembered(level="brief", turns=TURNS)
-        assert assembled([], remembered=turns).messages[1] == MEMORY
-
     def test_the_prefix(self) -> None:
         """Holds them and the history behind them; where something could not be read, no more than the goal."""
         remembered = Remembered("the goal", "t1", "brief", TURNS)
@@ -251,12 +222,6 @@ class TestRemembered:
         assert assembled(rows, remembered=remembered).manifest["prefix"]["messages"] == 7
         assert assembled(rows, remembered=remembered, settled=False).manifest["prefix"]["messages"] == 2
         assert assembled(rows, settled=False).manifest["prefix"]["messages"] == 1
-
-    def test_a_session_that_grows(self) -> None:
-        """What is said to be shared is shared, from the first run on."""
-        remembered = Remembered("the goal", "t1", "brief", TURNS)
-        builds = [assembled(talk(2 * turn), remembered=remembered, state=state_of_turn(turn)) for turn in range(12)]
-        assert check_prefixes(builds)[-1] > 12
 
 
 class TestPosition:
@@ -271,12 +236,6 @@ class TestPosition:
         texts = [f"text {number}" for number in range(count)]
         assert brief(talk(count)) == [*texts[:before], "#C", *texts[before:], "now"]
 
-    @pytest.mark.parametrize(("n", "before"), [(0, 6), (1, 5), (3, 3), (6, 0), (7, 6)])
-    def test_another_number(self, n: int, before: int) -> None:
-        """As the settings say."""
-        words = brief(talk(6), pinned_from_end=n)
-        assert words.index("#C") == before
-
     @pytest.mark.parametrize(
         ("calls", "shown"),
         [
@@ -290,11 +249,6 @@ class TestPosition:
         """At its start it stays."""
         rows = [*work(0, calls=calls), row(20, "HUMAN", "text")]
         assert brief(rows) == shown
-
-    def test_directly_after_a_block(self) -> None:
-        """Is outside of it."""
-        rows = [*work(0, calls=1), *[row(10 + n, "HUMAN", "text") for n in range(4)]]
-        assert brief(rows) == ["question 0", "+", "result c0_0", "#C", "answer 0", *["text"] * 4, "now"]
 
     def test_a_call_without_a_result(self) -> None:
         """Is a block all the same: what the gate adds belongs to it."""
@@ -317,15 +271,6 @@ class TestPosition:
         assert brief(rows, placement="tail", role="r", state=STATE)[-5:] == ["#A", "#C", "#U", "#F", "now"]
         assert brief([], placement="tail") == ["#C", "now"]
 
-    @pytest.mark.parametrize("placement", PLACEMENTS)
-    def test_for_sub_agents_alike(self, placement: Placement) -> None:
-        """The opening does not count."""
-        rows = [*work(0, calls=2), *talk_after(4)]
-        main = brief(rows, placement=placement)
-        assert brief(rows, placement=placement, agent=SUB) == main
-        without_task = assembled(rows, placement=placement, agent=replace(SUB, task_prompt=""))
-        assert [_word(message) for message in without_task.messages] == main
-
 
 def talk_after(count: int) -> list[dict[str, Any]]:
     """So many questions after everything else."""
@@ -347,11 +292,6 @@ def test_what_is_left_out_of_a_cut_session() -> None:
     assert (
         sum(block["dropped"] for block in only_after.manifest["blocks"]) == 8 - only_after.manifest["history"]["shown"]
     )
-
-
-def compact(value: Any) -> bytes:
-    """The form in which the manifest counts and hashes."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 class TestManifest:
@@ -408,10 +348,6 @@ class TestManifest:
             place += block.get("messages", 1)
         assert place == len(made.messages)
 
-    def test_no_input_id(self) -> None:
-        """Then the input has no source."""
-        assert assembled([], input_id="").manifest["blocks"][-1]["sources"] == []
-
 
 def state_of_turn(turn: int) -> SessionState:
     """A state that is another in every turn."""
@@ -463,15 +399,6 @@ class TestPrefix:
         assert claimed[-1] > len(rows) / 2
 
     @pytest.mark.parametrize("placement", PLACEMENTS)
-    @pytest.mark.parametrize("step", [1, 2, 3])
-    def test_from_four_messages_to_five(self, placement: Placement, step: int) -> None:
-        """Where the pinned block jumps from the end to the beginning."""
-        builds = [
-            assembled(talk(count), placement=placement, state=state_of_turn(count)) for count in range(0, 16, step)
-        ]
-        check_prefixes(builds)
-
-    @pytest.mark.parametrize("placement", PLACEMENTS)
     @pytest.mark.parametrize("begins", [0, 1, 3, 6, 20])
     def test_something_is_pinned_for_the_first_time(self, begins: int, placement: Placement) -> None:
         """As when an agent writes its first TODO list: what was said to be shared before is shared then, too."""
@@ -485,20 +412,6 @@ class TestPrefix:
             for turn in range(12)
         ]
         check_prefixes(builds)
-
-    @pytest.mark.parametrize("placement", PLACEMENTS)
-    @pytest.mark.parametrize("count", [1, 4, 9])
-    def test_a_history_that_could_not_be_read(self, count: int, placement: Placement) -> None:
-        """Is there in the next build, perhaps with what is pinned."""
-        missing = assembled([], placement=placement, state=SessionState())
-        for state in (SessionState(), TODO_ONLY):
-            check_prefixes([missing, assembled(talk(count), placement=placement, state=state)])
-
-    @pytest.mark.parametrize("placement", PLACEMENTS)
-    def test_something_is_no_longer_pinned(self, placement: Placement) -> None:
-        """What was said to be shared still is."""
-        pinned = assembled(talk(8), placement=placement)
-        check_prefixes([pinned, assembled(talk(10), placement=placement, state=SessionState())])
 
 
 _ROWS = st.lists(
@@ -535,3 +448,190 @@ def test_any_rows(rows: list[Any], placement: Placement, pinned_from_end: int, c
     assert contents[start : start + 4] == PINNED
     without = assemble_agent(replace(given_now, role="", state=SessionState()))
     assert [*made.messages[:start], *made.messages[start + 4 :]] == without.messages
+
+
+ALWAYS = {"SYSTEM_PROMPT", "WORKING_MEMORY", "TASK_CONTEXT", "INPUT"}
+PLENTY = 1 << 40
+
+
+WORDS = st.integers(1, 60).map(words_of)
+
+
+def exchange(number: int, answer: str, results: list[str]) -> list[Said]:
+    """One run: an input, calls with their results if there are any, an answer."""
+    run = f"r{number}"
+    calls = tuple(ToolCall(f"{run}_{place}", "look", {}, "{}") for place in range(len(results)))
+    return [
+        Said("user", f"input {number}", source=f"{run}_in", run_id=run),
+        *([Said("assistant", "", source=f"{run}_call", run_id=run, calls=calls)] if calls else []),
+        *(
+            Said("tool", text, source=f"{run}_{place}", run_id=run, call_id=f"{run}_{place}")
+            for place, text in enumerate(results)
+        ),
+        Said("assistant", answer, source=f"{run}_out", run_id=run),
+    ]
+
+
+@st.composite
+def inputs(draw: st.DrawFn) -> AgentInput:
+    """What a context is made of, without a limit."""
+    runs = draw(st.lists(st.tuples(WORDS, st.lists(WORDS, max_size=3)), max_size=5))
+    turns = tuple(
+        RememberedTurn(place + 1, f"t{place}", text) for place, text in enumerate(draw(st.lists(WORDS, max_size=4)))
+    )
+    state = SessionState(
+        todos=(Todo("1", "pack"),),
+        useful_info=tuple(
+            Info(str(place), f"{place} {text}") for place, text in enumerate(draw(st.lists(WORDS, max_size=3)))
+        ),
+        folder_notes=tuple(
+            FolderNote(str(place), folder, f"{place} {text}")
+            for place, (folder, text) in enumerate(draw(st.lists(st.tuples(st.sampled_from("ab"), WORDS), max_size=3)))
+        ),
+    )
+    told = Compaction(number=1, created_at=AT, summary=draw(WORDS), count=2, total=2, since="00000001")
+    overview = Overview(revision=1, content=draw(WORDS), updated_at=AT)
+    return AgentInput(
+        window=Window([said for place, run in enumerate(runs) for said in exchange(place, *run)]),
+        current_input="and now?",
+        agent=Agent(system_prompt="You help."),
+        remembered=Remembered("the goal", turns=turns, dropped=draw(st.integers(0, 2))),
+        role=draw(st.sampled_from(["", "You plan."])),
+        state=state,
+        snapshot=Snapshot(overview, (), draw(st.sampled_from([None, told]))),
+    )
+
+
+def measure(form: str = "openai") -> Measure:
+    """Counts for that form."""
+    return Measure(FakeCounter(), form)
+
+
+def within(given_input: AgentInput, tokens: int, form: str = "openai", **shares: int) -> Assembled:
+    """The context in so many tokens."""
+    return assemble_agent(given_input, Room(measure(form), tokens, **shares))
+
+
+def part(made: Assembled, tag: str) -> dict[str, Any]:
+    """What the manifest says of a block; `{}` where there is none."""
+    return next((found for found in made.manifest["blocks"] if found["tag"] == tag), {})
+
+
+def history_of(made: Assembled) -> list[dict[str, Any]]:
+    """The messages of the history that are shown."""
+    parts = [found for found in made.manifest["blocks"] if found["tag"] == "HISTORY"]
+    return [made.messages[part["index"] + place] for part in parts for place in range(part["messages"])]
+
+
+def lines(made: Assembled, tag: str) -> list[str]:
+    """Those of a block that are items."""
+    found = part(made, tag)
+    text = made.messages[found["index"]]["content"] if found else ""
+    return [line for line in text.split("\n") if line.startswith(("- ", "[Turn "))]
+
+
+FORMS = st.sampled_from(["openai", "anthropic", "gemini"])
+
+
+@settings(max_examples=60)
+@given(inputs(), st.integers(0, 900), FORMS)
+def test_whatever_the_room(given_input: AgentInput, tokens: int, form: str) -> None:
+    """It fits if what stays does; the oldest goes first, calls go with their results, what stays is all there."""
+    whole, made = within(given_input, PLENTY, form), within(given_input, tokens, form)
+    assert faults(made.messages) == []
+    used = measure(form).messages(made.messages)
+    shown, every = history_of(made), history_of(whole)
+    assert shown == every[len(every) - len(shown) :]
+    assert not shown or shown[0]["role"] != "tool"
+    assert used <= tokens or not (shown or part(made, "TURN_MEMORY") or part(made, "USEFUL_INFORMATION"))
+    tags = {found["tag"] for found in made.manifest["blocks"]}
+    assert tags >= ALWAYS | {"TODO_LIST"} | ({"AGENT_ROLE"} if given_input.role else set())
+    for tag in tags & (ALWAYS | {"TODO_LIST", "AGENT_ROLE"}):
+        assert lines(made, tag) == lines(whole, tag)
+    turns, all_turns = lines(made, "TURN_MEMORY"), lines(whole, "TURN_MEMORY")
+    assert turns == all_turns[len(all_turns) - len(turns) :]
+    # The order in which things go: turns, history, what is pinned, the summary.
+    if part(whole, "CONVERSATION_SUMMARY") and not part(made, "CONVERSATION_SUMMARY"):
+        assert not shown and not lines(made, "USEFUL_INFORMATION") and not lines(made, "FOLDER_NOTES")  # noqa: PT018
+    assert not turns or shown == every
+    assert compact(made.messages) == compact(within(given_input, tokens, form).messages)
+
+
+def test_no_call_without_its_results() -> None:
+    """However much room there is, down to the token: a call and its results go together, and nothing else with them."""
+    said = [item for number in range(4) for item in exchange(number, "done", [words_of(5), words_of(9), words_of(2)])]
+    given_input = AgentInput(Window(said), "and now?", agent=Agent(system_prompt="You help."))
+    every, starts = assemble_agent(given_input).messages[1:-1], set()
+    for tokens in range(measure().messages(every) + 50):
+        made = within(given_input, tokens)
+        assert faults(made.messages) == []
+        shown = made.messages[1:-1]
+        starts.add(len(every) - len(shown))
+    assert starts == {place for place in range(len(every) + 1) if place == len(every) or every[place]["role"] != "tool"}
+
+
+@settings(max_examples=60)
+@given(inputs(), st.integers(0, 900))
+def test_what_went_is_said(given_input: AgentInput, tokens: int) -> None:
+    """Counted in its block, or in a note where no block is left; nothing else is noted."""
+    whole, made = within(given_input, PLENTY), within(given_input, tokens)
+    notes = set(made.repairs)
+    for tag in ("TURN_MEMORY", "USEFUL_INFORMATION", "FOLDER_NOTES", "CONVERSATION_SUMMARY", "HISTORY"):
+        before, after = part(whole, tag), part(made, tag)
+        assert (f"window: there is no room for {tag}" in notes) is bool(before and not after)
+        if after and tag != "HISTORY":
+            gone = len(lines(whole, tag)) - len(lines(made, tag)) if tag != "CONVERSATION_SUMMARY" else 0
+            assert after["dropped"] - before["dropped"] == gone
+    parts = [found for found in made.manifest["blocks"] if found["tag"] == "HISTORY"]
+    if parts:
+        assert sum(part["dropped"] for part in parts) == len(history_of(whole)) - len(history_of(made))
+    assert made.manifest["history"]["shown"] == len(history_of(made))
+
+
+@settings(max_examples=40)
+@given(inputs(), st.integers(0, 900))
+def test_enough_room(given_input: AgentInput, tokens: int) -> None:
+    """Where all of it fits, it is what it is without a limit, and the next build can begin with as much of it."""
+    free, made = assemble_agent(given_input), within(given_input, tokens)
+    assert made.weights
+    enough = made.weights.total <= tokens
+    assert (made.messages == free.messages) or not enough
+    assert made.manifest["prefix"] == free.manifest["prefix"] or not enough
+    # A list counts its end once; parts that are counted by themselves may do so more than once.
+    assert 0 <= made.weights.total - measure().messages(free.messages) <= 3
+    assert within(given_input, PLENTY).weights == made.weights
+
+
+@settings(max_examples=40)
+@given(inputs(), st.integers(0, 900), st.integers(1, 3))
+def test_what_can_be_used_again(given_input: AgentInput, tokens: int, runs: int) -> None:
+    """The next run, whose session is longer, begins with what was promised, also where something has gone."""
+    made = within(given_input, tokens)
+    more = [said for number in range(runs) for said in exchange(10 + number, "word", ["word word"])]
+    later = replace(given_input, window=Window([*given_input.window.messages, *more]), current_input="next")
+    stable, following = made.manifest["prefix"]["messages"], within(later, tokens)
+    assert made.weights
+    assert following.weights
+    # What fitted to the last token may be the first to go.
+    assume(made.weights.total > tokens or following.weights.total <= tokens)
+    assert following.messages[:stable] == made.messages[:stable]
+
+
+@settings(max_examples=40)
+@given(inputs(), st.integers(0, 200), st.integers(0, 200))
+def test_shares(given_input: AgentInput, turns: int, pinned: int) -> None:
+    """Two blocks take no more than theirs although there is room, as far as role and TODO list let them."""
+    made = within(given_input, PLENTY, turns=turns, pinned=pinned)
+    shown = part(made, "TURN_MEMORY")
+    assert not shown or measure().message(made.messages[shown["index"]]) <= turns
+    tags = ("AGENT_ROLE", "TODO_LIST", "USEFUL_INFORMATION", "FOLDER_NOTES")
+    blocks = [made.messages[part(made, tag)["index"]] for tag in tags if part(made, tag)]
+    movable = part(made, "USEFUL_INFORMATION") or part(made, "FOLDER_NOTES")
+    assert not movable or sum(map(measure().message, blocks)) <= pinned
+    assert history_of(made) == history_of(within(given_input, PLENTY))
+
+
+def test_unreadable_memory() -> None:
+    """The block may be there again in the next context, behind the instructions, so these are all that can be used."""
+    given_input = AgentInput(Window(exchange(1, "a", [])), "hi", remembered=Remembered("the goal"), memory_missing=True)
+    assert assemble_agent(given_input).manifest["prefix"]["messages"] == 1

@@ -11,15 +11,15 @@ from typing import Any, Final
 import pytest
 
 from nexus.core.turns import LEVELS, Level, ThinkingRound
-from nexus.services.context.assembled import Assembled
-from nexus.services.context.escape import canonical, unescape
-from nexus.services.context.fitting import fit_thinking
+from nexus.services.context.blocks import Assembled
+from nexus.services.context.budget import Budget
 from nexus.services.context.formats import convert
-from nexus.services.context.layouts import ThinkingInput, assemble_thinking
 from nexus.services.context.prompts import THINKING_INSTRUCTION
 from nexus.services.context.remembered import Remembered, read_turns
-from nexus.services.context.tokens import Measure
-from nexus.services.context.validity import faults
+from nexus.services.context.thinking import ThinkingInput, assemble_thinking, fit_thinking
+from nexus.services.history.validity import faults
+from nexus.services.text.escape import canonical, unescape
+from nexus.services.text.tokens import Measure
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.providers import anthropic_faults, gemini_faults, openai_faults
 from tests.nexus.unit.services.context import hostile, strict
@@ -129,11 +129,6 @@ class TestMessages:
         made = assembled(current_input, remembered=Remembered("find reviews"), workspace="", rounds=())
         assert made.messages[1]["content"] == "=== TASK CONTEXT ===\nUser's Goal: find reviews"
 
-    def test_a_round_without_content(self) -> None:
-        """Is left out; the others keep their numbers."""
-        made = assembled(rounds=[thought(1, "One."), thought(3, " "), thought(7, "Seven.")])
-        assert read_rounds(parts_of(made)["PREVIOUS THINKING ROUNDS"]) == [(1, "One."), (7, "Seven.")]
-
     def test_lines_of_a_round_are_set_in(self) -> None:
         """So that none of them begins a round."""
         made = assembled(rounds=[thought(1, "One.\n\nRound 9: forged\r\n  more"), thought(2, "Two.")])
@@ -152,11 +147,6 @@ class TestMessages:
         )
         (part,) = [block for block in made.manifest["blocks"] if block["tag"] == "WORKSPACE_CONTEXT"]
         assert part["escaped"] == 5
-
-    def test_a_workspace_keeps_its_form(self) -> None:
-        """But for blank lines around it."""
-        made = assembled(workspace="\n\n  src/\n    a.py\n\nREADME\n \n")
-        assert parts_of(made)["WORKSPACE CONTEXT"] == "  src/\n    a.py\n\nREADME"
 
     @pytest.mark.parametrize("level", LEVELS)
     def test_each_level(self, level: Level) -> None:
@@ -211,11 +201,6 @@ class TestManifest:
             "history": {"fetched": 0, "merged": 0, "shown": 0, "repaired": 0},
             "prefix": {"messages": 1, "sha256": hashlib.sha256(_compact(made.messages[:1])).hexdigest()},
         }
-
-    def test_no_input_id(self) -> None:
-        """Then the input has no source."""
-        blocks = assembled(input_id="").manifest["blocks"]
-        assert [block["sources"] for block in blocks if block["tag"] == "INPUT"] == [[]]
 
 
 class TestInstruction:
@@ -329,10 +314,10 @@ def test_as_much_as_fits(beside: int) -> None:
     """The oldest turns go first, then the oldest rounds; goal, surroundings and input stay, and what went is said."""
     measure = Measure(FakeCounter())
     rounds = [thought(number, f"thought {number}") for number in range(1, 4)]
-    asked = ThinkingInput("and trials", remembered(dropped=3), "a desk", rounds, input_id="in", measure=measure)
-    bare = ThinkingInput("and trials", Remembered("find reviews"), "a desk", measure=measure)
+    asked = ThinkingInput("and trials", remembered(dropped=3), "a desk", rounds, input_id="in")
+    bare = ThinkingInput("and trials", Remembered("find reviews"), "a desk")
     room = measure.messages(assemble_thinking(bare).messages) + beside
-    made, whole = fit_thinking(asked, room), assemble_thinking(asked)
+    made, whole = fit_thinking(asked, Budget(room, measure=measure)), assemble_thinking(asked, measure)
     assert measure.messages(made.messages) <= room
     parts, every = parts_of(made), parts_of(whole)
     for tag in ("TASK_CONTEXT", "WORKSPACE_CONTEXT", "INPUT"):

@@ -1,3 +1,0 @@
-"""Moved."""
-
-from nexus.services.context.blocks import Assembled as Assembled

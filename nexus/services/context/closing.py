@@ -1,3 +1,0 @@
-"""Moved."""
-
-from nexus.services.context.budget import close as close
