@@ -26,10 +26,10 @@ import anyio
 import structlog
 from anyio import to_thread
 
+from nexus.core.concurrency import Pauses
 from nexus.core.errors import CallRefusedError, StoreRejectedError, StoreUnavailableError
 from nexus.core.models import to_milliseconds, utc_now
 from nexus.core.ports import MemoryStore, MessageStore, Row, TokenCounter
-from nexus.core.tasks import Pauses
 from nexus.core.working_memory import REFINE, WHOLE, Compaction, CompactionJob, CompactionRequest, Detail
 from nexus.services.history.agents import is_internal
 from nexus.services.history.rows import as_text, parse_moment, storable

@@ -12,9 +12,9 @@ import anyio
 import structlog
 from pydantic import ValidationError
 
+from nexus.core.concurrency import ungrouped
 from nexus.core.errors import StoreUnavailableError
 from nexus.core.ports import MemoryStore, Row
-from nexus.core.tasks import ungrouped
 from nexus.core.wire import explain
 from nexus.core.working_memory import Compaction, Detail, Overview, Snapshot
 

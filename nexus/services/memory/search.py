@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import anyio
 
+from nexus.core.concurrency import ungrouped
 from nexus.core.ports import MemoryStore, MessageStore, Row
 from nexus.core.ports.memory import LONGEST_QUERY
-from nexus.core.tasks import ungrouped
 from nexus.core.working_memory import Compaction, Detail, Overview
 from nexus.services.history.rows import as_text, parse_moment
 from nexus.services.history.tool_calls import ToolCall, as_json, read_tool_calls

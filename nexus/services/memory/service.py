@@ -16,10 +16,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self
 
+from nexus.core.concurrency import Pauses
 from nexus.core.errors import CallRefusedError, StoreRejectedError, StoreUnavailableError
 from nexus.core.models import to_milliseconds, utc_now
 from nexus.core.ports import MemoryStore, MessageStore, Row, TurnSource
-from nexus.core.tasks import Pauses
 from nexus.core.working_memory import (
     Compaction,
     CompactionJob,

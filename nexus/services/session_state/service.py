@@ -4,12 +4,12 @@ Rules of this module:
 
 - Every replica writes every change. Changes are merged into the stored document, so neither their order nor their
   number matters, and a document is replaced only if it has the revision that was read: on a conflict it is read again.
-- Of one session one worker writes at a time. What cannot be written now waits in memory, bounded (see `by_session`).
+- Of one session one worker writes at a time. What cannot be written now waits in memory, bounded (see `session_queue`).
 - Reading waits for the changes of that session that were accepted before.
 - A stored document is checked against its owner and session before it is used.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -20,8 +20,7 @@ from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
 from nexus.core.models import Message, trusted_time
 from nexus.core.ports import SessionStateStore
-from nexus.core.tasks import Pending
-from nexus.services.by_session import BySession, Key
+from nexus.services.session_queue import Key, SessionQueue
 from nexus.services.session_state.merge import Change, apply, read_change, read_session, state_in
 from nexus.services.session_state.state import SessionState
 
@@ -43,18 +42,18 @@ class _Accepted:
 
 
 class SessionStates:
-    """Stores and reads the states of sessions. Changes are written while `running()`."""
+    """Stores and reads the states of sessions. Changes are written while `running()`.
+
+    Attributes:
+        pending: changes that are accepted and not stored.
+    """
 
     def __init__(self, store: SessionStateStore, metrics: Metrics | None = None) -> None:
         self._store = store
         self._metrics = metrics or NoMetrics()
-        self._changes = BySession[_Accepted](self._write, self._settle, self._delayed)
+        self._changes = SessionQueue[_Accepted](self._write, self._settle, self._delayed)
+        self.pending = self._changes.pending
         self._metrics.read_from(Reading.UNWRITTEN_STATES, lambda: self.pending.count)
-
-    @property
-    def pending(self) -> Pending:
-        """Changes that are accepted and not stored."""
-        return self._changes.pending
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
@@ -104,11 +103,8 @@ class SessionStates:
         revision = row.get("revision")
         return revision if isinstance(revision, int) and revision > 0 else None, row.get("document")
 
-    async def _write(self, accepted: Mapping[Key, Sequence[_Accepted]]) -> None:
-        for key, items in accepted.items():
-            await self._write_changes(key, [item.change for item in items])
-
-    async def _write_changes(self, key: Key, changes: Sequence[Change]) -> None:
+    async def _write(self, key: Key, accepted: Sequence[_Accepted]) -> None:
+        changes = [item.change for item in accepted]
         while True:
             revision, stored = await self._find(key)
             if revision is None:

@@ -13,10 +13,10 @@ from typing import Any, Final, Self
 import anyio
 import structlog
 
+from nexus.core.concurrency import Pending
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import Message, Topics, trusted_time
 from nexus.core.ports import DocumentStore
-from nexus.core.tasks import Pending
 from nexus.services.tools.registry import ToolRegistry, check_definition, check_name
 
 _log = structlog.get_logger(__name__)

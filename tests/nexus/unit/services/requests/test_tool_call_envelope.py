@@ -8,14 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.errors import UnreadablePayloadError
-from nexus.core.models import Message, Role
+from nexus.core.models import Message, Role, Topics
 from nexus.core.ports import Delivery
 from nexus.core.signing import Signing
-from nexus.core.topics import Topics
 from nexus.core.wire import EnvelopeError, decode, encode
-from nexus.services.context.transcript import said_in_run
-from nexus.services.rows import tool_row
-from nexus.services.tool_asks import ToolAsk, may_be_ours, read_tool_ask
+from nexus.services.history.rows import tool_row
+from nexus.services.history.transcript import transcript_of_run
+from nexus.services.requests.tool_call_envelope import ToolCallRequest, may_name_our_tool, read_tool_call
 
 SIGNING: Final = Signing({"k1": b"the first secret"}, required=True)
 ARGS: Final = {"query": "porto"}
@@ -29,13 +28,15 @@ def call(content: Any = None, message_id: str = "msg_1", **metadata: Any) -> Mes
     )
 
 
-def asked(payload: Message | bytes, *, max_bytes: int = 10_000, signing: Signing | None = None) -> ToolAsk | None:
+def asked(
+    payload: Message | bytes, *, max_bytes: int = 10_000, signing: Signing | None = None
+) -> ToolCallRequest | None:
     """What it asks."""
     content = encode(payload, topic=Topics.TOOLS_REQUESTS, signing=signing) if isinstance(payload, Message) else payload
-    return read_tool_ask(Delivery(Topics.TOOLS_REQUESTS, content), 0.0, max_bytes=max_bytes, signing=signing)
+    return read_tool_call(Delivery(Topics.TOOLS_REQUESTS, content), 0.0, max_bytes=max_bytes, signing=signing)
 
 
-def ask(payload: Message | bytes, **about: Any) -> ToolAsk:
+def ask(payload: Message | bytes, **about: Any) -> ToolCallRequest:
     """What it asks, where it is ours."""
     found = asked(payload, **about)
     assert found is not None
@@ -47,7 +48,7 @@ def test_a_call() -> None:
     found = ask(call(session_id="s"))
     assert (found.name, found.args, found.call_id, found.session_id) == ("search_memory", ARGS, "call_1", "s")
     assert (found.ids.id, found.ids.run_id, found.ids.owner_key) == ("msg_1", "run_1", "ada")
-    assert (found.wrong, found.sub_agent) == (None, None)
+    assert (found.fault, found.sub_agent) == (None, None)
 
 
 @pytest.mark.parametrize("given", [ARGS, json.dumps(ARGS)])
@@ -84,8 +85,8 @@ def test_too_large() -> None:
     """Whoever can be told is told, with the call's own id."""
     found = ask(call({"name": "update_working_memory", "args": {"content": "x" * 20_000}, "call_id": "call_7"}))
     assert (found.name, found.call_id, found.ids.run_id) == ("update_working_memory", "call_7", "run_1")
-    assert found.wrong is not None
-    assert "at most 10000 are allowed" in found.wrong
+    assert found.fault is not None
+    assert "at most 10000 are allowed" in found.fault
 
 
 def test_names_within_texts() -> None:
@@ -98,8 +99,8 @@ def test_names_within_texts() -> None:
 def test_not_signed() -> None:
     """Who may not say it is not answered, so that nobody has results recorded of runs that are not theirs."""
     with pytest.raises(EnvelopeError):
-        read_tool_ask(Delivery(Topics.TOOLS_REQUESTS, encode(call())), 0.0, max_bytes=10_000, signing=SIGNING)
-    assert ask(call(), signing=SIGNING).wrong is None
+        read_tool_call(Delivery(Topics.TOOLS_REQUESTS, encode(call())), 0.0, max_bytes=10_000, signing=SIGNING)
+    assert ask(call(), signing=SIGNING).fault is None
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def test_not_signed() -> None:
 def test_no_session(about: dict[str, Any], reason: str) -> None:
     """A session that is none is not taken for the run's own."""
     found = ask(call(**about))
-    assert (found.session_id, found.wrong) == (None, reason)
+    assert (found.session_id, found.fault) == (None, reason)
 
 
 @pytest.mark.parametrize("session", [None, ""])
@@ -125,13 +126,13 @@ def test_a_session_that_is_not_named(session: Any) -> None:
 def test_ids_of_calls(given_id: Any, call_id: str) -> None:
     """Some servers number their calls, and some models leave the id out."""
     found = ask(call({"name": "search_memory", "args": {}, "call_id": given_id}))
-    assert (found.call_id, found.wrong) == (call_id, None)
+    assert (found.call_id, found.fault) == (call_id, None)
 
 
 def test_an_id_of_any_length() -> None:
     """It is refused rather than repeated."""
     found = ask(call({"name": "search_memory", "args": {}, "call_id": "x" * 300}))
-    assert (found.call_id, found.wrong) == ("", "content.call_id: 300 characters, at most 256 are allowed")
+    assert (found.call_id, found.fault) == ("", "content.call_id: 300 characters, at most 256 are allowed")
 
 
 def test_a_call_has_one_result() -> None:
@@ -150,7 +151,7 @@ def test_a_conflict() -> None:
     """It has a result of its own, which says so."""
     found = ask(call())
     conflict = found.as_conflict()
-    assert conflict.wrong == "id: belongs to another call; every call needs its own"
+    assert conflict.fault == "id: belongs to another call; every call needs its own"
     assert len({found.key, conflict.key, ask(call(session_id="s")).as_conflict().key}) == 3
 
 
@@ -167,7 +168,7 @@ def test_a_result(done: bool) -> None:
         "execution_success": done,
         "call_id": "call_1",
     }
-    (said,) = said_in_run([result])
+    (said,) = transcript_of_run([result])
     assert (said.role, said.text, said.call_id, said.tool_name) == ("tool", "text", "call_1", "search_memory")
     assert result.content.get("error") == (None if done else {"message": "text", "retryable": True})
     assert result.metadata["request_id"] == "msg_1"
@@ -192,7 +193,7 @@ def test_a_name_that_is_spelled_with_escapes() -> None:
     plain = encode(call())
     spelled = plain.replace(b"search_memory", b"\\u0073earch_memory")
     assert spelled != plain
-    assert may_be_ours(spelled)
+    assert may_name_our_tool(spelled)
     assert ask(spelled).name == "search_memory"
 
 
@@ -203,4 +204,4 @@ def test_whatever_is_sent(payload: bytes) -> None:
         found = asked(payload)
     except (EnvelopeError, UnreadablePayloadError):
         found = None
-    assert found is None or may_be_ours(payload)
+    assert found is None or may_name_our_tool(payload)

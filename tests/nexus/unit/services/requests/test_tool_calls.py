@@ -12,20 +12,19 @@ from structlog.testing import capture_logs
 
 from nexus.core.errors import StoreUnavailableError
 from nexus.core.metrics import DeadLetterCause, Event, Reading
-from nexus.core.models import Message, Role, utc_now
+from nexus.core.models import Message, Role, Topics, utc_now
 from nexus.core.ports import Acquired, Delivery, RunOrigin, Subscription
 from nexus.core.signing import Signing
-from nexus.core.topics import Topics
 from nexus.core.wire import decode, encode
 from nexus.core.working_memory import Compaction, CompactionRequest
-from nexus.services.asks import RequestSettings
-from nexus.services.burying import Burying
+from nexus.services.history.run_origins import RunOrigins
 from nexus.services.memory.documents import Caller
 from nexus.services.memory.service import Outcome, WorkingMemory
-from nexus.services.origins import RunOrigins
 from nexus.services.persistence import PersistenceService
-from nexus.services.tool_asks import read_tool_ask
-from nexus.services.tool_calls import ToolCallService
+from nexus.services.requests.dead_letters import DeadLetterWriter
+from nexus.services.requests.envelope import RequestSettings
+from nexus.services.requests.tool_call_envelope import read_tool_call
+from nexus.services.requests.tool_calls import ToolCallService
 from nexus.services.tools.memory_tools import MEMORY_TOOLS
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
@@ -132,7 +131,7 @@ async def serving(beside: Replica | None = None, **settings: Any) -> AsyncIterat
         memory,
         bus,
         ledger,
-        Burying(letters, metrics, None),
+        DeadLetterWriter(letters, metrics, None),
         persistence,
         RunOrigins(store, ledger),
         RequestSettings(**settings),
@@ -168,9 +167,9 @@ def shared(payload: Message | bytes, entry: str = "1-0", **about: Any) -> Delive
 
 async def claimed(replica: Replica, message: Message, lease_ms: int = LONG_MS) -> Acquired:
     """The call, in the hands of another replica."""
-    ask = read_tool_ask(calling(message), 0.0, max_bytes=10_000)
+    ask = read_tool_call(calling(message), 0.0, max_bytes=10_000)
     assert ask is not None
-    claim = await replica.ledger.claim(ask.key, ask.source.fingerprint, lease_ms)
+    claim = await replica.ledger.claim(ask.key, ask.fingerprint, lease_ms)
     assert isinstance(claim, Acquired)
     return claim
 
@@ -542,7 +541,7 @@ class TestFaults:
 async def _late(replica: Replica, delivery: Delivery) -> dict[str, Any]:
     """The result of a call that arrived long ago."""
     with anyio.fail_after(PATIENCE_S):
-        await replica.service._answerer.answer(delivery, anyio.current_time() - 11)
+        await replica.service._answer(delivery, anyio.current_time() - 11)
     (result,) = await replica.results()
     assert isinstance(result.content, dict)
     return result.content
