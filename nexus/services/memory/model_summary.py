@@ -135,7 +135,7 @@ class SummaryPrompt:
 
 
 def entries_in(rows: Iterable[Row]) -> Iterator[Entry]:
-    """What was said and done in these rows, the first message of each minute with its time. Hidden rows are left out."""
+    """What was said and done in these rows, each minute's first message with its time. Hidden rows are left out."""
     known = ""
     for row in rows:
         moment = parse_moment(row.get("timestamp"))

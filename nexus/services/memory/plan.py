@@ -121,7 +121,7 @@ async def read_tail(
 ) -> TailRows:
     """The oldest rows of a tail, and the newest: up to `most_rows` of the former, fewer where they are long.
 
-    The first compaction of a session covers every row whose `_id` does not say when it was stored; all of these are read.
+    The first compaction of a session covers every row whose `_id` does not say when it was stored: all these are read.
 
     Raises:
         StoreUnavailableError: the store did not answer.

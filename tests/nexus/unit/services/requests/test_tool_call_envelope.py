@@ -11,7 +11,7 @@ from nexus.core.errors import UnreadablePayloadError
 from nexus.core.models import Message, Role, Topics
 from nexus.core.ports import Delivery
 from nexus.core.signing import Signing
-from nexus.core.wire import EnvelopeError, decode, encode
+from nexus.core.wire import EnvelopeError, encode
 from nexus.services.history.rows import tool_row
 from nexus.services.history.transcript import transcript_of_run
 from nexus.services.requests.tool_call_envelope import ToolCallRequest, may_name_our_tool, read_tool_call
@@ -116,12 +116,6 @@ def test_no_session(about: dict[str, Any], reason: str) -> None:
     assert (found.session_id, found.fault) == (None, reason)
 
 
-@pytest.mark.parametrize("session", [None, ""])
-def test_a_session_that_is_not_named(session: Any) -> None:
-    """It is the run's."""
-    assert ask(call(session_id=session)).session_id is None
-
-
 @pytest.mark.parametrize(("given_id", "call_id"), [(7, "7"), (None, ""), (True, ""), ({}, ""), ("字", "字")])
 def test_ids_of_calls(given_id: Any, call_id: str) -> None:
     """Some servers number their calls, and some models leave the id out."""
@@ -147,14 +141,6 @@ def test_a_call_has_one_result() -> None:
     assert len({ask(each).result_id for each in [call(), *others]}) == 4
 
 
-def test_a_conflict() -> None:
-    """It has a result of its own, which says so."""
-    found = ask(call())
-    conflict = found.as_conflict()
-    assert conflict.fault == "id: belongs to another call; every call needs its own"
-    assert len({found.key, conflict.key, ask(call(session_id="s")).as_conflict().key}) == 3
-
-
 @pytest.mark.parametrize("done", [True, False])
 def test_a_result(done: bool) -> None:
     """It is recorded, and shown in its run, as what answers the call."""
@@ -172,20 +158,6 @@ def test_a_result(done: bool) -> None:
     assert (said.role, said.text, said.call_id, said.tool_name) == ("tool", "text", "call_1", "search_memory")
     assert result.content.get("error") == (None if done else {"message": "text", "retryable": True})
     assert result.metadata["request_id"] == "msg_1"
-
-
-def test_a_result_of_a_sub_agent() -> None:
-    """It stays the sub-agent's own business."""
-    found = ask(call(sub_agent_internal=True, agent_id="a"))
-    assert found.sub_agent == "a"
-    assert tool_row(found.result("x", done=True))["metadata"]["sub_agent_internal"] is True
-
-
-def test_a_signed_result() -> None:
-    """Who checks signatures believes it on the topic of results."""
-    found = ask(call(), signing=SIGNING)
-    encoded = found.encoded(found.result("x", done=True))
-    assert decode(encoded, topic=Topics.TOOLS_RESULTS, signing=SIGNING).content["result"] == "x"
 
 
 def test_a_name_that_is_spelled_with_escapes() -> None:
