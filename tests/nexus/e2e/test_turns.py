@@ -23,7 +23,7 @@ from tests.nexus.e2e.harness import (
     requesting_by_streams,
     serving,
 )
-from tests.nexus.support.model_behaviours import Behaviour, breaking_off, foreign, good, saying, silent, status
+from tests.nexus.support.model_behaviours import Behaviour, foreign, good, saying, silent, status
 from tests.nexus.support.model_server import ModelServer, model_server
 from tests.nexus.support.waiting import until
 
@@ -237,14 +237,8 @@ async def test_the_figures_are_kept(mode: str, environment: Environment, channel
 
 TROUBLES: dict[str, Behaviour] = {
     "away": status(503),
-    "refusing": status(401),
     "slow": silent(),
-    "breaking off": breaking_off(),
-    "prose": saying("I am afraid that I would rather talk about the weather."),
-    "broken JSON": saying('{"brief": "It was', finish="length"),
     "another language": foreign(),
-    "empty": saying(""),
-    "nothing": saying(None),
     "the failure": saying(json.dumps({"brief": FAILURE, "detailed": FAILURE, "structured": {"overview": FAILURE}})),
 }
 
@@ -266,21 +260,6 @@ async def test_a_model_in_trouble(trouble: str, environment: Environment, channe
     assert "0.80-0.93" in first["summaries"]["detailed"]
     assert "0.80-0.93" in second["summaries"]["detailed"]
     assert FAILURE not in json.dumps([first["summaries"], second["summaries"], first["insights"], second["insights"]])
-
-
-async def test_a_model_that_is_not_there(environment: Environment, channel_prefix: str, turns: Turns) -> None:
-    """Nobody listens at its address; then somebody does."""
-    async with model_server(good()) as server:
-        port = server.port
-    given = with_model(environment, server, BREAKER_FAILURES="2", BREAKER_REST_S="0.5")
-    async with playing(given, channel_prefix) as requester:
-        session = Session(requester, turns)
-        for number in range(5):
-            await session.run(f"Question {number}", f"run_{number}", {"a": EXTRACTED}, ANSWERED)
-        found = await turns.all_are(is_closed, 5)
-        assert {turn["summaries"]["source"] for turn in found} == {"fallback"}
-        async with model_server(good(), port=port):
-            await turns.all_are(is_by_model, 5)
 
 
 @pytest.mark.once

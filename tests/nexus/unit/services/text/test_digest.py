@@ -1,12 +1,14 @@
-"""The gist of a text within a weight: its first and last sentence, and those with figures."""
+"""The gist of a text and of any JSON as one line within a weight."""
 
+import json
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.text.digest import digest, excerpt, figures, has_figure
+from nexus.services.text.digest import digest, excerpt, figures, has_figure, is_error, opened, outline
 from nexus.services.text.sentences import one_line, weight
 from tests.nexus.unit.services.text.test_sentences import hard
 
@@ -52,16 +54,6 @@ class TestDigest:
         assert digest(REPORT, 80) == "... I looked into the matter. ... I hope this helps."
         assert digest(REPORT, 30) == "... I looked..."
 
-    def test_chinese(self) -> None:
-        """As any other."""
-        text = "我查了一下。过程有点长。共找到156篇文献。种类很多。其中15篇是系统综述。希望有帮助。"
-        assert digest(text, 100) == "我查了一下。 ... 共找到156篇文献。 ... 希望有帮助。"
-        assert digest(text, 200) == text
-
-    def test_what_is_said_again(self) -> None:
-        """Is told once."""
-        assert digest("It is 5. " * 90 + "The end.", 60) == "It is 5. ... The end."
-
     @pytest.mark.parametrize(("text", "shown"), [("", ""), (" \n", ""), ("👍", "👍"), ("...", "..."), ("7", "7")])
     def test_next_to_nothing(self, text: str, shown: str) -> None:
         """Is what it is."""
@@ -96,10 +88,6 @@ class TestExcerpt:
             "until 156 articles were found and ... nothing in particular with an HR of 0.86 in the end."
         )
 
-    def test_without_numbers(self) -> None:
-        """Its beginning."""
-        assert excerpt("nothing but words " * 20, 40) == "nothing but words nothing but words..."
-
     def test_without_spaces(self) -> None:
         """The characters around the number."""
         text = f"{'这项研究' * 100}纳入45678名患者{'结果显示' * 80}。"
@@ -112,3 +100,168 @@ class TestExcerpt:
         """It fits; a short one stays."""
         assert weight(excerpt(text, room)) <= room
         assert excerpt(text, weight(text)) == text
+
+
+SEARCH = {
+    "status": "ok",
+    "query_translation": "SGLT2 inhibitors[mh] AND cardiovascular outcomes AND type 2 diabetes",
+    "total": 156,
+    "pmids": [str(number) for number in range(30_000_000, 30_000_040)],
+    "articles": [{"title": "Outcomes with gliflozins", "year": 2018 + n} for n in range(6)],
+}
+
+_scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
+documents = st.recursive(
+    _scalars, lambda inner: st.lists(inner, max_size=9) | st.dictionaries(st.text(max_size=8), inner, max_size=6)
+)
+_names = st.sampled_from(["total", "hr", "ci", "year 2018", "stats", "名称"])
+_numbers = st.integers(-(10**9), 10**9) | st.floats(-1_000, 1_000).map(lambda number: round(number, 2))
+short_documents = st.recursive(
+    _numbers | st.sampled_from(["156 articles", "共15篇", "none"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_names, inner, max_size=4),
+    max_leaves=8,
+).filter(lambda document: len(json.dumps(document)) <= 120)
+
+
+def numbers(text: str) -> set[str]:
+    """The digits in it, without what may be a sign or a separator."""
+    return set(re.findall(r"\d+", text))
+
+
+class TestWhole:
+    """What is short is told as it is."""
+
+    @pytest.mark.parametrize(
+        ("value", "line"),
+        [
+            ({"total": 156, "ok": True, "error": None}, "total: 156; ok: true; error: none"),
+            ({"hr": 0.86, "ci": [0.8, 0.93]}, "hr: 0.86; ci: 0.8, 0.93"),
+            ({"a": {"b": 1, "c": {"d": 2, "e": 3}}, "f": 4}, "a.b: 1; a.c.d: 2; e: 3; f: 4"),
+            ([{"id": 1, "x": 2}, {"id": 3}], "id: 1; x: 2; id: 3"),
+            ({"ids": [1, 2, 3, 4]}, "ids: 4 in all, 1, 2, 3, 4"),
+            ([[1, 2], [3, 4]], "1, 2; 3, 4"),
+            ({"found": [], "more": {}, "text": ""}, "found: none; more: none; text: none"),
+            ([], "none"),
+            ({}, "none"),
+            (42, "42"),
+            (0.86, "0.86"),
+            (False, "false"),
+            ({"text": "on\ntwo lines"}, "text: on two lines"),
+            ({"": 1, 2: 3}, ": 1; 2: 3"),
+        ],
+        ids=repr,
+    )
+    def test_documents(self, value: Any, line: str) -> None:
+        """Keys with their values; the keys around them where they change; how many there are in a longer list."""
+        assert outline(value, 300) == line
+
+    def test_numbers_stay_as_they_are_written(self) -> None:
+        """In a text that is JSON."""
+        text = '{"hr": 0.86, "ci": [0.80, 0.930], "n": 1e5, "big": 1234567890123456789012345678901234567890}'
+        assert outline(text, 300) == "hr: 0.86; ci: 0.80, 0.930; n: 1e5; big: 1234567890123456789012345678901234567890"
+
+    @pytest.mark.parametrize("text", ["Found 156 articles.", "[not JSON", "{", '{"a": 1} and more', "", "  "])
+    def test_texts(self, text: str) -> None:
+        """Are texts, unless they are JSON."""
+        assert outline(text, 100) == one_line(text)
+
+    @given(short_documents, st.booleans())
+    def test_every_number_of_a_short_document(self, document: Any, as_text: bool) -> None:
+        """Is there, whether it comes as JSON or as text."""
+        text = json.dumps(document, ensure_ascii=False)
+        assert numbers(text) <= numbers(outline(text if as_text else document, 400))
+
+
+class TestKeyFigures:
+    """What is told of a long document."""
+
+    def test_a_search(self) -> None:
+        """Figures first, then what is nearest, the first entries of lists, and a mark that there is more."""
+        assert outline(SEARCH, 260) == (
+            "status: ok; query_translation: SGLT2 inhibitors[mh] AND cardiovascular outcomes AND type 2 diabetes; "
+            "total: 156; pmids: 40 in all, 30000000, 30000001, 30000002, 30000003; articles: 6 in all; "
+            "articles.year: 2018; articles.year: 2019; articles.year: 2020; ..."
+        )
+        assert outline(SEARCH, 60) == "total: 156; pmids: 40 in all, 30000000, 30000001; ..."
+
+    def test_long_texts_in_it(self) -> None:
+        """Leave room to others, and keep their own figures."""
+        value = {"content": "Nothing to see here. " * 50 + "156 articles. " + "Bye. " * 50, "score": 0.93}
+        assert outline(value, 120) == "content: Nothing to see here. ... 156 articles. ... Bye.; score: 0.93"
+
+
+class TestOpened:
+    """What is in a result."""
+
+    @pytest.mark.parametrize(
+        ("value", "found"),
+        [
+            ('{"a": 0.80}', {"a": "0.80"}),
+            ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "a\nb"),
+            ({"content": [{"type": "text", "text": '{"total": 156}'}], "isError": False}, {"total": "156"}),
+            ({"content": [{"type": "text", "text": "no"}], "isError": True, "_meta": {}}, "no"),
+            ('{"content": [{"type": "text", "text": "[0.80]"}], "structuredContent": {"hr": 0.8}}', ["0.80"]),
+            ({"content": [{"type": "text", "text": "no"}], "page": 2}, None),
+            ({"content": [{"type": "image", "data": "x"}], "isError": False}, None),
+            ({"content": "x", "isError": False}, None),
+            ({"content": None}, None),
+            ({}, None),
+            ([], None),
+            (["a", "b"], None),
+            ("[" * 100_000, None),
+            (7, None),
+        ],
+        ids=lambda value: repr(value)[:40],
+    )
+    def test_results(self, value: Any, found: Any) -> None:
+        """The text of parts, as servers of tools give it, and the document in a text; anything else is itself."""
+        assert opened(value) == (value if found is None else found)
+
+    @pytest.mark.parametrize(
+        ("value", "is_one"),
+        [
+            ({"content": [{"type": "text", "text": "no"}], "isError": True}, True),
+            ('{"content": [], "isError": true}', True),
+            ({"content": [{"type": "text", "text": "no"}], "isError": False}, False),
+            ({"content": [{"type": "text", "text": "no"}], "isError": "true"}, False),
+            ({"isError": True}, False),
+            ({"content": [], "isError": True, "page": 2}, False),
+            ("isError: true", False),
+            (None, False),
+        ],
+        ids=repr,
+    )
+    def test_errors(self, value: Any, is_one: bool) -> None:
+        """Are those that say so in the form in which servers of tools do, which says so nowhere once it is opened."""
+        assert is_error(value) is is_one
+
+
+class TestHostile:
+    """Documents of any shape and size."""
+
+    @given(documents, st.integers(16, 400))
+    def test_any_document(self, document: Any, room: int) -> None:
+        """It fits on one line that UTF-8 can carry."""
+        line = outline(document, room)
+        assert weight(line) <= room
+        assert line == one_line(line)
+        line.encode()
+
+    @pytest.mark.parametrize("depth", [70, 5_000, 200_000])
+    def test_depth(self, depth: int) -> None:
+        """Is not followed for ever."""
+        document: Any = 156
+        for _ in range(depth):
+            document = [document]
+        assert outline(document, 100) == "..."
+        assert weight(outline('{"a":' * depth + "1" + "}" * depth, 100)) <= 100
+
+    @pytest.mark.parametrize("number", [10**5_000, float("nan"), float("inf"), -0.0, 1e300], ids=list("abcde"))
+    def test_numbers(self, number: float) -> None:
+        """Of any size, and what is none."""
+        assert 0 < weight(outline({"n": number}, 60)) <= 60
+
+    def test_keys_of_any_length(self) -> None:
+        """Are cut."""
+        assert weight(outline({"k" * 100_000: 5}, 200)) <= 200
+        assert outline({"k" * 100_000: 5}, 50) == "..."

@@ -1,4 +1,4 @@
-"""Reading what a model answers."""
+"""Reading a model's reply: what is taken, what is rejected, how long its texts may be."""
 
 import json
 from contextlib import suppress
@@ -8,10 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.text.model_reply import SCHEMA, Reply, UnusableReplyError, read_reply
+from nexus.services.text.model_reply import (
+    SCHEMA,
+    Reply,
+    UnusableReplyError,
+    brief_within,
+    cost,
+    listed,
+    read_reply,
+    within,
+)
 from nexus.services.text.summary_checks import Evidence
 from nexus.services.turns.model_summary import evidence_of
 from tests.nexus.support.sample_turns import CHINESE, ENGLISH, summary_of
+from tests.nexus.support.tokens import tokens
 from tests.nexus.unit.services.turns.runs import Run
 
 EVIDENCE = evidence_of(ENGLISH)
@@ -72,16 +82,6 @@ class TestWhatIsTaken:
         """Fences, thoughts, words, and another object."""
         assert read(f"{before}{said()}{after}") == read(said())
 
-    def test_line_ends_in_texts(self) -> None:
-        """As models write them, though JSON does not allow it."""
-        detailed = summary_of(ENGLISH)["detailed"].replace(". ", ".\n")
-        assert read(said(detailed="#").replace('"#"', f'"{detailed}"')).summaries.detailed == detailed
-
-    def test_a_mark_of_thoughts_in_the_answer(self) -> None:
-        """It may be what the turn was about."""
-        detailed = f"The model wrote </think> too early. {summary_of(ENGLISH)['detailed']}"
-        assert read(said(detailed=detailed)).summaries.detailed == detailed
-
     def test_lists_as_models_write_them(self) -> None:
         """A text for one item, null or nothing for none, numbers, empty items, another name, fields of its own."""
         given = structured(actions="one", results=[156, " ", "", None, "x"], decisions=None, mood="good")
@@ -96,10 +96,6 @@ class TestWhatIsTaken:
             "next_steps": ("go on",),
         }
         assert found.insights == ()
-
-    def test_only_the_first_insights(self) -> None:
-        """Five."""
-        assert read(said(insights=[f"insight {number}" for number in range(9)])).insights[-1] == "insight 4"
 
     def test_what_no_store_keeps(self) -> None:
         """Halves of surrogate pairs and NUL do not get in; whole pairs are what they mean."""
@@ -123,12 +119,6 @@ class TestWhatIsTaken:
         assert results == (results[0],) * 12
         assert (len(results[0]), results[0][-8:]) == (397, " entry …")
         assert reply.insights == ("insight " * 24 + "…",) * 5
-
-    def test_a_brief_that_costs_too_much(self) -> None:
-        """It is cut to a third of the detailed one."""
-        assert read(said(brief="It found 156. It kept 15.")).summaries.brief == "It found 156. It kept 15."
-        brief = read(said(brief="It found 156 articles. " * 9)).summaries.brief
-        assert brief == "It found 156 articles. It found 156 articles."
 
 
 class TestNonsense:
@@ -219,11 +209,6 @@ class TestNonsense:
         assert fault(said(**silent)) == "it names no number, and the turn holds some"
         assert read(said(**{**silent, "insights": ["HR 0.86"]}))
 
-    def test_words_that_are_in_the_form(self) -> None:
-        """A text that begins with them may go on with what took place."""
-        brief = "6 to 8 sentences were cut."
-        assert read(said(brief=brief)).summaries.brief == brief
-
     def test_a_turn_about_failures(self) -> None:
         """What it says itself may be told."""
         asked = "Why does the old system store the words 'Summary generation failed', or 'Sorry, I can't help you'?"
@@ -288,7 +273,69 @@ def test_any_answer(value: Any, around: str) -> None:
         assert reply.summaries.detailed.strip()
 
 
-@given(st.text())
-def test_any_text(text: str) -> None:
-    """It is nonsense."""
-    assert fault(text)
+DETAILED = (
+    "The user asked what the reviews say. extract_data was called for 5 full texts with the outcome MACE. They report "
+    "on 45,678 patients, and the risk of major events is 14% lower (HR 0.86, 95% CI 0.80-0.93). The next step is to "
+    "judge the quality of each review, since two of them have no registered protocol."
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "kept"),
+    [
+        ("", 10, ""),
+        ("short", 5, "short"),
+        ("It is so. It goes on.", 12, "It is so."),
+        ("It goes on, and on, and on", 14, "It goes on …"),
+        ("x" * 60, 12, "x" * 10 + " …"),
+        ("共找到 156 篇文献。其中 15 篇是系统综述。", 14, "共找到 156 篇文献。"),
+        ("共找到一百五十六篇相关文献和综述", 10, "共找到一百五十六 …"),
+    ],
+)
+def test_within(text: str, most: int, kept: str) -> None:
+    """Whole, or cut where a sentence ends, or a word."""
+    assert within(text, most) == kept
+
+
+def test_lists() -> None:
+    """So many entries of such a length."""
+    assert listed(["a", "b c d e f", "g"], 2, 6) == ("a", "b c …")
+
+
+@pytest.mark.parametrize(
+    "brief",
+    [
+        "The risk is lower by 14% (HR 0.86, 95% CI 0.80-0.93). " * 3,
+        "The assistant extracted the data of all of the reviews, and it came to the result that the risk is lower " * 4,
+        "12345678, 23456789, 34567890, 45678901, 56789012, 67890123, 78901234, 89012345, 90123456",
+    ],
+    ids=["figures", "one sentence", "numbers"],
+)
+def test_brief_in_tokens(brief: str) -> None:
+    """It takes at most a third of the tokens of the detailed one, figures or words; `[Turn n]` is on both sides."""
+    kept = brief_within(brief, DETAILED)
+    assert 0 < tokens(f"[Turn 12] {kept}") * 3 <= tokens(f"[Turn 12] {DETAILED}")
+
+
+def test_brief_in_chinese() -> None:
+    """The same there."""
+    detailed = (
+        "用户想了解抑制剂对心血管结局的影响。用 search_pubmed 搜索，共找到 156 篇文献，其中 15 篇是系统综述。" * 3
+    )
+    kept = brief_within("降低了主要心血管不良事件的风险" * 8, detailed)
+    assert kept.endswith(" …")
+    assert tokens(f"[Turn 12] {kept}") * 3 <= tokens(f"[Turn 12] {detailed}")
+
+
+@given(st.text(), st.text())
+def test_any_brief(brief: str, detailed: str) -> None:
+    """It is the whole text or its beginning, and costs no more than it may."""
+    kept = brief_within(brief, detailed)
+    assert brief.startswith(kept.removesuffix(" …"))
+    assert cost(kept) <= max(cost(detailed) // 3, 45)
+
+
+@given(st.text(), st.integers(2, 50))
+def test_within_any_bound(text: str, most: int) -> None:
+    """It is never longer than it may be."""
+    assert len(within(text, most)) <= most

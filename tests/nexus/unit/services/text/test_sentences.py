@@ -1,4 +1,4 @@
-"""Sentences of any text, and lines cut to a weight."""
+"""Sentences of any text, lines cut to a weight, and long texts cut into pieces of which none is lost."""
 
 import re
 from typing import Final
@@ -15,9 +15,13 @@ from nexus.services.text.sentences import (
     is_ended,
     is_plain,
     joint,
+    leading,
     one_line,
+    prompt_json,
     sentences,
     shares,
+    size,
+    slices,
     weight,
 )
 
@@ -88,14 +92,6 @@ class TestSentences:
             sentence.encode()
         assert re.findall(r"\d+", " ".join(found)) == re.findall(r"\d+", one_line(text))
 
-    def test_a_very_long_text(self) -> None:
-        """Is looked at from both ends, and a sentence that goes on says so."""
-        text = "The beginning. " + "0.86 of it. " * 100_000 + "The end."
-        found = list(sentences(text))
-        assert (found[0], found[-1]) == ("The beginning.", "The end.")
-        assert sum(map(len, found)) < 21_000
-        assert set(found[1:-1]) <= {"0.86 of it.", "0.86 of it. ...", "0.86 ...", "0.86 of ...", "of it.", "it.", "..."}
-
 
 class TestClip:
     """Cut to a weight, and torn nowhere."""
@@ -129,10 +125,6 @@ class TestClip:
         assert shown == text or text.startswith(shown.removesuffix("..."))
         if not re.search(r"[^\s]{40}", text):
             assert re.findall(r"\d+", shown) == re.findall(r"\d+", text)[: len(re.findall(r"\d+", shown))]
-
-    def test_a_number_that_is_longer_than_its_room(self) -> None:
-        """Is cut all the same."""
-        assert clip("1" * 5_000, 20) == "1" * 17 + "..."
 
 
 @pytest.mark.parametrize(
@@ -216,3 +208,70 @@ class TestPlainText:
         """Is the first that a mark ends, or else the first of all."""
         found = [*sentences(text)]
         assert first_whole(text) == next(filter(is_ended, found), found[0] if found else None)
+
+
+TEXTS = st.text(st.characters(exclude_categories=()) | st.sampled_from(' \n."\\。😀\x00\ud800'), max_size=400)
+
+
+@given(TEXTS, st.integers(8, 120))
+def test_nothing_is_lost(text: str, room: int) -> None:
+    """The pieces are the text, in order; none is empty, none needs more than there is room for."""
+    pieces = list(slices(text, room))
+    assert "".join(pieces) == text
+    assert all(pieces)
+    assert all(size(piece) <= room for piece in pieces)
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("First line.\nSecond line, which is longer.", ["First line.\n", "Second line, which is ", "longer."]),
+        ("It was HR 0.86. Then it went on.", ["It was HR 0.86.", " Then it went on."]),
+        ("找到156篇文献。筛选出15篇。", ["找到156篇", "文献。", "筛选出15篇", "。"]),
+        ("with some words and no end", ["with some words and ", "no end"]),
+        ("x" * 30, ["x" * 22, "x" * 8]),
+    ],
+)
+def test_where_it_is_cut(text: str, pieces: list[str]) -> None:
+    """After a line, else a sentence, else a word, else anywhere."""
+    room = 16 if "找" in text else 24
+    assert list(slices(text, room)) == pieces
+
+
+def test_a_long_text_in_reasonable_time() -> None:
+    """Megabytes of it, also without any boundary."""
+    for text in ("x" * 3_000_000, "\n" * 300_000, "。" * 300_000, "." * 300_000, ". " * 300_000, '."' * 300_000):
+        assert "".join(slices(text, 70_000)) == text
+        assert text.startswith(leading(text, 100_000))
+
+
+def test_json_that_can_be_sent() -> None:
+    """Half a surrogate pair is not; all else is as it is."""
+    assert prompt_json(["\ud800", "😀汉\x00"]) == '["?", "😀汉\\u0000"]'
+    assert size("汉") == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "kept"),
+    [
+        ("One. Two. Three.", 9, "One. Two."),
+        ("One. Two. Three.", 100, "One. Two. Three."),
+        ("One. Two. Three.", 0, "One."),
+        ("It fell to 0.86 (e.g. in men). It rose.", 5, "It fell to 0.86 (e.g. in men)."),
+        ("找到156篇。筛选出15篇。下载5篇。", 15, "找到156篇。筛选出15篇。"),
+        ("“Done!” She left.", 8, "“Done!”"),
+        ("no end at all", 3, "no end at all"),
+        ("", 3, ""),
+    ],
+)
+def test_the_first_sentences(text: str, most: int, kept: str) -> None:
+    """As many as there is room for, and the first one in any case."""
+    assert leading(text, most) == kept
+
+
+@given(TEXTS, st.integers(0, 100))
+def test_the_first_sentences_of_any_text(text: str, most: int) -> None:
+    """They are its beginning, and more than what was asked for only if they are one sentence."""
+    kept = leading(text, most)
+    assert text.startswith(kept)
+    assert len(kept) <= most or kept == leading(text, 0)

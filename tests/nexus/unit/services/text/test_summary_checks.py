@@ -1,4 +1,4 @@
-"""What a summary of a turn is held against."""
+"""Checks of a summary: refusals, the language of the user, numbers, missing parts."""
 
 from dataclasses import replace
 
@@ -6,23 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.core.turns import ThinkingRound
-from nexus.services.history.run_facts import read_facts
-from nexus.services.text.summary_checks import spelling
+from nexus.services.text.summary_checks import (
+    failure_in,
+    folded,
+    number_words,
+    numbers_in,
+    refusal_in,
+    spelling,
+    spellings,
+)
 from nexus.services.turns.model_summary import evidence_of
-from tests.nexus.unit.services.turns.literature import LANGUAGES, session
+from tests.nexus.unit.services.turns.literature import session
 from tests.nexus.unit.services.turns.runs import Run
 
 CHINESE = "请帮我搜索关于抑制剂对糖尿病患者心血管结局影响的文献"
 ENGLISH = "Please find what there is about the inhibitors and their effect on the heart."
-
-
-def test_where_figures_come_from() -> None:
-    """From everything that is known of a turn."""
-    run = Run("in 2018").calls(("a", "tool21", {"limit": 200})).result("a", {"n": 156}, "tool22").answer("15 left")
-    rounds = [ThinkingRound(round_number=1, content="try 33")]
-    evidence = evidence_of(read_facts(run.rows, goal="of 44", workspace="shelf 55", rounds=rounds))
-    assert {*map(spelling, ("2018", "21", "200", "156", "22", "15", "33", "44", "55"))} <= evidence.figures
 
 
 @pytest.mark.parametrize(
@@ -96,31 +94,6 @@ def test_a_short_question(asked: str, answer: str, goal: str, language: str | No
     assert evidence_of(facts).language == language
 
 
-def test_japanese_without_its_own_letters() -> None:
-    """A line in the style of headings is not taken for Chinese."""
-    asked = Run("心不全に対する阻害薬の効果について、論文を検索してください。")
-    assert evidence_of(asked.facts).fault_of(["論文検索、該当論文採用、心不全効果量抽出完了"], "") is None
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_every_turn_of_a_session(language: str) -> None:
-    """The language is known of short questions too."""
-    assert {evidence_of(run.facts).language for run in session(language)} == {"en" if language == "English" else "zh"}
-
-
-def test_letters_of_the_detailed_summary() -> None:
-    """They are those of the user, also where the language is not one that is told by its words."""
-    polish = "Znaleziono wiele artykułów o tym leku, a potem wybrano tylko przeglądy."
-    fault = evidence_of(Run(CHINESE).facts).fault_of([], polish)
-    assert fault == "it is in a language in Latin letters, and the user writes in Chinese"
-
-
-def test_the_language_is_that_of_the_user() -> None:
-    """Not that of tools, answers or a goal that an orchestrator gives."""
-    run = Run(CHINESE).call("search", {"q": ENGLISH}, ENGLISH * 20).answer(ENGLISH * 20)
-    assert evidence_of(read_facts(run.rows, goal=ENGLISH)).language == "zh"
-
-
 @given(st.text(), st.text())
 def test_any_text(asked: str, said: str) -> None:
     """What a turn says is never an invention."""
@@ -147,3 +120,129 @@ def test_what_is_not_asked_of_a_summary() -> None:
     long = Run("Read it.").call("read", {}, "Page 123. " * 2_000).answer("There are 123 pages.")
     assert evidence_of(long.facts).lack_of(["-"], "-", deeds=False) is not None
     assert evidence_of(long.facts).of_part.lack_of(["-"], "-", deeds=False) is None
+
+
+NOTHING_SAID = ""
+REFUSING = [
+    "I'm sorry, but I can't help with that.",
+    "I’m sorry.",
+    "Unfortunately, I cannot summarise this conversation.",
+    "Failed to generate summary.",
+    "**Unable to comply.**",
+    "As an AI language model, I have no access.",
+    "对不起，我无法帮助您完成这个请求。",
+    "很抱歉，内容涉及敏感信息。",
+    "我无法总结这些内容。",
+    "摘要生成失败",
+    "申し訳ありませんが、要約できません。",
+    "要約の生成に失敗しました。",
+    "죄송합니다. 도와드릴 수 없습니다.",
+    "Es tut mir leid, aber dabei kann ich nicht helfen.",
+    "Ich kann den Inhalt leider nicht zusammenfassen.",
+    "Je suis désolé, mais c'est impossible.",
+    "Lo siento, no puedo ayudar con eso.",
+    "Mi dispiace, non posso riassumere il testo.",
+    "Desculpe, não posso resumir isso.",
+    "Het spijt me, dat gaat niet.",
+]
+NO_REFUSALS = [
+    "Unfortunately no flight was found.",
+    "I can't find fault: an apology was written.",
+    "The user is sorry.",
+    "Unable to open the file, the tool gave up.",
+    "The assistant said: I'm sorry.",
+    "无法打开文件，工具报错。",
+    "无法生成报告：权限不足。",
+    "Leider wurde kein Flug gefunden.",
+    "No se pudo abrir el archivo.",
+    "",
+]
+
+
+@pytest.mark.parametrize("text", REFUSING)
+def test_refusals(text: str) -> None:
+    """They are told by what a text begins with, unless the turn itself has the words."""
+    assert refusal_in(text, NOTHING_SAID) == "it is a refusal"
+    assert refusal_in(text, folded(f"He wrote: {text.upper()}")) is None
+
+
+@pytest.mark.parametrize("text", NO_REFUSALS)
+def test_what_is_none(text: str) -> None:
+    """Failures of what the turn was about."""
+    assert refusal_in(text, NOTHING_SAID) is None
+
+
+def test_words_of_failure() -> None:
+    """They are nowhere, unless in the turn."""
+    text = "It was noted that the summary generation failed."
+    assert failure_in(text, NOTHING_SAID) == refusal_in(text, NOTHING_SAID) == "it says that it failed"
+    assert failure_in(text, folded("Why 'Summary generation failed'?")) is None
+
+
+def test_hostile_texts() -> None:
+    """Whatever is said, it is read in linear time."""
+    for text in ("ich kann das " * 50_000, "_" * 500_000, "对不起" * 100_000):
+        refusal_in(text, NOTHING_SAID)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("156 articles, 15 reviews", {"156", "15"}),
+        ("HR 0.86, 0,86 or 86 %", {"86"}),
+        ("45,678 is 45678 and 45.678 and 45'678", {"45678"}),
+        ("95% CI 0.80-0.93", {"95", "80", "93"}),
+        ("１５６ 篇，共 4.5 万", {"156", "45"}),
+        ("2026-11-22T08:05:00Z", {"2026", "11", "22", "8", "5", "0"} - {"8", "5", "0"}),
+        ("in 3 of 7 cases, 0.05, 1.", set()),
+        ("abc123def", {"123"}),
+        ("", set()),
+        ("١٥٦", {"156"}),
+    ],
+)
+def test_figures(text: str, found: set[str]) -> None:
+    """Numbers of two digits or more, however they are written."""
+    assert numbers_in(text) == found
+
+
+@pytest.mark.parametrize(
+    ("there", "here"),
+    [
+        ("1234567.891", "1.23 million"),
+        ("1234567.891", "1,234,568"),
+        ("0.52263", "52%"),
+        ("456789.01", "460,000"),
+        ("456789.01", "0.45 million"),
+        ("0.8", "80%"),
+        ("7 million", "7,000,000"),
+        ("99.96", "100"),
+        ("[12345678,23456789]", "23456789"),
+        ("45,678", "45678"),
+    ],
+)
+def test_what_stands_for_a_number(there: str, here: str) -> None:
+    """The same, rounded or cut off, at any power of ten."""
+    assert {*map(spelling, numbers_in(here))} <= spellings(there)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("a third now, the rest in ninety days, twenty percent off for the first fifty at eleven dollars", 4),
+        ("签订后三十日内支付总价款壹佰万元的百分之三十", 3),
+        ("zweihundertfünfzig, vingt, veinte, venti, vinte, vijftig", 7),
+        ("one central forty-two", 1),
+        ("一个 central 156", 0),
+    ],
+)
+def test_number_words(text: str, count: int) -> None:
+    """Those of ten and more, in ten languages."""
+    assert number_words(text) == count
+
+
+@given(st.integers(10, 10**17), st.integers(2, 6), st.integers(0, 8))
+def test_any_rounding(number: int, digits: int, zeros: int) -> None:
+    """A number that is rounded to two to six digits stands for it."""
+    length = len(str(number))
+    rounded = round(number, digits - length) if length > digits else number
+    assert spelling(str(rounded) + "0" * zeros) in spellings(f"about {number} of them")

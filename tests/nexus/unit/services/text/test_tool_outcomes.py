@@ -16,7 +16,7 @@ from nexus.services.text.tool_outcomes import (
     result_of_call,
     tools_used,
 )
-from tests.nexus.unit.services.text.test_outline import documents
+from tests.nexus.unit.services.text.test_digest import documents
 
 pytestmark = pytest.mark.heavy
 
@@ -53,12 +53,6 @@ class TestOneCall:
     def test_what_is_told(self, call: ToolOutcome, sentence: str) -> None:
         """Success with what it gave, failure with its reason, loss as such."""
         assert call_and_result(call, 300) == sentence
-
-    def test_results_that_are_texts_of_json(self) -> None:
-        """Are read once, and told as documents."""
-        call = read_result(outcome("f", {}, '{"error": "gone", "ci": [0.80, 0.93]}', False))
-        assert call.result == {"error": "gone", "ci": ["0.80", "0.93"]}
-        assert call_and_result(call, 300) == "f failed: gone"
 
     def test_errors_of_servers_of_tools(self) -> None:
         """Are failures with what they say as the reason, whether or not the call itself succeeded."""
@@ -116,22 +110,6 @@ class TestSeveralCalls:
         """Is enough for one."""
         calls = [*[outcome("find", {"q": "x" * 90}, "y" * 90, True)] * 2, outcome("load", {}, 7, True)]
         assert describe_calls(calls, call_and_result, 200) == (["load gave 7"], calls[:2])
-
-    def test_long_ones(self) -> None:
-        """Are rather few than cut to a word each."""
-        call = outcome("find", {"q": "a long question " * 9}, "a long answer " * 30, True)
-        sentences, others = describe_calls([call] * 9, call_and_result, 600)
-        assert len(sentences) == 3
-        assert sentences[0] == (
-            "find (q: a long question a long question a long...) gave "
-            "a long answer a long answer a long answer a long answer a long answer a long answer a long..."
-        )
-        assert len(others) == 6
-
-    def test_short_ones_leave_room_to_long_ones(self) -> None:
-        """So that nothing is cut that need not be."""
-        calls = [outcome("f", {}, text, True) for text in ("1", "2", "three and a few more words " * 5 + "5")]
-        assert describe_calls(calls, call_and_result, 180)[0][2] == f"f gave {'three and a few more words ' * 5}5"
 
     @given(
         st.lists(st.builds(outcome, st.sampled_from("abc"), st.none() | documents, documents), max_size=30),

@@ -12,7 +12,6 @@ from nexus.services.history.run_facts import TurnFacts, read_facts
 from nexus.services.turns.documents import (
     begun,
     facts_of,
-    goal_of,
     looked_at,
     read_turn,
     summarised,
@@ -174,9 +173,3 @@ def test_what_a_later_request_brings() -> None:
     assert (thought["status"], len(thought["thinking_phase"]["rounds"])) == ("thinking", 1)
     assert taken_over(a_start("a", rounds=rounds), {**kept, "thinking_phase": thought["thinking_phase"]}) == {}
     assert taken_over(a_start("a", thinking=True), {**kept, "status": "completed"}) == {}
-
-
-@pytest.mark.parametrize("bad", [None, {}, {"task_context": 7}, {"task_context": None}])
-def test_a_goal_that_cannot_be_read(bad: Row | None) -> None:
-    """It is none."""
-    assert goal_of(bad) == ""

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.turns import Summaries, ThinkingRound
-from nexus.services.history.run_facts import TurnFacts, read_facts
+from nexus.services.history.run_facts import read_facts
 from nexus.services.text.sentences import one_line, weight
 from nexus.services.turns.rule_summary import summarise_by_rules, summarise_input
-from tests.nexus.unit.services.text.test_outline import _short, documents, numbers
+from tests.nexus.unit.services.text.test_digest import documents, numbers, short_documents
 from tests.nexus.unit.services.text.test_sentences import hard
 from tests.nexus.unit.services.turns.literature import LANGUAGES, PMIDS, session
 from tests.nexus.unit.services.turns.runs import Run
@@ -65,14 +65,6 @@ class TestLiterature:
         assert any("14%" in result for result in read.results[1:])
         assert "quality" in read.next_steps[0] or "质量" in read.next_steps[0]
 
-    def test_decisions(self, language: str) -> None:
-        """As the model announced them."""
-        search, choose, read = (summary(run).structured.decisions for run in session(language))
-        english = language == "English"
-        assert search == (("I'll search PubMed before anything else." if english else "我先搜索 PubMed。"),)
-        assert choose == (("I chose to download 5 of them." if english else "我决定下载其中 5 篇。"),)
-        assert read == ()
-
     def test_the_brief_one(self, language: str) -> None:
         """With which tools, what came of it, and, where there is room, what was asked."""
         search, choose, read = (summary(run).brief for run in session(language))
@@ -125,10 +117,6 @@ class TestWhatIsSaid:
         assert said.brief
         assert said.structured.overview
 
-    def test_no_facts(self) -> None:
-        """Are enough for a summary."""
-        assert summarise_by_rules(TurnFacts()).brief == "No answer is known yet."
-
     def test_thoughts(self) -> None:
         """What was decided before the first call is kept, whoever wrote it down."""
         rounds = (ThinkingRound(round_number=1, content="There are two ways. I chose the shorter one."),)
@@ -152,19 +140,6 @@ class TestWhatIsSaid:
         run = Run("q").call("f", {}, {"total": 156})
         run.answer("156 were found. 15 are left. Bye.")
         assert summary(run).structured.results == ("f gave total: 156", "15 are left.")
-
-    def test_counts_of_what_is_left_out(self) -> None:
-        """Are no figures that a result has shown."""
-        run = Run("q")
-        for _ in range(100):
-            run.call("f", {}, "much is said here of many things")
-        results = summary(run.answer("67 are left.")).structured.results
-        assert results[-2:] == ("results of other calls: 67 more", "67 are left.")
-
-    def test_many_figures_that_only_the_answer_has(self) -> None:
-        """Are counted beyond the first ones."""
-        run = Run("q").answer(" ".join(f"There are {n} of kind {n + 100}." for n in range(12)))
-        assert summary(run).structured.results[-1] == "sentences of the answer with other figures: 7 more"
 
     def test_many_calls(self) -> None:
         """Are all told where there is room, so that what was found in the end is there."""
@@ -226,7 +201,7 @@ class TestRules:
         chance.shuffle(run.rows)
         assert summary(run) == said
 
-    @given(st.lists(_short, min_size=1, max_size=3))
+    @given(st.lists(short_documents, min_size=1, max_size=3))
     def test_every_number_of_short_results(self, results: list[Any]) -> None:
         """Is among the results."""
         run = Run("q")
@@ -264,11 +239,4 @@ class TestInputAlone:
     @given(hard)
     def test_any_input(self, text: str) -> None:
         """Says what the rules say of any turn."""
-        assert summarise_input(text) == summarise_by_rules(Run(text).facts)
-
-    @pytest.mark.parametrize(
-        "text", ["", " \n", "?", "a", "Go.", "\u200b", "\ud800", "word " * 9_000, "One. Two 5. " * 200]
-    )
-    def test_odd_inputs(self, text: str) -> None:
-        """Empty ones, unseen ones and long ones, too."""
         assert summarise_input(text) == summarise_by_rules(Run(text).facts)

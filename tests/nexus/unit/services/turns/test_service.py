@@ -50,16 +50,6 @@ async def test_a_goal_that_is_given_to_a_run_beside_others() -> None:
     assert goals == ["Find reviews", "Write a summary", "Write a summary", "My own", "My own"]
 
 
-async def test_another_replica_knows_a_later_goal() -> None:
-    """Whoever began the run asks again, each time but the first."""
-    store = FakeStore()
-    async with remembering(store) as one, remembering(store) as two:
-        await one.begin("a", "Find reviews")
-        assert (await one.turns.goal("o", "s", "a")).text == "Find reviews"
-        await two.begin("a", "Find reviews", task_context="Write a summary")
-        assert (await one.turns.goal("o", "s", "a")).text == "Write a summary"
-
-
 async def test_a_session_from_before_there_were_turns() -> None:
     """Its goal is its first recorded input."""
     store = FakeStore()
@@ -226,25 +216,6 @@ async def test_a_store_that_keeps_a_turn_without_saying_so() -> None:
             assert [(each["turn_number"], each["run_id"]) for each in documents] == [(1, "a"), (2, "b")]
 
 
-async def test_what_is_heard_of_a_run_that_another_replica_has_begun() -> None:
-    """It is not lost where the turn is found to be there already."""
-    store = FakeStore()
-    async with remembering(store) as one:
-        await one.begin("a")
-        work = TurnWorker(store.turns, store, settings=TurnSettings(settled_s=60))
-        other = TurnMemory(store.turns, store, work)
-        assert other.begin_turn(a_start("a"))
-        await store.insert_message(human("a"))
-        await store.insert_message(answer("a"))
-        await other.record_result(answer("a"))
-        async with other.running():
-            with anyio.fail_after(PATIENCE_S):
-                await other.drained()
-            document = await one.until(lambda document: document["work"] == SUMMARISE)
-        assert len(await one.documents()) == 1
-    assert (document["rows"], document["status"]) == (2, "completed")
-
-
 class GatedTurns(FakeTurns):
     """Turns that know what was heard of them when the gate is open."""
 
@@ -348,15 +319,3 @@ async def test_reading_back() -> None:
         for number in (0, 3, -1):
             with pytest.raises(TurnNotFoundError, match=f"^Turn {number} not found$"):
                 await turns.get_turn_by_number("o", "s", number)
-
-
-@pytest.mark.parametrize("names", [("{'$gt': ''}", "$where"), ("日本\n", "👩‍👩‍👧"), (".", "s.t")])
-async def test_owners_and_sessions_are_texts(names: tuple[str, str]) -> None:
-    """Whatever they are called, each has turns of its own."""
-    owner, session = names
-    async with remembering() as memory:
-        await memory.begin("a", "mine", owner=owner, session=session)
-        await memory.begin("a", "yours")
-        mine = await memory.documents(session, owner)
-        yours = await memory.documents()
-    assert [document["task_context"] for document in (*mine, *yours)] == ["mine", "yours"]

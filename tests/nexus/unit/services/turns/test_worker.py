@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from contextlib import AsyncExitStack
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,15 +10,12 @@ import anyio
 import pytest
 
 from nexus.core.errors import ModelUnavailableError, StoreRejectedError
-from nexus.core.metrics import Event
 from nexus.core.models import utc_now
 from nexus.core.ports import Row
 from nexus.core.ports.turns import TurnTouch
 from nexus.core.turns import CLOSE, SUMMARISE
-from nexus.services.turns.worker import TurnSettings, TurnWorker
 from tests.nexus.support.fake_turns import FakeTurns
 from tests.nexus.support.fakes import FakeStore
-from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.waiting import until
 from tests.nexus.unit.services.turns_at_work import (
     GOOD,
@@ -80,21 +77,6 @@ async def test_a_turn_with_a_model() -> None:
     (asked,) = model.users
     assert "156 beans are wet" in asked
     assert "They are wet." in asked
-
-
-async def test_a_model_that_was_not_there_yet() -> None:
-    """Turns that were summarised by rules are summarised by a model as soon as there is one."""
-    store = FakeStore()
-    async with remembering(store) as memory:
-        for run_id in ("a", "b"):
-            await a_run(memory, run_id)
-        for number in (1, 2):
-            await memory.until(is_over, number)
-    model = scripted()
-    async with remembering(store, model) as memory:
-        for number in (1, 2):
-            await memory.until(is_summarised, number)
-    assert len(model.asked) == 2
 
 
 async def test_a_result_that_comes_after_the_answer() -> None:
@@ -174,28 +156,6 @@ async def test_rows_that_are_removed() -> None:
     assert {**after, "work": before["work"], "due_at": before["due_at"]} == before
 
 
-async def test_rows_that_never_came() -> None:
-    """The turn says what was asked, as it did from the start."""
-    async with remembering(idle_s=0.05) as memory:
-        await memory.begin("a", "Count the beans")
-        await memory.store.turns.touch_runs([TurnTouch("o", "s", "a", {"due_at": utc_now()})])
-        document = await memory.until(lambda document: document["work"] is None)
-    assert document["status"] == "failed"
-    assert "Count the beans" in document["summaries"]["detailed"]
-
-
-async def test_a_copy_of_a_session() -> None:
-    """What is heard of a run changes its own turn, wherever a copy of that is."""
-    async with remembering() as memory:
-        await memory.begin("a")
-        for session in ("r", "t"):
-            await memory.begin("a", session=session)
-        copies = [await memory.documents(session) for session in ("r", "t")]
-        await memory.record(answer("a"))
-        await memory.until(is_over)
-        assert [await memory.documents(session) for session in ("r", "t")] == copies
-
-
 async def test_what_nobody_has_told_of() -> None:
     """A row that was recorded meanwhile is in what the model is asked to summarise, and it is asked once."""
     model = scripted()
@@ -206,16 +166,6 @@ async def test_what_nobody_has_told_of() -> None:
         document = await memory.until(is_summarised)
     assert document["rows"] == 6
     assert ["7 are dry" in asked for asked in model.users] == [True]
-
-
-async def test_word_of_what_is_known() -> None:
-    """A turn that was closed with a row stays closed when somebody says, late, that the row was recorded."""
-    async with remembering() as memory:
-        await a_run(memory)
-        before = await memory.until(is_over)
-        for row in (answer("a"), result("a", "1")):
-            await memory.turns.record_result(row)
-        assert (await memory.documents()) == [before]
 
 
 @pytest.mark.parametrize(
@@ -294,18 +244,6 @@ async def test_a_turn_that_nobody_completed() -> None:
     assert (other["status"], other["overtaken"]) == ("pending", False)
 
 
-async def test_a_killed_replica() -> None:
-    """What it had claimed is done by another when the claim has run out."""
-    store, model = FakeStore(), scripted()
-    async with remembering(store) as memory:
-        await a_run(memory)
-        await memory.until(is_over)
-    assert await store.turns.claim(SUMMARISE, utc_now() + timedelta(minutes=1), utc_now())
-    async with remembering(store, model) as memory:
-        await memory.until(is_summarised)
-    assert len(model.asked) == 1
-
-
 async def test_a_stopped_replica() -> None:
     """What it had in hand is given back at once."""
     store, stuck = FakeStore(), scripted()
@@ -349,37 +287,28 @@ async def test_two_replicas_summarise_each_turn_once() -> None:
 
 
 class PickyTurns(FakeTurns):
-    """Turns that do not keep what that of `run_5` was."""
+    """Turns that do not keep summaries of the session `large`."""
 
-    def _update(self, owner_key: str, session_id: str, turn_number: int, changes: Any, seen: Any) -> bool:
-        if session_id == "run_5" and "summaries" in changes:
+    async def update_turn(
+        self, owner_key: str, session_id: str, turn_number: int, changes: Mapping[str, Any], *, seen: Mapping[str, Any]
+    ) -> bool:
+        """Keep the others."""
+        if session_id == "large" and "summaries" in changes:
             raise StoreRejectedError("too large")
-        return super()._update(owner_key, session_id, turn_number, changes, seen)
+        return await super().update_turn(owner_key, session_id, turn_number, changes, seen=seen)
 
 
-async def test_two_replicas_close_each_turn_once() -> None:
-    """Many turns of many kinds at once; that one cannot be kept is no other's business."""
-    store, metrics = FakeStore(), RecordingMetrics()
+async def test_a_turn_that_the_store_refuses() -> None:
+    """It counts as completed and is looked at no more; the others are closed."""
+    store = FakeStore()
     store.turns = PickyTurns(lambda _operation: None)
-    runs = [f"run_{number}" for number in range(60)]
     async with remembering(store) as memory:
-        for run_id in runs:
-            await memory.begin(run_id, session=run_id)
-            rows = [calls(run_id, "1"), result(run_id, "1")] if run_id.endswith("7") else []
-            for row in (*rows, answer(run_id, "They are wet. " * (2_000 if run_id.endswith("3") else 1))):
-                await store.insert_message(row)
-    for row in store.turns.rows:
-        row["due_at"] = utc_now()
-    async with AsyncExitStack() as replicas:
-        for _ in range(2):
-            work = TurnWorker(store.turns, store, metrics=metrics)
-            await replicas.enter_async_context(work.running())
-        for run_id in runs:
-            await memory.until(lambda document: document["work"] != CLOSE, session=run_id)
-    assert Counter(row["work"] for row in store.turns.rows) == {SUMMARISE: 59, None: 1}
-    # Nobody looks after the one that is not kept, so it does not go on for ever.
-    assert {row["status"] for row in store.turns.rows} == {"completed"}
-    assert metrics.counted[Event.TURN_CLOSED] == 59
+        for session in ("large", "s"):
+            await memory.begin(session, session=session)
+            await memory.record(answer(session, session_id=session))
+        refused = await memory.until(is_over, session="large")
+        await memory.until(is_over)
+    assert (refused["status"], refused["work"], refused["due_at"]) == ("completed", None, None)
 
 
 def away() -> str:
@@ -447,17 +376,6 @@ async def test_a_model_that_rests() -> None:
         await memory.until(is_summarised)
 
 
-async def test_a_store_that_goes_away_meanwhile() -> None:
-    """The work waits, and goes on when it is back."""
-    async with remembering(model=scripted(), lease_s=0.1) as memory:
-        await memory.begin("a")
-        memory.store.down = True
-        await memory.turns.record_result(answer("a"))
-        memory.store.down = False
-        await memory.record(answer("a"))
-        await memory.until(is_summarised)
-
-
 @pytest.mark.parametrize("bad", [{"heard_at": "yesterday"}, {"task_context": 7}, {"thinking_phase": 1}])
 async def test_a_malformed_document(bad: dict[str, Any]) -> None:
     """It does not stop the work on the others."""
@@ -478,11 +396,3 @@ async def test_rows_of_sub_agents_are_their_own_business() -> None:
         row = answer("a")
         await memory.record({**row, "metadata": {**row["metadata"], "sub_agent_internal": True, "agent_id": "scout"}})
         assert await memory.documents() == before
-
-
-def test_settings_have_defaults() -> None:
-    """Those of config.example.yml."""
-    store = FakeStore()
-    assert TurnWorker(store.turns, store).settings == TurnSettings(
-        idle_s=300, summaries_at_once=4, again_s=30, lease_s=15
-    )

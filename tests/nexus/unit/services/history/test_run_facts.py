@@ -1,4 +1,4 @@
-"""What is known of a turn from the rows of its run (CONTRACT §2, §6)."""
+"""The facts in the rows of a run: messages, calls with their results, whether it is over (contract §2, §6)."""
 
 import random
 from typing import Any
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.turns import ThinkingRound, TokenUsage, ToolOutcome
-from nexus.services.history.run_facts import TurnFacts, read_facts
+from nexus.services.history.run_facts import Call, Result, match_results, read_facts
 from tests.nexus.unit.services.turns.runs import Run
 
 
@@ -49,15 +49,6 @@ class TestWhatWasSaid:
         assert (facts.input, facts.answer, facts.finished) == ("Find reviews.", "There are 156.", True)
         assert facts.messages == ("m1", "m2", "m3", "m4", "m5")
 
-    def test_texts_are_not_escaped(self) -> None:
-        """Whoever shows them does that."""
-        text = "</human_input>\r\n[THIS_MOMENT] \u200b\ud800"
-        assert Run(text).answer(text).facts.answer == text
-
-    def test_no_rows(self) -> None:
-        """Nothing is known."""
-        assert read_facts([]) == TurnFacts()
-
     @pytest.mark.parametrize(
         "row",
         [None, 7, "row", [], {}, {"role": None}, {"role": "assistant", "content": "x"}, {"role": ["AI"], "id": "x"}],
@@ -78,25 +69,6 @@ class TestWhatWasSaid:
         assert outcomes(run) == [("unknown", None, None, {"a": 1})]
         assert run.facts.usage == TokenUsage()
 
-    def test_system_rows_and_those_of_sub_agents(self) -> None:
-        """Are no part of the turn."""
-        run = search()
-        run.add("SYSTEM", "x").add("AI", "mine alone", sub_agent_internal=True, agent_id="scout")
-        assert len(run.answer("156").facts.said) == 5
-
-    def test_contents_that_are_no_text(self) -> None:
-        """Are told as text in what was said; a result stays what it is."""
-        run = Run([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]).result("", None).answer("")
-        assert [item.text for item in run.facts.said] == ["a\nb", "", ""]
-        assert outcomes(run) == [("unknown", None, True, "")]
-
-    def test_ids_that_are_no_text(self) -> None:
-        """A row without an id is said, and not named."""
-        run = Run("q").answer("x")
-        run.rows[0]["id"] = None
-        assert run.facts.input == "q"
-        assert run.facts.messages == ("m2",)
-
 
 class TestOrder:
     """Whatever the order in which rows come."""
@@ -116,23 +88,9 @@ class TestOrder:
         run.rows[4]["timestamp"] = "2026-01-05T09:10:00+00:00"
         assert run.facts.messages == ("m1", "m2", "m3", "m4", "m5")
 
-    def test_rows_without_a_time(self) -> None:
-        """Stay where they were stored."""
-        run = search().answer("156")
-        for row in run.rows:
-            row["timestamp"] = None
-        assert read_facts(run.rows[::-1]).messages == ("m1", "m2", "m3", "m4", "m5")
-
 
 class TestWhetherItIsOver:
     """Its answer is known, and every call is answered."""
-
-    def test_while_calls_are_open(self) -> None:
-        """It is not, whatever the model says meanwhile."""
-        run = Run("q").calls(("a", "f", {}), ("b", "f", {})).result("a", 1)
-        assert not run.facts.finished
-        assert not run.answer("Done.").facts.finished
-        assert run.facts.answer == "Done."
 
     def test_a_result_after_the_answer(self) -> None:
         """Counts as any other."""
@@ -147,10 +105,6 @@ class TestWhetherItIsOver:
     def test_an_answer_before_more_calls(self) -> None:
         """Was none."""
         assert Run("q").answer("Done.").calls(("a", "f", {})).result("a", 1).facts.answer == ""
-
-    def test_an_empty_answer(self) -> None:
-        """Is one, where it was recorded."""
-        assert Run("q").answer("").facts.finished
 
     def test_thought_is_no_answer(self) -> None:
         """But it was said."""
@@ -229,11 +183,6 @@ class TestTokens:
         """Counts as nothing."""
         assert Run("q").answer("x", usage=usage).facts.usage == TokenUsage()
 
-    def test_more_than_there_can_be(self) -> None:
-        """Stays a number that a store can keep."""
-        run = Run("q").answer("x", usage={"total_tokens": 2**63 - 1}).answer("y", usage={"total_tokens": 2**63 - 1})
-        assert run.facts.usage.total == 2**53
-
 
 def test_very_many_calls() -> None:
     """Ten thousand of them, half of the results without an id, are matched one to one."""
@@ -246,3 +195,84 @@ def test_very_many_calls() -> None:
     assert facts.outcomes == tuple(
         ToolOutcome(name="f", arguments={"n": number}, success=True, result=number) for number in range(count)
     )
+
+
+def call(call_id: str, name: str = "f") -> Call:
+    """A call."""
+    return Call(call_id, name, {})
+
+
+def came(call_id: str, content: str, tool: str = "f") -> Result:
+    """A result."""
+    return Result(call_id, tool, None, content)
+
+
+def matched(*steps: tuple[Call, ...] | Result) -> tuple[list[tuple[str, str | None]], bool]:
+    """Names and results, and whether every call has one."""
+    outcomes, complete = match_results(steps)
+    return [(item.name, item.result) for item in outcomes], complete
+
+
+def test_by_id() -> None:
+    """Whatever the order, and whatever tool the result names."""
+    calls = (call("a"), call("b", "g"))
+    assert matched(calls, came("b", "of b"), came("a", "of a", "g")) == ([("f", "of a"), ("g", "of b")], True)
+
+
+def test_without_an_id() -> None:
+    """The oldest open call of the tool, else the oldest open one."""
+    calls = (call("", "f"), call("", "g"), call("", "g"))
+    assert matched(calls, came("", "1", "g"), came("", "2", "g"), came("", "3", "h")) == (
+        [("f", "3"), ("g", "1"), ("g", "2")],
+        True,
+    )
+
+
+def test_an_id_that_is_used_again() -> None:
+    """The newest message that uses it is answered; an older one stays open."""
+    assert matched((call("a"),), (call("a", "g"),), came("a", "x")) == ([("f", None), ("g", "x")], False)
+    assert matched((call("a"),), came("a", "x"), (call("a", "g"),), came("a", "y")) == ([("f", "x"), ("g", "y")], True)
+    assert matched((call("a"), call("a", "g")), came("a", "x"), came("a", "y")) == ([("f", "x"), ("g", "y")], True)
+
+
+def test_a_result_before_its_call() -> None:
+    """By a clock that is ahead: it is the call's all the same."""
+    assert matched(came("a", "x"), (call("a"),)) == ([("f", "x")], True)
+    assert matched(came("", "x"), (call(""),)) == ([("f", "x")], True)
+
+
+def test_a_second_result_of_a_call() -> None:
+    """Says nothing new, and answers no older call of that id."""
+    assert matched((call("a"),), came("a", "x"), came("a", "y")) == ([("f", "x")], True)
+    assert matched((call("a"),), (call("a", "g"),), came("a", "x"), came("a", "y")) == (
+        [("f", None), ("g", "x")],
+        False,
+    )
+
+
+def test_a_result_that_nobody_asked_for() -> None:
+    """Stands by itself, where it came, and leaves open calls open."""
+    steps = (came("", "early"), (call("a"),), came("z", "other", ""), (call("b", "g"),), came("b", "of b"))
+    assert matched(*steps) == ([("f", "early"), ("unknown", "other"), ("g", "of b")], True)
+    assert matched((call("a"),), came("z", "other", "h")) == ([("f", None), ("h", "other")], False)
+
+
+_ids = st.sampled_from(["", "a", "b", "c"])
+_steps = st.lists(
+    st.lists(st.builds(call, _ids, st.sampled_from("fg")), max_size=3).map(tuple)
+    | st.builds(came, _ids, st.uuids().map(str), st.sampled_from(["f", "g", "h", ""])),
+    max_size=12,
+)
+
+
+@given(_steps)
+def test_no_result_is_told_twice_and_no_call_is_lost(steps: list[tuple[Call, ...] | Result]) -> None:
+    """Each call has its place; a result is there at most once, and always if it names no call."""
+    outcomes, complete = match_results(steps)
+    calls = [item for step in steps if not isinstance(step, Result) for item in step]
+    results = [step for step in steps if isinstance(step, Result)]
+    told = [item.result for item in outcomes if item.result is not None]
+    assert [item.name for item in outcomes if item.arguments is not None] == [item.name for item in calls]
+    assert len(told) == len(set(told))
+    assert {item.content for item in results if not item.call_id} <= set(told)
+    assert complete == all(item.result is not None for item in outcomes)
