@@ -1,4 +1,4 @@
-"""A run as it is remembered (CONTRACT §6): `Turn`, its summaries in three depths, and what they are made of.
+"""A run as it is remembered (contract §6): `Turn`, its summaries in three depths, and what they are made of.
 
 What is stored and exported has these shapes. Reading one that is malformed raises pydantic's `ValidationError`.
 """

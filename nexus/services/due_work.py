@@ -87,9 +87,6 @@ class WorkClaim:
         """Leave the document to the next claim when this one has run out."""
         self._until = None
 
-    # The old name, until memory uses the new one.
-    let_go = abandon
-
     async def give_back(self) -> None:
         """Make the document due at once, if nothing was written."""
         if self._until:
@@ -108,9 +105,6 @@ class WorkSignal:
     def notify(self) -> None:
         """There may be some."""
         self._event.set()
-
-    # The old name, until memory uses the new one.
-    ring = notify
 
     async def wait(self, seconds: float) -> None:
         """Return when it was notified since this last returned, or after so long."""

@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from nexus.core.models import to_milliseconds as to_milliseconds  # noqa: PLC0414  # until memory takes it from there
 from nexus.core.models import utc_now
 from nexus.core.ports import Row
 from nexus.core.turns import (

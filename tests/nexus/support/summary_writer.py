@@ -1,6 +1,6 @@
 """A summary as a good model would write it, of what the prompt's document says: its figures, in its language.
 
-It knows the documents of `nexus.services.turns.prompt`, entries of a turn or summaries of its parts, and that of
+It knows the documents of `nexus.services.turns.model_summary`, entries of a turn or summaries of its parts, and that of
 `nexus.services.memory.asking`, a summary and the messages after it.
 """
 

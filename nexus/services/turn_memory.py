@@ -1,5 +1,0 @@
-"""Moved."""
-
-from nexus.services.turns.service import TurnMemory as TurnMemory
-
-__all__ = ["TurnMemory"]
