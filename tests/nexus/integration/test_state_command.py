@@ -3,17 +3,15 @@
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any
 
 import anyio
 import pytest
-from anyio.to_thread import run_sync
 from hypothesis import given
 from hypothesis import strategies as st
 from pymongo import MongoClient
@@ -26,7 +24,7 @@ from nexus.config import BusSettings, load_settings
 from nexus.core.errors import NexusError
 from nexus.services.session_state.merge import state_in
 from nexus.services.session_state.state import SessionState, read_state
-from tests.nexus.support.terminal import Conversation, on_terminal
+from tests.nexus.support.desk import Desk
 from tests.nexus.support.waiting import until
 
 pytestmark = [pytest.mark.once, pytest.mark.heavy]
@@ -76,71 +74,43 @@ Roles of sub-agents:
   Twice.
 """
 NASTY = "\x1b[31mred\x07\x85\u202etxt\x9b2J"
+QUESTION = "Clear todos, role of session s1 of ada? [y/N]"
 Items = st.SearchStrategy[dict[str, Any]]
 STAMP = f"{1:018d}0{'a' * 16}"
 NOBODY = "is a service running on this bus, with this bus.mode and bus.channel_prefix? (nexus doctor)"
 
 
-@dataclass(frozen=True)
-class Desk:
-    """The command, on names of the test's own."""
-
-    environment: Mapping[str, str]
-
-    async def run(self, *words: str, stdin: str | bytes = b"", **environment: str) -> CompletedProcess[str]:
-        """Run `nexus state` with these words."""
-        done = await anyio.run_process(
-            [sys.executable, "-m", "nexus", "state", *words],
-            input=stdin.encode() if isinstance(stdin, str) else stdin,
-            check=False,
-            env={**os.environ, **self.environment, **environment},
-        )
-        return CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+class StateDesk(Desk):
+    """`nexus state`, on names of the test's own."""
 
     async def kept(self, *words: str) -> Any:
         """The state that is shown as JSON."""
-        done = await self.run("show", "--json", *words)
-        assert (done.returncode, done.stderr) == (0, "")
-        return json.loads(done.stdout)
-
-    async def at_keyboard(self, answer: str, *words: str) -> int:
-        """Run `nexus state clear` on a terminal and answer its question; returns the exit code."""
-
-        def talk() -> int:
-            command = ["-m", "nexus", "state", "clear", *words]
-            with on_terminal(command, {**os.environ, "TERM": "xterm", **self.environment}) as conversation:
-                return _answered(conversation, answer)
-
-        return await run_sync(talk)
+        return json.loads(await self.said("show", "--json", *words))
 
     def service(self, **environment: str) -> AbstractAsyncContextManager[Nexus]:
         """A service with the same settings."""
         return open_nexus(load_settings(None, {**self.environment, **environment}))
 
 
-def _answered(conversation: Conversation, answer: str) -> int:
-    conversation.answer("Clear todos, role of session s1 of ada? [y/N]", answer)
-    return conversation.ended()
-
-
 @pytest.fixture
-def desk(redis_url: str, mongo_uri: str, database_name: str, channel_prefix: str) -> Desk:
+def desk(redis_url: str, mongo_uri: str, database_name: str, channel_prefix: str) -> StateDesk:
     """The command and whoever serves, on the test's own names."""
-    return Desk(
+    return StateDesk(
+        "state",
         {
             "NEXUS_BUS__URL": redis_url,
             "NEXUS_BUS__CHANNEL_PREFIX": channel_prefix,
             "NEXUS_DATABASE__URI": mongo_uri,
             "NEXUS_DATABASE__NAME": database_name,
             "NEXUS_DATABASE__TIMEOUT_MS": "5000",
-        }
+        },
     )
 
 
 @pytest.fixture(params=["pubsub", "streams"])
-def either(request: pytest.FixtureRequest, desk: Desk) -> Desk:
+def either(request: pytest.FixtureRequest, desk: StateDesk) -> StateDesk:
     """The same, in both modes of the bus."""
-    return Desk({**desk.environment, "NEXUS_BUS__MODE": request.param})
+    return StateDesk("state", {**desk.environment, "NEXUS_BUS__MODE": request.param})
 
 
 @pytest.fixture
@@ -160,7 +130,7 @@ async def becomes(nexus: Nexus, wanted: SessionState, owner: str = "ada", sessio
     await until(stored)
 
 
-async def test_there_and_back(either: Desk, tmp_path: Path) -> None:
+async def test_there_and_back(either: StateDesk, tmp_path: Path) -> None:
     """What is sent is shown as it is pinned, and as JSON that makes the same state of another session."""
     file = tmp_path / "state.json"
     file.write_text(json.dumps(STATE), encoding="utf-8-sig")
@@ -181,9 +151,9 @@ async def test_there_and_back(either: Desk, tmp_path: Path) -> None:
     assert given.stdout.isascii()
 
 
-async def test_a_message_on_streams_waits_for_a_service(desk: Desk) -> None:
+async def test_a_message_on_streams_waits_for_a_service(desk: StateDesk) -> None:
     """It is sent while there is none, and stored by the one that comes."""
-    streams = Desk({**desk.environment, "NEXUS_BUS__MODE": "streams"})
+    streams = StateDesk("state", {**desk.environment, "NEXUS_BUS__MODE": "streams"})
     content = {"op": "patch", "state": {"todos": [{"id": 1, "text": "wait"}]}}
     sent = await streams.run("send", "--owner", "ada", "--session", "s1", "-", stdin=json.dumps(content))
     assert (sent.returncode, sent.stderr) == (0, "")
@@ -191,7 +161,7 @@ async def test_a_message_on_streams_waits_for_a_service(desk: Desk) -> None:
         await becomes(nexus, read_state(content["state"], ""))
 
 
-async def test_a_message_on_pubsub_that_nobody_hears(desk: Desk) -> None:
+async def test_a_message_on_pubsub_that_nobody_hears(desk: StateDesk) -> None:
     """Is said to be lost, with what may be wrong; exit 1, to send and to clear."""
     sent = await desk.run("send", "--owner", "ada", "-", stdin="{}")
     cleared = await desk.run("clear", "--owner", "ada", "--yes")
@@ -199,7 +169,7 @@ async def test_a_message_on_pubsub_that_nobody_hears(desk: Desk) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (1, "", f"nexus: nobody heard it: {NOBODY}\n")
 
 
-async def test_signed_messages(desk: Desk) -> None:
+async def test_signed_messages(desk: StateDesk) -> None:
     """A service that believes signed messages alone takes what a command with its key sends, and nothing else."""
     keys = {"NEXUS_BUS__SIGNING__KEYS": "{k1: a secret of 16 characters}", "NEXUS_BUS__SIGNING__REQUIRED": "true"}
     words = ("send", "--owner", "ada", "--session", "s1", "-")
@@ -209,7 +179,7 @@ async def test_signed_messages(desk: Desk) -> None:
         await becomes(nexus, SessionState(useful_info=()))
 
 
-async def test_clearing_asks_on_a_terminal(desk: Desk) -> None:
+async def test_clearing_asks_on_a_terminal(desk: StateDesk) -> None:
     """Only after a yes, only the parts that are named; with --yes at once."""
     state = read_state(STATE, "")
     words = ("--owner", "ada", "--session", "s1")
@@ -217,15 +187,15 @@ async def test_clearing_asks_on_a_terminal(desk: Desk) -> None:
     async with desk.service() as nexus:
         await desk.run("send", *words, "-", stdin=json.dumps(STATE))
         await becomes(nexus, state)
-        for answer in ("", "n", "yess"):
-            assert await desk.at_keyboard(answer, *words, *parts) == 1
+        for answer in ("", "yess"):
+            assert await desk.at_keyboard(QUESTION, answer, "clear", *words, *parts) == 1
         for line in (b"", b"n\n", b"\xff\n"):
             refused = await desk.run("clear", *words, stdin=line)
             assert (refused.returncode, refused.stdout) == (1, "")
             assert refused.stderr.startswith("Clear the whole state of session s1 of ada? [y/N] ")
             assert refused.stderr.endswith("nexus: nothing was done; --yes does it without asking\n")
         await becomes(nexus, state)
-        assert await desk.at_keyboard("y", *words, *parts) == 0
+        assert await desk.at_keyboard(QUESTION, "y", "clear", *words, *parts) == 0
         await becomes(nexus, replace(state, role=None, todos=None))
         assert (await desk.run("clear", *words, "--yes")).stdout == "Sent: 1 service heard it.\n"
         await becomes(nexus, SessionState())
@@ -283,14 +253,14 @@ def test_what_is_wrong_with_a_file(tmp_path: Path, text: str, fault: str) -> Non
     ],
     ids=lambda value: ascii(value)[:40],
 )
-async def test_what_is_wrong_with_words(desk: Desk, words: tuple[str, ...], fault: str) -> None:
+async def test_what_is_wrong_with_words(desk: StateDesk, words: tuple[str, ...], fault: str) -> None:
     """One line and exit code 1, before anything is asked or sent."""
     done = await desk.run(*words, stdin=b"{\xff}")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert done.stderr.startswith(f"nexus: {fault}")
 
 
-async def test_servers_that_are_away(desk: Desk) -> None:
+async def test_servers_that_are_away(desk: StateDesk) -> None:
     """Which one and what to do is said in one line; exit code 1. What is kept can be shown without a bus."""
     no_redis = await desk.run("send", "--owner", "ada", "-", stdin="{}", NEXUS_BUS__URL="redis://127.0.0.1:1/0")
     no_mongodb = await desk.run("show", "--owner", "ada", NEXUS_DATABASE__URI="mongodb://127.0.0.1:1")
@@ -307,7 +277,7 @@ async def test_servers_that_are_away(desk: Desk) -> None:
     assert (shown_without.returncode, shown_without.stdout) == (0, "Nothing is kept of session default of ada.\n")
 
 
-async def test_a_stream_that_is_none(desk: Desk, channel_prefix: str) -> None:
+async def test_a_stream_that_is_none(desk: StateDesk, channel_prefix: str) -> None:
     """A key of the topic's name that is no stream is said to be the reason."""
     with Redis.from_url(desk.environment["NEXUS_BUS__URL"]) as redis:
         redis.set(f"{channel_prefix}session.state", "x", ex=60)
@@ -316,7 +286,7 @@ async def test_a_stream_that_is_none(desk: Desk, channel_prefix: str) -> None:
     assert "(a key of that name is of another type): see what stands under <prefix>session.state" in done.stderr
 
 
-async def test_what_others_have_stored(desk: Desk, states: Collection[dict[str, Any]]) -> None:
+async def test_what_others_have_stored(desk: StateDesk, states: Collection[dict[str, Any]]) -> None:
     """What cannot be read is counted and left out, and nothing but printable characters reaches a terminal."""
     said = [STAMP]
     text = [f"{NASTY}\nlast", STAMP]
@@ -340,7 +310,7 @@ async def test_what_others_have_stored(desk: Desk, states: Collection[dict[str, 
     assert "\\x1b[31mred" in nothing.stdout
 
 
-async def test_a_terminal_of_another_encoding(desk: Desk, states: Collection[dict[str, Any]]) -> None:
+async def test_a_terminal_of_another_encoding(desk: StateDesk, states: Collection[dict[str, Any]]) -> None:
     """What it has no letter for is shown as an escape."""
     item = {"id": "", "said": [STAMP], "removed": "", "fields": {"text": ["Ä 你", STAMP]}}
     document = {"role": {"items": [item]}}

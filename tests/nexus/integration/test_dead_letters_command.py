@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +19,7 @@ from redis import Redis
 
 from nexus.cli.dead_letters import Outcome, carry_out, choice
 from nexus.core.errors import BusUnavailableError, NexusError
+from tests.nexus.support.desk import Result, run_program
 
 pytestmark = [pytest.mark.once, pytest.mark.heavy]
 
@@ -27,15 +27,6 @@ REQUEST = "context.build.request"
 # 2026-11-21 22:37:50 UTC.
 START_MS = 1_795_300_670_000
 NASTY = "\x1b[31mred\x07\r\n\u202etxt\x9b2J"
-
-
-@dataclass(frozen=True)
-class Result:
-    """How a run of the program ended."""
-
-    code: int
-    out: str
-    err: str
 
 
 @dataclass(frozen=True)
@@ -48,20 +39,12 @@ class Desk:
 
     def run(self, *words: str, stdin: str = "", **environment: str) -> Result:
         """Run `nexus dead-letters` with these words."""
-        done = subprocess.run(
-            [sys.executable, "-m", "nexus", "dead-letters", *words],
-            input=stdin.encode(),
-            capture_output=True,
-            check=False,
-            timeout=60,
-            env={**os.environ, **self.environment, **environment},
-        )
-        return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+        variables = {**self.environment, **environment}
+        return run_program("dead-letters", *words, stdin=stdin.encode(), environment=variables)
 
-    def together(self, *commands: tuple[str, ...]) -> list[Result]:
-        """Run several commands at once."""
-        with ThreadPoolExecutor(max_workers=4) as pool:
-            return [*pool.map(lambda words: self.run(*words), commands)]
+    def each(self, *commands: tuple[str, ...]) -> list[Result]:
+        """Run several commands, one after the other."""
+        return [self.run(*words) for words in commands]
 
     def plant(self, number: int, body: bytes | None = None, **fields: Any) -> str:
         """Put a letter into the stream as the service does, `number` seconds after the first; returns its id."""
@@ -114,51 +97,53 @@ def desk(redis_url: str, channel_prefix: str) -> Iterator[Desk]:
 def test_the_list(desk: Desk) -> None:
     """Newest first, a line a letter; it says how many there are and how to go on, and every letter is on one page."""
     ids = [desk.plant(number, topic=f"t{number % 2}", message_id=f"m{number}") for number in range(45)]
-    page, rest, of_topic, as_json = desk.together(
+    page, rest, of_topic, as_json = desk.each(
         ("list",),
         ("list", "--before", ids[25], "--limit", "100"),
         ("list", "--topic", "t1", "--limit", "5"),
         ("list", "--limit", "2", "--json"),
     )
-    head, *lines, summary = page.out.splitlines()
+    head, *lines, summary = page.stdout.splitlines()
     assert head.split("  ")[0].strip() == "ID"
     assert [line.split()[0] for line in lines] == ids[:24:-1]
     assert lines[0].split() == [ids[44], "2026-11-21", "22:38:34", "t0", "1", "0", "m44", "not", "JSON"]
     assert summary == f"20 shown; 45 in all. Older ones: nexus dead-letters list --before {ids[25]}"
-    assert [line.split()[0] for line in rest.out.splitlines()[1:-1]] == ids[24::-1]
-    assert rest.out.splitlines()[-1] == f"25 shown older than {ids[25]}; 45 in all."
-    assert [line.split()[0] for line in of_topic.out.splitlines()[1:-1]] == ids[43:34:-2]
-    assert of_topic.out.endswith(f"Older ones: nexus dead-letters list --topic t1 --before {ids[35]}\n")
-    value = json.loads(as_json.out)
+    assert [line.split()[0] for line in rest.stdout.splitlines()[1:-1]] == ids[24::-1]
+    assert rest.stdout.splitlines()[-1] == f"25 shown older than {ids[25]}; 45 in all."
+    assert [line.split()[0] for line in of_topic.stdout.splitlines()[1:-1]] == ids[43:34:-2]
+    assert of_topic.stdout.endswith(f"Older ones: nexus dead-letters list --topic t1 --before {ids[35]}\n")
+    value = json.loads(as_json.stdout)
     assert (value["total"], value["next_before"]) == (45, ids[43])
     assert [letter["id"] for letter in value["letters"]] == [ids[44], ids[43]]
 
 
 def test_nothing_there(desk: Desk) -> None:
     """An empty stream is said to be empty, and there is nothing to send or drop."""
-    listed, of_topic, replayed, dropped = desk.together(
+    listed, of_topic, replayed, dropped = desk.each(
         ("list",), ("list", "--json"), ("replay", "--all"), ("drop", "--all")
     )
-    assert (listed.code, listed.out) == (0, "There are no dead letters.\n")
-    assert json.loads(of_topic.out) == {"total": 0, "letters": [], "next_before": None}
-    assert [(done.code, done.out) for done in (replayed, dropped)] == [(0, "There are no such dead letters.\n")] * 2
+    assert (listed.returncode, listed.stdout) == (0, "There are no dead letters.\n")
+    assert json.loads(of_topic.stdout) == {"total": 0, "letters": [], "next_before": None}
+    assert [(done.returncode, done.stdout) for done in (replayed, dropped)] == [
+        (0, "There are no such dead letters.\n")
+    ] * 2
 
 
 def test_showing_a_letter(desk: Desk) -> None:
     """Every field; the body only when it is asked for and was kept."""
     kept, bare = desk.plant(1, b"hello", message_id="m1", deliveries=5), desk.plant(2)
-    plain, whole, without, value = desk.together(
+    plain, whole, without, value = desk.each(
         ("show", kept), ("show", kept, "--body"), ("show", bare, "--body"), ("show", kept, "--json", "--body")
     )
-    lines = [line.split(maxsplit=1) for line in plain.out.splitlines()]
+    lines = [line.split(maxsplit=1) for line in plain.stdout.splitlines()]
     assert lines[0] == ["id", kept]
     assert ["deliveries", "5"] in lines
     assert ["message", "id  m1"] in lines
     assert ["size", "5 bytes"] in lines
-    assert "hello" not in plain.out
-    assert whole.out.splitlines()[-1].split() == ["body", "hello"]
-    assert "not kept: bus.dead_letter_bodies" in without.out
-    assert json.loads(value.out) == {
+    assert "hello" not in plain.stdout
+    assert whole.stdout.splitlines()[-1].split() == ["body", "hello"]
+    assert "not kept: bus.dead_letter_bodies" in without.stdout
+    assert json.loads(value.stdout) == {
         "id": kept,
         "at_ms": START_MS + 1_000,
         "topic": REQUEST,
@@ -176,14 +161,12 @@ def test_a_terminal_is_safe(desk: Desk) -> None:
     """Whatever a letter holds, nothing but printable characters and ends of lines is printed; bytes come as base64."""
     body = NASTY.encode() + b"\xff\x00"
     letter = desk.plant(1, body, topic=NASTY, reason=NASTY, message_id=NASTY, sha256=NASTY)
-    results = desk.together(
-        ("list",), ("list", "--json"), ("show", letter, "--body"), ("show", letter, "--json", "--body")
-    )
+    results = desk.each(("list",), ("list", "--json"), ("show", letter, "--body"), ("show", letter, "--json", "--body"))
     for result in (*results, desk.run("list", "--topic", NASTY), desk.run("show", NASTY)):
-        printed = result.out + result.err
+        printed = result.stdout + result.stderr
         assert all(char.isprintable() or char == "\n" for char in printed), printed
-    assert "\\x1b[31mred\\x07\\r\\n\\u202etxt\\x9b2J\\xff\\x00" in results[2].out
-    assert base64.b64decode(json.loads(results[3].out)["body_base64"]) == body
+    assert "\\x1b[31mred\\x07\\r\\n\\u202etxt\\x9b2J\\xff\\x00" in results[2].stdout
+    assert base64.b64decode(json.loads(results[3].stdout)["body_base64"]) == body
 
 
 def test_foreign_entries(desk: Desk) -> None:
@@ -192,11 +175,11 @@ def test_foreign_entries(desk: Desk) -> None:
     huge = f"{(1 << 64) - 2}-7"
     desk.redis.xadd(desk.stream, {"a": "b"}, id=huge)
     letter = entry.decode()
-    listed, shown, sent, big = desk.together(("list",), ("show", letter), ("replay", letter), ("show", huge))
-    assert [listed.code, shown.code, big.code] == [0, 0, 0]
-    assert [line.split()[0] for line in listed.out.splitlines()[1:3]] == [huge, letter]
-    assert (sent.code, sent.err) == (1, f"nexus: {letter}: kept: its topic is none of Nexus\n")
-    assert desk.run("drop", letter, huge).code == 0
+    listed, shown, sent, big = desk.each(("list",), ("show", letter), ("replay", letter), ("show", huge))
+    assert [listed.returncode, shown.returncode, big.returncode] == [0, 0, 0]
+    assert [line.split()[0] for line in listed.stdout.splitlines()[1:3]] == [huge, letter]
+    assert (sent.returncode, sent.stderr) == (1, f"nexus: {letter}: kept: its topic is none of Nexus\n")
+    assert desk.run("drop", letter, huge).returncode == 0
     assert desk.kept == []
 
 
@@ -207,17 +190,17 @@ def test_sending_a_letter_again(desk: Desk) -> None:
     desk.redis.hset(key, "answer", "INTERNAL")
     desk.redis.set(f"{desk.prefix}nexus:enqueued:m1", "")
     with desk.listening(REQUEST, "llm.results") as heard:
-        rehearsed = desk.run("replay", letter, "--dry-run")
-        assert (rehearsed.code, rehearsed.out) == (0, f"{letter}: would be sent again\n")
+        dry_run = desk.run("replay", letter, "--dry-run")
+        assert (dry_run.returncode, dry_run.stdout) == (0, f"{letter}: would be sent again\n")
         assert desk.redis.exists(key)
         assert desk.kept == [letter]
         sent = desk.run("replay", letter)
-    assert (sent.code, sent.out, sent.err) == (0, f"{letter}: sent again and dropped\n", "")
+    assert (sent.returncode, sent.stdout, sent.stderr) == (0, f"{letter}: sent again and dropped\n", "")
     assert heard == [b"\xffbytes"]
     assert desk.kept == []
     assert not desk.redis.exists(key, f"{desk.prefix}nexus:enqueued:m1")
     again = desk.run("replay", letter)
-    assert (again.code, again.err) == (1, f"nexus: {letter}: not found: there is no such dead letter\n")
+    assert (again.returncode, again.stderr) == (1, f"nexus: {letter}: not found: there is no such dead letter\n")
 
 
 def test_an_answer_is_forgotten_for_requests_only(desk: Desk) -> None:
@@ -226,7 +209,7 @@ def test_an_answer_is_forgotten_for_requests_only(desk: Desk) -> None:
     desk.redis.hset(f"{desk.prefix}nexus:request:m1", "answer", "kept")
     with desk.listening("llm.results") as heard:
         for _ in range(2):
-            assert desk.run("replay", letter, "--keep").out == f"{letter}: sent again, and kept\n"
+            assert desk.run("replay", letter, "--keep").stdout == f"{letter}: sent again, and kept\n"
     assert heard == [b"{}", b"{}"]
     assert desk.redis.exists(f"{desk.prefix}nexus:request:m1")
     assert desk.kept == [letter]
@@ -241,16 +224,16 @@ def test_what_cannot_be_sent_stays(desk: Desk) -> None:
     with desk.listening(REQUEST) as heard:
         words = ("replay", unheard, bare, large, "1-1", good, good)
         result = desk.run(*words, NEXUS_BUS__MAX_PAYLOAD_BYTES="1024")
-    assert result.code == 1
+    assert result.returncode == 1
     assert heard == [b"good"]
     assert desk.kept == [unheard, bare, large]
-    assert result.err.splitlines() == [
+    assert result.stderr.splitlines() == [
         f"nexus: {unheard}: kept: nobody listens on its topic",
         f"nexus: {bare}: kept: it has no body to send (bus.dead_letter_bodies was false)",
         f"nexus: {large}: kept: it is larger than bus.max_payload_bytes",
         "nexus: 1-1: not found: there is no such dead letter",
     ]
-    assert "1 dead letter sent again and dropped" in result.out.splitlines()
+    assert "1 dead letter sent again and dropped" in result.stdout.splitlines()
 
 
 def test_sending_all(desk: Desk) -> None:
@@ -259,30 +242,32 @@ def test_sending_all(desk: Desk) -> None:
     ids = [desk.plant(10 + number, b"%d" % number) for number in range(50)]
     with desk.listening(REQUEST, "llm.results") as heard:
         words = ("replay", "--all", "--topic", REQUEST)
-        rehearsed = desk.run(*words, "--dry-run")
-        assert rehearsed.out.splitlines()[-1] == "50 dead letters would be sent again"
+        dry_run = desk.run(*words, "--dry-run")
+        assert dry_run.stdout.splitlines()[-1] == "50 dead letters would be sent again"
         for answer in ("", "n\n"):
             refused = desk.run(*words, stdin=answer)
-            assert refused.code == 1
-            assert "Send again 50 dead letters? [y/N]" in refused.err
-            assert "nothing was done; --yes does it without asking" in refused.err
+            assert refused.returncode == 1
+            assert "Send again 50 dead letters? [y/N]" in refused.stderr
+            assert "nothing was done; --yes does it without asking" in refused.stderr
         assert desk.kept == [*others, *ids]
         result = desk.run(*words, stdin="y\n")
-    assert (result.code, result.out) == (0, "50 dead letters sent again and dropped\n")
+    assert (result.returncode, result.stdout) == (0, "50 dead letters sent again and dropped\n")
     assert heard == [b"%d" % number for number in range(50)]
     assert desk.kept == others
 
 
 def test_two_operators_at_once(desk: Desk) -> None:
-    """Whoever comes second finds each letter gone or says that it may have been sent twice; none is lost."""
+    """Each letter is sent, at most twice, and then reported so; none is lost."""
     bodies = {b"%d" % number for number in range(100)}
     for number in range(100):
         desk.plant(number, b"%d" % number)
+    command = [sys.executable, "-m", "nexus", "dead-letters", "replay", "--all", "--yes"]
     with desk.listening(REQUEST) as heard:
-        results = desk.together(("replay", "--all", "--yes"), ("replay", "--all", "--yes"))
+        environment = {**os.environ, **desk.environment}
+        both = [subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) for _ in range(2)]
+        said = "".join(process.communicate(timeout=60)[0] for process in both)
     assert set(heard) == bodies
     assert desk.kept == []
-    said = "".join(result.out for result in results)
     sent = [int(line.split()[0]) for line in said.splitlines() if " sent again" in line]
     assert sum(sent) == len(heard)
 
@@ -292,20 +277,21 @@ def test_dropping(desk: Desk) -> None:
     now = int(time.time() - START_MS / 1_000)
     old = [desk.plant(number, topic="llm.results") for number in range(2)]
     middle, new = desk.plant(now - 7_300), desk.plant(now - 60)
-    assert desk.run("drop", "--all", "--older-than", "2h", "--dry-run").out.splitlines()[-1] == (
+    assert desk.run("drop", "--all", "--older-than", "2h", "--dry-run").stdout.splitlines()[-1] == (
         "3 dead letters would be dropped"
     )
-    assert desk.run("drop", "--all", "--older-than", "2h").code == 1
+    assert desk.run("drop", "--all", "--older-than", "2h").returncode == 1
     assert desk.kept == [*old, middle, new]
     both = desk.run("drop", "1-1", old[1])
-    assert (both.code, both.err) == (1, "nexus: 1-1: not found: there is no such dead letter\n")
+    assert (both.returncode, both.stderr) == (1, "nexus: 1-1: not found: there is no such dead letter\n")
     assert (
-        both.out == f"{old[1]}: dropped\n1 dead letter not found: there is no such dead letter\n1 dead letter dropped\n"
+        both.stdout
+        == f"{old[1]}: dropped\n1 dead letter not found: there is no such dead letter\n1 dead letter dropped\n"
     )
-    assert desk.run("drop", "--all", "--older-than", "2h", "--yes").code == 0
+    assert desk.run("drop", "--all", "--older-than", "2h", "--yes").returncode == 0
     assert desk.kept == [new]
-    assert desk.run("drop", "--all", "--topic", "llm.results", "--yes").out == "There are no such dead letters.\n"
-    assert desk.run("drop", "--all", stdin="y\n").code == 0
+    assert desk.run("drop", "--all", "--topic", "llm.results", "--yes").stdout == "There are no such dead letters.\n"
+    assert desk.run("drop", "--all", stdin="y\n").returncode == 0
     assert desk.kept == []
 
 
@@ -321,8 +307,8 @@ def test_ids_that_nothing_has(desk: Desk, words: tuple[str, ...], said: str) -> 
     """One line that says what is wrong, exit code 1, and nothing is done."""
     kept = desk.plant(1, b"x")
     result = desk.run(*words)
-    assert (result.code, result.out, result.err.count("\n")) == (1, "", 1)
-    assert said in result.err
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+    assert said in result.stderr
     assert desk.kept == [kept]
 
 
@@ -348,17 +334,19 @@ def test_no_letters_to_be_had(words: tuple[str, ...]) -> None:
     desk = Desk(Redis(), "")
     away = desk.run(*words, NEXUS_BUS__URL="redis://127.0.0.1:1/0")
     memory = desk.run(*words, NEXUS_BUS__MODE="memory")
-    assert [(result.code, result.out, result.err.count("\n")) for result in (away, memory)] == [(1, "", 1)] * 2
-    assert "see that Redis runs, and bus.url with its user and password (NEXUS_BUS__URL)" in away.err
-    assert "bus.mode is memory: its dead letters are inside the process" in memory.err
+    assert [(result.returncode, result.stdout, result.stderr.count("\n")) for result in (away, memory)] == [
+        (1, "", 1)
+    ] * 2
+    assert "see that Redis runs, and bus.url with its user and password (NEXUS_BUS__URL)" in away.stderr
+    assert "bus.mode is memory: its dead letters are inside the process" in memory.stderr
 
 
 def test_letters_that_are_none(desk: Desk) -> None:
     """A key of that name that is no stream is said to be the reason, in one line; exit code 1."""
     desk.redis.set(desk.stream, "no stream")
     result = desk.run("list")
-    assert (result.code, result.out, result.err.count("\n")) == (1, "", 1)
-    assert "(a key of that name is of another type): see what stands under <prefix>nexus:dead-letters" in result.err
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+    assert "(a key of that name is of another type): see what stands under <prefix>nexus:dead-letters" in result.stderr
 
 
 def test_stale_signatures(desk: Desk) -> None:
@@ -367,8 +355,8 @@ def test_stale_signatures(desk: Desk) -> None:
     keys = {"NEXUS_BUS__SIGNING__KEYS": "{k1: a secret of 16 characters}"}
     with desk.listening(REQUEST) as heard:
         result = desk.run("replay", old, **keys, NEXUS_BUS__SIGNING__REQUIRED="true")
-    assert result.err.startswith("nexus: 1 dead letter came more than 300 s ago: a signature is valid no longer")
-    assert (result.code, heard) == (0, [b"x"])
+    assert result.stderr.startswith("nexus: 1 dead letter came more than 300 s ago: a signature is valid no longer")
+    assert (result.returncode, heard) == (0, [b"x"])
 
 
 def test_work_that_breaks_off(capsys: pytest.CaptureFixture[str]) -> None:
