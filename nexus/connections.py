@@ -1,4 +1,4 @@
-"""Connections, as settings describe them: to the bus in each of its modes, to the store, and for a requester."""
+"""Connections as settings describe them: to the bus in each of its modes, the store, the model, and for a requester."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -8,29 +8,25 @@ from typing import Final, Literal
 from redis.asyncio import Redis
 
 from nexus.adapters.in_memory.bus import MemoryBus, MemoryDeadLetters
-from nexus.adapters.memory_bus import MemoryLedger
+from nexus.adapters.in_memory.ledger import MemoryLedger
 from nexus.adapters.mongo import open_mongo
 from nexus.adapters.redis.client import open_redis
-from nexus.adapters.redis.cluster import ClusterRedis
 from nexus.adapters.redis.consumer_group import GroupSettings
 from nexus.adapters.redis.dead_letters import RedisDeadLetters
+from nexus.adapters.redis.ledger import RedisLedger, RedisStreamsLedger
 from nexus.adapters.redis.pubsub import RedisPubSubBus
 from nexus.adapters.redis.streams import RedisStreamsBus
 from nexus.adapters.redis.urls import parse_redis_url
-from nexus.adapters.redis_journal import RedisJournal
-from nexus.adapters.redis_ledger import RedisLedger, RedisStreamsLedger
-from nexus.adapters.redis_pipeline import Pipelined, pipelined
-from nexus.adapters.redis_scripts import OnClient, Runner
 from nexus.client import ContextClient
 from nexus.config import BusSettings, DatabaseSettings, LlmSettings
 from nexus.core.errors import BusUnavailableError
 from nexus.core.models import new_message_id
-from nexus.core.ports import Acquired, Bus, DeadLetters, Journal, LanguageModel, Outbox, RequestLedger
+from nexus.core.ports import Acquired, Bus, DeadLetters, LanguageModel, Outbox, RequestLedger
 from nexus.core.ports.transfer import TransferableStore
 from nexus.core.signing import Signing
 
 _GROUP: Final = "nexus"
-# A claim that nobody asked for: who takes it, how long it holds, and how long is tried.
+# A claim that no request asks for: its key, its lease, and how long it is tried.
 _PROBE: Final = "nexus.doctor."
 _PROBE_LEASE_MS: Final = 1_000
 _PROBE_S: Final = 0.5
@@ -38,32 +34,28 @@ _PROBE_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """A bus, who answers what came over it, and what could not be used.
+    """A bus, the ledger of its requests with the outbox, and the dead letters.
 
     Attributes:
-        probe: a ledger like `ledger`, which gives up soon.
-        journal: where what is recorded is until it is written; None on a cluster, where keys of an owner and of a
-            request are on different servers.
-        outbox: where `ledger` puts recorded rows that the store has not taken.
+        probe: a ledger like `ledger` that gives up soon, to tell whether Redis answers.
     """
 
     bus: Bus
     ledger: RequestLedger
     dead_letters: DeadLetters
     probe: RequestLedger
-    journal: Journal | None
     outbox: Outbox
 
 
 async def try_claim(ledger: RequestLedger) -> None:
-    """Take a claim that nobody else wants and give it back: what every answer begins with.
+    """Claim a request that no replica asks for and release it: what every answer begins with.
 
     Raises:
         BusUnavailableError: no request could be answered now.
     """
-    claim = await ledger.begin(f"{_PROBE}{new_message_id()}", "", _PROBE_LEASE_MS)
+    claim = await ledger.claim(f"{_PROBE}{new_message_id()}", "", _PROBE_LEASE_MS)
     if not isinstance(claim, Acquired):
-        raise BusUnavailableError("a claim that nobody else wants cannot be had")
+        raise BusUnavailableError("a claim that nothing else asks for cannot be had")
     await ledger.release(claim)
 
 
@@ -76,40 +68,28 @@ async def open_bus(settings: BusSettings) -> AsyncIterator[Transport]:
     """
     if settings.mode == "memory":
         memory = MemoryBus()
-        ledger = MemoryLedger(memory)
-        letters = MemoryDeadLetters(most=settings.dead_letter_max, forget=ledger.forget)
-        yield Transport(memory, ledger, letters, ledger, ledger.journal, ledger.outbox)
+        memory_ledger = MemoryLedger(memory)
+        letters = MemoryDeadLetters(most=settings.dead_letter_max, forget=memory_ledger.forget)
+        yield Transport(memory, memory_ledger, letters, memory_ledger, memory_ledger.outbox)
         return
-    async with open_redis(settings.url.get_secret_value()) as client, _runner(client) as runner:
+    async with open_redis(settings.url.get_secret_value()) as client:
         prefix = settings.channel_prefix
         dead_letters = RedisDeadLetters(client, prefix=prefix, most=settings.dead_letter_max)
-        # On connections of its own: it is to tell whether Redis answers, not whether it has answered all others.
         probe = RedisLedger(client, prefix=prefix, repeated_s=_PROBE_S)
-        journal = RedisJournal(runner, prefix=prefix) if isinstance(runner, Pipelined) else None
         if settings.mode == "pubsub":
             pubsub = RedisPubSubBus(client, prefix=prefix, heartbeat_s=settings.heartbeat_s)
-            pubsub_ledger = RedisLedger(client, prefix=prefix, runner=runner)
-            yield Transport(pubsub, pubsub_ledger, dead_letters, probe, journal, pubsub_ledger.outbox)
+            ledger = RedisLedger(client, prefix=prefix)
+            yield Transport(pubsub, ledger, dead_letters, probe, ledger.outbox)
             return
         streams = _streams_bus(client, settings)
-        streams_ledger = RedisStreamsLedger(
+        ledger = RedisStreamsLedger(
             client,
             group=_GROUP,
             reply_keep_ms=settings.stream_keep_s * 1_000,
             acknowledged=streams.acknowledged,
             prefix=prefix,
-            runner=runner,
         )
-        yield Transport(streams, streams_ledger, dead_letters, probe, journal, streams_ledger.outbox)
-
-
-@asynccontextmanager
-async def _runner(client: Redis) -> AsyncIterator[Runner]:
-    if isinstance(client, ClusterRedis):
-        yield OnClient(client)
-        return
-    async with pipelined(client) as runner:
-        yield runner
+        yield Transport(streams, ledger, dead_letters, probe, ledger.outbox)
 
 
 def _streams_bus(client: Redis, settings: BusSettings) -> RedisStreamsBus:
@@ -124,7 +104,7 @@ def _streams_bus(client: Redis, settings: BusSettings) -> RedisStreamsBus:
 
 
 def counts_hearers(settings: BusSettings) -> bool:
-    """Whether PUBLISH, or XADD, on this Redis says that somebody has what was sent."""
+    """Whether PUBLISH, or XADD, on this Redis tells whether a message was received."""
     return settings.mode == "streams" or parse_redis_url(settings.url.get_secret_value()).kind != "cluster"
 
 
@@ -145,7 +125,7 @@ def open_store(settings: DatabaseSettings) -> AbstractAsyncContextManager[Transf
 
 @asynccontextmanager
 async def open_model(settings: LlmSettings) -> AsyncIterator[LanguageModel | None]:
-    """The model that writes summaries, which is reached when it is first asked; None where none is configured.
+    """The model that writes summaries, reached when it is first asked; None where none is configured.
 
     Raises:
         ConfigError: the address or the key cannot be used.
@@ -153,7 +133,7 @@ async def open_model(settings: LlmSettings) -> AsyncIterator[LanguageModel | Non
     if not settings.enabled:
         yield None
         return
-    from nexus.adapters.llm import ModelLimits, open_llm  # noqa: PLC0415  # takes 0.4 s, and many have no model
+    from nexus.adapters.llm import ModelLimits, open_llm  # noqa: PLC0415  # takes 0.4 s, and is needed only with a model
 
     limits = ModelLimits(
         timeout_s=settings.timeout_s,
@@ -194,7 +174,7 @@ async def open_client(
 
 @asynccontextmanager
 async def open_dead_letters(settings: BusSettings) -> AsyncIterator[RedisDeadLetters]:
-    """The dead letters of a bus on Redis, for somebody who looks at them and would rather not wait for it."""
+    """The dead letters of a bus on Redis, for a command that would rather fail than wait."""
     async with open_redis(settings.url.get_secret_value()) as client:
         prefix = settings.channel_prefix
         yield RedisDeadLetters(client, prefix=prefix, most=settings.dead_letter_max, repeated_s=1.0)

@@ -38,9 +38,6 @@ class MemorySubscription:
         self.topics = frozenset(topics)
         self._send, self._receive = anyio.create_memory_object_stream[Delivery](_BUFFERED)
 
-    def offer_first(self, take: Callable[[Delivery], bool]) -> None:
-        """Do nothing, as the port allows."""
-
     def __aiter__(self) -> AsyncIterator[Delivery]:
         return items_of(self._receive)
 

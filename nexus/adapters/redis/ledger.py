@@ -1,7 +1,7 @@
 """The request ledger on Redis (contract §1.5): one hash a request, changed by scripts, so that each step is atomic.
 
 The hash `<prefix>nexus:request:<key>` holds `fingerprint`, `attempts`, `asked_ms`, `token` and `lease_until` while a
-replica has the request, and, once it is concluded, `topic`, `answer`, `said_ms` and `said_to`.
+replica has the request, and, once it is concluded, `topic`, `answer`, `announced_ms` and `announced_to`.
 
 On pub/sub a script touches the one hash and the outbox. On streams it also writes the stream of the answer and
 acknowledges the entry of the request, so on a Redis Cluster their keys share a slot. There the outbox is touched by

@@ -8,7 +8,7 @@
 
 import math
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from typing import Any, Final
 
@@ -120,9 +120,6 @@ class RedisSubscription:
         """End iterating."""
         self._send.close()
         self._receive.close()
-
-    def offer_first(self, take: Callable[[Delivery], bool]) -> None:
-        """Do nothing, as the port allows."""
 
     def __aiter__(self) -> AsyncIterator[Delivery]:
         return items_of(self._receive)

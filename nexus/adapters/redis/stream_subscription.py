@@ -1,6 +1,6 @@
 """A subscription to streams: news, read here from where each stream ended, and work from `consumer_group`."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -94,9 +94,6 @@ class StreamSubscription:
             self._send.send_nowait(delivery)
         except anyio.WouldBlock:
             await self._send.send(delivery)
-
-    def offer_first(self, take: Callable[[Delivery], bool]) -> None:
-        """Do nothing, as the port allows."""
 
     def __aiter__(self) -> AsyncIterator[Delivery]:
         return items_of(self._receive)

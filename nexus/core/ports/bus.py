@@ -1,11 +1,9 @@
 """The bus, the ledger of its requests, the outbox and the dead letters (contract §1.5, §1.6)."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol, overload
-
-from nexus.core.ports.journal import Concluded, Ending, KeptBefore, Look, Standing, StoreRead
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,35 +116,7 @@ class Subscription(Protocol):
         """Take in nothing more. Iterating ends after what had arrived until then."""
         ...
 
-    def offer_first(self, take: Callable[[Delivery], bool]) -> None:
-        """Offer deliveries to `take` before they are iterated over. A bus may refrain from it."""
-        ...
-
     def __aiter__(self) -> AsyncIterator[Delivery]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """What is asked of the ledger."""
-
-    key: str
-    fingerprint: str
-    lease_ms: int
-    waited_ms: int = 0
-    look: Look | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Answering:
-    """An answer that was made before its request was claimed."""
-
-    topic: str
-    answer: bytes
-    keep_ms: int
-    delivery: Delivery | None
-    ending: Ending
-    within_ms: int
-    read: StoreRead | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +152,6 @@ class Acquired:
     now_ms: int
     attempts: int = 1
     asked_ms: int = 0
-    standing: Standing | None = None
     outbox_waiting: bool = False
 
     def waited_ms(self, delivery: Delivery | None) -> int:
@@ -244,22 +213,6 @@ class RequestLedger(Protocol):
         """Hold the request for another `lease_ms`. False when it is no longer the caller's."""
         ...
 
-    @overload
-    async def conclude(
-        self,
-        claim: Acquired,
-        topic: str,
-        answer: bytes,
-        keep_ms: int,
-        delivery: Delivery | None = None,
-        outbox: OutboxRow | None = None,
-    ) -> int | None: ...
-
-    @overload
-    async def conclude(
-        self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None, outbox: Ending
-    ) -> Concluded | KeptBefore | None: ...
-
     async def conclude(  # noqa: PLR0917  # of a request, its answer, and what is done in the same step
         self,
         claim: Acquired,
@@ -267,8 +220,8 @@ class RequestLedger(Protocol):
         answer: bytes,
         keep_ms: int,
         delivery: Delivery | None = None,
-        outbox: OutboxRow | Ending | None = None,
-    ) -> int | Concluded | KeptBefore | None:
+        outbox: OutboxRow | None = None,
+    ) -> int | None:
         """Publish `answer` on `topic` and keep it for `keep_ms`; acknowledge `delivery`, which brought the request.
 
         A row for the `outbox` is put there in the same step. An outbox that is full takes no more rows; the answer is
@@ -289,22 +242,6 @@ class RequestLedger(Protocol):
 
     async def kept(self, key: str) -> bytes | None:
         """What `keep_first` keeps under `key`; None when nothing, or no longer."""
-        ...
-
-    async def begin(
-        self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0, look: Look | None = None
-    ) -> Claim:
-        """Until `claim` is used everywhere."""
-        ...
-
-    async def finish(
-        self, claim: Acquired, topic: str, answer: bytes, keep_ms: int, delivery: Delivery | None = None
-    ) -> int | None:
-        """Until `conclude` is used everywhere."""
-        ...
-
-    async def begin_and_conclude(self, asking: Asking, answering: Answering) -> Claim | Concluded:
-        """Until requests are claimed before they are built."""
         ...
 
 

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from redis.asyncio import Redis
 
@@ -14,15 +14,12 @@ from nexus.adapters.redis.consumer_group import GroupSettings
 from nexus.adapters.redis.ledger import RedisLedger, RedisStreamsLedger
 from nexus.adapters.redis.pubsub import RedisPubSubBus
 from nexus.adapters.redis.streams import RedisStreamsBus
-from nexus.core.ports import Bus, Delivery, Outbox
+from nexus.core.ports import Bus, Delivery, Outbox, RequestLedger
 
 # The requests whose time can be shifted.
 KEYS: Final = ("k", "a", "b")
 GROUP: Final = "nexus"
 REPLY_KEEP_MS: Final = 600_000
-
-
-Ledger: TypeAlias = MemoryLedger | RedisLedger
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ class Desk:
         prefix: before every key there.
     """
 
-    ledger: Ledger
+    ledger: RequestLedger
     bus: Bus
     advance: Callable[[float], Coroutine[Any, Any, None]]
     forget: Callable[[], Coroutine[Any, Any, None]]
@@ -57,12 +54,12 @@ class Desk:
 OpenDesk = Callable[[], AbstractAsyncContextManager[Desk]]
 
 # Redis's clock cannot be set, and leases of small real lengths would need waiting. Seen from a request, time passes
-# just the same when its moments are moved into the past: `lease_until` and `said_ms`, and the expiry of its key. No
-# adapter has such a command; it is the tests' alone. KEYS: request. ARGV: ms.
+# just the same when its moments are moved into the past: `lease_until` and `announced_ms`, and the expiry of its key.
+# No adapter has such a command; it is the tests' alone. KEYS: request. ARGV: ms.
 _SHIFT = """
 local left = redis.call('PTTL', KEYS[1])
 if left == -2 then return 0 end
-for _, name in ipairs({'lease_until', 'said_ms'}) do
+for _, name in ipairs({'lease_until', 'announced_ms'}) do
   if redis.call('HEXISTS', KEYS[1], name) == 1 then
     redis.call('HINCRBYFLOAT', KEYS[1], name, -tonumber(ARGV[1]))
   end

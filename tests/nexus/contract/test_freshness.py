@@ -24,13 +24,13 @@ import pytest
 from anyio.abc import TaskGroup
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from nexus.adapters.redis_journal import JournalKeys, RedisJournal, short
+from nexus.adapters.redis_pipeline import pipelined
 
 from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
 from nexus.adapters.mongo import open_mongo
 from nexus.adapters.redis_client import open_redis
-from nexus.adapters.redis_journal import JournalKeys, RedisJournal, short
 from nexus.adapters.redis_ledger import RedisLedger
-from nexus.adapters.redis_pipeline import pipelined
 from nexus.adapters.redis_pubsub import RedisPubSubBus
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.ports import Acquired, Answering, Asking, Claim, Concluded, Look, Moved, Row

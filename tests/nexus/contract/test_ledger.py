@@ -12,13 +12,12 @@ import pytest
 from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.ledger import RedisLedger
 from nexus.core.errors import BusUnavailableError
-from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Delivery
+from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Delivery, RequestLedger
 from nexus.core.topics import Topics
 from tests.nexus.contract.ledgers import (
     GROUP,
     REPLY_KEEP_MS,
     Desk,
-    Ledger,
     OpenDesk,
     streams_desk,
 )
@@ -39,7 +38,7 @@ def open_streams(redis_url: str, channel_prefix: str) -> OpenDesk:
     return partial(streams_desk, redis_url, channel_prefix)
 
 
-async def acquire(ledger: Ledger, key: str = "k", lease_ms: int = LEASE_MS) -> Acquired:
+async def acquire(ledger: RequestLedger, key: str = "k", lease_ms: int = LEASE_MS) -> Acquired:
     """The claim on a request that is free."""
     claim = await ledger.claim(key, "f", lease_ms)
     assert isinstance(claim, Acquired)

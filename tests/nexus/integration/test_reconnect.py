@@ -233,13 +233,13 @@ async def test_a_repeated_answer_whose_reply_is_lost(redis_url: str, channel_pre
         claim = await wire.ledger.claim("k", "f", LONG_MS)
         assert isinstance(claim, Acquired)
         await wire.ledger.conclude(claim, "a", b"answer", LONG_MS)
-        await client.hset(f"{channel_prefix}nexus:request:k", "said_ms", "0")
+        await client.hset(f"{channel_prefix}nexus:request:k", "announced_ms", "0")
 
         async def begin() -> None:
             claims.append(await wire.ledger.claim("k", "f", LONG_MS))
 
         async def told() -> bool:
-            return await client.hget(f"{channel_prefix}nexus:request:k", "said_ms") != b"0"
+            return await client.hget(f"{channel_prefix}nexus:request:k", "announced_ms") != b"0"
 
         await without_reply(wire, begin, until(told))
     assert claims == [Answered("a", b"answer")]
