@@ -22,7 +22,7 @@ from nexus.config import BusSettings, DatabaseSettings, Settings
 from nexus.connections import open_bus, open_client
 from nexus.core.errors import BusUnavailableError
 from nexus.core.models import Message, Role, Run
-from nexus.core.ports import DeadLetter
+from nexus.core.ports import DeadLetter, OutboxRow
 from tests.nexus.support.redis_server import HOST, RedisServer
 from tests.nexus.support.redis_topologies import plain_server, secured_server, tls_is_possible
 from tests.nexus.support.waiting import PATIENCE_S
