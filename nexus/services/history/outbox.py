@@ -86,10 +86,10 @@ class OutboxDrainer:
         """
         kept = await self._outbox.oldest(_BATCH)
         readable = [(each, row) for each in kept if (row := read_row(each))]
-        outcomes = await insert_rows(self._store, [with_fresh_id(row) for _, row in readable])
+        inserted = await insert_rows(self._store, [with_fresh_id(row) for _, row in readable])
         delayed: dict[OutboxRow, StoreUnavailableError] = {}
         written = 0
-        for (each, row), outcome in zip(readable, outcomes, strict=True):
+        for (each, _), (row, outcome) in zip(readable, inserted, strict=True):
             if isinstance(outcome, StoreUnavailableError):
                 delayed[each] = outcome
             elif isinstance(outcome, StoreRejectedError):

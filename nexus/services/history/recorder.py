@@ -15,6 +15,7 @@ from typing import Final, Self
 
 import anyio
 import structlog
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from nexus.core.concurrency import Pauses, Pending
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
@@ -43,32 +44,33 @@ _ID_LASTS_S: Final = 1
 _INPUT_ID_LASTS_S: Final = 60
 
 
-async def insert_rows(store: MessageStore, rows: Sequence[Row]) -> list[Outcome]:
+async def insert_rows(store: MessageStore, rows: Sequence[Row]) -> list[tuple[Row, Outcome]]:
     """Insert rows, and under an id of their own those whose `id` belongs to a row of another run.
 
     Returns:
-        Of each row whether it is new, or why it is not in the store.
+        Each row as it is stored, and whether it is new, or why it is not in the store.
     """
     try:
         outcomes: list[Outcome] = [*await store.insert_messages(rows)] if rows else []
     except (StoreUnavailableError, StoreRejectedError) as error:
-        return [error] * len(rows)
+        outcomes = [error] * len(rows)
     return [
-        await _insert_reused(store, row) if outcome is False else outcome
+        await _insert_reused(store, row) if outcome is False else (row, outcome)
         for row, outcome in zip(rows, outcomes, strict=True)
     ]
 
 
-async def _insert_reused(store: MessageStore, row: Row) -> Outcome:
+async def _insert_reused(store: MessageStore, row: Row) -> tuple[Row, Outcome]:
     """Insert a row whose `id` is taken under an id of its own, if it is a row of another run that has it."""
     try:
         known = await store.find_message(row["owner_key"], row["id"])
         if not known or known.get("run_id") == row["run_id"]:
-            return False
+            return row, False
         _log.warning("message_id_reused", message_id=row["id"], run_id=row["run_id"])
-        return await store.insert_message({**row, "id": own_id(row)})
+        row = {**row, "id": own_id(row)}
+        return row, await store.insert_message(row)
     except (StoreUnavailableError, StoreRejectedError) as error:
-        return error
+        return row, error
 
 
 def with_fresh_id(row: Row, lasts_s: int = _INPUT_ID_LASTS_S) -> Row:
@@ -142,7 +144,8 @@ class Recorder:
         self._recorded = recorded
         self._unsettled = Pending()
         self._waiting_bytes = 0
-        self._send, self._receive = anyio.create_memory_object_stream[_Waiting](_MOST_WAITING)
+        # Open while the writers are at work.
+        self._send: MemoryObjectSendStream[_Waiting] | None = None
         self.pending = PendingWrites()
         metrics.read_from(Reading.UNWRITTEN_ROWS, lambda: self.unwritten)
 
@@ -158,17 +161,20 @@ class Recorder:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Write what is offered, until the context ends. `flush` first, to lose nothing that can be written."""
-        async with anyio.create_task_group() as tasks:
-            for _ in range(_WRITERS):
-                tasks.start_soon(self._write_batches)
-            try:
-                yield self
-            finally:
-                self._send.close()
-                tasks.cancel_scope.cancel()
-                if self.unwritten:
-                    _log.error("rows_unwritten", rows=self.unwritten)
-                    self._metrics.count(Event.ROW_LOST, self.unwritten)
+        send, receive = anyio.create_memory_object_stream[_Waiting](_MOST_WAITING)
+        with send, receive:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(_WRITERS):
+                    tasks.start_soon(self._write_batches, receive)
+                self._send = send
+                try:
+                    yield self
+                finally:
+                    self._send = None
+                    tasks.cancel_scope.cancel()
+                    if self.unwritten:
+                        _log.error("rows_unwritten", rows=self.unwritten)
+                        self._metrics.count(Event.ROW_LOST, self.unwritten)
 
     def offer(self, row: Row, size: int, settled: Callable[[], None]) -> bool:
         """Accept a row. Never waits.
@@ -181,75 +187,72 @@ class Recorder:
         Returns:
             False when too much is waiting already.
         """
-        if self.unwritten >= _MOST_WAITING or self._waiting_bytes + size > _MOST_WAITING_BYTES:
+        full = self.unwritten >= _MOST_WAITING or self._waiting_bytes + size > _MOST_WAITING_BYTES
+        if full or self._send is None:
             return False
         # A clock that is ahead would have the row stand behind everything that is said until then. And rows count as
         # stored in the order in which they were accepted, whichever batch is written first.
         row = {**row, "timestamp": clamp_timestamp(row["timestamp"], utc_now()), "_id": new_row_id()}
-        try:
-            self._send.send_nowait(item := _Waiting(row, size, settled, lambda: None))
-        except (anyio.WouldBlock, anyio.ClosedResourceError):
-            return False
-        item.written = self.pending.add(row["owner_key"], row["run_id"])
+        written = self.pending.add(row["owner_key"], row["run_id"])
+        self._send.send_nowait(_Waiting(row, size, settled, written))
         self._waiting_bytes += size
         self._unsettled.begin()
         return True
 
-    async def _write_batches(self) -> None:
+    async def _write_batches(self, receive: MemoryObjectReceiveStream[_Waiting]) -> None:
         while True:
-            await self._write(await self._next_batch())
-
-    async def _next_batch(self) -> list[_Waiting]:
-        batch = [await self._receive.receive()]
-        size = batch[0].size
-        while len(batch) < _BATCH and size < _BATCH_BYTES:
-            try:
-                batch.append(self._receive.receive_nowait())
-            except anyio.WouldBlock:
-                break
-            size += batch[-1].size
-        return batch
+            batch = [await receive.receive()]
+            size = batch[0].size
+            while len(batch) < _BATCH and size < _BATCH_BYTES:
+                try:
+                    batch.append(receive.receive_nowait())
+                except anyio.WouldBlock:
+                    break
+                size += batch[-1].size
+            await self._write(batch)
 
     async def _write(self, batch: list[_Waiting]) -> None:
+        """Write rows, again and again until each is written or rejected."""
         pauses = Pauses()
         while batch:
-            outcomes = await self._outcomes(batch)
             delayed = []
-            for item, outcome in zip(batch, outcomes, strict=True):
+            for item, (row, outcome) in zip(batch, await self._insert(batch), strict=True):
                 if isinstance(outcome, StoreUnavailableError):
                     delayed.append(item)
                     if not pauses.begun:
-                        reason = str(outcome)
-                        _log.warning(
-                            "record_delayed", message_id=item.row["id"], reason=reason, unwritten=self.unwritten
-                        )
+                        self._log_delay(row, outcome)
                     continue
                 item.written()
                 if isinstance(outcome, StoreRejectedError):
-                    _log.error("row_rejected", message_id=item.row["id"], reason=str(outcome))
+                    _log.error("row_rejected", message_id=row["id"], reason=str(outcome))
                     self._metrics.count(Event.ROW_REJECTED)
                 else:
                     self._metrics.count(Event.ROW_RECORDED)
                     # After an error it is not known which of the attempts wrote it.
                     if outcome or pauses.begun:
-                        await self._recorded(item.row)
+                        await self._recorded(row)
                 self._settle(item)
             batch = delayed
             if batch:
                 await pauses.wait()
+
+    def _log_delay(self, row: Row, reason: StoreUnavailableError) -> None:
+        _log.warning("record_delayed", message_id=row["id"], reason=str(reason), unwritten=self.unwritten)
 
     def _settle(self, item: _Waiting) -> None:
         item.settled()
         self._waiting_bytes -= item.size
         self._unsettled.end()
 
-    async def _outcomes(self, batch: Sequence[_Waiting]) -> list[Outcome]:
+    async def _insert(self, batch: Sequence[_Waiting]) -> list[tuple[Row, Outcome]]:
         unknown: dict[_Waiting, StoreUnavailableError] = {}
+        ready = []
         for item in batch:
+            row = item.row
             try:
-                origin = await self._origins.find(item.row["owner_key"], item.row["run_id"])
-                item.row = with_fresh_id(of_run(item.row, origin), _ID_LASTS_S)
+                origin = await self._origins.find(row["owner_key"], row["run_id"])
+                ready.append(with_fresh_id(of_run(row, origin), _ID_LASTS_S))
             except StoreUnavailableError as error:
                 unknown[item] = error
-        inserted = iter(await insert_rows(self._store, [item.row for item in batch if item not in unknown]))
-        return [unknown[item] if item in unknown else next(inserted) for item in batch]
+        inserted = iter(await insert_rows(self._store, ready))
+        return [(item.row, unknown[item]) if item in unknown else next(inserted) for item in batch]

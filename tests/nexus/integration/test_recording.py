@@ -1,10 +1,9 @@
-"""What passes on the bus is recorded once, whole, and sooner or later (CONTRACT §2)."""
+"""What passes on the bus is recorded once, whole, and sooner or later (contract §2)."""
 
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import anyio
@@ -12,14 +11,10 @@ import pytest
 from pymongo import MongoClient
 
 from nexus.adapters.mongo import open_mongo
-from nexus.core.models import Message, Role
+from nexus.core.models import Message, Role, Topics
 from nexus.core.ports import Row, RunOrigin
-from nexus.core.topics import Topics
 from nexus.services.persistence import PersistenceService
-from nexus.services.writing import Waiting
 from tests.nexus.support.fakes import FakeStore
-from tests.nexus.support.garbage import unsearched
-from tests.nexus.support.inputs import offer_input
 from tests.nexus.support.proxy import proxied
 from tests.nexus.support.rows import START
 from tests.nexus.support.waiting import PATIENCE_S, until
@@ -128,11 +123,9 @@ async def test_sessions(mongo_uri: str, prepared_database: str) -> None:
     """A result's session is the one it names, else that of its run's input, also after a restart, else `default`."""
     async with recording(mongo_uri, prepared_database) as service:
         asked = message("hi", role=Role.HUMAN, id="h")
-        written = offer_input(service, asked, "hi", RunOrigin("mine"))
-        assert written is not None
+        await service.insert_input(service.input_row(asked, "hi", RunOrigin("mine")))
         service.offer(Topics.LLM_RESULTS, message("same process", id="m1"), 1)
         await flushed(service)
-        await written.wait()
     named = message("named", id="m2", metadata={"session_id": "named"})
     rows = await recorded(
         mongo_uri,
@@ -154,7 +147,7 @@ async def test_a_clock_that_is_ahead(mongo_uri: str, prepared_database: str) -> 
         for number, at in enumerate((early, late)):
             service.offer(Topics.LLM_RESULTS, message("x", id=f"m{number}").model_copy(update={"timestamp": at}), 1)
             human = message("x", id=f"h{number}", role=Role.HUMAN).model_copy(update={"timestamp": at})
-            assert offer_input(service, human, "x", RunOrigin("s"))
+            await service.insert_input(service.input_row(human, "x", RunOrigin("s")))
         await flushed(service)
         rows = {row["id"]: row["timestamp"] for row in await service.get_history("o")}
     assert rows["m0"] == rows["h0"] == early
@@ -166,8 +159,8 @@ async def test_an_input(mongo_uri: str, prepared_database: str) -> None:
     """The input of a run is a human row, recorded once however often it is offered."""
     async with recording(mongo_uri, prepared_database) as service:
         for _ in range(3):
-            assert offer_input(service, message({"any": "form"}, role=Role.HUMAN), "the text", RunOrigin("s"))
-        await flushed(service)
+            asked = message({"any": "form"}, role=Role.HUMAN)
+            await service.insert_input(service.input_row(asked, "the text", RunOrigin("s")))
         (row,) = await service.get_history("o")
     assert (row["role"], row["content"], row["session_id"]) == ("HUMAN", "the text", "s")
     assert row["metadata"] == {"source": "new_run"}
@@ -237,90 +230,13 @@ async def test_a_database_that_goes_and_comes_back(
     assert sorted(row["id"] for row in rows) == sorted(["before", *(f"m{number}" for number in range(50))])
 
 
-async def test_whoever_is_told_of_results_is_told_once() -> None:
-    """Of those that were not there before, and not of inputs; those of a run in their order."""
-    told: list[str] = []
-
-    async def tell(row: Row) -> None:
-        await anyio.lowlevel.checkpoint()
-        told.append(row["id"])
-
-    settled: list[str] = []
-    async with PersistenceService(FakeStore(), recorded=tell).running() as service:
-        for name in ("m1", "m2", "m1", "m3", "m2"):
-            for run_id in ("r", "s"):
-                result = message("x", id=f"{name}_{run_id}", run_id=run_id)
-                assert service.offer(Topics.LLM_RESULTS, result, 1, partial(settled.append, result.id))
-                assert offer_input(service, message("x", role=Role.HUMAN, run_id=run_id), "x", RunOrigin("s"))
-        await flushed(service)
-    for run_id in ("r", "s"):
-        assert [row_id for row_id in told if row_id.endswith(run_id)] == [
-            f"{name}_{run_id}" for name in ("m1", "m2", "m3")
-        ]
-    assert len(told) == 6
-    assert len(settled) == 10
-
-
-async def test_what_waits_is_bounded_in_bytes() -> None:
-    """Beyond 64 MB of waiting payloads a message is refused, and its sender told; afterwards there is room again."""
-    store = FakeStore()
-    store.down = True
-    async with PersistenceService(store).running() as service:
-        taken = [service.offer(Topics.LLM_RESULTS, message("x", id=f"m{number}"), 8 << 20) for number in range(10)]
-        assert taken == [True] * 8 + [False] * 2
-        assert offer_input(service, message("x", role=Role.HUMAN), "x", RunOrigin("s")) is None
-        assert service.offer(Topics.LLM_RESULTS, message(None), 8 << 20)
-        store.down = False
-        await flushed(service)
-        assert service.offer(Topics.LLM_RESULTS, message("x", id="later"), 8 << 20)
-        await flushed(service)
-    assert len(store.messages) == 9
-
-
-async def test_nothing_is_kept_of_what_was_written() -> None:
-    """Whoever waits for the next rows does not hold on to the last, nor are they left for Python to find."""
-    with unsearched() as left:
-        async with PersistenceService(FakeStore()).running() as service:
-            for number in range(10):
-                assert service.offer(Topics.LLM_RESULTS, message("x", id=f"m{number}"), 1)
-                await flushed(service)
-            await anyio.wait_all_tasks_blocked()
-            assert not left(Waiting)
-
-
-async def test_what_waits_is_bounded_in_number() -> None:
-    """Beyond ten thousand waiting rows a message is refused."""
-    store = FakeStore()
-    store.down = True
-    async with PersistenceService(store).running() as service:
-        await anyio.wait_all_tasks_blocked()
-        taken = [service.offer(Topics.LLM_RESULTS, message("x", id=f"m{number}"), 1) for number in range(10_100)]
-        assert taken[:10_000] == [True] * 10_000
-        assert not taken[-1]
-        assert service.unwritten == taken.count(True)
-
-
-async def test_after_its_end_a_service_refuses() -> None:
-    """A service that has ended records nothing more and says so."""
-    store = FakeStore()
-    async with PersistenceService(store).running() as service:
-        service.offer(Topics.LLM_RESULTS, message("x"), 1)
-        await flushed(service)
-    assert not service.offer(Topics.LLM_RESULTS, message("x", id="late"), 1)
-    assert len(store.messages) == 1
-
-
 async def test_an_id_that_two_runs_use(mongo_uri: str, prepared_database: str) -> None:
     """A message whose id an earlier run has used is recorded under an id of its own, not lost; resends still once."""
     inputs = [("first", "r1"), ("second", "r2"), ("second", "r2")]
     async with recording(mongo_uri, prepared_database) as service:
         for text, run_id in inputs:
-            written = offer_input(
-                service, message(text, id="msg_0", run_id=run_id, role=Role.HUMAN), text, RunOrigin("s")
-            )
-            assert written is not None
-            with anyio.fail_after(PATIENCE_S):
-                await written.wait()
+            asked = message(text, id="msg_0", run_id=run_id, role=Role.HUMAN)
+            await service.insert_input(service.input_row(asked, text, RunOrigin("s")))
         rows = await service.get_history("o", limit=100)
         past = await service.get_past(
             "o",

@@ -1,17 +1,15 @@
-"""What is recorded of a sub-agent's run is marked as its own, whoever is faster (CONTRACT §2, §5)."""
+"""What is recorded of a sub-agent's run is marked as its own, whoever is faster (contract §2, §5)."""
 
 from typing import Any
 
 import anyio
 import pytest
 
-from nexus.core.models import Message, Role
+from nexus.core.models import Message, Role, Topics
 from nexus.core.ports import Row, RunOrigin
-from nexus.core.topics import Topics
+from nexus.services.history.rows import human_row, llm_row, of_run, tool_row
 from nexus.services.persistence import PersistenceService
-from nexus.services.rows import human_row, llm_row, of_run, tool_row
 from tests.nexus.support.fakes import FakeStore
-from tests.nexus.support.inputs import offer_input
 from tests.nexus.support.rows import START
 from tests.nexus.support.waiting import PATIENCE_S
 
@@ -40,7 +38,8 @@ async def recorded(store: FakeStore, *offers: tuple[str, Message] | RunOrigin) -
     async with PersistenceService(store).running() as service:
         for offer in offers:
             if isinstance(offer, RunOrigin):
-                assert offer_input(service, HUMAN, "x", offer) is not None
+                await service.insert_input(service.input_row(HUMAN, "x", offer))
+                service.remember_run("o", "r", offer)
             else:
                 assert service.offer(*offer, 1)
         with anyio.fail_after(PATIENCE_S):
@@ -79,9 +78,7 @@ async def test_a_result_before_the_input_is_written() -> None:
         assert service.offer(*ANSWER, 1)
         with anyio.fail_after(PATIENCE_S):
             await service.flush()
-        assert offer_input(service, HUMAN, "x", SUB) is not None
-        with anyio.fail_after(PATIENCE_S):
-            await service.flush()
+        await service.insert_input(service.input_row(HUMAN, "x", SUB))
     assert [(row["id"], marks(row)) for row in store.messages] == [("a", MARKS), ("h", MARKS)]
 
 

@@ -1,0 +1,196 @@
+"""Inputs that the store did not take in time: kept, shown and written when it is back (contract §1.5, §2)."""
+
+from typing import Any
+
+import anyio
+import pytest
+
+from nexus.adapters.in_memory.ledger import MemoryOutbox
+from nexus.core.errors import BusUnavailableError, StoreRejectedError, StoreUnavailableError
+from nexus.core.metrics import NoMetrics
+from nexus.core.models import Message, Role
+from nexus.core.ports import OutboxRow, Past, Row, RunOrigin
+from nexus.core.working_memory import Tail
+from nexus.services.history.outbox import OutboxDrainer, read_row, read_rows, write_row
+from nexus.services.persistence import PersistenceService
+from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.rows import START
+from tests.nexus.support.waiting import until
+
+NOW = Message(id="asked", run_id="now", owner_key="o", role=Role.HUMAN)
+
+
+def an_input(number: int, content: str = "x", origin: RunOrigin | None = None) -> Row:
+    """The row of an input of the owner `o`."""
+    message = Message(id=f"h{number}", run_id=f"r{number}", owner_key="o", role=Role.HUMAN, timestamp=START)
+    return PersistenceService(FakeStore()).input_row(message, content, origin or RunOrigin("s"))
+
+
+def outbox_of(*rows: Row) -> MemoryOutbox:
+    """An outbox with these rows."""
+    outbox = MemoryOutbox()
+    for row in rows:
+        assert outbox.put(write_row(row))
+    return outbox
+
+
+class Strict(FakeStore):
+    """A store that rejects some rows, and does not answer for others."""
+
+    async def insert_message(self, row: Row) -> bool:
+        """Record a row, if it may be."""
+        if row["content"] == "bad":
+            raise StoreRejectedError("bad")
+        if row["content"] == "away":
+            raise StoreUnavailableError("away")
+        return await super().insert_message(row)
+
+
+def test_a_row_comes_back_as_it_was() -> None:
+    """Its time and its `_id` too."""
+    row = an_input(1, 'text with "quotes" \u2028 and 人')
+    assert read_row(write_row(row)) == row
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{}", b"[]", b"\xff", b'{"timestamp": "x"}', write_row(an_input(1)).content.replace(b'"role"', b'"roll"')],
+)
+def test_a_row_that_cannot_be_read(content: bytes) -> None:
+    """Spoils no other."""
+    good = an_input(2)
+    assert read_rows([OutboxRow("o", "x", content), write_row(good)]) == [good]
+
+
+class TestDraining:
+    """Rows leave the outbox when the store has them."""
+
+    async def test_what_waits_is_written(self) -> None:
+        """Once, whichever of several replicas does it, also where an earlier attempt came through after all."""
+        rows = [an_input(number) for number in range(150)]
+        store, outbox = FakeStore(), outbox_of(*rows)
+        await store.insert_message(rows[3])
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(OutboxDrainer(outbox, store, NoMetrics()).drain)
+        while await OutboxDrainer(outbox, store, NoMetrics()).drain():
+            pass
+        assert sorted(row["_id"] for row in store.messages) == [row["_id"] for row in rows]
+        assert not outbox.is_waiting
+
+    async def test_each_fares_by_itself(self) -> None:
+        """What is rejected or unreadable goes, what the store did not answer for stays, everything else is written."""
+        store, outbox = Strict(), outbox_of(an_input(1, "bad"), an_input(2, "away"), an_input(3))
+        outbox.put(OutboxRow("o", "unreadable", b"{"))
+        with pytest.raises(StoreUnavailableError):
+            await OutboxDrainer(outbox, store, NoMetrics()).drain()
+        assert [row["id"] for row in store.messages] == ["h3"]
+        assert [row.id for row in await outbox.oldest(9)] == ["r2 h2"]
+
+    async def test_a_row_that_waited_for_long(self) -> None:
+        """Is stored under an `_id` that says when, for compactions go by it."""
+        row = an_input(1) | {"_id": "00000001" + "0" * 16}
+        store = FakeStore()
+        await OutboxDrainer(outbox_of(row), store, NoMetrics()).drain()
+        assert [stored["_id"] > row["_id"] for stored in store.messages] == [True]
+
+    async def test_a_running_service_drains(self) -> None:
+        """As soon as the store is back."""
+        store, outbox = FakeStore(), outbox_of(an_input(1))
+        store.down = True
+
+        async def tried() -> bool:
+            return "insert_message" in store.calls
+
+        async def drained() -> bool:
+            return not outbox.is_waiting
+
+        async with PersistenceService(store, outbox=outbox).running():
+            await until(tried)
+            assert outbox.is_waiting
+            store.down = False
+            await until(drained)
+        assert len(store.messages) == 1
+
+
+class TestReading:
+    """Builds find the owner's rows in the outbox."""
+
+    async def past(self, outbox: MemoryOutbox, store: FakeStore | None = None, **given: Any) -> Past:
+        """The past of the owner."""
+        options: dict[str, Any] = {"messages": 20, "excerpt_chars": 100, "asked": NOW, "outbox_waiting": True}
+        return await PersistenceService(store or FakeStore(), outbox=outbox).get_past("o", **(options | given))
+
+    async def session(
+        self, outbox: MemoryOutbox, store: FakeStore | None = None, origin: RunOrigin | None = None, **given: Any
+    ) -> Past:
+        """The session of the owner."""
+        service = PersistenceService(store or FakeStore(), outbox=outbox)
+        options: dict[str, Any] = {"messages": 20, "asked": NOW, "outbox_waiting": True}
+        return await service.get_session("o", origin or RunOrigin("s"), **(options | given))
+
+    async def test_newest_first(self) -> None:
+        """With those that the store has, each once."""
+        store, rows = FakeStore(), [an_input(number) for number in range(4)]
+        for row in rows[:3]:
+            await store.insert_message(row)
+        outbox = outbox_of(*rows[2:])
+        for read in (self.past, self.session):
+            assert [row["id"] for row in (await read(outbox, store)).rows] == ["h3", "h2", "h1", "h0"]
+            assert [row["id"] for row in (await read(outbox, store, outbox_waiting=False)).rows] == ["h2", "h1", "h0"]
+
+    async def test_under_an_id_of_its_own(self) -> None:
+        """A row that the store has under another id, since two runs used one, is there once."""
+        store, row = FakeStore(), an_input(1)
+        await store.insert_message(row | {"id": "h1@r1"})
+        assert len((await self.past(outbox_of(row), store)).rows) == 1
+
+    async def test_what_is_not_to_be_seen(self) -> None:
+        """Other sessions in a session, and what is internal to a sub-agent, but for that one."""
+        scout = an_input(1, origin=RunOrigin("s", "scout"))
+        outbox = outbox_of(scout, an_input(2, origin=RunOrigin("t")))
+        assert [row["id"] for row in (await self.past(outbox)).rows] == ["h2"]
+        assert (await self.session(outbox)).rows == []
+        assert (await self.session(outbox, origin=RunOrigin("s", "other"))).rows == []
+        assert [row["id"] for row in (await self.session(outbox, origin=RunOrigin("s", "scout"))).rows] == ["h1"]
+
+    async def test_what_is_under_no_compaction(self) -> None:
+        """No row of the outbox is, whatever its `_id` says."""
+        assert len((await self.session(outbox_of(an_input(1)), tail=Tail("ffffffff"))).rows) == 1
+
+    async def test_a_run_that_was_asked_for_before(self) -> None:
+        """Its past ends with its own input, also while that waits."""
+        rows = [an_input(number) for number in range(3)]
+        asked = Message(id="h1", run_id="r1", owner_key="o", role=Role.HUMAN)
+        for read in (self.past, self.session):
+            past = await read(outbox_of(*rows), asked=asked)
+            assert [row["id"] for row in past.rows if row["run_id"] != "r1"] == ["h0"]
+
+    async def test_before_the_store(self) -> None:
+        """A row that leaves the outbox while a build reads is found in the store."""
+        row = an_input(1)
+        outbox = outbox_of(row)
+
+        class Draining(FakeStore):
+            async def newest_messages(self, owner_key: str, **page: Any) -> list[Row]:
+                await OutboxDrainer(outbox, self, NoMetrics()).drain()
+                return await super().newest_messages(owner_key, **page)
+
+            async def session_messages(self, owner_key: str, session_id: str, **page: Any) -> list[Row]:
+                await OutboxDrainer(outbox, self, NoMetrics()).drain()
+                return await super().session_messages(owner_key, session_id, **page)
+
+        for read in (self.past, self.session):
+            outbox.put(write_row(row))
+            assert [found["id"] for found in (await read(outbox, Draining())).rows] == ["h1"]
+
+    async def test_an_outbox_that_does_not_answer(self) -> None:
+        """The history is unavailable, rather than incomplete without a word."""
+
+        class Away(MemoryOutbox):
+            async def of_owner(self, owner_key: str) -> list[OutboxRow]:
+                raise BusUnavailableError(f"{owner_key} is away")
+
+        for read in (self.past, self.session):
+            with pytest.raises(StoreUnavailableError, match="the outbox: o is away"):
+                await read(Away())

@@ -1,0 +1,238 @@
+"""Results are recorded once, together, and sooner or later; readers wait a moment for them (contract §2)."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.models import Message, Role, Topics, new_row_id
+from nexus.core.ports import Row, RunOrigin
+from nexus.services.history.recorder import PendingWrites, insert_rows, with_fresh_id
+from nexus.services.persistence import PersistenceService
+from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.rows import START, row
+from tests.nexus.support.waiting import PATIENCE_S
+
+
+def result(message_id: str, run_id: str = "r", content: Any = "x") -> Message:
+    """A model's result of the owner `o`."""
+    return Message(id=message_id, run_id=run_id, owner_key="o", role=Role.AI, content=content, timestamp=START)
+
+
+def offer(service: PersistenceService, message: Message, size: int = 1, settled: Any = lambda: None) -> bool:
+    """Offer a model's result."""
+    return service.offer(Topics.LLM_RESULTS, message, size, settled)
+
+
+@asynccontextmanager
+async def flushed(store: FakeStore, **parts: Any) -> AsyncIterator[PersistenceService]:
+    """A service that has written everything when the context ends."""
+    async with PersistenceService(store, **parts).running() as service:
+        yield service
+        with anyio.fail_after(PATIENCE_S):
+            await service.flush()
+
+
+class Batches(FakeStore):
+    """A store that knows how many rows came at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[int] = []
+
+    async def insert_messages(self, rows: Sequence[Row]) -> list[bool | StoreRejectedError | StoreUnavailableError]:
+        """Record rows."""
+        self.batches.append(len(rows))
+        return await super().insert_messages(rows)
+
+
+async def test_rows_that_wait_are_written_together() -> None:
+    """Up to a hundred at once, or 1 MiB."""
+    store = Batches()
+    async with flushed(store) as service:
+        for number in range(250):
+            assert offer(service, result(f"m{number}"))
+    assert sorted(store.batches) == [50, 100, 100]
+    store.batches.clear()
+    async with flushed(store) as service:
+        for number in range(4):
+            assert offer(service, result(f"large{number}"), 600_000)
+    assert store.batches == [2, 2]
+
+
+async def test_new_results_are_told_of_once() -> None:
+    """Those that were not there before, in the order of their run; each is settled."""
+    told: list[str] = []
+    settled: list[str] = []
+
+    async def tell(recorded: Row) -> None:
+        await anyio.lowlevel.checkpoint()
+        told.append(recorded["id"])
+
+    async with flushed(FakeStore(), recorded=tell) as service:
+        for name in ("m1", "m2", "m1", "m3", "m2"):
+            for run_id in ("r", "s"):
+                message = result(f"{name}_{run_id}", run_id)
+                assert offer(service, message, 1, partial(settled.append, message.id))
+    for run_id in ("r", "s"):
+        in_run = [row_id for row_id in told if row_id.endswith(run_id)]
+        assert in_run == [f"{name}_{run_id}" for name in ("m1", "m2", "m3")]
+    assert len(settled) == 10
+
+
+async def test_a_store_that_is_away() -> None:
+    """What it does not take now is tried again until it is there; its sender is told then."""
+    store, settled = FakeStore(), anyio.Event()
+    store.down = True
+    async with flushed(store) as service:
+        offer(service, result("m1"), 1, settled.set)
+        await anyio.wait_all_tasks_blocked()
+        assert (service.unwritten, settled.is_set()) == (1, False)
+        store.down = False
+    assert ([found["id"] for found in store.messages], settled.is_set()) == (["m1"], True)
+
+
+async def test_a_row_that_the_store_rejects() -> None:
+    """Keeps no other from being written, and its sender is told that nothing more will come of it."""
+
+    class Strict(FakeStore):
+        async def insert_message(self, row: Row) -> bool:
+            if row["content"] == "bad":
+                raise StoreRejectedError("bad")
+            return await super().insert_message(row)
+
+    store, settled = Strict(), anyio.Event()
+    async with flushed(store) as service:
+        offer(service, result("m1", content="bad"), 1, settled.set)
+        offer(service, result("m2"))
+    assert ([found["id"] for found in store.messages], settled.is_set()) == (["m2"], True)
+
+
+async def test_waiting_payloads_are_bounded_in_bytes() -> None:
+    """Beyond 64 MiB a result is refused; afterwards there is room again. What is not recorded by rule takes none."""
+    store = FakeStore()
+    store.down = True
+    async with flushed(store) as service:
+        assert [offer(service, result(f"m{n}"), 8 << 20) for n in range(10)] == [True] * 8 + [False] * 2
+        assert offer(service, result("nothing", content=None), 8 << 20)
+        store.down = False
+        with anyio.fail_after(PATIENCE_S):
+            await service.flush()
+        assert offer(service, result("later"), 8 << 20)
+    assert len(store.messages) == 9
+
+
+async def test_waiting_rows_are_bounded_in_number() -> None:
+    """Beyond ten thousand a result is refused."""
+    store = FakeStore()
+    store.down = True
+    async with PersistenceService(store).running() as service:
+        taken = [offer(service, result(f"m{number}")) for number in range(10_001)]
+    assert taken == [True] * 10_000 + [False]
+
+
+async def test_after_its_end_a_service_refuses() -> None:
+    """And says so."""
+    async with flushed(FakeStore()) as service:
+        assert offer(service, result("m1"))
+    assert not offer(service, result("late"))
+
+
+async def test_an_id_of_another_run() -> None:
+    """Its row is recorded under an id of its own, once; a row of the same run is there already."""
+    store = FakeStore()
+    rows = [row(1, run_id=run_id, _id=new_row_id()) for run_id in ("first", "second", "second", "first")]
+    outcomes = [(stored["id"], outcome) for each in rows for stored, outcome in await insert_rows(store, [each])]
+    assert outcomes == [("m1", True), ("m1@second", True), ("m1@second", False), ("m1", False)]
+
+
+def test_an_old_row_id() -> None:
+    """A row is stored under an `_id` that says when, give or take a minute."""
+    young, old = row(1, _id=new_row_id()), row(2, _id="00000001" + "0" * 16)
+    assert with_fresh_id(young) == young
+    assert with_fresh_id(old)["_id"] > young["_id"]
+
+
+class TestPendingWrites:
+    """A reader waits for rows that were accepted before."""
+
+    async def test_until_they_are_written(self) -> None:
+        """Those of the owner; others are no matter, nor those of the run that asks."""
+        pending = PendingWrites()
+        ends = [pending.add("o", "r"), pending.add("o", "r"), pending.add("p", "r"), pending.add("o", "now")]
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.to_thread.run_sync, lambda: None)
+            for end in ends[:2]:
+                tasks.start_soon(_later, end)
+            assert await pending.written("o", PATIENCE_S, except_run="now")
+        assert not await pending.written("o", 0)
+        assert not await pending.written("p", 0)
+
+    async def test_not_for_ever(self) -> None:
+        """Nor for rows that come meanwhile."""
+        pending = PendingWrites()
+        end = pending.add("o", "r")
+        assert not await pending.written("o", 0.001)
+        end()
+        end()
+        assert await pending.written("o", 0)
+
+    async def test_a_result_that_was_sent_before(self) -> None:
+        """A run that is asked for at once finds it in its past and in its session."""
+
+        class Slow(FakeStore):
+            async def insert_messages(
+                self, rows: Sequence[Row]
+            ) -> list[bool | StoreRejectedError | StoreUnavailableError]:
+                await anyio.sleep(0.01)
+                return await super().insert_messages(rows)
+
+        asked = Message(id="h", run_id="now", owner_key="o", role=Role.HUMAN)
+        async with flushed(Slow()) as service:
+            assert offer(service, result("m1"))
+            past = await service.get_past("o", messages=20, excerpt_chars=100, asked=asked)
+            assert ([found["id"] for found in past.rows], past.complete) == (["m1"], True)
+            assert offer(service, result("m2"))
+            session = await service.get_session("o", RunOrigin("default"), messages=20, asked=asked)
+            assert ([found["id"] for found in session.rows], session.complete) == (["m2", "m1"], True)
+
+    async def test_a_result_that_cannot_be_written(self) -> None:
+        """Is not waited for long, and the past says that it is not complete."""
+
+        class ReadOnly(FakeStore):
+            async def insert_messages(
+                self, rows: Sequence[Row]
+            ) -> list[bool | StoreRejectedError | StoreUnavailableError]:
+                return [StoreUnavailableError("read-only")] * len(rows)
+
+        asked = Message(id="h", run_id="now", owner_key="o", role=Role.HUMAN)
+        async with PersistenceService(ReadOnly()).running() as service:
+            assert offer(service, result("m1"))
+            assert not (await service.get_past("o", messages=20, excerpt_chars=100, asked=asked)).complete
+            assert (await service.get_session("o", RunOrigin("default"), messages=20, asked=asked)).complete is False
+
+
+async def _later(end: Any) -> None:
+    await anyio.sleep(0.001)
+    end()
+
+
+@pytest.mark.parametrize("down", [True, False])
+async def test_an_input(down: bool) -> None:
+    """Is inserted at once, or not at all."""
+    store = FakeStore()
+    store.down = down
+    async with PersistenceService(store).running() as service:
+        message = Message(id="h", run_id="r", owner_key="o", role=Role.HUMAN, timestamp=START)
+        given = service.input_row(message, "the text", RunOrigin("s"))
+        if down:
+            with pytest.raises(StoreUnavailableError):
+                await service.insert_input(given)
+        else:
+            await service.insert_input(given)
+            await service.insert_input(given)
+    assert [(found["_id"], found["content"]) for found in store.messages] == [(given["_id"], "the text")] * (not down)
