@@ -20,7 +20,7 @@ from nexus.core.ports.bus import (
     Subscription,
     Work,
 )
-from nexus.core.ports.conversation import Conversation, Cutoff, OfferedInput, OwnersPast, Past
+from nexus.core.ports.conversation import Conversation, Cutoff, Past
 from nexus.core.ports.journal import (
     LONGEST_JOURNALED,
     MOST_JOURNALED,
@@ -69,10 +69,8 @@ __all__ = [
     "MemoryStore",
     "MessageStore",
     "Moved",
-    "OfferedInput",
     "Outbox",
     "OutboxRow",
-    "OwnersPast",
     "Past",
     "RequestLedger",
     "Row",

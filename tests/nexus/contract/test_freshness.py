@@ -19,6 +19,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ from nexus.adapters.mongo import open_mongo
 from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.ledger import RedisLedger
 from nexus.adapters.redis.pubsub import RedisPubSubBus
+from nexus.core.errors import StoreUnavailableError
 from nexus.core.models import Message
 from nexus.core.ports import Acquired, Claim, OutboxRow, Past, Row
 from nexus.services.history.outbox import read_rows
@@ -71,7 +73,7 @@ _PAUSES_S: Final = (0.0, 0.05, 0.2, 1.0)
 _AWAY_S: Final = (0.05, 0.5, 3.0, 8.0)
 _WAYS: Final = ("refuses", "hangs", "deaf")
 # With 2557 an earlier design lacked twelve inputs.
-_SEEDS: Final = (2557, *range(25))
+_SEEDS: Final = (2557, *range(7))
 
 
 class Play:
@@ -269,6 +271,7 @@ class LateReader(PersistenceService):
         past = await super().get_past(owner_key, outbox_waiting=False, **given)
         if not outbox_waiting:
             return past
+        await anyio.sleep(1)
         known = {row["id"] for row in past.rows}
         waiting = read_rows(await self.late.of_owner(owner_key))
         return replace(past, rows=[*(row for row in waiting if row["id"] not in known), *past.rows])
@@ -279,8 +282,14 @@ class HastyInserts(PersistenceService):
 
     async def insert_input(self, row: Row) -> None:
         """Insert it some time later."""
-        insertion = super().insert_input(row)
-        asyncio.get_running_loop().call_later(0.5, asyncio.ensure_future, insertion)
+        inserted = super().insert_input
+
+        async def insert() -> None:
+            with suppress(StoreUnavailableError):
+                await inserted(row)
+
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.5, lambda: loop.create_task(insert()))
 
 
 class HastyResults(PersistenceService):
@@ -292,19 +301,19 @@ class HastyResults(PersistenceService):
         return super().offer(topic, message, size)
 
 
-# Of each fault, scenes in which it shows.
+# Each fault, after a scene in which it showed when it was written.
 _SHOWS: Final = {
-    "blind": (range(6), Making(ledger=BlindLedger)),
-    "forgetful": (range(6), Making(ledger=ForgetfulLedger)),
-    "many minded": (range(6), Making(ledger=ManyMindedLedger)),
-    "hasty outbox": (range(6), Making(outbox=HastyOutbox)),
-    "late reader": (range(200), Making(persistence=LateReader)),
-    "hasty inserts": (range(6), Making(persistence=HastyInserts)),
-    "hasty results": (range(6), Making(persistence=HastyResults)),
+    "blind": (2, Making(ledger=BlindLedger)),
+    "forgetful": (0, Making(ledger=ForgetfulLedger)),
+    "many minded": (4, Making(ledger=ManyMindedLedger)),
+    "hasty outbox": (1, Making(outbox=HastyOutbox)),
+    "late reader": (2, Making(persistence=LateReader)),
+    "hasty inserts": (0, Making(persistence=HastyInserts)),
+    "hasty results": (5, Making(persistence=HastyResults)),
 }
 
 
-@pytest.mark.parametrize(("seeds", "making"), _SHOWS.values(), ids=_SHOWS)
-def test_it_finds_a_fault(seeds: Sequence[int], making: Making) -> None:
+@pytest.mark.parametrize(("seed", "making"), _SHOWS.values(), ids=_SHOWS)
+def test_it_finds_a_fault(seed: int, making: Making) -> None:
     """A judge that finds nothing must not be one that cannot find anything."""
-    assert any(played(seed, making).faults for seed in seeds)
+    assert any(played(each, making).faults for each in (seed, *range(40)))
