@@ -16,17 +16,17 @@ from typing import Any, Final, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from nexus.adapters.memory_dead_letters import MemoryDeadLetters
+from nexus.adapters.in_memory.bus import MemoryDeadLetters
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import NoMetrics
 from nexus.core.models import Message, Role, Topics
 from nexus.core.ports import Acquired, Bus, Claim, Delivery, Outbox, OutboxRow, RequestLedger, Row, RunOrigin, Store
 from nexus.core.wire import encode
-from nexus.services.asks import RequestSettings
-from nexus.services.burying import Burying
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.persistence import PersistenceService
-from nexus.services.requests import RequestService
+from nexus.services.requests.admission import RequestService
+from nexus.services.requests.dead_letters import DeadLetterWriter
+from nexus.services.requests.envelope import RequestSettings
 from nexus.services.tools.registry import ToolRegistry
 from tests.nexus.support.fakes import FakeStore
 
@@ -280,8 +280,8 @@ class Replica:
         builder = ContextBuilder(
             self.persistence, store, ToolRegistry(), ledger, BuilderSettings(history_size=_MESSAGES)
         )
-        burying = Burying(MemoryDeadLetters(), NoMetrics(), None)
-        self.requests = RequestService(builder, shared.bus, ledger, burying, RequestSettings(max_in_flight=16))
+        letters = DeadLetterWriter(MemoryDeadLetters(), NoMetrics(), None)
+        self.requests = RequestService(builder, shared.bus, ledger, letters, RequestSettings(max_in_flight=16))
         self._life = anyio.CancelScope()
 
     async def live(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
