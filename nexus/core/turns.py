@@ -1,6 +1,6 @@
-"""A run as it is remembered (contract §6): `Turn`, its summaries in three depths, and what they are made of.
+"""Turns (contract §6): `Turn`, its summaries in three depths, and the values in them.
 
-What is stored and exported has these shapes. Reading one that is malformed raises pydantic's `ValidationError`.
+Stored and exported turns have these shapes. Reading a malformed one raises pydantic's `ValidationError`.
 """
 
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from nexus.core.models import Identifier, Moment
 Level = Literal["brief", "detailed", "comprehensive"]
 LEVELS: Final[tuple[Level, ...]] = get_args(Level)
 
-# What may be due on a turn: to see whether it is over, and to have a model summarise it.
+# Work that may be due on a turn: to see whether it is over, and to have a model summarise it.
 CLOSE: Final = "close"
 SUMMARISE: Final = "summarise"
 
-# Who wrote a summary: the rules of this package, or a model.
+# The author of a summary: the rules of this package, or a model.
 Source = Literal["fallback", "model"]
 
 
@@ -48,7 +48,7 @@ class TurnStatus(StrEnum):
         return self in {TurnStatus.COMPLETED, TurnStatus.FAILED}
 
 
-# As they are stored. No set: what stands there instead in a malformed document may be a list.
+# As they are stored. No set, since a malformed document may hold a list, which has no hash.
 OVER: Final = tuple(status.value for status in TurnStatus if status.is_over)
 
 
@@ -69,10 +69,10 @@ class Structured(_Part):
 
     Attributes:
         overview: one or two sentences.
-        actions: what was done, with tools and parameters.
-        results: what came of it, with figures.
-        decisions: what was decided, and why.
-        next_steps: what may come next.
+        actions: with tools and parameters.
+        results: the outcomes, with figures.
+        decisions: with reasons.
+        next_steps: announced or left to do.
     """
 
     overview: str
@@ -98,7 +98,7 @@ class Summaries(_Part):
 
 
 class ToolOutcome(_Part):
-    """A call of a tool and what came of it.
+    """A call of a tool and its result.
 
     Attributes:
         arguments: as the model gave them; text where they were no JSON object.
@@ -132,7 +132,7 @@ class ThinkingPhase(_Part):
 
 
 class TokenUsage(_Part):
-    """Tokens that the orchestrator and the model reported; 0 where nobody did."""
+    """Tokens that the orchestrator and the model reported; 0 where they did not."""
 
     thinking: int = Field(default=0, ge=0)
     action: int = Field(default=0, ge=0)
@@ -147,7 +147,7 @@ class Turn(_Part):
         turn_number: from 1 in each session, each one more than the one before.
         timestamp: when it began.
         task_context: the user's goal at that time.
-        workspace_context: what the orchestrator said of the surroundings.
+        workspace_context: the surroundings, as the orchestrator described them.
         messages: ids of the recorded messages, in order.
         insights: short statements worth keeping.
     """
@@ -171,11 +171,11 @@ class Turn(_Part):
 
 @dataclass(frozen=True, slots=True)
 class TurnStart:
-    """What a turn begins with: a run that is asked for.
+    """A run that is to become a turn.
 
     Attributes:
         timestamp: of its input.
-        input, input_id: what the user said, and the id of the message.
+        input, input_id: the message of the user, and its id.
         task_context: the goal that came along; `""` for none.
         thinking: a context of the layout `thinking` is asked for; `rounds` came along with it.
     """

@@ -31,12 +31,12 @@ _NO_ARGUMENTS: Final = frozenset({"", "{}", "null"})
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class RunMessage:
     """One message of the run.
 
     Attributes:
         source: id of the recorded message; `""` where it has none.
-        text: `""` where an answer only makes calls; JSON for what was no text.
+        text: `""` where an answer only makes calls; JSON for content that is no text.
         calls: those that an answer makes.
         tool: the tool of a result, `""` where that is unknown.
         success: of a result that tells it; None for all else.
@@ -58,9 +58,9 @@ class TurnFacts:
         goal: the turn's task context; `""` for none.
         workspace: the surroundings that the orchestrator described.
         rounds: thought before acting.
-        said: the messages in their order; the first one of the user is the input.
+        messages: in their order; the first one of the user is the input.
         outcomes: calls in the order in which they were made, each with its result, which is None only where there is
-            none; an empty one is `""`. Results of calls that nobody made stand between them, without arguments.
+            none; an empty one is `""`. Results of calls that were never made stand between them, without arguments.
         answer: the text of the model's last message, if it makes no calls; `""` while there is none.
         finished: the answer is known, and every call has a result.
         usage: tokens that results reported.
@@ -69,7 +69,7 @@ class TurnFacts:
     goal: str = ""
     workspace: str = ""
     rounds: tuple[ThinkingRound, ...] = ()
-    said: tuple[Said, ...] = ()
+    messages: tuple[RunMessage, ...] = ()
     outcomes: tuple[ToolOutcome, ...] = ()
     answer: str = ""
     finished: bool = False
@@ -78,12 +78,12 @@ class TurnFacts:
     @property
     def input(self) -> str:
         """The first message of the user."""
-        return next((item.text for item in self.said if item.speaker == "user"), "")
+        return next((item.text for item in self.messages if item.speaker == "user"), "")
 
     @property
-    def messages(self) -> tuple[str, ...]:
+    def message_ids(self) -> tuple[str, ...]:
         """The ids of the recorded messages, in order."""
-        return tuple(item.source for item in self.said if item.source)
+        return tuple(item.source for item in self.messages if item.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,25 +113,25 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row that counts, with what its place depends on; see `memory.places_in_run`.
+    """A row with the fields that its place in the run depends on; see `merge.places_in_run`.
 
     Attributes:
         step: the calls that it makes, or the result that it is.
-        tokens: that it took.
-        thinking: it belongs to the thought before acting, so it is no answer.
+        tokens: the tokens that it took.
+        thinking: it is thought before acting, so no answer.
     """
 
     index: int
     moment: datetime | None
     rank: int
-    said: Said
+    message: RunMessage
     step: tuple[Call, ...] | Result
     tokens: int
     thinking: bool
 
     @property
     def is_human(self) -> bool:
-        return self.said.speaker == "user"
+        return self.message.speaker == "user"
 
 
 def read_facts(
@@ -141,33 +141,35 @@ def read_facts(
     ranks = stored_order(rows)
     read = [item for index, row in enumerate(rows) if (item := _read_row(row, index, ranks[index]))]
     places = places_in_run(read)
-    told = _once(sorted(read, key=lambda item: _place(item, places[item.index])))
-    outcomes, all_answered = match_results(item.step for item in told)
-    last = next((item.said for item in reversed(told) if item.said.speaker == "assistant" and not item.thinking), None)
+    members = _once(sorted(read, key=lambda item: _place(item, places[item.index])))
+    outcomes, all_answered = match_results(item.step for item in members)
+    last = next(
+        (item.message for item in reversed(members) if item.message.speaker == "assistant" and not item.thinking), None
+    )
     answered = last is not None and not last.calls
     return TurnFacts(
         goal,
         workspace,
         tuple(rounds),
-        tuple(item.said for item in told),
+        tuple(item.message for item in members),
         outcomes,
         answer=last.text if last and answered else "",
         finished=answered and all_answered,
-        usage=_usage(told),
+        usage=_usage(members),
     )
 
 
 def _place(row: _Row, place: tuple[Any, ...]) -> tuple[Any, ...]:
     """The order of the row: of those of one moment an answer without calls comes last, however it was stored."""
     *before, rank = place
-    return (*before, row.said.speaker == "assistant" and not row.said.calls, rank)
+    return (*before, row.message.speaker == "assistant" and not row.message.calls, rank)
 
 
 def _once(rows: Iterable[_Row]) -> list[_Row]:
     """Each message once, the first of those with one id."""
     first: dict[str | int, _Row] = {}
     for row in rows:
-        first.setdefault(row.said.source or row.index, row)
+        first.setdefault(row.message.source or row.index, row)
     return list(first.values())
 
 
@@ -180,7 +182,7 @@ def _read_row(row: Any, index: int, rank: int) -> _Row | None:
         return None
     known = metadata if isinstance(metadata, Mapping) else {}
     stored = known.get("tool_calls") if speaker == "assistant" else None
-    said = Said(
+    message = RunMessage(
         row_id if isinstance(row_id, str) else "",
         speaker,
         as_text(row.get("content")),
@@ -192,24 +194,24 @@ def _read_row(row: Any, index: int, rank: int) -> _Row | None:
         index,
         parse_moment(row.get("timestamp")),
         rank,
-        said,
-        _result(said, known, row.get("content")) if speaker == "tool" else _called(said, stored),
+        message,
+        _result(message, known, row.get("content")) if speaker == "tool" else _called(message, stored),
         tokens=_tokens(known.get(USAGE)) if speaker == "assistant" else 0,
         thinking=known.get(PHASE) == THINKING,
     )
 
 
-def _result(said: Said, known: Mapping[str, Any], content: Any) -> Result:
-    return Result(as_id(known.get("call_id")), said.tool, said.success, "" if content is None else content)
+def _result(message: RunMessage, known: Mapping[str, Any], content: Any) -> Result:
+    return Result(as_id(known.get("call_id")), message.tool, message.success, "" if content is None else content)
 
 
-def _called(said: Said, stored: Any) -> tuple[Call, ...]:
-    if not said.calls:
+def _called(message: RunMessage, stored: Any) -> tuple[Call, ...]:
+    if not message.calls:
         return ()
     given = [call for call in stored if isinstance(call, Mapping)]
     return tuple(
         Call(call.id, call.name, call.arguments or _unread(source))
-        for call, source in zip(said.calls, given, strict=True)
+        for call, source in zip(message.calls, given, strict=True)
     )
 
 
@@ -250,18 +252,18 @@ def entries_of(facts: TurnFacts) -> Iterator[Entry]:
     """The turn as entries of a model's prompt, in the order of events; nothing is left out."""
     if facts.workspace:
         yield Entry({}, "workspace", facts.workspace)
-    # Of calls in their order, like those in the messages: what were no JSON arguments is found only here.
+    # In the order of the calls in the messages, which lack arguments that were no JSON.
     given = (outcome.arguments for outcome in facts.outcomes if outcome.arguments is not None)
-    asked = 1 if facts.said and facts.said[0].speaker == "user" else 0
-    for item in facts.said[:asked]:
+    asked = 1 if facts.messages and facts.messages[0].speaker == "user" else 0
+    for item in facts.messages[:asked]:
         yield from _of_message(item, given)
     for thought in facts.rounds:
         yield Entry({"thought": thought.round_number}, "text", thought.content)
-    for item in facts.said[asked:]:
+    for item in facts.messages[asked:]:
         yield from _of_message(item, given)
 
 
-def _of_message(item: Said, given: Iterator[Any]) -> Iterator[Entry]:
+def _of_message(item: RunMessage, given: Iterator[Any]) -> Iterator[Entry]:
     if item.speaker == "tool":
         success = {} if item.success is None else {"success": item.success}
         yield Entry({"from": "tool", "tool": item.tool, **success}, "text", item.text)
@@ -313,11 +315,11 @@ def match_results(steps: Iterable[tuple[Call, ...] | Result]) -> tuple[tuple[Too
 
 @dataclass(slots=True)
 class _Matcher:
-    """Calls by what a result may name them by. Answered ones leave the queues when they come to the front.
+    """Open calls by id, name and age. Answered ones leave the queues when they come to the front.
 
     Attributes:
         newest: by id, the newest message that makes a call of that id, and these calls.
-        strangers: results of calls that nobody made.
+        strangers: results of calls that were never made.
         early: results that name calls which are not made yet.
         nameless: results that name no call.
     """

@@ -157,9 +157,9 @@ def _fault_of(summary: Any, evidence: Evidence) -> str | None:
     faults = (
         "its summary is empty" if not summary else None,
         placeholder_in(summary),
-        refusal_in(summary, evidence.said),
+        refusal_in(summary, evidence.turn_text),
         evidence.fault_of([summary], summary),
-        evidence.lack_of([summary], summary, deeds=True),
+        evidence.lack_of([summary], summary, has_outcomes=True),
     )
     return next(filter(None, faults), None)
 

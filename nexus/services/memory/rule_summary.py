@@ -287,7 +287,7 @@ def _text_of(facts: TurnFacts) -> str:
     asked = _labelled(_ASKED, _said_by(facts, "user"), _ASKED_ROOM)
     if facts.finished:
         last = _labelled(_ANSWERED, facts.answer, room)
-        earlier = [item.text for item in facts.said if item.speaker == "assistant" and item.text != facts.answer]
+        earlier = [item.text for item in facts.messages if item.speaker == "assistant" and item.text != facts.answer]
         decided = sentences_with_cue(earlier, DECISION, most=1, room=_DECIDED_ROOM)
     else:
         last, decided = _labelled(_SAID, _said_by(facts, "assistant"), room), []
@@ -308,7 +308,7 @@ def _tools_of(facts: TurnFacts, room: int) -> str:
 
 
 def _said_by(facts: TurnFacts, speaker: Speaker) -> str:
-    return "\n".join(item.text for item in facts.said if item.speaker == speaker and not is_blank(item.text))
+    return "\n".join(item.text for item in facts.messages if item.speaker == speaker and not is_blank(item.text))
 
 
 def _labelled(label: str, text: str, room: int) -> str:

@@ -190,9 +190,9 @@ class _Leaf:
 
 
 def outline(value: Any, room: int, *, figures_first: bool = True) -> str:
-    """One line of at most this weight; `""` where `value` is no more than space. `...` marks what is left out.
+    """One line of at most this weight; `""` where `value` is no more than space. `...` marks an omission.
 
-    Where not all of it fits, values with figures are told before others if `figures_first`.
+    Where not all of it fits, values with figures come first if `figures_first`.
     """
     value = opened(value)
     if isinstance(value, str):
@@ -283,7 +283,7 @@ def _key_leaves(leaves: Sequence[_Leaf], room: int, nearer: float) -> list[_Leaf
 
 
 def _worth(leaf: _Leaf, nearer: float) -> tuple[bool, float]:
-    """Least for what counts most: the beginnings of lists, and what lies less deep; for a key figure that is nearer."""
+    """Least for the most important: starts of lists, then shallow values; a key figure counts as shallower."""
     is_key_figure = len(leaf.text) <= _SHORT and weight(leaf.text) <= _SHORT and has_figure(leaf.text)
     return leaf.place > _UNCOUNTED, len(leaf.path) - nearer * is_key_figure
 

@@ -1,9 +1,9 @@
-"""In which language a text is, as far as that can be told for sure. Pure.
+"""The language of a text, where it can be told for sure. Pure.
 
-By the script of its letters, and among those in Latin letters by the most frequent words of seven languages. A text is
-clear only when there is enough of it, most of it is of one kind, and no line of it is of another. Short texts,
-mixed ones, code and data are not clear: it is better not to know than to be wrong. What is quoted does not count, nor
-what stands in other letters behind a colon.
+- It is told by the script of the letters, and for Latin letters by the most frequent words of seven languages.
+- A text is clear only when it is long enough, most of it is in one language, and no line is in another. Short and mixed
+  texts, code and data are not clear: no answer is better than a wrong one.
+- Quotations do not count, nor does text in another script behind a colon.
 """
 
 import re
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-# By what `language_of` calls them. A script that several languages share says which script it is, and has no name here.
+# The results of `language_of`. A script that several languages share is its own result, and has no name here.
 NAMES: Final[Mapping[str, str]] = {
     "zh": "Chinese",
     "ja": "Japanese",
@@ -27,7 +27,7 @@ NAMES: Final[Mapping[str, str]] = {
     "nl": "Dutch",
 }
 _OTHER: Final = "another"
-# What is known of a text whose letters are all that can be told.
+# The result for a text of which only the script is clear.
 LATIN: Final = "LATIN"
 # Words that a text of some lines can hardly do without and that others of these languages use seldom.
 _FREQUENT: Final[Mapping[str, frozenset[str]]] = {
@@ -62,7 +62,7 @@ _WORD: Final = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 _CODE: Final = re.compile(r"[{}\[\]<>=;\\|]")
 # Scripts that are read letter by letter, not word by word.
 _DENSE: Final = frozenset({"CJK", "HIRAGANA", "KATAKANA"})
-# What the scripts of one language are called; what is in Latin letters and nothing more is not clear.
+# The language of a script that has only one; Latin letters alone are not clear.
 _LANGUAGES: Final[Mapping[str, str | None]] = {
     "CJK": "zh",
     "HANGUL": "ko",
@@ -74,12 +74,12 @@ _PARTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "JAPANESE": ("CJK",),
     **dict.fromkeys([*NAMES, _OTHER], (LATIN,)),
 }
-# How much of a text is looked at.
+# The characters of a text that are examined.
 _LOOKED_AT: Final = 20_000
 # How many letters of a dense script, or words of another, are enough, and for a line.
 _ENOUGH: Final = 8
 _ENOUGH_OF_A_LINE: Final = 2
-# How many are enough to tell in which letters somebody writes.
+# How many are enough to tell the script.
 _ENOUGH_FOR_LETTERS: Final = 2
 # Which share of a text must be of one script.
 _MOST: Final = 0.6
@@ -93,12 +93,12 @@ _DIFFERENT: Final = 3
 _TIMES: Final = 2
 
 
-def differ(said: str, expected: str) -> bool:
-    """Whether a result of `language_of` or `letters_of` is not what was expected, as far as they say anything."""
-    if LATIN in {said, expected}:
-        return _in_latin(said) != _in_latin(expected)
+def differ(found: str, expected: str) -> bool:
+    """Whether a result of `language_of` or `letters_of` contradicts the expected one."""
+    if LATIN in {found, expected}:
+        return _in_latin(found) != _in_latin(expected)
     # Japanese may do without its own letters for some lines.
-    return said != expected and (said, expected) != ("zh", "ja")
+    return found != expected and (found, expected) != ("zh", "ja")
 
 
 def _in_latin(language: str) -> bool:
@@ -106,7 +106,7 @@ def _in_latin(language: str) -> bool:
 
 
 def name_of(language: str) -> str:
-    """What a result of `language_of` is called."""
+    """The name of a result of `language_of`."""
     return NAMES.get(language) or f"a language in {language.title()} letters"
 
 
@@ -133,15 +133,15 @@ def _of(text: str, enough: int) -> str | None:
     plain = _plain(text)
     if len(_CODE.findall(plain)) > _MOST_CODE * len(plain):
         return None
-    language = _told(plain, enough)
-    of_lines = {_told(line, _ENOUGH_OF_A_LINE) for line in plain.splitlines()}
+    language = _language_in(plain, enough)
+    of_lines = {_language_in(line, _ENOUGH_OF_A_LINE) for line in plain.splitlines()}
     # A line of Japanese may do without its own letters, and one in Latin letters be too short to tell.
     others = of_lines - {None, language, *_PARTS_OF.get(language or "", ())}
     return None if others else language
 
 
 def _plain(text: str) -> str:
-    """What of the beginning of a text somebody says in words of their own."""
+    """The beginning of a text without code and quotations."""
     plain = _QUOTED.sub(" ", _FENCED.sub(" ", text[:_LOOKED_AT]))
     return "\n".join(map(_own_words, plain.splitlines()))
 
@@ -152,7 +152,7 @@ def _own_words(line: str) -> str:
     return head if len(scripts) > 1 else line
 
 
-def _told(text: str, enough: int) -> str | None:
+def _language_in(text: str, enough: int) -> str | None:
     """The language of `text` if it can be told, else its script if that can."""
     script = _script(text, enough)
     return (_by_words(text) or script) if script == LATIN else script

@@ -212,16 +212,16 @@ def _validated(value: dict[str, Any]) -> _SummaryAnswer:
 
 def _fault_of(answer: _SummaryAnswer, evidence: Evidence) -> str | None:
     said = answer.structured
-    told = answer.brief, answer.detailed, said.overview
+    texts = answer.brief, answer.detailed, said.overview
     lists = said.actions, said.results, said.decisions, said.next_steps, answer.insights
     entries = [entry for items in lists for entry in items]
     faults = (
-        *(refusal_in(text, evidence.said) for text in told),
-        *(failure_in(text, evidence.said) for text in entries),
-        next(filter(None, map(placeholder_in, told)), None),
+        *(refusal_in(text, evidence.turn_text) for text in texts),
+        *(failure_in(text, evidence.turn_text) for text in entries),
+        next(filter(None, map(placeholder_in, texts)), None),
         # Entries are taken together: one by itself may be no more than a name or a title.
-        evidence.fault_of([*told, "\n".join(entries)], answer.detailed),
-        evidence.lack_of([*told, *entries], answer.detailed, deeds=bool(said.actions or said.results)),
+        evidence.fault_of([*texts, "\n".join(entries)], answer.detailed),
+        evidence.lack_of([*texts, *entries], answer.detailed, has_outcomes=bool(said.actions or said.results)),
     )
     return next(filter(None, faults), None)
 
@@ -247,7 +247,7 @@ def cost(text: str) -> int:
 
 
 def brief_within(brief: str, detailed: str) -> str:
-    """As much of `brief` as costs no more than a third of `detailed`, which holds what is left out."""
+    """As much of `brief` as costs no more than a third of `detailed`, which holds the rest."""
     room = max((cost(detailed) + _HEAD) // _BRIEF_PART - _HEAD, _LEAST)
     if cost(brief) <= room:
         return within(brief, MOST_BRIEF)

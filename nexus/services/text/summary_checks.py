@@ -95,7 +95,7 @@ class Evidence:
         language: of the user's messages, or their script; None where neither is clear.
         figures: all numbers of the turn, as `spellings` returns them.
         number_words: how many of its numbers are in words.
-        said: the text of the turn, as `folded` returns it.
+        turn_text: the text of the turn, as `folded` returns it.
         least: the least weight of a detailed summary.
         has_figures: the answer or a result has numbers.
         has_calls: tools were called.
@@ -104,7 +104,7 @@ class Evidence:
     language: str | None
     figures: frozenset[str]
     number_words: int = 0
-    said: str = field(default="", repr=False)
+    turn_text: str = field(default="", repr=False)
     least: int = 0
     has_figures: bool = False
     has_calls: bool = False
@@ -127,13 +127,13 @@ class Evidence:
                 return f"{unknown} of {len(named)} numbers are not in the turn"
         return None
 
-    def lack_of(self, texts: Sequence[str], detailed: str, *, deeds: bool) -> str | None:
-        """A part missing from a summary of these texts; None for none. `deeds`: it lists actions or results."""
+    def lack_of(self, texts: Sequence[str], detailed: str, *, has_outcomes: bool) -> str | None:
+        """A part missing from a summary of these texts; None for none. `has_outcomes`: it lists actions or results."""
         if weight(detailed) < self.least:
             return "it leaves out nearly everything"
         if self.has_figures and not any(map(has_figure, texts)):
             return "it names no number, and the turn holds some"
-        if self.has_calls and not deeds:
+        if self.has_calls and not has_outcomes:
             return "it tells neither actions nor results, and tools were called"
         return None
 
@@ -163,26 +163,26 @@ def language_of_user(asked: str, answered: str, goal: str = "") -> str | None:
         language = language_of(text)
         if language is None:
             continue
-        # A word of one language is no other's, and what is not in Latin letters is in its own.
+        # A frequent word of one language is no word of another, and scripts other than Latin stand for themselves.
         if not differ(letters, language) if letters and letters != LATIN else not likely or language in likely:
             return language
     around = {letters_of(answered), letters_of(goal)} - {None}
     return letters if letters and not any(other and differ(letters, other) for other in around) else None
 
 
-def refusal_in(text: str, said: str) -> str | None:
+def refusal_in(text: str, turn_text: str) -> str | None:
     """The fault of a text that is a refusal or says that there is no summary; None for no fault.
 
-    `said` is the text of the turn, as `folded` returns it.
+    `turn_text` is the text of the turn, as `folded` returns it.
     """
     begin = _MARKS.match(text)
     refusal = _REFUSAL.match(text, begin.end() if begin else 0)
-    return "it is a refusal" if refusal and folded(refusal[0]) not in said else failure_in(text, said)
+    return "it is a refusal" if refusal and folded(refusal[0]) not in turn_text else failure_in(text, turn_text)
 
 
-def failure_in(text: str, said: str) -> str | None:
+def failure_in(text: str, turn_text: str) -> str | None:
     """The fault of a text that says anywhere that summarising failed; None for no fault."""
-    return "it says that it failed" if _FAILED in folded(text) and _FAILED not in said else None
+    return "it says that it failed" if _FAILED in folded(text) and _FAILED not in turn_text else None
 
 
 def folded(text: str) -> str:
@@ -217,7 +217,7 @@ def number_words(text: str) -> int:
 
 
 def _digits(number: str) -> str:
-    """Without what stands between them and zeros before them."""
+    """The digits alone, without leading zeros."""
     digits = "".join(filter(str.isdigit, number))
     return (digits if digits.isascii() else "".join(str(unicodedata.digit(char)) for char in digits)).lstrip("0")
 

@@ -23,7 +23,7 @@ _APART: Final = 2
 COUNT_ROOM: Final = 120
 _MOST_NAME: Final = 64
 _UNNAMED: Final = "unknown"
-# A reason for a failure is told in this weight at least.
+# The least weight for the reason of a failure.
 _LEAST: Final = 16
 _EMPTY: Final = "an empty result"
 # Where results that are objects say what went wrong.

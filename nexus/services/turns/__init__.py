@@ -1,1 +1,1 @@
-"""Turns: what a run was, how it is summarised, and the background work that does it (contract §6)."""
+"""Turn memory: runs as turns with summaries, and the background work on them (contract §6)."""

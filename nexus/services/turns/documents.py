@@ -1,6 +1,6 @@
 """Turns as stored documents: how they begin, go on and are closed. Pure.
 
-Besides the fields of `nexus.core.turns.Turn`, a document says what is due on it:
+Besides the fields of `nexus.core.turns.Turn`, a document has the work that is due on it:
 
 | field | meaning |
 |---|---|
@@ -35,7 +35,7 @@ from nexus.core.turns import (
 )
 from nexus.core.wire import is_deeper
 from nexus.services.history.rows import storable
-from nexus.services.history.run_facts import Said, TurnFacts
+from nexus.services.history.run_facts import RunMessage, TurnFacts
 from nexus.services.text.content import compact_json
 from nexus.services.turns.rule_summary import summarise_by_rules, summarise_input
 
@@ -87,7 +87,9 @@ def _first_summaries(start: TurnStart) -> Summaries:
     """By rules, from the input and the rounds of thought that came along with it."""
     if not start.rounds:
         return summarise_input(start.input)
-    return summarise_by_rules(TurnFacts(rounds=start.rounds, said=(Said(start.input_id, "user", start.input),)))
+    return summarise_by_rules(
+        TurnFacts(rounds=start.rounds, messages=(RunMessage(start.input_id, "user", start.input),))
+    )
 
 
 def taken_over(start: TurnStart, kept: Row) -> dict[str, Any]:
@@ -223,7 +225,7 @@ def read_turn(document: Row) -> Turn | None:
 
 def _closed(document: Row, facts: TurnFacts, rows: int, summarise_at: datetime) -> dict[str, Any]:
     known = document.get("rows") or 0
-    if rows < known or not facts.said:
+    if rows < known or not facts.messages:
         # Rows were removed or never came: the summaries that are there stay.
         over = TurnStatus.COMPLETED if known or document.get("overtaken") else TurnStatus.FAILED
         return {"status": over.value, "work": None, "due_at": None}
@@ -231,7 +233,7 @@ def _closed(document: Row, facts: TurnFacts, rows: int, summarise_at: datetime) 
     thought = facts.usage.thinking or (phase.tokens_used if phase else 0)
     changes = {
         "status": (TurnStatus.COMPLETED if _is_answered(document, facts) else TurnStatus.FAILED).value,
-        "messages": list(facts.messages),
+        "messages": list(facts.message_ids),
         "tool_calls": [outcome.model_dump() for outcome in _shortened(facts.outcomes)],
         "token_usage": {"thinking": thought, "action": facts.usage.action, "total": thought + facts.usage.action},
         "rows": rows,
@@ -251,13 +253,13 @@ def _closed(document: Row, facts: TurnFacts, rows: int, summarise_at: datetime) 
 
 
 def _is_answered(document: Row, facts: TurnFacts) -> bool:
-    said = any(item.speaker == "assistant" and item.text for item in facts.said)
+    said = any(item.speaker == "assistant" and item.text for item in facts.messages)
     return facts.finished or said or bool(document.get("overtaken"))
 
 
 def _says_all(document: Row, facts: TurnFacts) -> bool:
-    """Whether the summary with which the turn began says all that is known of it: what was asked."""
-    asked_alone = len(facts.said) == 1 and facts.said[0].speaker == "user" and not facts.rounds
+    """Whether the first summary, which is of the input alone, still covers the whole turn."""
+    asked_alone = len(facts.messages) == 1 and facts.messages[0].speaker == "user" and not facts.rounds
     return asked_alone and not document.get("rows") and _source(document) == "fallback"
 
 

@@ -239,19 +239,19 @@ class _TurnCalls:
 
 def evidence_of(facts: TurnFacts) -> Evidence:
     """What a summary of the turn is checked against."""
-    calls = [call for item in facts.said for call in item.calls]
+    calls = [call for item in facts.messages for call in item.calls]
     everything = "\n".join(
         [
             facts.goal,
             facts.workspace,
             *(item.content for item in facts.rounds),
-            *(item.text for item in facts.said),
-            *(item.tool for item in facts.said),
+            *(item.text for item in facts.messages),
+            *(item.tool for item in facts.messages),
             *(text for call in calls for text in (call.name, call.raw_arguments)),
         ]
     )
-    came = [facts.answer, *(item.text for item in facts.said if item.speaker == "tool")]
-    asked = "\n".join(item.text for item in facts.said if item.speaker == "user")
+    came = [facts.answer, *(item.text for item in facts.messages if item.speaker == "tool")]
+    asked = "\n".join(item.text for item in facts.messages if item.speaker == "user")
     return evidence_in(
         everything,
         language=language_of_user(asked, facts.answer, facts.goal),

@@ -53,7 +53,7 @@ _SENTENCES, _SENTENCE = 5, 200
 
 def summarise_by_rules(facts: TurnFacts) -> Summaries:
     """The three depths. They keep names, numbers, parameters and outcomes, and are never empty."""
-    # Results are read once, however often they are told.
+    # Results are read once, and described several times.
     facts = replace(facts, outcomes=tuple(map(read_result, facts.outcomes)))
     detailed = _detailed(facts)
     brief = _brief(facts, _brief_room(detailed))
@@ -135,14 +135,14 @@ def _headline(text: str, *, with_figures: bool = False) -> str:
 
 def _structured(facts: TurnFacts) -> Structured:
     actions, unnamed = describe_calls(facts.outcomes, call_with_arguments, _ACTIONS)
-    came, untold = describe_calls(facts.outcomes, result_of_call, _RESULTS)
-    more = [f"results of other calls: {len(untold):,} more"] if untold else []
+    results, others = describe_calls(facts.outcomes, result_of_call, _RESULTS)
+    more = [f"results of other calls: {len(others):,} more"] if others else []
     next_steps = sentences_with_cue(islice(_spoken(facts), 1), NEXT_STEP, most=_SENTENCES, room=_SENTENCE)
     decisions = sentences_with_cue([*_thoughts(facts), facts.answer], DECISION, most=_SENTENCES, room=_SENTENCE)
     return Structured(
         overview=_brief(facts, _OVERVIEW),
         actions=(*actions, *_also_used(unnamed)),
-        results=(*came, *more, *_findings(facts, came)),
+        results=(*results, *more, *_findings(facts, results)),
         decisions=tuple(sentence for sentence in decisions if sentence not in next_steps),
         next_steps=tuple(next_steps),
     )
@@ -163,12 +163,12 @@ def _findings(facts: TurnFacts, came: Sequence[str]) -> list[str]:
 
 
 def _asked(facts: TurnFacts) -> str:
-    return "\n".join(item.text for item in facts.said if item.speaker == "user" and not is_blank(item.text))
+    return "\n".join(item.text for item in facts.messages if item.speaker == "user" and not is_blank(item.text))
 
 
 def _thoughts(facts: TurnFacts) -> list[str]:
     """The texts of the model before its answer."""
-    said = [item.text for item in facts.said if item.speaker == "assistant"]
+    said = [item.text for item in facts.messages if item.speaker == "assistant"]
     return [*(item.content for item in facts.rounds), *(text for text in said if text != facts.answer)]
 
 
@@ -176,4 +176,4 @@ def _spoken(facts: TurnFacts) -> Iterator[str]:
     """The answer, and the texts of the model before it, the latest first."""
     if facts.answer:
         yield facts.answer
-    yield from (item.text for item in reversed(facts.said) if item.speaker == "assistant" and item.text)
+    yield from (item.text for item in reversed(facts.messages) if item.speaker == "assistant" and item.text)

@@ -3,8 +3,8 @@
 - A run becomes a turn when its first context is asked for, or else with its first result.
 - Turns and the results of their runs are written by session, in order, in the background. Turns that no caller waits
   for are written half a second later, so that they do not delay answers and several of a session are one write.
-- A result whose turn cannot be told of it, since the replica ends first or too much is waiting, is found when the turn
-  is looked at next, unless it was closed before (decision 15).
+- A result that is not noted, since the replica ends first or too much is waiting, is found when its turn is looked at
+  next, unless that was closed before (decision 15).
 - There is always a summary: by rules until the turn is over and a model has written one.
 - Runs of sub-agents are no turns.
 """

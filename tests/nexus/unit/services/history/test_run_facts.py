@@ -37,17 +37,17 @@ class TestWhatWasSaid:
         """The question, the calls, the results, the answer; and what the turn brings along."""
         rounds = (ThinkingRound(round_number=1, content="Search first."),)
         facts = read_facts(search().answer("There are 156.").rows, goal="reviews", workspace="a shelf", rounds=rounds)
-        assert [(item.speaker, item.text, item.tool, item.success) for item in facts.said] == [
+        assert [(item.speaker, item.text, item.tool, item.success) for item in facts.messages] == [
             ("user", "Find reviews.", "", None),
             ("assistant", "Looking.", "", None),
             ("tool", '{"total":156}', "count", True),
             ("tool", "nothing", "search", False),
             ("assistant", "There are 156.", "", None),
         ]
-        assert [call.raw_arguments for call in facts.said[1].calls] == ['{"q": "SGLT2", "limit": 5}', "{}"]
+        assert [call.raw_arguments for call in facts.messages[1].calls] == ['{"q": "SGLT2", "limit": 5}', "{}"]
         assert (facts.goal, facts.workspace, facts.rounds) == ("reviews", "a shelf", rounds)
         assert (facts.input, facts.answer, facts.finished) == ("Find reviews.", "There are 156.", True)
-        assert facts.messages == ("m1", "m2", "m3", "m4", "m5")
+        assert facts.message_ids == ("m1", "m2", "m3", "m4", "m5")
 
     @pytest.mark.parametrize(
         "row",
@@ -86,7 +86,7 @@ class TestOrder:
         run = search().answer("156")
         run.rows[1]["timestamp"] = "2020-01-01T00:00:00Z"
         run.rows[4]["timestamp"] = "2026-01-05T09:10:00+00:00"
-        assert run.facts.messages == ("m1", "m2", "m3", "m4", "m5")
+        assert run.facts.message_ids == ("m1", "m2", "m3", "m4", "m5")
 
 
 class TestWhetherItIsOver:
@@ -110,7 +110,7 @@ class TestWhetherItIsOver:
         """But it was said."""
         run = Run("q").answer("I should search.", phase="thinking")
         assert (run.facts.finished, run.facts.answer) == (False, "")
-        assert run.facts.said[1].text == "I should search."
+        assert run.facts.messages[1].text == "I should search."
         assert run.answer("Done.").facts.answer == "Done."
         assert run.answer("Was that right?", phase="thinking").facts.answer == "Done."
 
@@ -160,7 +160,7 @@ class TestCalls:
     def test_success(self, metadata: dict[str, Any], success: bool | None) -> None:
         """As the result says it; what is recorded of one that says nothing is no failure."""
         run = Run("q").add("TOOL", "x", **metadata)
-        assert (run.facts.outcomes[0].success, run.facts.said[1].success) == (success, success)
+        assert (run.facts.outcomes[0].success, run.facts.messages[1].success) == (success, success)
 
 
 class TestTokens:

@@ -107,19 +107,22 @@ def test_what_a_summary_has_at_least() -> None:
     evidence = evidence_of(run.facts)
     assert evidence.least > 40
     told = "The risk is lower, the reviews say, in all of the patients that they have."
-    assert evidence.lack_of([told], told[: evidence.least - 1], deeds=True) == "it leaves out nearly everything"
+    assert evidence.lack_of([told], told[: evidence.least - 1], has_outcomes=True) == "it leaves out nearly everything"
     told = told.ljust(evidence.least)
-    assert evidence.lack_of([told, "in none"], told, deeds=True) == "it names no number, and the turn holds some"
-    assert evidence.lack_of([told, "14%"], told, deeds=False)
-    assert evidence.lack_of([told, "14%"], told, deeds=True) is None
+    assert evidence.lack_of([told, "in none"], told, has_outcomes=True) == "it names no number, and the turn holds some"
+    assert evidence.lack_of([told, "14%"], told, has_outcomes=False)
+    assert evidence.lack_of([told, "14%"], told, has_outcomes=True) is None
 
 
 def test_what_is_not_asked_of_a_summary() -> None:
     """Figures and deeds of a turn without them, and anything of one that may be read in parts: a part may have none."""
-    assert evidence_of(Run("Hello").answer("Hi!").facts).lack_of(["A greeting."], "A greeting.", deeds=False) is None
+    assert (
+        evidence_of(Run("Hello").answer("Hi!").facts).lack_of(["A greeting."], "A greeting.", has_outcomes=False)
+        is None
+    )
     long = Run("Read it.").call("read", {}, "Page 123. " * 2_000).answer("There are 123 pages.")
-    assert evidence_of(long.facts).lack_of(["-"], "-", deeds=False) is not None
-    assert evidence_of(long.facts).of_part.lack_of(["-"], "-", deeds=False) is None
+    assert evidence_of(long.facts).lack_of(["-"], "-", has_outcomes=False) is not None
+    assert evidence_of(long.facts).of_part.lack_of(["-"], "-", has_outcomes=False) is None
 
 
 NOTHING_SAID = ""

@@ -142,7 +142,9 @@ def test_tokens() -> None:
     """What results report counts, else what the rounds of thought took."""
     rounds = {"rounds": [{"round_number": 1, "content": "hm", "tokens_used": 7}], "tokens_used": 7}
     for thinking, total in ((0, 12), (9, 14)):
-        facts = TurnFacts(said=read_facts(RUN).said, finished=True, usage=TokenUsage(thinking=thinking, action=5))
+        facts = TurnFacts(
+            messages=read_facts(RUN).messages, finished=True, usage=TokenUsage(thinking=thinking, action=5)
+        )
         changes = looked_at(document(thinking_phase=rounds), facts, 4, NOW, idle=IDLE, settled=SETTLED)
         assert changes["token_usage"] == {"thinking": thinking or 7, "action": 5, "total": total}
 
@@ -151,7 +153,7 @@ def test_tokens() -> None:
 def test_long_results_are_shortened(count: int) -> None:
     """Both ends stay, it says how much is between them, and the document stays small enough to be kept."""
     outcome = ToolOutcome(name="look", arguments={"at": "x" * 10_000}, success=True, result="a" + "é" * 10_000 + "z")
-    facts = TurnFacts(said=read_facts(RUN).said, outcomes=(outcome,) * count, finished=True)
+    facts = TurnFacts(messages=read_facts(RUN).messages, outcomes=(outcome,) * count, finished=True)
     kept = looked_at(document(), facts, 4, NOW, idle=IDLE, settled=SETTLED)["tool_calls"]
     assert len(kept) == count
     assert kept[0]["result"].startswith("aé")
