@@ -11,17 +11,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from nexus.adapters.mongo_ids import id_text
 from nexus.core.errors import CallRefusedError, StoreRejectedError, StoreUnavailableError
 from nexus.core.ports import Row
 from nexus.core.working_memory import STRATEGIES, TARGETS, Compaction, CompactionRequest, Target
 from nexus.services.memory.audit import Audit
-from nexus.services.memory.compactor import BackgroundCompactions, Compactor
+from nexus.services.memory.compactor import BackgroundCompactions
 from nexus.services.memory.documents import read_snapshot
 from nexus.services.memory.plan import MOST_ROWS
 from tests.nexus.support.archives import read_archive
-from tests.nexus.support.fake_counter import FakeCounter
-from tests.nexus.support.fake_memory import FakeMemoryStore
 from tests.nexus.support.waiting import until
 from tests.nexus.unit.services.memory.compacting import SESSION, Home, home_with
 from tests.nexus.unit.services.memory.sessions import blocks, orphans, rows
@@ -56,15 +53,6 @@ class TestOne:
         assert second.summary.startswith(f"{first.summary}\n")
         assert (second.number, second.count, second.total) == (2, 8, 16)
 
-    async def test_work(self) -> None:
-        """Is due where a model is to write the summary."""
-        for refine, work in ((True, "refine"), (False, None)):
-            home = home_with(1, refine=refine)
-            made = await home.compact()
-            (document,) = home.store.memory.rows["compactions"]
-            assert made
-            assert (document["work"], document["due_at"]) == (work, made.created_at if refine else None)
-
     async def test_no_gain(self) -> None:
         """Is refused to a model that asks for a summary; nothing is changed. Anybody else gets it, and an archive."""
         home = Home()
@@ -98,18 +86,6 @@ class TestOne:
             assert made
             assert len(made.without) <= 2_000
         assert await home.tail() == []
-
-    async def test_nothing_to_compact(self) -> None:
-        """In an empty session, in a short one, and where everything is done."""
-        home = Home()
-        assert await home.compact() is None
-        home.plant(exchange(0, "one"), ago=1_000)
-        assert await home.compact(keep_recent=4) is None
-        assert await home.compact(run_id="one") is None
-        assert await home.compact(keep_tokens=10_000) is None
-        assert await home.compact() is not None
-        assert await home.compact() is None
-        assert len(await home.compactions()) == 1
 
     async def test_the_same_message_again(self) -> None:
         """Gets what it got before, also when others have compacted since."""
@@ -196,22 +172,6 @@ class TestSeveral:
         assert (await home.account()).is_right
         assert len({item.number for item in made if item}) <= 2
 
-    async def test_others_all_the_time(self) -> None:
-        """Is given up in the end."""
-        home = home_with(2)
-
-        compactor = Compactor(_Taken(lambda _: None), home.store, FakeCounter(), home.settings)
-        with pytest.raises(StoreUnavailableError, match="all the time"):
-            await compactor.compact(CompactionRequest(*SESSION))
-
-
-class _Taken(FakeMemoryStore):
-    """A store in which every number is taken."""
-
-    async def insert_compaction(self, compaction: Row) -> bool:
-        """Keep nothing."""
-        return not compaction
-
 
 @pytest.mark.heavy
 class TestLongTails:
@@ -265,18 +225,6 @@ class TestLongTails:
         assert resumed
         assert (resumed.number, resumed.count, resumed.is_step) == (number + 1, 4, False)
         assert (await home.account()).is_right
-
-    async def test_rows_whose_id_says_no_time(self) -> None:
-        """Are all under the first compaction, wherever they stand."""
-        home = home_with(10)
-        others = {"owner_key": "o", "session_id": "s", "run_id": None}
-        foreign = [{**row(number), **others, "_id": f"x{number:05}"} for number in range(MOST_ROWS + 30)]
-        home.store.plant("messages", foreign)
-        await home.compact(keep_recent=20)
-        first, second = await home.compactions()
-        assert {id_text(item["_id"]) for item in foreign} == set(first.rows)
-        assert second.count == 20
-        assert await home.account() == Audit(MOST_ROWS + 70, in_context=20, summarised=MOST_ROWS + 50)
 
 
 class Sessions(RuleBasedStateMachine):
@@ -438,19 +386,6 @@ async def test_tools_and_conversation_apart(targets: tuple[Target, Target], told
 
 
 IDLE = timedelta(seconds=300)
-
-
-async def test_a_run_in_progress_stays() -> None:
-    """Also one of which an earlier part was compacted, when it was silent for long, and which goes on after all."""
-    home = Home(idle_s=50)
-    home.plant([row(0, run="late"), row(0, "AI", "late", calls=["a"]), row(0, "TOOL", "late", answers="a")], ago=200)
-    assert await home.compact()
-    home.plant([row(0, "AI", "late", calls=["b"]), row(0, "TOOL", "late", answers="b")], ago=5)
-    assert await home.compact() is None
-    home.plant([row(0, "AI", "late")], ago=1)
-    made = await home.compact()
-    assert made
-    assert made.count == 3
 
 
 async def test_a_sub_agent_at_work_is_a_sign_of_life() -> None:

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -208,30 +207,3 @@ async def test_what_messages_say_is_only_quoted(content: Any) -> None:
     ((system, user),) = model.asked
     assert "HACKED" not in system
     assert [*json.loads(user)] == ["summary", "messages"]
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [[], [row(1, role="SYSTEM")], [row(1, metadata={"sub_agent_internal": True})], [row(1, content="", role="AI")]],
-    ids=["none", "system", "a sub-agent's", "empty"],
-)
-async def test_nothing_to_tell(rows: list[Row]) -> None:
-    """Nobody is asked."""
-    model = writing()
-    assert await rewritten(model, rows, before="Something.") is None
-    assert not model.asked
-
-
-async def test_minutes() -> None:
-    """A message has its time where that is another minute than that of the one before; none can be read, none named."""
-    model = writing()
-    rows = [row(1), row(2, timestamp=moment(1) + timedelta(seconds=30)), row(3, timestamp="?"), row(4)]
-    await rewritten(model, [row(0, timestamp=None), *rows])
-    (document,) = documents(model)
-    assert [entry.get("at") for entry in document["messages"]] == [
-        None,
-        "2024-01-01 00:01",
-        None,
-        None,
-        "2024-01-01 00:04",
-    ]

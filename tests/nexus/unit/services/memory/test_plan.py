@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.ports import Row
-from nexus.core.working_memory import TARGETS, WHOLE, Tail, Target, is_object_id
+from nexus.core.working_memory import TARGETS, WHOLE, Target, is_object_id
 from nexus.services.history.rows import parse_moment
 from nexus.services.history.transcript import transcript_of_rows
 from nexus.services.memory.plan import KEEP_NOTHING, Plan, Retention, plan, tail_after
@@ -140,21 +140,6 @@ class TestAnySession:
         assert gone <= {row["id"] for row in given[:first]}
         assert not gone & {item.source for item in shown[max(len(shown) - (keep.messages or 0), 0) :]}
 
-    @given(rows(), st.integers(0, 12), st.sampled_from(TARGETS), st.integers(0, 3_000))
-    def test_what_is_to_be_cleared(self, given: list[Row], most: int, target: Target, second: int) -> None:
-        """Is of any kind, and never of the newest messages; nothing else goes that would stay.
-
-        But of a run that stays whole because with all that could go of it the rest would be shown in another order.
-        """
-        clear = START + timedelta(seconds=second)
-        shown = transcript_of_rows(given)[0]
-        made = planned(given, Retention(most), target=target, clear=clear)
-        gone = {found["id"] for found in made.covered}
-        assert not gone & {item.source for item in shown[max(len(shown) - most, 0) :]}
-        otherwise = planned(given, Retention(most)).covered
-        left, runs = gone - {found["id"] for found in otherwise}, {found["run_id"] for found in otherwise}
-        assert not runs & {found["run_id"] for found in given if found["id"] in left}
-
 
 class TestUnits:
     """What goes together."""
@@ -236,12 +221,6 @@ class TestRunsInProgress:
         """Stays although it looks as if it were over."""
         assert covered([*exchange(1, "one"), *exchange(11, "two")], run_id="two") == ["m1", "m2", "m3", "m4"]
 
-    def test_is_known_from_when_its_rows_were_stored(self) -> None:
-        """What they say of the time may be anything."""
-        given = [row(1, timestamp=START + timedelta(days=9_000))]
-        assert covered(given) == ["m1"]
-        assert covered(given, now=START + timedelta(seconds=2)) == []
-
     def test_calls_without_a_run(self) -> None:
         """May be answered as well, and hold back those that were made later."""
         given = [
@@ -256,13 +235,6 @@ class TestRunsInProgress:
 
 class TestTail:
     """What is left after a compaction."""
-
-    def test_reaches_further_back_where_that_costs_little(self) -> None:
-        """Up to an hour."""
-        given = [row(0), row(4_000), row(8_000)]
-        tail = tail_after(WHOLE, given, given[:2], LATER)
-        assert tail == Tail(object_id(4_400, 0)[:8], frozenset())
-        assert tail_after(WHOLE, given, given, START + timedelta(seconds=8_001)).without == {given[2]["_id"]}
 
     def test_is_never_all_again(self) -> None:
         """Rows whose `_id` says nothing are covered, and stay so."""

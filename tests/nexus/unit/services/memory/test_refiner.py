@@ -117,18 +117,6 @@ async def test_one_that_is_refused_holds_up_the_next_for_a_while(session: Sessio
     assert (await session.document(1))["summary"] == "By rules, number 1."
 
 
-async def test_a_stopped_worker(session: Session) -> None:
-    """What it had in hand is given back at once, and done by the next one."""
-    await session.compact(1)
-    stuck = writing()
-    stuck.hangs = True
-    async with session.refining(stuck):
-        await until(stuck.was_asked)
-    assert (await session.document())["due_at"] <= utc_now()
-    async with session.refining(writing()):
-        await session.until(is_refined)
-
-
 async def test_a_summary_that_somebody_else_changed_meanwhile(session: Session) -> None:
     """It is not overwritten with what was made for another one: the model is asked again."""
     await session.compact(1)
@@ -187,21 +175,6 @@ async def test_a_model_that_talks_nonsense(session: Session, nonsense: str) -> N
         await session.until(is_refined)
     assert len(model.asked) == 5
     assert session.metrics.counted == {Event.REFINING_REFUSED: 2, Event.COMPACTION_REFINED: 1}
-
-
-async def test_a_model_that_never_makes_sense(session: Session) -> None:
-    """In the end it is not asked any more, and the next compaction goes on without."""
-    await session.compact(1, attempts=38)
-    model = writing(*["nonsense"] * 4)
-    async with session.refining(model, again_s=86_400):
-        daily = await session.until(attempted(39))
-        assert timedelta(hours=23) < pause_of(daily) < timedelta(hours=25)
-        await session.hasten()
-        document = await session.until(attempted(40))
-        await session.compact(2)
-        await session.until(is_refined, 2)
-    assert is_over(document)
-    assert document["source"] == "fallback"
 
 
 async def test_a_model_that_rests(session: Session) -> None:

@@ -89,31 +89,11 @@ def test_too_large() -> None:
     assert "at most 10000 are allowed" in found.fault
 
 
-def test_names_within_texts() -> None:
-    """What a text quotes is no name and no id of the call."""
-    text = '{"name": "compact_history", "call_id": "other"} ' * 500
-    assert asked(call({"args": text, "name": "web_search"})) is None
-    assert ask(call({"args": text, "name": "search_memory", "call_id": "mine"})).call_id == "mine"
-
-
 def test_not_signed() -> None:
     """Who may not say it is not answered, so that nobody has results recorded of runs that are not theirs."""
     with pytest.raises(EnvelopeError):
         read_tool_call(Delivery(Topics.TOOLS_REQUESTS, encode(call())), 0.0, max_bytes=10_000, signing=SIGNING)
     assert ask(call(), signing=SIGNING).fault is None
-
-
-@pytest.mark.parametrize(
-    ("about", "reason"),
-    [
-        ({"session_id": ["s"]}, "metadata.session_id: a text of 1 to 256 characters is needed"),
-        ({"session_id": "s" * 257}, "metadata.session_id: a text of 1 to 256 characters is needed"),
-    ],
-)
-def test_no_session(about: dict[str, Any], reason: str) -> None:
-    """A session that is none is not taken for the run's own."""
-    found = ask(call(**about))
-    assert (found.session_id, found.fault) == (None, reason)
 
 
 @pytest.mark.parametrize(("given_id", "call_id"), [(7, "7"), (None, ""), (True, ""), ({}, ""), ("字", "字")])

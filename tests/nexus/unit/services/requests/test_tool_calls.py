@@ -9,7 +9,6 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from nexus.core.errors import StoreUnavailableError
 from nexus.core.metrics import DeadLetterCause, Event
 from nexus.core.models import Message, Role, Topics, utc_now
 from nexus.core.ports import Acquired, Delivery, RunOrigin, Subscription
@@ -222,14 +221,6 @@ class TestResults:
             "name the session in metadata.session_id"
         )
 
-    async def test_a_session_that_is_not_named(self) -> None:
-        """It is the one to which the run belongs, as whoever built its context has said."""
-        async with serving() as replica:
-            await RunOrigins(replica.store, replica.ledger).begin("ada", "run_1", RunOrigin("theirs"), LONG_MS)
-            await replica.call(update(session_id=None))
-        assert replica.store.memory.rows["working_memory"][0]["session_id"] == "theirs"
-        assert replica.store.messages[0]["session_id"] == "theirs"
-
     async def test_another_session_than_the_runs(self) -> None:
         """A run that is known writes into its own session and no other; the error names both."""
         async with serving() as replica:
@@ -357,16 +348,6 @@ class TestOnce:
 class TestFaults:
     """Whatever goes wrong, there is a result that says so."""
 
-    async def test_a_store_that_is_away_for_a_moment(self) -> None:
-        """It is waited for."""
-        async with serving() as replica:
-            replica.memory.failures = [StoreUnavailableError("away")] * 2
-            with capture_logs() as logs:
-                told = await replica.call(update())
-        assert told["status"] == "success"
-        assert replica.revisions() == ["# One"]
-        assert [log["event"] for log in logs if log["log_level"] == "warning"] == ["tool_call_delayed"]
-
     async def test_a_store_that_stays_away(self) -> None:
         """The result says that it may be tried again. A call that waited long is not made to wait on."""
         async with serving() as replica:
@@ -424,26 +405,6 @@ class TestFaults:
             assert len(await replica.results(3)) == 3
             await replica.drained()
 
-    async def test_read_too_often(self) -> None:
-        """What was handed out a hundred times is a dead letter."""
-        async with serving() as replica:
-            delivery = shared(update(), deliveries=101)
-            replica.service.offer(delivery)
-            assert (await letter_of(replica))[0] == "handed out 100 times, and never read to its end"
-            await replica.drained()
-        assert replica.bus.settled == [delivery]
-
-    @pytest.mark.parametrize("operation", ["begin", "finish"])
-    @pytest.mark.parametrize("is_shared", [True, False])
-    async def test_redis_away(self, operation: str, is_shared: bool) -> None:
-        """Nobody would send the call again, so it is tried until Redis is back."""
-        async with serving() as replica:
-            replica.ledger.failures[operation] = 1
-            replica.service.offer(shared(update()) if is_shared else calling(update()))
-            assert len(await replica.results()) == 1
-            await replica.drained()
-        assert replica.revisions() == ["# One"]
-
     async def test_stopped(self) -> None:
         """What is in hand when the service stops is given back at once, and another does it."""
         async with serving() as one:
@@ -457,6 +418,17 @@ class TestFaults:
                 await until(begun)
             assert (await one.call(update()))["status"] == "success"
 
+    @pytest.mark.parametrize("operation", ["begin", "finish"])
+    @pytest.mark.parametrize("is_shared", [True, False])
+    async def test_redis_away(self, operation: str, is_shared: bool) -> None:
+        """Nobody would send the call again, so it is tried until Redis is back."""
+        async with serving() as replica:
+            replica.ledger.failures[operation] = 1
+            replica.service.offer(shared(update()) if is_shared else calling(update()))
+            assert len(await replica.results()) == 1
+            await replica.drained()
+        assert replica.revisions() == ["# One"]
+
 
 async def _late(replica: Replica, delivery: Delivery) -> dict[str, Any]:
     """The result of a call that arrived long ago."""
@@ -465,14 +437,3 @@ async def _late(replica: Replica, delivery: Delivery) -> dict[str, Any]:
     (result,) = await replica.results()
     assert isinstance(result.content, dict)
     return result.content
-
-
-async def test_too_many_bytes() -> None:
-    """Large calls that wait are bounded by their size."""
-    async with serving(max_payload_bytes=32 << 20) as replica:
-        replica.memory.gate = anyio.Event()
-        assert replica.service.offer(calling(update("x" * (30 << 20), "msg_1")))
-        assert replica.service.offer(calling(update("x" * (30 << 20), "msg_2")))
-        assert not replica.service.offer(calling(update("x" * (30 << 20), "msg_3")))
-        replica.memory.gate.set()
-        await replica.drained()

@@ -77,20 +77,6 @@ async def test_a_malformed_registration_is_refused(content: Any) -> None:
     assert store.calls == []
 
 
-async def test_a_local_name_is_protected() -> None:
-    """Nobody replaces or removes a tool of this process over the bus."""
-    store = FakeStore()
-    trial = Trial(store)
-    trial.registry.register(definition("mine"), print)
-    async with trial.catalog.running():
-        assert not trial.register(definition("mine", "theirs"))
-        assert not trial.unregister("mine")
-        assert trial.register(definition("other"))
-        await until(lists(trial.registry, "mine", "other"))
-    assert trial.registry.get_tool_definition("mine") == definition("mine")
-    assert [*store.tools] == ["other"]
-
-
 class FailingOnce(FakeStore):
     """A store whose next operations fail with these errors."""
 
@@ -150,17 +136,6 @@ async def test_what_the_store_rejects_is_dropped() -> None:
         trial.register(definition("bad"))
         trial.register(definition("good"))
         await until(lists(trial.registry, "good"))
-
-
-async def test_two_catalogs_on_one_store() -> None:
-    """What one hears the other comes to know, and what it forgets too."""
-    store = FakeStore()
-    one, other = Trial(store), Trial(store, refresh_s=0.01)
-    async with one.catalog.running(), other.catalog.running():
-        one.register(definition("a"))
-        await until(lists(other.registry, "a"))
-        one.unregister("a")
-        await until(lists(other.registry))
 
 
 async def test_a_restart_sees_what_was_registered() -> None:

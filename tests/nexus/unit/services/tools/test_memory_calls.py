@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.core.ports.memory import LONGEST_QUERY
 from nexus.services.tools.memory_calls import (
     CompactHistory,
     ReadDetail,
@@ -35,18 +34,13 @@ KEYS = st.sampled_from(["target", "strategy", "keep_recent", "content", "base_re
     ("name", "args", "call"),
     [
         ("compact_history", COMPACT, CompactHistory("all", "summarize", 5)),
-        ("compact_history", COMPACT | {"keep_recent": 0}, CompactHistory("all", "summarize", 0)),
         ("compact_history", COMPACT | {"keep_recent": 5.0}, CompactHistory("all", "summarize", 5)),
-        ("compact_history", COMPACT | {"keep_recent": 1_000}, CompactHistory("all", "summarize", 1_000)),
         ("compact_history", COMPACT | {"keep_recent": None}, CompactHistory("all", "summarize", 5)),
         ("update_working_memory", {"content": " # a\n"}, UpdateOverview(" # a\n", None)),
-        ("update_working_memory", {"content": "a", "base_revision": 0}, UpdateOverview("a", 0)),
         ("write_memory_detail", {"name": "a b", "content": "字\n"}, WriteDetail("a b", "字\n")),
         ("read_memory_detail", {"name": "compaction-0001"}, ReadDetail("compaction-0001", 0)),
-        ("read_memory_detail", {"name": "a", "from_character": 7}, ReadDetail("a", 7, 8_000)),
         ("read_memory_detail", {"name": "a", "characters": 65_536}, ReadDetail("a", 0, 65_536)),
         ("search_memory", {"query": "  Porto "}, SearchMemory("Porto")),
-        ("search_memory", {"query": "🙂" * LONGEST_QUERY}, SearchMemory("🙂" * LONGEST_QUERY)),
     ],
 )
 def test_good_calls(name: str, args: dict[str, Any], call: object) -> None:
@@ -63,10 +57,7 @@ def test_good_calls(name: str, args: dict[str, Any], call: object) -> None:
             COMPACT | {"target": "everything"},
             "target: 'everything' is unknown; allowed: conversation, tools, all",
         ),
-        ("compact_history", COMPACT | {"target": 7}, "target: 7 is unknown; allowed: conversation, tools, all"),
-        ("compact_history", {"strategy": "archive"}, "target: is missing; allowed: conversation, tools, all"),
         ("compact_history", {"target": "all"}, "strategy: is missing; allowed: summarize, archive"),
-        ("compact_history", None, "target: is missing; allowed: conversation, tools, all"),
         ("compact_history", "", "target: is missing; allowed: conversation, tools, all"),
         (
             "compact_history",
@@ -113,7 +104,6 @@ def test_good_calls(name: str, args: dict[str, Any], call: object) -> None:
             "query: 251 characters, at most 250 are allowed; a rare word is enough",
         ),
         ("search_memory", "[1]", "args: a JSON object is needed, not a JSON array"),
-        ("search_memory", 5, "args: a JSON object is needed, not 5"),
         ("search_memory", '{"query": NaN}', "args: not JSON: NaN is no number; a JSON object is needed"),
         ("search_memory", "[" * 100_000, "args: nested too deep; a JSON object is needed"),
     ],

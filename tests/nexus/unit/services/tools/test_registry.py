@@ -109,18 +109,11 @@ _ENDLESS["x"] = _ENDLESS
     ("wrong", "said"),
     [
         (None, "definition: a mapping is needed, not NoneType"),
-        ("web_search", "definition: a mapping is needed, not str"),
-        ([definition()], "definition: a mapping is needed, not list"),
         ({}, "function: a mapping with name, description and parameters is needed"),
-        ({"function": "x"}, "function: a mapping with name, description and parameters is needed"),
         ({"type": "retrieval", "function": {}}, "type: 'function' is the only type of tool"),
         (definition(""), "function.name: 1 to 64 letters, digits, '_' or '-' are allowed"),
         (definition("a b"), "function.name: 1 to 64 letters"),
-        (definition("é"), "function.name: 1 to 64 letters"),
-        (definition("a\n"), "function.name: 1 to 64 letters"),
         (definition("x" * 65), "function.name: 1 to 64 letters"),
-        (definition(name=5), "function.name: 1 to 64 letters"),
-        (definition(name=None), "function.name: 1 to 64 letters"),
         (definition(description=None), "function.description of 'web_search': a text is needed"),
         (definition(parameters=[]), "function.parameters of 'web_search': a JSON schema of type 'object' is needed"),
         (definition(parameters={"type": "string"}), "function.parameters of 'web_search': a JSON schema of type"),
@@ -129,14 +122,9 @@ _ENDLESS["x"] = _ENDLESS
             definition(parameters={"properties": {"a": "string"}}),
             "function.parameters of 'web_search': properties must",
         ),
-        (definition(parameters={"required": "a"}), "function.parameters of 'web_search': required must list names"),
         (definition(parameters={"required": ["a"]}), "function.parameters of 'web_search': required must list names"),
-        (definition(parameters={"required": [["a"]]}), "function.parameters of 'web_search': required must list names"),
         (definition(x=float("nan")), "definition of 'web_search': is not JSON"),
         (definition(x={1, 2}), "definition of 'web_search': is not JSON"),
-        (definition(x=b""), "definition of 'web_search': is not JSON"),
-        (definition(x={(1,): 2}), "definition of 'web_search': is not JSON"),
-        (definition(x="\ud800"), "definition of 'web_search': is not JSON"),
         (definition(parameters=_ENDLESS), "definition of 'web_search': is not JSON"),
         (definition(x=_DEEP), "definition of 'web_search': nested deeper than 32"),
         (definition(description="x" * 65_536), "definition of 'web_search': 65"),
@@ -273,15 +261,6 @@ def test_a_module_that_fails(modules: Path, text: str) -> None:
     (modules / "trial_failing.py").write_text(text)
     with pytest.raises(ConfigError, match=r"^tools.modules: trial_failing: cannot be imported: \w+Error"):
         found("trial_failing")
-
-
-def test_a_failing_part_of_a_package_is_named(modules: Path) -> None:
-    """Not only the package."""
-    (modules / "trial_half").mkdir()
-    (modules / "trial_half" / "__init__.py").write_text(ONE_TOOL.format(name="a"))
-    (modules / "trial_half" / "bad.py").write_text("1 / 0")
-    with pytest.raises(ConfigError, match=r"^tools.modules: trial_half.bad: cannot be imported: ZeroDivisionError"):
-        found("trial_half")
 
 
 def test_a_module_without_tools() -> None:
