@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.core.canonical import canonical, parsed
+from nexus.core.signing import canonical, parsed
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=10)
 JSON = st.recursive(

@@ -4,7 +4,7 @@ import re
 
 from nexus.core.errors import ErrorCode
 from nexus.core.metrics import DeadLetterCause, Event, Metrics, NoMetrics, Part, Reading, Stage
-from nexus.core.topics import Topics
+from nexus.core.models import Topics
 
 
 def test_no_metrics_take_everything() -> None:

@@ -14,11 +14,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nexus.core.canonical import canonical
 from nexus.core.errors import ErrorCode, UnreadablePayloadError
-from nexus.core.models import Message, Role, utc_now
-from nexus.core.signing import Signing
-from nexus.core.topics import Topics
+from nexus.core.models import Message, Role, Topics, utc_now
+from nexus.core.signing import Signing, canonical
 from nexus.core.wire import EnvelopeError, EnvelopeIds, decode, encode
 
 TOPIC = Topics.CONTEXT_BUILD_REQUEST

@@ -9,10 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from nexus.core import errors
+from nexus.core.concurrency import ungrouped
 from nexus.core.errors import ErrorCode, NexusError, RequestError
-from nexus.core.models import Message, Role, Run, RunStatus, as_utc, new_message_id, new_run_id, utc_now
-from nexus.core.tasks import ungrouped
-from nexus.core.topics import Topics
+from nexus.core.models import Message, Role, Run, RunStatus, Topics, as_utc, new_message_id, new_run_id, utc_now
 
 
 def test_topics() -> None:

@@ -1,14 +1,18 @@
 """Bytes become a message, or the sender is told why not; no bytes do anything else (CONTRACT §1.2, §1.6)."""
 
 import json
+import math
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic_core import to_json
 
 from nexus.core.errors import ErrorCode, UnreadablePayloadError
 from nexus.core.models import Message, Role
-from nexus.core.wire import EnvelopeError, EnvelopeIds, decode, encode, find_ids, is_deeper
+from nexus.core.wire import EnvelopeError, EnvelopeIds, compact, decode, encode, find_ids, is_deeper
 
 ENVELOPE: dict[str, Any] = {
     "id": "msg_1",
@@ -289,3 +293,60 @@ class TestUnreadable:
         """The place and the rule, never what was given."""
         error = refused(payload(**changes))
         assert (error.code, error.message) == (ErrorCode.INVALID_REQUEST, message)
+
+
+@pytest.mark.parametrize("number", ["1e309", "-1E+400", "1.5e999", "1" * 400 + ".5"])
+@pytest.mark.parametrize("around", ['{"a":%s}', '[%s,"1e999"]', "[1, %s ]", '{"a":{"b":[%s]}}', "[\n%s\n]"])
+def test_a_number_that_no_double_holds(number: str, around: str) -> None:
+    """JSON has no infinities, so the sender is told, wherever the number stands."""
+    error = refused(with_content((around % number).encode()))
+    assert (error.code, error.message) == (ErrorCode.INVALID_REQUEST, "not JSON: a number is too large")
+
+
+@pytest.mark.parametrize("number", ["9" * 309, "1e308", "1e-999", "12.5e10", "0e99", '"1e999"', '"-1e999"'])
+def test_a_number_that_is_not_too_large(number: str) -> None:
+    """An integer of any size, and the same digits in a text, are taken."""
+    assert decode(with_content(f"[{number}]".encode())).content == json.loads(f"[{number}]")
+
+
+_TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+_FINITE = st.floats(allow_nan=False, allow_infinity=False)
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | _FINITE | _TEXTS,
+    lambda inner: st.lists(inner) | st.dictionaries(_TEXTS, inner),
+    max_leaves=20,
+)
+
+
+@given(_VALUES)
+def test_compact_json(value: Any) -> None:
+    """It is the JSON that pydantic makes: what others have kept is found again."""
+    assert compact(value) == to_json(value)
+    assert json.loads(compact(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (2**70, b"1180591620717411303424"),
+        ([-(2**64)], b"[-18446744073709551616]"),
+        ({1: "a", None: "b"}, b'{"1":"a","None":"b"}'),
+        ([math.nan, math.inf], b"[null,null]"),
+        ([2**70, math.nan], b"[1180591620717411303424,null]"),
+        ('\x00\x1f\x7f\u2028"\\', b'"\\u0000\\u001f\x7f\xe2\x80\xa8\\"\\\\"'),
+        ({"a": "\ud83d"}, b'{"a":"\xed\xa0\xbd"}'),
+        ((1, [2]), b"[1,[2]]"),
+        (datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), b'"2026-01-02T03:04:05Z"'),
+    ],
+)
+def test_unusual_compact_json(value: Any, expected: bytes) -> None:
+    """Integers of any size, keys that are no text, numbers that JSON has not, control characters, half a pair."""
+    assert compact(value) == expected
+
+
+def test_deep_compact_json() -> None:
+    """Deeper than anything that is taken in."""
+    value: Any = 1
+    for _ in range(200):
+        value = [value]
+    assert compact(value) == b"[" * 200 + b"1" + b"]" * 200

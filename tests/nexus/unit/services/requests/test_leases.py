@@ -4,7 +4,8 @@ import asyncio
 
 import anyio
 
-from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
+from nexus.adapters.in_memory.bus import MemoryBus
+from nexus.adapters.in_memory.ledger import MemoryLedger
 from nexus.core.ports import Acquired, Busy
 from nexus.services.asks import RequestSettings
 from nexus.services.leases import Leases

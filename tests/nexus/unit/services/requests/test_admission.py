@@ -4,7 +4,8 @@ import sys
 
 import anyio
 
-from nexus.adapters.memory_bus import MemoryLedger, MemorySubscription
+from nexus.adapters.in_memory.bus import MemorySubscription
+from nexus.adapters.in_memory.ledger import MemoryLedger
 from nexus.core.errors import ErrorCode
 from nexus.core.metrics import Event, Reading
 from nexus.core.models import Message
@@ -171,16 +172,16 @@ class TestOverload:
             content = await trial.ask(request(reply_to="a b"), shared=True, surplus=True)
         assert code(content) == "INVALID_REQUEST"
 
-    async def test_a_burst_of_thousands(self) -> None:
+    async def test_a_burst(self) -> None:
         """Every one of them is answered, one way or the other: none of the ids is free afterwards."""
         async with serving(max_in_flight=10) as trial:
             await passed()
-            for message in numbered(3_000):
+            for message in numbered(500):
                 trial.service.offer(asking(message))
             await trial.service.drained()
-            claims = [await MemoryLedger.begin(trial.ledger, f"msg_{number}", "any", 1_000) for number in range(3_000)]
-        assert claims == [Conflict()] * 3_000
-        assert len(trial.builder.begun) < 3_000
+            claims = [await MemoryLedger.claim(trial.ledger, f"msg_{number}", "any", 1_000) for number in range(500)]
+        assert claims == [Conflict()] * 500
+        assert len(trial.builder.begun) < 500
 
     async def test_more_refusals_than_can_be_held(self) -> None:
         """What comes on top of 4,096 refusals is let go and counted; its sender asks again."""

@@ -1,0 +1,93 @@
+"""What anyio lacks."""
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from nexus.core.concurrency import Pending, items_of
+from tests.nexus.support.waiting import PATIENCE_S
+
+
+async def test_items_in_order_to_the_end() -> None:
+    """Everything comes, in order, and iterating ends with the sender."""
+    send, receive = anyio.create_memory_object_stream[int](10)
+    with receive:
+        with send:
+            for number in range(10):
+                send.send_nowait(number)
+        assert [number async for number in items_of(receive)] == list(range(10))
+
+
+async def test_what_waits_comes_without_a_turn_for_others() -> None:
+    """What is there when somebody reads comes at once; what is added meanwhile lets others have their turn first."""
+    send, receive = anyio.create_memory_object_stream[int](10)
+    turns: list[str] = []
+
+    async def others() -> None:
+        while True:
+            turns.append("other")
+            await checkpoint()
+
+    with send, receive:
+        for number in range(5):
+            send.send_nowait(number)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(others)
+            async for number in items_of(receive):
+                turns.append(f"{number}")
+                if number == 4:
+                    send.send_nowait(5)
+                if number == 5:
+                    break
+            tasks.cancel_scope.cancel()
+    first = turns.index("0")
+    assert turns[first : first + 5] == ["0", "1", "2", "3", "4"]
+    assert "other" in turns[first + 5 : turns.index("5")]
+
+
+@pytest.mark.parametrize("left", [1, 3])
+async def test_what_is_left_stays(left: int) -> None:
+    """Whoever stops reading in between leaves the rest to the next; to close this end ends the iteration."""
+    send, receive = anyio.create_memory_object_stream[int](10)
+    with send, receive:
+        for number in range(4):
+            send.send_nowait(number)
+        async for number in items_of(receive):
+            if number == 3 - left:
+                break
+        assert receive.statistics().current_buffer_used == left
+        receive.close()
+        assert [number async for number in items_of(receive)] == []
+
+
+async def test_two_readers() -> None:
+    """Two who read one stream share what is in it."""
+    send, receive = anyio.create_memory_object_stream[int](10)
+    with receive:
+        with send:
+            for number in range(6):
+                send.send_nowait(number)
+        one, other = items_of(receive), items_of(receive)
+        taken = [await anext(one)]
+        taken += [number async for number in other]
+        taken += [number async for number in one]
+    assert taken == list(range(6))
+
+
+async def test_pending_work_is_waited_for() -> None:
+    """It is counted down to nothing, and who waits for nothing does not wait."""
+    pending = Pending()
+    with anyio.fail_after(PATIENCE_S):
+        await pending.none()
+        pending.begin()
+        pending.begin()
+
+        async def work() -> None:
+            await checkpoint()
+            pending.end()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(work)
+            tasks.start_soon(work)
+            await pending.none()
+            assert pending.count == 0
