@@ -120,9 +120,3 @@ async def test_a_session_without_anything(desk: Desk, db: _Database) -> None:
         assert await desk.said(command, *OF_S1) == "There is nothing of session s1 of ada.\n"
     db["messages"].insert_one(a_row(0))
     assert await desk.said("history", *OF_S1) == "Nothing is written down or compacted of session s1 of ada.\n"
-
-
-async def test_a_server_that_is_away(desk: Desk) -> None:
-    """Which one and what to do is said in one line; exit code 1."""
-    away = Desk("memory", {**desk.environment, "NEXUS_DATABASE__URI": "mongodb://127.0.0.1:1"})
-    assert "see that MongoDB runs" in await away.refused("check", *OF_S1)

@@ -263,7 +263,9 @@ async def test_what_is_wrong_with_words(desk: StateDesk, words: tuple[str, ...],
 async def test_servers_that_are_away(desk: StateDesk) -> None:
     """Which one and what to do is said in one line; exit code 1. What is kept can be shown without a bus."""
     no_redis = await desk.run("send", "--owner", "ada", "-", stdin="{}", NEXUS_BUS__URL="redis://127.0.0.1:1/0")
-    no_mongodb = await desk.run("show", "--owner", "ada", NEXUS_DATABASE__URI="mongodb://127.0.0.1:1")
+    no_mongodb = await desk.run(
+        "show", "--owner", "ada", NEXUS_DATABASE__URI="mongodb://127.0.0.1:1", NEXUS_DATABASE__TIMEOUT_MS="500"
+    )
     no_bus = await desk.run("clear", "--owner", "ada", NEXUS_BUS__MODE="memory")
     faults = [
         "nexus: Redis does not do what was asked (ConnectionError): see that Redis runs, and bus.url",
