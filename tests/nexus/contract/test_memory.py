@@ -268,22 +268,7 @@ async def test_what_is_searched_for_is_a_text(place: Place) -> None:
 async def test_whatever_is_cut_out_of_a_detail_is_found(place: Place) -> None:
     """Wherever the cut goes, through words and signs of all kinds, and in whatever case: as a plain comparison does."""
     dice = Random(7)  # noqa: S311
-    words = [
-        "fox",
-        "THE",
-        "Ünïcode",
-        "a",
-        "156",
-        "文章",
-        "x_y",
-        "e\u0301",
-        "ſend",
-        "naïve",
-        "42nd",
-        "don't",
-        "...",
-        "😀",
-    ]
+    words = ["fox", "THE", "Ünïcode", "a", "156", "文章", "x_y", "é", "ſend", "naïve", "42nd", "don't", "...", "😀"]
     gaps = [" ", " ", " ", "\n", ", ", "-", "\u00a0", "\t", "\u200b", "\u3000", "/"]
     contents = ["".join(dice.choice(words) + dice.choice(gaps) for _ in range(60)) for _ in range(20)]
     cuts = [(dice.choice(contents), dice.randrange(150), dice.randrange(1, 40)) for _ in range(80)]

@@ -185,14 +185,6 @@ async def test_fifty_writers_record_a_row_once(bare_place: Place) -> None:
         assert len(await store.all_messages("o", limit=100)) == 1
 
 
-async def test_owners_may_use_the_same_id(place: Place) -> None:
-    """An id belongs to its owner only."""
-    async with place.open() as store:
-        assert await store.insert_message(row(1))
-        assert await store.insert_message(row(1, owner_key="p"))
-        assert [found["owner_key"] for found in await store.all_messages("p", limit=5)] == ["p"]
-
-
 async def test_ids_grow_in_stored_order(place: Place) -> None:
     """A later row has a greater `_id`, whatever its time."""
     async with place.open() as store:
