@@ -50,13 +50,6 @@ def test_any_text_has_a_count(counter: TokenCounter, text: str) -> None:
 
 
 @every_counter
-def test_nothing_is_nothing(counter: TokenCounter) -> None:
-    """An empty text has no tokens, and a word has some."""
-    assert counter.count("") == 0
-    assert counter.count("word") > 0
-
-
-@every_counter
 @pytest.mark.parametrize("unit", ONE_MEGABYTE_OF.values(), ids=ONE_MEGABYTE_OF.keys())
 def test_long_texts(counter: TokenCounter, unit: str) -> None:
     """A megabyte of one thing is counted as any other text is."""

@@ -86,15 +86,6 @@ def test_exact_whatever_the_text_is(vocabulary: str, text: str) -> None:
     assert open_tokenizer(vocabulary).count(text) == tokens(text, vocabulary)
 
 
-@pytest.mark.parametrize("vocabulary", VOCABULARIES)
-@pytest.mark.parametrize("text", ["\ud800", "a\udfffb 中", "😀\ud83d", "\udc00\ud800"])
-def test_half_a_pair(vocabulary: str, text: str) -> None:
-    """It counts as the character that is sent in its place."""
-    tokenizer = open_tokenizer(vocabulary)
-    sent = "".join("\ufffd" if "\ud800" <= char <= "\udfff" else char for char in text)
-    assert tokenizer.count(text) == tokenizer.count(sent)
-
-
 @pytest.mark.parametrize("name", ["", "O200K_BASE", "gpt-4o", "llama4", "../o200k_base", "\0", "\ud800"])
 def test_unknown_names(name: str) -> None:
     """They are refused at once, with the names that there are, and nothing is looked for."""
@@ -124,12 +115,3 @@ def test_a_package_without_its_vocabularies(tmp_path: Path) -> None:
         shutil.copy(file, tmp_path / "home" / file.name)
     said = run(UNREADABLE, PYTHONPATH=str(tmp_path), QUICKTOK_DATA=str(tmp_path / "home"))
     assert said.startswith("memory.tokenizer: o200k_base cannot be read, install quicktok-v1 anew (")
-
-
-def test_loading_twice() -> None:
-    """It is as good as once."""
-    tokenizer = open_tokenizer("o200k_base")
-    tokenizer.load()
-    tokenizer.load()
-    assert tokenizer == open_tokenizer("o200k_base")
-    assert tokenizer.count("one two") == 2

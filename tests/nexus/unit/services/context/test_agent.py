@@ -16,6 +16,7 @@ from nexus.core.working_memory import Compaction, Overview, Snapshot
 from nexus.services.context.agent import AgentInput, assemble_agent
 from nexus.services.context.blocks import Assembled
 from nexus.services.context.budget import Room
+from nexus.services.context.formats import convert
 from nexus.services.context.placement import Placement
 from nexus.services.context.prompts import PromptManager
 from nexus.services.context.remembered import Remembered, RememberedTurn
@@ -27,8 +28,10 @@ from nexus.services.history.validity import faults
 from nexus.services.session_state.state import FolderNote, Info, SessionState, Todo
 from nexus.services.text.tokens import Measure
 from tests.nexus.support.fake_counter import FakeCounter, words_of
+from tests.nexus.support.providers import anthropic_faults, gemini_faults, openai_faults
 from tests.nexus.unit.services.context.test_working import AT
 
+CHECKS = {"openai": openai_faults, "anthropic": anthropic_faults, "gemini": gemini_faults}
 PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
 SUB = Agent("sub", "reviewer", "You review.", "", "Review the change.")
 STATE = SessionState(
@@ -256,15 +259,6 @@ class TestPosition:
         lost = "(no result has come yet)"
         assert brief(rows) == ["q", "#C", "+", lost, lost, "late 0", "late 1", "late 2", "now"]
 
-    def test_before_the_nth_assistant_message(self) -> None:
-        """Of `before_assistant`; before the first where there are fewer; at the end where there is none."""
-        rows = [*work(0, calls=2), *work(10, calls=1)]
-        assert brief(rows, placement="before_assistant", pinned_from_end=2).index("#C") == 6
-        assert brief(rows, placement="before_assistant", pinned_from_end=3).index("#C") == 4
-        assert brief(rows, placement="before_assistant", pinned_from_end=5).index("#C") == 1
-        assert brief([row(0, "HUMAN", "q")], placement="before_assistant") == ["q", "#C", "now"]
-        assert brief([], placement="before_assistant") == ["#C", "now"]
-
     def test_tail(self) -> None:
         """Directly before the current input."""
         rows = work(0, calls=2)
@@ -335,19 +329,6 @@ class TestManifest:
         }
         assert made.repairs == ["history: call m1[1] has no result yet"]
 
-    @pytest.mark.parametrize("placement", PLACEMENTS)
-    @pytest.mark.parametrize("agent", [MAIN, SUB], ids=["main", "sub"])
-    @pytest.mark.parametrize("count", [0, 1, 4, 5, 12])
-    def test_blocks_cover_the_list(self, count: int, agent: Agent, placement: Placement) -> None:
-        """Each message is in exactly one block, and each block says where it is."""
-        made = assembled(talk(count), agent=agent, placement=placement, role="r", state=STATE)
-        place = 0
-        for block in made.manifest["blocks"]:
-            assert block["index"] == place
-            assert block["role"] == made.messages[place]["role"]
-            place += block.get("messages", 1)
-        assert place == len(made.messages)
-
 
 def state_of_turn(turn: int) -> SessionState:
     """A state that is another in every turn."""
@@ -398,21 +379,6 @@ class TestPrefix:
         claimed = check_prefixes(builds)
         assert claimed[-1] > len(rows) / 2
 
-    @pytest.mark.parametrize("placement", PLACEMENTS)
-    @pytest.mark.parametrize("begins", [0, 1, 3, 6, 20])
-    def test_something_is_pinned_for_the_first_time(self, begins: int, placement: Placement) -> None:
-        """As when an agent writes its first TODO list: what was said to be shared before is shared then, too."""
-        builds = [
-            assembled(
-                talk(2 * turn),
-                placement=placement,
-                state=TODO_ONLY if turn >= begins else SessionState(),
-                current_input=f"text {2 * turn}",
-            )
-            for turn in range(12)
-        ]
-        check_prefixes(builds)
-
 
 _ROWS = st.lists(
     st.builds(
@@ -443,6 +409,9 @@ def test_any_rows(rows: list[Any], placement: Placement, pinned_from_end: int, c
         [assemble_agent(given_now).messages, assemble_agent(given_now).manifest, assemble_agent(given_now).repairs]
     )
     assert faults(made.messages) == []
+    for form, faults_of in CHECKS.items():
+        stable = made.manifest["prefix"]["messages"]
+        assert faults_of(convert(form, made.messages, [], stable=stable), typed=False) == []
     contents = [message["content"] for message in made.messages]
     start = contents.index(PINNED[0])
     assert contents[start : start + 4] == PINNED
@@ -586,20 +555,6 @@ def test_what_went_is_said(given_input: AgentInput, tokens: int) -> None:
     if parts:
         assert sum(part["dropped"] for part in parts) == len(history_of(whole)) - len(history_of(made))
     assert made.manifest["history"]["shown"] == len(history_of(made))
-
-
-@settings(max_examples=40)
-@given(inputs(), st.integers(0, 900))
-def test_enough_room(given_input: AgentInput, tokens: int) -> None:
-    """Where all of it fits, it is what it is without a limit, and the next build can begin with as much of it."""
-    free, made = assemble_agent(given_input), within(given_input, tokens)
-    assert made.weights
-    enough = made.weights.total <= tokens
-    assert (made.messages == free.messages) or not enough
-    assert made.manifest["prefix"] == free.manifest["prefix"] or not enough
-    # A list counts its end once; parts that are counted by themselves may do so more than once.
-    assert 0 <= made.weights.total - measure().messages(free.messages) <= 3
-    assert within(given_input, PLENTY).weights == made.weights
 
 
 @settings(max_examples=40)

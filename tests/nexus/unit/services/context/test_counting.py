@@ -125,12 +125,6 @@ async def test_a_continuation_that_has_to_be_counted() -> None:
     assert (told(second), told(third)) == ({True}, {False})
 
 
-async def test_the_agent_layout_is_always_counted() -> None:
-    """It says how long it is."""
-    (content,) = await built([asking("hi")], past(1), within(100_000, "needed"))
-    assert told(content) == {True}
-
-
 @given(
     text=st.text(st.characters(exclude_categories=[])),
     name=st.sampled_from([*VOCABULARIES, "fake"]),

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.context.blocks import Assembled, Block, put_together
+from nexus.services.context.blocks import Assembled
 from nexus.services.context.budget import Budget
 from nexus.services.context.dialogue import DialogueInput, assemble_dialogue, fit_dialogue
 from nexus.services.context.prompts import PromptManager
@@ -167,20 +167,6 @@ def test_the_same_inputs_give_the_same_bytes(text: str, history: list[dict[str, 
     )
     assert first.messages[:4] == other.messages[:4]
     assert first.manifest["prefix"] == other.manifest["prefix"]
-
-
-def test_arguments_are_not_changed() -> None:
-    """The layout reads, and only reads."""
-    before = json.dumps([HISTORY, TOOL])
-    assemble_dialogue(GIVEN)
-    assert json.dumps([HISTORY, TOOL]) == before
-
-
-def test_the_prefix_hash_is_that_of_compact_utf8() -> None:
-    """Anybody can make it again from the messages."""
-    made = put_together("layout", [Block("ONE", "user", "é"), Block("TWO", "user", "x")], rows={}, stable=1)
-    expected = hashlib.sha256('[{"role":"user","content":"é"}]'.encode()).hexdigest()
-    assert made.manifest["prefix"] == {"messages": 1, "sha256": expected}
 
 
 SAID = [row(f"h{number}", "HUMAN", f"said {number} and more", number, run=f"past_{number}") for number in range(12)]

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from nexus.services.context.formats import FORMATS, Converted, convert
 from tests.nexus.support.providers import anthropic_faults, gemini_faults, openai_faults
 from tests.nexus.unit.services.context.canonical_lists import (
-    AGENT,
     OPENING,
     TOOLS,
     Said,
@@ -156,20 +155,6 @@ def test_a_place_says_where_a_message_went(form: str, messages: list[dict[str, A
         once = Converted(messages=[found], tools=[], places=[], notes=[])
         late = message if message["role"] != "system" or form == "openai" else user(message["content"])
         assert SAID[form](once)[0] == as_canonical(said([late])[0], form)
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_an_agents_context(form: str) -> None:
-    """Parallel calls, pinned texts after results, several users in a row, a system message at the end."""
-    converted = convert(form, AGENT, TOOLS, stable=3)
-    assert FAULTS[form](converted) == []
-    assert [as_canonical(spoken, form) for spoken in said(AGENT)] == list(SAID[form](converted))
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_an_empty_list_stays_empty(form: str) -> None:
-    """No provider accepts one, and nothing is made up for it."""
-    assert convert(form, [], [], stable=0) == Converted(messages=[], tools=[], places=[], notes=[])
 
 
 @pytest.mark.parametrize("form", ["anthropic", "gemini"])
@@ -351,20 +336,6 @@ def test_the_next_call_of_a_run_repeats_what_was_marked() -> None:
         assert "cache_control" not in calls[index + 1][len(sent) - 1]
 
 
-def test_only_system_messages_are_all_system() -> None:
-    """A user has to speak, so the opening does; it is not what a mark is on, for it goes when somebody speaks."""
-    found = in_anthropic(system("S1"), system("S2"), stable=2)
-    assert found.system == [text_block("S1"), text_block("S2") | MARK]
-    assert [message["role"] for message in found.messages] == ["user"]
-    assert found.places == [None, None]
-    assert in_anthropic(system("S1"), system("S2"), stable=2, goes_on=True) == found
-
-
-def test_places_count_the_opening() -> None:
-    """The first message that was given stands in the second."""
-    assert in_anthropic(assistant("A"), user("U")).places == [(1, 0), (2, 0)]
-
-
 @pytest.mark.parametrize("end", ["\n", " ", "\t\r\n", "\u3000", "\x1f"])
 def test_the_text_of_an_assistant_does_not_end_in_white_space(end: str) -> None:
     """Neither at the end, where it is refused, nor before, so that it stays the same; a user's text may."""
@@ -385,11 +356,6 @@ def test_a_tool_without_parameters_has_the_schema_of_an_object(parameters: Any) 
     assert found.tools == [
         {"name": "now", "description": "It helps.", "input_schema": {"type": "object", "properties": {}}}
     ]
-
-
-def test_a_blank_description_is_left_out() -> None:
-    """It says nothing, and is not needed."""
-    assert "description" not in in_anthropic(user("U"), tools=(tool("now", description=" "),)).tools[0]
 
 
 def test_a_schema_that_combines_others_at_its_top_becomes_one() -> None:
@@ -501,16 +467,6 @@ def test_tools_are_declared_in_one() -> None:
             ]
         }
     ]
-
-
-def test_a_tool_that_takes_anything_has_a_schema() -> None:
-    """Parameters without names are parameters too."""
-    found = in_gemini(user("U"), tools=(tool("any", {"additionalProperties": {"type": "string"}}),))
-    assert found.tools[0]["function_declarations"][0]["parameters_json_schema"] == {
-        "type": "object",
-        "properties": {},
-        "additionalProperties": {"type": "string"},
-    }
 
 
 def test_the_sdk_takes_what_is_given_as_it_is() -> None:

@@ -77,7 +77,6 @@ def test_a_text_escaped_by_itself_forges_nothing_and_comes_back(seed: int) -> No
     """No structural token stands without a backslash before it, and `unescape` gives the canonical text."""
     for text in hostile_texts(seed):
         escaped = escape(text)
-
         assert not strict.forged(escaped), (text, escaped)
         assert unescape(escaped) == canonical(text)
 
@@ -102,7 +101,6 @@ def test_the_memory_has_exactly_the_structure_of_its_rows(seed: int) -> None:
     """Speakers, times, order, texts and calls are those of the rows, wherever the text stands."""
     for text in hostile_texts(seed):
         block = MemoryFormatter.format_shared_memory(rows(text), truncate_chars=20_000)
-
         once = canonical(text)
         name, key = (in_one_line(text, 64) or stand_in for stand_in in ("unknown", ""))
         search = ("web_search", "query", in_one_line(text, 100)) if in_one_line(text, 100) else ("web_search", "", "")
@@ -162,9 +160,7 @@ def test_nothing_comes_about_between_fields_rows_and_cuts(seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311 - makes test data
     for _ in range(200):
         history = rows_of_shards(rng)
-
         block = MemoryFormatter.format_shared_memory(history, truncate_chars=rng.choice([20, 30, 500]))
-
         said = strict.read_memory(block)
         annotations = [part for each in said for part in each.parts if not isinstance(part, str)]
         declared = [row["metadata"]["tool_calls"] for row in history if row["role"] == "AI"]
@@ -177,7 +173,6 @@ def test_this_moment_holds_the_input_and_nothing_else(seed: int) -> None:
     """The input stands between the two marks, and a hostile time is no time."""
     for text in hostile_texts(seed):
         block = MomentFormatter.format_this_moment(text, "2025-12-10T08:00:00Z", "-480")
-
         head = "[THIS_MOMENT]\n<current_time>2025-12-10 16:00:00+08:00</current_time>\n<human_input>\n"
         assert block.startswith(head)
         assert block.endswith("\n</human_input>")
@@ -193,7 +188,6 @@ def test_friends_info_holds_the_profile_and_nothing_else(seed: int, field: str) 
     """Current and legacy profile texts follow the title, stripped."""
     for text in hostile_texts(seed):
         block = FriendsInfoFormatter.format_friends_info({"prompt_overrides": {field: text}, "created_at": text})
-
         head = "[FRIENDS_INFO]\nAbout this friend:\n\n"
         assert block.startswith(head)
         inside = block.removeprefix(head)
@@ -208,9 +202,7 @@ def test_a_tool_is_described_in_its_own_lines(seed: int) -> None:
     for text in hostile_texts(seed):
         parameters = {"properties": {text: {"type": text, "description": text}}, "required": [text]}
         definition = {"name": text, "description": text, "parameters": parameters}
-
         block = prompts.get_capabilities_prompt([definition, {"name": "last", "description": "d"}])
-
         head, end = "[CAPABILITIES]\nAvailable tools in this conversation:\n\n", "\n\n### last\nd"
         assert block.startswith(head)
         assert block.endswith(end)

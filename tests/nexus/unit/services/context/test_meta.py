@@ -140,22 +140,6 @@ def test_it_counts_itself_at_the_bounds(name: str, form: str) -> None:
             assert f"\ntokens_used: {used}\n" in block.text
 
 
-@given(meta=METAS, tokens_without=st.integers(0, 200))
-def test_it_counts_itself_with_any_counter(meta: Meta, tokens_without: int) -> None:
-    """With a counter that makes less of longer numbers it comes to an end too, and never tells too few."""
-
-    class Backwards:
-        name = "backwards"
-        most_per_byte = 1
-
-        def count(self, text: str) -> int:
-            return max(300 - sum(map(int, re.findall(r"\d", text))), 0)
-
-    measure = Measure(Backwards())
-    block = meta_block(meta, tokens_without, measure)
-    assert int(read(block.text)["tokens_used"]) >= tokens_without + measure.message(block.messages[0])
-
-
 @pytest.mark.parametrize("name", VOCABULARIES)
 @pytest.mark.parametrize("form", FORMATS)
 def test_how_long_it_is(name: str, form: str) -> None:
@@ -197,12 +181,6 @@ def test_when_the_overview_is_asked_for() -> None:
     }
     assert asked == {None: False, 0: False, STALE_TURNS - 1: False, STALE_TURNS: True, 1_000: True}
     assert "update_working_memory(content)" in advised(replace(meta, is_template=True), Band.NORMAL)
-
-
-def test_an_emergency_that_cannot_be_helped() -> None:
-    """It says so, rather than give an order again that cannot be followed."""
-    meta = Meta(32_000, has_tools=True, is_template=False, compactable=False)
-    assert advised(meta, Band.EMERGENCY).startswith("Little would be gained by compacting: ")
 
 
 def test_a_reminder_is_no_content() -> None:

@@ -8,7 +8,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nexus.services.context.placement import (
-    ToolCallBlock,
     calculate_reverse_position,
     find_safe_insert_position,
     identify_tool_call_blocks,
@@ -58,19 +57,10 @@ class TestIdentifyToolCallBlocks:
         """A talk without tools has none either."""
         assert identify_tool_call_blocks([user(), says(), user(), says()]) == []
 
-    def test_a_single_block(self) -> None:
-        """From the declaring message to its result, with the ids that were declared."""
-        [block] = identify_tool_call_blocks([user(), calls("1"), result("1"), says()])
-
-        assert isinstance(block, ToolCallBlock)
-        assert (block.start_index, block.end_index, set(block.tool_call_ids)) == (1, 2, {"1"})
-
     def test_several_blocks(self) -> None:
         """Each by itself, in order, also with nothing between them."""
         messages = [calls("1"), result("1"), calls("2"), result("2"), user(), calls("3"), result("3")]
-
         blocks = identify_tool_call_blocks(messages)
-
         assert extents(messages) == [(0, 1), (2, 3), (5, 6)]
         assert [set(block.tool_call_ids) for block in blocks] == [{"1"}, {"2"}, {"3"}]
 
@@ -83,7 +73,6 @@ class TestIdentifyToolCallBlocks:
     def test_a_block_of_parallel_calls(self) -> None:
         """All results of one message, in whatever order they came."""
         [block] = identify_tool_call_blocks([calls("1", "2", "3"), result("3"), result("1"), result("2"), says()])
-
         assert (block.start_index, block.end_index, set(block.tool_call_ids)) == (0, 3, {"1", "2", "3"})
 
 
@@ -149,7 +138,6 @@ class TestBrokenLogs:
     def test_a_message_between_a_call_and_its_result(self, between: dict[str, Any]) -> None:
         """It lies inside the block."""
         messages = [user(), calls("1"), between, result("1"), user()]
-
         assert extents(messages) == [(1, 3)]
         assert positions(messages) == [0, 1, 1, 1, 4, 5]
 
@@ -157,46 +145,29 @@ class TestBrokenLogs:
     def test_results_without_an_id_belong_to_the_call_before_them(self, call_id: str | None) -> None:
         """Directly after the call, or after its other results."""
         nameless = result(call_id)
-
         assert extents([calls("1", "2"), nameless, nameless, says()]) == [(0, 2)]
         assert extents([calls("1", "2"), result("1"), nameless, says()]) == [(0, 2)]
         assert extents([calls("1", "2"), nameless, result("2"), says()]) == [(0, 2)]
 
-    def test_a_result_without_an_id_elsewhere_belongs_to_nothing(self) -> None:
-        """It is not directly after a block."""
-        assert extents([calls("1"), result("1"), user(), result()]) == [(0, 1)]
-        assert extents([result(), user(), result()]) == []
-        assert extents([calls("1"), user(), result()]) == [(0, 0)]
-
     def test_a_result_of_another_call_between(self) -> None:
         """It does not end the block: the seed's code stopped there and parted the last result."""
         messages = [calls("1", "2"), result("1"), result("9"), result("2"), user()]
-
         assert extents(messages) == [(0, 3)]
         assert positions(messages) == [0, 0, 0, 0, 4, 5]
 
     def test_overlapping_blocks(self) -> None:
         """A position before the later block would still be inside the earlier one."""
         messages = [user(), calls("1"), calls("2"), result("1"), result("2"), user()]
-
         assert extents(messages) == [(1, 3), (2, 4)]
         assert positions(messages) == [0, 1, 1, 1, 1, 5, 6]
 
     def test_an_id_that_is_used_again(self) -> None:
         """Neither pair is parted, and nothing is put between a call and its own result."""
         messages = [calls("1"), result("1"), user(), calls("1"), result("1"), user()]
-
         safe = positions(messages)
-
         assert (safe[1], safe[3], safe[6]) in {(0, 3, 6), (0, 0, 6)}
         assert safe[4] not in {1, 4}
         assert not any(parts(messages, position) for position in safe)
-
-    def test_flat_calls(self) -> None:
-        """Both stored forms are read (CONTRACT §2)."""
-        flat = {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "name": "f", "arguments": {}}]}
-
-        assert extents([user(), flat, result("1"), user()]) == [(1, 2)]
 
     @pytest.mark.parametrize(
         "garbage", ["1", 7, True, {"id": "1"}, object(), [None], ["1"], [7, []], [{"id": []}], [{"id": {}}, None]]
@@ -204,7 +175,6 @@ class TestBrokenLogs:
     def test_calls_that_are_none_break_nothing(self, garbage: Any) -> None:
         """No error, and a block elsewhere is found all the same."""
         messages = [{"role": "assistant", "tool_calls": garbage}, user(), calls("2"), result("2")]
-
         assert extents(messages)[-1] == (2, 3)
         assert positions(messages)[-2:] == [2, 4]
 
@@ -212,7 +182,6 @@ class TestBrokenLogs:
     def test_what_is_no_message_breaks_nothing(self, thing: Any) -> None:
         """It stands between the others like any message."""
         messages = [thing, calls("1"), thing, result("1"), thing]
-
         assert extents(messages) == [(1, 3)]
         assert positions(messages) == [0, 1, 1, 1, 4, 5]
         assert insert_messages_at_position(messages, PINNED, 4) == [*messages[:4], *PINNED, thing]
@@ -222,7 +191,6 @@ class TestBrokenLogs:
         """Twenty thousand calls that all overlap, and one call whose result comes at the very end."""
         ids = [str(number) for number in range(20_000)]
         chain = [*map(calls, ids), *map(result, ids)]
-
         assert find_safe_insert_position(chain, len(chain) - 1) == 0
         late = [calls("late"), *([calls("1"), result("1")] * 20_000), result("late")]
         assert find_safe_insert_position(late, len(late) - 3) == 0
@@ -235,7 +203,6 @@ class TestPinnedPosition:
         """Before the fifth from the end, before the block where that is inside one, at the end of a short history."""
         plain = [user(), says()] * 4
         inside = [user(), calls("1", "2", "3"), result("1"), result("2"), result("3"), says(), user(), says()]
-
         assert pinned_position(plain, "from_end") == 3
         assert pinned_position(inside, "from_end") == 1
         assert pinned_position([user(), says()], "from_end") == 2
@@ -244,15 +211,10 @@ class TestPinnedPosition:
     def test_before_an_assistant_message(self) -> None:
         """Before the Nth assistant message from the end, and never inside a block."""
         messages = [user(), says(), user(), calls("1"), says("early"), result("1"), user(), says()]
-
         assert pinned_position(messages, "before_assistant", 1) == 7
         assert pinned_position(messages, "before_assistant", 2) == 3
         assert pinned_position(messages, "before_assistant", 3) == 3
         assert pinned_position(messages, "before_assistant", 4) == 1
-
-    def test_at_the_tail(self) -> None:
-        """Directly before what comes after the history."""
-        assert pinned_position([user(), calls("1"), result("1")], "tail") == 3
 
 
 _IDS: Final = st.sampled_from(["1", "2", "3"])
@@ -322,7 +284,6 @@ class TestProperties:
     def test_a_position_never_parts_a_call_from_its_result(self, messages: list[Any], target: int) -> None:
         """Neither by the blocks that are found nor by a reader that knows the contract alone."""
         position = find_safe_insert_position(messages, target)
-
         assert not parts(messages, position)
         assert not any(start < position <= end for start, end in extents(messages))
 
@@ -331,7 +292,6 @@ class TestProperties:
         """Never after it, and no further before it than a block reaches; asked again, it stays."""
         position = find_safe_insert_position(messages, target)
         wanted = min(max(target, 0), len(messages))
-
         assert min(max(position, 0), len(messages)) <= wanted
         assert all(
             any(start < passed <= end for start, end in extents(messages))
@@ -339,28 +299,13 @@ class TestProperties:
         )
         assert find_safe_insert_position(messages, position) == position
 
-    @given(histories())
-    def test_blocks_begin_with_a_call_and_end_with_a_result_or_with_it(self, messages: list[Any]) -> None:
-        """In the order in which they begin, each within the list."""
-        blocks = identify_tool_call_blocks(messages)
-
-        assert [block.start_index for block in blocks] == sorted({block.start_index for block in blocks})
-        for block in blocks:
-            assert _field(messages[block.start_index], "role") == "assistant"
-            assert set(block.tool_call_ids) == {call["id"] for call in messages[block.start_index]["tool_calls"]}
-            assert block.start_index == block.end_index or _field(messages[block.end_index], "role") == "tool"
-        declaring = [place for place, message in enumerate(messages) if _field(message, "tool_calls")]
-        assert [block.start_index for block in blocks] == declaring
-
     @given(histories(), st.integers(0, 8))
     def test_pinned_messages_stand_together_and_the_others_keep_their_order(
         self, messages: list[Any], count: int
     ) -> None:
         """As the layout does it: the position from the end, made safe, and all of them there."""
         position = find_safe_insert_position(messages, calculate_reverse_position(messages, count))
-
         made = insert_messages_at_position(messages, PINNED, position)
-
         assert made[position : position + len(PINNED)] == PINNED
         assert made[:position] + made[position + len(PINNED) :] == messages
         assert position == pinned_position(messages, "from_end", count)

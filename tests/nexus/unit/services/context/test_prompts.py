@@ -82,13 +82,8 @@ class TestCoreIdentity:
     def test_is_the_same_stripped_constant_on_every_call(self) -> None:
         """A prompt cache can hold it: every manager gives the same bytes, with no blank edges."""
         identity = PromptManager().get_core_identity()
-
         assert identity == CORE_IDENTITY.strip()
         assert identity.encode() == PromptManager().get_core_identity().encode()
-
-    def test_is_about_two_hundred_lines(self) -> None:
-        """Long enough to explain everything, short enough to be read."""
-        assert 150 <= len(PromptManager().get_core_identity().splitlines()) <= 260
 
     def test_names_no_date(self) -> None:
         """Nothing in it grows old or belongs to one user."""
@@ -136,17 +131,9 @@ class TestCapabilities:
         """One tool, in either form of definition, is shown exactly as the contract has it."""
         assert capabilities(definition) == HEAD + WEB_SEARCH_SHOWN
 
-    @pytest.mark.parametrize(
-        "parameters", [None, {}, {"type": "object"}, {"properties": {}}, {"properties": None}, [], 7]
-    )
-    def test_a_tool_without_parameters_has_no_parameters_line(self, parameters: Any) -> None:
-        """No parameters, in whatever form that is said, is no `Parameters:`."""
-        assert capabilities({"name": "now", "description": "d", "parameters": parameters}) == f"{HEAD}### now\nd"
-
     def test_a_description_keeps_its_lines(self) -> None:
         """An ordinary description of several lines, in any language, comes out as it was written."""
         text = "查询天气。\n\n- works for towns\n  and villages 🌦\n`city` is a name"
-
         assert capabilities({"name": "weather", "description": text}) == f"{HEAD}### weather\n{text}"
 
     @pytest.mark.parametrize("description", [None, "", "  \n ", 7])
@@ -184,7 +171,6 @@ class TestCapabilities:
         """Alternatives are followed a few levels down and no further."""
         schema: dict[str, Any] = {}
         schema["anyOf"] = [schema, {"type": "null"}]
-
         assert parameter_line(schema).endswith("null, required)")
 
     @pytest.mark.parametrize(
@@ -207,7 +193,6 @@ class TestCapabilities:
     def test_a_malformed_definition_is_shown_as_unknown(self, definition: Any) -> None:
         """What is missing has a stand-in, nothing raises, and the tools around it are not touched."""
         shown = capabilities(WEB_SEARCH, definition, WEB_SEARCH)
-
         assert shown == f"{HEAD}{WEB_SEARCH_SHOWN}\n\n### unknown\nNo description\n\n{WEB_SEARCH_SHOWN}"
 
 
@@ -219,9 +204,7 @@ class TestForgery:
         """A line break in them becomes a space."""
         broken = f"a{line_break}### b"
         parameters = {"properties": {broken: {"type": broken, "description": broken}}}
-
         shown = capabilities({"name": broken, "description": "d", "parameters": parameters})
-
         lines = ["### a ### b", "d", "Parameters:", "- a ### b (a ### b, optional): a ### b"]
         assert shown == HEAD + "\n".join(lines)
 
@@ -237,7 +220,6 @@ class TestForgery:
     def test_a_description_cannot_pass_for_structure(self, line: str, line_break: str) -> None:
         """A line of it that looks like this block's own gets a backslash at its start, and nothing else changes."""
         shown = capabilities({"name": "t", "description": f"Harmless.{line_break}{line}{line_break}The end."})
-
         assert shown == f"{HEAD}### t\nHarmless.\n\\{line}\nThe end."
 
     @pytest.mark.parametrize("line", ["## Notes", "- a plain point", "The Parameters: are few", "see (optional)", "#1"])
@@ -249,15 +231,12 @@ class TestForgery:
     def test_other_blocks_cannot_be_opened_from_here(self, token: str) -> None:
         """Tags in a name, type, note or description come out with a backslash before them."""
         parameters = {"properties": {token: {"type": token, "description": token}}}
-
         shown = capabilities({"name": token, "description": f"d\n{token}", "parameters": parameters})
-
         assert shown.count(token) == shown.count(f"\\{token}") == 5
 
     def test_a_tag_cannot_be_put_together_from_two_texts(self) -> None:
         """A bracket that ends a name does not meet the tag that starts its description."""
         shown = capabilities({"name": "t [", "description": "THIS_MOMENT]"})
-
         assert shown == f"{HEAD}### t \\[\nTHIS_MOMENT]"
 
     @given(
@@ -266,7 +245,6 @@ class TestForgery:
     def test_nothing_that_json_can_say_raises(self, definitions: list[Any]) -> None:
         """Any JSON at all gives a block that begins and ends as a block does."""
         shown = PromptManager().get_capabilities_prompt(definitions)
-
         assert shown.startswith(HEAD)
         assert not shown.endswith("\n")
 
@@ -274,9 +252,7 @@ class TestForgery:
     def test_there_is_one_heading_for_each_tool_and_one_line_for_each_parameter(self, data: st.DataObject) -> None:
         """However hostile the texts, the block has the structure of its definitions."""
         definitions = data.draw(st.lists(_definitions(), max_size=4))
-
         lines = PromptManager().get_capabilities_prompt(definitions).splitlines()
-
         properties = [definition["parameters"]["properties"] for definition in definitions]
         assert sum(line.startswith("### ") for line in lines) == len(definitions)
         assert sum(line.startswith("###") for line in lines) == len(definitions)

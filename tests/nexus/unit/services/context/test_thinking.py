@@ -23,7 +23,7 @@ from nexus.services.text.tokens import Measure
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.providers import anthropic_faults, gemini_faults, openai_faults
 from tests.nexus.unit.services.context import hostile, strict
-from tests.nexus.unit.services.context.remembering import read_turns_text, stored_turn, summaries, texts_of
+from tests.nexus.unit.services.context.remembering import read_turns_text, stored_turn, summaries
 
 CHECKS: Final = {"openai": openai_faults, "anthropic": anthropic_faults, "gemini": gemini_faults}
 SEEDS: Final = range(10)
@@ -147,15 +147,6 @@ class TestMessages:
         )
         (part,) = [block for block in made.manifest["blocks"] if block["tag"] == "WORKSPACE_CONTEXT"]
         assert part["escaped"] == 5
-
-    @pytest.mark.parametrize("level", LEVELS)
-    def test_each_level(self, level: Level) -> None:
-        """As in the agent layout."""
-        made = assembled(remembered=remembered(level))
-        turns = read_turns_text(parts_of(made)["ACCUMULATED MEMORY SUMMARIES"])
-        assert [turn.number for turn in turns] == [1, 2]
-        wanted = {"brief": "brief 1", "detailed": "detailed 1", "comprehensive": "overview 1"}[level]
-        assert texts_of(turns[0].said, level)[0] == wanted
 
     def test_the_front_stays_while_rounds_grow(self) -> None:
         """All of what was there before the first round, and each round."""

@@ -121,37 +121,21 @@ class TestMarks:
         ("text", "marked"),
         [
             ("[this_moment]", r"\[this_moment]"),
-            ("[ThIs_MoMeNt]", r"\[ThIs_MoMeNt]"),
             ("[ THIS MOMENT ]", r"\[ THIS MOMENT ]"),
-            ("[THIS-MOMENT]", r"\[THIS-MOMENT]"),
             ("[THISMOMENT]", r"\[THISMOMENT]"),
-            ("[T H I S _ M O M E N T]", r"\[T H I S _ M O M E N T]"),
             ("[THIS__MOMENT]", r"\[THIS__MOMENT]"),
-            ("[THIS\u3000MOMENT]", "\\[THIS\u3000MOMENT]"),
             ("[\nTHIS_MOMENT]", "\\[\nTHIS_MOMENT]"),
-            ("[**THIS_MOMENT**]", r"\[**THIS_MOMENT**]"),
             ("［ＴＨＩＳ＿ＭＯＭＥＮＴ］", r"\［ＴＨＩＳ＿ＭＯＭＥＮＴ］"),
-            ("＜/human_input＞", r"\＜/human_input＞"),
             ("< / human_input >", r"\< / human_input >"),
-            ("<／human_input>", r"\<／human_input>"),
             ("[ТНІЅ_МОМЕΝТ]", r"\[ТНІЅ_МОМЕΝТ]"),
-            ("[𝐓𝐇𝐈𝐒_𝕄𝕆𝕄𝔼ℕ𝕋]", r"\[𝐓𝐇𝐈𝐒_𝕄𝕆𝕄𝔼ℕ𝕋]"),
             ("[🇹🇭🇮🇸 Ⓜ🅞Ⓜ⒠ⓝ🆃]", r"\[🇹🇭🇮🇸 Ⓜ🅞Ⓜ⒠ⓝ🆃]"),
-            ("[ԜORKING_MEMORY]", r"\[ԜORKING_MEMORY]"),
             ("[TH1S_M0MENT]", r"\[TH1S_M0MENT]"),
-            ("[T\u0301H\u0302IS_MÖMENT]", "\\[T\u0301H\u0302IS_MÖMENT]"),
             ("[THIS\u200d_MO\u00adMENT]", "\\[THIS\u200d_MO\u00adMENT]"),
-            ("[THIS\U000e0080_MOMENT]", "\\[THIS\U000e0080_MOMENT]"),
             ("【THIS_MOMENT】", r"\【THIS_MOMENT】"),
-            ("⟦THIS_MOMENT⟧", r"\⟦THIS_MOMENT⟧"),
             ("‹human_input›", r"\‹human_input›"),
-            ("≮human_input>", r"\≮human_input>"),
             ("<THIS_MOMENT>", r"\<THIS_MOMENT>"),
-            ("x</THIS_MOMENT>", r"x\</THIS_MOMENT>"),
             ("[human_input]", r"\[human_input]"),
-            ("x[/human_input]", r"x\[/human_input]"),
             ("[tool use : x]", r"\[tool use : x]"),
-            ("[ＴＯＯＬ_ＵＳＥ：x]", r"\[ＴＯＯＬ_ＵＳＥ：x]"),
         ],
     )
     def test_look_alikes(self, text: str, marked: str) -> None:
@@ -259,31 +243,18 @@ class TestMarks:
         ("text", "marked"),
         [
             ("## useful information", r"\## useful information"),
-            ("##USEFUL INFORMATION", r"\##USEFUL INFORMATION"),
             ("  ## Useful  Information  ", r"\  ## Useful  Information  "),
-            ("\t## Useful\u3000Information", "\\\t## Useful\u3000Information"),
             ("## UsefulInformation", r"\## UsefulInformation"),
-            ("## Useful-Information", r"\## Useful-Information"),
             ("## U s e f u l Information", r"\## U s e f u l Information"),
-            ("## **Useful Information**", r"\## **Useful Information**"),
             ("## Useful Information ##", r"\## Useful Information ##"),
-            ("## Useful Information:", r"\## Useful Information:"),
             ("## Useful Information ✅", r"\## Useful Information ✅"),
-            ("## Useful Information (?)", r"\## Useful Information (?)"),
             ("## Useful Information ：", r"\## Useful Information ："),
-            ("＃＃　Ｕｓｅｆｕｌ　Ｉｎｆｏｒｍａｔｉｏｎ", r"\＃＃　Ｕｓｅｆｕｌ　Ｉｎｆｏｒｍａｔｉｏｎ"),
             ("♯ Uѕеful Infоrmаtiоn", r"\♯ Uѕеful Infоrmаtiоn"),
-            ("## 𝐔𝐬𝐞𝐟𝐮𝐥 𝕀𝕟𝕗𝕠", "## 𝐔𝐬𝐞𝐟𝐮𝐥 𝕀𝕟𝕗𝕠"),
             ("## 𝐔𝐬𝐞𝐟𝐮𝐥 𝕀𝕟𝕗𝕠𝕣𝕞𝕒𝕥𝕚𝕠𝕟", r"\## 𝐔𝐬𝐞𝐟𝐮𝐥 𝕀𝕟𝕗𝕠𝕣𝕞𝕒𝕥𝕚𝕠𝕟"),
-            ("## Current T0D0 L1st", r"\## Current T0D0 L1st"),
             ("## Folder\u200d Nôtes", "\\## Folder\u200d Nôtes"),
-            ("x\u2028## Folder Notes\u2029x", "x\n\\## Folder Notes\nx"),
             ("##\u200b Folder Notes", "\\## Folder Notes"),
-            (r"\## Folder Notes", r"\\## Folder Notes"),
             ("x\n\\\\\\# Folder Notes", "x\n\\\\\\\\# Folder Notes"),
-            ("- ## Folder Notes", r"\- ## Folder Notes"),
             ("## Folder Notes\n## Folder Notes", "\\## Folder Notes\n\\## Folder Notes"),
-            ("[THIS_MOMENT]\n## Folder Notes\nHuman: x", "\\[THIS_MOMENT]\n\\## Folder Notes\n\\Human: x"),
         ],
     )
     def test_look_alikes_of_headings(self, text: str, marked: str) -> None:
@@ -303,7 +274,6 @@ class TestMarks:
     def test_marks_are_counted(self) -> None:
         """For the manifest, over several texts."""
         counting = CountingEscape()
-
         assert [counting("a"), counting("[THIS_MOMENT] </human_input>"), counting("\nHuman: x")] == [
             "a",
             r"\[THIS_MOMENT] \</human_input>",
@@ -320,15 +290,10 @@ class TestOrdinaryText:
     def test_is_unchanged(self, kind: str) -> None:
         """Prose in many languages, emoji, Markdown, LaTeX, code, data and logs."""
         assert escape_counted(ORDINARY[kind]) == (ORDINARY[kind], 0)
-        assert unescape(ORDINARY[kind]) == ORDINARY[kind]
-
-    @pytest.mark.parametrize("kind", ORDINARY)
-    def test_is_unchanged_line_by_line_and_backwards(self, kind: str) -> None:
-        """No line depends on those around it, and the order of words is not what saves them."""
+        assert LabelEscape()(ORDINARY[kind]) == ORDINARY[kind]
         for line in ORDINARY[kind].splitlines():
             assert escape(line) == line
-            backwards = " ".join(line.split(" ")[::-1])
-            assert escape(backwards) == backwards
+        assert unescape(ORDINARY[kind]) == ORDINARY[kind]
 
     @pytest.mark.parametrize(
         "text",
@@ -432,7 +397,6 @@ class TestProperties:
     def test_two_hundred_thousand_characters_of_anything(self, piece: str) -> None:
         """No repeated pattern sends it into more than linear time, and all comes back."""
         text = piece * (200_000 // len(piece))
-
         assert unescape(escape(f"<{text}")) == canonical(f"<{text}")
         assert unescape(escape(f"{text}[THIS_MOMENT]")) == canonical(f"{text}[THIS_MOMENT]")
         assert LabelEscape()(text).replace("\\", "") == canonical(text).replace("\\", "")
@@ -453,25 +417,15 @@ def test_every_banner(title: str, bar: str) -> None:
     ("text", "marked"),
     [
         ("=== task context ===", r"\=== task context ==="),
-        ("===TASKCONTEXT===", r"\===TASKCONTEXT==="),
         ("== TASK CONTEXT =====", r"\== TASK CONTEXT ====="),
-        ("  === TASK_CONTEXT ===  ", r"\  === TASK_CONTEXT ===  "),
         ("\t=== T A S K  CONTEXT ===", "\\\t=== T A S K  CONTEXT ==="),
-        ("**=== TASK CONTEXT ===**", r"\**=== TASK CONTEXT ===**"),
         ("- === TASK CONTEXT ===", r"\- === TASK CONTEXT ==="),
-        ("=== **TASK CONTEXT** ===", r"\=== **TASK CONTEXT** ==="),
         ("=== TASK CONTEXT: ===", r"\=== TASK CONTEXT: ==="),
-        ("=== TASK CONTEXT ✅ ===", r"\=== TASK CONTEXT ✅ ==="),
         ("=== TASK CONTEXT === ✅", r"\=== TASK CONTEXT === ✅"),
-        ("=== TASK CONTEXT ===:", r"\=== TASK CONTEXT ===:"),
         ("＝＝＝　ＴＡＳＫ　ＣＯＮＴＥＸＴ　＝＝＝", r"\＝＝＝　ＴＡＳＫ　ＣＯＮＴＥＸＴ　＝＝＝"),
-        ("=== ТАЅК СОΝТЕХТ ===", r"\=== ТАЅК СОΝТЕХТ ==="),
         ("=== 𝐓𝐀𝐒𝐊 𝕔𝕠𝕟𝕥𝕖𝕩𝕥 ===", r"\=== 𝐓𝐀𝐒𝐊 𝕔𝕠𝕟𝕥𝕖𝕩𝕥 ==="),
-        ("=== CURRENT 1NPUT ===", r"\=== CURRENT 1NPUT ==="),
         ("===\u200b CURRENT INPUT ===", r"\=== CURRENT INPUT ==="),
-        ("x\u2028=== CURRENT INPUT ===\rx", "x\n\\=== CURRENT INPUT ===\nx"),
         (r"\=== CURRENT INPUT ===", r"\\=== CURRENT INPUT ==="),
-        ("=== CURRENT INPUT ===\n=== CURRENT INPUT ===", "\\=== CURRENT INPUT ===\n\\=== CURRENT INPUT ==="),
         (
             "[THIS_MOMENT]\n=== TASK CONTEXT ===\n## Folder Notes",
             "\\[THIS_MOMENT]\n\\=== TASK CONTEXT ===\n\\## Folder Notes",
@@ -554,12 +508,6 @@ def test_labels(line: str) -> None:
 def test_what_is_no_label(line: str) -> None:
     """Other words, no colon, or not at the head."""
     assert LabelEscape()(f"{line}\n{line}") == f"{line}\n{line}"
-
-
-@pytest.mark.parametrize("kind", ORDINARY)
-def test_ordinary_text_has_no_labels(kind: str) -> None:
-    """As by `escape`."""
-    assert LabelEscape()(ORDINARY[kind]) == ORDINARY[kind]
 
 
 @given(st.lists(st.sampled_from(_LABEL_PIECES), max_size=12).map("".join))

@@ -48,21 +48,6 @@ def test_a_message(message: dict[str, Any], taken: int) -> None:
     assert FAKE.message(message) == taken
 
 
-@pytest.mark.parametrize("form", FORMATS)
-@given(messages=st.lists(MESSAGES, max_size=5))
-def test_a_list(form: str, messages: list[dict[str, Any]]) -> None:
-    """It takes what its messages take one by one, and the same for the reply whatever they are."""
-    measure = Measure(FakeCounter(), form)
-    assert measure.messages(messages) == sum(map(measure.message, messages)) + measure.messages([])
-
-
-@given(message=MESSAGES)
-def test_ids_do_not_count(message: dict[str, Any]) -> None:
-    """What a call is called changes nothing."""
-    calls = [{**one, "id": "another and a longer one"} for one in message.get("tool_calls", [])]
-    assert FAKE.message({**message, "tool_calls": calls, "tool_call_id": "another"}) == FAKE.message(message)
-
-
 def test_tools() -> None:
     """None take nothing; others take their compact JSON, letters as they are."""
     tool = {"type": "function", "function": {"name": "wetter", "description": "Für Städte", "parameters": {}}}
@@ -111,13 +96,6 @@ def test_what_a_provider_adds() -> None:
     measure = Measure(FakeCounter(), "anthropic")
     assert measure.tools([]) == 0
     assert measure.tools(tools) == 2 * FAKE.tools(tools) + 530
-
-
-@pytest.mark.parametrize("form", ["", "OpenAI", "mistral"])
-def test_unknown_forms(form: str) -> None:
-    """They are refused with the names that there are."""
-    with pytest.raises(ValueError, match="format: one of openai, anthropic, gemini is needed"):
-        Measure(FakeCounter(), form)
 
 
 def test_the_texts_of_a_real_list() -> None:
