@@ -15,7 +15,7 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from nexus.services.context.escape import unescape
+from nexus.services.text.escape import unescape
 from tests.nexus.e2e.harness import PATIENCE_S, port_of, serving
 from tests.nexus.e2e.long_judge import sources
 from tests.nexus.e2e.long_player import CALLS, Mode, Player, on_bus

@@ -17,9 +17,9 @@ from nexus.services.context.agent import AgentInput, assemble_agent
 from nexus.services.context.blocks import Assembled
 from nexus.services.context.budget import Room
 from nexus.services.context.formats import convert
+from nexus.services.context.memory_blocks import Remembered
 from nexus.services.context.placement import Placement
 from nexus.services.context.prompts import PromptManager
-from nexus.services.context.remembered import Remembered, RememberedTurn
 from nexus.services.history.agents import MAIN, Agent
 from nexus.services.history.tool_calls import ToolCall
 from nexus.services.history.transcript import TranscriptMessage as Said
@@ -27,6 +27,7 @@ from nexus.services.history.transcript import Window
 from nexus.services.history.validity import faults
 from nexus.services.session_state.state import FolderNote, Info, SessionState, Todo
 from nexus.services.text.tokens import Measure
+from nexus.services.turns.rendering import RememberedTurn
 from tests.nexus.support.fake_counter import FakeCounter, words_of
 from tests.nexus.support.providers import anthropic_faults, gemini_faults, openai_faults
 from tests.nexus.unit.services.context.test_working import AT

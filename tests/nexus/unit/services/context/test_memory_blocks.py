@@ -10,15 +10,9 @@ from hypothesis import strategies as st
 
 from nexus.core.compact_json import compact
 from nexus.core.turns import LEVELS, Level, Structured
-from nexus.services.context.remembered import (
-    Remembered,
-    RememberedTurn,
-    accumulated,
-    read_turns,
-    task_block,
-    turns_block,
-)
+from nexus.services.context.memory_blocks import Remembered, task_block, turns_block
 from nexus.services.text.escape import canonical, unescape
+from nexus.services.turns.rendering import RememberedTurn, accumulated, read_turns
 from tests.nexus.unit.services.context import hostile, strict
 from tests.nexus.unit.services.context.remembering import read_turn_memory, stored_turn, summaries, texts_of
 

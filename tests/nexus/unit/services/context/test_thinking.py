@@ -14,12 +14,13 @@ from nexus.core.turns import LEVELS, Level, ThinkingRound
 from nexus.services.context.blocks import Assembled
 from nexus.services.context.budget import Budget
 from nexus.services.context.formats import convert
+from nexus.services.context.memory_blocks import Remembered
 from nexus.services.context.prompts import THINKING_INSTRUCTION
-from nexus.services.context.remembered import Remembered, read_turns
 from nexus.services.context.thinking import ThinkingInput, assemble_thinking, fit_thinking
 from nexus.services.history.validity import faults
 from nexus.services.text.escape import canonical, unescape
 from nexus.services.text.tokens import Measure
+from nexus.services.turns.rendering import read_turns
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.providers import anthropic_faults, gemini_faults, openai_faults
 from tests.nexus.unit.services.context import hostile, strict

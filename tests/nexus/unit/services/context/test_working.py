@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.working_memory import Compaction, Detail, Overview, Snapshot
-from nexus.services.context.working import MOST_ARCHIVES, MOST_NOTES, TEMPLATE, summary_block, working_memory_block
+from nexus.services.context.memory_blocks import summary_block, working_memory_block
+from nexus.services.memory.documents import MOST_ARCHIVES, MOST_NOTES, TEMPLATE
 from nexus.services.text.escape import canonical, unescape
 from tests.nexus.unit.services.context import hostile, strict
 

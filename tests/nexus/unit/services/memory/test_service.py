@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.ports import Row
 from nexus.core.working_memory import CompactionRequest, Snapshot
-from nexus.services.context.working import TEMPLATE
+from nexus.services.memory.documents import TEMPLATE
 from nexus.services.memory.service import Outcome, WorkingMemory
 from nexus.services.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS
 from tests.nexus.support.fake_memory import FakeMemoryStore

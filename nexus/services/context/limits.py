@@ -1,3 +1,0 @@
-"""Moved."""
-
-from nexus.services.context.budget import WindowSettings as WindowSettings
