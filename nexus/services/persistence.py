@@ -20,7 +20,7 @@ from nexus.core.working_memory import WHOLE, Tail
 from nexus.services.history import outbox as outbox_rows
 from nexus.services.history.cutoff import UntilStored
 from nexus.services.history.reader import read_past, read_session
-from nexus.services.history.recorder import Recorded, Recorder, insert_rows
+from nexus.services.history.recorder import Recorded, Recorder, insert_rows, with_fresh_id
 from nexus.services.history.rows import clamp_timestamp, human_row, llm_row, tool_row
 from nexus.services.history.run_origins import RunOrigins
 
@@ -117,14 +117,21 @@ class PersistenceService:
         row = human_row(message, text, origin)
         return {**row, "timestamp": clamp_timestamp(row["timestamp"], utc_now()), "_id": new_row_id()}
 
-    async def insert_input(self, row: Row) -> None:
+    async def insert_input(self, row: Row, *, outbox_waiting: bool = False) -> None:
         """Return when the store has the row; the caller sets the deadline.
+
+        Args:
+            row: as `input_row` made it.
+            outbox_waiting: the outbox holds rows. Where an earlier request of the run left its input there, that row is
+                inserted: runs that were begun since go by its `_id`.
 
         Raises:
             StoreUnavailableError: it is not known whether the store has it.
             StoreRejectedError: the store will never accept it.
         """
-        ((_, outcome),) = await insert_rows(self._store, [row])
+        waiting = await self._waiting(row["owner_key"]) if outbox_waiting else []
+        earlier = [each for each in waiting if (each["run_id"], each["id"]) == (row["run_id"], row["id"])]
+        ((_, outcome),) = await insert_rows(self._store, [with_fresh_id(each) for each in earlier] or [row])
         if isinstance(outcome, StoreRejectedError):
             _log.error("row_rejected", message_id=row["id"], reason=str(outcome))
             self._metrics.count(Event.ROW_REJECTED)

@@ -54,8 +54,12 @@ class Conversation(Protocol):
         """The row of a run's human input, with its `_id`, and with a time that is not later than now."""
         ...
 
-    async def insert_input(self, row: Row) -> None:
+    async def insert_input(self, row: Row, *, outbox_waiting: bool = False) -> None:
         """Return when the store has the row; the caller sets the deadline.
+
+        Args:
+            row: as `input_row` made it.
+            outbox_waiting: the outbox holds rows, of which one may be the input, from an earlier request of the run.
 
         Raises:
             StoreUnavailableError: it is not known whether the store has it.

@@ -95,7 +95,7 @@ class RunStart:
 
     async def _insert(self, row: Row) -> None:
         try:
-            await self._sources.conversation.insert_input(row)
+            await self._sources.conversation.insert_input(row, outbox_waiting=self._build.outbox_waiting)
             self._stored = True
         except StoreUnavailableError as error:
             _log.warning("input_not_recorded", request_id=self._build.request.request_id, reason=str(error))

@@ -72,8 +72,9 @@ _RESTS_S: Final = (2.0, 20.0)
 _PAUSES_S: Final = (0.0, 0.05, 0.2, 1.0)
 _AWAY_S: Final = (0.05, 0.5, 3.0, 8.0)
 _WAYS: Final = ("refuses", "hangs", "deaf")
-# With 2557 an earlier design lacked twelve inputs.
-_SEEDS: Final = (2557, *range(7))
+# With 2557 an earlier design lacked twelve inputs. With 10472 two requests of a run gave its input two `_id`s, one in
+# the outbox and a later one in the store, behind runs that had been begun meanwhile.
+_SEEDS: Final = (2557, 10_472, *range(6))
 
 
 class Play:
@@ -195,11 +196,11 @@ def test_in_virtual_time() -> None:
     """Nothing is missing from any context, whichever way its rows came."""
     counted: Counter[str] = Counter()
     more = int(os.environ.get("NEXUS_TEST_FRESHNESS_SEEDS", "0"))
-    for seed in (*_SEEDS, *range(10_000, 10_000 + more)):
+    for seed in (*_SEEDS, *range(20_000, 20_000 + more)):
         scene = played(seed)
         assert (seed, scene.faults) == (seed, [])
         counted.update(scene.counted)
-    assert counted["first"] > counted.total() / 2
+    assert counted["first"] > counted.total() / 3
     assert counted["continued"] > 0
     assert counted["degraded"] > 0
     assert counted["through the outbox"] > 0
@@ -280,13 +281,13 @@ class LateReader(PersistenceService):
 class HastyInserts(PersistenceService):
     """An answer does not wait for its input to be stored."""
 
-    async def insert_input(self, row: Row) -> None:
+    async def insert_input(self, row: Row, *, outbox_waiting: bool = False) -> None:
         """Insert it some time later."""
         inserted = super().insert_input
 
         async def insert() -> None:
             with suppress(StoreUnavailableError):
-                await inserted(row)
+                await inserted(row, outbox_waiting=outbox_waiting)
 
         loop = asyncio.get_running_loop()
         loop.call_later(0.5, lambda: loop.create_task(insert()))

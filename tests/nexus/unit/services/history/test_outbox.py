@@ -94,6 +94,13 @@ class TestDraining:
         await OutboxDrainer(outbox_of(row), store, NoMetrics()).drain()
         assert [stored["_id"] > row["_id"] for stored in store.messages] == [True]
 
+    async def test_a_second_request_of_a_run(self) -> None:
+        """It inserts the row that the first one left, whose `_id` runs go by that were begun since."""
+        first, second = an_input(1), an_input(1)
+        store, outbox = FakeStore(), outbox_of(first)
+        await PersistenceService(store, outbox=outbox).insert_input(second, outbox_waiting=True)
+        assert [row["_id"] for row in store.messages] == [first["_id"]]
+
     async def test_a_running_service_drains(self) -> None:
         """As soon as the store is back."""
         store, outbox = FakeStore(), outbox_of(an_input(1))
