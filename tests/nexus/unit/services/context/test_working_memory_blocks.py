@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nexus.core.working_memory import Compaction, Detail, Overview, Snapshot
 from nexus.services.context.memory_blocks import summary_block, working_memory_block
-from nexus.services.memory.documents import MOST_ARCHIVES, MOST_NOTES, TEMPLATE
+from nexus.services.memory.documents import MOST_NOTES, TEMPLATE
 from nexus.services.text.escape import canonical, unescape
 from tests.nexus.unit.services.context import hostile, strict
 
@@ -56,33 +56,6 @@ def test_everything() -> None:
     assert [(block.role, block.text) for block in summary] == [
         ("user", "[CONVERSATION_SUMMARY compactions=2 messages=148]\n- told")
     ]
-
-
-def test_an_empty_overview() -> None:
-    """It is shown as empty, and not as the template: somebody wanted it so."""
-    assert working_memory_block(Snapshot(overview(""))).text == "[WORKING_MEMORY revision=3 bytes=0 details=0]"
-
-
-def test_many_archives() -> None:
-    """They do not push notes out of the list: of each kind the latest are listed."""
-    archives = tuple(detail(f"a{number:03d}", number, kind="archive") for number in range(MOST_ARCHIVES + 60))
-    block = working_memory_block(Snapshot(overview("x"), (detail("note"), *archives)))
-    listed = block.text.splitlines()[1:-2]
-    assert listed == [
-        *(f"- a{number:03d} (archive, 7 bytes)" for number in range(60, MOST_ARCHIVES + 60)),
-        "- note (note, 7 bytes)",
-        "- (60 older ones, which search_memory finds)",
-    ]
-
-
-def test_details_that_were_not_read() -> None:
-    """They are counted all the same."""
-    block = working_memory_block(Snapshot(overview("x"), (detail("note"),), details_in_all=70))
-    assert block.text.startswith(
-        "[WORKING_MEMORY revision=3 bytes=1 details=70]\n"
-        "- note (note, 7 bytes)\n"
-        "- (69 older ones, which search_memory finds)\n"
-    )
 
 
 def test_many_details() -> None:
