@@ -118,7 +118,7 @@ class Compaction(_Stored):
         since, without: the `Tail` that is left.
         details: names of the archives that hold the rows word for word.
         keep_recent: messages that were to stay; None where tokens decided.
-        summary_tokens: the most that its summary may have, whoever writes it.
+        summary_tokens: the most that its summary may have, by rules or by a model.
         disowned: names of archives, of this number and all before, whose compaction was never stored.
         tokens_before, tokens_after: of the compacted rows, and of the summary now; 0 where not counted.
         tokens_carried: of the summary before this one, which is part of `tokens_after`.

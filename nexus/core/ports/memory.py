@@ -14,17 +14,17 @@ LONGEST_QUERY: Final = 250
 class MemoryStore(Protocol):
     """Overviews, details and compactions, one document each revision, version or number.
 
-    - The documents have the fields of `nexus.core.working_memory`, and `owner_key` and `session_id`. Nothing that was
-      kept is changed, but for the summary of a compaction and the work that is due on it.
-    - Unique are (`owner_key`, `session_id`, `revision`), (…, `name`, `version`) and (…, `number`): of any number that
-      write the same one, one does.
+    - Documents have the fields of `nexus.core.working_memory`, and `owner_key` and `session_id`. They never change, but
+      for the summary of a compaction and the work that is due on it.
+    - Unique are (`owner_key`, `session_id`, `revision`), (…, `name`, `version`) and (…, `number`): of several writers
+      of the same one, one succeeds.
     - `work` of a compaction says what is due (`refine`, or None), `due_at` when. Times are kept to the millisecond.
     - Every read but `claim_compaction` names an owner and returns documents of that owner only, without `_id`.
     - Errors: `StoreUnavailableError`, within the store's time limit; `StoreRejectedError` for what it cannot keep.
     """
 
     async def insert_overview(self, overview: Row) -> bool:
-        """Keep a revision. False, and no change, when it is taken."""
+        """Store a revision. False, and no change, when it is taken."""
         ...
 
     async def latest_overview(self, owner_key: str, session_id: str) -> Row | None:
@@ -36,7 +36,7 @@ class MemoryStore(Protocol):
         ...
 
     async def insert_details(self, details: Sequence[Row]) -> int:
-        """Keep these, in their order, up to the first whose name and version are taken. Returns how many were kept."""
+        """Store these in order, up to the first whose name and version are taken. Returns how many were stored."""
         ...
 
     async def list_details(self, owner_key: str, session_id: str) -> list[Row]:
@@ -46,9 +46,9 @@ class MemoryStore(Protocol):
     async def recent_details(
         self, owner_key: str, session_id: str, *, notes: int, archives: int
     ) -> tuple[list[Row], int]:
-        """Of up to so many notes and archives the newest version, by name, without `content`; and how many there are.
+        """The newest version of the notes and archives written last, by name, without `content`; and the number of all.
 
-        Those written last. It takes as long as what is given, and not as all archives.
+        At most so many of each. It takes time for what is returned, not for all archives.
         """
         ...
 
@@ -65,16 +65,15 @@ class MemoryStore(Protocol):
         ...
 
     async def search_details(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
-        """Up to `limit` details whose content has `text` in it, whatever the case, whole, the last written first.
+        """Up to `limit` whole details whose content has `text`, ignoring case, the last written first.
 
-        Of each detail the newest version that has it. `text` is taken literally; one of more than `LONGEST_QUERY`
-        characters is rejected. Where the server has a text index it may be used to find them sooner, never to find
-        fewer.
+        Of each detail the newest version that has it. `text` is literal; more than `LONGEST_QUERY` characters are
+        rejected. A text index of the server may speed this up, but never hide a find.
         """
         ...
 
     async def insert_compaction(self, compaction: Row) -> bool:
-        """Keep a compaction. False, and no change, when its number is taken."""
+        """Store a compaction. False, and no change, when its number is taken."""
         ...
 
     async def latest_compaction(self, owner_key: str, session_id: str) -> Row | None:
@@ -94,14 +93,14 @@ class MemoryStore(Protocol):
         ...
 
     async def claim_compaction(self, work: str, now: datetime, until: datetime) -> Row | None:
-        """Of the compactions on which this work is due by `now`, the one first due, whole; it is then due at `until`.
+        """Claim the compaction on which this work has been due the longest by `now`; it is then due at `until`.
 
-        Of several that claim at once, each gets another. None when nothing is due.
+        Callers at the same time get different ones. None when nothing is due.
         """
         ...
 
     async def delete_memory(self, owner_key: str, session_id: str) -> int:
-        """Forget all of it. Returns how many documents there were."""
+        """Delete all of it. Returns how many documents there were."""
         ...
 
 
@@ -121,7 +120,7 @@ class MemorySource(Protocol):
 
         Args:
             request: what is asked for.
-            long: nobody waits for it and it may take long; only a few of these run at once.
+            long: it may take long and no request waits for it; only a few of these run at once.
 
         Returns:
             None when too many are under way; it is not started then.

@@ -5,14 +5,12 @@ are not counted: that sub-agent is shown them, and they are never compacted.
 """
 
 from collections import Counter
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from nexus.core.ports import MemoryStore, MessageStore, Row
+from nexus.core.ports import MemoryStore, MessageStore
 from nexus.core.working_memory import WHOLE, Compaction, Tail
 from nexus.services.history.agents import is_internal
-from nexus.services.history.transcript import SPEAKERS
 from nexus.services.memory.documents import read_all
 
 _ROWS_AT_ONCE: Final = 1_000
@@ -42,23 +40,13 @@ class Audit:
         return not (self.lost or self.twice)
 
 
-async def audit(
-    store: MemoryStore, messages: MessageStore, owner_key: str, session_id: str, shown: Collection[str] | None = None
-) -> Audit:
+async def audit(store: MemoryStore, messages: MessageStore, owner_key: str, session_id: str) -> Audit:
     """Count the messages of a session.
-
-    Args:
-        store: of the compactions.
-        messages: the store of the rows.
-        owner_key, session_id: the session.
-        shown: ids of the messages of a context; rows that no context shows, such as commands, are not counted then.
-            None for the tail that compactions leave.
 
     Raises:
         StoreUnavailableError: the store did not answer.
     """
     under, tail = await _compacted(store, owner_key, session_id)
-    known = None if shown is None else frozenset(shown)
     counts: Counter[str] = Counter()
     seen: set[str] = set()
     while True:
@@ -66,9 +54,8 @@ async def audit(
             owner_key, session_id, WHOLE, limit=_ROWS_AT_ONCE, skip=len(seen), oldest_first=True
         )
         for row in page:
-            if row["_id"] not in seen and _counts(row, among_shown=known is not None):
-                in_context = tail.includes(row["_id"]) if known is None else row.get("id") in known
-                counts[_where(under[row["_id"]], in_context=in_context)] += 1
+            if row["_id"] not in seen and not is_internal(row.get("metadata")):
+                counts[_where(under[row["_id"]], in_context=tail.includes(row["_id"]))] += 1
             seen.add(row["_id"])
         if len(page) < _ROWS_AT_ONCE:
             return Audit(messages=counts.total(), **counts)
@@ -86,13 +73,6 @@ async def _compacted(store: MemoryStore, owner_key: str, session_id: str) -> tup
         if len(documents) < _COMPACTIONS_AT_ONCE:
             return under, tail
         before = min(document["number"] for document in documents)
-
-
-def _counts(row: Row, *, among_shown: bool) -> bool:
-    if is_internal(row.get("metadata")):
-        return False
-    role = row.get("role")
-    return not among_shown or (isinstance(role, str) and role.lower() in SPEAKERS)
 
 
 def _where(compactions: int, *, in_context: bool) -> str:

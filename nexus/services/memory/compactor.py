@@ -34,12 +34,11 @@ from nexus.core.working_memory import REFINE, WHOLE, Compaction, CompactionJob, 
 from nexus.services.history.agents import is_internal
 from nexus.services.history.rows import as_text, parse_moment, storable
 from nexus.services.history.tool_calls import read_tool_calls
-from nexus.services.history.transcript import SPEAKERS
 from nexus.services.memory.archive import archive
 from nexus.services.memory.documents import LOOKED_BACK, disowned_archives, document_of, read_all
 from nexus.services.memory.plan import MOST_ROWS, TailRows, look_at_runs, read_tail, select
 from nexus.services.memory.rule_summary import by_run, summarise
-from nexus.services.memory.units import NOTHING_KNOWN, KnownRuns
+from nexus.services.memory.units import NOTHING_KNOWN, KnownRuns, speaker_of
 from nexus.services.text.sentences import weight
 from nexus.services.text.tokens import Measure
 
@@ -311,7 +310,7 @@ def draft(
     if not covered:
         return None
     before, total = (latest.summary, latest.total) if latest else ("", 0)
-    # A model that asks knows no window; whoever compacted the session last did.
+    # A call of the model names no window; the compaction before may have been made with one.
     asked = request.summary_tokens or (latest.summary_tokens if latest else None)
     most_tokens = min(settings.summary_max_tokens, asked or settings.summary_max_tokens)
     summary = summarise(
@@ -366,8 +365,7 @@ def _runs_left(rows: Iterable[Row], covered: Iterable[Row]) -> frozenset[str]:
 
 def _cost_of(measure: Measure, row: Row) -> int:
     """The tokens that the row takes in a context; none where it is never shown."""
-    role, metadata = row.get("role"), row.get("metadata")
-    speaker = SPEAKERS.get(role.lower()) if isinstance(role, str) else None
+    speaker, metadata = speaker_of(row), row.get("metadata")
     if speaker is None:
         return 0
     calls = read_tool_calls(metadata.get("tool_calls")) if isinstance(metadata, Mapping) else ()

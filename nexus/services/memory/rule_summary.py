@@ -15,7 +15,7 @@ Rules of this module:
   before the question: however short it is, it says what is known now.
 - A compaction may cover a part of a run, or its tool calls alone. Then what is there is told, and nothing is called
   missing: it may stand in an earlier compaction or in what is left.
-- Texts are not escaped here; whoever shows the summary does that. The same rows give the same text.
+- Texts are escaped where the summary is shown, not here. The same rows give the same text.
 """
 
 import re

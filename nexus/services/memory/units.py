@@ -8,7 +8,7 @@ Rules of this module:
 - Rows that no context shows (SYSTEM, COMMAND, malformed ones) are units too. Rows internal to a sub-agent are left out.
 - A run is over when it has its answer and every call its result, or after a long enough silence. A call without a
   result is awaited for a day: it may need an approval, or a sub-agent works on it. A sub-agent's rows say that its run
-  goes on; they are in no tail, so whoever reads whole runs passes that on (`KnownRuns`).
+  goes on; they are in no tail, so that has to be read from whole runs (`KnownRuns`).
 """
 
 from bisect import bisect_left, bisect_right
@@ -26,7 +26,7 @@ from nexus.services.history.merge import Place, places_in_run, stored_order
 from nexus.services.history.rows import LONG_AGO, parse_moment
 from nexus.services.history.run_facts import read_facts
 from nexus.services.history.tool_calls import as_id, read_tool_calls
-from nexus.services.history.transcript import SPEAKERS, TranscriptMessage, named_tool
+from nexus.services.history.transcript import SPEAKERS, Speaker, TranscriptMessage, named_tool
 from nexus.services.history.validity import admit
 
 # No call is awaited longer.
@@ -173,9 +173,9 @@ def _blocks(items: Sequence[Item]) -> list[_Block]:
 
 
 def _item(row: Mapping[str, Any], index: int, rank: int) -> Item:
-    role, run_id, metadata = row.get("role"), row.get("run_id"), row.get("metadata")
+    run_id, metadata = row.get("run_id"), row.get("metadata")
     run = run_id if isinstance(run_id, str) else ""
-    speaker = SPEAKERS.get(role.lower()) if isinstance(role, str) else None
+    speaker = speaker_of(row)
     said = None
     if speaker is not None:
         known = metadata if isinstance(metadata, Mapping) else {}
@@ -285,7 +285,7 @@ def headless_runs(rows: Iterable[Row], *, now: datetime, idle: timedelta) -> lis
     return [
         run_id
         for run_id, members in _by_run(rows).items()
-        if _newest(members) >= young and not any(map(_is_human, members))
+        if _newest(members) >= young and "user" not in map(speaker_of, members)
     ]
 
 
@@ -299,6 +299,12 @@ def silent_runs(rows: Iterable[Row], *, now: datetime, idle: timedelta) -> list[
         if limits.calls <= newest < limits.rows and not read_facts(members).finished
     }
     return sorted(silent, key=lambda run_id: silent[run_id], reverse=True)
+
+
+def speaker_of(row: Mapping[str, Any]) -> Speaker | None:
+    """The speaker of a row; None for one that no context shows."""
+    role = row.get("role")
+    return SPEAKERS.get(role.lower()) if isinstance(role, str) else None
 
 
 def stored_at(row: Row) -> datetime | None:
@@ -316,11 +322,6 @@ def recorded_at(row: Row) -> datetime:
 
 def _newest(rows: Iterable[Row]) -> datetime:
     return max(map(recorded_at, rows), default=LONG_AGO)
-
-
-def _is_human(row: Row) -> bool:
-    role = row.get("role")
-    return isinstance(role, str) and SPEAKERS.get(role.lower()) == "user"
 
 
 def _by_run(rows: Iterable[Row]) -> Mapping[str, list[Row]]:

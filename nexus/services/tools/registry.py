@@ -18,7 +18,7 @@ from nexus.core.wire import is_deeper
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MOST_BYTES: Final = 65_536
-# An answer carries definitions three levels down, and may be 64 deep itself (CONTRACT §1.6).
+# An answer carries definitions three levels down, and may be 64 deep itself (contract §1.6).
 _DEEPEST: Final = 32
 _PAIR: Final = 2
 

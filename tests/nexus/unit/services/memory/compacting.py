@@ -55,9 +55,9 @@ class Home:
         snapshot = await read_snapshot(self.store.memory, *SESSION)
         return await self.store.tail_messages(*SESSION, snapshot.tail, limit=10_000, oldest_first=True)
 
-    async def account(self, shown: Sequence[str] | None = None) -> Audit:
+    async def account(self) -> Audit:
         """Where the messages are."""
-        return await audit(self.store.memory, self.store, *SESSION, shown)
+        return await audit(self.store.memory, self.store, *SESSION)
 
     async def compactions(self) -> list[Compaction]:
         """All of them, the first one first."""

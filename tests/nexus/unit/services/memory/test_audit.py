@@ -2,7 +2,6 @@
 
 from nexus.services.memory.audit import Audit
 from tests.nexus.unit.services.memory.compacting import home_with
-from tests.nexus.unit.services.memory.test_plan import row
 
 
 class TestAccounting:
@@ -17,12 +16,3 @@ class TestAccounting:
         found = await home.account()
         assert found == Audit(messages=12, in_context=3, summarised=6, lost=1, twice=2)
         assert not found.is_right
-
-    async def test_against_a_context(self) -> None:
-        """By the ids of its messages; what no context shows does not count."""
-        home = home_with(3)
-        home.plant([row(0, "SYSTEM"), row(0, metadata={"sub_agent_internal": True})], ago=1_000)
-        await home.compact(keep_recent=4)
-        shown = [item["id"] for item in home.store.messages[7:11]]
-        assert await home.account(shown) == Audit(messages=12, in_context=3, summarised=7, lost=1, twice=1)
-        assert (await home.account()).messages == 13
