@@ -197,13 +197,9 @@ async def test_something_in_the_way(
         "nothing was written"
     )
     elsewhere["messages"].insert_many([a_row(0, content="other"), a_row(5_000), a_row(5_001)])
-    elsewhere["working_memory"].insert_one(an_overview(3, "later"))
-    elsewhere["turns"].insert_one(a_turn(2, insights=["changed"]))
     assert await other.refused("import", str(folder)) == (
         "session s1 of ada: message 'm5000' is there, and not in messages.jsonl (and 1 more); "
-        "message 'm0' is there, not as in messages.jsonl: line 3; "
-        "turn 2 is there, not as in turns.jsonl: line 2; "
-        "revision 3 is there, and not in working-memory/revisions.jsonl; nothing was written"
+        "message 'm0' is there, not as in messages.jsonl: line 3; nothing was written"
     )
     assert elsewhere["messages"].count_documents({}) == 3
 
