@@ -158,8 +158,8 @@ def replay(  # noqa: PLR0917  # typer makes options of them
     """Send what letters hold again, on the topics and under the ids they had; what was sent is dropped.
 
     A request is then answered anew, whatever it was answered before. Needs bodies, which the service keeps with
-    bus.dead_letter_bodies only. Exit 1 when a letter was not sent; it is then kept. On pub/sub on a Redis Cluster
-    nobody knows whether somebody heard it: there letters are kept after they were sent, for you to drop.
+    bus.dead_letter_bodies only. Exit 1 when a letter was not sent; it is then kept. Pub/sub on a Redis Cluster does
+    not tell whether a message reached a service: there letters are kept after they were sent, for you to drop.
     """
     settings = _settings(config)
     wanted = _run(settings, partial(_all_ids, chosen=choice(ids or (), everything=everything, topic=topic)))

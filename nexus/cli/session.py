@@ -3,8 +3,8 @@
 Rules of this module:
 
 - An export appears under its name when it is whole, readable by its owner alone.
-- A folder to import may come from somebody else: no link inside of it is followed, nothing but regular files is read,
-  and no file and no line is larger than what is stored may be.
+- A folder to import is not trusted: no link inside of it is followed, nothing but regular files is read, and no file
+  and no line is larger than what is stored may be.
 """
 
 import os
@@ -51,7 +51,7 @@ _PREFIX_CHARS: Final = 100
 _LONGEST_LINE: Final = 1 << 26
 _LONGEST_FILE: Final = 1 << 26
 _MOST_FILES: Final = 100_000
-# Opening a pipe that somebody put there must not wait for a writer.
+# Opening a pipe must not wait for a writer.
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NOUNS: Final = {
     lines.MESSAGES: "message",

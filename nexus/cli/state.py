@@ -48,7 +48,7 @@ from nexus.services.text.escape import canonical
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Look at what is kept of a session for agents, say something of it, clear it.",
+    help="Show what is kept of a session for agents, change it, clear it.",
 )
 # A file may be larger than the message: white space, and six characters for one.
 _FILE_TO_PAYLOAD: Final = 16
@@ -88,10 +88,10 @@ def send_state(
     session: Session = "default",
     config: Config = None,
 ) -> None:
-    """Publish what a file says of a session: {"op": "set", "patch" or "clear", …}, or a state, whose parts are set.
+    """Publish a change from a file: {"op": "set", "patch" or "clear", …}, or a state, whose parts are set.
 
-    What a service would refuse is not sent. Exit 1 when nobody heard it (on pub/sub). There is no answer: `nexus state
-    show` tells what has become of it.
+    What a service would refuse is not sent. Exit 1 when no service heard it (on pub/sub). There is no answer: `nexus
+    state show` shows the result.
     """
     settings = _bus_settings(config)
     check_names(owner, session)
