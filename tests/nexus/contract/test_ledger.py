@@ -112,25 +112,8 @@ class TestLeases:
             assert await desk.ledger.renew(claim, LEASE_MS)
             assert await desk.ledger.claim("k", "f", LEASE_MS) == Busy()
 
-    async def test_a_request_that_is_forgotten_is_not_renewed(self, open_desk: OpenDesk) -> None:
-        """Nobody holds what nobody knows."""
-        async with open_desk() as desk:
-            claim = await acquire(desk.ledger)
-            await desk.forget()
-            assert not await desk.ledger.renew(claim, LEASE_MS)
-            assert isinstance(await desk.ledger.claim("k", "g", LEASE_MS), Acquired)
-
-
 class TestAttempts:
     """How often a request has been taken up without an answer coming of it."""
-
-    async def test_a_first_attempt_that_is_released_leaves_nothing(self, open_desk: OpenDesk) -> None:
-        """The key is free for any payload."""
-        async with open_desk() as desk:
-            await desk.ledger.release(await acquire(desk.ledger))
-            claim = await desk.ledger.claim("k", "g", LEASE_MS)
-            assert isinstance(claim, Acquired)
-            assert claim.attempts == 1
 
     async def test_since_when_it_is_asked(self, open_desk: OpenDesk) -> None:
         """Since the first arrival, through takeovers and after it was given back, by the ledger's clock."""
@@ -180,14 +163,6 @@ class TestConclude:
             await desk.ledger.release(claim)
             await desk.advance(2 * LEASE_MS)
             assert await desk.ledger.claim("k", "f", LEASE_MS) == Answered(TOPIC, b"answer")
-
-    @pytest.mark.parametrize("after_ms", [LEASE_MS, LEASE_MS + KNOWN_MS + SLACK_MS])
-    async def test_after_the_lease(self, open_desk: OpenDesk, after_ms: int) -> None:
-        """An answer is good as long as nobody else has answered, even when nobody knows of the request any more."""
-        async with open_desk() as desk:
-            claim = await acquire(desk.ledger)
-            await desk.advance(after_ms)
-            assert await desk.ledger.conclude(claim, TOPIC, b"answer", LONG_MS) is not None
 
     async def test_of_twenty_at_once_one_counts(self, open_desk: OpenDesk) -> None:
         """However many have held the request."""

@@ -129,17 +129,6 @@ async def test_a_redis_that_is_away(redis_url: str, channel_prefix: str) -> None
         assert await take(subscription, 1) == [Delivery("a", b"x")]
 
 
-async def test_a_slow_line_keeps_order(redis_url: str, channel_prefix: str) -> None:
-    """Latency delays and changes nothing."""
-    async with line(redis_url, channel_prefix) as wire:
-        wire.proxy.latency_s = 0.01
-        async with wire.bus.subscribe("a") as subscription:
-            for number in range(20):
-                await wire.bus.publish("a", b"%d" % number)
-            assert [delivery.payload for delivery in await take(subscription, 20)] == [b"%d" % n for n in range(20)]
-            assert subscription.reconnects == 0
-
-
 async def test_stop_while_redis_is_away(redis_url: str, channel_prefix: str) -> None:
     """Stopping between two connections delivers what had arrived, and ends."""
     async with line(redis_url, channel_prefix) as wire, wire.bus.subscribe("a") as subscription:
@@ -224,25 +213,6 @@ async def test_a_claim_whose_reply_is_lost_is_the_callers(redis_url: str, channe
 
         await without_reply(wire, begin, until(taken))
     assert [type(claim) for claim in claims] == [Acquired]
-
-
-async def test_a_repeated_answer_whose_reply_is_lost(redis_url: str, channel_prefix: str) -> None:
-    """`begin` for an answered request gives the answer also when the first reply is lost."""
-    claims: list[Claim] = []
-    async with line(redis_url, channel_prefix) as wire, open_redis(redis_url) as client:
-        claim = await wire.ledger.claim("k", "f", LONG_MS)
-        assert isinstance(claim, Acquired)
-        await wire.ledger.conclude(claim, "a", b"answer", LONG_MS)
-        await client.hset(f"{channel_prefix}nexus:request:k", "announced_ms", "0")
-
-        async def begin() -> None:
-            claims.append(await wire.ledger.claim("k", "f", LONG_MS))
-
-        async def told() -> bool:
-            return await client.hget(f"{channel_prefix}nexus:request:k", "announced_ms") != b"0"
-
-        await without_reply(wire, begin, until(told))
-    assert claims == [Answered("a", b"answer")]
 
 
 async def test_a_dead_letter_whose_reply_is_lost_is_one(redis_url: str, channel_prefix: str) -> None:

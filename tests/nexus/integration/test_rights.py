@@ -15,7 +15,8 @@ from redis.exceptions import NoPermissionError
 from nexus.adapters.redis import scripts
 from nexus.adapters.redis_client import open_redis
 from nexus.adapters.redis_dead_letters import RedisDeadLetters
-from nexus.adapters.redis_pubsub import RedisPubSubBus
+from nexus.adapters.redis.ledger import RedisLedger
+from nexus.adapters.redis.pubsub import RedisPubSubBus
 from nexus.adapters.redis_streams import RedisStreamsBus
 from nexus.bootstrap import Nexus, open_nexus
 from nexus.config import BusSettings, DatabaseSettings, Settings
@@ -116,6 +117,13 @@ async def test_a_request_is_answered(server: RedisServer, mongo_uri: str, databa
         claim: Any = await nexus.ledger.claim("k", "f", 1_000)
         assert await nexus.ledger.renew(claim, 1_000)
         await nexus.ledger.release(claim)
+        claim = await nexus.ledger.claim("k", "f", 1_000)
+        row = OutboxRow("ada", "id", b"row")
+        await nexus.ledger.conclude(claim, "nexus.doctor.1", b"answer", 1_000, None, row)
+        assert isinstance(nexus.ledger, RedisLedger)
+        outbox = nexus.ledger.outbox
+        assert await outbox.of_owner("ada") == [row]
+        await outbox.remove(await outbox.oldest(9))
         if isinstance(nexus.bus, RedisStreamsBus):
             for reader in nexus.bus._readers:
                 await nexus.bus._trimmer.trim(reader.topic)
