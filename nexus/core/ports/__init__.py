@@ -21,20 +21,6 @@ from nexus.core.ports.bus import (
     Work,
 )
 from nexus.core.ports.conversation import Conversation, Cutoff, Past
-from nexus.core.ports.journal import (
-    LONGEST_JOURNALED,
-    MOST_JOURNALED,
-    THE_ANSWER,
-    Concluded,
-    Ending,
-    Journal,
-    JournalRow,
-    KeptBefore,
-    Look,
-    Moved,
-    Standing,
-    StoreRead,
-)
 from nexus.core.ports.memory import MemorySource, MemoryStore
 from nexus.core.ports.model import LanguageModel, TokenCounter
 from nexus.core.ports.rows import Row
@@ -42,16 +28,12 @@ from nexus.core.ports.store import DocumentStore, MessageStore, RunOrigin, Sessi
 from nexus.core.ports.turns import TurnSource, TurnStore
 
 __all__ = [
-    "LONGEST_JOURNALED",
-    "MOST_JOURNALED",
-    "THE_ANSWER",
     "Acquired",
     "Announced",
     "Answered",
     "Bus",
     "Busy",
     "Claim",
-    "Concluded",
     "Conflict",
     "Conversation",
     "Cutoff",
@@ -59,16 +41,10 @@ __all__ = [
     "DeadLetters",
     "Delivery",
     "DocumentStore",
-    "Ending",
-    "Journal",
-    "JournalRow",
-    "KeptBefore",
     "LanguageModel",
-    "Look",
     "MemorySource",
     "MemoryStore",
     "MessageStore",
-    "Moved",
     "Outbox",
     "OutboxRow",
     "Past",
@@ -76,9 +52,7 @@ __all__ = [
     "Row",
     "RunOrigin",
     "SessionStateStore",
-    "Standing",
     "Store",
-    "StoreRead",
     "Subscription",
     "TokenCounter",
     "TurnSource",
