@@ -2,7 +2,7 @@
 
 bus.consume ─ Dispatcher ─┬─ RequestService ── ContextBuilder ──┬─ PersistenceService ── MongoStore
                           ├─ PersistenceService ─ TurnMemory    ├─ TurnMemory ── TurnWorker ─ LanguageModel
-                          ├─ ToolCallService ─ WorkingMemory    ├─ WorkingMemory ── Compactor, Refining
+                          ├─ ToolCallService ─ WorkingMemory    ├─ WorkingMemory ── Compactor, SummaryRefiner
                           ├─ SessionStates                      ├─ SessionStates
                           ├─ ToolCatalog                        ├─ ToolRegistry
                           └─ stored settings                    └─ RequestLedger
@@ -20,19 +20,19 @@ from nexus.core.ports import Bus, DeadLetters, LanguageModel, RequestLedger, Sto
 from nexus.services.context.budget import WindowSettings
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.memory.compactor import CompactionSettings, Compactor
-from nexus.services.memory.refining import Refining, RefiningSettings
+from nexus.services.memory.refiner import RefiningSettings, SummaryRefiner
+from nexus.services.memory.service import WorkingMemory
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests.admission import RequestService
 from nexus.services.requests.dead_letters import DeadLetterWriter
 from nexus.services.requests.envelope import RequestSettings
+from nexus.services.requests.tool_calls import ToolCallService
 from nexus.services.session_state.service import SessionStates
-from nexus.services.tool_calls import ToolCallService
 from nexus.services.tools.catalogue import ToolCatalog
 from nexus.services.tools.memory_tools import MemoryLimits, definitions
 from nexus.services.tools.registry import ToolRegistry, discover
 from nexus.services.turns.service import TurnMemory
 from nexus.services.turns.worker import TurnSettings, TurnWorker
-from nexus.services.working_memory import WorkingMemory
 
 # Turns are summarised by the same model, and are many more.
 _REFINED_AT_ONCE: Final = 2
@@ -61,7 +61,7 @@ class Remembering:
 
     memory: WorkingMemory
     compactor: Compactor
-    refining: Refining | None
+    refining: SummaryRefiner | None
     tool_calls: ToolCallService
 
 
@@ -207,7 +207,9 @@ def _remembering(  # noqa: PLR0917  # one for each part
     memory = WorkingMemory(store.memory, store, compactor, turns, memory_limits(settings))
     refining = None
     if model:
-        refining = Refining(store.memory, store, model, counter, settings=refining_settings(settings), metrics=metrics)
+        refining = SummaryRefiner(
+            store.memory, store, model, counter, settings=refining_settings(settings), metrics=metrics
+        )
     tool_calls = ToolCallService(
         memory,
         transport.bus,

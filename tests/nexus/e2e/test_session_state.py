@@ -13,8 +13,8 @@ import anyio
 import pytest
 from pymongo import MongoClient
 
-from nexus.services.context.session_state import SessionState, Todo, TodoStatus
-from nexus.services.context.state_document import shown
+from nexus.services.session_state.merge import state_in
+from nexus.services.session_state.state import SessionState, Todo, TodoStatus
 from tests.nexus.e2e.harness import (
     PATIENCE_S,
     Requester,
@@ -48,7 +48,7 @@ class Kept:
         """What is kept of a session now."""
         with Database(self.uri) as client:
             row = client[self.database]["session_states"].find_one({"owner_key": {"$eq": owner}, "session_id": session})
-        return shown(row["document"] if row else None)[0]
+        return state_in(row["document"] if row else None)[0]
 
     async def becomes(self, wanted: Callable[[SessionState], bool], requester: Requester, owner: str = "ada") -> None:
         """Wait until a state is as wanted."""

@@ -1,5 +1,0 @@
-"""Moved."""
-
-from nexus.services.tools.registry import (
-    discover as discover,
-)
