@@ -111,7 +111,10 @@ class ToolCatalog:
 
     async def _store_changes(self) -> None:
         async for change in self._receive:
-            await self._store(change)
+            try:
+                await self._store(change)
+            except Exception as error:  # noqa: BLE001  # the outermost handler: one change must not stop the others
+                _log.exception("tool_refused", name=change.name, reason=type(error).__name__)
             self.pending.end()
             if change.settled:
                 change.settled()
@@ -140,6 +143,8 @@ class ToolCatalog:
                 await self.refresh()
             except (StoreUnavailableError, StoreRejectedError) as error:
                 _log.warning("tools_not_refreshed", reason=str(error))
+            except Exception as error:  # noqa: BLE001  # the outermost handler of a background task
+                _log.exception("tools_not_refreshed", reason=type(error).__name__)
 
 
 def _read(topic: str, content: Any) -> tuple[str, dict[str, Any] | None]:

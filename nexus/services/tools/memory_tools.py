@@ -43,9 +43,9 @@ def definitions(limits: MemoryLimits | None = None) -> list[dict[str, Any]]:
         _definition(
             COMPACT_HISTORY,
             "Replace earlier messages of this conversation by a summary, to make room. Call it when a piece of work "
-            "is finished, or when [CONTEXT_META] advises it; a conversation that grows too long is compacted without being "
-            "asked. Nothing is lost: search_memory finds what was said. The current exchange and the newest messages "
-            "stay as they are. First put what you still need into the overview with update_working_memory.",
+            "is finished, or when [CONTEXT_META] advises it; a conversation that grows too long is compacted without "
+            "being asked. Nothing is lost: search_memory finds what was said. The current exchange and the newest "
+            "messages stay as they are. First put what you still need into the overview with update_working_memory.",
             target=_choice(
                 TARGETS,
                 "tools: only calls of tools and what they gave, usually the bulk. conversation: everything else. all: "

@@ -1,4 +1,4 @@
-"""Compacting on every store: nothing lost, nothing twice, whoever compacts (CONTRACT §7)."""
+"""Compacting on every store: nothing lost, nothing twice, whoever compacts (contract §7)."""
 
 import anyio
 from bson import ObjectId

@@ -1,4 +1,4 @@
-"""A long session on services that are killed meanwhile: nothing is lost, no context is too long (CONTRACT §7)."""
+"""A long session on services that are killed meanwhile: nothing is lost, no context is too long (contract §7)."""
 
 import signal
 from collections.abc import AsyncIterator, Mapping

@@ -1,4 +1,4 @@
-"""What is said of a session on the bus: one state, whatever the order, the copies and the outages (CONTRACT §5)."""
+"""What is said of a session on the bus: one state, whatever the order, the copies and the outages (contract §5)."""
 
 import random
 import signal

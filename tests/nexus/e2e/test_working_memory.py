@@ -1,4 +1,4 @@
-"""The memory tools on running services, called as orchestrators do: by redis-py and JSON alone (CONTRACT §7)."""
+"""The memory tools on running services, called as orchestrators do: by redis-py and JSON alone (contract §7)."""
 
 import json
 import os

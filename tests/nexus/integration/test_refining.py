@@ -1,4 +1,4 @@
-"""Summaries of compactions by a model at a real HTTP server, kept in a real MongoDB (CONTRACT §7)."""
+"""Summaries of compactions by a model at a real HTTP server, kept in a real MongoDB (contract §7)."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Archives read back: the form that `nexus.services.memory.archive` documents (CONTRACT §7)."""
+"""Archives read back: the form that `nexus.services.memory.archive` documents (contract §7)."""
 
 import json
 import re

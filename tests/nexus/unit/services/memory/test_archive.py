@@ -1,4 +1,4 @@
-"""Messages kept word for word, and read back (CONTRACT §7)."""
+"""Messages kept word for word, and read back (contract §7)."""
 
 from typing import Any
 

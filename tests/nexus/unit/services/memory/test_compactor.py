@@ -1,4 +1,4 @@
-"""Bringing compactions about, and counting where messages are (CONTRACT §7)."""
+"""Bringing compactions about, and counting where messages are (contract §7)."""
 
 import asyncio
 import dataclasses

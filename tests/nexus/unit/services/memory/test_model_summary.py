@@ -1,4 +1,4 @@
-"""One summary of everything that is compacted, by a model: whole, or part by part (CONTRACT §7)."""
+"""One summary of everything that is compacted, by a model: whole, or part by part (contract §7)."""
 
 import json
 import re

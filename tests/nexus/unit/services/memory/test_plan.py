@@ -1,4 +1,4 @@
-"""What of a session is compacted, and what is left (CONTRACT §7)."""
+"""What of a session is compacted, and what is left (contract §7)."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""Summaries of compactions by a model, in the background: in their order, by nobody twice (CONTRACT §7)."""
+"""Summaries of compactions by a model, in the background: in their order, by nobody twice (contract §7)."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""The summary of what is compacted, by rules (CONTRACT §7)."""
+"""The summary of what is compacted, by rules (contract §7)."""
 
 import re
 

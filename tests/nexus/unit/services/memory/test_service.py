@@ -1,4 +1,4 @@
-"""What calls of the memory tools do (CONTRACT §7): once, checked before anything is done, and told in words."""
+"""What calls of the memory tools do (contract §7): once, checked before anything is done, and told in words."""
 
 from dataclasses import replace
 from typing import Any

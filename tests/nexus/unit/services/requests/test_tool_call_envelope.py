@@ -1,4 +1,4 @@
-"""What a payload of `tools.requests` asks, and whom it can be answered to (CONTRACT §7)."""
+"""What a payload of `tools.requests` asks, and whom it can be answered to (contract §7)."""
 
 import json
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""From a call of a memory tool to its one result (CONTRACT §7)."""
+"""From a call of a memory tool to its one result (contract §7)."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""The states of sessions that are said on the bus: kept, and read back with all that was said before (CONTRACT §5)."""
+"""The states of sessions that are said on the bus: kept, and read back with all that was said before (contract §5)."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

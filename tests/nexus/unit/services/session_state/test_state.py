@@ -1,4 +1,4 @@
-"""The state of a session as it is given: lenient in form, strict in meaning (CONTRACT §5)."""
+"""The state of a session as it is given: lenient in form, strict in meaning (contract §5)."""
 
 from datetime import UTC, datetime
 from typing import Any

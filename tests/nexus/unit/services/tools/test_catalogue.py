@@ -1,4 +1,4 @@
-"""Tools that are registered over the bus, and that every replica comes to know (CONTRACT §3)."""
+"""Tools that are registered over the bus, and that every replica comes to know (contract §3)."""
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
@@ -171,3 +171,16 @@ async def test_too_many_changes_are_refused() -> None:
     async with trial.catalog.running():
         outcomes = [trial.register(definition(f"t{number}")) for number in range(300)]
     assert outcomes == [True] * 256 + [False] * 44
+
+
+async def test_a_fault_of_ours_stops_nothing() -> None:
+    """The change is given up and told so; the next one is applied."""
+    trial = Trial(FailingOnce(ZeroDivisionError()))
+    settled: list[str] = []
+    async with trial.catalog.running():
+        assert trial.catalog.offer(
+            Topics.TOOLS_REGISTER, envelope(definition("bad"), datetime.now(UTC)), lambda: settled.append("bad")
+        )
+        trial.register(definition("good"))
+        await until(lists(trial.registry, "good"))
+    assert settled == ["bad"]

@@ -1,4 +1,4 @@
-"""Calls of the memory tools are checked before anything is done (CONTRACT §7)."""
+"""Calls of the memory tools are checked before anything is done (contract §7)."""
 
 import json
 import unicodedata

@@ -1,4 +1,4 @@
-"""What models are told of the memory tools (CONTRACT §7)."""
+"""What models are told of the memory tools (contract §7)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The registry: unique names, stable order, nothing bad gets in, nobody changes what is in (CONTRACT §3)."""
+"""The registry: unique names, stable order, nothing bad gets in, nobody changes what is in (contract §3)."""
 
 import sys
 from collections.abc import Iterator
