@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, get_args
 
 import pytest
@@ -30,7 +31,6 @@ from nexus.services.text.tokens import Measure
 from nexus.services.turns.rendering import RememberedTurn
 from tests.nexus.support.fake_counter import FakeCounter, words_of
 from tests.nexus.support.providers import anthropic_faults, gemini_faults, openai_faults
-from tests.nexus.unit.services.context.test_working import AT
 
 CHECKS = {"openai": openai_faults, "anthropic": anthropic_faults, "gemini": gemini_faults}
 PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
@@ -421,6 +421,7 @@ def test_any_rows(rows: list[Any], placement: Placement, pinned_from_end: int, c
 
 
 ALWAYS = {"SYSTEM_PROMPT", "WORKING_MEMORY", "TASK_CONTEXT", "INPUT"}
+AT = datetime(2026, 3, 1, tzinfo=UTC)
 PLENTY = 1 << 40
 
 

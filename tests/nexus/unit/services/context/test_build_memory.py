@@ -19,7 +19,7 @@ from nexus.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS
 from tests.nexus.support.fake_counter import FakeCounter, words_of
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.unit.services.context.test_build_agent import SUB, asking, history
-from tests.nexus.unit.services.context.test_working import AT, overview
+from tests.nexus.unit.services.context.test_working_memory_blocks import AT, overview
 from tests.nexus.unit.services.parts import Parts, definition, opened, past
 
 PROMPT: dict[str, Any] = {"agent": {"system_prompt": "You help."}}
