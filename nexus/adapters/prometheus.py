@@ -44,7 +44,6 @@ BUCKETS: Final = (
 _OTHER: Final = "other"
 _SUCCESS: Final = "success"
 _TOPICS: Final = frozenset(value for name, value in vars(Topics).items() if name.isupper())
-_PASTS: Final = {Event.PAST_KEPT: "memory", Event.PAST_READ: "store"}
 _ROWS: Final = {Event.ROW_RECORDED: "recorded", Event.ROW_REJECTED: "rejected", Event.ROW_LOST: "lost"}
 _STATES: Final = {Event.STATE_RECORDED: "recorded", Event.STATE_REFUSED: "refused", Event.STATE_LOST: "lost"}
 _TURNS: Final = {
@@ -84,8 +83,6 @@ class PrometheusMetrics:
     def __init__(self, *, version: str = "") -> None:
         registry = self._registry = CollectorRegistry(auto_describe=False)
         self._events = {event: Counter(name, text, registry=registry) for event, (name, text) in _EVENTS.items()}
-        pasts = Counter("nexus_histories", "Dialogue histories by where they were.", ["source"], registry=registry)
-        self._events |= {event: pasts.labels(source) for event, source in _PASTS.items()}
         rows = Counter("nexus_rows", "Rows by what became of them.", ["result"], registry=registry)
         self._events |= {event: rows.labels(result) for event, result in _ROWS.items()}
         states = Counter(
@@ -167,9 +164,6 @@ class _Readings(Collector):
         reconnects = CounterMetricFamily("nexus_bus_reconnects", "How often the subscription was opened anew.")
         if Reading.BUS_RECONNECTS in read:
             reconnects.add_metric([], read[Reading.BUS_RECONNECTS])
-        kept = GaugeMetricFamily("nexus_history_cache_bytes", "Memory that owners' newest messages take, roughly.")
-        if Reading.KEPT_BYTES in read:
-            kept.add_metric([], read[Reading.KEPT_BYTES])
         queues = GaugeMetricFamily("nexus_queue_depth", "What waits in this process.", labels=["queue"])
         for reading, queue in _QUEUES.items():
             if reading in read:
@@ -179,7 +173,7 @@ class _Readings(Collector):
             value = _asked(ask)
             if value is not None:
                 backlog.add_metric([topic], value)
-        yield from (in_flight, reconnects, kept, queues, backlog)
+        yield from (in_flight, reconnects, queues, backlog)
 
 
 class _Bare(Collector):

@@ -20,8 +20,6 @@ class Event(StrEnum):
         ANSWER_REPEATED: a kept answer was announced again.
         LATE_ANSWER_DISCARDED: an answer came too late, another replica had given one.
         REQUEST_DROPPED: a request was let go without an answer, because even too many refusals waited.
-        PAST_KEPT: a dialogue context was built of what was in memory of its owner.
-        PAST_READ: the history of a dialogue context was read from the store.
         ROW_RECORDED: a row was written, or was there already.
         ROW_REJECTED: the store will never accept the row.
         ROW_LOST: a run's input was not taken in since too much waited, or a row was unwritten when the service ended.
@@ -47,8 +45,6 @@ class Event(StrEnum):
     ANSWER_REPEATED = "answer_repeated"
     LATE_ANSWER_DISCARDED = "late_answer_discarded"
     REQUEST_DROPPED = "request_dropped"
-    PAST_KEPT = "past_kept"
-    PAST_READ = "past_read"
     ROW_RECORDED = "row_recorded"
     ROW_REJECTED = "row_rejected"
     ROW_LOST = "row_lost"
@@ -133,7 +129,6 @@ class Reading(StrEnum):
         UNWRITTEN_STATES: changes of sessions' states that were accepted and are not stored.
         UNWRITTEN_TURNS: turns that were begun and are not kept.
         UNFINISHED_CALLS: calls of memory tools that were accepted and have no result.
-        KEPT_BYTES: memory that owners' newest rows take.
         BUS_RECONNECTS: how often the subscription was opened anew. Never falls.
     """
 
@@ -144,7 +139,6 @@ class Reading(StrEnum):
     UNWRITTEN_STATES = "unwritten_states"
     UNWRITTEN_TURNS = "unwritten_turns"
     UNFINISHED_CALLS = "unfinished_calls"
-    KEPT_BYTES = "kept_bytes"
     BUS_RECONNECTS = "bus_reconnects"
 
 

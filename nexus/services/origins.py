@@ -1,3 +1,0 @@
-"""Moved."""
-
-from nexus.services.history.run_origins import RunOrigins as RunOrigins
