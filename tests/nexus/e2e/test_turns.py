@@ -209,14 +209,14 @@ async def test_every_turn_knows_the_goal(
     assert found[2]["token_usage"] == {"thinking": 0, "action": 200, "total": 200}
 
 
-async def test_the_figures_are_kept(mode: str, environment: Environment, channel_prefix: str, turns: Turns) -> None:
+async def test_the_figures_are_kept(environment: Environment, channel_prefix: str, turns: Turns) -> None:
     """By rules at once and by the model later: after the last result, and in the right fields."""
     async with model_server(good()) as server:
-        async with playing(environment, channel_prefix, mode) as requester:
+        async with playing(environment, channel_prefix) as requester:
             await three_runs(Session(requester, turns))
             by_rules = await turns.all_are(is_closed, 3)
         assert not server.asked
-        async with playing(with_model(environment, server), channel_prefix, mode):
+        async with playing(with_model(environment, server), channel_prefix):
             by_model = await turns.all_are(is_by_model, 3)
     assert {turn["summaries"]["source"] for turn in by_rules} == {"fallback"}
     for found in (by_rules, by_model):
@@ -317,21 +317,6 @@ async def test_killed_between_answer_and_summary(
             async with serving(given):
                 found = await turns.all_are(is_by_model, 3)
     assert [turn["turn_number"] for turn in found] == [1, 2, 3]
-
-
-async def test_killed_before_the_turn_is_closed(environment: Environment, channel_prefix: str, turns: Turns) -> None:
-    """What was recorded by then is found by the next one, although nobody has told it."""
-    async with requesting(environment["NEXUS_BUS__URL"], channel_prefix) as requester:
-        session = Session(requester, turns)
-        async with serving(environment) as service:
-            await session.ask("Question", "run_1")
-            await service.stop(signal.SIGKILL)
-        rows = turns.of()
-        assert [turn["work"] for turn in rows] == ["close"]
-        async with serving({**environment, "NEXUS_MEMORY__TURN_IDLE_S": "1"}):
-            await requester.publish("llm.results", message("run_1", "AI", {"content": ANSWERED}))
-            (found,) = await turns.all_are(is_closed, 1)
-    assert "0.80-0.93" in found["summaries"]["detailed"]
 
 
 async def test_turns_beyond_the_history(environment: Environment, channel_prefix: str, turns: Turns) -> None:

@@ -22,7 +22,6 @@ from nexus.core.tasks import ungrouped
 from tests.nexus.support.model_asked import KEY, LIMITS, SCHEMA, WELL, ask, asked, refusal
 from tests.nexus.support.model_behaviours import Behaviour, body, breaking_off, flooding, good, status
 from tests.nexus.support.model_exchange import Exchange
-from tests.nexus.support.model_process import model_process
 from tests.nexus.support.model_server import HOST, ModelServer, model_server
 
 pytestmark = pytest.mark.once
@@ -270,13 +269,3 @@ class TestOpening:
             assert [call.body["model"] for call in server.asked] == ["a model"]
 
 
-async def test_the_server_as_a_process() -> None:
-    """What other tests start: it does what it is told, for some calls or from then on, and says what it was asked."""
-    async with model_process() as process, open_llm(process.base_url, KEY, "m", LIMITS) as model:
-        await process.behave("empty", times=2)
-        assert [await ask(model) for _ in range(3)] == ["", "", WELL]
-        await process.behave("status", 401)
-        assert await refusal(model) == "401 Unauthorized"
-        await process.behave("good")
-        assert await ask(model) == WELL
-        assert [call["model"] for call in await process.asked()] == ["m"] * 5

@@ -13,7 +13,7 @@ from nexus.core.working_memory import Compaction, CompactionRequest
 from nexus.services.memory.compactor import CompactionSettings, Compactor
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.model_asked import KEY, LIMITS
-from tests.nexus.support.model_behaviours import BEHAVIOURS, Behaviour, good, holding
+from tests.nexus.support.model_behaviours import NONSENSE, Behaviour, good, holding
 from tests.nexus.support.model_server import ModelServer, model_server
 from tests.nexus.support.waiting import PATIENCE_S
 from tests.nexus.unit.services.memory.refining_at_work import (
@@ -23,8 +23,6 @@ from tests.nexus.unit.services.memory.refining_at_work import (
     figures_told,
     is_refined,
 )
-
-NONSENSE = {name: BEHAVIOURS[name]() for name in ("prose", "broken", "empty", "null", "foreign", "failure_words")}
 
 pytestmark = pytest.mark.once
 

@@ -153,18 +153,12 @@ def holding(most_bytes: int) -> Behaviour:
     return behave
 
 
-BEHAVIOURS: Final[dict[str, Callable[..., Behaviour]]] = {
-    "good": good,
-    "prose": lambda: saying(PROSE),
-    "broken": lambda: saying('{"brief": "It was found", "detailed": '),
-    "empty": lambda: saying(""),
-    "null": lambda: saying(None),
-    "foreign": foreign,
-    "failure_words": lambda: changed(brief=FAILURE_WORDS, detailed=FAILURE_WORDS, summary=FAILURE_WORDS),
-    "status": status,
-    "silent": silent,
-    "trickling": trickling,
-    "breaking_off": breaking_off,
-    "knowing": knowing,
-    "holding": holding,
+# Replies that are no summary.
+NONSENSE: Final[dict[str, Behaviour]] = {
+    "prose": saying(PROSE),
+    "broken": saying('{"brief": "It was found", "detailed": '),
+    "empty": saying(""),
+    "null": saying(None),
+    "foreign": foreign(),
+    "failure_words": changed(brief=FAILURE_WORDS, detailed=FAILURE_WORDS, summary=FAILURE_WORDS),
 }

@@ -1,15 +1,8 @@
-"""A server on loopback that speaks the OpenAI protocol, with a model behind it that does what a test says.
+"""A server on loopback that speaks the OpenAI protocol, with a model behind it that behaves as a test says."""
 
-As a process: `python -m tests.nexus.support.model_server --port-file F` writes its port to F when it listens. What it
-does is changed with `PUT /behaviour` and `{"name": …, "args": {…} or […], "times": n}`: a name of BEHAVIOURS, what that
-takes, and for how many calls; without `times` for all that follow those. `GET /asked` gives the bodies of all calls.
-"""
-
-import argparse
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -18,7 +11,7 @@ from anyio.abc import SocketAttribute, SocketStream, TaskStatus
 from pydantic import TypeAdapter, ValidationError
 
 from nexus.core.tasks import ungrouped
-from tests.nexus.support.model_behaviours import BEHAVIOURS, Behaviour, good
+from tests.nexus.support.model_behaviours import Behaviour, good
 from tests.nexus.support.model_exchange import Asked, Exchange
 
 HOST: Final = "127.0.0.1"
@@ -64,27 +57,12 @@ class ModelServer:
                 pass
 
     async def _answer(self, asked: Asked, exchange: Exchange) -> None:
-        match asked.method, asked.path.partition("?")[0]:
-            case "POST", path if path.endswith("/chat/completions"):
-                self.asked.append(asked)
-                behave = self.script.popleft() if self.script else self.behaviour
-                await behave(exchange)
-            case "PUT", "/behaviour":
-                self._change(asked.body)
-                await exchange.answer(200, {})
-            case "GET", "/asked":
-                await exchange.answer(200, [call.body for call in self.asked])
-            case _:
-                await exchange.answer(404, {"error": {"message": "no such page", "code": None}})
-
-    def _change(self, order: dict[str, Any]) -> None:
-        arguments = order.get("args", [])
-        factory = BEHAVIOURS[order["name"]]
-        behaviour = factory(**arguments) if isinstance(arguments, dict) else factory(*arguments)
-        if times := order.get("times"):
-            self.script.extend([behaviour] * times)
-        else:
-            self.behaviour = behaviour
+        if asked.method != "POST" or not asked.path.partition("?")[0].endswith("/chat/completions"):
+            await exchange.answer(404, {"error": {"message": "no such page", "code": None}})
+            return
+        self.asked.append(asked)
+        behave = self.script.popleft() if self.script else self.behaviour
+        await behave(exchange)
 
 
 async def _read(http: h11.Connection, stream: SocketStream) -> Asked | None:
@@ -140,18 +118,3 @@ async def _listen(server: ModelServer, port: int, *, task_status: TaskStatus[Non
         server.port = listener.extra_attributes[SocketAttribute.local_port]()
         task_status.started()
         await listener.serve(server.serve)
-
-
-async def _run(port_file: anyio.Path) -> None:
-    async with model_server() as server:
-        # A file that is there is whole.
-        written = await port_file.with_suffix(".new").write_text(str(server.port))
-        assert written
-        await port_file.with_suffix(".new").rename(port_file)
-        await anyio.sleep_forever()
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--port-file", type=Path, required=True)
-    anyio.run(_run, anyio.Path(parser.parse_args().port_file))

@@ -59,16 +59,6 @@ class TestWhatWasSaid:
         rows = search().answer("156").rows
         assert read_facts([*rows[:2], row, *rows[2:]]).outcomes == read_facts(rows).outcomes
 
-    @pytest.mark.parametrize("metadata", [None, 5, "x", [], {"tool_calls": "x"}, {"tool_calls": [None, "x"]}], ids=str)
-    def test_metadata_of_no_use(self, metadata: Any) -> None:
-        """Says nothing of calls, of success or of tokens."""
-        run = Run("q").add("AI", "x").add("TOOL", {"a": 1})
-        for row in run.rows:
-            row["metadata"] = metadata
-        assert run.facts.answer == "x"
-        assert outcomes(run) == [("unknown", None, None, {"a": 1})]
-        assert run.facts.usage == TokenUsage()
-
 
 class TestOrder:
     """Whatever the order in which rows come."""
@@ -130,16 +120,6 @@ class TestCalls:
             {},
             {},
             {},
-        ]
-
-    def test_the_flat_form(self) -> None:
-        """With arguments as an object, as text, or without."""
-        calls = [{"id": "a", "name": "f", "arguments": {"x": 1}}, None, {"id": 7, "name": "g", "arguments": "{x"}, {}]
-        run = Run("q").add("AI", "", tool_calls=calls).result("7", "seven")
-        assert outcomes(run) == [
-            ("f", {"x": 1}, None, None),
-            ("g", "{x", True, "seven"),
-            ("unknown", {}, None, None),
         ]
 
     @pytest.mark.parametrize(

@@ -9,15 +9,12 @@ from hypothesis import strategies as st
 
 from nexus.services.text.sentences import (
     clip,
-    ended,
     first_whole,
     is_blank,
     is_ended,
     is_plain,
-    joint,
     leading,
     one_line,
-    prompt_json,
     sentences,
     shares,
     size,
@@ -127,22 +124,6 @@ class TestClip:
             assert re.findall(r"\d+", shown) == re.findall(r"\d+", text)[: len(re.findall(r"\d+", shown))]
 
 
-@pytest.mark.parametrize(
-    ("text", "shown", "between"),
-    [
-        ("It is so", "It is so.", "; "),
-        ("It is so.", "It is so.", " "),
-        ("真的！", "真的！", ""),
-        ('"No."', '"No."', " "),
-        ("There is more...", "There is more...", " "),
-        ("These:", "These:.", " "),
-    ],
-)
-def test_ends(text: str, shown: str, between: str) -> None:
-    """What nothing ends gets a full stop, or a semicolon before what follows."""
-    assert (ended(text), joint(text)) == (shown, between)
-
-
 @pytest.mark.parametrize("text", ["", " \n", "\u200b\u202e\ufeff", "\x00\x1b"], ids=repr)
 def test_blank_texts(text: str) -> None:
     """Are those of which nothing would be seen."""
@@ -245,12 +226,6 @@ def test_a_long_text_in_reasonable_time() -> None:
         assert text.startswith(leading(text, 100_000))
 
 
-def test_json_that_can_be_sent() -> None:
-    """Half a surrogate pair is not; all else is as it is."""
-    assert prompt_json(["\ud800", "😀汉\x00"]) == '["?", "😀汉\\u0000"]'
-    assert size("汉") == 5
-
-
 @pytest.mark.parametrize(
     ("text", "most", "kept"),
     [
@@ -267,11 +242,3 @@ def test_json_that_can_be_sent() -> None:
 def test_the_first_sentences(text: str, most: int, kept: str) -> None:
     """As many as there is room for, and the first one in any case."""
     assert leading(text, most) == kept
-
-
-@given(TEXTS, st.integers(0, 100))
-def test_the_first_sentences_of_any_text(text: str, most: int) -> None:
-    """They are its beginning, and more than what was asked for only if they are one sentence."""
-    kept = leading(text, most)
-    assert text.startswith(kept)
-    assert len(kept) <= most or kept == leading(text, 0)

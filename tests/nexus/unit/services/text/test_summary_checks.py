@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from nexus.services.text.summary_checks import (
     failure_in,
     folded,
-    number_words,
     numbers_in,
     refusal_in,
     spelling,
@@ -114,17 +113,6 @@ def test_what_a_summary_has_at_least() -> None:
     assert evidence.lack_of([told, "14%"], told, has_outcomes=True) is None
 
 
-def test_what_is_not_asked_of_a_summary() -> None:
-    """Figures and deeds of a turn without them, and anything of one that may be read in parts: a part may have none."""
-    assert (
-        evidence_of(Run("Hello").answer("Hi!").facts).lack_of(["A greeting."], "A greeting.", has_outcomes=False)
-        is None
-    )
-    long = Run("Read it.").call("read", {}, "Page 123. " * 2_000).answer("There are 123 pages.")
-    assert evidence_of(long.facts).lack_of(["-"], "-", has_outcomes=False) is not None
-    assert evidence_of(long.facts).of_part.lack_of(["-"], "-", has_outcomes=False) is None
-
-
 NOTHING_SAID = ""
 REFUSING = [
     "I'm sorry, but I can't help with that.",
@@ -182,12 +170,6 @@ def test_words_of_failure() -> None:
     assert failure_in(text, folded("Why 'Summary generation failed'?")) is None
 
 
-def test_hostile_texts() -> None:
-    """Whatever is said, it is read in linear time."""
-    for text in ("ich kann das " * 50_000, "_" * 500_000, "对不起" * 100_000):
-        refusal_in(text, NOTHING_SAID)
-
-
 @pytest.mark.parametrize(
     ("text", "found"),
     [
@@ -226,21 +208,6 @@ def test_figures(text: str, found: set[str]) -> None:
 def test_what_stands_for_a_number(there: str, here: str) -> None:
     """The same, rounded or cut off, at any power of ten."""
     assert {*map(spelling, numbers_in(here))} <= spellings(there)
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        ("a third now, the rest in ninety days, twenty percent off for the first fifty at eleven dollars", 4),
-        ("签订后三十日内支付总价款壹佰万元的百分之三十", 3),
-        ("zweihundertfünfzig, vingt, veinte, venti, vinte, vijftig", 7),
-        ("one central forty-two", 1),
-        ("一个 central 156", 0),
-    ],
-)
-def test_number_words(text: str, count: int) -> None:
-    """Those of ten and more, in ten languages."""
-    assert number_words(text) == count
 
 
 @given(st.integers(10, 10**17), st.integers(2, 6), st.integers(0, 8))

@@ -90,13 +90,6 @@ class TestSeveralCalls:
         )
         assert describe_calls([], call_and_result, 600) == ([], [])
 
-    def test_the_last_ones(self) -> None:
-        """Are told where not all fit: what it came to, not how it began."""
-        calls = [outcome("find", {"q": f"topic {n:02}"}, {"hits": n}, True) for n in range(40)]
-        sentences, others = describe_calls(calls, call_and_result, 400)
-        assert sentences == [f"find (q: topic {n}) gave hits: {n}" for n in range(32, 40)]
-        assert others == calls[:32]
-
     def test_those_with_figures(self) -> None:
         """Are told before others, but for the last; a failure has none that counts, whatever its reason says."""
         calls = [outcome("find", {}, "nothing of any use to anybody", True) for _ in range(40)]

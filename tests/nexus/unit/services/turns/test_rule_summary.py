@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.core.turns import Summaries, ThinkingRound
-from nexus.services.history.run_facts import read_facts
+from nexus.core.turns import Summaries
 from nexus.services.text.sentences import one_line, weight
 from nexus.services.turns.rule_summary import summarise_by_rules, summarise_input
 from tests.nexus.unit.services.text.test_digest import documents, numbers, short_documents
@@ -116,24 +115,6 @@ class TestWhatIsSaid:
         assert said.detailed == detailed
         assert said.brief
         assert said.structured.overview
-
-    def test_thoughts(self) -> None:
-        """What was decided before the first call is kept, whoever wrote it down."""
-        rounds = (ThinkingRound(round_number=1, content="There are two ways. I chose the shorter one."),)
-        facts = read_facts(Run("q").answer("Done.").rows, rounds=rounds)
-        assert "Decided: I chose the shorter one." in summarise_by_rules(facts).detailed
-
-    def test_decisions_that_the_answer_repeats(self) -> None:
-        """Are told once, where they were said last."""
-        run = Run("q").calls(("a", "f", {}), text="I chose two because it is newer.").result("a", 1, "f")
-        said = summary(run.answer("I chose two because it is newer. There is one."))
-        assert said.detailed == ("Asked: q. f gave 1. Answered: I chose two because it is newer. There is one.")
-
-    def test_next_steps_that_are_decided(self) -> None:
-        """Are told as what is to come, and not again as decisions."""
-        said = summary(Run("q").answer("I chose two. The next step: I decided to read them.")).structured
-        assert said.decisions == ("I chose two.",)
-        assert said.next_steps == ("The next step: I decided to read them.",)
 
     def test_figures_that_only_the_answer_has(self) -> None:
         """Are results; those that a result has shown are not told again."""

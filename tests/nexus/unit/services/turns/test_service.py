@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 import anyio
 import pytest
@@ -10,17 +10,15 @@ import pytest
 from nexus.core.errors import StoreUnavailableError, TurnNotFoundError
 from nexus.core.metrics import Event
 from nexus.core.ports import Row
-from nexus.core.ports.turns import TurnTouch
 from nexus.core.turns import LEVELS, SUMMARISE, Goal, ThinkingRound, TurnStatus
 from nexus.services.turns.service import TurnMemory
 from nexus.services.turns.worker import TurnSettings, TurnWorker
 from tests.nexus.support.fake_turns import FakeTurns
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
-from tests.nexus.unit.services.serving import passed
 from tests.nexus.unit.services.turns_at_work import PATIENCE_S, a_start, answer, calls, human, remembering
 
-RUNS = 200
+RUNS = 60
 
 
 async def test_every_turn_knows_the_goal() -> None:
@@ -89,29 +87,6 @@ async def test_a_run_is_one_turn() -> None:
     assert document["status"] == "thinking"
 
 
-class ClosingTurns(FakeTurns):
-    """Turns that somebody closes as soon as they have been read."""
-
-    async def turns_of_runs(self, owner_key: str, session_id: str, run_ids: Sequence[str]) -> list[Row]:
-        """The turns of these runs, as they were."""
-        found = await super().turns_of_runs(owner_key, session_id, run_ids)
-        for row in self.rows:
-            row.update(status="completed", work=SUMMARISE)
-        return found
-
-
-async def test_a_turn_that_is_closed_while_a_later_request_of_its_run_is_taken_over() -> None:
-    """It goes on, so somebody looks after it."""
-    store = FakeStore()
-    store.turns = ClosingTurns(lambda _operation: None)
-    async with remembering(store) as memory:
-        await memory.begin("a")
-        await memory.begin("a", thinking=True)
-        (document,) = await memory.documents()
-    assert (document["status"], document["work"]) == ("thinking", "close")
-    assert document["due_at"] > document["heard_at"]
-
-
 async def test_a_run_that_nobody_has_begun() -> None:
     """A replica was killed before it had: the first result that is recorded makes it a turn."""
     async with remembering() as memory:
@@ -158,12 +133,11 @@ async def test_the_goal_of_a_run_without_a_turn() -> None:
         assert await memory.turns.goal("o", "s", "sub") == Goal("Find reviews", document["id"], None, earlier=1)
 
 
-@pytest.mark.parametrize("seed", range(3))
-async def test_many_runs_at_once_on_two_replicas(seed: int) -> None:
+async def test_many_runs_at_once_on_two_replicas() -> None:
     """Numbers from 1 without a gap, each once, each run once, although both are asked for some of them."""
     store = FakeStore()
     runs = [f"run_{number}" for number in range(RUNS)]
-    order = random.Random(seed)  # noqa: S311  # the same each time is what is wanted
+    order = random.Random(1)  # noqa: S311  # the same each time is what is wanted
     async with remembering(store) as one, remembering(store) as two:
         async with anyio.create_task_group() as tasks:
             for run_id in order.sample(runs, len(runs)):
@@ -214,51 +188,6 @@ async def test_a_store_that_keeps_a_turn_without_saying_so() -> None:
         for session in ("s", "t"):
             documents = await memory.documents(session)
             assert [(each["turn_number"], each["run_id"]) for each in documents] == [(1, "a"), (2, "b")]
-
-
-class GatedTurns(FakeTurns):
-    """Turns that know what was heard of them when the gate is open."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda _operation: None)
-        self.begun, self.gate = anyio.Event(), anyio.Event()
-
-    async def touch_runs(self, touches: Sequence[TurnTouch]) -> list[TurnTouch]:
-        """Have them know it, then."""
-        self.begun.set()
-        await self.gate.wait()
-        return await super().touch_runs(touches)
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [lambda turns: turns.goal("o", "s", "a"), lambda turns: turns.drained()],
-    ids=["the goal", "drained"],
-)
-async def test_who_waits_for_what_was_heard(asked: Callable[[TurnMemory], Awaitable[object]]) -> None:
-    """Who asks for the goal of its session, or for everything; other sessions have nothing to wait for."""
-    store, found = FakeStore(), list[str]()
-    store.turns = turns = GatedTurns()
-
-    async with remembering(store, settled_s=60) as memory:
-
-        async def ask() -> None:
-            await asked(memory.turns)
-            found.extend(document["status"] for document in await memory.documents())
-
-        await memory.begin("a", "Find reviews")
-        await memory.begin("b", "Find books", session="other")
-        await memory.turns.record_result(calls("a", "1"))
-        with anyio.fail_after(PATIENCE_S):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ask)
-                await turns.begun.wait()
-                assert (await memory.turns.goal("o", "other", "b")).text == "Find books"
-                await passed()
-                assert found == []
-                turns.gate.set()
-        assert memory.turns.pending == 0
-    assert found == ["executing"]
 
 
 async def test_a_service_that_ends_says_what_it_has_not_kept() -> None:

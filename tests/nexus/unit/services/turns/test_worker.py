@@ -143,19 +143,6 @@ async def test_something_is_heard_while_a_turn_is_closed() -> None:
     assert document["rows"] == 1
 
 
-async def test_rows_that_are_removed() -> None:
-    """What is remembered of them stays, whoever looks again."""
-    store, model = FakeStore(), scripted()
-    async with remembering(store) as memory:
-        await a_run(memory)
-        before = await memory.until(is_over)
-    store.messages.clear()
-    async with remembering(store, model) as memory:
-        after = await memory.until(lambda document: document["work"] is None)
-    assert not model.asked
-    assert {**after, "work": before["work"], "due_at": before["due_at"]} == before
-
-
 async def test_what_nobody_has_told_of() -> None:
     """A row that was recorded meanwhile is in what the model is asked to summarise, and it is asked once."""
     model = scripted()
@@ -361,19 +348,6 @@ async def test_a_model_that_never_makes_sense() -> None:
     assert timedelta(hours=23) < daily["due_at"] - utc_now() < timedelta(hours=25)
     assert (document["work"], document["due_at"]) == (None, None)
     assert document["summaries"]["source"] == "fallback"
-
-
-async def test_a_model_that_rests() -> None:
-    """No turn is taken in hand meanwhile."""
-    model = scripted()
-    model.resting_s = 5.0
-    async with remembering(model=model) as memory:
-        await a_run(memory)
-        await memory.until(is_over)
-        await memory.until(lambda document: document["due_at"] <= utc_now())
-        assert not model.asked
-        model.resting_s = 0.0
-        await memory.until(is_summarised)
 
 
 @pytest.mark.parametrize("bad", [{"heard_at": "yesterday"}, {"task_context": 7}, {"thinking_phase": 1}])
