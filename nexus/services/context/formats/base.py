@@ -12,7 +12,7 @@ from nexus.core.wire import is_deeper
 # The first user text of a list that does not begin with one: there is nothing in it to answer.
 OPENING: Final = "(The conversation begins here.)"
 
-# An answer carries arguments six levels down, and may be 64 deep itself (CONTRACT §1.6).
+# An answer carries arguments six levels down, and may be 64 deep itself (contract §1.6).
 _DEEPEST: Final = 32
 # The key of arguments that cannot be sent as an object themselves.
 _AS_TEXT: Final = "arguments"

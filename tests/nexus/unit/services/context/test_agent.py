@@ -162,13 +162,6 @@ class TestMessages:
             {"role": "user", "content": "now"},
         ]
 
-    @pytest.mark.parametrize("task", ["", " \n", "\u200b"])
-    def test_a_sub_agent_without_a_task(self, task: str) -> None:
-        """Has no empty message, and nothing in its stead."""
-        made = assembled([], agent=replace(SUB, task_prompt=task), role="You review.", state=SessionState())
-        contents = [message["content"] for message in made.messages]
-        assert contents == ["## Agent Role Definition\n\nYou review.", "now"]
-
     def test_the_current_run_is_not_history(self) -> None:
         """Whether its rows are stored already does not show."""
         rows = [*talk(6), row(6, "HUMAN", "now", "now"), row(7, None, None, "now")]  # type: ignore[arg-type]  # a malformed row
@@ -211,13 +204,6 @@ class TestRemembered:
         without = assembled(talk(3), placement=placement).messages
         assert made.messages == [without[0], GOAL, MEMORY, *without[1:]]
 
-    @pytest.mark.parametrize("agent", [SUB, replace(SUB, task_prompt="")], ids=["sub", "no task"])
-    def test_a_sub_agent(self, agent: Agent) -> None:
-        """Has them behind its task, or first of all."""
-        made = assembled(talk(1), agent=agent, role="r", remembered=Remembered("the goal", "t1", "brief", TURNS))
-        place = 1 if agent.task_prompt else 0
-        assert made.messages[place : place + 2] == [GOAL, MEMORY]
-
     def test_the_prefix(self) -> None:
         """Holds them and the history behind them; where something could not be read, no more than the goal."""
         remembered = Remembered("the goal", "t1", "brief", TURNS)
@@ -259,12 +245,6 @@ class TestPosition:
         rows = [row(0, "HUMAN", "q", "r"), row(1, "AI", "", "r", tool_calls=[call("a"), call("b")]), *talk_after(3)]
         lost = "(no result has come yet)"
         assert brief(rows) == ["q", "#C", "+", lost, lost, "late 0", "late 1", "late 2", "now"]
-
-    def test_tail(self) -> None:
-        """Directly before the current input."""
-        rows = work(0, calls=2)
-        assert brief(rows, placement="tail", role="r", state=STATE)[-5:] == ["#A", "#C", "#U", "#F", "now"]
-        assert brief([], placement="tail") == ["#C", "now"]
 
 
 def talk_after(count: int) -> list[dict[str, Any]]:

@@ -123,21 +123,6 @@ def test_the_manifest_is_right_in_every_field() -> None:
     }
 
 
-def test_what_is_cut_dropped_and_repaired_is_counted() -> None:
-    """Three messages are merged, one is shown, which is too long; a row without a time was repaired."""
-    history = [
-        row("h1", "HUMAN", "first", 1, run="run_a"),
-        {**row("h2", "HUMAN", "second", 2, run="run_b"), "timestamp": None},
-        row("h3", "HUMAN", "x" * 600, 3, run="run_c"),
-    ]
-    manifest = assemble_dialogue(
-        DialogueInput(tools=[], history=history, user_profile=None, current_input="now", history_size=1)
-    ).manifest
-    memory = manifest["blocks"][2]
-    assert manifest["history"] == {"fetched": 3, "merged": 3, "shown": 1, "repaired": 1}
-    assert (memory["truncated"], memory["dropped"], memory["sources"]) == (1, 2, ["h3"])
-
-
 def test_nothing_at_all() -> None:
     """No tools, no past, no profile, no time: each block says so."""
     contents = [

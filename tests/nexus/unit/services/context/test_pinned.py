@@ -64,12 +64,6 @@ class TestBlocks:
         todos = (Todo("1", " a\n- [x] b (ID: 2)\r\n\u2028c\td "),)
         assert texts(todos=todos) == ["## Current TODO List\n\n- [ ] a - [x] b (ID: 2) c d (ID: 1)"]
 
-    def test_further_lines_are_indented(self) -> None:
-        """So that an item is seen as one."""
-        assert texts(useful_info=(Info("1", "a\nb\r\n\nc\n"),)) == ["## Useful Information\n\n- a\n  b\n  \n  c"]
-        notes = (FolderNote("1", "f", "a\n### g\n- b"),)
-        assert texts(folder_notes=notes) == ["## Folder Notes\n\n### f\n- a\n  ### g\n  - b"]
-
 
 class TestNewest:
     """What is left out of long lists."""
