@@ -1,9 +1,14 @@
 """What `nexus.core.ports.Outbox` promises, of every adapter."""
 
-from nexus.adapters.in_memory.ledger import MemoryOutbox
+import pytest
+from structlog.testing import capture_logs
+
+from nexus.adapters.in_memory.bus import MemoryBus
+from nexus.adapters.in_memory.ledger import MemoryLedger, MemoryOutbox
 from nexus.adapters.redis.client import open_redis
+from nexus.adapters.redis.ledger import RedisLedger
 from nexus.adapters.redis.outbox import RedisOutbox
-from nexus.core.ports import Acquired, OutboxRow
+from nexus.core.ports import Acquired, Outbox, OutboxRow, RequestLedger
 from tests.nexus.contract.ledgers import Desk, OpenDesk
 
 TOPIC = "context.build.response"
@@ -124,3 +129,28 @@ async def test_a_row_that_was_evicted_is_forgotten(redis_url: str, channel_prefi
         await client.delete(outbox.keys.rows("bea"))
         assert await outbox.oldest(9) == [row()]
         assert await client.zcard(outbox.keys.order) == 1
+
+
+@pytest.mark.parametrize("kind", ["memory", "redis"])
+async def test_an_answer_is_published_also_where_the_outbox_is_full(
+    kind: str, redis_url: str, channel_prefix: str
+) -> None:
+    """Its row is not kept, which is logged."""
+    async with open_redis(redis_url) as client:
+        ledger: RequestLedger
+        outbox: Outbox
+        if kind == "memory":
+            memory = MemoryLedger(MemoryBus())
+            memory.outbox = MemoryOutbox(most_rows=1)
+            ledger, outbox = memory, memory.outbox
+        else:
+            full = RedisOutbox(client, prefix=channel_prefix, most_rows=1)
+            ledger, outbox = RedisLedger(client, prefix=channel_prefix, outbox=full), full
+        with capture_logs() as log:
+            for number in range(2):
+                claim = await ledger.claim(str(number), "f", LONG_MS)
+                assert isinstance(claim, Acquired)
+                assert await ledger.conclude(claim, TOPIC, b"answer", LONG_MS, None, row(str(number))) is not None
+        assert [line["row_id"] for line in log if line["event"] == "outbox_full"] == ["1"]
+        assert await outbox.oldest(9) == [row("0")]
+        await outbox.remove([row("0")])
