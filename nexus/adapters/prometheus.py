@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from nexus.core.errors import ErrorCode
 from nexus.core.metrics import DeadLetterCause, Event, Part, Reading, Stage
-from nexus.core.topics import Topics
+from nexus.core.models import Topics
 
 _log = structlog.get_logger(__name__)
 

@@ -157,8 +157,6 @@ class ContextSettings(_Section):
     """How a context is built."""
 
     on_history_failure: Literal["degrade", "error"] = "degrade"
-    tail_cache_mb: int = Field(default=8, ge=0, le=4_096)
-    busy_poll_us: int = Field(default=500, ge=0, le=10_000)
 
 
 # A window in which the instructions of a layout alone would not fit is of no use to anybody.

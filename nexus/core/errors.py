@@ -20,7 +20,7 @@ from enum import StrEnum
 
 
 class ErrorCode(StrEnum):
-    """The codes of an error answer (CONTRACT §1.4)."""
+    """The codes of an error answer (contract §1.4)."""
 
     INVALID_REQUEST = "INVALID_REQUEST"
     EMPTY_INPUT = "EMPTY_INPUT"

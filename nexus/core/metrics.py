@@ -1,7 +1,7 @@
-"""What a service counts and measures about itself, and the port that takes it (issue 3, item 6).
+"""What a service counts and measures about itself, and the port that takes it.
 
-Labels come from the closed sets of this module and from `ErrorCode` only: no id, no topic of somebody else's, no text
-that anybody wrote can become one.
+Labels come from the closed sets of this module and from `ErrorCode` only: no id, no other topic and no text of a
+message can become one.
 """
 
 from collections.abc import Callable
@@ -119,7 +119,7 @@ class DeadLetterCause(StrEnum):
 
 
 class Reading(StrEnum):
-    """A number that somebody else keeps, read when it is asked for.
+    """A number that another part keeps, read when it is asked for.
 
     Attributes:
         IN_FLIGHT: requests that are being answered.

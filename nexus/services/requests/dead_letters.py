@@ -47,6 +47,3 @@ class DeadLetterWriter:
                     await anyio.sleep(_PAUSE_S)
                     continue
             return
-
-    # Used until the tools' calls are written anew.
-    bury = write

@@ -108,7 +108,7 @@ class SettlingLedger(MemoryLedger):
         self._before("release")
         await super().release(claim)
 
-    async def conclude(  # type: ignore[override]  # noqa: PLR0917  # as the port has it
+    async def conclude(  # noqa: PLR0917  # as the port has it
         self,
         claim: Acquired,
         topic: str,

@@ -11,9 +11,8 @@ import pytest
 
 from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
 from nexus.core.errors import StoreUnavailableError
-from nexus.core.models import Message, Role
+from nexus.core.models import Message, Role, Topics
 from nexus.core.ports import Row
-from nexus.core.topics import Topics
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.context.session_state import SessionState, Todo
 from tests.nexus.support.fakes import FakeStore

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from nexus.adapters.memory_bus import MemoryBus
 from nexus.core.metrics import Event, Part
-from nexus.core.models import Message, Role
-from nexus.core.topics import Topics
+from nexus.core.models import Message, Role, Topics
 from nexus.core.turns import ThinkingRound, TurnStart
 from nexus.services.context.builder import BuilderSettings
 from tests.nexus.support.fakes import FakeStore

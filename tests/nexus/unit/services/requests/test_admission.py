@@ -10,9 +10,9 @@ from nexus.core.errors import ErrorCode
 from nexus.core.metrics import Event, Reading
 from nexus.core.models import Message
 from nexus.core.ports import Conflict, Subscription
-from nexus.services.asks import RequestSettings
-from nexus.services.burying import Burying
 from nexus.services.requests.admission import RequestService
+from nexus.services.requests.dead_letters import DeadLetterWriter
+from nexus.services.requests.envelope import RequestSettings
 from tests.nexus.support.waiting import until
 from tests.nexus.unit.services.parts import request
 from tests.nexus.unit.services.serving import asking, code, ids, passed, serving, shared
@@ -58,7 +58,7 @@ class TestOneAtATime:
     async def test_two_services_on_one_bus(self) -> None:
         """200 requests that both hear are each answered once."""
         async with serving(max_in_flight=50) as trial:
-            burying = Burying(trial.letters, trial.metrics, None)
+            burying = DeadLetterWriter(trial.letters, trial.metrics, None)
             second = RequestService(
                 trial.parts.builder, trial.bus, trial.ledger, burying, RequestSettings(max_in_flight=200)
             )
@@ -129,7 +129,7 @@ class TestOverload:
         async with serving(max_in_flight=1) as trial:
             trial.builder.gate = anyio.Event()
             await passed()
-            burying = Burying(trial.letters, trial.metrics, None)
+            burying = DeadLetterWriter(trial.letters, trial.metrics, None)
             other = RequestService(trial.parts.builder, trial.bus, trial.ledger, burying)
             async with other.running():
                 for message in numbered(2):

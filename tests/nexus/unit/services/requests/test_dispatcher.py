@@ -11,19 +11,18 @@ import pytest
 from nexus.adapters.in_memory.ledger import MemoryLedger
 from nexus.core.errors import StoreRejectedError
 from nexus.core.metrics import DeadLetterCause, Event
-from nexus.core.models import Message, Role, utc_now
+from nexus.core.models import Message, Role, Topics, utc_now
 from nexus.core.ports import DeadLetter, Delivery, Row
 from nexus.core.signing import Signing
-from nexus.core.topics import Topics
 from nexus.core.wire import decode, encode
 from nexus.core.working_memory import Compaction, Wish
-from nexus.services.asks import RequestSettings
-from nexus.services.burying import Burying
 from nexus.services.context.builder import ContextBuilder
 from nexus.services.context.state_document import shown
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests.admission import RequestService
+from nexus.services.requests.dead_letters import DeadLetterWriter
 from nexus.services.requests.dispatcher import NEWS, Dispatcher, work
+from nexus.services.requests.envelope import RequestSettings
 from nexus.services.session_states import SessionStates
 from nexus.services.tool_calls import ToolCallService
 from nexus.services.tool_catalog import ToolCatalog
@@ -145,7 +144,7 @@ async def dispatching(**settings: Any) -> AsyncIterator[Trial]:
     limits = RequestSettings(**settings)
     async with persistence.running(), catalog.running(), states.running():
         builder = ContextBuilder(persistence, store, registry, ledger)
-        burying = Burying(letters, metrics, None)
+        burying = DeadLetterWriter(letters, metrics, None)
         service = RequestService(builder, bus, ledger, burying, limits, metrics)
         memory = WorkingMemory(store.memory, store, NoCompactions())
         calls = FullCalls(memory, bus, ledger, burying, persistence, persistence.origins, limits)

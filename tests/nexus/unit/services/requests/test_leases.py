@@ -7,8 +7,8 @@ import anyio
 from nexus.adapters.in_memory.bus import MemoryBus
 from nexus.adapters.in_memory.ledger import MemoryLedger
 from nexus.core.ports import Acquired, Busy
-from nexus.services.asks import RequestSettings
-from nexus.services.leases import Leases
+from nexus.services.requests.envelope import RequestSettings
+from nexus.services.requests.leases import Leases
 from tests.nexus.support.virtual_time import VirtualLoop
 from tests.nexus.unit.services.serving import SettlingBus, SettlingLedger
 

@@ -1,3 +1,0 @@
-"""Moved."""
-
-from nexus.services.context.gather import INCOMPLETE as INCOMPLETE

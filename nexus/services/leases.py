@@ -1,3 +1,0 @@
-"""Moved."""
-
-from nexus.services.requests.leases import Leases as Leases
