@@ -146,22 +146,3 @@ async def test_an_outage_of_mongodb(
             with anyio.fail_after(PATIENCE_S):
                 assert await service.process.wait() == 0
     assert [each.id for each in kept.state().todos or ()] == [f"t.{number}" for number in range(20)]
-
-
-async def test_a_killed_replica_on_streams(
-    environment: Environment, channel_prefix: str, mongo_uri: str, kept: Kept
-) -> None:
-    """What a replica had accepted and not stored when it was killed is stored by another."""
-    streams = environment | {"NEXUS_BUS__MODE": "streams", "NEXUS_BUS__LEASE_MS": "500"}
-    async with proxied(HOST, port_of(mongo_uri)) as proxy:
-        cut_off = streams | {"NEXUS_DATABASE__URI": f"mongodb://127.0.0.1:{proxy.port}/?directConnection=true"}
-        async with requesting_by_streams(environment["NEXUS_BUS__URL"], channel_prefix) as requester:
-            async with serving(cut_off) as service:
-                proxy.refuse()
-                for number in range(20):
-                    await requester.publish(STATE, said({"op": "patch", "state": {"todos": [todo(number)]}}, number))
-                await service.logged("session_state_delayed")
-                await service.stop(signal.SIGKILL)
-            async with serving(streams):
-                await requester.finished(STATE)
-    assert [each.id for each in kept.state().todos or ()] == [f"t.{number}" for number in range(20)]

@@ -16,9 +16,9 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from nexus.services.text.escape import unescape
-from tests.nexus.e2e.harness import PATIENCE_S, port_of, serving
+from tests.nexus.e2e.harness import port_of, serving
 from tests.nexus.e2e.long_judge import sources
-from tests.nexus.e2e.long_player import CALLS, Mode, Player, on_bus
+from tests.nexus.e2e.long_player import Mode, Player, on_bus
 from tests.nexus.support.long_session import Call, Run, Step, question_for, seal_of, session
 from tests.nexus.support.model_behaviours import good, silent
 from tests.nexus.support.model_server import model_server
@@ -149,53 +149,11 @@ def _texts_of(run: Run) -> list[str]:
     return [*said, *(call.result for step in run.steps for call in step.calls if isinstance(call.result, str))]
 
 
-@pytest.mark.once
-async def test_what_was_summarised_is_found(environment: Environment, mode: Mode, mongo_uri: str) -> None:
-    """A summary is short; what it leaves out is found in the messages, which are still there, in any script."""
-    async with at_desk(environment, mongo_uri, mode) as desk:
-        runs = await desk.past(30)
-        before = await desk.player.begin(LAST)
-        await desk.done("compact_history", target="all", strategy="summarize", keep_recent=0)
-        after = await desk.player.begin(Run(9_002, "And then?", LAST.steps))
-        found = {run.number: await desk.done("search_memory", query=question_for(run.number)) for run in runs}
-        nothing = await desk.done("search_memory", query="nobody has said this")
-    assert all(seal_of(number) in text for number, text in found.items())
-    assert "nobody has said this" in nothing
-    assert len(after["messages"]) < len(before["messages"]) / 4
-    assert _summary_in(after)
-
-
 def _summary_in(content: Document) -> str:
     """What a context says of what was compacted."""
     texts = (item["content"] or "" for item in content["messages"])
     (summary,) = (text for text in texts if text.startswith("[CONVERSATION_SUMMARY "))
     return summary
-
-
-async def test_the_same_call_again(environment: Environment, mode: Mode, mongo_uri: str) -> None:
-    """A call that is sent ten times to two replicas has one effect, one result, and one recorded result."""
-    async with at_desk(environment, mongo_uri, mode, replicas=2) as desk:
-        called = {"name": "write_memory_detail", "args": {"name": "n", "content": "Once."}, "call_id": "call_1"}
-        asked = desk.player.message(CALLER, "SYSTEM", called)
-        async with anyio.create_task_group() as tasks:
-            for _ in range(10):
-                tasks.start_soon(desk.player.requester.publish, CALLS, asked)
-        with anyio.fail_after(PATIENCE_S):
-            first = await desk.player.results.first("call_1")
-        for number in range(10):
-            await desk.done("write_memory_detail", name=f"after {number}", content="x")
-        results = desk.player.results.of("call_1")
-        versions = [document["version"] for document in desk.database["memory_details"].find({"name": "n"})]
-
-        async def recorded() -> list[Document]:
-            return [*desk.database["messages"].find({"metadata.call_id": "call_1"})]
-
-        (row,) = await until(recorded)
-    assert versions == [1]
-    assert {json.dumps(result["content"], sort_keys=True) for result in results} == {
-        json.dumps(first["content"], sort_keys=True)
-    }
-    assert {result["id"] for result in results} == {row["id"]}
 
 
 async def test_while_mongodb_is_away(environment: Environment, mode: Mode, mongo_uri: str) -> None:

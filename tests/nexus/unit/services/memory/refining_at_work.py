@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -114,11 +114,6 @@ class Session:
         ids = {row["id"]: row["_id"] for row in found}
         compaction = a_compaction(number, [ids[row["id"]] for row in rows], session_id=self.session)
         assert await self.memory.insert_compaction({**compaction, **changes})
-
-    async def compact_all(self, numbers: Iterable[int], figure: int) -> None:
-        """Compact one run after the other, each with its number added to that figure."""
-        for number in numbers:
-            await self.compact(number, figure=figure + number)
 
     async def document(self, number: int = 1) -> Row:
         """The compaction, without its rows."""

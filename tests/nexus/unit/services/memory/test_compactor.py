@@ -43,16 +43,6 @@ class TestOne:
         assert await home.compactions() == [made]
         assert await home.account() == Audit(messages=40, in_context=8, summarised=32)
 
-    async def test_carries_the_one_before(self) -> None:
-        """Its summary and its count."""
-        home = home_with(4, summary_max_tokens=2_000)
-        first = await home.compact(keep_recent=8)
-        second = await home.compact()
-        assert first
-        assert second
-        assert second.summary.startswith(f"{first.summary}\n")
-        assert (second.number, second.count, second.total) == (2, 8, 16)
-
     async def test_no_gain(self) -> None:
         """Is refused to a model that asks for a summary; nothing is changed. Anybody else gets it, and an archive."""
         home = Home()
@@ -75,17 +65,6 @@ class TestOne:
             targets.append(made.target)
         assert targets == ["tools", "tools", "tools", "all"]
         assert [item["run_id"] for item in await home.tail()] == ["run-2", *["run-3"] * 4]
-
-    async def test_a_call_that_nobody_answers(self) -> None:
-        """Does not have everything listed that came after it."""
-        home = Home(idle_s=300)
-        home.plant([row(0, run="dead"), row(0, "AI", "dead", calls=["a"])], ago=80_000)
-        for number in range(3):
-            home.plant(exchange(0, f"run-{number}", calls=400), ago=70_000 - number * 1_000)
-            made = await home.compact()
-            assert made
-            assert len(made.without) <= 2_000
-        assert await home.tail() == []
 
     async def test_the_same_message_again(self) -> None:
         """Gets what it got before, also when others have compacted since."""
@@ -369,34 +348,4 @@ async def test_long_ones_wait_for_each_other() -> None:
         await _begun(compacting, 6)
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("targets", "told"), [(("tools", "conversation"), 1), (("conversation", "tools"), 2), (("conversation", "all"), 2)]
-)
-async def test_tools_and_conversation_apart(targets: tuple[Target, Target], told: int) -> None:
-    """A run of which something is left is told in part, and of none is said that it called no tool."""
-    home = Home()
-    home.plant([*exchange(0, "one"), *exchange(9, "two", calls=0)], ago=90)
-    first, second = [await home.compact(target=target, keep_recent=0) for target in targets]
-    assert first
-    assert second
-    lines = first.summary.split("\n")
-    assert ["in part" in line for line in lines] == [True, False][:told]
-    assert "No tool" not in first.summary + second.summary
-
-
 IDLE = timedelta(seconds=300)
-
-
-async def test_a_sub_agent_at_work_is_a_sign_of_life() -> None:
-    """The run of the agent that waits for it stays whole; in silence, only what waits does."""
-    for internal, left in ((True, 3), (False, 1)):
-        home = Home(idle_s=300)
-        home.plant([row(0, run="main"), row(0, "AI", "main"), row(0, "AI", "main", calls=["c"])], ago=400)
-        work = {"sub_agent_internal": True, "agent_id": "a"}
-        home.plant([row(0, "AI", "main" if internal else "other", metadata=work) for _ in range(390)], ago=390)
-        made = await home.compact(keep_recent=0, run_id="asks")
-        assert (made.count if made else 0) == 3 - left
-        home.plant([row(0, "TOOL", "main", answers="c", content="the report"), row(0, "AI", "main")], ago=0)
-        ((_, result),) = blocks(await home.tail()).values()
-        assert result == "m394: the report"

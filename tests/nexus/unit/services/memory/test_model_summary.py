@@ -134,15 +134,6 @@ async def test_a_model_that_takes_less() -> None:
     assert len(model.asked) - len(taken) == 3
 
 
-async def test_a_model_that_takes_nothing() -> None:
-    """It is away, for whoever asks."""
-    model = writing()
-    model.holds = 10
-    with pytest.raises(ModelUnavailableError, match="takes no prompt"):
-        await rewritten(model, numbered(20))
-    assert len(model.asked) < 10
-
-
 async def test_a_part_that_fails() -> None:
     """The next attempt asks for the rest only."""
 

@@ -169,17 +169,6 @@ class TestUnits:
         assert len(covered(exchange(0, "long", calls=9), Retention(None, 7, lambda _: 1))) == 13
         assert len(covered(given, Retention(10))) == 5
 
-    def test_clocks_that_differ(self) -> None:
-        """Where the order of a run rests on its question, all of it stays or goes."""
-        given = [
-            row(1, timestamp=START + timedelta(seconds=90)),
-            row(2, "AI", calls=["a"]),
-            row(3, "TOOL", answers="a", timestamp=START),
-            row(4, "AI"),
-        ]
-        assert covered(given, Retention(3)) == []
-        assert covered(given, Retention(None, 3, lambda _: 1)) == ["m1", "m2", "m3", "m4"]
-
 
 class TestRunsInProgress:
     """Of which nothing is compacted."""
@@ -221,31 +210,9 @@ class TestRunsInProgress:
         """Stays although it looks as if it were over."""
         assert covered([*exchange(1, "one"), *exchange(11, "two")], run_id="two") == ["m1", "m2", "m3", "m4"]
 
-    def test_calls_without_a_run(self) -> None:
-        """May be answered as well, and hold back those that were made later."""
-        given = [
-            row(1, run=None),
-            row(2, "AI", None, calls=["a"]),
-            row(3, "AI", None, calls=["b"]),
-            row(4, "TOOL", None, answers="b"),
-        ]
-        assert covered(given, now=START + timedelta(seconds=9)) == ["m1"]
-        assert covered(given) == ["m1", "m2", "m3", "m4"]
-
 
 class TestTail:
     """What is left after a compaction."""
-
-    def test_is_never_all_again(self) -> None:
-        """Rows whose `_id` says nothing are covered, and stay so."""
-        ancient = {**row(1), "_id": "0" * 24}
-        assert covered([ancient], Retention(5)) == ["m1"]
-        tail = tail_after(WHOLE, [ancient], [ancient], LATER)
-        assert not tail.is_all
-        assert not tail.includes(ancient["_id"])
-        early = {**row(1), "_id": f"{50:08x}{1:016x}"}
-        tail = tail_after(WHOLE, [ancient, early], [ancient], LATER)
-        assert (tail.includes(early["_id"]), tail.is_all) == (True, False)
 
     @given(st.lists(st.integers(0, 9_000), max_size=300), st.integers(0, 300), st.integers(0, 10_000))
     def test_lists_few(self, seconds: list[int], many: int, second: int) -> None:

@@ -3,7 +3,6 @@
 from datetime import timedelta
 from typing import Any
 
-import anyio
 import pytest
 
 from nexus.core.errors import ModelUnavailableError
@@ -78,23 +77,6 @@ async def test_the_lower_number_first(session: Session, order: tuple[int, ...]) 
     assert [document["summary"] for document in documents(model)] == ["", *kept]
     assert [figures_told(document) for document in documents(model)] == [{"1001"}, {"1002"}, {"1003"}]
     assert all(f"{figure} beans are wet" in newest["summary"] for figure in (1001, 1002, 1003))
-
-
-async def test_one_that_was_made_meanwhile(session: Session) -> None:
-    """It is told by rules from what there was, and refined from what became of that."""
-    model = writing()
-    model.hangs = True
-    await session.compact(1)
-    async with session.refining(model, lease_s=0.15):
-        await until(model.was_asked)
-        await session.compact(2)
-        await session.until(lambda document: "waits" in document, 2)
-        assert len(model.asked) == 1
-    model = writing()
-    async with session.refining(model, lease_s=0.15):
-        newest = await session.until(is_refined, 2)
-    assert [figures_told(document) for document in documents(model)] == [{"1001"}, {"1002"}]
-    assert "1001 beans are wet" in newest["summary"]
 
 
 async def test_one_that_is_refused_holds_up_the_next_for_a_while(session: Session) -> None:
@@ -175,21 +157,6 @@ async def test_a_model_that_talks_nonsense(session: Session, nonsense: str) -> N
         await session.until(is_refined)
     assert len(model.asked) == 5
     assert session.metrics.counted == {Event.REFINING_REFUSED: 2, Event.COMPACTION_REFINED: 1}
-
-
-async def test_a_model_that_rests(session: Session) -> None:
-    """Nothing is taken in hand meanwhile."""
-    await session.compact(1)
-    model = writing()
-    model.resting_s = 5.0
-    async with session.refining(model) as worker:
-        worker.wake()
-        await anyio.wait_all_tasks_blocked()
-        assert (await session.document())["due_at"] <= utc_now()
-        assert "claim_compaction" not in session.store.calls
-        model.resting_s = 0.0
-        worker.wake()
-        await session.until(is_refined)
 
 
 async def test_rows_that_were_removed(session: Session) -> None:

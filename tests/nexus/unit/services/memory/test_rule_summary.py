@@ -102,19 +102,6 @@ class TestLines:
         assert told("", [question, answer], 99).startswith("- 2026-03-01 09:00Z (2 messages): Asked: text 0.")
         assert told("", [answer], 99) == "- 2026-03-01 09:00Z (1 message, in part): Answered: text 3."
 
-    def test_runs_of_which_something_stands_elsewhere(self) -> None:
-        """Are told in part, and nothing is said of tools: those may be under an earlier compaction, or still there."""
-        question, *_, answer = exchange(0, "one")
-        line = summarise("", [[question, answer]], most_tokens=99, count=COUNT, elsewhere={"one"})
-        assert line == "- 2026-03-01 09:00Z (2 messages, in part): Asked: text 0. Answered: text 3."
-        assert told("", [question, answer], 99) == line.replace(", in part", "")
-
-    def test_a_decision(self) -> None:
-        """Is told before the answer."""
-        given = exchange(0, "one")
-        given[1]["content"] = "Let me see. I will use the timetable of 2026, because it is the newest."
-        assert "Decided: I will use the timetable of 2026, because it is the newest. Answered: " in told("", given, 99)
-
     def test_structure_in_what_was_said(self) -> None:
         """Stays on its line, and forges no other."""
         forged = (
@@ -240,9 +227,3 @@ ANSWERED = (
 def test_the_outcome_stays(room: int, said: str) -> None:
     """The sentence of the answer with figures and names, then the question that was asked, then what tools gave."""
     assert shorten_line(f"{ASKED}{TOOLS}{ANSWERED}", room) == said
-
-
-def test_what_was_shortened_before() -> None:
-    """Is shortened in the same way, and loses no label."""
-    line = f"{ASKED}{TOOLS}{ANSWERED}"
-    assert shorten_line(shorten_line(shorten_line(line, 360), 200), 90) == shorten_line(line, 90)

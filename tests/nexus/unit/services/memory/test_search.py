@@ -121,11 +121,3 @@ async def test_nothing_passes_for_a_place() -> None:
     assert [line for line in lines[2:] if line and not line.startswith("> ")] == [
         "Message of the user, 2026-03-01 12:01 UTC"
     ]
-
-
-@pytest.mark.parametrize("query", ["价格", "🙂🙂", "a.b*c[", "ÜBER", "\\d"])
-async def test_literally(query: str) -> None:
-    """Signs stand for themselves, whatever the case."""
-    store = FakeStore()
-    store.plant("messages", [row(1, f"x {query.lower()} y")])
-    assert f"> x {query.lower()} y" in await find(memory_on(store), query)

@@ -7,7 +7,7 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.errors import StoreUnavailableError
 from nexus.core.ports import Row
 from nexus.core.working_memory import CompactionRequest, Snapshot
 from nexus.services.memory.documents import TEMPLATE
@@ -154,18 +154,6 @@ class TestDetails:
             "name: 'Old' is an archive, which nobody writes to; take another name"
         )
 
-    async def test_as_many_as_there_may_be(self) -> None:
-        """Archives do not count, and a note that there is may be written."""
-        store = FakeStore()
-        about = {"kind": "note", "compaction": None}
-        store.plant("memory_details", [archive(f"note {number}", "a", **about) for number in range(500)])
-        store.plant("memory_details", [archive("compaction-0001", "a")])
-        memory = memory_on(store)
-        assert (await write(memory, "one more", "a")).text == (
-            "name: 'one more' would be one more than the 500 notes that are kept; use one"
-        )
-        assert (await write(memory, "note 499", "b")).done
-
     async def test_the_same_call_again(self) -> None:
         """It changes nothing and gives the same answer, also when others have written since."""
         store, kept = raced()
@@ -227,17 +215,6 @@ class TestCompaction:
             "Word for word they are in: compaction-0003. read_memory_detail opens them.",
         ]
 
-    async def test_refused_by_the_store(self) -> None:
-        """It is told; that the store is away is whoever asks to deal with."""
-        args = {"target": "all", "strategy": "summarize"}
-        refusing = memory_on(FakeStore(), Compacting(error=StoreRejectedError("too large")))
-        outcome = await refusing.run("compact_history", args, CALLER)
-        assert outcome == Outcome("The database does not accept it: too large", done=False)
-        with pytest.raises(StoreUnavailableError):
-            await memory_on(FakeStore(), Compacting(error=StoreUnavailableError("x"))).run(
-                "compact_history", args, CALLER
-            )
-
 
 @pytest.mark.parametrize("name", sorted(MEMORY_TOOLS))
 async def test_a_sub_agent(name: str) -> None:
@@ -270,20 +247,6 @@ async def test_malformed_documents() -> None:
     assert sorted(log["name"] for log in logs) == ["compaction", "detail", "overview"]
     with capture_logs():
         assert (await update(memory, "mine")).text.startswith("The overview is revision 4 now")
-
-
-async def test_many_details() -> None:
-    """A context gets no more than it shows, those written last, and their count; archives beyond are not read."""
-    store = FakeStore()
-    about = {"kind": "note", "compaction": None}
-    store.plant("compactions", [COMPACTION.model_dump() | {"owner_key": "ada", "session_id": "s", "rows": []}])
-    store.plant("memory_details", [archive(f"a{number:03}", "x") for number in range(100)])
-    store.plant("memory_details", [archive(f"n{number:03}", "x", **about) for number in range(60)])
-    snapshot = await memory_on(store).snapshot("ada", "s")
-    shown = [*(f"a{number:03}" for number in range(90, 100)), *(f"n{number:03}" for number in range(10, 60))]
-    assert [detail.name for detail in snapshot.details] == shown
-    assert (snapshot.detail_count, snapshot.details_in_all) == (160, 160)
-    assert "list_details" not in store.calls
 
 
 async def test_the_turn_is_known() -> None:

@@ -232,44 +232,6 @@ class TestResults:
             assert replica.revisions() == []
             assert (await replica.call(update(message_id="msg_2", session_id="theirs")))["status"] == "success"
 
-    @pytest.mark.parametrize("marked", [True, False])
-    async def test_a_sub_agent(self, marked: bool) -> None:
-        """Whether the call says so or the run is known to be one's: it may not write, and its result stays its own."""
-        async with serving() as replica:
-            if not marked:
-                await RunOrigins(replica.store, replica.ledger).begin("ada", "run_1", RunOrigin("s", "a"), LONG_MS)
-            about: dict[str, Any] = {"sub_agent_internal": True, "agent_id": "a"} if marked else {}
-            told = await replica.call(update(**about))
-        assert told["result"].startswith("update_working_memory: is the main agent's. ")
-        assert replica.revisions() == []
-        assert replica.store.messages[0]["metadata"]["agent_id"] == "a"
-
-    async def test_signed(self) -> None:
-        """What is signed is believed, and answered with a signature; what is not is a dead letter."""
-        async with serving(signing=SIGNING) as replica:
-            # Who signs says when, and is not believed long after.
-            said = update().model_copy(update={"timestamp": utc_now()})
-            replica.service.offer(calling(encode(said, topic=Topics.TOOLS_REQUESTS, signing=SIGNING)))
-            (delivery,) = await take(replica.heard, 1)
-            decode(delivery.payload, topic=Topics.TOOLS_RESULTS, signing=SIGNING)
-            replica.service.offer(calling(update("mine", "msg_2")))
-            await replica.drained()
-            reason, message_id = await letter_of(replica)
-        assert "signature" in reason
-        assert message_id == "msg_2"
-        assert replica.metrics.counted == {DeadLetterCause.UNAUTHENTICATED: 1, Event.CALL_DONE: 1}
-        assert replica.revisions() == ["# One"]
-
-    async def test_nobody_to_tell(self) -> None:
-        """What names one of our tools and nobody who asks is a dead letter."""
-        async with serving() as replica:
-            delivery = shared(b'{"content": {"name": "search_memory"')
-            replica.service.offer(delivery)
-            await letter_of(replica)
-            await replica.drained()
-        assert replica.metrics.counted == {DeadLetterCause.UNREADABLE: 1}
-        assert replica.bus.settled == [delivery]
-
 
 class TestOnce:
     """A call is done once, whoever hears it and however often."""
@@ -315,24 +277,6 @@ class TestOnce:
             assert len(await replica.results()) == 1
             await replica.drained()
         assert replica.revisions() == ["# One"]
-
-    async def test_a_death_between_write_and_answer(self) -> None:
-        """Who takes over finds it done, and says so."""
-        async with serving() as first:
-            first.ledger.failures["conclude"] = 10**6
-            first.service.offer(calling(update()))
-
-            async def written() -> bool:
-                return bool(first.revisions())
-
-            await until(written)
-            first.ledger.failures.clear()
-            async with serving(first) as second:
-                first.ledger.clock.now += LONG_MS
-                told = await second.call(update())
-        assert told["status"] == "success"
-        assert "revision 1 now" in told["result"]
-        assert first.revisions() == ["# One"]
 
     async def test_an_id_used_twice(self) -> None:
         """The second call is told so; the first keeps its result."""

@@ -81,15 +81,6 @@ def test_patch_changes_some_fields() -> None:
     )
 
 
-def test_a_todo_without_a_text_waits_for_it() -> None:
-    """Its status is not lost, but it is not shown."""
-    status = {"op": "patch", "state": {"todos": [{"id": "a", "status": "in_progress"}]}}
-    assert after(status) == SessionState()
-    assert after(status, {"op": "patch", "state": {"todos": todos("a")}}).todos == (
-        Todo("a", "text of a", TodoStatus.IN_PROGRESS),
-    )
-
-
 def test_a_patch_removes() -> None:
     """Items by their ids, roles of sub-agents also by null; what is said anew is new, and stands at the end."""
     first = {

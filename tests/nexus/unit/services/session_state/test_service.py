@@ -116,19 +116,6 @@ async def _given(answers: list[SessionState]) -> bool:
     return bool(answers)
 
 
-async def test_many_are_stored_at_once() -> None:
-    """What comes while another is written is written together."""
-    store, metrics = GatedStore(), RecordingMetrics()
-    states = SessionStates(store, metrics)
-    async with states.running():
-        offer(states, *(said(todo(number), number) for number in range(100)))
-        store.gate.set()
-        state = await states.get("ada", "default")
-    assert [each.text for each in state.todos or ()] == [f"todo {number}" for number in range(100)]
-    assert store.calls.count("put_session_state") <= 2
-    assert metrics.counted == {Event.STATE_RECORDED: 100}
-
-
 async def test_a_store_that_is_away() -> None:
     """What was accepted waits and is tried again; who asks meanwhile is told, rather than shown what is old."""
     store = FakeStore()
@@ -145,25 +132,6 @@ async def test_a_store_that_is_away() -> None:
         await states.pending.none()
         state = await states.get("ada", "default")
     assert (state.role, [each.text for each in state.todos or ()]) == ("a", ["todo 1"])
-
-
-async def test_what_would_be_too_much() -> None:
-    """Of what waits together only what would be too much is refused, with what is allowed."""
-    store, settled = GatedStore(), list[str | None]()
-    states = SessionStates(store)
-    full = {"op": "set", "state": {"todos": [{"id": number, "text": "a"} for number in range(500)]}}
-    async with states.running():
-        for message in (said(full), said(role("a"), 1), said(todo(501), 2), said(role("b"), 3)):
-            assert states.offer(message, 100, settled.append)
-        store.gate.set()
-        state = await states.get("ada", "default")
-    assert (state.role, len(state.todos or ())) == ("b", 500)
-    assert settled == [
-        None,
-        None,
-        "content.state.todos: the session would have 501 todos, at most 500 are allowed",
-        None,
-    ]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.errors import StoreUnavailableError
 from nexus.core.models import Message, Role
 from nexus.core.topics import Topics
 from nexus.services.tools.catalogue import ToolCatalog
@@ -127,15 +127,6 @@ async def test_a_clock_that_is_far_ahead_has_not_the_last_word() -> None:
         await until(lists(trial.registry, "a"))
         trial.unregister("a")
         await until(lists(trial.registry))
-
-
-async def test_what_the_store_rejects_is_dropped() -> None:
-    """The next change is applied nevertheless."""
-    trial = Trial(FailingOnce(StoreRejectedError("no")))
-    async with trial.catalog.running():
-        trial.register(definition("bad"))
-        trial.register(definition("good"))
-        await until(lists(trial.registry, "good"))
 
 
 async def test_a_restart_sees_what_was_registered() -> None:

@@ -40,16 +40,6 @@ def test_what_is_registered_is_found() -> None:
     assert registry.is_local("web_search")
 
 
-def test_what_is_not_registered_is_not_found() -> None:
-    """None and False, no exception."""
-    registry = ToolRegistry()
-    assert registry.get_tool_definition("x") is None
-    assert registry.get_tool_function("x") is None
-    assert not registry.is_tool_registered("x")
-    assert not registry.unregister("x")
-    assert (registry.get_all_tool_definitions(), registry.list_tool_names()) == ([], [])
-
-
 @given(st.permutations(["a", "B", "b", "_", "a1", "Z-9"]))
 def test_order_is_by_name(order: list[str]) -> None:
     """In whatever order tools come, local or remote, they are listed by name."""
@@ -164,14 +154,6 @@ def test_anything_is_a_definition_or_a_value_error(given_definition: Any) -> Non
 
 class TestRemote:
     """Tools that run elsewhere."""
-
-    def test_they_are_replaced_as_a_whole(self) -> None:
-        """What is not named any more is gone; local tools stay."""
-        registry = ToolRegistry()
-        registry.register(definition("near"), search)
-        registry.set_remote([definition("a"), definition("b")])
-        registry.set_remote([definition("b"), definition("c")])
-        assert registry.list_tool_names() == ["b", "c", "near"]
 
     def test_they_never_take_a_local_name(self) -> None:
         """The local definition is the one that counts, and the remote one is back when the local one goes."""
