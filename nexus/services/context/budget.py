@@ -3,7 +3,7 @@
 Rules of this module:
 
 - A context that fits by its bytes fits by its tokens. It is not counted, and its manifest has no tokens
-  (docs/decisions/0023-counted-where-needed.md). Its messages are the same as if it were counted.
+  (docs/decisions/0018-tokens-are-counted.md). Its messages are the same as if it were counted.
 - In the agent layout the model is told how long its context is, so all of those are counted.
 - The run's own messages are shown as they were. Where they do not fit although no memory is left to drop, results of
   its tools are replaced by a line that says so; a request that does not fit then is refused.

@@ -5,9 +5,9 @@ order of the list is kept in every format, and the beginning of the result depen
 so that prompt caches hold in every format.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from nexus.services.context.formats.anthropic import to_anthropic
 from nexus.services.context.formats.base import Converted
@@ -17,22 +17,7 @@ from nexus.services.context.formats.openai import to_openai
 __all__ = ["FORMATS", "Converted", "convert"]
 
 
-class Converter(Protocol):
-    """A conversion to one form; the arguments are those of `convert`."""
-
-    def __call__(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]],
-        /,
-        *,
-        stable: int,
-        goes_on: bool,
-    ) -> Converted:
-        """The list and the tools in that form."""
-
-
-FORMATS: Final[Mapping[str, Converter]] = MappingProxyType(
+FORMATS: Final[Mapping[str, Callable[..., Converted]]] = MappingProxyType(
     {"openai": to_openai, "anthropic": to_anthropic, "gemini": to_gemini}
 )
 

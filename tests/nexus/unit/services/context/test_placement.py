@@ -1,6 +1,7 @@
 """A tool call is never parted from its results, however broken the log is (CONTRACT §5)."""
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any, Final
 
 import pytest
@@ -303,9 +304,11 @@ class TestProperties:
     def test_pinned_messages_stand_together_and_the_others_keep_their_order(
         self, messages: list[Any], count: int
     ) -> None:
-        """As the layout does it: the position from the end, made safe, and all of them there."""
+        """As the layout does it: the position from the end, made safe, all of them there, and no argument changed."""
+        before = deepcopy(messages)
         position = find_safe_insert_position(messages, calculate_reverse_position(messages, count))
         made = insert_messages_at_position(messages, PINNED, position)
         assert made[position : position + len(PINNED)] == PINNED
         assert made[:position] + made[position + len(PINNED) :] == messages
         assert position == pinned_position(messages, "from_end", count)
+        assert messages == before
