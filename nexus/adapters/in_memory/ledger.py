@@ -163,7 +163,7 @@ class MemoryLedger:
         if request and (request.answer is not None or request.fingerprint not in {claim.fingerprint, ""}):
             return 1 if request.token == claim.token and request.fingerprint == claim.fingerprint else None
         if outbox and not self.outbox.put(outbox):
-            _log.error("outbox_full", row_id=outbox.id, size=len(outbox.content))
+            _log.error("outbox_full", message_id=outbox.id, size=len(outbox.content))
         until = now + keep_ms / 1_000
         self._state.requests[claim.key] = _Request(
             claim.fingerprint, claim.token, until, topic=topic, answer=answer, announced_at=now

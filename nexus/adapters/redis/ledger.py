@@ -148,7 +148,7 @@ class RedisLedger:
         """Do nothing: pub/sub has no entries to acknowledge."""
 
     def _tell_full(self, row: OutboxRow) -> None:
-        _log.error("outbox_full", row_id=row.id, size=len(row.content))
+        _log.error("outbox_full", message_id=row.id, size=len(row.content))
 
     def _request(self, key: str) -> str:
         return f"{self._prefix}nexus:request:{key}"

@@ -151,6 +151,6 @@ async def test_an_answer_is_published_also_where_the_outbox_is_full(
                 claim = await ledger.claim(str(number), "f", LONG_MS)
                 assert isinstance(claim, Acquired)
                 assert await ledger.conclude(claim, TOPIC, b"answer", LONG_MS, None, row(str(number))) is not None
-        assert [line["row_id"] for line in log if line["event"] == "outbox_full"] == ["1"]
+        assert [line["message_id"] for line in log if line["event"] == "outbox_full"] == ["1"]
         assert await outbox.oldest(9) == [row("0")]
         await outbox.remove([row("0")])
