@@ -29,8 +29,9 @@ from nexus.services.history.agents import (
     read_agent,
     unknown_value,
 )
-from nexus.services.history.rows import parse_moment, parse_offset, text_of_parts
+from nexus.services.history.rows import parse_moment, parse_offset
 from nexus.services.session_state.state import SessionState, read_state
+from nexus.services.text.content import text_of_parts
 from nexus.services.text.escape import canonical
 
 MAX_INPUT_CHARS: Final = 32_000

@@ -14,7 +14,8 @@ from typing import Any, Final, Literal, NamedTuple
 from nexus.core.models import Message, Role, as_utc, utc_now
 from nexus.core.ports import Row, RunOrigin
 from nexus.services.history.agents import AGENT_ID, internal_marks, is_internal, named_agent
-from nexus.services.history.tool_calls import ToolCall, as_json, read_tool_calls
+from nexus.services.history.tool_calls import ToolCall, read_tool_calls
+from nexus.services.text.content import as_text
 
 # The moment of a row without a readable time.
 LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
@@ -116,23 +117,6 @@ def _read_shown(row: Mapping[str, Any], role: Literal["human", "ai"], metadata: 
 
 def _not_shown(row: Any, *, faulty: bool = False) -> Entry:
     return Entry("", "", "", "", None, None, faulty, row)
-
-
-def as_text(content: Any) -> str:
-    """A content as text: `""` for None, and as JSON what is neither a text nor a list of texts."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    text = text_of_parts(content)
-    return as_json(content) if text is None else text
-
-
-def text_of_parts(content: Any) -> str | None:
-    """The joined texts of content parts (`{"type": "text", "text": …}` or plain texts); None for anything else."""
-    if not isinstance(content, list | tuple) or not content:
-        return None
-    found = (part.get("text") if isinstance(part, Mapping) else part for part in content)
-    texts = [text for text in found if isinstance(text, str)]
-    return "\n".join(texts) if len(texts) == len(content) else None
 
 
 def parse_moment(value: Any) -> datetime | None:

@@ -12,8 +12,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
+from nexus.services.text.content import compact_json
 from nexus.services.text.escape import TOOL_USE, canonical, with_marks
 from nexus.services.text.lookalikes import fold
 
@@ -69,7 +70,7 @@ def _read_arguments(given: Any) -> tuple[Mapping[str, Any], str]:
     """The arguments, and the JSON text of an object that says the same."""
     parsed, complete = _parse(given) if isinstance(given, str) else (given, False)
     arguments: Mapping[str, Any] = parsed if isinstance(parsed, Mapping) else {}
-    return arguments, given if complete and parsed is arguments else as_json(arguments)
+    return arguments, given if complete and parsed is arguments else compact_json(arguments)
 
 
 def _parse(text: str) -> tuple[Any, bool]:
@@ -105,7 +106,7 @@ def _annotated(call: ToolCall, escape: Callable[[str], str]) -> str:
     if key is None or key not in call.arguments:
         key = next(iter(call.arguments))
     value = call.arguments[key]
-    line = "" if value is None else _one_line(value if isinstance(value, str) else as_json(value), _VALUE_CHARS)
+    line = "" if value is None else _one_line(value if isinstance(value, str) else compact_json(value), _VALUE_CHARS)
     return f"{head}, {_name(str(key), escape, ':')}:{_value(line, escape)}" if line else head
 
 
@@ -132,11 +133,3 @@ def _one_line(text: str, limit: int) -> str:
     # Canonical first, so that what is removed later leaves no double space behind.
     line = " ".join(canonical(text[: limit * 4]).split())
     return line if len(line) <= limit and len(text) <= limit * 4 else f"{line[: limit - 3]}..."
-
-
-def as_json(value: Any) -> str:
-    """`value` as compact JSON text. Values without a form in JSON become their text, and `{}` if even that fails."""
-    try:
-        return to_json(value, inf_nan_mode="null", bytes_mode="base64", fallback=str).decode()
-    except ValueError:
-        return "{}"

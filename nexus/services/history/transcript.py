@@ -15,8 +15,9 @@ from typing import Any, Final, Literal, Self
 from nexus.core.models import Message, Role
 from nexus.services.history.agents import MAIN, Agent
 from nexus.services.history.merge import places_in_run, stored_order
-from nexus.services.history.rows import as_text, parse_moment
+from nexus.services.history.rows import parse_moment
 from nexus.services.history.tool_calls import ToolCall, as_id, read_tool_calls
+from nexus.services.text.content import as_text
 from nexus.services.text.escape import escape_counted
 
 Speaker = Literal["user", "assistant", "tool"]

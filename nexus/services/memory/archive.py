@@ -34,7 +34,8 @@ from typing import Any, Final
 
 from nexus.core.ports import Row
 from nexus.services.history.rows import parse_moment
-from nexus.services.history.tool_calls import as_id, as_json
+from nexus.services.history.tool_calls import as_id
+from nexus.services.text.content import compact_json
 from nexus.services.text.sentences import beginning, weight
 
 # Of an id, a role or a name.
@@ -160,7 +161,7 @@ def _sections(row: Row, index: int, run: Mapping[str, str], most_facts: int) -> 
         **{name: _name(known[key]) for name, key in _ABOUT.items() if known.get(key) and role.upper() == "TOOL"},
         **({} if isinstance(content, str) else {"form": "json"}),
     }
-    text = content if isinstance(content, str) else as_json(content)
+    text = content if isinstance(content, str) else compact_json(content)
     calls = known.get("tool_calls")
     given = [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, list | tuple) else []
     sections = [
@@ -186,7 +187,7 @@ def _call(call: Mapping[str, Any], place: str) -> _Section:
     source = function if isinstance(function, Mapping) else call
     given = source.get("arguments")
     facts = {"id": _name(as_id(call.get("id"))), "tool": _name(source.get("name"))}
-    return _Section(place, "", facts, given if isinstance(given, str) else as_json(given))
+    return _Section(place, "", facts, given if isinstance(given, str) else compact_json(given))
 
 
 def _within(facts: Mapping[str, Any], most: int) -> Mapping[str, Any]:
@@ -201,4 +202,4 @@ def _json(facts: Mapping[str, Any]) -> str:
 
 
 def _name(value: Any) -> str:
-    return value[:_MOST_NAME] if isinstance(value, str) else "" if value is None else as_json(value)[:_MOST_NAME]
+    return value[:_MOST_NAME] if isinstance(value, str) else "" if value is None else compact_json(value)[:_MOST_NAME]

@@ -32,13 +32,14 @@ from nexus.core.models import to_milliseconds, utc_now
 from nexus.core.ports import MemoryStore, MessageStore, Row, TokenCounter
 from nexus.core.working_memory import REFINE, WHOLE, Compaction, CompactionJob, CompactionRequest, Detail
 from nexus.services.history.agents import is_internal
-from nexus.services.history.rows import as_text, parse_moment, storable
+from nexus.services.history.rows import parse_moment, storable
 from nexus.services.history.tool_calls import read_tool_calls
 from nexus.services.memory.archive import archive
 from nexus.services.memory.documents import LOOKED_BACK, disowned_archives, document_of, read_all
 from nexus.services.memory.plan import MOST_ROWS, TailRows, look_at_runs, read_tail, select
 from nexus.services.memory.rule_summary import by_run, summarise
 from nexus.services.memory.units import NOTHING_KNOWN, KnownRuns, speaker_of
+from nexus.services.text.content import as_text
 from nexus.services.text.sentences import weight
 from nexus.services.text.tokens import Measure
 

@@ -17,9 +17,10 @@ from nexus.core.concurrency import ungrouped
 from nexus.core.ports import MemoryStore, MessageStore, Row
 from nexus.core.ports.memory import LONGEST_QUERY
 from nexus.core.working_memory import Compaction, Detail, Overview
-from nexus.services.history.rows import as_text, parse_moment
-from nexus.services.history.tool_calls import ToolCall, as_json, read_tool_calls
+from nexus.services.history.rows import parse_moment
+from nexus.services.history.tool_calls import ToolCall, read_tool_calls
 from nexus.services.memory.documents import LOOKED_BACK, Caller, read_all
+from nexus.services.text.content import as_text, compact_json
 from nexus.services.text.escape import one_line
 from nexus.services.tools.memory_tools import READING_TOOLS
 
@@ -100,7 +101,7 @@ def place_of(text: str, phrase: str) -> int | None:
 
 
 def _texts_of_call(call: ToolCall, given: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{call.name} {as_json(call.arguments)}"
+    yield f"{call.name} {compact_json(call.arguments)}"
     yield from _texts_in(call.arguments, _DEEPEST)
     function = given.get("function")
     written = (function if isinstance(function, Mapping) else given).get("arguments")

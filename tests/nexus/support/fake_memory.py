@@ -8,7 +8,7 @@ from typing import Any, Final
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
 from nexus.core.ports.memory import LONGEST_QUERY
-from nexus.services.history.rows import as_text
+from nexus.services.text.content import as_text
 from tests.nexus.support.stored import stored
 
 _UNIQUE: Final = {

@@ -1,4 +1,4 @@
-"""Whose context it is, and which messages are for whom (CONTRACT §1.3, §5)."""
+"""Whose context it is, and which messages are for whom (contract §1.3, §5)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Up to which row the history of a run goes (CONTRACT §4.6)."""
+"""Up to which row the history of a run goes (contract §4.6)."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Stored rows, read leniently and merged by run (CONTRACT §2, §4.3)."""
+"""Stored rows, read leniently and merged by run (contract §2, §4.3)."""
 
 import copy
 import random
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nexus.services.context.formatters import MemoryFormatter
 from nexus.services.history.merge import Utterance, merge, newest
-from nexus.services.history.rows import read_rows, text_of_parts
+from nexus.services.history.rows import read_rows
 
 merge_by_run_id = MemoryFormatter._merge_messages_by_run_id
 
@@ -327,21 +327,6 @@ class TestMalformedRows:
             {e.run_id for e in entries if e.role == "ai" and e.run_id}
         )
         assert len(merge_by_run_id(rows)) == len(utterances)
-
-
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "a\nb"),
-        (["a"], "a"),
-        (("a", {"text": "b"}), "a\nb"),
-        ([""], ""),
-        *(([], None), (None, None), ("a", None), ({"text": "a"}, None), ([{"type": "image"}], None), (["a", 7], None)),
-    ],
-)
-def test_the_text_of_content_parts(content: Any, text: str | None) -> None:
-    """Every part must have one."""
-    assert text_of_parts(content) == text
 
 
 def test_an_answer_never_stands_before_its_question() -> None:

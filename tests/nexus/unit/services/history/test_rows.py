@@ -1,5 +1,6 @@
-"""What a model's result says of its cost is recorded with it, and nothing else of it changes (CONTRACT §2, §6)."""
+"""Moments and offsets as they come from outside, and what a result says of its cost (contract §2, §4.5, §6)."""
 
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -7,9 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.models import Message, Role
-from nexus.services.history.rows import llm_row
+from nexus.services.history.rows import at_offset, llm_row, parse_moment, parse_offset
 from tests.nexus.support.rows import START
 
+HALF_PAST_THREE = datetime(2025, 12, 10, 15, 30, tzinfo=UTC)
+EAST_8 = timezone(timedelta(hours=8))
+DAY = timedelta(days=1)
 USAGE = {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15}
 PLAIN = {"source": "llm_result", "tool_calls": None, "has_tool_calls": False}
 
@@ -60,3 +64,124 @@ def test_only_whole_numbers_that_a_store_can_keep(usage: dict[str, Any]) -> None
 def test_the_phase(phase: Any, kept: dict[str, Any]) -> None:
     """Thought before acting is marked; anything else is a result like all others."""
     assert recorded("x", phase=phase) == {**PLAIN, **kept}
+
+
+class TestMoments:
+    """Aware and naive datetimes and ISO texts."""
+
+    @pytest.mark.parametrize(
+        "given_as",
+        [
+            HALF_PAST_THREE,
+            HALF_PAST_THREE.replace(tzinfo=None),
+            datetime(2025, 12, 10, 23, 30, tzinfo=EAST_8),
+            "2025-12-10T15:30:00Z",
+            "2025-12-10T15:30:00+00:00",
+            "2025-12-10T23:30:00+08:00",
+            "2025-12-10T10:00:00-05:30",
+            "2025-12-10T15:30:00",
+            "2025-12-10 15:30:00",
+            "2025-12-10T15:30Z",
+            "2025-12-10t15:30:00z",
+            " 2025-12-10T15:30:00.000Z\n",
+            "2025-12-10T15:30:00.000000000Z",
+            "20251210T153000Z",
+        ],
+    )
+    def test_every_form_of_a_moment_is_that_moment_in_utc(self, given_as: Any) -> None:
+        """A naive one is UTC, an offset is taken to UTC, and any precision will do."""
+        moment = parse_moment(given_as)
+
+        assert moment == HALF_PAST_THREE
+        assert moment.tzinfo is UTC
+
+    @pytest.mark.parametrize(
+        ("given_as", "microsecond"),
+        [("2025-12-10T15:30:00.1Z", 100_000), ("2025-12-10T15:30:00.123456789Z", 123_456)],
+    )
+    def test_fractions_count(self, given_as: str, microsecond: int) -> None:
+        """Down to the microsecond."""
+        assert parse_moment(given_as) == HALF_PAST_THREE.replace(microsecond=microsecond)
+
+    @pytest.mark.parametrize(
+        "given_as",
+        [
+            *(None, "", " ", "yesterday", "2025-13-01", "2025-12-10T25:00:00Z", "2025-12-10T15:30:60Z", 0, 1765380600),
+            *(1.5, True, [], {}, b"2025-12-10", "[THIS_MOMENT]", "2025-12-10T15:30:00+99:00", "９" * 1000, "\x00"),
+            *("0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59-01:00"),
+            *(datetime.min.replace(tzinfo=EAST_8), datetime.max.replace(tzinfo=timezone(-timedelta(hours=1)))),
+        ],
+    )
+    def test_what_cannot_be_read_is_no_moment(self, given_as: Any) -> None:
+        """Wrong types, nonsense, and times before the year 1 or after 9999 in UTC; nothing raises."""
+        assert parse_moment(given_as) is None
+
+    @given(st.text() | st.integers() | st.floats() | st.datetimes(timezones=st.timezones()) | st.none())
+    def test_nothing_raises_and_a_moment_is_in_utc(self, given_as: Any) -> None:
+        """Whatever comes in."""
+        moment = parse_moment(given_as)
+
+        assert moment is None or moment.tzinfo is UTC
+
+
+class TestOffsets:
+    """Minutes west of UTC."""
+
+    @pytest.mark.parametrize(
+        ("given_as", "minutes"),
+        [
+            *((-480, -480), ("-480", -480), (" -480 ", -480), ("-480.0", -480), (-480.0, -480), (0, 0), ("0", 0)),
+            *((330, 330), (-345, -345), (840, 840), (-840, -840), ("+60", 60)),
+        ],
+    )
+    def test_numbers_and_texts(self, given_as: Any, minutes: int) -> None:
+        """As JavaScript gives them, and as browsers send them."""
+        assert parse_offset(given_as) == minutes
+
+    @pytest.mark.parametrize(
+        "given_as",
+        [
+            *(None, "", "abc", "8h", "+08:00", "-480.5", 0.5, 841, -841, 10**9, 10**400, "1" + "0" * 400, True, False),
+            *([], {}, b"-480", float("nan"), float("inf"), "nan", "-inf", "[THIS_MOMENT]", "\x00", "\ud800"),
+        ],
+    )
+    def test_unreadable_or_absurd(self, given_as: Any) -> None:
+        """Not a whole number of minutes, or beyond 14 hours; nothing raises."""
+        assert parse_offset(given_as) is None
+
+    @given(st.integers(-840, 840))
+    def test_every_offset_within_fourteen_hours_in_either_form(self, minutes: int) -> None:
+        """A number, its text, and its float are the same offset."""
+        assert parse_offset(minutes) == parse_offset(str(minutes)) == parse_offset(float(minutes)) == minutes
+
+
+class TestClocks:
+    """A moment on somebody's clock."""
+
+    @pytest.mark.parametrize(
+        ("minutes_west", "shown"),
+        [
+            (-480, "2025-12-10T23:30:00+08:00"),
+            (0, "2025-12-10T15:30:00+00:00"),
+            (300, "2025-12-10T10:30:00-05:00"),
+            (-345, "2025-12-10T21:15:00+05:45"),
+            (-840, "2025-12-11T05:30:00+14:00"),
+            (720, "2025-12-10T03:30:00-12:00"),
+        ],
+    )
+    def test_west_is_positive(self, minutes_west: int, shown: str) -> None:
+        """UTC+8 is -480, also across midnight."""
+        assert at_offset(HALF_PAST_THREE, minutes_west).isoformat() == shown
+
+    @pytest.mark.parametrize(
+        ("moment", "minutes_west"),
+        [(datetime.min.replace(tzinfo=UTC), 60), (datetime.max.replace(tzinfo=UTC), -60)],
+    )
+    def test_the_ends_of_the_calendar_are_shown_in_utc(self, moment: datetime, minutes_west: int) -> None:
+        """Where the clock would leave the years 1 to 9999."""
+        assert at_offset(moment, minutes_west).isoformat() == moment.isoformat()
+
+    @given(st.datetimes(timezones=st.just(UTC)), st.integers(-840, 840))
+    def test_it_stays_the_same_moment(self, moment: datetime, minutes_west: int) -> None:
+        """Only the clock changes."""
+        assert at_offset(moment, minutes_west) == moment

@@ -1,4 +1,4 @@
-"""Where a run belongs, whoever is asked and whoever was first (CONTRACT §2)."""
+"""Where a run belongs, whoever is asked and whoever was first (contract §2)."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

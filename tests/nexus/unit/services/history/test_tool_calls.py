@@ -1,4 +1,4 @@
-"""Tool calls as they are stored, and the annotation that stands for them (CONTRACT §2, §4.3)."""
+"""Tool calls as they are stored, and the annotation that stands for them (contract §2, §4.3)."""
 
 import json
 from typing import Any, Final
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.services.context.formatters import MemoryFormatter
-from nexus.services.history.tool_calls import annotate, as_json, read_tool_calls
+from nexus.services.history.tool_calls import annotate, read_tool_calls
 from nexus.services.text.escape import canonical, escape, unescape
 from tests.nexus.unit.services.context.strict import forged, read_annotation, unmarked_name, unmarked_value
 
@@ -249,35 +249,6 @@ def expected(name: str, arguments: dict[str, str]) -> tuple[str, str, str]:
     key = "query" if name == "web_search" and "query" in arguments else next(iter(arguments))
     value = one_line[arguments[key]]
     return (shown_name, one_line[key], value) if value else (shown_name, "", "")
-
-
-class TestJson:
-    """Whatever a row holds can be told as JSON text."""
-
-    @pytest.mark.parametrize(
-        ("value", "text"),
-        [
-            ({"a": [1, None, "你"]}, '{"a":[1,null,"你"]}'),
-            ({"n": float("nan"), "i": float("inf")}, '{"n":null,"i":null}'),
-            ({1: 2}, '{"1":2}'),
-            ({"s": {1}}, '{"s":[1]}'),
-            (b"\xff", '"_w=="'),
-        ],
-    )
-    def test_compact_and_valid(self, value: Any, text: str) -> None:
-        """Without spaces, and without what JSON does not know."""
-        assert as_json(value) == text
-
-    def test_what_cannot_be_told_at_all_is_an_empty_object(self) -> None:
-        """A value that contains itself, or is nested beyond all measure."""
-        endless: dict[str, Any] = {}
-        endless["self"] = endless
-        deep: dict[str, Any] = {}
-        for _ in range(100_000):
-            deep = {"d": deep}
-
-        assert as_json(endless) == as_json(deep) == "{}"
-        assert extract([flat("t", endless), flat("t", deep)]) == "[tool_use:t, self:{}; tool_use:t, d:{}]"
 
 
 def test_reading_and_showing_change_nothing() -> None:

@@ -1,4 +1,4 @@
-"""What was said, in order, from rows of every kind (CONTRACT §2, §5)."""
+"""What was said, in order, from rows of every kind (contract §2, §5)."""
 
 import itertools
 from copy import deepcopy

@@ -1,4 +1,4 @@
-"""Which messages of a session are shown, and which runs with their input (CONTRACT §5)."""
+"""Which messages of a session are shown, and which runs with their input (contract §5)."""
 
 from typing import Any
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from nexus.core.ports import Row
 from nexus.services.history.rows import storable
-from nexus.services.history.tool_calls import as_json
 from nexus.services.memory.archive import archive
+from nexus.services.text.content import compact_json
 from tests.nexus.support.archives import Archived, Call, read_archive
 from tests.nexus.unit.services.memory.sessions import START, rows
 
@@ -73,7 +73,7 @@ class TestRoundTrip:
         assert len(found) == len(given)
         for item, row in zip(found, given, strict=True):
             text = row["content"]
-            assert (item.text, item.is_json) == ((text, False) if isinstance(text, str) else (as_json(text), True))
+            assert (item.text, item.is_json) == ((text, False) if isinstance(text, str) else (compact_json(text), True))
             assert (item.id, item.run_id) == (row["id"], row["run_id"] or "")
 
     @given(st.tuples(*[st.text(st.characters(exclude_categories=()), max_size=400)] * 6))
