@@ -33,7 +33,7 @@ from nexus.core.ports import Row
 from nexus.core.ports.memory import LONGEST_QUERY
 from nexus.core.ports.store import STRUCTURED_SEARCHED
 from nexus.core.working_memory import Tail, is_object_id
-from nexus.services.memory.phrases import texts_of
+from nexus.services.memory.search import texts_of
 
 _FIRST_STORED_FIRST: Final = [("_id", ASCENDING)]
 _LAST_STORED_FIRST: Final = [("_id", DESCENDING)]
