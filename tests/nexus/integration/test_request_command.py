@@ -13,7 +13,7 @@ from nexus.adapters.redis_pubsub import RedisPubSubBus
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.topics import Topics
 from nexus.core.wire import decode, encode
-from nexus.services.context.answers import error_answer
+from nexus.services.requests.envelope import error_answer
 from tests.nexus.support.desk import Desk, Result
 from tests.nexus.support.redis_server import redis_server
 

@@ -10,7 +10,7 @@ from nexus.core.models import Message, utc_now
 from nexus.core.signing import Signing
 from nexus.core.topics import Topics
 from nexus.core.wire import MAX_DEPTH, EnvelopeError, decode, encode, is_deeper
-from nexus.services.context.answers import error_answer
+from nexus.services.requests.envelope import error_answer
 
 TOPIC = Topics.CONTEXT_BUILD_REQUEST
 SIGNING = Signing({"k1": b"the first secret"}, required=True)

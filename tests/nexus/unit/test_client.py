@@ -14,7 +14,7 @@ from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError
 from nexus.core.models import Message, Role, Run
 from nexus.core.topics import Topics
 from nexus.core.wire import decode, encode
-from nexus.services.context.answers import answer, error_answer
+from nexus.services.requests.envelope import answer, error_answer
 from tests.nexus.support.waiting import PATIENCE_S, take, until
 
 Responder = Callable[[MemoryBus, Message, int], Awaitable[None]]

@@ -14,7 +14,7 @@ from nexus.core.models import Message, Role, Run
 from nexus.core.signing import Signing
 from nexus.core.topics import Topics
 from nexus.core.wire import decode, encode
-from nexus.services.context.answers import answer
+from nexus.services.requests.envelope import answer
 from tests.nexus.support.waiting import PATIENCE_S, take
 
 REQUIRED = Signing({"k1": b"the first secret"}, required=True)

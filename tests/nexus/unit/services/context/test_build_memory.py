@@ -7,7 +7,6 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.nexus.unit.services.context.test_working_memory_blocks import AT, overview
 
 from nexus.adapters.memory_bus import MemoryBus, MemoryLedger
 from nexus.core.errors import StoreUnavailableError

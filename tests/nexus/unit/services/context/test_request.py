@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import Message, Role
 from nexus.core.ports import RunOrigin
-from nexus.services.history.agents import MAIN, Agent
 from nexus.services.context.request import BuildRequest, deadline_ms, read_history_size, read_request, reply_suffix
 from nexus.services.context.session_state import SessionState, Todo, TodoStatus
+from nexus.services.history.agents import MAIN, Agent
 
 HUMAN: dict[str, Any] = {
     "id": "msg_h",
