@@ -22,7 +22,7 @@ from nexus.config import BusSettings, DatabaseSettings, LlmSettings
 from nexus.core.errors import BusUnavailableError
 from nexus.core.models import new_message_id
 from nexus.core.ports import Acquired, Bus, DeadLetters, LanguageModel, Outbox, RequestLedger
-from nexus.core.ports.transfer import TransferableStore
+from nexus.core.ports.store import TransferableStore
 from nexus.core.signing import Signing
 
 _GROUP: Final = "nexus"

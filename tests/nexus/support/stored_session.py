@@ -8,7 +8,7 @@ from bson import Binary, Int64, ObjectId
 from pydantic import BaseModel
 from pymongo.database import Database
 
-from nexus.adapters.mongo_ids import id_text
+from nexus.adapters.mongo.schema import id_text
 from nexus.core.ports import Row
 from nexus.core.working_memory import Compaction, Detail, Overview
 from tests.nexus.support.kept_turns import a_turn
