@@ -1,7 +1,7 @@
 """The request ledger on Redis (contract §1.5): one hash a request, changed by scripts, so that each step is atomic.
 
 The hash `<prefix>nexus:request:<key>` holds `fingerprint`, `attempts`, `asked_ms`, `token` and `lease_until` while a
-replica has the request, and, once it is concluded, `topic`, `answer`, `announced_ms` and `announced_to`.
+replica has the request, and, once it is concluded, `topic`, `answer`, `said_ms` and `said_to`.
 
 On pub/sub a script touches the one hash and the outbox. On streams it also writes the stream of the answer and
 acknowledges the entry of the request, so on a Redis Cluster their keys share a slot. There the outbox is touched by
@@ -129,13 +129,11 @@ class RedisLedger:
         async def keep() -> Any:
             return await self._client.set(self._kept(key), value, px=keep_ms, nx=True, get=True)
 
-        first = await repeated(keep, for_s=self._repeated_s)
-        return value if first is None else bytes(first)
+        return _kept_value(await repeated(keep, for_s=self._repeated_s)) or value
 
     async def kept(self, key: str) -> bytes | None:
         """What is kept."""
-        found: Any = await repeated(self._client.get, self._kept(key), for_s=self._repeated_s)
-        return None if found is None else bytes(found)
+        return _kept_value(await repeated(self._client.get, self._kept(key), for_s=self._repeated_s))
 
     def _publishing(self, topic: str, _delivery: Delivery | None) -> tuple[list[str], list[_Argument]]:
         """The further keys and arguments of the script that concludes."""
@@ -155,6 +153,11 @@ class RedisLedger:
 
     def _kept(self, key: str) -> str:
         return f"{self._prefix}nexus:kept:{key}"
+
+
+def _kept_value(found: Any) -> bytes | None:
+    # Release 0.1 kept some values as a reference to an answer, "@" and its key; they last an hour at most.
+    return None if found is None or found.startswith(b"@") else bytes(found)
 
 
 class RedisStreamsLedger(RedisLedger):

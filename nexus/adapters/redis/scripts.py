@@ -16,11 +16,11 @@ CLAIM: Final = (
     + """
 local fingerprint, token, lease_until, attempts, asked, topic, answer, announced_ms, announced_to = unpack(redis.call(
   'HMGET', KEYS[1],
-  'fingerprint', 'token', 'lease_until', 'attempts', 'asked_ms', 'topic', 'answer', 'announced_ms', 'announced_to'))
+  'fingerprint', 'token', 'lease_until', 'attempts', 'asked_ms', 'topic', 'answer', 'said_ms', 'said_to'))
 if fingerprint and fingerprint ~= ARGV[2] then return {'conflict'} end
 if answer then
   if now - ARGV[6] - announced_ms < tonumber(ARGV[4]) and announced_to ~= ARGV[1] then return {'announced'} end
-  redis.call('HSET', KEYS[1], 'announced_ms', now, 'announced_to', ARGV[1])
+  redis.call('HSET', KEYS[1], 'said_ms', now, 'said_to', ARGV[1])
   return {'answered', topic, answer}
 end
 -- The same token again: a claim whose reply was lost.
@@ -81,7 +81,7 @@ if ARGV[6] ~= '' then
   taken = put(KEYS[2], KEYS[3], KEYS[4], ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10])
 end
 redis.call('HSET', KEYS[1], 'fingerprint', ARGV[2], 'token', ARGV[1], 'topic', ARGV[5], 'answer', ARGV[3],
-  'announced_ms', now)
+  'said_ms', now)
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
 """
 )

@@ -54,12 +54,12 @@ class Desk:
 OpenDesk = Callable[[], AbstractAsyncContextManager[Desk]]
 
 # Redis's clock cannot be set, and leases of small real lengths would need waiting. Seen from a request, time passes
-# just the same when its moments are moved into the past: `lease_until` and `announced_ms`, and the expiry of its key.
+# just the same when its moments are moved into the past: `lease_until` and `said_ms`, and the expiry of its key.
 # No adapter has such a command; it is the tests' alone. KEYS: request. ARGV: ms.
 _SHIFT = """
 local left = redis.call('PTTL', KEYS[1])
 if left == -2 then return 0 end
-for _, name in ipairs({'lease_until', 'announced_ms'}) do
+for _, name in ipairs({'lease_until', 'said_ms'}) do
   if redis.call('HEXISTS', KEYS[1], name) == 1 then
     redis.call('HINCRBYFLOAT', KEYS[1], name, -tonumber(ARGV[1]))
   end

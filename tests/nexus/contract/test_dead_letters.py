@@ -57,7 +57,7 @@ async def redis_office(url: str, prefix: str) -> AsyncIterator[Office]:
             claim = await ledger.claim(key, "f", LONG_MS)
             assert isinstance(claim, Acquired)
             await ledger.conclude(claim, "answers", b"answer", LONG_MS)
-            await client.hset(f"{prefix}nexus:request:{key}", "announced_ms", "0")
+            await client.hset(f"{prefix}nexus:request:{key}", "said_ms", "0")
             await client.set(f"{prefix}nexus:enqueued:{key}", "1")
 
         async def answered(key: str) -> bool:

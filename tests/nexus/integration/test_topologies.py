@@ -140,7 +140,7 @@ async def test_a_request_has_one_owner_and_one_answer(url: str, channel_prefix: 
         assert waiting.outbox_waiting
         await two.ledger.outbox.remove(rows)
         assert await one.ledger.outbox.oldest(9) == []
-        await two.client.hset(f"{channel_prefix}nexus:request:k7", "announced_ms", "0")
+        await two.client.hset(f"{channel_prefix}nexus:request:k7", "said_ms", "0")
         assert await two.ledger.claim("k7", "f", LONG_MS) == Answered("t", b"k7")
         assert await one.ledger.keep_first("k", b"1", LONG_MS) == b"1"
         assert await two.ledger.keep_first("k", b"2", LONG_MS) == b"1"
