@@ -129,7 +129,8 @@ class RedisLedger:
         async def keep() -> Any:
             return await self._client.set(self._kept(key), value, px=keep_ms, nx=True, get=True)
 
-        return _kept_value(await repeated(keep, for_s=self._repeated_s)) or value
+        first = _kept_value(await repeated(keep, for_s=self._repeated_s))
+        return value if first is None else first
 
     async def kept(self, key: str) -> bytes | None:
         """What is kept."""
