@@ -1,6 +1,7 @@
 """Inputs that MongoDB did not take in time: kept in Redis by the step that concludes, and written when it is back.
 
 - Any replica writes them: inserting is idempotent, and a row leaves the outbox when MongoDB has it.
+- A row in a form that this release cannot read is left to the release that wrote it.
 - Until then every build of the owner reads them from the outbox (contract §1.5, §2).
 """
 
@@ -87,20 +88,21 @@ class OutboxDrainer:
         kept = await self._outbox.oldest(_BATCH)
         readable = [(each, row) for each in kept if (row := read_row(each))]
         inserted = await insert_rows(self._store, [with_fresh_id(row) for _, row in readable])
-        delayed: dict[OutboxRow, StoreUnavailableError] = {}
-        written = 0
+        finished, written, away = [], 0, None
         for (each, _), (row, outcome) in zip(readable, inserted, strict=True):
             if isinstance(outcome, StoreUnavailableError):
-                delayed[each] = outcome
-            elif isinstance(outcome, StoreRejectedError):
+                away = outcome
+                continue
+            finished.append(each)
+            if isinstance(outcome, StoreRejectedError):
                 _log.error("row_rejected", message_id=row["id"], reason=str(outcome))
             else:
                 written += 1
-        if finished := [each for each in kept if each not in delayed]:
+        if finished:
             await self._outbox.remove(finished)
             self._metrics.count(Event.ROW_RECORDED, written)
             self._metrics.count(Event.ROW_REJECTED, len(finished) - written)
             _log.info("outbox_drained", rows=written)
-        for error in delayed.values():
-            raise error
+        if away:
+            raise away
         return len(finished)

@@ -57,13 +57,13 @@ class _Row:
     """A row that can be shown, as `merge.PlacedRow` describes it."""
 
     index: int
-    said: TranscriptMessage
+    message: TranscriptMessage
     moment: datetime | None
     rank: int
 
     @property
     def is_human(self) -> bool:
-        return self.said.role == "user"
+        return self.message.role == "user"
 
 
 def transcript_of_run(later: Sequence[Message], agent: Agent = MAIN) -> list[TranscriptMessage]:
@@ -107,7 +107,7 @@ def transcript_of_rows(
             shown.append(_Row(index, item, moment, ranks[index]))
             faulty |= moment is None
         faults += faulty
-    return [row.said for row in _in_order(shown)], faults
+    return [row.message for row in _in_order(shown)], faults
 
 
 def window_start(messages: Sequence[TranscriptMessage]) -> int:
@@ -133,7 +133,7 @@ def _in_order(rows: list[_Row]) -> list[_Row]:
     runs: dict[str, list[_Row]] = {}
     for row in rows:
         # A row without a run is one by itself.
-        runs.setdefault(row.said.run_id or f"\n{row.index}", []).append(row)
+        runs.setdefault(row.message.run_id or f"\n{row.index}", []).append(row)
     places = {index: place for members in runs.values() for index, place in places_in_run(members).items()}
     return sorted(rows, key=lambda row: places[row.index])
 
@@ -207,11 +207,6 @@ class Window:
     cut: bool = False
     fetched: int = 0
     faults: int = 0
-
-    @property
-    def said(self) -> Sequence[TranscriptMessage]:
-        """Moved: `messages`."""
-        return self.messages
 
     @classmethod
     def of(cls, rows: Sequence[Any], agent: Agent = MAIN, *, cut: bool = False, current_run_id: str = "") -> Self:

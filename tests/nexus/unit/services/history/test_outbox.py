@@ -79,13 +79,13 @@ class TestDraining:
         assert not outbox.is_waiting
 
     async def test_each_fares_by_itself(self) -> None:
-        """What is rejected or unreadable goes, what the store did not answer for stays, everything else is written."""
+        """What is rejected goes; what the store did not answer for stays, and what cannot be read here."""
         store, outbox = Strict(), outbox_of(an_input(1, "bad"), an_input(2, "away"), an_input(3))
         outbox.put(OutboxRow("o", "unreadable", b"{"))
         with pytest.raises(StoreUnavailableError):
             await OutboxDrainer(outbox, store, NoMetrics()).drain()
         assert [row["id"] for row in store.messages] == ["h3"]
-        assert [row.id for row in await outbox.oldest(9)] == ["r2 h2"]
+        assert [row.id for row in await outbox.oldest(9)] == ["r2 h2", "unreadable"]
 
     async def test_a_row_that_waited_for_long(self) -> None:
         """Is stored under an `_id` that says when, for compactions go by it."""
