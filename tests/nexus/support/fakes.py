@@ -14,7 +14,7 @@ from nexus.core.ports.memory import LONGEST_QUERY
 from nexus.core.row_ids import new_row_id
 from nexus.core.working_memory import Tail, is_object_id
 from nexus.services.history.rows import parse_moment
-from nexus.services.memory.phrases import place_of, texts_of, tool_of
+from nexus.services.memory.search import place_of, texts_of, tool_of
 from tests.nexus.support.fake_memory import FakeMemoryStore
 from tests.nexus.support.fake_turns import FakeTurns
 from tests.nexus.support.stored import stored

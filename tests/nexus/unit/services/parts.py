@@ -17,7 +17,7 @@ from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.context.request import Deadline
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests.envelope import error_answer
-from nexus.tools.registry import ToolRegistry
+from nexus.services.tools.registry import ToolRegistry
 from tests.nexus.support.fakes import FakeStore
 
 MOMENT = "2025-12-10T08:00:00Z"
