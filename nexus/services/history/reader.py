@@ -58,7 +58,7 @@ async def read_past(
     Raises:
         StoreUnavailableError: the store did not answer.
     """
-    waiting = [row for row in waiting if _is_said(row)]
+    waiting = [row for row in waiting if _is_dialogue(row)]
     rows: list[Row] = []
     page_size = _ROWS_A_MESSAGE * messages
     while True:
@@ -181,7 +181,7 @@ def own_id(row: Row) -> str:
     return f"{row['id']}@{row['run_id']}"
 
 
-def _is_said(row: Row) -> bool:
+def _is_dialogue(row: Row) -> bool:
     return row["role"] in {"HUMAN", "AI"} and not is_internal(row["metadata"])
 
 
