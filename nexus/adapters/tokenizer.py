@@ -38,7 +38,7 @@ class BundledTokenizer:
     """Counts by one of `VOCABULARIES`, read when the first text is counted. Any number of threads may do so at once.
 
     Half a surrogate pair, which no model is ever sent, counts as the U+FFFD that is sent in its place. Markers such as
-    `<|endoftext|>` count as the text that they are when somebody writes them.
+    `<|endoftext|>` count as plain text.
     """
 
     name: str

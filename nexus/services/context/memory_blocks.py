@@ -26,7 +26,7 @@ Rules of this module:
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from nexus.core.turns import Level
 from nexus.core.working_memory import Detail, Snapshot
@@ -66,7 +66,7 @@ class Remembered:
         return [self.goal, self.goal_source, self.level, turns, self.dropped]
 
     @classmethod
-    def from_json(cls, kept: list[Any]) -> "Remembered":
+    def from_json(cls, kept: list[Any]) -> Self:
         """The value of which `kept` is the `to_json`."""
         goal, source, level, turns, dropped = kept
         read = tuple(

@@ -111,7 +111,7 @@ class Measure:
 class ByteBound:
     """A `TokenCounter` that never finds fewer tokens than `counter`, and needs no vocabulary for it.
 
-    What is within a limit by this is within it however it is counted.
+    A text within a limit by this count is within it by any other.
     """
 
     counter: TokenCounter
