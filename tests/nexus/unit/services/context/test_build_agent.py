@@ -362,31 +362,6 @@ class TestMissing:
         assert whole["degraded"] == []
         assert history(whole) == said(2)
 
-    async def test_everything_is_missing(self) -> None:
-        """In the order of the alphabet, whatever failed first."""
-        states = FakeStates()
-        async with agent_parts(states) as parts:
-            parts.registry.complete = False
-            parts.store.down = states.down = True
-            content = await parts.build(asking())
-        assert content["degraded"] == ["history", "state", "tools"]
-
-    async def test_only_the_state_is_missing(self) -> None:
-        """Then the history is there."""
-        states = FakeStates()
-        states.down = True
-        async with agent_parts(states) as parts:
-            parts.store.plant("messages", past(2))
-            content = await parts.build(asking())
-        assert (content["degraded"], history(content)) == (["state"], said(2))
-
-    async def test_a_state_that_hangs(self) -> None:
-        """Costs nothing but itself."""
-        async with agent_parts(HangingStates()) as parts:
-            parts.store.plant("messages", past(2))
-            content = await parts.build(asking(), budget_s=0.1)
-        assert (content["degraded"], history(content)) == (["state"], said(2))
-
     @pytest.mark.parametrize("down", [False, True])
     async def test_a_state_that_came_along_is_not_asked_for(self, *, down: bool) -> None:
         """When it is all there; so it cannot be missing."""
