@@ -215,17 +215,17 @@ def _body(entries: Sequence[Entry], limit: int, escape: CountingEscape) -> tuple
             lines += [*_escaped_together(together, escape), text]
             together = []
         else:
-            together.append(canonical(next(texts)))
+            together.append(next(texts))
     return "\n".join([*lines, *_escaped_together(together, escape)]), was_cut
 
 
-def _escaped_together(texts: Iterable[str], escape: CountingEscape) -> list[str]:
-    """Texts that follow each other, escaped as one, so that no tag comes about where they meet; `[]` for no text.
-
-    Each is canonical already: a carriage return at the end of one stays a line end of its own.
-    """
-    joined = "\n".join(filter(None, texts))
-    return [escape(joined)] if joined else []
+def _escaped_together(texts: Sequence[str], escape: CountingEscape) -> list[str]:
+    """Texts that follow each other, escaped as one, so that no tag comes about where they meet; `[]` for no text."""
+    if len(texts) > 1:
+        # Each becomes canonical by itself: a carriage return at the end of one stays a line end of its own.
+        texts = list(filter(None, map(canonical, texts)))
+    escaped = escape("\n".join(texts))
+    return [escaped] if escaped else []
 
 
 def _parts_of(entries: Iterable[Entry], escape: CountingEscape) -> list[_Part]:
