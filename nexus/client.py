@@ -15,10 +15,9 @@ import anyio
 
 from nexus.core.concurrency import ungrouped
 from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError, UnreadablePayloadError
-from nexus.core.models import Message, Role, Run, new_run_id
+from nexus.core.models import Message, Role, Run, Topics, new_run_id
 from nexus.core.ports import Bus, Subscription
 from nexus.core.signing import Signing
-from nexus.core.topics import Topics
 from nexus.core.wire import EnvelopeError, decode, encode
 
 _DEADLINE_MS: Final = (100, 60_000)

@@ -12,8 +12,8 @@ import typer
 from typer.core import TyperGroup
 
 from nexus import __version__
+from nexus.core.concurrency import ungrouped
 from nexus.core.errors import NexusError
-from nexus.core.tasks import ungrouped
 
 _MODULES: Final = {
     "serve": "nexus.cli.serve",

@@ -19,8 +19,8 @@ from nexus import __version__
 from nexus.bootstrap import open_nexus
 from nexus.cli.terminal import Config
 from nexus.config import Settings, load_settings
+from nexus.core.concurrency import ungrouped
 from nexus.core.errors import ConfigError
-from nexus.core.tasks import ungrouped
 from nexus.embedded import embedded_servers
 from nexus.log import configure_logging
 

@@ -22,6 +22,7 @@ from rich.progress import Progress
 
 from nexus.config import DatabaseSettings, Settings, load_settings
 from nexus.connections import open_store
+from nexus.core.concurrency import ungrouped
 from nexus.core.errors import (
     BusRefusedError,
     BusUnavailableError,
@@ -32,7 +33,6 @@ from nexus.core.errors import (
 from nexus.core.models import Identifier
 from nexus.core.ports.store import TransferableStore
 from nexus.core.signing import parsed
-from nexus.core.tasks import ungrouped
 from nexus.core.wire import explain
 from nexus.log import configure_logging
 from nexus.services.session_state.merge import read_session

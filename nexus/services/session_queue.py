@@ -18,7 +18,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.tasks import Pauses, Pending
+from nexus.core.concurrency import Pauses, Pending
 
 _log = structlog.get_logger(__name__)
 _Item = TypeVar("_Item")

@@ -20,8 +20,8 @@ from nexus.adapters.redis.cluster import ClusterRedis, subscriber_count
 from nexus.adapters.redis.errors import repeated
 from nexus.adapters.redis.outbox import RedisOutbox
 from nexus.adapters.redis.scripts import CLAIM, CONCLUDE_PUBSUB, CONCLUDE_STREAMS, RELEASE, RENEW
+from nexus.core.models import Topics
 from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Conflict, Delivery, OutboxRow
-from nexus.core.topics import Topics
 
 _log = structlog.get_logger(__name__)
 

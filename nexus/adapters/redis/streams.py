@@ -28,8 +28,8 @@ from nexus.adapters.redis.scripts import STREAM_PUBLISH, STREAM_TRIM
 from nexus.adapters.redis.stream_subscription import StreamSubscription
 from nexus.core.concurrency import ungrouped
 from nexus.core.errors import BusUnavailableError
+from nexus.core.models import Topics
 from nexus.core.ports import Delivery, Work
-from nexus.core.topics import Topics
 
 _log = structlog.get_logger(__name__)
 

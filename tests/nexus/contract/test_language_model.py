@@ -10,9 +10,9 @@ import anyio
 import pytest
 
 from nexus.adapters.llm import ModelLimits, open_llm
+from nexus.core.concurrency import ungrouped
 from nexus.core.errors import ModelUnavailableError, PromptTooLongError
 from nexus.core.ports import LanguageModel
-from nexus.core.tasks import ungrouped
 from tests.nexus.support.fake_model import FakeModel
 from tests.nexus.support.model_behaviours import status
 from tests.nexus.support.model_exchange import Exchange

@@ -12,8 +12,8 @@ import pytest
 from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.ledger import RedisLedger
 from nexus.core.errors import BusUnavailableError
+from nexus.core.models import Topics
 from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Delivery, RequestLedger
-from nexus.core.topics import Topics
 from tests.nexus.contract.ledgers import (
     GROUP,
     REPLY_KEEP_MS,
@@ -111,6 +111,7 @@ class TestLeases:
             await desk.advance(2 * LEASE_MS)
             assert await desk.ledger.renew(claim, LEASE_MS)
             assert await desk.ledger.claim("k", "f", LEASE_MS) == Busy()
+
 
 class TestAttempts:
     """How often a request has been taken up without an answer coming of it."""

@@ -14,8 +14,8 @@ from pymongo.errors import OperationFailure
 
 from nexus.adapters.mongo import Driver, open_mongo
 from nexus.core.errors import StoreRejectedError
+from nexus.core.models import new_row_id
 from nexus.core.ports import Row, RunOrigin, Store
-from nexus.core.row_ids import new_row_id
 from tests.nexus.support.drivers import DRIVERS
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.rows import ids, moment, row

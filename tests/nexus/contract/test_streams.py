@@ -11,8 +11,8 @@ from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.scripts import STREAM_TRIM
 from nexus.adapters.redis.streams import RedisStreamsBus
 from nexus.core.errors import BusUnavailableError
+from nexus.core.models import Topics
 from nexus.core.ports import Delivery, Work
-from nexus.core.topics import Topics
 from tests.nexus.support.streams import (
     GROUP,
     LONG_MS,

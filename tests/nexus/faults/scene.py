@@ -15,7 +15,7 @@ import anyio
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-from nexus.core.tasks import ungrouped
+from nexus.core.concurrency import ungrouped
 from tests.nexus.faults.fleet import Fleet, a_fleet
 from tests.nexus.faults.history import History
 from tests.nexus.faults.judge import Verdict, judge

@@ -10,8 +10,7 @@ from nexus.bootstrap import open_nexus
 from nexus.client import ContextClient
 from nexus.config import BusSettings, DatabaseSettings, Settings
 from nexus.config.settings import SystemSettings
-from nexus.core.models import Message, Role, Run
-from nexus.core.topics import Topics
+from nexus.core.models import Message, Role, Run, Topics
 from nexus.core.wire import encode
 
 

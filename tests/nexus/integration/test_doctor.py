@@ -10,7 +10,7 @@ from pymongo import MongoClient
 from redis.asyncio import Redis
 from rich.console import Console
 
-from nexus.adapters.redis_client import open_redis
+from nexus.adapters.redis.client import open_redis
 from nexus.cli.doctor import examine
 from nexus.cli.terminal import bus_advice
 from nexus.config import BusSettings, DatabaseSettings, LlmSettings, Settings

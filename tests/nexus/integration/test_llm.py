@@ -17,8 +17,8 @@ from structlog.testing import capture_logs
 from nexus.adapters.llm import open_llm
 from nexus.config import LlmSettings
 from nexus.connections import open_model
+from nexus.core.concurrency import ungrouped
 from nexus.core.errors import ConfigError, ModelUnavailableError, PromptTooLongError
-from nexus.core.tasks import ungrouped
 from tests.nexus.support.model_asked import KEY, LIMITS, SCHEMA, WELL, ask, asked, refusal
 from tests.nexus.support.model_behaviours import Behaviour, body, breaking_off, flooding, good, status
 from tests.nexus.support.model_exchange import Exchange
@@ -267,5 +267,3 @@ class TestOpening:
                     await model.complete("JSON", "?", schema=SCHEMA, schema_name="answer")
                 assert model.resting_s > 0
             assert [call.body["model"] for call in server.asked] == ["a model"]
-
-

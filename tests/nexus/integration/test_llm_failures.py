@@ -8,8 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from nexus.adapters.llm import open_llm
+from nexus.core.concurrency import ungrouped
 from nexus.core.errors import PromptTooLongError
-from nexus.core.tasks import ungrouped
 from tests.nexus.support.model_asked import KEY, LIMITS, SHORT, WELL, ask, asked, refusal
 from tests.nexus.support.model_behaviours import (
     Behaviour,

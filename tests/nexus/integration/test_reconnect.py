@@ -16,7 +16,7 @@ from nexus.adapters.redis.dead_letters import RedisDeadLetters
 from nexus.adapters.redis.ledger import RedisLedger
 from nexus.adapters.redis.pubsub import RedisPubSubBus, RedisSubscription
 from nexus.core.errors import BusUnavailableError
-from nexus.core.ports import Acquired, Answered, Claim, DeadLetter, Delivery
+from nexus.core.ports import Acquired, Claim, DeadLetter, Delivery
 from tests.nexus.support.proxy import Proxy, proxied
 from tests.nexus.support.redis_server import redis_server
 from tests.nexus.support.waiting import PATIENCE_S, take, take_all, until

@@ -14,8 +14,7 @@ from nexus.bootstrap import Nexus, open_nexus
 from nexus.client import ContextClient
 from nexus.config import BusSettings, DatabaseSettings, Settings
 from nexus.config.settings import MemorySettings
-from nexus.core.models import Message, Role, Run
-from nexus.core.topics import Topics
+from nexus.core.models import Message, Role, Run, Topics
 from nexus.core.wire import encode
 from tests.nexus.support.mongo_replica_set import ReplicaSet, replica_set
 from tests.nexus.support.mongo_server import real_mongod

@@ -8,10 +8,10 @@ import anyio
 import pytest
 from anyio.abc import TaskStatus
 
-from nexus.adapters.redis_client import open_redis
-from nexus.adapters.redis_pubsub import RedisPubSubBus
+from nexus.adapters.redis.client import open_redis
+from nexus.adapters.redis.pubsub import RedisPubSubBus
 from nexus.core.errors import ErrorCode, RequestError
-from nexus.core.topics import Topics
+from nexus.core.models import Topics
 from nexus.core.wire import decode, encode
 from nexus.services.requests.envelope import error_answer
 from tests.nexus.support.desk import Desk, Result

@@ -13,11 +13,11 @@ from pydantic import SecretStr
 from redis.exceptions import NoPermissionError
 
 from nexus.adapters.redis import scripts
+from nexus.adapters.redis.client import open_redis
+from nexus.adapters.redis.dead_letters import RedisDeadLetters
 from nexus.adapters.redis.ledger import RedisLedger
 from nexus.adapters.redis.pubsub import RedisPubSubBus
-from nexus.adapters.redis_client import open_redis
-from nexus.adapters.redis_dead_letters import RedisDeadLetters
-from nexus.adapters.redis_streams import RedisStreamsBus
+from nexus.adapters.redis.streams import RedisStreamsBus
 from nexus.bootstrap import Nexus, open_nexus
 from nexus.config import BusSettings, DatabaseSettings, Settings
 from nexus.connections import open_bus, open_client

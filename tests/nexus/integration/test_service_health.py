@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 from pymongo.uri_parser import parse_uri
 
-from nexus.adapters.redis_client import open_redis
+from nexus.adapters.redis.client import open_redis
 from nexus.bootstrap import Nexus, open_nexus
 from nexus.client import ContextClient
 from nexus.config import BusSettings, DatabaseSettings, Settings

@@ -25,8 +25,8 @@ from nexus.bootstrap import open_nexus
 from nexus.config import BusSettings, DatabaseSettings, Settings
 from nexus.config.settings import SystemSettings
 from nexus.core.errors import BusUnavailableError
+from nexus.core.models import Topics
 from nexus.core.ports import Acquired, Delivery, Work
-from nexus.core.topics import Topics
 from tests.nexus.support.proxy import Proxy, proxied
 from tests.nexus.support.redis_server import HOST, redis_server
 from tests.nexus.support.redis_topologies import cluster_servers

@@ -8,10 +8,9 @@ import bson
 
 from nexus.adapters.mongo.schema import id_text, origin_of
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.models import utc_now
+from nexus.core.models import new_row_id, utc_now
 from nexus.core.ports import Row, RunOrigin
 from nexus.core.ports.memory import LONGEST_QUERY
-from nexus.core.row_ids import new_row_id
 from nexus.core.working_memory import Tail, is_object_id
 from nexus.services.history.rows import parse_moment
 from nexus.services.memory.search import place_of, texts_of, tool_of

@@ -10,7 +10,7 @@ import h11
 from anyio.abc import SocketAttribute, SocketStream, TaskStatus
 from pydantic import TypeAdapter, ValidationError
 
-from nexus.core.tasks import ungrouped
+from nexus.core.concurrency import ungrouped
 from tests.nexus.support.model_behaviours import Behaviour, good
 from tests.nexus.support.model_exchange import Asked, Exchange
 

@@ -4,11 +4,9 @@ import json
 import math
 from typing import Any
 
-from nexus.core.canonical import canonical
 from nexus.core.errors import ErrorCode, RequestError, UnreadablePayloadError
-from nexus.core.models import Message, utc_now
-from nexus.core.signing import Signing
-from nexus.core.topics import Topics
+from nexus.core.models import Message, Topics, utc_now
+from nexus.core.signing import Signing, canonical
 from nexus.core.wire import MAX_DEPTH, EnvelopeError, decode, encode, is_deeper
 from nexus.services.requests.envelope import error_answer
 

@@ -11,8 +11,7 @@ import pytest
 from nexus.adapters.in_memory.bus import MemoryBus
 from nexus.client import ContextClient
 from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError
-from nexus.core.models import Message, Role, Run
-from nexus.core.topics import Topics
+from nexus.core.models import Message, Role, Run, Topics
 from nexus.core.wire import decode, encode
 from nexus.services.requests.envelope import answer, error_answer
 from tests.nexus.support.waiting import PATIENCE_S, take, until

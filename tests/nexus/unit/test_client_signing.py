@@ -10,9 +10,8 @@ import pytest
 from nexus.adapters.in_memory.bus import MemoryBus
 from nexus.client import AnswerError, ContextClient
 from nexus.core.errors import RequestError
-from nexus.core.models import Message, Role, Run
+from nexus.core.models import Message, Role, Run, Topics
 from nexus.core.signing import Signing
-from nexus.core.topics import Topics
 from nexus.core.wire import decode, encode
 from nexus.services.requests.envelope import answer
 from tests.nexus.support.waiting import PATIENCE_S, take

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from nexus.adapters.prometheus import BUCKETS, PrometheusMetrics
 from nexus.core.errors import ErrorCode
 from nexus.core.metrics import DeadLetterCause, Event, Metrics, Part, Reading, Stage
-from nexus.core.topics import Topics
+from nexus.core.models import Topics
 
 SECRET = "hunter2-canary"
 

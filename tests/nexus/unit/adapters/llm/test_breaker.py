@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.adapters.llm.breaker import Breaker
+from nexus.core.concurrency import ungrouped
 from nexus.core.errors import ModelUnavailableError, PromptTooLongError
-from nexus.core.tasks import ungrouped
 from tests.nexus.support.waiting import PATIENCE_S
 
 REST_S = 10.0

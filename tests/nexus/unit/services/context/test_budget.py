@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from nexus.core.compact_json import compact
 from nexus.core.errors import ErrorCode, RequestError
+from nexus.core.wire import compact
 from nexus.services.context.blocks import Weights
 from nexus.services.context.budget import WindowSettings, close, shortened
 from nexus.services.context.meta import MOST_TOKENS, Meta

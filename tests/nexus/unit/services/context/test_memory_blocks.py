@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.core.compact_json import compact
 from nexus.core.turns import LEVELS, Level, Structured
+from nexus.core.wire import compact
 from nexus.services.context.memory_blocks import Remembered, task_block, turns_block
 from nexus.services.text.escape import canonical, unescape
 from nexus.services.turns.rendering import RememberedTurn, accumulated, read_turns

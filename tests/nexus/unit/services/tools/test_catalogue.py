@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from nexus.core.errors import StoreUnavailableError
-from nexus.core.models import Message, Role
-from nexus.core.topics import Topics
+from nexus.core.models import Message, Role, Topics
 from nexus.services.tools.catalogue import ToolCatalog
 from nexus.services.tools.registry import ToolRegistry
 from tests.nexus.support.fakes import FakeStore

@@ -1,3 +1,0 @@
-"""Moved."""
-
-from nexus.adapters.in_memory.bus import MemoryDeadLetters as MemoryDeadLetters

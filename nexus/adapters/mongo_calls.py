@@ -1,3 +1,0 @@
-"""Moved."""
-
-from nexus.adapters.mongo.client import Calls as Calls

@@ -1,3 +1,0 @@
-"""Moved."""
-
-from nexus.adapters.redis.cluster import ClusterRedis as ClusterRedis

@@ -1,3 +1,0 @@
-"""Moved."""
-
-from nexus.adapters.redis.dead_letters import RedisDeadLetters as RedisDeadLetters

@@ -1,3 +1,0 @@
-"""Moved."""
-
-from nexus.adapters.redis.consumer_group import GroupSettings as GroupSettings

@@ -1,4 +1,0 @@
-"""Moved."""
-
-from nexus.adapters.redis.pubsub import RedisPubSubBus as RedisPubSubBus
-from nexus.adapters.redis.pubsub import RedisSubscription as RedisSubscription

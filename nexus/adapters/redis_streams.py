@@ -1,3 +1,0 @@
-"""Moved."""
-
-from nexus.adapters.redis.streams import RedisStreamsBus as RedisStreamsBus

@@ -1,3 +1,0 @@
-"""Moved."""
-
-from nexus.core.wire import compact as compact

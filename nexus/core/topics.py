@@ -1,3 +1,0 @@
-"""Moved."""
-
-from nexus.core.models import Topics as Topics
