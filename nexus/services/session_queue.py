@@ -17,8 +17,8 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.concurrency import Pauses, Pending
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 
 _log = structlog.get_logger(__name__)
 _Item = TypeVar("_Item")

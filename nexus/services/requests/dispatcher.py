@@ -28,9 +28,9 @@ from nexus.services.requests.admission import RequestService
 from nexus.services.requests.answerer import MOST_DELIVERIES, handed_out_too_often
 from nexus.services.requests.dead_letters import DeadLetterWriter
 from nexus.services.requests.envelope import RequestSettings, read_message
-from nexus.services.session_states import SessionStates
-from nexus.services.tool_calls import MOST_CALLS, ToolCallService
-from nexus.services.tool_catalog import ToolCatalog
+from nexus.services.requests.tool_calls import MOST_CALLS, ToolCallService
+from nexus.services.session_state.service import SessionStates
+from nexus.services.tools.catalogue import ToolCatalog
 
 _log = structlog.get_logger(__name__)
 

@@ -15,7 +15,7 @@ from pymongo import MongoClient
 
 from nexus.services.context import PromptManager
 from nexus.services.context.formats import Converted
-from nexus.tools.memory_tools import definitions
+from nexus.services.tools.memory_tools import definitions
 from tests.nexus.e2e.harness import PATIENCE_S, Requester, a_request, requesting, requesting_by_streams, serving
 from tests.nexus.support.providers import anthropic_faults, gemini_faults, openai_faults
 

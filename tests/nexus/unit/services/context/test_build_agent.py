@@ -15,7 +15,7 @@ from nexus.core.errors import StoreUnavailableError
 from nexus.core.models import Message, Role, Topics
 from nexus.core.ports import Row
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
-from nexus.services.context.session_state import SessionState, Todo
+from nexus.services.session_state.state import SessionState, Todo
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.unit.services.parts import AwayLedger, Parts, definition, opened, past, request
 

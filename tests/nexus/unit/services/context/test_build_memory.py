@@ -16,7 +16,7 @@ from nexus.core.ports import Row
 from nexus.core.working_memory import Compaction, CompactionJob, Snapshot, Wish
 from nexus.services.context.budget import WindowSettings
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
-from nexus.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS
+from nexus.services.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS
 from tests.nexus.support.fake_counter import FakeCounter, words_of
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.unit.services.context.test_build_agent import SUB, asking, history

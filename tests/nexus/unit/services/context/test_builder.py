@@ -12,7 +12,7 @@ from nexus.core.models import Message
 from nexus.core.ports import Row
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.context.prompts import PromptManager
-from nexus.tools.registry import ToolRegistry
+from nexus.services.tools.registry import ToolRegistry
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.unit.services.parts import (

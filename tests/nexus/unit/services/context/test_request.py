@@ -11,8 +11,8 @@ from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import Message, Role
 from nexus.core.ports import RunOrigin
 from nexus.services.context.request import BuildRequest, deadline_ms, read_history_size, read_request, reply_suffix
-from nexus.services.context.session_state import SessionState, Todo, TodoStatus
 from nexus.services.history.agents import MAIN, Agent
+from nexus.services.session_state.state import SessionState, Todo, TodoStatus
 
 HUMAN: dict[str, Any] = {
     "id": "msg_h",

@@ -14,7 +14,7 @@ from nexus.core.ports import RunOrigin
 from nexus.services.context.builder import ContextBuilder
 from nexus.services.history.run_origins import RunOrigins
 from nexus.services.persistence import PersistenceService
-from nexus.tools.registry import ToolRegistry
+from nexus.services.tools.registry import ToolRegistry
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.unit.services.parts import AwayLedger, request, within
 

@@ -17,17 +17,17 @@ from nexus.core.signing import Signing
 from nexus.core.wire import decode, encode
 from nexus.core.working_memory import Compaction, Wish
 from nexus.services.context.builder import ContextBuilder
-from nexus.services.context.state_document import shown
+from nexus.services.memory.service import WorkingMemory
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests.admission import RequestService
 from nexus.services.requests.dead_letters import DeadLetterWriter
 from nexus.services.requests.dispatcher import NEWS, Dispatcher, work
 from nexus.services.requests.envelope import RequestSettings
-from nexus.services.session_states import SessionStates
-from nexus.services.tool_calls import ToolCallService
-from nexus.services.tool_catalog import ToolCatalog
-from nexus.services.working_memory import WorkingMemory
-from nexus.tools.registry import ToolRegistry
+from nexus.services.requests.tool_calls import ToolCallService
+from nexus.services.session_state.merge import state_in
+from nexus.services.session_state.service import SessionStates
+from nexus.services.tools.catalogue import ToolCatalog
+from nexus.services.tools.registry import ToolRegistry
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.waiting import PATIENCE_S, take, until
@@ -243,7 +243,7 @@ class TestTopics:
             await trial.settled(delivery)
         (row,) = trial.store.session_states
         assert (row["owner_key"], row["session_id"]) == ("ada", "s")
-        assert shown(row["document"])[0].role == "r"
+        assert state_in(row["document"])[0].role == "r"
         assert trial.metrics.counted == {Event.STATE_RECORDED: 1}
 
     async def test_news_of_changed_settings(self) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.adapters.tokenizer import open_tokenizer
-from nexus.demo import load_sample
+from nexus.cli.demo import load_sample
 from nexus.services.context.formats import FORMATS
 from nexus.services.text.tokens import Measure
 from tests.nexus.support.fake_counter import FakeCounter

@@ -1,3 +1,0 @@
-"""Moved."""
-
-from nexus.cli.demo import load_sample as load_sample

@@ -1,5 +1,0 @@
-"""Moved."""
-
-from nexus.services.session_state.service import (
-    SessionStates as SessionStates,
-)

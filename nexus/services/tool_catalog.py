@@ -1,5 +1,0 @@
-"""Moved."""
-
-from nexus.services.tools.catalogue import (
-    ToolCatalog as ToolCatalog,
-)
