@@ -21,8 +21,7 @@ from nexus.config import Settings, load_settings
 from nexus.core.errors import ConfigError
 
 from . import operations
-from .cleanup import Criteria
-from .export import STDOUT
+from .documents import STDOUT, Criteria
 from .menu import Menu
 from .operations import Session
 from .server import Refusal, WrongUsage, address_of, checked_database_name, connect, explain, one_line

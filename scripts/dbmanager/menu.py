@@ -10,12 +10,12 @@ from pathlib import Path
 
 from pymongo.errors import PyMongoError
 
-from . import inventory, operations, views
-from .cleanup import Criteria
-from .export import FORMATS
+from . import operations
+from .documents import FORMATS, Criteria
 from .operations import Session
-from .server import NobodyToAskError, Refusal, checked_database_name, explain, one_line
+from .server import NobodyToAskError, Refusal, checked_database_name, collections, explain, one_line
 from .stored_settings import DEFAULT_TEMPLATE
+from .terminal import line
 
 _ENVIRONMENTS = {"": "development", "1": "development", "2": "production"}
 _MAX_DAYS = 36_500
@@ -52,7 +52,7 @@ class Menu:
         lines = ["", "Nexus database manager", f"  server    {self._session.server}"]
         lines += [f"  database  {self._session.database}", ""]
         lines += [f"  {number} {title}" for number, (title, _) in enumerate(self._items, 1)]
-        self._terminal.say(*(views.line(line) for line in lines))
+        self._terminal.say(*(line(text) for text in lines))
 
     def _choice(self) -> int:
         numbers = [str(number) for number in range(1, len(self._items) + 1)]
@@ -82,11 +82,11 @@ class Menu:
 
     def _collection(self) -> str | None:
         """A collection by its number or name; None if the operator wants none of them after all."""
-        names = [each.name for each in inventory.collections(self._session.store)]
+        names = [each.name for each in collections(self._session.store)]
         if not names:
             raise Refusal(f"database {self._session.database!r} has no collections")
         for number, name in enumerate(names, 1):
-            self._terminal.say(views.line(f"  {number} {name}"))
+            self._terminal.say(line(f"  {number} {name}"))
         numbered = {str(number): name for number, name in enumerate(names, 1)}
         answer = self._one_of("Collection (number or name, empty for none):", [*numbered, *names], default="")
         return answer if answer in names else numbered.get(answer)
@@ -124,7 +124,7 @@ class Menu:
         self._session.database = checked_database_name(name)
         exists = name in self._session.client.list_database_names()
         later = "" if exists else " It does not exist yet: it will be created by the first write."
-        self._terminal.say(views.line(f"Selected {name}.{later}"))
+        self._terminal.say(line(f"Selected {name}.{later}"))
 
     def _cleanup(self) -> None:
         collection = self._collection()

@@ -10,9 +10,20 @@ from pymongo.errors import PyMongoError
 
 from nexus.config import Settings
 
-from . import analyze, inventory, stored_settings, views
-from .cleanup import PROTECTED, Criteria, Meant, Sample, delete, find_meant
-from .export import STDOUT, Format, checked_target, export, opened
+from . import analyze, server, stored_settings, terminal
+from .documents import (
+    PROTECTED,
+    STDOUT,
+    Criteria,
+    Format,
+    Meant,
+    Sample,
+    checked_target,
+    delete,
+    export,
+    find_meant,
+    opened,
+)
 from .server import Client, Refusal, Store, WrongUsage, existing_collection, explain, writable
 from .stored_settings import Entry, Plan, make_plan
 from .terminal import Terminal, documents, human_size
@@ -83,20 +94,20 @@ class ConfigReport:
 
 def databases(session: Session) -> None:
     """List databases with their sizes."""
-    found = inventory.databases(session.client, session.database)
-    session.terminal.show(found, *views.databases(found))
+    found = server.databases(session.client, session.database)
+    session.terminal.show(found, *terminal.databases(found))
 
 
 def collections(session: Session) -> None:
     """List the collections of the selected database."""
-    found = inventory.collections(session.store)
-    session.terminal.show(found, *views.collections(session.database, found))
+    found = server.collections(session.store)
+    session.terminal.show(found, *terminal.collections(session.database, found))
 
 
 def stats(session: Session) -> None:
     """Show sizes and index use of the selected database."""
-    found = inventory.statistics(session.store)
-    session.terminal.show(found, *views.statistics(found))
+    found = server.statistics(session.store)
+    session.terminal.show(found, *terminal.statistics(found))
 
 
 def cleanup(session: Session, name: str, criteria: Criteria, *, everything: bool = False, force: bool = False) -> None:
@@ -109,7 +120,7 @@ def cleanup(session: Session, name: str, criteria: Criteria, *, everything: bool
     _check_cleanup(name, criteria, everything=everything, force=force)
     rows = existing_collection(writable(session.store), name)
     found = find_meant(rows, criteria, datetime.now(UTC))
-    session.terminal.say(*views.meant(name, found))
+    session.terminal.say(*terminal.meant(name, found))
     deleted = 0
     if found.matched and not session.dry_run:
         question = f"Delete {documents(found.matched)} of {session.database}.{name}?"
@@ -119,7 +130,7 @@ def cleanup(session: Session, name: str, criteria: Criteria, *, everything: bool
         session.database, name, criteria.given, found.matched, found.skipped, found.sample, session.dry_run, deleted
     )
     done = "Dry run: nothing was deleted." if session.dry_run else f"Deleted {documents(deleted)}."
-    session.terminal.show(report, views.line(done))
+    session.terminal.show(report, terminal.line(done))
 
 
 def _check_cleanup(name: str, criteria: Criteria, *, everything: bool, force: bool) -> None:
@@ -165,7 +176,7 @@ def export_collection(
     shown = STDOUT if target is None else str(target)
     if session.dry_run:
         report = ExportReport(session.database, name, total, 0, shown, dry_run=True)
-        session.terminal.show(report, views.line(f"Dry run: {documents(total)} would go to {shown}."))
+        session.terminal.show(report, terminal.line(f"Dry run: {documents(total)} would go to {shown}."))
         return
     if target is not None and target.exists():
         session.confirm(f"{target} exists. Overwrite it?")
@@ -176,7 +187,7 @@ def export_collection(
         session.terminal.remark(told)  # stdout holds the data
     else:
         report = ExportReport(session.database, name, count, size, shown, dry_run=False)
-        session.terminal.show(report, views.line(f"Exported {told}."))
+        session.terminal.show(report, terminal.line(f"Exported {told}."))
 
 
 def analyze_collection(session: Session, name: str) -> None:
@@ -189,14 +200,14 @@ def analyze_collection(session: Session, name: str) -> None:
     if name == "messages":
         with session.terminal.progress("reading", rows.estimated_document_count()) as advance:
             report = analyze.analyze_messages(rows, advance)
-        session.terminal.show(report, *views.messages(report))
+        session.terminal.show(report, *terminal.messages(report))
     elif name == "turns":
         with session.terminal.progress("reading", rows.estimated_document_count()) as advance:
             turns = analyze.analyze_turns(rows, advance)
-        session.terminal.show(turns, *views.turns(turns))
+        session.terminal.show(turns, *terminal.turns(turns))
     else:
         shape = analyze.analyze_fields(rows)
-        session.terminal.show(shape, *views.fields(shape))
+        session.terminal.show(shape, *terminal.fields(shape))
 
 
 def init_config(
@@ -221,7 +232,7 @@ def init_config(
     stored = stored_settings.read(rows, environment)
     plan, written = replan(stored), False
     stored_settings.check(plan, environment)
-    session.terminal.say(*views.entries(environment, plan.entries))
+    session.terminal.say(*terminal.entries(environment, plan.entries))
     if not session.dry_run:
         pending = bool(plan.changes) or not stored
         if pending and (ask or any(entry.state == "reset" for entry in plan.entries)):
@@ -231,9 +242,9 @@ def init_config(
     session.terminal.show(report, *_told(report))
 
 
-def _told(report: ConfigReport) -> views.Parts:
+def _told(report: ConfigReport) -> terminal.Parts:
     if report.dry_run:
-        return [views.line("Dry run: nothing was written.")]
+        return [terminal.line("Dry run: nothing was written.")]
     if not report.written:
-        return [views.line("Nothing had to be written.")]
-    return [views.line(f"Written to {report.database}.{stored_settings.COLLECTION}."), views.line(HINT)]
+        return [terminal.line("Nothing had to be written.")]
+    return [terminal.line(f"Written to {report.database}.{stored_settings.COLLECTION}."), terminal.line(HINT)]

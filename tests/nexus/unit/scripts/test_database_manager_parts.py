@@ -18,13 +18,12 @@ from hypothesis import strategies as st
 from pymongo import MongoClient
 
 from nexus.config import Settings
-from scripts.dbmanager.cleanup import Criteria
+from scripts.dbmanager.analyze import MessageTally, TurnTally
 from scripts.dbmanager.commands import main
-from scripts.dbmanager.export import cells, checked_target, header, opened
+from scripts.dbmanager.documents import Criteria, cells, checked_target, header, opened
 from scripts.dbmanager.operations import Session, cleanup
 from scripts.dbmanager.server import Refusal, WrongUsage, address_of, checked_database_name
 from scripts.dbmanager.stored_settings import DEFAULT_TEMPLATE, Plan, checked_template, load_template, make_plan
-from scripts.dbmanager.tally import MessageTally, TurnTally
 from scripts.dbmanager.terminal import Terminal, human_size, plain
 
 COMMANDS = ("databases", "collections", "stats", "cleanup", "export", "analyze", "init-config")
