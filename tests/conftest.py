@@ -21,10 +21,10 @@ from nexus.embedded import EmbeddedServers, embedded_servers
 from tests.nexus.support.database_pool import DatabasePool
 from tests.nexus.support.drivers import DRIVERS
 
-# The same examples in every run; NEXUS_TEST_EXPLORE=1 tries others, and many more.
-_EXPLORES: Final = bool(os.environ.get("NEXUS_TEST_EXPLORE"))
+# The same examples in every run. NEXUS_TEST_EXPLORE=1000 tries so many others; what they find is kept as an `@example`.
+_EXPLORED: Final = int(os.environ.get("NEXUS_TEST_EXPLORE") or 0)
 settings.register_profile(
-    "default", deadline=None, derandomize=not _EXPLORES, max_examples=200 if _EXPLORES else 40, print_blob=True
+    "default", deadline=None, derandomize=not _EXPLORED, max_examples=_EXPLORED or 40, print_blob=True
 )
 settings.load_profile("default")
 
