@@ -7,8 +7,7 @@ from typing import Final, Literal
 
 from redis.asyncio import Redis
 
-from nexus.adapters.in_memory.bus import MemoryBus, MemoryDeadLetters
-from nexus.adapters.in_memory.ledger import MemoryLedger
+from nexus.adapters.in_memory import MemoryBus, MemoryDeadLetters, MemoryLedger
 from nexus.adapters.mongo import open_mongo
 from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.consumer_group import GroupSettings

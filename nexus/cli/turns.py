@@ -30,7 +30,7 @@ from nexus.cli.terminal import (
 )
 from nexus.core.errors import NexusError, TurnNotFoundError
 from nexus.core.ports import Row, Store, TurnStore
-from nexus.core.ports.turns import LONGEST_SEARCHED
+from nexus.core.ports.memory import LONGEST_SEARCHED
 from nexus.core.turns import LEVELS, Level, ToolOutcome, Turn
 from nexus.services.transfer.lines import json_of_model
 

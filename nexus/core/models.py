@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import count
@@ -12,6 +13,13 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 # Row ids have the form of a MongoDB ObjectId: seconds, five random bytes for the process, and a counter.
 _PROCESS: Final = secrets.token_hex(5)
 _COUNTER: Final = count(secrets.randbelow(1 << 16))
+# The moment of a row without a readable time.
+LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+# Keys in the metadata of a message or row: it is internal to a sub-agent, and the id of that sub-agent.
+INTERNAL: Final = "sub_agent_internal"
+AGENT_ID: Final = "agent_id"
+# A document as a store keeps it.
+Row = dict[str, Any]
 # How far ahead a sender's clock may be.
 _MOST_AHEAD: Final = timedelta(seconds=300)
 
@@ -71,6 +79,21 @@ def utc_now() -> datetime:
 def as_utc(moment: datetime) -> datetime:
     """`moment` as an aware datetime in UTC; a naive one is taken to be UTC already (contract §1.2)."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def parse_moment(value: Any) -> datetime | None:
+    """An aware UTC datetime from an aware or naive (UTC) datetime or an ISO 8601 text; None when it cannot be read."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value.strip().upper())
+        except ValueError:
+            return None
+    if not isinstance(value, datetime):
+        return None
+    try:
+        return as_utc(value)
+    except OverflowError:
+        return None
 
 
 def to_milliseconds(moment: datetime) -> datetime:
@@ -140,6 +163,19 @@ def trusted_time(message: Message) -> datetime:
     """The message's time; now, where its sender's clock is more than 300 s ahead, so that it cannot win until then."""
     now = utc_now()
     return now if message.timestamp > now + _MOST_AHEAD else message.timestamp
+
+
+def is_internal(metadata: Any) -> bool:
+    """Whether a message with this metadata is internal to a sub-agent."""
+    return isinstance(metadata, Mapping) and bool(metadata.get(INTERNAL))
+
+
+def named_agent(metadata: Any) -> str | None:
+    """The sub-agent that a message with this metadata is internal to, `""` if it names none; None if it is not."""
+    if not is_internal(metadata):
+        return None
+    agent_id = metadata.get(AGENT_ID)
+    return agent_id if isinstance(agent_id, str) else ""
 
 
 class Run(_WireModel):

@@ -16,8 +16,8 @@ from pymongo import ASCENDING, DESCENDING, ReturnDocument
 from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure
 
 from nexus.adapters.mongo.client import Calls, driver_call, inserted_before_duplicate
+from nexus.adapters.mongo.rows import check_phrase, inner_word
 from nexus.adapters.mongo.schema import WORDS, containing, of_session, unchanged
-from nexus.adapters.mongo.search import check_phrase, inner_word
 from nexus.core.ports import Row
 from nexus.core.working_memory import Detail
 

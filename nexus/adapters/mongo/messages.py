@@ -9,7 +9,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.errors import BulkWriteError, DuplicateKeyError
 
 from nexus.adapters.mongo.client import DUPLICATE_KEY, NOT_ENCODABLE, Calls, driver_call, is_unacceptable
-from nexus.adapters.mongo.rows import HEADER, Rows
+from nexus.adapters.mongo.rows import HEADER, Rows, Search, Tails
 from nexus.adapters.mongo.schema import (
     NOT_INTERNAL,
     NOT_SHOWN,
@@ -22,11 +22,11 @@ from nexus.adapters.mongo.schema import (
     origin_of,
     seen_by,
 )
-from nexus.adapters.mongo.search import Search, Tails
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.models import AGENT_ID, INTERNAL
 from nexus.core.ports import Row, RunOrigin
+from nexus.core.ports.store import TextsOf
 from nexus.core.working_memory import Tail
-from nexus.services.history.agents import AGENT_ID, INTERNAL
 
 _ORIGIN: Final = dict.fromkeys(("session_id", f"metadata.{INTERNAL}", f"metadata.{AGENT_ID}"), 1)
 _LARGEST_DOCUMENT: Final = 1 << 24
@@ -149,11 +149,12 @@ class MongoMessages:
         text: str,
         *,
         limit: int,
+        texts_of: TextsOf,
         without_tools: Collection[str] = (),
         without_run: str | None = None,
     ) -> list[Row]:
         """Up to `limit` rows of a session that have `text` in them, newest first."""
-        search = Search(of_session(owner_key, session_id), text, tuple(without_tools), without_run)
+        search = Search(of_session(owner_key, session_id), text, texts_of, tuple(without_tools), without_run)
         return await search.run(self._rows, limit=limit)
 
     @driver_call

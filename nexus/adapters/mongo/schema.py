@@ -18,9 +18,9 @@ from pymongo import ASCENDING, DESCENDING, TEXT, IndexModel
 from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.models import AGENT_ID, INTERNAL, named_agent
 from nexus.core.ports import Row, RunOrigin
 from nexus.core.working_memory import is_object_id
-from nexus.services.history.agents import AGENT_ID, INTERNAL, named_agent
 
 Order = Sequence[tuple[str, int]]
 

@@ -13,10 +13,10 @@ from pymongo import DESCENDING, ReturnDocument, UpdateOne
 from pymongo.errors import BulkWriteError
 
 from nexus.adapters.mongo.client import Calls, driver_call, inserted_before_duplicate
+from nexus.adapters.mongo.rows import check_phrase
 from nexus.adapters.mongo.schema import containing, of_session, unchanged
-from nexus.adapters.mongo.search import check_phrase
 from nexus.core.ports import Row
-from nexus.core.ports.turns import LONGEST_SEARCHED, TurnTouch
+from nexus.core.ports.memory import LONGEST_SEARCHED, TurnTouch
 from nexus.core.turns import CLOSE, Structured
 
 _HIGHEST_FIRST: Final = [("turn_number", DESCENDING)]

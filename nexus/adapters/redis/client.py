@@ -1,24 +1,102 @@
-"""Opening a client of Redis.
+"""Clients of Redis: opening one, its master by Sentinel, and what errors become.
 
-redis-py repeats a failed command ten times by default, which may send a PUBLISH or an XADD twice. Here it repeats
-nothing: see `errors.repeated`. And where redis-py's pool fails a command that finds all connections in use, this one
-waits.
+- redis-py repeats a failed command ten times by default, which may send a PUBLISH or an XADD twice. Here it repeats
+  nothing; `repeated` does, for operations whose repetition does no harm.
+- Where redis-py's pool fails a command that finds all connections in use, these wait.
+- With Sentinel, every connection is checked when it is taken from the pool: one to a former master is opened anew.
+  redis-py would use it, and a former master that lives on accepts a PUBLISH without an error. Sentinel is asked every
+  second for the master, so that a subscription to a former master ends, too.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from functools import partial
-from typing import Any, Final
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import cache, partial
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 import anyio
 from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio.client import PubSub
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import (
+    MasterNotFoundError,
+    Sentinel,
+    SentinelConnectionPool,
+    SentinelManagedConnection,
+    SentinelManagedSSLConnection,
+)
 from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
 
 from nexus.adapters.redis.cluster import ClusterRedis
-from nexus.adapters.redis.errors import robust
-from nexus.adapters.redis.sentinel import open_sentinel
 from nexus.adapters.redis.urls import Address, RedisUrl, parse_redis_url
+from nexus.core.concurrency import ungrouped
+from nexus.core.errors import BusRefusedError, BusUnavailableError
+
+_Result = TypeVar("_Result")
+_Arguments = TypeVarTuple("_Arguments")
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn errors of Redis and of the socket into `BusUnavailableError`, whose text names no host."""
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        raise _translation(error) from error
+
+
+def _translation(error: RedisError | OSError) -> BusUnavailableError:
+    if "WRONGTYPE" in str(error):
+        return BusRefusedError("a key of that name is of another type")
+    return BusUnavailableError(type(error).__name__)
+
+
+async def repeated(
+    operation: Callable[[*_Arguments], Awaitable[_Result]], *arguments: *_Arguments, for_s: float
+) -> _Result:
+    """Call `operation`, whose repetition does no harm, again after errors until `for_s` seconds have passed.
+
+    Raises:
+        BusUnavailableError: every attempt failed, or Redis refused one.
+    """
+    end = time.monotonic() + for_s
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            return await operation(*arguments)
+        except (RedisError, OSError) as error:
+            failed = error
+        failure = _translation(failed)
+        pause = min(pause * 2, _LONGEST_PAUSE)
+        if isinstance(failure, BusRefusedError) or time.monotonic() + pause > end:
+            raise failure from failed
+        await anyio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311  # jitter needs no secrecy
+
+
+@cache
+def robust(connection_class: type[Any]) -> type[Any]:
+    """A subclass of one of redis-py's connection classes, to which writing fails with an error of Redis.
+
+    On uvloop, writing to a connection that was lost a moment ago is a RuntimeError, which redis-py lets pass.
+    """
+
+    class RobustConnection(connection_class):  # type: ignore[misc]  # the base is a parameter
+        async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+            """Write, or raise an error of Redis."""
+            try:
+                await super().send_packed_command(command, check_health=check_health)
+            except RuntimeError as error:
+                await self.disconnect(nowait=True)
+                raise RedisConnectionError("the connection was lost") from error
+
+    return RobustConnection
+
 
 _CONNECT_S: Final = 2.0
 # Longer than any blocking read waits.
@@ -69,3 +147,93 @@ def _open(url: RedisUrl, address: Address | None = None) -> Redis:
         host, port = address or url.addresses[0]
         options |= {"host": host, "port": port, "connection_class": robust(SSLConnection if url.secure else Connection)}
     return Redis.from_pool(BlockingConnectionPool(**_POOL, **options))
+
+
+_ASKED_EVERY_S: Final = 1.0
+_ADDRESS_LASTS_S: Final = 0.1
+
+
+@asynccontextmanager
+async def open_sentinel(url: RedisUrl, options: dict[str, Any], pool: dict[str, Any]) -> AsyncIterator[Redis]:
+    """A client for the master of the service that `url` names. `options` are those of connections."""
+    tls = {"ssl": True, **url.tls} if url.secure else {}
+    sentinels: Any = Sentinel
+    manager = sentinels(url.addresses, sentinel_kwargs={**options, **tls, **url.sentinel_login})
+    arguments: dict[str, Any] = {
+        "service_name": url.service,
+        "sentinel_manager": manager,
+        "connection_class": robust(SentinelManagedSSLConnection if url.secure else SentinelManagedConnection),
+        "db": url.database,
+    }
+    masters = _MasterPool(**{**arguments, **options, **pool, **url.login, **url.tls})
+    client = _MasterRedis.from_pool(masters)
+    with ungrouped():
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(masters.watch)
+            try:
+                yield client
+            finally:
+                tasks.cancel_scope.cancel()
+                with anyio.move_on_after(pool["timeout"], shield=True):
+                    await client.aclose()
+                    await manager.aclose()
+
+
+class _MasterPool(BlockingConnectionPool, SentinelConnectionPool):
+    def __init__(self, **arguments: Any) -> None:
+        self._asking = anyio.Lock()
+        self._asked_at = float("-inf")
+        self._found: Any = None
+        super().__init__(**arguments)
+
+    def leads_to_master(self, connection: Any) -> bool:
+        """Whether the server at the other end is the master, as far as is known."""
+        return self.master_address in {None, (connection.host, connection.port)}
+
+    async def watch(self) -> None:
+        """Keep the master's address up to date. Run in a task of its own."""
+        while True:
+            await anyio.sleep(_ASKED_EVERY_S)
+            # Sentinels that are away or know no master now will be asked again.
+            with suppress(RedisError, OSError):
+                await self.get_master_address()
+
+    async def get_master_address(self) -> Any:
+        """Ask Sentinel, or share the reply to a question that is under way.
+
+        One question at a time: redis-py loses sentinels when several ask at once. Connections are left alone, since
+        another task may have begun to use one that was idle.
+        """
+        began = anyio.current_time()
+        async with self._asking:
+            if self._asked_at + _ADDRESS_LASTS_S < began:
+                try:
+                    self._found = await self.sentinel_manager.discover_master(self.service_name)
+                    self.master_address = self._found
+                except MasterNotFoundError:
+                    self._found = None
+                self._asked_at = anyio.current_time()
+            if self._found is None:
+                raise MasterNotFoundError("no sentinel knows a master")
+            return self._found
+
+    async def ensure_connection(self, connection: AbstractConnection) -> None:
+        """Connect to the master, unless connected to it."""
+        if not self.leads_to_master(connection):
+            await connection.disconnect()
+        await super().ensure_connection(connection)
+
+
+class _MasterPubSub(PubSub):
+    async def get_message(self, *args: Any, **kwargs: Any) -> Any:
+        """The next message; fails when the server of the subscription is no longer the master."""
+        connection: Any = self.connection
+        pool: Any = self.connection_pool
+        if connection is not None and not pool.leads_to_master(connection):
+            raise RedisConnectionError("another server is the master")
+        return await super().get_message(*args, **kwargs)
+
+
+class _MasterRedis(Redis):
+    def pubsub(self, **kwargs: Any) -> PubSub:
+        return _MasterPubSub(self.connection_pool, **kwargs)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from nexus.adapters.redis.errors import repeated
+from nexus.adapters.redis.client import repeated
 from nexus.adapters.redis.scripts import DEAD_LETTER_ADD
 from nexus.core.ports import DeadLetter
 

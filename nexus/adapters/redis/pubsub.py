@@ -19,8 +19,8 @@ from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
+from nexus.adapters.redis.client import translated
 from nexus.adapters.redis.cluster import subscriber_count
-from nexus.adapters.redis.errors import translated
 from nexus.core.concurrency import items_of, ungrouped
 from nexus.core.errors import BusUnavailableError
 from nexus.core.ports import Delivery, Work

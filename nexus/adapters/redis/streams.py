@@ -21,8 +21,8 @@ from anyio.abc import TaskGroup
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
+from nexus.adapters.redis.client import translated
 from nexus.adapters.redis.consumer_group import GroupReader, GroupSettings
-from nexus.adapters.redis.errors import translated
 from nexus.adapters.redis.ledger import is_of_one_requester
 from nexus.adapters.redis.scripts import STREAM_PUBLISH, STREAM_TRIM
 from nexus.adapters.redis.stream_subscription import StreamSubscription

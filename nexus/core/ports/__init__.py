@@ -3,6 +3,7 @@
 Adapters keep the guarantees; the tests under `tests/nexus/contract` check them on every adapter.
 """
 
+from nexus.core.models import Row
 from nexus.core.ports.bus import (
     Acquired,
     Announced,
@@ -20,12 +21,18 @@ from nexus.core.ports.bus import (
     Subscription,
     Work,
 )
-from nexus.core.ports.conversation import Conversation, Cutoff, Past
-from nexus.core.ports.memory import MemorySource, MemoryStore
+from nexus.core.ports.memory import MemorySource, MemoryStore, TurnSource, TurnStore
 from nexus.core.ports.model import LanguageModel, TokenCounter
-from nexus.core.ports.rows import Row
-from nexus.core.ports.store import DocumentStore, MessageStore, RunOrigin, SessionStateStore, Store
-from nexus.core.ports.turns import TurnSource, TurnStore
+from nexus.core.ports.store import (
+    Conversation,
+    Cutoff,
+    DocumentStore,
+    MessageStore,
+    Past,
+    RunOrigin,
+    SessionStateStore,
+    Store,
+)
 
 __all__ = [
     "Acquired",

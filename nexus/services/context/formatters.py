@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from nexus.core.models import parse_moment
 from nexus.services.context.blocks import Block
 from nexus.services.history.merge import Utterance, merge, newest
-from nexus.services.history.rows import Entry, at_offset, parse_moment, parse_offset, read_rows
+from nexus.services.history.rows import Entry, at_offset, parse_offset, read_rows
 from nexus.services.history.tool_calls import annotate_stored
 from nexus.services.text.escape import CountingEscape, canonical, escape
 

@@ -10,9 +10,9 @@ Rules of this module:
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
+from nexus.core.models import LONG_AGO
 from nexus.services.context.blocks import Block
 from nexus.services.history.agents import Agent
-from nexus.services.history.rows import LONG_AGO
 from nexus.services.session_state.state import FolderNote, Info, SessionState, Todo, TodoStatus
 from nexus.services.text.escape import HEADINGS, CountingEscape, canonical, one_line
 

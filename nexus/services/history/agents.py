@@ -5,12 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 from nexus.core.errors import ErrorCode, RequestError
+from nexus.core.models import AGENT_ID, INTERNAL, is_internal
 
 Kind = Literal["main", "sub"]
-
-# Keys in the metadata of a message or row: it is internal to a sub-agent, and the id of that sub-agent.
-INTERNAL: Final = "sub_agent_internal"
-AGENT_ID: Final = "agent_id"
 
 _ID_CHARS: Final = 256
 _SHOWN_CHARS: Final = 60
@@ -43,19 +40,6 @@ class Agent:
 
 
 MAIN: Final = Agent()
-
-
-def is_internal(metadata: Any) -> bool:
-    """Whether a message with this metadata is internal to a sub-agent."""
-    return isinstance(metadata, Mapping) and bool(metadata.get(INTERNAL))
-
-
-def named_agent(metadata: Any) -> str | None:
-    """The sub-agent that a message with this metadata is internal to, `""` if it names none; None if it is not."""
-    if not is_internal(metadata):
-        return None
-    agent_id = metadata.get(AGENT_ID)
-    return agent_id if isinstance(agent_id, str) else ""
 
 
 def internal_marks(sub_agent: str | None) -> dict[str, Any]:

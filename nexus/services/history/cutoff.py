@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Self
 
+from nexus.core.models import parse_moment
 from nexus.core.ports import Row
 from nexus.core.working_memory import SECOND, is_object_id
-from nexus.services.history.rows import parse_moment
 
 _REPLICA: Final = slice(8, 18)
 # The clocks of replicas may differ by this much.

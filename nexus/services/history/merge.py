@@ -9,8 +9,9 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
+from nexus.core.models import LONG_AGO, parse_moment
 from nexus.core.working_memory import is_object_id
-from nexus.services.history.rows import LONG_AGO, Entry, parse_moment, read_rows
+from nexus.services.history.rows import Entry, read_rows
 
 _NO_ID: Final = "0" * 24
 

@@ -10,10 +10,9 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import Final
 
-from nexus.core.models import Message
+from nexus.core.models import Message, is_internal, named_agent
 from nexus.core.ports import Cutoff, MessageStore, Past, Row, RunOrigin
 from nexus.core.working_memory import WHOLE, Tail
-from nexus.services.history.agents import is_internal, named_agent
 from nexus.services.history.cutoff import UntilStored
 from nexus.services.history.merge import Utterance, newest
 

@@ -11,14 +11,12 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
-from nexus.core.models import Message, Role, as_utc, utc_now
+from nexus.core.models import AGENT_ID, Message, Role, is_internal, named_agent, parse_moment, utc_now
 from nexus.core.ports import Row, RunOrigin
-from nexus.services.history.agents import AGENT_ID, internal_marks, is_internal, named_agent
+from nexus.services.history.agents import internal_marks
 from nexus.services.history.tool_calls import ToolCall, read_tool_calls
 from nexus.services.text.content import as_text
 
-# The moment of a row without a readable time.
-LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 # Offsets in use on earth end at 14 hours; anything beyond is a mistake (contract §4.5).
 _LARGEST_OFFSET: Final = 14 * 60
 # A sender whose clock is further ahead must not have the last word until then.
@@ -117,21 +115,6 @@ def _read_shown(row: Mapping[str, Any], role: Literal["human", "ai"], metadata: 
 
 def _not_shown(row: Any, *, faulty: bool = False) -> Entry:
     return Entry("", "", "", "", None, None, faulty, row)
-
-
-def parse_moment(value: Any) -> datetime | None:
-    """An aware UTC datetime from an aware or naive (UTC) datetime or an ISO 8601 text; None when it cannot be read."""
-    if isinstance(value, str):
-        try:
-            value = datetime.fromisoformat(value.strip().upper())
-        except ValueError:
-            return None
-    if not isinstance(value, datetime):
-        return None
-    try:
-        return as_utc(value)
-    except OverflowError:
-        return None
 
 
 def parse_offset(value: Any) -> int | None:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from nexus.core.models import is_internal, parse_moment
 from nexus.core.turns import ThinkingRound, TokenUsage, ToolOutcome
-from nexus.services.history.agents import is_internal
 from nexus.services.history.merge import places_in_run, stored_order
-from nexus.services.history.rows import PHASE, THINKING, USAGE, parse_moment
+from nexus.services.history.rows import PHASE, THINKING, USAGE
 from nexus.services.history.tool_calls import ToolCall, as_id, read_tool_calls
 from nexus.services.history.transcript import SPEAKERS, Speaker, named_tool
 from nexus.services.text.content import as_text

@@ -32,8 +32,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC
 from typing import Any, Final
 
+from nexus.core.models import parse_moment
 from nexus.core.ports import Row
-from nexus.services.history.rows import parse_moment
 from nexus.services.history.tool_calls import as_id
 from nexus.services.text.content import compact_json
 from nexus.services.text.sentences import beginning, weight

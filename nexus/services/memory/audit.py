@@ -8,9 +8,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
+from nexus.core.models import is_internal
 from nexus.core.ports import MemoryStore, MessageStore
 from nexus.core.working_memory import WHOLE, Compaction, Tail
-from nexus.services.history.agents import is_internal
 from nexus.services.memory.documents import read_all
 
 _ROWS_AT_ONCE: Final = 1_000

@@ -28,11 +28,10 @@ from anyio import to_thread
 
 from nexus.core.concurrency import Pauses
 from nexus.core.errors import CallRefusedError, StoreRejectedError, StoreUnavailableError
-from nexus.core.models import to_milliseconds, utc_now
+from nexus.core.models import is_internal, parse_moment, to_milliseconds, utc_now
 from nexus.core.ports import MemoryStore, MessageStore, Row, TokenCounter
 from nexus.core.working_memory import REFINE, WHOLE, Compaction, CompactionJob, CompactionRequest, Detail
-from nexus.services.history.agents import is_internal
-from nexus.services.history.rows import parse_moment, storable
+from nexus.services.history.rows import storable
 from nexus.services.history.tool_calls import read_tool_calls
 from nexus.services.memory.archive import archive
 from nexus.services.memory.documents import LOOKED_BACK, disowned_archives, document_of, read_all

@@ -23,8 +23,8 @@ from typing import Any, Final
 from anyio import to_thread
 
 from nexus.core.errors import ModelUnavailableError, PromptTooLongError
+from nexus.core.models import parse_moment
 from nexus.core.ports import LanguageModel, Row, TokenCounter
-from nexus.services.history.rows import parse_moment
 from nexus.services.history.run_facts import entries_of, read_facts
 from nexus.services.text.digest import has_figure
 from nexus.services.text.language import language_of

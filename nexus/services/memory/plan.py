@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from nexus.core.models import LONG_AGO, is_internal
 from nexus.core.ports import MessageStore, Row
 from nexus.core.working_memory import SECOND, CompactionRequest, Tail, Target, is_object_id
-from nexus.services.history.agents import is_internal
-from nexus.services.history.rows import LONG_AGO
 from nexus.services.history.run_facts import read_facts
 from nexus.services.memory.units import (
     NOTHING_KNOWN,

@@ -23,8 +23,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from nexus.core.models import parse_moment
 from nexus.core.ports import Row
-from nexus.services.history.rows import parse_moment
 from nexus.services.history.run_facts import TurnFacts, read_facts
 from nexus.services.history.transcript import Speaker
 from nexus.services.text.decisions import DECISION, sentences_with_cue

@@ -14,10 +14,10 @@ from typing import Any, Final
 import anyio
 
 from nexus.core.concurrency import ungrouped
+from nexus.core.models import parse_moment
 from nexus.core.ports import MemoryStore, MessageStore, Row
 from nexus.core.ports.memory import LONGEST_QUERY
 from nexus.core.working_memory import Compaction, Detail, Overview
-from nexus.services.history.rows import parse_moment
 from nexus.services.history.tool_calls import ToolCall, read_tool_calls
 from nexus.services.memory.documents import LOOKED_BACK, Caller, read_all
 from nexus.services.text.content import as_text, compact_json
@@ -152,11 +152,18 @@ async def _find(store: MemoryStore, messages: MessageStore, caller: Caller, quer
 
     async def find_earlier() -> None:
         found.earlier = await messages.search_messages(
-            *caller.session, query, limit=_MOST_MESSAGES, without_tools=READING_TOOLS, without_run=caller.run_id
+            *caller.session,
+            query,
+            limit=_MOST_MESSAGES,
+            texts_of=texts_of,
+            without_tools=READING_TOOLS,
+            without_run=caller.run_id,
         )
 
     async def find_of_the_run() -> None:
-        rows = await messages.search_messages(*caller.session, query, limit=_MOST_MESSAGES, without_tools=READING_TOOLS)
+        rows = await messages.search_messages(
+            *caller.session, query, limit=_MOST_MESSAGES, texts_of=texts_of, without_tools=READING_TOOLS
+        )
         found.of_the_run = [row for row in rows if row.get("run_id") == caller.run_id][:_MOST_OF_THE_RUN]
 
     with ungrouped():

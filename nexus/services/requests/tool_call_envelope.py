@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from nexus.core.errors import ErrorCode, UnreadablePayloadError
-from nexus.core.models import Message, Role, Topics
+from nexus.core.models import Message, Role, Topics, named_agent
 from nexus.core.ports import Delivery
 from nexus.core.signing import Signing
 from nexus.core.wire import EnvelopeError, EnvelopeIds, compact, encode
-from nexus.services.history.agents import internal_marks, named_agent
+from nexus.services.history.agents import internal_marks
 from nexus.services.history.tool_calls import as_id
 from nexus.services.requests.envelope import read_message
 from nexus.services.session_state.merge import read_session

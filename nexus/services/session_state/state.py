@@ -18,7 +18,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Final
 
-from nexus.services.history.rows import parse_moment
+from nexus.core.models import parse_moment
 from nexus.services.text.escape import canonical
 
 ROLE_CHARS: Final = 32_000

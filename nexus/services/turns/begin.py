@@ -16,11 +16,10 @@ import anyio
 
 from nexus.core.errors import StoreRejectedError
 from nexus.core.metrics import Event, Metrics
-from nexus.core.models import utc_now
+from nexus.core.models import parse_moment, utc_now
 from nexus.core.ports import MessageStore, Row, TurnStore
-from nexus.core.ports.turns import TurnTouch
+from nexus.core.ports.memory import TurnTouch
 from nexus.core.turns import CLOSE, TurnStart
-from nexus.services.history.rows import parse_moment
 from nexus.services.session_queue import Key
 from nexus.services.text.content import as_text
 from nexus.services.turns.documents import (

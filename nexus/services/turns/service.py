@@ -18,11 +18,10 @@ import structlog
 
 from nexus.core.errors import TurnNotFoundError
 from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
-from nexus.core.models import utc_now
+from nexus.core.models import is_internal, utc_now
 from nexus.core.ports import MessageStore, Row, TurnStore
-from nexus.core.ports.turns import TurnTouch
+from nexus.core.ports.memory import TurnTouch
 from nexus.core.turns import Goal, Level, Turn, TurnStart
-from nexus.services.history.agents import is_internal
 from nexus.services.session_queue import Key, SessionQueue
 from nexus.services.turns.begin import AskedStart, TurnStarter
 from nexus.services.turns.documents import goal_of, read_turn, touched

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from nexus.adapters.in_memory.bus import MemoryBus
-from nexus.adapters.in_memory.ledger import MemoryLedger
+from nexus.adapters.in_memory import MemoryBus, MemoryLedger
 from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.consumer_group import GroupSettings
 from nexus.adapters.redis.ledger import RedisLedger, RedisStreamsLedger

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import anyio
 import pytest
 
-from nexus.adapters.in_memory.bus import MemoryBus
+from nexus.adapters.in_memory import MemoryBus
 from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.pubsub import RedisPubSubBus
 from nexus.adapters.redis.streams import RedisStreamsBus

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
-from nexus.adapters.in_memory.bus import MemoryDeadLetters
+from nexus.adapters.in_memory import MemoryDeadLetters
 from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.dead_letters import RedisDeadLetters
 from nexus.adapters.redis.ledger import RedisLedger

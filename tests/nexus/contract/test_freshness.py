@@ -27,8 +27,7 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup
 
-from nexus.adapters.in_memory.bus import MemoryBus
-from nexus.adapters.in_memory.ledger import MemoryLedger
+from nexus.adapters.in_memory import MemoryBus, MemoryLedger
 from nexus.adapters.mongo import open_mongo
 from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.ledger import RedisLedger

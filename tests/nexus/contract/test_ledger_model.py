@@ -30,7 +30,7 @@ from hypothesis.stateful import (
 )
 from redis.asyncio import Redis
 
-from nexus.adapters.in_memory.ledger import MemoryLedger
+from nexus.adapters.in_memory import MemoryLedger
 from nexus.adapters.redis import scripts
 from nexus.adapters.redis.ledger import RedisLedger
 from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Conflict, OutboxRow

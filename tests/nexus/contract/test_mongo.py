@@ -17,8 +17,9 @@ from pymongo.errors import OperationFailure
 from nexus.adapters.mongo import Driver, MongoStore, open_mongo
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
 from nexus.core.ports import Row
-from nexus.core.ports.turns import TurnTouch
+from nexus.core.ports.memory import TurnTouch
 from nexus.core.working_memory import WHOLE, Tail
+from nexus.services.memory.search import texts_of
 from tests.nexus.contract.test_memory import compaction, detail, overview
 from tests.nexus.contract.test_turns import turn
 from tests.nexus.support.drivers import DRIVERS
@@ -206,7 +207,7 @@ async def fails_in_every_operation(store: MongoStore) -> None:
         lambda: store.tail_messages("o", "s", WHOLE, limit=5),
         lambda: store.tail_messages("o", "s", Tail("65000000"), limit=5, sub_agent="a"),
         lambda: store.messages_of_ids("o", ["6" * 24]),
-        lambda: store.search_messages("o", "s", "x", limit=5),
+        lambda: store.search_messages("o", "s", "x", limit=5, texts_of=texts_of),
         lambda: store.memory.insert_overview(overview(1)),
         lambda: store.memory.latest_overview("o", "s"),
         lambda: store.memory.overviews("o", "s", limit=5),

@@ -3,11 +3,9 @@
 import pytest
 from structlog.testing import capture_logs
 
-from nexus.adapters.in_memory.bus import MemoryBus
-from nexus.adapters.in_memory.ledger import MemoryLedger, MemoryOutbox
+from nexus.adapters.in_memory import MemoryBus, MemoryLedger, MemoryOutbox
 from nexus.adapters.redis.client import open_redis
-from nexus.adapters.redis.ledger import RedisLedger
-from nexus.adapters.redis.outbox import RedisOutbox
+from nexus.adapters.redis.ledger import RedisLedger, RedisOutbox
 from nexus.core.ports import Acquired, Outbox, OutboxRow, RequestLedger
 from tests.nexus.contract.ledgers import Desk, OpenDesk
 

@@ -8,8 +8,7 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
-from nexus.adapters.redis.client import open_redis
-from nexus.adapters.redis.errors import repeated
+from nexus.adapters.redis.client import open_redis, repeated
 from nexus.core.errors import BusRefusedError, BusUnavailableError
 from tests.nexus.support.proxy import Proxy, proxied
 from tests.nexus.support.waiting import PATIENCE_S

@@ -13,6 +13,7 @@ from nexus.adapters.mongo.schema import id_of, id_text
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row, Store
 from nexus.core.working_memory import WHOLE, Tail, is_object_id
+from nexus.services.memory.search import texts_of
 from tests.nexus.contract.test_memory import NOWHERE, SEARCHED
 from tests.nexus.contract.test_store import INTERNAL, MALFORMED, OWNERS, Place, place
 from tests.nexus.support.rows import ids, moment, row
@@ -190,12 +191,12 @@ async def test_a_tail_is_of_one_session(place: Place, name: str) -> None:
         for owner, session in (("o", name), (name, "s")):
             assert await store.tail_messages(owner, session, later, limit=5, sub_agent="x") == []
             assert await store.tail_messages(owner, session, WHOLE, limit=5) == []
-            assert await store.search_messages(owner, session, "text", limit=5) == []
+            assert await store.search_messages(owner, session, "text", limit=5, texts_of=texts_of) == []
         assert await store.messages_of_ids(name, [mine["_id"]]) == []
         await store.insert_message(row(3, owner_key=name, session_id=name))
         for tail in (later, WHOLE):
             assert ids(await store.tail_messages(name, name, tail, limit=5)) == ["m3"]
-        assert ids(await store.search_messages(name, name, "text", limit=5)) == ["m3"]
+        assert ids(await store.search_messages(name, name, "text", limit=5, texts_of=texts_of)) == ["m3"]
 
 
 @pytest.mark.parametrize("changes", MALFORMED.values(), ids=MALFORMED.keys())
@@ -207,7 +208,7 @@ async def test_a_malformed_row_spoils_no_tail(place: Place, changes: Row) -> Non
             (last, strange, first) = await store.tail_messages("o", "s", tail, limit=5)
             assert [first["id"], last["id"]] == ["m1", "m3"]
             assert strange == {**stored_at(2, **changes), "_id": str(row_id(2))}
-        found = await store.search_messages("o", "s", "TEXT", limit=5)
+        found = await store.search_messages("o", "s", "TEXT", limit=5, texts_of=texts_of)
     assert {*ids(found)} >= {"m1", "m3"}
 
 
@@ -223,15 +224,17 @@ async def test_what_is_searched_for_in_messages_is_a_text(place: Place) -> None:
     async with place.open() as store:
         for number, (_, queries) in enumerate(SEARCHED):
             for query in queries:
-                assert ids(await store.search_messages("o", "s", query, limit=50)) == [f"m{number}"], query
+                assert ids(await store.search_messages("o", "s", query, limit=50, texts_of=texts_of)) == [
+                    f"m{number}"
+                ], query
         for query in NOWHERE:
-            assert await store.search_messages("o", "s", query, limit=50) == [], query[:10]
+            assert await store.search_messages("o", "s", query, limit=50, texts_of=texts_of) == [], query[:10]
         newest = [f"m{number}" for number in range(len(SEARCHED) - 1, -1, -1)]
-        assert ids(await store.search_messages("o", "s", "", limit=50)) == newest
-        assert ids(await store.search_messages("o", "s", "", limit=2)) == newest[:2]
+        assert ids(await store.search_messages("o", "s", "", limit=50, texts_of=texts_of)) == newest
+        assert ids(await store.search_messages("o", "s", "", limit=2, texts_of=texts_of)) == newest[:2]
         for bad in ("x" * 251, "\ud800"):
             with pytest.raises(StoreRejectedError):
-                await store.search_messages("o", "s", bad, limit=5)
+                await store.search_messages("o", "s", bad, limit=5, texts_of=texts_of)
 
 
 async def test_structured_contents_are_searched(place: Place) -> None:
@@ -251,11 +254,17 @@ async def test_structured_contents_are_searched(place: Place) -> None:
     many = [row(1_000 + number, content={"hay": number}) for number in range(450)]
     place.plant("messages", [*rows, *many, row(2_000, content={"needle": 1}, metadata=INTERNAL)])
     async with place.open() as store:
-        assert ids(await store.search_messages("o", "s", "Needle", limit=50)) == ["m4", "m3", "m2", "m1", "m0"]
-        assert ids(await store.search_messages("o", "s", "needle", limit=2)) == ["m4", "m3"]
-        assert ids(await store.search_messages("o", "s", "needle", limit=1)) == ["m4"]
-        assert ids(await store.search_messages("o", "s", "针", limit=5)) == ["m0"]
-        assert ids(await store.search_messages("o", "s", '"HAY":[1,', limit=5)) == ["m5"]
+        assert ids(await store.search_messages("o", "s", "Needle", limit=50, texts_of=texts_of)) == [
+            "m4",
+            "m3",
+            "m2",
+            "m1",
+            "m0",
+        ]
+        assert ids(await store.search_messages("o", "s", "needle", limit=2, texts_of=texts_of)) == ["m4", "m3"]
+        assert ids(await store.search_messages("o", "s", "needle", limit=1, texts_of=texts_of)) == ["m4"]
+        assert ids(await store.search_messages("o", "s", "针", limit=5, texts_of=texts_of)) == ["m0"]
+        assert ids(await store.search_messages("o", "s", '"HAY":[1,', limit=5, texts_of=texts_of)) == ["m5"]
 
 
 async def test_what_is_no_find(place: Place) -> None:
@@ -270,12 +279,12 @@ async def test_what_is_no_find(place: Place) -> None:
     place.plant("messages", [row(1, content="needle"), row(2, content=["needle"]), *hiding])
     async with place.open() as store:
         found = await store.search_messages(
-            "o", "s", "needle", limit=3, without_tools=["read", "search"], without_run="mine"
+            "o", "s", "needle", limit=3, texts_of=texts_of, without_tools=["read", "search"], without_run="mine"
         )
         assert ids(found) == ["m2", "m1"]
-        of_mine = await store.search_messages("o", "s", "needle", limit=99, without_tools={"search"})
+        of_mine = await store.search_messages("o", "s", "needle", limit=99, texts_of=texts_of, without_tools={"search"})
         assert len(of_mine) == 52
-        assert len(await store.search_messages("o", "s", "needle", limit=999)) == 104
+        assert len(await store.search_messages("o", "s", "needle", limit=999, texts_of=texts_of)) == 104
 
 
 @pytest.mark.parametrize("nested", [True, False])
@@ -299,9 +308,9 @@ async def test_calls_are_searched(place: Place, written: Any, *, nested: bool) -
     )
     async with place.open() as store:
         for query in ("zebra", "/SRV/z", "look_", "ÉVORA", 'a "x"', "one\ntwo", "4711", '{"path":"/srv/z'):
-            assert ids(await store.search_messages("o", "s", query, limit=9)) == ["m1"], query
-        assert ids(await store.search_messages("o", "s", "/srv/gnu", limit=9)) == ["m2"]
-        assert await store.search_messages("o", "s", "z.bra", limit=9) == []
+            assert ids(await store.search_messages("o", "s", query, limit=9, texts_of=texts_of)) == ["m1"], query
+        assert ids(await store.search_messages("o", "s", "/srv/gnu", limit=9, texts_of=texts_of)) == ["m2"]
+        assert await store.search_messages("o", "s", "z.bra", limit=9, texts_of=texts_of) == []
 
 
 @given(st.one_of(st.integers(-(2**63), 2**63 - 1), st.text(), st.binary(), st.uuids(), st.booleans(), st.none()))

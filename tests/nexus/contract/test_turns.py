@@ -8,7 +8,7 @@ import pytest
 
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row, TurnStore
-from nexus.core.ports.turns import TurnTouch
+from nexus.core.ports.memory import TurnTouch
 from tests.nexus.contract.test_store import OWNERS, Place, bare_place, place
 
 __all__ = ["bare_place", "place"]

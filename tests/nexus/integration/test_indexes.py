@@ -18,7 +18,7 @@ from nexus.adapters.mongo.rows import HEADER, excerpt
 from nexus.adapters.mongo.schema import NEWEST_FIRST, NOT_SHOWN
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
-from nexus.core.ports.turns import TurnTouch
+from nexus.core.ports.memory import TurnTouch
 from nexus.core.working_memory import Tail
 from tests.nexus.contract.test_memory import compaction, detail, overview
 from tests.nexus.contract.test_turns import turn

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
-from nexus.core.ports.turns import LONGEST_SEARCHED, TurnTouch
+from nexus.core.ports.memory import LONGEST_SEARCHED, TurnTouch
 from nexus.core.turns import CLOSE
 from tests.nexus.support.stored import stored
 

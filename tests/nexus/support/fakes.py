@@ -8,12 +8,12 @@ import bson
 
 from nexus.adapters.mongo.schema import id_text, origin_of
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.models import new_row_id, utc_now
+from nexus.core.models import new_row_id, parse_moment, utc_now
 from nexus.core.ports import Row, RunOrigin
 from nexus.core.ports.memory import LONGEST_QUERY
+from nexus.core.ports.store import TextsOf
 from nexus.core.working_memory import Tail, is_object_id
-from nexus.services.history.rows import parse_moment
-from nexus.services.memory.search import place_of, texts_of, tool_of
+from nexus.services.memory.search import place_of, tool_of
 from tests.nexus.support.fake_memory import FakeMemoryStore
 from tests.nexus.support.fake_turns import FakeTurns
 from tests.nexus.support.stored import stored
@@ -154,6 +154,7 @@ class FakeStore:
         text: str,
         *,
         limit: int,
+        texts_of: TextsOf,
         without_tools: Collection[str] = (),
         without_run: str | None = None,
     ) -> list[Row]:

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from nexus.adapters.in_memory.bus import MemoryDeadLetters
+from nexus.adapters.in_memory import MemoryDeadLetters
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import NoMetrics
 from nexus.core.models import Message, Role, Topics

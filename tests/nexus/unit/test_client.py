@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from nexus.adapters.in_memory.bus import MemoryBus
+from nexus.adapters.in_memory import MemoryBus
 from nexus.client import ContextClient
 from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError
 from nexus.core.models import Message, Role, Run, Topics

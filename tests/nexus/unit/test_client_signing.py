@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from nexus.adapters.in_memory.bus import MemoryBus
+from nexus.adapters.in_memory import MemoryBus
 from nexus.client import AnswerError, ContextClient
 from nexus.core.errors import RequestError
 from nexus.core.models import Message, Role, Run, Topics

@@ -7,8 +7,7 @@ from typing import Any
 
 import anyio
 
-from nexus.adapters.in_memory.bus import MemoryBus
-from nexus.adapters.in_memory.ledger import MemoryLedger
+from nexus.adapters.in_memory import MemoryBus, MemoryLedger
 from nexus.core.errors import BusUnavailableError, RequestError
 from nexus.core.metrics import Metrics
 from nexus.core.models import Message, Role

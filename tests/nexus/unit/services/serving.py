@@ -9,8 +9,7 @@ from typing import Any
 
 import anyio
 
-from nexus.adapters.in_memory.bus import MemoryBus, MemoryDeadLetters
-from nexus.adapters.in_memory.ledger import MemoryLedger
+from nexus.adapters.in_memory import MemoryBus, MemoryDeadLetters, MemoryLedger
 from nexus.core.errors import BusRefusedError, BusUnavailableError
 from nexus.core.models import Message, Topics
 from nexus.core.ports import Acquired, Claim, DeadLetter, Delivery, OutboxRow, Subscription

@@ -9,8 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from nexus.adapters.in_memory.bus import MemoryBus
-from nexus.adapters.in_memory.ledger import MemoryLedger
+from nexus.adapters.in_memory import MemoryBus, MemoryLedger
 from nexus.core.errors import StoreUnavailableError
 from nexus.core.models import Message, Role, Topics
 from nexus.core.ports import Row

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nexus.adapters.in_memory.bus import MemoryBus
+from nexus.adapters.in_memory import MemoryBus
 from nexus.core.turns import ThinkingRound
 from nexus.services.context.builder import BuilderSettings
 from tests.nexus.support.fakes import FakeStore

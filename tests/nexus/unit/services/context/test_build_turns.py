@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.adapters.in_memory.bus import MemoryBus
+from nexus.adapters.in_memory import MemoryBus
 from nexus.core.metrics import Event, Part
 from nexus.core.models import Message, Role, Topics
 from nexus.core.turns import ThinkingRound, TurnStart

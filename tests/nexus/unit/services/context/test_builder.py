@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nexus.adapters.in_memory.bus import MemoryBus
+from nexus.adapters.in_memory import MemoryBus
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.metrics import Part, Stage
 from nexus.core.models import Message

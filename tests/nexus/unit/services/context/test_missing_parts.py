@@ -6,8 +6,7 @@ from typing import Any, Final
 import anyio
 import pytest
 
-from nexus.adapters.in_memory.bus import MemoryBus
-from nexus.adapters.in_memory.ledger import MemoryLedger
+from nexus.adapters.in_memory import MemoryBus, MemoryLedger
 from nexus.core.errors import BusUnavailableError, NexusError, RequestError, StoreUnavailableError
 from nexus.core.metrics import Part
 from nexus.core.ports import Row

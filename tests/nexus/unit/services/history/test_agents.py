@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from nexus.core.errors import ErrorCode, RequestError
-from nexus.services.history.agents import MAIN, Agent, internal_marks, is_internal, missing_role, read_agent
+from nexus.core.models import is_internal
+from nexus.services.history.agents import MAIN, Agent, internal_marks, missing_role, read_agent
 
 SUB = Agent("sub", "reviewer", "You review.")
 NAMELESS = Agent("sub")

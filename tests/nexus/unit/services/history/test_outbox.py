@@ -5,7 +5,7 @@ from typing import Any
 import anyio
 import pytest
 
-from nexus.adapters.in_memory.ledger import MemoryOutbox
+from nexus.adapters.in_memory import MemoryOutbox
 from nexus.core.errors import BusUnavailableError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import NoMetrics
 from nexus.core.models import Message, Role

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.core.models import Message, Role
-from nexus.services.history.rows import at_offset, llm_row, parse_moment, parse_offset
+from nexus.core.models import Message, Role, parse_moment
+from nexus.services.history.rows import at_offset, llm_row, parse_offset
 from tests.nexus.support.rows import START
 
 HALF_PAST_THREE = datetime(2025, 12, 10, 15, 30, tzinfo=UTC)

@@ -4,8 +4,7 @@ import sys
 
 import anyio
 
-from nexus.adapters.in_memory.bus import MemorySubscription
-from nexus.adapters.in_memory.ledger import MemoryLedger
+from nexus.adapters.in_memory import MemoryLedger, MemorySubscription
 from nexus.core.errors import ErrorCode
 from nexus.core.metrics import Event, Reading
 from nexus.core.models import Message

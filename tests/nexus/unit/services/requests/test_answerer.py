@@ -6,8 +6,7 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from nexus.adapters.in_memory.bus import MemoryBus
-from nexus.adapters.in_memory.ledger import MemoryLedger
+from nexus.adapters.in_memory import MemoryBus, MemoryLedger
 from nexus.core.errors import ErrorCode
 from nexus.core.metrics import DeadLetterCause, Event, Stage
 from nexus.core.models import Topics, utc_now

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from nexus.adapters.in_memory.ledger import MemoryLedger
+from nexus.adapters.in_memory import MemoryLedger
 from nexus.core.errors import StoreRejectedError
 from nexus.core.metrics import DeadLetterCause, Event
 from nexus.core.models import Message, Role, Topics, utc_now

@@ -4,8 +4,7 @@ import asyncio
 
 import anyio
 
-from nexus.adapters.in_memory.bus import MemoryBus
-from nexus.adapters.in_memory.ledger import MemoryLedger
+from nexus.adapters.in_memory import MemoryBus, MemoryLedger
 from nexus.core.ports import Acquired, Busy
 from nexus.services.requests.envelope import RequestSettings
 from nexus.services.requests.leases import Leases

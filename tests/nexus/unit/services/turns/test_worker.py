@@ -12,7 +12,7 @@ import pytest
 from nexus.core.errors import ModelUnavailableError, StoreRejectedError
 from nexus.core.models import utc_now
 from nexus.core.ports import Row
-from nexus.core.ports.turns import TurnTouch
+from nexus.core.ports.memory import TurnTouch
 from nexus.core.turns import CLOSE, SUMMARISE
 from tests.nexus.support.fake_turns import FakeTurns
 from tests.nexus.support.fakes import FakeStore

@@ -1,1 +1,0 @@
-"""Adapters within one process: for tests and for embedding Nexus in a program."""
