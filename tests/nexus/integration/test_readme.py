@@ -9,7 +9,6 @@ import anyio
 import pytest
 
 from nexus.bootstrap import open_nexus
-from nexus.cli.serve import on_servers
 from nexus.config import load_settings
 from nexus.embedded import embedded_servers
 
@@ -22,10 +21,9 @@ async def test_the_loop_remembers() -> None:
     """The second context holds the first question and the answer to it."""
     (loop,) = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
     async with embedded_servers(None) as servers:
-        settings = on_servers(load_settings(None, {}), servers.redis_url, servers.mongo_uri)
-        async with open_nexus(settings):
-            environment = {**os.environ, "NEXUS_BUS__URL": servers.redis_url}
-            done = await anyio.run_process([sys.executable, "-c", loop], env=environment)
+        variables = {"NEXUS_BUS__URL": servers.redis_url, "NEXUS_DATABASE__URI": servers.mongo_uri}
+        async with open_nexus(load_settings(None, variables)):
+            done = await anyio.run_process([sys.executable, "-c", loop], env={**os.environ, **variables})
     first, second = done.stdout.decode().split("[SHARED_MEMORY ")[1:]
     assert first.startswith("count=0]")
     assert second.startswith("count=2]")
