@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 from anyio.abc import Process, TaskGroup
 
-from tests.nexus.faults.history import History
+from tests.nexus.faults.judge import History
 
 PATIENCE_S = 60.0
 _PAUSE_S = 0.01
@@ -36,9 +36,9 @@ class Replica:
 
     def events(self, event: str) -> list[dict[str, Any]]:
         """The complete log lines of one event."""
-        quoted = f'"event": "{event}"'
         lines = self.log.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
-        return [json.loads(line) for line in lines if quoted in line]
+        named = (json.loads(line) for line in lines if f'"{event}"' in line)
+        return [line for line in named if line["event"] == event]
 
     async def logged(self, event: str, *, count: int = 1, patience_s: float = PATIENCE_S) -> None:
         """Wait until the event has been logged `count` times."""
@@ -58,6 +58,22 @@ class Replica:
         self.send(sign)
         with anyio.fail_after(patience_s):
             return await self.process.wait()
+
+    async def metrics(self) -> bytes:
+        """The page of metrics with its head; empty where the service has none or does not answer now."""
+        port = next((line["http_port"] for line in self.events("http_listening")), None)
+        page = b""
+        if port is None:
+            return page
+        with anyio.move_on_after(5):
+            try:
+                async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+                    await stream.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                    async for piece in stream:
+                        page += piece
+            except OSError:
+                pass
+        return page
 
     def memory_kb(self) -> int:
         """What of it is in memory now."""

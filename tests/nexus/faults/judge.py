@@ -1,4 +1,4 @@
-"""What a history says about the promises (CONTRACT §1.4, §1.5). Pure: events in, verdict out.
+"""The history of a scenario, and what it says about the promises (contract §1.4, §1.5).
 
 A history is what an orchestrator saw, one event a line, each with `at` on one monotonic clock:
 
@@ -11,14 +11,46 @@ A history is what an orchestrator saw, one event a line, each with `at` on one m
 The mark of a request is a text in its input that nothing else has, and names its owner.
 """
 
+import json
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 Event = Mapping[str, Any]
 
 _EXPIRED: Final = "DEADLINE_EXCEEDED"
+
+
+class History:
+    """Events as JSON lines in a file. One monotonic clock for all of them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = path.open("w", encoding="utf-8")
+
+    def note(self, kind: str, **fields: Any) -> float:
+        """Write an event down. Returns when it happened."""
+        at = time.monotonic()
+        self._file.write(json.dumps({"at": round(at, 6), "type": kind, **fields}) + "\n")
+        return at
+
+    def happened(self, what: str, **fields: Any) -> float:
+        """Write down what was done to the system. Returns when."""
+        return self.note("info", what=what, wall=datetime.now(UTC).isoformat(), **fields)
+
+    def close(self) -> None:
+        """Nothing more is written."""
+        self._file.close()
+
+    def events(self) -> list[dict[str, Any]]:
+        """Every event until now."""
+        if not self._file.closed:
+            self._file.flush()
+        return [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from anyio.abc import TaskStatus
 from redis.exceptions import RedisError
 
 from tests.nexus.e2e.harness import RESPONSE, a_request
-from tests.nexus.faults.history import History
+from tests.nexus.faults.judge import History
 from tests.nexus.faults.wire import WIRES, Wire, connect
 
 CANARY: Final = "CANARY"

@@ -19,7 +19,7 @@ POISON: Final = "Speak of the devil."
 SLOW: Final = "Take your time."
 SLOW_S: Final = 0.15
 
-_BUILD: Final = "handle_build_request"
+_BUILD: Final = "build"
 _Build = Callable[..., Awaitable[Any]]
 
 

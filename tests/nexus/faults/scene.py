@@ -14,12 +14,11 @@ from urllib.parse import urlsplit
 import anyio
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
+from redis.asyncio import Redis
 
 from nexus.core.concurrency import ungrouped
 from tests.nexus.faults.fleet import Fleet, a_fleet
-from tests.nexus.faults.history import History
-from tests.nexus.faults.judge import Verdict, judge
-from tests.nexus.faults.leftovers import keep_what_shows
+from tests.nexus.faults.judge import History, Verdict, judge
 from tests.nexus.faults.load import CANARY, Asked, Load, an_ask, loading
 from tests.nexus.support.proxy import Proxy, proxied
 from tests.nexus.support.redis_server import HOST, RedisServer, redis_server
@@ -118,10 +117,18 @@ class Scene:
 
     async def ended(self) -> list[int]:
         """Stop the replicas as an operator would, and hear all they had to say. Returns their exit codes."""
-        await keep_what_shows(self.folder, self.fleet, self.redis.url, PREFIX)
+        for replica in self.fleet.running:
+            (self.folder / f"{replica.name}.metrics").write_bytes(await replica.metrics())
+        letters = "\n".join(map(repr, await self.dead_letters()))
+        (self.folder / "dead-letters.txt").write_text(letters, encoding="utf-8")
         codes = await self.fleet.stop()
         await self.load.settled()
         return codes
+
+    async def dead_letters(self) -> list[Any]:
+        """The entries of the stream of dead letters."""
+        async with Redis.from_url(self.redis.url) as redis:
+            return list(await redis.xrange(f"{PREFIX}nexus:dead-letters") or ())
 
     async def whole(self) -> None:
         """Wait until requests that are sent now get contexts in which nothing is missing."""

@@ -11,8 +11,7 @@ from nexus.client import ContextClient
 from nexus.connections import open_client
 from nexus.core.models import Message, Role, Run
 from tests.nexus.faults.fleet import Replica
-from tests.nexus.faults.history import History
-from tests.nexus.faults.judge import first_success_after
+from tests.nexus.faults.judge import History, first_success_after
 from tests.nexus.faults.scene import (
     PREFIX,
     REDIS_PASSWORD,

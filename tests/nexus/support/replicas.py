@@ -71,6 +71,13 @@ class Wire:
         if self.cut:
             await anyio.sleep_forever()
 
+    async def far(self, operation: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Do something at the other end."""
+        await self.cross()
+        result = await operation()
+        await self.cross()
+        return result
+
 
 class SlowStore(FakeStore):
     """A store in memory that many share, far away, and at times away altogether."""
@@ -82,31 +89,32 @@ class SlowStore(FakeStore):
 
     async def insert_message(self, row: Row) -> bool:
         """Record a row."""
-        return await self._far(self.wire.delays.writes_s, lambda: self.shared.insert_message(row))
+        return await self._far(lambda: self.shared.insert_message(row), self.wire.delays.writes_s)
 
     async def insert_messages(self, rows: Sequence[Row]) -> list[bool | StoreRejectedError | StoreUnavailableError]:
         """Record rows."""
-        return await self._far(self.wire.delays.writes_s, lambda: self.shared.insert_messages(rows))
+        return await self._far(lambda: self.shared.insert_messages(rows), self.wire.delays.writes_s)
 
     async def newest_messages(self, owner_key: str, **page: Any) -> list[Row]:
         """Rows as of some moment between the question and the answer."""
-        return await self._far(self.wire.delays.reads_s, lambda: self.shared.newest_messages(owner_key, **page))
+        return await self._far(lambda: self.shared.newest_messages(owner_key, **page))
 
     async def messages_of_runs(self, owner_key: str, run_ids: Sequence[str], **page: Any) -> list[Row]:
         """Rows of runs."""
-        return await self._far(
-            self.wire.delays.reads_s, lambda: self.shared.messages_of_runs(owner_key, run_ids, **page)
-        )
+        return await self._far(lambda: self.shared.messages_of_runs(owner_key, run_ids, **page))
 
     async def find_message(self, owner_key: str, message_id: str) -> Row | None:
         """A row."""
-        return await self._far(self.wire.delays.reads_s, lambda: self.shared.find_message(owner_key, message_id))
+        return await self._far(lambda: self.shared.find_message(owner_key, message_id))
 
     async def find_origin(self, owner_key: str, run_id: str) -> RunOrigin | None:
         """The origin of a run."""
-        return await self._far(self.wire.delays.reads_s, lambda: self.shared.find_origin(owner_key, run_id))
+        return await self._far(lambda: self.shared.find_origin(owner_key, run_id))
 
-    async def _far(self, delays_s: Sequence[float], operation: Callable[[], Awaitable[_Result]]) -> _Result:
+    async def _far(
+        self, operation: Callable[[], Awaitable[_Result]], delays_s: Sequence[float] | None = None
+    ) -> _Result:
+        delays_s = delays_s or self.wire.delays.reads_s
         await self.wire.cross(delays_s)
         await self.shared.may_answer()
         result = await operation()
@@ -156,10 +164,7 @@ class SlowLedger:
 
     async def claim(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0) -> Claim:
         """Ask for a request."""
-        await self.wire.cross()
-        claim = await self.shared.claim(key, fingerprint, lease_ms, waited_ms)
-        await self.wire.cross()
-        return claim
+        return await self.wire.far(lambda: self.shared.claim(key, fingerprint, lease_ms, waited_ms))
 
     async def conclude(  # noqa: PLR0917  # the port's arguments
         self,
@@ -185,27 +190,19 @@ class SlowLedger:
 
     async def renew(self, claim: Acquired, lease_ms: int) -> bool:
         """Hold a request."""
-        await self.wire.cross()
-        return await self.shared.renew(claim, lease_ms)
+        return await self.wire.far(lambda: self.shared.renew(claim, lease_ms))
 
     async def release(self, claim: Acquired) -> None:
         """Give a request back."""
-        await self.wire.cross()
-        await self.shared.release(claim)
+        await self.wire.far(lambda: self.shared.release(claim))
 
     async def keep_first(self, key: str, value: bytes, keep_ms: int) -> bytes:
         """Keep a value."""
-        await self.wire.cross()
-        kept = await self.shared.keep_first(key, value, keep_ms)
-        await self.wire.cross()
-        return kept
+        return await self.wire.far(lambda: self.shared.keep_first(key, value, keep_ms))
 
     async def kept(self, key: str) -> bytes | None:
         """What is kept."""
-        await self.wire.cross()
-        kept = await self.shared.kept(key)
-        await self.wire.cross()
-        return kept
+        return await self.wire.far(lambda: self.shared.kept(key))
 
 
 class SlowOutbox:
@@ -216,23 +213,15 @@ class SlowOutbox:
 
     async def of_owner(self, owner_key: str) -> list[OutboxRow]:
         """The rows of one owner."""
-        await self.wire.cross()
-        rows = await self.shared.of_owner(owner_key)
-        await self.wire.cross()
-        return rows
+        return await self.wire.far(lambda: self.shared.of_owner(owner_key))
 
     async def oldest(self, limit: int) -> list[OutboxRow]:
         """The rows that have waited longest."""
-        await self.wire.cross()
-        rows = await self.shared.oldest(limit)
-        await self.wire.cross()
-        return rows
+        return await self.wire.far(lambda: self.shared.oldest(limit))
 
     async def remove(self, rows: Sequence[OutboxRow]) -> None:
         """Take rows out."""
-        await self.wire.cross()
-        await self.shared.remove(rows)
-        await self.wire.cross()
+        await self.wire.far(lambda: self.shared.remove(rows))
 
 
 @dataclass(frozen=True)

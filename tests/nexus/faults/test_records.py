@@ -1,4 +1,4 @@
-"""Results that come while MongoDB is away and replicas die (issue 3; CONTRACT §1.5, §2)."""
+"""Results and inputs that come while MongoDB is away and replicas die (contract §1.5, §2)."""
 
 import json
 import signal
@@ -9,13 +9,15 @@ import pytest
 from pymongo import MongoClient
 
 from tests.nexus.e2e.harness import a_request
-from tests.nexus.faults.scene import PREFIX, Scene, Stage, staged
+from tests.nexus.faults.scene import PREFIX, Scene, Stage, in_both_modes, scaled, staged
 from tests.nexus.support.waiting import until
 
 _TOPICS = {"llm.results": "AI", "tools.results": "TOOL"}
 _EACH = 20
 # One more than a message may be handed out.
 _KILLS = 6
+# Where recorded rows wait for MongoDB (contract §2).
+_OUTBOX = f"{PREFIX}nexus:{{outbox}}:order"
 
 
 def _results() -> dict[str, tuple[str, bytes]]:
@@ -58,9 +60,15 @@ async def _handed_out_again(scene: Scene, dead: set[str]) -> set[str]:
     return {*await until(all_held)}
 
 
-def _recorded(scene: Scene) -> Counter[str]:
+def _recorded(scene: Scene, field: str = "id") -> Counter[str]:
+    """The rows in `messages`, by the first word of a field: of an input that is its mark."""
     with MongoClient[dict[str, Any]](scene.stage.mongo_uri) as client:
-        return Counter(str(row["id"]) for row in client[scene.database]["messages"].find())
+        return Counter(str(row[field]).partition(" ")[0] for row in client[scene.database]["messages"].find())
+
+
+async def _kill_all(scene: Scene) -> None:
+    for replica in scene.fleet.running:
+        await replica.end(signal.SIGKILL)
 
 
 @pytest.mark.timeout(120)
@@ -77,14 +85,13 @@ async def test_results_outlive_mongodb_and_replicas(stage: Stage, mode: str) -> 
         dead: set[str] = set()
         for _ in range(_KILLS):
             dead |= await _handed_out_again(scene, dead)
-            for replica in scene.fleet.running:
-                await replica.end(signal.SIGKILL)
+            await _kill_all(scene)
             await scene.fleet.start(2)
         await _handed_out_again(scene, dead)
         scene.mongo_proxy.behave()
         for topic in _TOPICS:
             await scene.load.wire.done(topic)
-        letters = list(await scene.load.wire.redis.xrange(f"{PREFIX}nexus:dead-letters") or ())
+        letters = await scene.dead_letters()
         codes = await scene.ended()
         recorded = _recorded(scene)
         scene.history.happened("recorded", ids=recorded)
@@ -100,4 +107,37 @@ async def test_results_outlive_mongodb_and_replicas(stage: Stage, mode: str) -> 
     assert not lost
     assert recorded == Counter(results.keys())
     assert letters == []
+    assert set(codes) == {0}
+
+
+@pytest.mark.timeout(120)
+@in_both_modes
+async def test_inputs_outlive_mongodb_and_replicas(stage: Stage, mode: str) -> None:
+    """Requests are answered without MongoDB, then both replicas are killed: each input is recorded once by others."""
+    async with staged(stage, "inputs_kept", mode) as scene:
+        await scene.fleet.start(2)
+        await scene.load.offer(scaled(20), 20, scene.asks())
+        scene.mongo_proxy.vanish()
+        await scene.load.offer(scaled(200, least=20), 20, scene.asks())
+        await _kill_all(scene)
+        waiting = int(await scene.load.wire.redis.zcard(_OUTBOX))
+        await scene.fleet.start(2)
+        scene.mongo_proxy.behave()
+        scene.mongo_proxy.reset()
+
+        async def drained() -> bool:
+            return not await scene.load.wire.redis.exists(_OUTBOX)
+
+        await until(drained)
+        codes = await scene.ended()
+        recorded = _recorded(scene, "content")
+        inputs = Counter(event["mark"] for event in scene.history.events() if event["type"] == "invoke")
+        lost, twice = inputs - recorded, recorded - inputs
+        figures = {"through_outbox": waiting, "inputs_lost": len(lost), "recorded_twice": len(twice)}
+        verdict = scene.verdict(late_after_ms=0, **figures)
+    assert verdict.clean
+    assert set(verdict.outcomes) == {"success"}
+    assert waiting >= scaled(200, least=20)
+    assert not lost
+    assert not twice
     assert set(codes) == {0}

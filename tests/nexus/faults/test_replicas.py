@@ -1,7 +1,9 @@
-"""Replicas die, stop, go on and are replaced (issue 3; CONTRACT §1.5)."""
+"""Replicas die, stop, go on, are replaced, and have clocks that are wrong (contract §1.5, §1.6)."""
 
 import random
+import shutil
 import signal
+import subprocess
 
 import anyio
 import pytest
@@ -9,13 +11,13 @@ import pytest
 from tests.nexus.e2e.harness import REQUEST
 from tests.nexus.faults import sabotage
 from tests.nexus.faults.fleet import Fleet
-from tests.nexus.faults.scene import MODES, Scene, Stage, scaled, staged
-
-pytestmark = pytest.mark.parametrize("mode", MODES)
+from tests.nexus.faults.scene import MODES, Scene, Stage, in_both_modes, scaled, staged
 
 # A second, on a machine of two cores that also runs the servers and the orchestrator. Without groups of consumers each
 # replica reads each request, so there is less room.
 _RATE = {"pubsub": 80.0, "streams": 100.0}
+# Requests that are still being built when a deadly one is begun.
+_BESIDE = 12
 
 
 async def _kill_one(fleet: Fleet) -> None:
@@ -31,6 +33,7 @@ async def _kill(scene: Scene, times: int, requests: int) -> None:
         await _kill_one(scene.fleet)
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.timeout(300)
 async def test_replicas_killed_in_the_middle_of_builds(stage: Stage, mode: str) -> None:
     """Three replicas, ten SIGKILLs while they build: every request is answered once, within a lease and a deadline."""
@@ -49,6 +52,7 @@ async def test_replicas_killed_in_the_middle_of_builds(stage: Stage, mode: str) 
     assert set(codes) == {0}
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.timeout(120)
 async def test_replicas_replaced_one_after_another(stage: Stage, mode: str) -> None:
     """SIGTERM to one replica after another under load, five times: nothing is lost, and each exits 0."""
@@ -65,6 +69,7 @@ async def test_replicas_replaced_one_after_another(stage: Stage, mode: str) -> N
     assert set(codes) == {0}
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.timeout(120)
 async def test_a_replica_that_sleeps_through_its_lease(stage: Stage, mode: str) -> None:
     """SIGSTOP for two leases in the middle of builds, then SIGCONT: the other answers, and what is late is dropped."""
@@ -90,6 +95,7 @@ async def test_a_replica_that_sleeps_through_its_lease(stage: Stage, mode: str) 
     assert set(codes) == {0}
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.timeout(120)
 async def test_one_id_asked_a_hundred_times_at_once(stage: Stage, mode: str) -> None:
     """The same bytes a hundred times at once to three replicas, ten times over: all arrive, and each is built once."""
@@ -111,3 +117,60 @@ async def test_one_id_asked_a_hundred_times_at_once(stage: Stage, mode: str) -> 
     assert verdict.clean
     assert verdict.answered_once == built == ids
     assert arrived >= 100 * ids
+
+
+def _with_clock(skew: str) -> dict[str, str]:
+    """Variables for a process whose clock is wrong by `skew`; what it measures durations with is not."""
+    shown = subprocess.run(["faketime", "-f", skew, "env"], capture_output=True, text=True, check=True).stdout
+    found = dict(line.partition("=")[::2] for line in shown.splitlines())
+    # Without what it shares with other processes under the same wrapper, which ends with the wrapper.
+    names = ("FAKETIME", "LD_PRELOAD")
+    return {**{name: found[name] for name in names}, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(shutil.which("faketime") is None, reason="needs faketime (Debian's package of that name)")
+@in_both_modes
+async def test_replicas_ten_minutes_apart(stage: Stage, mode: str) -> None:
+    """One replica is ten minutes fast, one ten minutes slow: leases and deadlines hold as if they were not."""
+    async with staged(stage, "clock_skew", mode) as scene:
+        replicas = await scene.fleet.start()
+        for skew in ("+10m", "-10m"):
+            replicas += [await scene.fleet.launch(_with_clock(skew))]
+        for replica in replicas:
+            await replica.logged("ready")
+        await scene.load.offer(scaled(300), 40, scene.asks(), most=30)
+        built = [len(replica.events("answered")) for replica in replicas]
+        codes = await scene.ended()
+        verdict = scene.verdict(built_by_each=built)
+    assert verdict.clean
+    assert min(built) > 0
+    assert set(verdict.outcomes) == {"success"}
+    assert set(codes) == {0}
+
+
+@pytest.mark.timeout(150)
+@in_both_modes
+async def test_a_request_that_kills_its_builder(stage: Stage, mode: str) -> None:
+    """It is given up after five attempts, with an error answer and a dead letter; what is built beside it succeeds."""
+    async with staged(stage, "poison", mode, deadline_ms=20_000, lease_ms=1_000, settings=sabotage.SETTINGS) as scene:
+        await scene.fleet.start(3)
+        scene.fleet.kept = True
+        deadly = scene.asks(deadline_ms=60_000, say=sabotage.POISON)(0)
+        slow = scene.asks(say=sabotage.SLOW)
+        async with anyio.create_task_group() as tasks, scene.load.offered(15, scene.asks()):
+            for number in range(_BESIDE):
+                tasks.start_soon(scene.load.ask, slow(number))
+            await scene.load.ask(deadly)
+        scene.fleet.kept = False
+        for replica in scene.fleet.running:
+            await replica.logged("ready")
+        letters = await scene.dead_letters()
+        await scene.ended()
+        told = [event["outcome"] for event in scene.history.events() if event.get("request_id") == deadly.id]
+        verdict = scene.verdict(deaths=len(scene.fleet.ended), dead_letters=len(letters), told=told)
+    assert verdict.clean
+    assert set(told) == {"INTERNAL"}
+    assert verdict.outcomes == {"INTERNAL": 1, "success": verdict.sent - 1}
+    assert len(letters) == 1
+    assert len(scene.fleet.ended) == 5
