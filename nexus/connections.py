@@ -12,7 +12,7 @@ from nexus.adapters.mongo import open_mongo
 from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.consumer_group import GroupSettings
 from nexus.adapters.redis.dead_letters import RedisDeadLetters
-from nexus.adapters.redis.ledger import RedisLedger, RedisStreamsLedger
+from nexus.adapters.redis.ledger import RedisLedger, StreamAnswers
 from nexus.adapters.redis.pubsub import RedisPubSubBus
 from nexus.adapters.redis.streams import RedisStreamsBus
 from nexus.adapters.redis.urls import parse_redis_url
@@ -81,13 +81,8 @@ async def open_bus(settings: BusSettings) -> AsyncIterator[Transport]:
             yield Transport(pubsub, ledger, dead_letters, probe, ledger.outbox)
             return
         streams = _streams_bus(client, settings)
-        ledger = RedisStreamsLedger(
-            client,
-            group=_GROUP,
-            reply_keep_ms=settings.stream_keep_s * 1_000,
-            acknowledged=streams.acknowledged,
-            prefix=prefix,
-        )
+        answers = StreamAnswers(_GROUP, settings.stream_keep_s * 1_000, streams.acknowledged)
+        ledger = RedisLedger(client, prefix=prefix, streams=answers)
         yield Transport(streams, ledger, dead_letters, probe, ledger.outbox)
 
 

@@ -22,43 +22,66 @@ from nexus.core.models import Topics
 _log = structlog.get_logger(__name__)
 
 # Seconds, up to the longest deadline.
-BUCKETS: Final = (
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    30.0,
-    60.0,
+BUCKETS: Final = tuple(
+    map(
+        float,
+        [
+            "0.0005",
+            "0.001",
+            "0.0025",
+            "0.005",
+            "0.01",
+            "0.025",
+            "0.05",
+            "0.1",
+            "0.25",
+            "0.5",
+            "1",
+            "2.5",
+            "5",
+            "10",
+            "30",
+            "60",
+        ],
+    )
 )
 
 _OTHER: Final = "other"
 _SUCCESS: Final = "success"
 _TOPICS: Final = frozenset(value for name, value in vars(Topics).items() if name.isupper())
-_ROWS: Final = {Event.ROW_RECORDED: "recorded", Event.ROW_REJECTED: "rejected", Event.ROW_LOST: "lost"}
-_STATES: Final = {Event.STATE_RECORDED: "recorded", Event.STATE_REFUSED: "refused", Event.STATE_LOST: "lost"}
-_TURNS: Final = {
-    Event.TURN_BEGUN: "begun",
-    Event.TURN_CLOSED: "closed",
-    Event.TURN_SUMMARISED: "summarised",
-    Event.TURN_LOST: "lost",
-    Event.SUMMARY_DELAYED: "model_away",
-    Event.SUMMARY_REFUSED: "nonsense",
-}
-_CALLS: Final = {Event.CALL_DONE: "done", Event.CALL_REFUSED: "refused", Event.CALL_FAILED: "failed"}
-_COMPACTIONS: Final = {
-    Event.COMPACTION_REFINED: "refined",
-    Event.REFINING_DELAYED: "model_away",
-    Event.REFINING_REFUSED: "nonsense",
+# Counters of events: the name, the text, and the results by event.
+_RESULTS: Final[Mapping[str, tuple[str, Mapping[Event, str]]]] = {
+    "nexus_rows": (
+        "Rows by what became of them.",
+        {Event.ROW_RECORDED: "recorded", Event.ROW_REJECTED: "rejected", Event.ROW_LOST: "lost"},
+    ),
+    "nexus_session_states": (
+        "Changes of sessions by what became of them.",
+        {Event.STATE_RECORDED: "recorded", Event.STATE_REFUSED: "refused", Event.STATE_LOST: "lost"},
+    ),
+    "nexus_turns": (
+        "Turns by what became of them.",
+        {
+            Event.TURN_BEGUN: "begun",
+            Event.TURN_CLOSED: "closed",
+            Event.TURN_SUMMARISED: "summarised",
+            Event.TURN_LOST: "lost",
+            Event.SUMMARY_DELAYED: "model_away",
+            Event.SUMMARY_REFUSED: "nonsense",
+        },
+    ),
+    "nexus_compactions": (
+        "Compactions by what became of them.",
+        {
+            Event.COMPACTION_REFINED: "refined",
+            Event.REFINING_DELAYED: "model_away",
+            Event.REFINING_REFUSED: "nonsense",
+        },
+    ),
+    "nexus_tool_calls": (
+        "Calls of memory tools by what became of them.",
+        {Event.CALL_DONE: "done", Event.CALL_REFUSED: "refused", Event.CALL_FAILED: "failed"},
+    ),
 }
 _EVENTS: Final = {
     Event.LEASE_TAKEN_OVER: ("nexus_leases_taken_over", "Requests acquired that another replica had not finished."),
@@ -83,20 +106,9 @@ class PrometheusMetrics:
     def __init__(self, *, version: str = "") -> None:
         registry = self._registry = CollectorRegistry(auto_describe=False)
         self._events = {event: Counter(name, text, registry=registry) for event, (name, text) in _EVENTS.items()}
-        rows = Counter("nexus_rows", "Rows by what became of them.", ["result"], registry=registry)
-        self._events |= {event: rows.labels(result) for event, result in _ROWS.items()}
-        states = Counter(
-            "nexus_session_states", "Changes of sessions by what became of them.", ["result"], registry=registry
-        )
-        self._events |= {event: states.labels(result) for event, result in _STATES.items()}
-        turns = Counter("nexus_turns", "Turns by what became of them.", ["result"], registry=registry)
-        self._events |= {event: turns.labels(result) for event, result in _TURNS.items()}
-        compactions = Counter("nexus_compactions", "Compactions by what became of them.", ["result"], registry=registry)
-        self._events |= {event: compactions.labels(result) for event, result in _COMPACTIONS.items()}
-        calls = Counter(
-            "nexus_tool_calls", "Calls of memory tools by what became of them.", ["result"], registry=registry
-        )
-        self._events |= {event: calls.labels(result) for event, result in _CALLS.items()}
+        for name, (text, results) in _RESULTS.items():
+            counter = Counter(name, text, ["result"], registry=registry)
+            self._events |= {event: counter.labels(result) for event, result in results.items()}
         outcomes = (_SUCCESS, *(code.value for code in ErrorCode))
         self._outcomes = _series(registry, "nexus_requests", "Answered requests by outcome.", "outcome", outcomes)
         self._parts = _series(registry, "nexus_degraded", "Contexts built without a part.", "part", _values(Part))

@@ -1,18 +1,5 @@
 """The one tree of errors. Outcomes of a request are values; these are raised where a part cannot do what it promises.
 
-    NexusError
-    ├── ConfigError              settings are wrong: names the file or variable, the key and what is allowed
-    ├── RequestError             a request that gets an error answer (code, message, retryable)
-    ├── UnreadablePayloadError   bytes that are no message and name nobody who could be answered
-    ├── BusUnavailableError      the bus, or the request ledger behind it, did not do what was asked
-    │   └── BusRefusedError      and never will: what is kept under a name is of another kind
-    ├── StoreUnavailableError    the document store did not answer, or not in time
-    ├── StoreRejectedError       the document store will never accept this document
-    ├── TurnNotFoundError        a session has no turn with that number
-    ├── CallRefusedError         a tool's call that is not done: says why, and what is allowed
-    ├── ModelUnavailableError    the language model could not be reached, refused, or did not answer in time
-    └── PromptTooLongError       the language model says that the prompt does not fit
-
 No exception of redis, pymongo, motor or openai passes its adapter: they are translated there.
 """
 

@@ -16,28 +16,20 @@ class Event(StrEnum):
 
     Attributes:
         LEASE_TAKEN_OVER: a request was acquired that another replica had begun and not finished.
-        ANSWER_UNHEARD: an answer was published and nobody was subscribed.
-        ANSWER_REPEATED: a kept answer was announced again.
+        ANSWER_UNHEARD: an answer was published to no subscriber.
         LATE_ANSWER_DISCARDED: an answer came too late, another replica had given one.
         REQUEST_DROPPED: a request was let go without an answer, because even too many refusals waited.
         ROW_RECORDED: a row was written, or was there already.
         ROW_REJECTED: the store will never accept the row.
         ROW_LOST: a run's input was not taken in since too much waited, or a row was unwritten when the service ended.
-        STATE_RECORDED: a change of a session's state was stored, or had been before.
         STATE_REFUSED: a change of a session's state was accepted, and the state would have become too large with it.
         STATE_LOST: a change of a session's state was not stored when the service ended.
-        TURN_BEGUN: a run became a turn.
         TURN_CLOSED: a turn was seen to be over, and summarised by rules.
-        TURN_SUMMARISED: a model's summary of a turn was kept.
         TURN_LOST: a turn was not taken in since too much waited, was refused, or was unwritten when the service ended.
-        SUMMARY_DELAYED: a model could not be asked for a summary.
-        SUMMARY_REFUSED: a model was asked for a summary, and answered with none.
-        CALL_DONE: a call of a memory tool was done.
-        CALL_REFUSED: a call of a memory tool was not done, since it may not be; the model was told why.
+        SUMMARY_DELAYED, SUMMARY_REFUSED: a model could not be asked for a turn's summary, or answered with none.
+        CALL_REFUSED: a call of a memory tool was not done, since it is not allowed; the model was told why.
         CALL_FAILED: a call of a memory tool could not be done: the store was away, or Nexus is at fault.
-        COMPACTION_REFINED: a model's summary of what was compacted was kept.
-        REFINING_DELAYED: a model could not be asked for a summary of what was compacted.
-        REFINING_REFUSED: a model was asked for one, and answered with none.
+        REFINING_DELAYED, REFINING_REFUSED: the same as for summaries, of what was compacted.
     """
 
     LEASE_TAKEN_OVER = "lease_taken_over"
@@ -70,7 +62,6 @@ class Stage(StrEnum):
 
     Attributes:
         QUEUE: from the arrival to the begin of the build.
-        GATHER: reading history and profile.
         ASSEMBLE: making the message list of what was read.
         BUILD: the whole build, with `GATHER`, `ASSEMBLE` and the wait for the input to be recorded.
         FINISH: keeping and publishing the answer.
@@ -100,13 +91,11 @@ class DeadLetterCause(StrEnum):
     """Why a message could not be used, as a class of reasons.
 
     Attributes:
-        UNREADABLE: its bytes are no message.
         TOO_LARGE: it is larger than `bus.max_payload_bytes`.
-        UNAUTHENTICATED: it is not signed by somebody who may send it.
+        UNAUTHENTICATED: it has no signature of a known key.
         REFUSED: it is a message, and what it asks for is not allowed.
         BACKLOG: too much was waiting for it to be recorded.
         POISON: a build of it failed, or it was delivered too often without being finished.
-        OTHER: none of these.
     """
 
     UNREADABLE = "unreadable"
@@ -122,9 +111,7 @@ class Reading(StrEnum):
     """A number that another part keeps, read when it is asked for.
 
     Attributes:
-        IN_FLIGHT: requests that are being answered.
-        WAITING_REQUESTS: requests that wait for their build.
-        WAITING_REFUSALS: requests that wait to be told OVERLOADED.
+        WAITING_REFUSALS: requests that wait for the answer OVERLOADED.
         UNWRITTEN_ROWS: rows that were accepted and are not written.
         UNWRITTEN_STATES: changes of sessions' states that were accepted and are not stored.
         UNWRITTEN_TURNS: turns that were begun and are not kept.

@@ -67,12 +67,8 @@ class _Part(BaseModel):
 class Structured(_Part):
     """A summary for programs, and the level `comprehensive`.
 
-    Attributes:
-        overview: one or two sentences.
-        actions: with tools and parameters.
-        results: the outcomes, with figures.
-        decisions: with reasons.
-        next_steps: announced or left to do.
+    An overview of one or two sentences; actions with tools and parameters; results with figures; decisions with
+    reasons; next steps announced or left to do.
     """
 
     overview: str
@@ -83,12 +79,9 @@ class Structured(_Part):
 
 
 class Summaries(_Part):
-    """A turn in three depths.
+    """A turn in three depths: `brief` of two or three sentences, `detailed` of five to eight, and `structured`.
 
-    Attributes:
-        brief: two or three sentences.
-        detailed: five to eight sentences that keep names, numbers, parameters and decisions.
-        source: `fallback` for one that was made by rules, and will be made again by a model when there is one.
+    With the source `fallback` they were made by rules, and will be made again by a model when there is one.
     """
 
     brief: str
@@ -113,11 +106,7 @@ class ToolOutcome(_Part):
 
 
 class ThinkingRound(_Part):
-    """One round of thought before acting.
-
-    Attributes:
-        tokens_used: as the orchestrator counted them; 0 where it did not.
-    """
+    """One round of thought before acting; its tokens as the orchestrator counted them, 0 where it did not."""
 
     round_number: int = Field(ge=1)
     content: str

@@ -217,10 +217,6 @@ class CompactionRequest:
         return self.owner_key, self.session_id
 
 
-# The former name, until nothing imports it.
-Wish = CompactionRequest
-
-
 @dataclass(slots=True)
 class CompactionJob:
     """A compaction under way.

@@ -40,13 +40,7 @@ _WORDS_CHECKED_S: Final = 60
 
 
 class MongoMemory:
-    """`nexus.core.ports.memory.MemoryStore` on three collections.
-
-    Args:
-        database: that has them, of motor or of pymongo's asyncio client.
-        calls: through which the client is called.
-        indexed: returns once the indexes are made.
-    """
+    """`nexus.core.ports.memory.MemoryStore` on three collections of a database; see `MongoMessages`."""
 
     def __init__(self, database: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
         self.calls = calls

@@ -35,12 +35,9 @@ Outcome = bool | StoreRejectedError | StoreUnavailableError
 
 
 class MongoMessages:
-    """`nexus.core.ports.MessageStore` on a collection.
+    """`nexus.core.ports.MessageStore` on a collection of motor or of pymongo's asyncio client.
 
-    Args:
-        messages: the collection, of motor or of pymongo's asyncio client.
-        calls: through which the client is called.
-        indexed: returns once the indexes are made.
+    `indexed` returns once the indexes are made.
     """
 
     def __init__(self, messages: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:

@@ -56,11 +56,7 @@ _TEXT_TIMES_CHECKED_S: Final = 60
 
 
 class Rows:
-    """Reads pages of one collection of messages. A row that the server cannot cut or sort spoils none around it.
-
-    Args:
-        collection: of motor or of pymongo's asyncio client.
-    """
+    """Reads pages of one collection of messages. A row that the server cannot cut or sort spoils none around it."""
 
     def __init__(self, collection: Any) -> None:
         self._collection = collection
@@ -107,14 +103,8 @@ class Rows:
     ) -> list[Row]:
         """Up to `limit` rows in the order in which the server sorts them, with texts as `_id`s.
 
-        Args:
-            query: which rows.
-            limit: rows at most.
-            skip: rows that are passed over.
-            excerpt_chars: contents longer than twice this come without their middle.
-            only: the projection, where there is no excerpt.
-            index: the fields of the index to use, where it was made.
-            order: the fields to sort by.
+        With `excerpt_chars`, contents longer than twice this come without their middle; else the projection is `only`.
+        The index with the fields `index` is used, where it was made.
         """
         page = {"limit": limit, "skip": skip, "sort": [*order] or None, "hint": index}
         if excerpt_chars is not None:
@@ -212,15 +202,7 @@ _INNER_WORD: Final = re.compile(r"(?<=[ \n])[0-9A-JL-RT-Za-jl-rt-z]+(?=[ \n])")
 
 
 class Tails:
-    """Reads the tail of one session.
-
-    Args:
-        rows: of which collection.
-        owner_key: whose session it is.
-        session_id: which one.
-        tail: which rows of it are left.
-        oldest_first: the first stored first; else the last.
-    """
+    """Reads the tail of one session, the first stored first or the last."""
 
     def __init__(self, rows: Rows, owner_key: str, session_id: str, tail: Tail, *, oldest_first: bool) -> None:
         self._rows = rows
@@ -276,13 +258,7 @@ def _stored_at(row: Row) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A phrase that is searched for in a session; see `MessageStore.search_messages`.
-
-    Attributes:
-        session: the condition for the session's rows.
-        text: the phrase.
-        texts_of, without_tools, without_run: as there.
-    """
+    """A search for a phrase among the rows that meet the condition `session`; see `MessageStore.search_messages`."""
 
     session: Mapping[str, Any]
     text: str

@@ -122,12 +122,7 @@ _JSON: Final = "{"
 
 
 class Indexes:
-    """Makes the indexes of one database; whoever asks for it while that is under way waits for the same.
-
-    Args:
-        client: of motor or of pymongo's asyncio client.
-        database: of that client.
-    """
+    """Makes the indexes of one database, once however many ask for it at the same time."""
 
     def __init__(self, client: Any, database: Any) -> None:
         self._client = client

@@ -41,13 +41,7 @@ _OPTIONS: Final = JSONOptions(
 
 
 class MongoTransfer:
-    """`nexus.core.ports.store.TransferStore` on the collection of messages.
-
-    Args:
-        messages: the collection, of motor or of pymongo's asyncio client.
-        calls: through which the client is called.
-        indexed: returns once the indexes are made.
-    """
+    """`nexus.core.ports.store.TransferStore` on the collection of messages; see `MongoMessages`."""
 
     def __init__(self, messages: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
         self.calls = calls

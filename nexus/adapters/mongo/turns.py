@@ -35,13 +35,7 @@ _SEARCHED: Final = (
 
 
 class MongoTurns:
-    """`nexus.core.ports.TurnStore` on a collection.
-
-    Args:
-        turns: the collection, of motor or of pymongo's asyncio client.
-        calls: through which the client is called.
-        indexed: returns once the indexes are made.
-    """
+    """`nexus.core.ports.TurnStore` on a collection; see `MongoMessages`."""
 
     def __init__(self, turns: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
         self.calls = calls

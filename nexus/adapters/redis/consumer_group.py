@@ -23,7 +23,14 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from nexus.adapters.redis.scripts import GROUP_FETCH, GROUP_GIVE_BACK, GROUP_RENEW, GROUP_SHED
-from nexus.adapters.redis.stream_subscription import BLOCK_MS, StreamSubscription, delivery_of, entries_of
+from nexus.adapters.redis.stream_subscription import (
+    BLOCK_MS,
+    LONGEST_PAUSE_S,
+    StreamSubscription,
+    delivery_of,
+    entries_of,
+)
+from nexus.core.concurrency import Pauses
 from nexus.core.ports import Delivery, Work
 
 _log = structlog.get_logger(__name__)
@@ -40,7 +47,6 @@ _LOOK_AGAIN_S: Final = 0.05
 # Parts of a lease: after how long without renewal an entry is abandoned, and how often abandoned entries are looked
 # for. Together less than a lease, after which another consumer has it then.
 _ABANDONED, _LOOKED_FOR = 0.75, 0.2
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 # The part of a lease after which it is renewed, and after how long at the latest, however long the lease is.
 _RENEWED, _RENEWED_S = 0.25, 1.0
 # A script keeps all other clients waiting.
@@ -50,11 +56,11 @@ _AFTER_AN_ERROR_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """Of a consumer group.
+    """Settings of a consumer group.
 
     Attributes:
-        name: of the group, one for each service.
-        consumer: of this process within the group, its own in each subscription.
+        name: one for each service.
+        consumer: of this process within the group, another one in each subscription.
         lease_ms: after how long without renewal by its consumer an entry is taken over.
         keep_ms: how long an entry that every group is done with stays in its stream.
     """
@@ -106,7 +112,7 @@ class GroupReader:
 
     async def _read_until_stopped(self, *, task_status: TaskStatus[None]) -> None:
         """One read after the other, so that what one reply brings is known before the next."""
-        pause, connected, started = _FIRST_PAUSE, False, False
+        pauses, connected, started = Pauses(longest_s=LONGEST_PAUSE_S), False, False
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._cancel_when_stopping, tasks.cancel_scope)
             while True:
@@ -120,15 +126,14 @@ class GroupReader:
                             task_status.started()
                     await self._look_for_abandoned()
                     await self._read()
-                    pause = _FIRST_PAUSE
+                    pauses.end()
                 except (RedisError, OSError) as error:
                     connected = False
                     if is_group_gone(error):
                         _log.warning("group_vanished", topic=self.topic)
                     else:
                         self._subscription.failed(self.topic, error)
-                    await anyio.sleep(pause)
-                    pause = min(pause * 2, _LONGEST_PAUSE)
+                    await pauses.wait()
 
     async def _cancel_when_stopping(self, scope: anyio.CancelScope) -> None:
         await self._subscription.stopping.wait()
@@ -220,12 +225,6 @@ class GroupReader:
 
 class EntriesInHand:
     """The entries of one stream that were handed to one consumer and are not done.
-
-    Args:
-        client: where the stream is.
-        topic, key: of the stream, without and with prefix.
-        names: of the group and the consumer.
-        lease_ms: after how long without renewal an entry is taken over.
 
     Attributes:
         bytes: of the payloads in hand.

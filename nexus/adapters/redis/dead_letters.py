@@ -21,13 +21,9 @@ _LARGEST_PART: Final = (1 << 64) - 1
 
 
 class RedisDeadLetters:
-    """`nexus.core.ports.DeadLetters` on Redis.
+    """`nexus.core.ports.DeadLetters` on Redis, at most `most` of them.
 
-    Args:
-        client: of any kind.
-        prefix: goes before every key.
-        most: how many letters are kept; the oldest make room.
-        repeated_s: for how long an operation is tried again while Redis does not answer.
+    While Redis does not answer, an operation is tried again for `repeated_s` seconds.
     """
 
     def __init__(self, client: Redis, *, prefix: str = "", most: int = 10_000, repeated_s: float = 5.0) -> None:

@@ -16,6 +16,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import structlog
@@ -36,7 +37,17 @@ from nexus.adapters.redis.scripts import (
 from nexus.core.models import Topics
 from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Conflict, Delivery, OutboxRow
 
-# Of all owners. A row is some kilobytes.
+_log = structlog.get_logger(__name__)
+
+_Argument: TypeAlias = str | bytes | int
+
+# An answer is announced again at most this often, however many replicas are asked for it at once.
+_ANNOUNCED_AGAIN_MS: Final = 1_000
+# How long a request without an answer is known after its lease, so that its attempts are counted.
+_KNOWN_MS: Final = 600_000
+# How long it is known when a released request was asked for: longer than any deadline.
+_ASKED_KNOWN_MS: Final = 120_000
+# Of the outbox, for all owners. A row is some kilobytes.
 MOST_ROWS: Final = 50_000
 MOST_BYTES: Final = 64 << 20
 # A script keeps all other clients waiting.
@@ -127,47 +138,47 @@ class RedisOutbox:
             await repeated(self._remove, keys, arguments, for_s=self._repeated_s)
 
 
-_log = structlog.get_logger(__name__)
+@dataclass(frozen=True, slots=True)
+class StreamAnswers:
+    """How a ledger publishes on streams.
 
-_Argument: TypeAlias = str | bytes | int
+    Attributes:
+        group: the consumer group whose entries are acknowledged.
+        reply_keep_ms: how long the stream of one requester (`….<reply_to>`) is kept after its last answer.
+        acknowledged: called with each delivery that `conclude` has acknowledged.
+    """
 
-# An answer is announced again at most this often, however many replicas are asked for it at once.
-_ANNOUNCED_AGAIN_MS: Final = 1_000
-# How long a request without an answer is known after its lease, so that its attempts are counted.
-_KNOWN_MS: Final = 600_000
-# How long it is known when a released request was asked for: longer than any deadline.
-_ASKED_KNOWN_MS: Final = 120_000
+    group: str
+    reply_keep_ms: int
+    acknowledged: Callable[[Delivery], None]
 
 
 class RedisLedger:
-    """`nexus.core.ports.RequestLedger` on Redis, with answers on pub/sub.
+    """`nexus.core.ports.RequestLedger` on Redis, with answers on pub/sub, or on `streams`.
 
     When Redis does not answer, an operation is tried again for `repeated_s` seconds: a restart of Redis fits in.
-
-    Args:
-        client: of a server, of the master that Sentinel watches, or of a cluster.
-        prefix: goes before every key and channel.
-        repeated_s: see above.
-        outbox: of the same Redis; by default one of its own.
-
-    Attributes:
-        outbox: where `conclude` puts rows.
+    `conclude` puts rows into the `outbox`, which is of the same Redis.
     """
 
-    _conclude_text = CONCLUDE_PUBSUB
-
     def __init__(
-        self, client: Redis, *, prefix: str = "", repeated_s: float = 5.0, outbox: RedisOutbox | None = None
+        self,
+        client: Redis,
+        *,
+        prefix: str = "",
+        repeated_s: float = 5.0,
+        streams: StreamAnswers | None = None,
+        outbox: RedisOutbox | None = None,
     ) -> None:
         self.outbox = outbox or RedisOutbox(client, prefix=prefix, repeated_s=repeated_s)
         self._client = client
         self._prefix = prefix
         self._repeated_s = repeated_s
+        self._streams = streams
         self._one_server = not isinstance(client, ClusterRedis)
         self._claim = client.register_script(CLAIM)
         self._renew = client.register_script(RENEW)
         self._release = client.register_script(RELEASE)
-        self._conclude = client.register_script(self._conclude_text)
+        self._conclude = client.register_script(CONCLUDE_STREAMS if streams else CONCLUDE_PUBSUB)
 
     async def claim(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0) -> Claim:
         """Ask for a request."""
@@ -214,18 +225,21 @@ class RedisLedger:
         if outbox and self._one_server:
             outbox_keys, outbox_arguments = self.outbox.put_arguments(outbox)
         elif outbox and not await self.outbox.put(outbox):
-            self._tell_full(outbox)
+            self._log_full(outbox)
         more_keys, more_arguments = self._publishing(topic, delivery)
         keys = [request, *outbox_keys, *more_keys]
         arguments = [claim.token, claim.fingerprint, answer, keep_ms, topic, *outbox_arguments, *more_arguments]
         received, taken = await repeated(self._conclude, keys, arguments, for_s=self._repeated_s)
         if outbox and not taken:
-            self._tell_full(outbox)
+            self._log_full(outbox)
         if received < 0:
             return None
+        if self._streams is None:
+            return subscriber_count(self._client, received)
         if delivery:
-            self._acknowledged(delivery)
-        return self._counted(received)
+            self._streams.acknowledged(delivery)
+        # An entry is there for any reader.
+        return int(received)
 
     async def keep_first(self, key: str, value: bytes, keep_ms: int) -> bytes:
         """Keep a value unless there is one; returns the one that is kept."""
@@ -240,17 +254,15 @@ class RedisLedger:
         """What is kept."""
         return _kept_value(await repeated(self._client.get, self._kept(key), for_s=self._repeated_s))
 
-    def _publishing(self, topic: str, _delivery: Delivery | None) -> tuple[list[str], list[_Argument]]:
+    def _publishing(self, topic: str, delivery: Delivery | None) -> tuple[list[str], list[_Argument]]:
         """The further keys and arguments of the script that concludes."""
-        return [], [self._prefix + topic]
+        if self._streams is None:
+            return [], [self._prefix + topic]
+        topic_of_request, entry = (delivery.topic, delivery.entry) if delivery else (Topics.CONTEXT_BUILD_REQUEST, "")
+        keep_reply = self._streams.reply_keep_ms if is_of_one_requester(topic) else 0
+        return [self._prefix + topic, self._prefix + topic_of_request], [self._streams.group, entry, keep_reply]
 
-    def _counted(self, received: int) -> int:
-        return subscriber_count(self._client, received)
-
-    def _acknowledged(self, _delivery: Delivery) -> None:
-        """Do nothing: pub/sub has no entries to acknowledge."""
-
-    def _tell_full(self, row: OutboxRow) -> None:
+    def _log_full(self, row: OutboxRow) -> None:
         _log.error("outbox_full", message_id=row.id, size=len(row.content))
 
     def _request(self, key: str) -> str:
@@ -263,47 +275,6 @@ class RedisLedger:
 def _kept_value(found: Any) -> bytes | None:
     # Release 0.1 kept some values as a reference to an answer, "@" and its key; they last an hour at most.
     return None if found is None or found.startswith(b"@") else bytes(found)
-
-
-class RedisStreamsLedger(RedisLedger):
-    """`nexus.core.ports.RequestLedger` on Redis, with answers on streams.
-
-    Args:
-        client, prefix, repeated_s, outbox: as for `RedisLedger`.
-        group: the consumer group whose entries are acknowledged.
-        reply_keep_ms: how long the stream of one requester (`….<reply_to>`) is kept after its last answer.
-        acknowledged: called with each delivery that `conclude` has acknowledged.
-    """
-
-    _conclude_text = CONCLUDE_STREAMS
-
-    def __init__(
-        self,
-        client: Redis,
-        *,
-        group: str,
-        reply_keep_ms: int,
-        acknowledged: Callable[[Delivery], None],
-        prefix: str = "",
-        repeated_s: float = 5.0,
-        outbox: RedisOutbox | None = None,
-    ) -> None:
-        super().__init__(client, prefix=prefix, repeated_s=repeated_s, outbox=outbox)
-        self._group = group
-        self._reply_keep_ms = reply_keep_ms
-        self._on_acknowledged = acknowledged
-
-    def _publishing(self, topic: str, delivery: Delivery | None) -> tuple[list[str], list[_Argument]]:
-        topic_of_request, entry = (delivery.topic, delivery.entry) if delivery else (Topics.CONTEXT_BUILD_REQUEST, "")
-        keep_reply = self._reply_keep_ms if is_of_one_requester(topic) else 0
-        return [self._prefix + topic, self._prefix + topic_of_request], [self._group, entry, keep_reply]
-
-    def _counted(self, received: int) -> int:
-        # An entry is there for any reader.
-        return received
-
-    def _acknowledged(self, delivery: Delivery) -> None:
-        self._on_acknowledged(delivery)
 
 
 def is_of_one_requester(topic: str) -> bool:

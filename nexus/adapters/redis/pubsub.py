@@ -21,14 +21,14 @@ from redis.exceptions import RedisError
 
 from nexus.adapters.redis.client import translated
 from nexus.adapters.redis.cluster import subscriber_count
-from nexus.core.concurrency import items_of, ungrouped
+from nexus.core.concurrency import Pauses, items_of, ungrouped
 from nexus.core.errors import BusUnavailableError
 from nexus.core.ports import Delivery, Work
 
 _log = structlog.get_logger(__name__)
 
 _SILENT_BEATS: Final = 3
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_LONGEST_PAUSE_S: Final = 1.0
 # Deliveries read and not yet taken; beyond this the connection is not read, and Redis buffers.
 _BUFFERED: Final = 1_024
 
@@ -109,7 +109,7 @@ class RedisSubscription:
         # Whether this connection has brought a heartbeat, and whether any has.
         self._in_force = False
         self._begun = False
-        self._pause = _FIRST_PAUSE
+        self._pauses = Pauses(longest_s=_LONGEST_PAUSE_S)
 
     @property
     def silent_s(self) -> float:
@@ -152,8 +152,7 @@ class RedisSubscription:
                     self.failure = type(error).__name__
                     _log.warning("bus_disconnected", reason=self.failure)
                     self._in_force = False
-                    await anyio.sleep(self._pause)
-                    self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+                    await self._pauses.wait()
 
     async def beat(self) -> None:
         """Publish the heartbeat. Run in a task of its own."""
@@ -209,7 +208,7 @@ class RedisSubscription:
 
     def _come_into_force(self, task_status: TaskStatus[None]) -> None:
         self._in_force = True
-        self._pause = _FIRST_PAUSE
+        self._pauses.end()
         if self._begun:
             self.reconnects += 1
             _log.info("bus_reconnected", reconnects=self.reconnects)

@@ -9,7 +9,7 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from nexus.core.concurrency import items_of
+from nexus.core.concurrency import Pauses, items_of
 from nexus.core.ports import Delivery
 
 _log = structlog.get_logger(__name__)
@@ -19,7 +19,7 @@ BLOCK_MS: Final = 1_000
 
 _READ_AT_ONCE: Final = 64
 _BUFFERED_NEWS: Final = 1_024
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+LONGEST_PAUSE_S: Final = 1.0
 _BEGINNING: Final = b"0-0"
 _CLOSING_S: Final = 2.0
 _LONGEST_REASON: Final = 200
@@ -116,7 +116,7 @@ class StreamSubscription:
 
     async def find_ends(self) -> None:
         """Find the end of each stream of news, from which it is read; waits for Redis."""
-        pause = _FIRST_PAUSE
+        pauses = Pauses(longest_s=LONGEST_PAUSE_S)
         while len(self._ends) < len(self.news):
             for topic in self.news:
                 try:
@@ -124,22 +124,20 @@ class StreamSubscription:
                     self._ends[topic] = last[0][0] if last else _BEGINNING
                 except (RedisError, OSError) as error:
                     self.failed(topic, error)
-                    await anyio.sleep(pause)
-                    pause = min(pause * 2, _LONGEST_PAUSE)
+                    await pauses.wait()
         self._lost = False
 
     async def read_news(self) -> None:
         """Read what is appended to the streams of news, until `stop`. Run in a task of its own."""
-        pause = _FIRST_PAUSE
+        pauses = Pauses(longest_s=LONGEST_PAUSE_S)
         with self._reading:
             while self.news:
                 try:
                     await self._read_news(BLOCK_MS)
-                    pause = _FIRST_PAUSE
+                    pauses.end()
                 except (RedisError, OSError) as error:
                     self.failed(", ".join(self.news), error)
-                    await anyio.sleep(pause)
-                    pause = min(pause * 2, _LONGEST_PAUSE)
+                    await pauses.wait()
 
     async def _read_news(self, block_ms: int | None) -> bool:
         """Read the news once. Whether there were any."""

@@ -107,7 +107,7 @@ class RedisStreamsBus:
             reader.done(delivery)
 
     def acknowledged(self, delivery: Delivery) -> None:
-        """Take note that the entry has been acknowledged elsewhere (`RedisStreamsLedger`)."""
+        """Take note that the entry has been acknowledged elsewhere (`RedisLedger`)."""
         for reader in self._readers_of(delivery):
             reader.done(delivery, acknowledged=True)
 

@@ -12,7 +12,6 @@ class Delivery:
 
     Attributes:
         topic: without prefix.
-        payload: the bytes.
         entry: the id under which the bus keeps it; `""` on a bus that keeps nothing.
         sent_ms: when the bus took it, in milliseconds since 1970 by the bus's own clock; 0 where it does not say.
         deliveries: how often it has been handed out, this time included.
@@ -65,11 +64,7 @@ class Bus(Protocol):
     async def publish(self, topic: str, payload: bytes, *, once: str = "") -> int:
         """Send `payload`. Returns how many subscribers of the whole bus received it; 0 for none.
 
-        Args:
-            topic: to everybody who listens there.
-            payload: the bytes.
-            once: a bus that keeps messages takes what is sent under this name once only, so that sending it again does
-                no harm, and returns 1.
+        A bus that keeps messages takes what is sent under the name `once` once only, and returns 1.
         """
         ...
 
@@ -123,10 +118,7 @@ class Subscription(Protocol):
 class OutboxRow:
     """A recorded row that the document store has not taken yet.
 
-    Attributes:
-        owner_key: the owner of the row.
-        id: of the row. The outbox holds one row of an owner under an id, the first.
-        content: the row as bytes, which the outbox does not read.
+    The outbox holds one row of an owner under an id, the first. It does not read the content.
     """
 
     owner_key: str
@@ -139,11 +131,10 @@ class Acquired:
     """The request is the caller's to answer until its lease runs out.
 
     Attributes:
-        key, fingerprint, token: what `renew`, `conclude` and `release` need.
         now_ms: the time at the ledger, in milliseconds since 1970: the one clock that all replicas share.
         attempts: how often the request has been acquired without being answered, this time included.
         asked_ms: when the first delivery of the request arrived, by the same clock; 0 where that is not known.
-        outbox_waiting: the outbox holds rows, of whichever owner.
+        outbox_waiting: the outbox holds rows of some owner.
     """
 
     key: str
@@ -272,11 +263,10 @@ class DeadLetter:
     """A message that could not be used (contract §1.6).
 
     Attributes:
-        topic: the topic it came from, without prefix.
+        topic: without prefix.
         reason: why it could not be used; no content.
         sha256, size: of its bytes.
-        deliveries: how often it had been handed out.
-        message_id: the id of the message, where it could be read.
+        message_id: where it could be read.
         body: the bytes, only where settings allow them to be kept.
         letter_id: the id it is kept under; `""` before it is.
         at_ms: when it was kept, in milliseconds since 1970 by the bus's clock; 0 before it is.

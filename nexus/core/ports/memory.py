@@ -18,7 +18,7 @@ class TurnTouch(NamedTuple):
     """Fields to set in the turn of a run when more of the run is recorded.
 
     Attributes:
-        owner_key, session_id, run_id: the turn; another session may have a copy of it.
+        session_id: another session may have a copy of the turn.
         changes: fields that are set in any case.
         unless_due: further fields, set where `close` is not due on the turn.
         message_id: a turn that has this among its `messages` stays as it is.
@@ -57,7 +57,7 @@ class TurnStore(Protocol):
         """The turns of these runs, in any order, without `messages` and `tool_calls`."""
         ...
 
-    async def turns(  # a page of a session
+    async def turns(
         self,
         owner_key: str,
         session_id: str,
@@ -67,15 +67,9 @@ class TurnStore(Protocol):
         without_runs: Sequence[str] = (),
         whole: bool = False,
     ) -> list[Row]:
-        """Up to `limit` turns, the highest number first.
+        """Up to `limit` turns with a number below `before`, the highest first, without those of some runs.
 
-        Args:
-            owner_key: whose.
-            session_id: of which session.
-            limit: turns at most.
-            before: only those with a lower number.
-            without_runs: not the turns of these runs.
-            whole: with `messages`, `tool_calls`, `thinking_phase` and `workspace_context`, which are long.
+        `whole`: with `messages`, `tool_calls`, `thinking_phase` and `workspace_context`, which are long.
         """
         ...
 
@@ -102,12 +96,9 @@ class TurnStore(Protocol):
         ...
 
     async def touch_runs(self, touches: Sequence[TurnTouch]) -> list[TurnTouch]:
-        """Set these fields of the turns of these runs, of each run in this order. Repeating it changes nothing.
+        """Set these fields of the turns of runs, of each run in this order. Returns the touches of runs without a turn.
 
-        Where one of them is rejected, some of the others may have been changed.
-
-        Returns:
-            The touches of runs without a turn.
+        Repeating it changes nothing. Where one of them is rejected, some of the others may have been changed.
         """
         ...
 
@@ -262,11 +253,7 @@ class MemorySource(Protocol):
     def compact_soon(self, request: CompactionRequest, /, *, long: bool = False) -> CompactionJob | None:
         """Start the compaction in the background, or join the one of the session that is under way. Never waits.
 
-        Args:
-            request: what is asked for.
-            long: it may take long and no request waits for it; only a few of these run at once.
-
-        Returns:
-            None when too many are under way; it is not started then.
+        `long`: it may take long and no request waits for it; only a few of these run at once. None when too many are
+        under way; it is not started then.
         """
         ...

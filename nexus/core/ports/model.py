@@ -24,16 +24,9 @@ class LanguageModel(Protocol):
         ...
 
     async def complete(self, system: str, user: str, *, schema: Mapping[str, Any], schema_name: str) -> str:
-        """The text of the model's answer, unchecked.
+        """The text of the model's answer to the instructions `system` and the material `user`, unchecked.
 
-        Args:
-            system: the instructions.
-            user: the material to work on.
-            schema: a JSON schema for the answer; an endpoint without schemas is only asked to follow it.
-            schema_name: the schema's name, `[a-z_]+`.
-
-        Raises:
-            ModelUnavailableError, PromptTooLongError: as the port says.
+        An endpoint without schemas is only asked to follow the JSON schema, whose name is `[a-z_]+`.
         """
         ...
 

@@ -45,10 +45,7 @@ class MessageStore(Protocol):
         ...
 
     async def insert_messages(self, rows: Sequence[Row]) -> list[bool | StoreRejectedError | StoreUnavailableError]:
-        """Record rows as `insert_message` does, many at once and in their order; each succeeds or fails by itself.
-
-        Returns:
-            Of each row what `insert_message` returns or raises.
+        """Record rows in their order; returns of each what `insert_message` returns or raises.
 
         Raises:
             StoreUnavailableError: it is not known which of them were recorded.
@@ -62,12 +59,8 @@ class MessageStore(Protocol):
 
         What is internal to a sub-agent (`metadata.sub_agent_internal: true`) is left out.
 
-        Args:
-            owner_key: whose.
-            limit: rows at most.
-            skip: rows that are passed over, because they were read before.
-            excerpt_chars: contents longer than twice this come as their first and last so many characters, and of
-                metadata the tool calls suffice; None for whole rows.
+        With `excerpt_chars`, contents longer than twice this come as their first and last so many characters, and of
+        metadata the tool calls suffice; None for whole rows.
         """
         ...
 
@@ -90,13 +83,8 @@ class MessageStore(Protocol):
     ) -> list[Row]:
         """Up to `limit` rows of a session after the newest `skip`, whole, newest first, of any role.
 
-        Args:
-            owner_key: whose.
-            session_id: of which session.
-            limit: rows at most.
-            skip: rows that are passed over, because they were read before.
-            sub_agent: also the rows that are internal to the sub-agent of this id or to one without an id; None for
-                nothing internal.
+        With `sub_agent`, also the rows that are internal to the sub-agent of this id or to one without an id; None for
+        nothing internal.
         """
         ...
 
@@ -113,17 +101,8 @@ class MessageStore(Protocol):
     ) -> list[Row]:
         """Up to `limit` rows of a session that the tail includes, whole, in the order in which they were stored.
 
-        It takes as long as what is read, whatever lies before the tail.
-
-        Args:
-            owner_key: whose.
-            session_id: of which session.
-            tail: which rows.
-            limit: rows at most.
-            skip: rows that are passed over.
-            oldest_first: the first stored first; else the last.
-            sub_agent: also the rows that are internal to this sub-agent, wherever they are, `""` for one without an id;
-                None for nothing internal.
+        It takes as long as what is read, whatever lies before the tail. With `sub_agent`, also the rows that are
+        internal to this sub-agent, wherever they are; `""` for one without an id, None for nothing internal.
         """
         ...
 
@@ -145,18 +124,10 @@ class MessageStore(Protocol):
         """Up to `limit` rows of a session that have `text` in them, whatever the case, newest first.
 
         Searched are contents and, of each call, its name and its arguments as they are written. `text` is taken
-        literally; one of more than `LONGEST_QUERY` characters is rejected. Rows internal to a sub-agent are left out.
-        Contents that are objects or lists, and arguments that are or that have an escape in them, are compared as the
-        text that a context shows or a tool is given, in the newest `STRUCTURED_SEARCHED` rows with such.
-
-        Args:
-            owner_key: whose.
-            session_id: of which session.
-            text: the phrase.
-            limit: rows at most.
-            texts_of: the texts of a row without the calls of some tools, where the server has no pattern for them.
-            without_tools: names of tools whose results and calls are no find.
-            without_run: a run whose rows are none.
+        literally; one of more than `LONGEST_QUERY` characters is rejected. Rows internal to a sub-agent and those of
+        `without_run` are left out, and so are results and calls of `without_tools`. Contents that are objects or lists,
+        and arguments that are or that have an escape in them, are compared as the texts that `texts_of` gives of the
+        row, in the newest `STRUCTURED_SEARCHED` rows with such.
         """
         ...
 
@@ -349,9 +320,7 @@ class Conversation(Protocol):
     async def insert_input(self, row: Row, *, outbox_waiting: bool = False) -> None:
         """Return when the store has the row; the caller sets the deadline.
 
-        Args:
-            row: as `input_row` made it.
-            outbox_waiting: the outbox holds rows, of which one may be the input, from an earlier request of the run.
+        With `outbox_waiting`, the outbox holds rows, of which one may be the input, from an earlier request of the run.
 
         Raises:
             StoreUnavailableError: it is not known whether the store has it.
@@ -375,13 +344,9 @@ class Conversation(Protocol):
     ) -> Past:
         """Rows enough for `messages` messages of the memory, every run among them whole.
 
-        Args:
-            owner_key: the owner.
-            messages: how many messages after merging.
-            excerpt_chars: contents longer than twice this may come without their middle.
-            asked: the human input of the run that asks. What was stored after it, if it has been, is left out.
-            continued: the run was begun earlier.
-            outbox_waiting: the outbox holds rows, of which some may be the owner's.
+        Messages are counted after merging. Contents longer than twice `excerpt_chars` may come without their middle.
+        What was stored after `asked`, the human input of the run that asks, is left out. `continued`: the run was begun
+        earlier. `outbox_waiting`: the outbox holds rows, some of which may be the owner's.
         """
         ...
 
@@ -399,14 +364,7 @@ class Conversation(Protocol):
     ) -> Past:
         """The newest rows of a session, whole, without those of the current run.
 
-        Args:
-            owner_key: the owner.
-            origin: which session, and for which agent.
-            messages: rows at most.
-            asked: as for `get_past`.
-            until: where the history ends, where that is known better.
-            tail: which rows are under no compaction; others are not read.
-            continued: as for `get_past`.
-            outbox_waiting: as for `get_past`.
+        `messages` rows at most, those under no compaction (`tail`), up to `until` where that is known better than from
+        `asked`. The rest as for `get_past`.
         """
         ...

@@ -15,7 +15,7 @@ from typing import Any, Final
 import anyio
 
 from nexus.core.ports import MemorySource
-from nexus.core.working_memory import Wish
+from nexus.core.working_memory import CompactionRequest
 from nexus.services.context.blocks import Assembled
 from nexus.services.context.gather import Build
 
@@ -33,15 +33,15 @@ class CompactionCooldown:
     def __init__(self) -> None:
         self._until: OrderedDict[tuple[str, str], float] = OrderedDict()
 
-    def begin(self, wish: Wish) -> None:
+    def begin(self, request: CompactionRequest) -> None:
         """There was nothing: try again in 10 s."""
-        self._until[wish.owner_key, wish.session_id] = anyio.current_time() + _COOLDOWN_S
+        self._until[request.session] = anyio.current_time() + _COOLDOWN_S
         if len(self._until) > _MOST_SESSIONS:
             self._until.popitem(last=False)
 
-    def holds(self, wish: Wish) -> bool:
+    def holds(self, request: CompactionRequest) -> bool:
         """Whether the session is not to be tried yet."""
-        return anyio.current_time() < self._until.get((wish.owner_key, wish.session_id), 0.0)
+        return anyio.current_time() < self._until.get(request.session, 0.0)
 
 
 async def compact(
@@ -85,7 +85,9 @@ async def compact(
     return False
 
 
-def _wish(build: Build, assembled: Assembled, tools: Sequence[dict[str, Any]], *, cut: bool) -> Wish | None:
+def _wish(
+    build: Build, assembled: Assembled, tools: Sequence[dict[str, Any]], *, cut: bool
+) -> CompactionRequest | None:
     """The compaction that is wanted, if one is."""
     request, budget, weights, window = build.request, build.budget_with(tools), assembled.weights, build.settings.window
     measure, limit = budget.measure, budget.limit
@@ -94,7 +96,7 @@ def _wish(build: Build, assembled: Assembled, tools: Sequence[dict[str, Any]], *
     taken = budget.besides(assembled.run_room)
     if not (cut or window.is_heavy(weights, taken, limit)):
         return None
-    return Wish(
+    return CompactionRequest(
         request.owner_key,
         request.session_id,
         keep_tokens=window.keep_tokens(weights, taken, limit, measure, cut=cut),

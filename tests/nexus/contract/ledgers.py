@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from nexus.adapters.in_memory import MemoryBus, MemoryLedger
 from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.consumer_group import GroupSettings
-from nexus.adapters.redis.ledger import RedisLedger, RedisStreamsLedger
+from nexus.adapters.redis.ledger import RedisLedger, StreamAnswers
 from nexus.adapters.redis.pubsub import RedisPubSubBus
 from nexus.adapters.redis.streams import RedisStreamsBus
 from nexus.core.ports import Bus, Delivery, Outbox, RequestLedger
@@ -97,16 +97,13 @@ async def streams_desk(url: str, prefix: str) -> AsyncIterator[Desk]:
     """The ledger on Redis with answers on streams."""
     acknowledged: list[Delivery] = []
     async with open_redis(url) as client:
-        ledger = RedisStreamsLedger(
-            client, group=GROUP, reply_keep_ms=REPLY_KEEP_MS, acknowledged=acknowledged.append, prefix=prefix
-        )
+        streams = StreamAnswers(GROUP, REPLY_KEEP_MS, acknowledged.append)
+        ledger = RedisLedger(client, prefix=prefix, streams=streams)
         bus = RedisStreamsBus(client, prefix=prefix, settings=GroupSettings(GROUP))
         yield _on_redis(client, prefix, ledger, bus, acknowledged)
 
 
-def _on_redis(
-    client: Redis, prefix: str, ledger: RedisLedger | RedisStreamsLedger, bus: Bus, acknowledged: list[Delivery]
-) -> Desk:
+def _on_redis(client: Redis, prefix: str, ledger: RedisLedger, bus: Bus, acknowledged: list[Delivery]) -> Desk:
     shift = client.register_script(_SHIFT)
 
     async def advance(ms: float) -> None:

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from structlog.testing import capture_logs
 
 from nexus.adapters.redis.client import open_redis
-from nexus.adapters.redis.ledger import RedisStreamsLedger
+from nexus.adapters.redis.ledger import RedisLedger, StreamAnswers
 from nexus.adapters.redis.stream_subscription import StreamSubscription
 from nexus.adapters.redis.streams import RedisStreamsBus
 from nexus.bootstrap import open_nexus
@@ -328,13 +328,8 @@ async def test_a_publish_whose_reply_is_lost(redis_url: str, channel_prefix: str
 async def test_a_finish_whose_reply_is_lost(redis_url: str, channel_prefix: str) -> None:
     """The answer is enqueued once, and the request is done with."""
     async with line(redis_url, channel_prefix) as wire, wire.bus.consume(WORK) as subscription:
-        ledger = RedisStreamsLedger(
-            wire.bus._client,
-            group=GROUP,
-            reply_keep_ms=LONG_MS,
-            acknowledged=wire.bus.acknowledged,
-            prefix=channel_prefix,
-        )
+        streams = StreamAnswers(GROUP, LONG_MS, wire.bus.acknowledged)
+        ledger = RedisLedger(wire.bus._client, prefix=channel_prefix, streams=streams)
         await enqueue(wire.direct, wire.key, numbered(2))
         first, second = await take(subscription, 2)
         for delivery in (first, second):
@@ -463,9 +458,7 @@ async def test_a_cluster(channel_prefix: str) -> None:
     tag = f"{channel_prefix}{{t}}:"
     async with cluster_servers() as servers, open_redis(servers.url) as client, open_redis(servers.url) as theirs:
         one, other = streams_bus(client, tag, lease_ms=SHORT_MS), streams_bus(theirs, tag, lease_ms=SHORT_MS)
-        ledger = RedisStreamsLedger(
-            client, group=GROUP, reply_keep_ms=LONG_MS, acknowledged=one.acknowledged, prefix=tag
-        )
+        ledger = RedisLedger(client, prefix=tag, streams=StreamAnswers(GROUP, LONG_MS, one.acknowledged))
         work = [*WORK, Work("b", 8)]
         async with other.subscribe("answers", "a") as answers, one.consume(work, ["n"]) as subscription:
             for number in range(20):

@@ -12,7 +12,7 @@ from nexus.adapters.in_memory import MemoryBus, MemoryLedger
 from nexus.core.errors import StoreUnavailableError
 from nexus.core.metrics import Part
 from nexus.core.ports import Row
-from nexus.core.working_memory import Compaction, CompactionJob, Snapshot, Wish
+from nexus.core.working_memory import Compaction, CompactionJob, CompactionRequest, Snapshot
 from nexus.services.context.budget import WindowSettings
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS
@@ -54,9 +54,9 @@ class FakeMemory:
         self.hangs = False
         self.stuck = False
         self.fails: Exception | None = None
-        self.does: Callable[[Wish], Compaction | None] = self.cover
-        self.wishes: list[Wish] = []
-        self.soon: list[Wish] = []
+        self.does: Callable[[CompactionRequest], Compaction | None] = self.cover
+        self.wishes: list[CompactionRequest] = []
+        self.soon: list[CompactionRequest] = []
 
     async def snapshot(self, owner_key: str, session_id: str) -> Snapshot:  # noqa: ARG002  # one for all
         """What is kept."""
@@ -66,7 +66,7 @@ class FakeMemory:
             raise self.fails
         return self.kept
 
-    def compact_soon(self, wish: Wish, *, long: bool = False) -> CompactionJob | None:
+    def compact_soon(self, wish: CompactionRequest, *, long: bool = False) -> CompactionJob | None:
         """Do what it does; of those that take long, take note."""
         job = CompactionJob()
         (self.soon if long else self.wishes).append(wish)
@@ -79,7 +79,7 @@ class FakeMemory:
         job.done.set()
         return job
 
-    def cover(self, wish: Wish) -> Compaction:
+    def cover(self, wish: CompactionRequest) -> Compaction:
         """A compaction of all rows but the newest four and those of the run that asks."""
         rows = [row for row in self.store.messages if row["run_id"] != wish.run_id]
         latest = self.kept.compaction
@@ -197,7 +197,7 @@ class TestCompaction:
         """A run goes on with what is left as soon as another has compacted its session."""
         async with remembering(6) as (parts, memory):
             await parts.build(asking(**PROMPT))
-            memory.cover(Wish("ada", "default", run_id="run_1"))
+            memory.cover(CompactionRequest("ada", "default", run_id="run_1"))
             second = await parts.build(asking(request_id="msg_2", **PROMPT, later=called("ok")))
             third = await parts.build(asking(request_id="msg_3", **PROMPT, later=called("ok")))
         assert len(history(second)) == 4
@@ -206,7 +206,7 @@ class TestCompaction:
     async def test_that_does_not_come_about(self) -> None:
         """The oldest messages are left out of this one context, which fits, says so, and is tried again."""
 
-        def fail(_: Wish) -> None:
+        def fail(_: CompactionRequest) -> None:
             raise StoreUnavailableError("away")
 
         async with remembering(20, length=80) as (parts, memory):
@@ -332,7 +332,7 @@ class TestMissing:
         """The run goes on with what it began with, also where its session had been compacted before."""
         async with remembering(6) as (parts, memory):
             memory.kept = Snapshot(overview("plan"))
-            memory.cover(Wish("ada", "default"))
+            memory.cover(CompactionRequest("ada", "default"))
             first = await parts.build(asking(**PROMPT))
             memory.fails = StoreUnavailableError("away")
             second = await parts.build(asking(request_id="msg_2", **PROMPT, later=called("ok")))
@@ -356,7 +356,7 @@ class TestPrefix:
     async def test_a_summary_that_is_replaced(self, source: str, longer: bool) -> None:
         """Where a model is about to write it anew, nothing from it on is promised."""
         async with remembering(10, summaries_by_model=True) as (parts, memory):
-            compaction = memory.cover(Wish("ada", "default"))
+            compaction = memory.cover(CompactionRequest("ada", "default"))
             memory.kept = Snapshot(compaction=compaction.model_copy(update={"source": source}))
             content = await parts.build(asking(**PROMPT))
         assert (content["context"]["prefix"]["messages"] > 2) is longer

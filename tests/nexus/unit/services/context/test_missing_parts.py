@@ -11,7 +11,7 @@ from nexus.core.errors import BusUnavailableError, NexusError, RequestError, Sto
 from nexus.core.metrics import Part
 from nexus.core.ports import Row
 from nexus.core.turns import Goal, TurnStart
-from nexus.core.working_memory import CompactionJob, Snapshot, Wish
+from nexus.core.working_memory import CompactionJob, CompactionRequest, Snapshot
 from nexus.services.context.builder import BuilderSettings, Built, ContextBuilder
 from nexus.services.persistence import PersistenceService
 from nexus.services.session_state.state import SessionState
@@ -113,7 +113,7 @@ class FaultySources:
         await self.faults.read("working_memory")
         return Snapshot()
 
-    def compact_soon(self, wish: Wish, *, long: bool = False) -> CompactionJob | None:  # noqa: ARG002  # likewise
+    def compact_soon(self, wish: CompactionRequest, *, long: bool = False) -> CompactionJob | None:  # noqa: ARG002  # likewise
         """Nothing to be done."""
         return None
 

@@ -15,7 +15,7 @@ from nexus.core.models import Message, Role, Topics, utc_now
 from nexus.core.ports import DeadLetter, Delivery, Row
 from nexus.core.signing import Signing
 from nexus.core.wire import decode, encode
-from nexus.core.working_memory import Compaction, Wish
+from nexus.core.working_memory import Compaction, CompactionRequest
 from nexus.services.context.builder import ContextBuilder
 from nexus.services.memory.service import WorkingMemory
 from nexus.services.persistence import PersistenceService
@@ -63,7 +63,7 @@ class FullCalls(ToolCallService):
 class NoCompactions:
     """There is never anything to compact."""
 
-    async def compact(self, wish: Wish) -> Compaction | None:
+    async def compact(self, wish: CompactionRequest) -> Compaction | None:
         """Nothing."""
         del wish
         return None
