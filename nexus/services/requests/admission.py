@@ -25,7 +25,7 @@ from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
 from nexus.core.ports import Bus, Delivery, RequestLedger
 from nexus.services.context.builder import ContextBuilder
 from nexus.services.requests.answerer import Answerer
-from nexus.services.requests.dead_letters import DeadLetterWriter
+from nexus.services.requests.deliveries import DeadLetterWriter
 from nexus.services.requests.envelope import RequestSettings
 
 _log = structlog.get_logger(__name__)

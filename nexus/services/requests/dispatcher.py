@@ -25,8 +25,7 @@ from nexus.core.ports import Bus, Delivery, Work
 from nexus.core.wire import EnvelopeError
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests.admission import RequestService
-from nexus.services.requests.answerer import MOST_DELIVERIES, handed_out_too_often
-from nexus.services.requests.dead_letters import DeadLetterWriter
+from nexus.services.requests.deliveries import MOST_DELIVERIES, DeadLetterWriter, handed_out_too_often
 from nexus.services.requests.envelope import RequestSettings, read_message
 from nexus.services.requests.tool_calls import MOST_CALLS, ToolCallService
 from nexus.services.session_state.service import SessionStates

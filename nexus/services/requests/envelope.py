@@ -1,20 +1,42 @@
-"""What a payload asks, under which key, and the envelope of its answer (contract §1.3, §1.4, §1.7). Pure."""
+"""What a payload asks, under which key, and the envelope of its answer (contract §1.3, §1.4, §1.7, §7). Pure.
+
+`tools.requests` belongs to whatever runs tools: a message that names no tool of ours is ignored, whatever it is. One
+that does, and is no usable call, gets an error result where its sender can be told. A sender who may not send it, and
+one who cannot be told, get no answer.
+"""
 
 import hashlib
+import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
-from nexus.core.errors import ErrorCode, RequestError
-from nexus.core.models import Message, Role, Topics
+from nexus.core.errors import ErrorCode, RequestError, UnreadablePayloadError
+from nexus.core.models import Message, Role, Topics, named_agent
 from nexus.core.ports import Delivery
 from nexus.core.signing import Signing
-from nexus.core.wire import EnvelopeError, EnvelopeIds, decode, encode
+from nexus.core.wire import EnvelopeError, EnvelopeIds, compact, decode, encode
 from nexus.services.context.request import REPLY_TO, reply_suffix
+from nexus.services.history.agents import internal_marks
+from nexus.services.history.tool_calls import as_id
+from nexus.services.session_state.merge import read_session
+from nexus.services.tools.memory_tools import MEMORY_TOOLS
 
 _KEY_CHARS: Final = 32
 # An envelope cannot be without these ids; a request that could not be read may be.
 _UNKNOWN: Final = "unknown"
+
+_ID_CHARS: Final = 256
+_DIGEST_CHARS: Final = 32
+# The longest wait of a call for another replica, or for Redis, on a bus that keeps nothing.
+_LONGEST_S: Final = 120.0
+_NAMES: Final = tuple(name.encode() for name in sorted(MEMORY_TOOLS))
+# JSON may spell the letters of a name like this.
+_ESCAPED_LETTER: Final = b"\\u00"
+# In a payload that cannot be parsed. Inside a text, quotation marks have a backslash before them.
+_NAME: Final = re.compile(rb'(?<!\\)"name"\s*+:\s*+"(' + b"|".join(_NAMES) + rb')"')
+_CALL_ID: Final = re.compile(rb'(?<!\\)"call_id"\s*+:\s*+"([\x20\x21\x23-\x5b\x5d-\x7e]{1,256})"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +80,11 @@ class IncomingRequest:
     arrived_at: float
     signing: Signing | None = None
 
+    @property
+    def may_wait(self) -> bool:
+        """A requester asks again, but for what the bus keeps."""
+        return self.delivery.shared
+
     def answer(self, content: Mapping[str, Any]) -> bytes:
         """The encoded answer with this content."""
         return self._encoded(answer(self.ids.id, self.ids.run_id, self.ids.owner_key, content))
@@ -66,7 +93,7 @@ class IncomingRequest:
         """The encoded answer that says what is wrong."""
         return self._encoded(error_answer(self.ids.id, self.ids.run_id, self.ids.owner_key, error))
 
-    def as_conflict(self) -> "IncomingRequest":
+    def as_conflict(self) -> Self:
         """This, as a request whose id belongs to another one.
 
         It has a key of its own, so that the conflict too is answered once, and the request it conflicts with is safe.
@@ -137,3 +164,157 @@ def read_incoming(
 
 def _own_key(key: str, fingerprint: str) -> str:
     return f"{key}#{fingerprint[:_KEY_CHARS]}"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallRequest:
+    """A call of one of our tools that can be answered.
+
+    Attributes:
+        ids: of the message. The result repeats run and owner.
+        name: of the tool.
+        call_id: the model's id of the call; `""` for none.
+        result_id: of the result, so that it is recorded once. It names the call within the memory, too.
+        delivery: that brought it.
+        arrived_at: on the monotonic clock.
+        fingerprint: SHA-256 of the payload. The same message id with another one is another call.
+        signing: for the result.
+        args: as they were given.
+        session_id: that the message names; None for none.
+        sub_agent: that the message names; None for none.
+        fault: why it cannot be carried out; None where nothing is known to be wrong.
+    """
+
+    ids: EnvelopeIds
+    name: str
+    call_id: str
+    result_id: str
+    delivery: Delivery
+    arrived_at: float
+    fingerprint: str
+    signing: Signing | None = None
+    args: Any = None
+    session_id: str | None = None
+    sub_agent: str | None = None
+    fault: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Its key at the ledger; no build request has such a key."""
+        return f"tool:{self.result_id}"
+
+    @property
+    def waited_s(self) -> float:
+        """The seconds since it arrived."""
+        return time.monotonic() - self.arrived_at
+
+    @property
+    def may_wait(self) -> bool:
+        """Calls are not resent, so for long. Calls that the bus keeps are never given up."""
+        return self.delivery.shared or self.waited_s < _LONGEST_S
+
+    def as_conflict(self) -> Self:
+        """This call, refused because its message id belongs to another; with a key of its own."""
+        result_id = _digest("conflict", self.result_id, self.fingerprint)
+        return replace(self, result_id=result_id, fault="id: belongs to another call; every call needs its own")
+
+    def result(self, text: str, *, done: bool, retryable: bool = False, session_id: str | None = None) -> Message:
+        """The result of the call.
+
+        Args:
+            text: for the model.
+            done: the call was carried out.
+            retryable: the same call may succeed later.
+            session_id: in which it is recorded; None for that of its run.
+        """
+        content: dict[str, Any] = {
+            "result": text,
+            "tool_name": self.name,
+            "status": "success" if done else "error",
+            "execution_success": done,
+            "call_id": self.call_id,
+        }
+        if not done:
+            content["error"] = {"message": text, "retryable": retryable}
+        session = {"session_id": session_id} if session_id else {}
+        return Message(
+            id=self.result_id,
+            run_id=self.ids.run_id,
+            owner_key=self.ids.owner_key,
+            role=Role.TOOL,
+            content=content,
+            metadata={"request_id": self.ids.id, **session, **internal_marks(self.sub_agent)},
+        )
+
+    def encoded(self, result: Message) -> bytes:
+        """The bytes of the result, signed where results are."""
+        return encode(result, topic=Topics.TOOLS_RESULTS, signing=self.signing)
+
+
+def may_name_our_tool(payload: bytes) -> bool:
+    """Whether the payload may name one of our tools. Fast; a False is certain."""
+    return any(name in payload for name in _NAMES) or _ESCAPED_LETTER in payload
+
+
+def read_tool_call(
+    delivery: Delivery, arrived_at: float, *, max_bytes: int, signing: Signing | None = None
+) -> ToolCallRequest | None:
+    """The call in a delivery; None where it names no tool of ours.
+
+    Raises:
+        EnvelopeError: it names one, and its sender may not send it (`UNAUTHENTICATED`).
+        UnreadablePayloadError: it names one, and its sender cannot be told.
+    """
+    fingerprint = hashlib.sha256(delivery.payload).hexdigest()
+    try:
+        message = read_message(delivery, max_bytes=max_bytes, signing=signing)
+    except (EnvelopeError, UnreadablePayloadError) as error:
+        named = _NAME.search(delivery.payload)
+        if named is None:
+            return None
+        if not isinstance(error, EnvelopeError) or error.code is ErrorCode.UNAUTHENTICATED:
+            raise
+        ids = error.ids
+        if not ids.run_id or not ids.owner_key:
+            raise UnreadablePayloadError(error.message) from error
+        found = _CALL_ID.search(delivery.payload)
+        call_id = found[1].decode() if found else ""
+        # The sender may not be the one to whom the id belongs.
+        result_id = _digest(ids.owner_key, ids.run_id, ids.id, fingerprint)
+        return ToolCallRequest(
+            ids, named[1].decode(), call_id, result_id, delivery, arrived_at, fingerprint, signing, fault=error.message
+        )
+    content: Mapping[str, Any] = message.content if isinstance(message.content, Mapping) else {}
+    name = content.get("name")
+    if not isinstance(name, str) or name not in MEMORY_TOOLS:
+        return None
+    session_id, fault = _session_in(message)
+    call_id = as_id(content.get("call_id"))
+    if len(call_id) > _ID_CHARS:
+        call_id, fault = "", f"content.call_id: {len(call_id)} characters, at most {_ID_CHARS} are allowed"
+    return ToolCallRequest(
+        EnvelopeIds(message.id, message.run_id, message.owner_key),
+        name,
+        call_id,
+        _digest(message.owner_key, message.run_id, message.id),
+        delivery,
+        arrived_at,
+        fingerprint,
+        signing,
+        # Models' own calls have `arguments`, and orchestrators may pass them on as they are.
+        args=content.get("arguments") if content.get("args") is None else content["args"],
+        session_id=session_id,
+        sub_agent=named_agent(message.metadata),
+        fault=fault,
+    )
+
+
+def _session_in(message: Message) -> tuple[str | None, str | None]:
+    try:
+        return (read_session(message.metadata) if message.metadata.get("session_id") else None), None
+    except ValueError as error:
+        return None, str(error)
+
+
+def _digest(*parts: str) -> str:
+    return f"msg_{hashlib.sha256(compact([*parts])).hexdigest()[:_DIGEST_CHARS]}"

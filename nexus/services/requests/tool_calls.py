@@ -4,11 +4,10 @@ Rules of this module:
 
 - Accepting a call never waits, and messages for other tools are passed over unread. Calls at once and calls waiting are
   bounded; a bus that keeps messages hands out no more than are in hand.
-- A call is claimed at the ledger and concluded there, as a build request is: of any number of replicas and resends one
-  carries it out, and there is one result. The memory knows what a call has done, so a replica that takes over from one
-  that died does not do it again.
-- Calls are not resent. On a bus that keeps nothing, every replica that hears a call waits, within a bound, until it has
-  a result, and carries it out itself should the other be gone.
+- A call is claimed and concluded as a build request is. The memory knows what a call has done, so a replica that takes
+  over from one that died does not do it again.
+- Calls are not resent. On a bus that keeps nothing, every replica with the call waits, within a bound, until it has a
+  result, and carries it out itself should the other be gone.
 - Whatever goes wrong, there is a result that says so. A store that is away is awaited only for a while: a model that is
   told so can go on without.
 """
@@ -26,31 +25,27 @@ from nexus.core.concurrency import Pauses, Pending
 from nexus.core.errors import BusRefusedError, BusUnavailableError, StoreUnavailableError, UnreadablePayloadError
 from nexus.core.metrics import DeadLetterCause, Event, Metrics, NoMetrics, Reading
 from nexus.core.models import Topics
-from nexus.core.ports import Acquired, Announced, Answered, Bus, Busy, Claim, Conflict, Delivery, RequestLedger
+from nexus.core.ports import Acquired, Bus, Claim, Delivery, RequestLedger
 from nexus.core.wire import EnvelopeError
 from nexus.services.history.run_origins import RunOrigins
 from nexus.services.memory.documents import Caller
 from nexus.services.memory.service import Outcome, WorkingMemory
 from nexus.services.persistence import PersistenceService
-from nexus.services.requests.answerer import MOST_DELIVERIES, handed_out_too_often
-from nexus.services.requests.dead_letters import DeadLetterWriter
-from nexus.services.requests.envelope import RequestSettings
-from nexus.services.requests.leases import Leases
-from nexus.services.requests.tool_call_envelope import ToolCallRequest, may_name_our_tool, read_tool_call
+from nexus.services.requests.deliveries import (
+    MOST_ATTEMPTS,
+    MOST_DELIVERIES,
+    Claims,
+    DeadLetterWriter,
+    handed_out_too_often,
+)
+from nexus.services.requests.envelope import RequestSettings, ToolCallRequest, may_name_our_tool, read_tool_call
 
 _log = structlog.get_logger(__name__)
 
 MOST_CALLS: Final = 64
 _MOST_WAITING: Final = 1_024
 _MOST_WAITING_BYTES: Final = 64 << 20
-# As for build requests; see `answerer`. From the third attempt on a call is carried out alone, so that the death of a
-# replica counts against this call only.
-_MOST_ATTEMPTS: Final = 5
-_SUSPECT: Final = 3
-# Pause before a claim that another replica holds is asked for again, in leases.
-_ASKED_AGAIN: Final = 0.03
-# The longest wait for another replica, or for Redis, on a bus that keeps nothing; and for the store.
-_LONGEST_S: Final = 120.0
+# The longest wait for the store.
 _STORE_AWAY_S: Final = 10.0
 # Of a run id in an error.
 _ID_CHARS: Final = 64
@@ -97,14 +92,12 @@ class ToolCallService:
     ) -> None:
         self._memory = memory
         self._bus = bus
-        self._ledger = ledger
         self._dead_letters = dead_letters
         self._persistence = persistence
         self._origins = origins
         self._settings = settings or RequestSettings()
         self._metrics = metrics or NoMetrics()
-        self._leases = Leases(ledger, self._settings)
-        self._suspects = anyio.Lock()
+        self._claims = Claims(bus, ledger, dead_letters, self._settings)
         self._send, self._receive = anyio.create_memory_object_stream[_Arrived](_MOST_WAITING)
         self._bytes_in_hand = 0
         self.pending = Pending()
@@ -117,7 +110,7 @@ class ToolCallService:
             async with anyio.create_task_group() as tasks:
                 for _ in range(MOST_CALLS):
                     tasks.start_soon(self._answer_all)
-                tasks.start_soon(self._leases.run)
+                tasks.start_soon(self._claims.renew_all)
                 try:
                     yield self
                 finally:
@@ -155,86 +148,49 @@ class ToolCallService:
 
     async def _answer(self, delivery: Delivery, arrived_at: float) -> None:
         """Answer a delivery, where it is a call of ours. Raises nothing but cancellation."""
-        settings = self._settings
+        settings, claims = self._settings, self._claims
         try:
             call = read_tool_call(delivery, arrived_at, max_bytes=settings.max_payload_bytes, signing=settings.signing)
             if call is None:
                 self._bus.done(delivery)
             elif delivery.deliveries > MOST_DELIVERIES:
-                await self._give_up(delivery, handed_out_too_often(delivery), DeadLetterCause.POISON, call.ids.id)
+                await claims.give_up(delivery, handed_out_too_often(delivery), DeadLetterCause.POISON, call.ids.id)
             else:
                 await self._answer_until_bus_is_back(call)
         except EnvelopeError as error:
-            await self._give_up(delivery, str(error), DeadLetterCause.UNAUTHENTICATED, error.ids.id)
+            await claims.give_up(delivery, str(error), DeadLetterCause.UNAUTHENTICATED, error.ids.id)
         except UnreadablePayloadError as error:
-            too_large = len(delivery.payload) > settings.max_payload_bytes
-            cause = DeadLetterCause.TOO_LARGE if too_large else DeadLetterCause.UNREADABLE
-            await self._give_up(delivery, str(error), cause)
+            await claims.give_up_unreadable(delivery, error)
         except Exception:  # noqa: BLE001  # the outermost handler: one message must not end the service
             _log.exception("tool_call_failed")
-            await self._give_up(delivery, "answering it failed", DeadLetterCause.POISON)
-
-    async def _give_up(self, delivery: Delivery, reason: str, cause: DeadLetterCause, message_id: str = "") -> None:
-        await self._dead_letters.write(delivery, reason, cause, message_id)
-        self._bus.done(delivery)
+            await claims.give_up(delivery, "answering it failed", DeadLetterCause.POISON)
 
     async def _answer_until_bus_is_back(self, call: ToolCallRequest) -> None:
         asked_at, pauses = call.arrived_at, Pauses()
         while True:
             try:
-                await self._claim_and_answer(call, asked_at)
-            except BusRefusedError as error:
-                await self._give_up(call.delivery, str(error), DeadLetterCause.OTHER, call.ids.id)
+                await self._claims.claim(call, asked_at, self._settle)
             except BusUnavailableError as error:
-                _log.warning("tool_call_unanswered", request_id=call.ids.id, name=call.name, reason=str(error))
-                if not _has_waited_too_long(call):
-                    await pauses.wait()
-                    # The result that was announced last may be the one that has just failed.
-                    asked_at = time.monotonic()
-                    continue
-                await self._give_up(call.delivery, str(error), DeadLetterCause.OTHER, call.ids.id)
+                if not isinstance(error, BusRefusedError):
+                    _log.warning("tool_call_unanswered", request_id=call.ids.id, name=call.name, reason=str(error))
+                    if call.may_wait:
+                        await pauses.wait()
+                        # The result that was announced last may be the one that has just failed.
+                        asked_at = time.monotonic()
+                        continue
+                await self._claims.give_up(call.delivery, str(error), DeadLetterCause.OTHER, call.ids.id)
             return
 
-    async def _claim_and_answer(self, call: ToolCallRequest, asked_at: float) -> None:
-        claim = await self._claim(call, asked_at)
-        if isinstance(claim, Conflict):
-            call = call.as_conflict()
-            claim = await self._claim(call, asked_at)
-        if isinstance(claim, Acquired) and claim.attempts >= _SUSPECT:
-            await self._ledger.release(claim)
-            async with self._suspects:
-                await self._settle(call, await self._claim(call, asked_at))
-        else:
-            await self._settle(call, claim)
-
-    async def _claim(self, call: ToolCallRequest, asked_at: float) -> Claim:
-        """What the ledger says, once it is settled which replica carries the call out."""
-        settings = self._settings
-        while True:
-            waited_ms = int((time.monotonic() - asked_at) * 1_000)
-            claim = await self._ledger.claim(call.key, call.fingerprint, settings.granted_ms, waited_ms)
-            if not isinstance(claim, Busy) or _has_waited_too_long(call):
-                return claim
-            await anyio.sleep(settings.lease_ms / 1_000 * _ASKED_AGAIN)
-
     async def _settle(self, call: ToolCallRequest, claim: Claim) -> None:
-        match claim:
-            case Acquired():
-                async with self._leases.held(claim):
-                    done = await self._carry_out(call, claim.attempts)
-                await self._conclude(call, claim, done)
-                return
-            case Answered(topic, kept):
-                _log.info("answered_again", request_id=call.ids.id)
-                await self._bus.publish(topic, kept)
-            case Announced():
-                _log.debug("announced_a_moment_ago", request_id=call.ids.id)
-            case _:
-                _log.debug("left_to_another_replica", request_id=call.ids.id)
-        self._bus.done(call.delivery)
+        if not isinstance(claim, Acquired):
+            await self._claims.leave(call, claim)
+            return
+        async with self._claims.held(claim):
+            done = await self._carry_out(call, claim.attempts)
+        await self._conclude(call, claim, done)
 
     async def _carry_out(self, call: ToolCallRequest, attempts: int) -> _Done:
-        if attempts > _MOST_ATTEMPTS:
+        if attempts > MOST_ATTEMPTS:
             return await self._failed(call, f"taken up {attempts - 1} times, and never answered")
         if call.fault is not None:
             return _Done(Event.CALL_REFUSED, Outcome(call.fault, done=False), call.session_id)
@@ -278,10 +234,9 @@ class ToolCallService:
         outcome = done.outcome
         result = call.result(outcome.text, done=outcome.done, retryable=done.retryable, session_id=done.session_id)
         encoded = call.encoded(result)
-        heard = await self._publish(call, claim, encoded)
-        if heard is None:
-            self._bus.done(call.delivery)
-        else:
+        keep_ms = self._settings.answer_ttl_ms
+        heard = await self._claims.conclude(call, claim, Topics.TOOLS_RESULTS, encoded, keep_ms)
+        if heard is not None:
             self._metrics.count(done.event)
             # Every replica that hears the result records it. This one may be stopped before it does.
             self._persistence.offer(Topics.TOOLS_RESULTS, result, len(encoded))
@@ -294,20 +249,3 @@ class ToolCallService:
             bytes=len(encoded),
             ms=round(call.waited_s * 1_000, 1),
         )
-
-    async def _publish(self, call: ToolCallRequest, claim: Acquired, encoded: bytes) -> int | None:
-        """The result of `conclude`, once the bus is back: an outage is no failed attempt."""
-        keep_ms, pauses = self._settings.answer_ttl_ms, Pauses()
-        while True:
-            try:
-                return await self._ledger.conclude(claim, Topics.TOOLS_RESULTS, encoded, keep_ms, call.delivery)
-            except BusUnavailableError as error:
-                if isinstance(error, BusRefusedError) or _has_waited_too_long(call):
-                    raise
-                _log.warning("answer_delayed", request_id=call.ids.id, reason=str(error))
-            await pauses.wait()
-
-
-def _has_waited_too_long(call: ToolCallRequest) -> bool:
-    """Whether it is given up. Calls that the bus keeps never are."""
-    return not call.delivery.shared and call.waited_s >= _LONGEST_S

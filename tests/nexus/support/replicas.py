@@ -25,7 +25,7 @@ from nexus.core.wire import encode
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests.admission import RequestService
-from nexus.services.requests.dead_letters import DeadLetterWriter
+from nexus.services.requests.deliveries import DeadLetterWriter
 from nexus.services.requests.envelope import RequestSettings
 from nexus.services.tools.registry import ToolRegistry
 from tests.nexus.support.fakes import FakeStore

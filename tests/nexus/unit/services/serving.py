@@ -17,7 +17,7 @@ from nexus.core.wire import decode, encode
 from nexus.services.context.builder import Built, ContextBuilder
 from nexus.services.context.request import Deadline
 from nexus.services.requests.admission import RequestService
-from nexus.services.requests.dead_letters import DeadLetterWriter
+from nexus.services.requests.deliveries import DeadLetterWriter
 from nexus.services.requests.envelope import RequestSettings
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics

@@ -10,7 +10,7 @@ from nexus.core.metrics import Event, Reading
 from nexus.core.models import Message
 from nexus.core.ports import Conflict, Subscription
 from nexus.services.requests.admission import RequestService
-from nexus.services.requests.dead_letters import DeadLetterWriter
+from nexus.services.requests.deliveries import DeadLetterWriter
 from nexus.services.requests.envelope import RequestSettings
 from tests.nexus.support.waiting import until
 from tests.nexus.unit.services.parts import request

@@ -20,7 +20,7 @@ from nexus.services.context.builder import ContextBuilder
 from nexus.services.memory.service import WorkingMemory
 from nexus.services.persistence import PersistenceService
 from nexus.services.requests.admission import RequestService
-from nexus.services.requests.dead_letters import DeadLetterWriter
+from nexus.services.requests.deliveries import DeadLetterWriter
 from nexus.services.requests.dispatcher import NEWS, Dispatcher, work
 from nexus.services.requests.envelope import RequestSettings
 from nexus.services.requests.tool_calls import ToolCallService

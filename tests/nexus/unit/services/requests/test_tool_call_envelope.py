@@ -14,7 +14,7 @@ from nexus.core.signing import Signing
 from nexus.core.wire import EnvelopeError, encode
 from nexus.services.history.rows import tool_row
 from nexus.services.history.transcript import transcript_of_run
-from nexus.services.requests.tool_call_envelope import ToolCallRequest, may_name_our_tool, read_tool_call
+from nexus.services.requests.envelope import ToolCallRequest, may_name_our_tool, read_tool_call
 
 SIGNING: Final = Signing({"k1": b"the first secret"}, required=True)
 ARGS: Final = {"query": "porto"}

@@ -19,9 +19,8 @@ from nexus.services.history.run_origins import RunOrigins
 from nexus.services.memory.documents import Caller
 from nexus.services.memory.service import Outcome, WorkingMemory
 from nexus.services.persistence import PersistenceService
-from nexus.services.requests.dead_letters import DeadLetterWriter
-from nexus.services.requests.envelope import RequestSettings
-from nexus.services.requests.tool_call_envelope import read_tool_call
+from nexus.services.requests.deliveries import DeadLetterWriter
+from nexus.services.requests.envelope import RequestSettings, read_tool_call
 from nexus.services.requests.tool_calls import ToolCallService
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
@@ -362,7 +361,7 @@ class TestFaults:
                 await until(begun)
             assert (await one.call(update()))["status"] == "success"
 
-    @pytest.mark.parametrize("operation", ["begin", "finish"])
+    @pytest.mark.parametrize("operation", ["claim", "conclude"])
     @pytest.mark.parametrize("is_shared", [True, False])
     async def test_redis_away(self, operation: str, is_shared: bool) -> None:
         """Nobody would send the call again, so it is tried until Redis is back."""

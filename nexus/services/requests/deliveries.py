@@ -1,0 +1,224 @@
+"""What every delivery that is answered needs: a claim at the ledger, or a dead letter (contract §1.4 to §1.6).
+
+Rules of this module:
+
+- Of any number of replicas and resends one claims a request, and one concludes it: answer kept, published and delivery
+  acknowledged in one step. What is already answered is announced again.
+- Leases are renewed while a claim is held, and a claim is given back at once when the service stops.
+- What was taken up five times without an answer is taken for poison. But all that a replica has in hand when it dies is
+  taken up again together, and would die together five times. So what is taken up for the third time is claimed alone
+  among its like: a death then counts for that one only.
+- An outage of the bus is no failed attempt: what the bus keeps is tried until it is back.
+"""
+
+import hashlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
+
+import anyio
+import structlog
+
+from nexus.core.errors import BusRefusedError, BusUnavailableError, UnreadablePayloadError
+from nexus.core.metrics import DeadLetterCause, Metrics
+from nexus.core.ports import (
+    Acquired,
+    Announced,
+    Answered,
+    Bus,
+    Busy,
+    Claim,
+    Conflict,
+    DeadLetter,
+    DeadLetters,
+    Delivery,
+    OutboxRow,
+    RequestLedger,
+)
+from nexus.services.requests.envelope import IncomingRequest, RequestSettings, ToolCallRequest
+
+_log = structlog.get_logger(__name__)
+
+# What was begun more often without being finished is a dead letter (contract §1.5); from which attempt on it is begun
+# alone.
+MOST_ATTEMPTS: Final = 5
+_SUSPECT: Final = 3
+# Reading a message comes before any attempt. One that was handed out more often has never been read to its end. Far
+# more, because what waits for a database that is away is handed out again whenever its replica dies.
+MOST_DELIVERIES: Final = 100
+PAUSE_S: Final = 1.0
+_RELEASE_S: Final = 1.0
+# In leases: how often a lease is renewed, and how often a claim that another replica holds is asked for.
+_RENEWED, _ASKED_AGAIN = 0.25, 0.03
+
+
+_Item = TypeVar("_Item", IncomingRequest, ToolCallRequest)
+
+
+class DeadLetterWriter:
+    """Logs by size and hash what cannot be used, counts it, and keeps it as a dead letter.
+
+    Args:
+        dead_letters: where they are kept.
+        metrics: where they are counted.
+        bodies_up_to: the largest payload that is kept with its letter, in bytes; None for none.
+    """
+
+    def __init__(self, dead_letters: DeadLetters, metrics: Metrics, bodies_up_to: int | None) -> None:
+        self._dead_letters = dead_letters
+        self._metrics = metrics
+        self._bodies_up_to = bodies_up_to
+
+    async def write(self, delivery: Delivery, reason: str, cause: DeadLetterCause, message_id: str = "") -> None:
+        """Make a delivery a dead letter. Where the bus keeps messages, it goes on until the letter is kept."""
+        payload = delivery.payload
+        sha256 = hashlib.sha256(payload).hexdigest()
+        _log.warning("unusable_message", topic=delivery.topic, reason=reason, size=len(payload), sha256=sha256)
+        self._metrics.buried(cause)
+        # A larger one would be refused when it is sent again.
+        body = payload if self._bodies_up_to is not None and len(payload) <= self._bodies_up_to else None
+        letter = DeadLetter(delivery.topic, reason, sha256, len(payload), delivery.deliveries, message_id, body)
+        while True:
+            try:
+                await self._dead_letters.bury(letter)
+            except BusUnavailableError as error:
+                _log.error("dead_letter_not_kept", topic=delivery.topic, sha256=sha256, reason=str(error))
+                if delivery.shared and not isinstance(error, BusRefusedError):
+                    await anyio.sleep(PAUSE_S)
+                    continue
+            return
+
+
+class Claims:
+    """Claims, holds and concludes what deliveries ask. Run `renew_all` in a task of its own."""
+
+    def __init__(
+        self, bus: Bus, ledger: RequestLedger, dead_letters: DeadLetterWriter, settings: RequestSettings
+    ) -> None:
+        self._bus = bus
+        self._ledger = ledger
+        self._dead_letters = dead_letters
+        self._settings = settings
+        self._suspects = anyio.Lock()
+        self._held: dict[str, Acquired] = {}
+
+    async def claim(self, item: _Item, asked_at: float, settle: Callable[[_Item, Claim], Awaitable[None]]) -> None:
+        """Have it settled with what the ledger says, once that is no longer Busy or waiting is of no use.
+
+        Args:
+            item: what is asked; an id that belongs to another is settled as the conflict it is.
+            asked_at: from when on, on the monotonic clock, it may have been announced.
+            settle: what to do with the claim.
+
+        Raises:
+            BusUnavailableError: the bus did not answer.
+        """
+        claim = await self._ask(item, asked_at)
+        if isinstance(claim, Conflict):
+            item = item.as_conflict()
+            claim = await self._ask(item, asked_at)
+        if isinstance(claim, Acquired) and claim.attempts >= _SUSPECT:
+            await self._ledger.release(claim)
+            async with self._suspects:
+                await settle(item, await self._ask(item, asked_at))
+        else:
+            await settle(item, claim)
+
+    async def _ask(self, item: IncomingRequest | ToolCallRequest, asked_at: float) -> Claim:
+        settings = self._settings
+        while True:
+            waited_ms = int((time.monotonic() - asked_at) * 1_000)
+            claim = await self._ledger.claim(item.key, item.fingerprint, settings.granted_ms, waited_ms)
+            if not isinstance(claim, Busy) or not item.may_wait:
+                return claim
+            await anyio.sleep(settings.lease_ms / 1_000 * _ASKED_AGAIN)
+
+    async def leave(self, item: IncomingRequest | ToolCallRequest, claim: Claim) -> int | None:
+        """Finish a delivery whose request another replica answers. Returns how many heard it announced, if it was."""
+        heard = None
+        match claim:
+            case Answered(topic, kept):
+                _log.info("answered_again", request_id=item.ids.id)
+                heard = await self._bus.publish(topic, kept)
+            case Announced():
+                _log.debug("announced_a_moment_ago", request_id=item.ids.id)
+            case _:
+                _log.debug("left_to_another_replica", request_id=item.ids.id)
+        self._bus.done(item.delivery)
+        return heard
+
+    async def conclude(  # noqa: PLR0917  # as the port has it
+        self,
+        item: IncomingRequest | ToolCallRequest,
+        claim: Acquired,
+        topic: str,
+        answer: bytes,
+        keep_ms: int,
+        outbox: OutboxRow | None = None,
+    ) -> int | None:
+        """Keep and publish the answer and finish the delivery. Returns how many heard it; None: there was one before.
+
+        Raises:
+            BusUnavailableError: the bus is away, and it may not wait.
+        """
+        while True:
+            try:
+                heard = await self._ledger.conclude(claim, topic, answer, keep_ms, item.delivery, outbox)
+                break
+            except BusUnavailableError as error:
+                if isinstance(error, BusRefusedError) or not item.may_wait:
+                    raise
+                _log.warning("answer_delayed", request_id=item.ids.id, reason=str(error))
+            await anyio.sleep(PAUSE_S)
+        if heard is None:
+            self._bus.done(item.delivery)
+        return heard
+
+    @asynccontextmanager
+    async def held(self, claim: Acquired) -> AsyncIterator[None]:
+        """Have the lease renewed until the context ends; it is given back should that be because the service stops."""
+        self._held[claim.token] = claim
+        try:
+            yield
+        except anyio.get_cancelled_exc_class():
+            await self._release(claim)
+            raise
+        finally:
+            self._held.pop(claim.token, None)
+
+    async def renew_all(self) -> None:
+        """Renew the leases of what is held, until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await anyio.sleep(self._settings.lease_ms / 1_000 * _RENEWED)
+                for claim in [*self._held.values()]:
+                    tasks.start_soon(self._renew, claim)
+
+    async def _renew(self, claim: Acquired) -> None:
+        try:
+            await self._ledger.renew(claim, self._settings.granted_ms)
+        except BusUnavailableError as error:
+            _log.warning("lease_not_renewed", request_id=claim.key, reason=str(error))
+
+    async def _release(self, claim: Acquired) -> None:
+        try:
+            with anyio.move_on_after(_RELEASE_S, shield=True):
+                await self._ledger.release(claim)
+        except BusUnavailableError as error:
+            _log.warning("lease_not_released", request_id=claim.key, reason=str(error))
+
+    async def give_up(self, delivery: Delivery, reason: str, cause: DeadLetterCause, message_id: str = "") -> None:
+        """Finish a delivery as a dead letter."""
+        await self._dead_letters.write(delivery, reason, cause, message_id)
+        self._bus.done(delivery)
+
+    async def give_up_unreadable(self, delivery: Delivery, error: UnreadablePayloadError) -> None:
+        """Finish a delivery whose sender cannot be answered as a dead letter."""
+        too_large = len(delivery.payload) > self._settings.max_payload_bytes
+        await self.give_up(delivery, str(error), DeadLetterCause.TOO_LARGE if too_large else DeadLetterCause.UNREADABLE)
+
+
+def handed_out_too_often(delivery: Delivery) -> str:
+    """Why a message is not even read any more."""
+    return f"handed out {delivery.deliveries - 1} times, and never read to its end"
