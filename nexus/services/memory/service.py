@@ -32,16 +32,18 @@ from nexus.core.working_memory import (
 from nexus.services.memory.compactor import BackgroundCompactions
 from nexus.services.memory.documents import LOOKED_BACK, TEMPLATE, Caller, document_of, read_all, read_snapshot
 from nexus.services.memory.search import search
-from nexus.services.tools.memory_calls import (
+from nexus.services.tools.memory_tools import (
+    DEFAULT_CHARACTERS,
+    READING_TOOLS,
     CompactHistory,
     MemoryCall,
+    MemoryLimits,
     ReadDetail,
     SearchMemory,
     UpdateOverview,
     WriteDetail,
     read_call,
 )
-from nexus.services.tools.memory_tools import DEFAULT_CHARACTERS, READING_TOOLS, MemoryLimits
 
 MOST_NOTES: Final = 500
 # Of one part of a detail in UTF-8: by default, and where more characters are asked for.

@@ -1,14 +1,26 @@
-"""Definitions of the tools with which a model keeps its working memory (contract §7).
+"""The tools with which a model keeps its working memory: their definitions and checked calls (contract §7). Pure.
 
-Nexus sees to it that nothing is lost and that there is room in time; the model decides what is worth keeping in view.
-So each description says when the tool is of use, and what happens to its arguments.
+Rules of this module:
+
+- Nexus sees to it that nothing is lost and that there is room in time; the model decides what is worth keeping in
+  view. So each description says when the tool is of use, and what happens to its arguments.
+- Every fault of a call is a `ValueError` whose text says what is wrong, where, and what is allowed, so that a model
+  that reads it can call again. It quotes little of the arguments.
+- Names of details are plain names of any script, safe as names of files too. What is allowed is listed: letters,
+  digits and the marks that belong to letters, and between them spaces, dots, dashes and underscores. So no name holds a
+  slash, a drive, a control character or something invisible, none begins with a dot, and none leads out of its folder.
+  Characters that pass for others, such as full-width letters, are refused.
 """
 
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from nexus.core.ports.memory import LONGEST_QUERY
-from nexus.core.working_memory import STRATEGIES, TARGETS
+from nexus.core.working_memory import STRATEGIES, TARGETS, Strategy, Target
 
 COMPACT_HISTORY: Final = "compact_history"
 UPDATE_WORKING_MEMORY: Final = "update_working_memory"
@@ -46,17 +58,17 @@ def definitions(limits: MemoryLimits | None = None) -> list[dict[str, Any]]:
             "is finished, or when [CONTEXT_META] advises it; a conversation that grows too long is compacted without "
             "being asked. Nothing is lost: search_memory finds what was said. The current exchange and the newest "
             "messages stay as they are. First put what you still need into the overview with update_working_memory.",
-            target=_choice(
+            target=_one_of(
                 TARGETS,
                 "tools: only calls of tools and what they gave, usually the bulk. conversation: everything else. all: "
                 "both.",
             ),
-            strategy=_choice(
+            strategy=_one_of(
                 STRATEGIES,
                 "summarize: a summary takes their place. archive: besides, they are kept word for word as details, to "
                 "be opened with read_memory_detail; for what may have to be quoted.",
             ),
-            keep_recent=_whole_number(
+            keep_recent=_number_of(
                 "How many of the newest messages stay in any case.", most=MOST_KEPT, default=DEFAULT_KEEP_RECENT
             ),
             required=("target", "strategy"),
@@ -65,13 +77,13 @@ def definitions(limits: MemoryLimits | None = None) -> list[dict[str, Any]]:
             READ_MEMORY_DETAIL,
             "Open a detail that is listed in [WORKING_MEMORY]: a note of yours, or archived messages word for word. "
             "Call it before you rely on something that you remember only in outline.",
-            name=_text("Its name as it is listed.", NAME_CHARS),
-            from_character=_whole_number(
+            name=_text_of("Its name as it is listed.", NAME_CHARS),
+            from_character=_number_of(
                 "Where to begin. The answer to a long detail says where it goes on, and search_memory at which "
                 "character of a detail a phrase stands.",
                 default=0,
             ),
-            characters=_whole_number(
+            characters=_number_of(
                 "How much of it to show at once, at most. More takes more of the window.",
                 FEWEST_CHARACTERS,
                 MOST_CHARACTERS,
@@ -84,7 +96,7 @@ def definitions(limits: MemoryLimits | None = None) -> list[dict[str, Any]]:
             "Find a phrase in everything that is remembered of this session: the overview and its earlier revisions, "
             "details, archives, and all messages, also those that only a summary stands for. The phrase is looked for "
             "as it is written, whatever the case: a name, a number or a rare word finds more than a sentence.",
-            query=_text("The phrase.", LONGEST_QUERY),
+            query=_text_of("The phrase.", LONGEST_QUERY),
             required=("query",),
         ),
         _definition(
@@ -93,8 +105,8 @@ def definitions(limits: MemoryLimits | None = None) -> list[dict[str, Any]]:
             "Call it when the goal, the state of the work, a decision or a fact to remember has changed. What you give "
             "replaces the whole overview, so repeat what still holds and drop what does not; put long material into a "
             "detail.",
-            content=_text(f"The whole overview, as Markdown, at most {most.overview_max_bytes} bytes."),
-            base_revision=_whole_number(
+            content=_text_of(f"The whole overview, as Markdown, at most {most.overview_max_bytes} bytes."),
+            base_revision=_number_of(
                 "The revision that your text goes out from: the one that the last result of this tool told you, or "
                 "else the one in [WORKING_MEMORY], which is that of the start of this exchange. If somebody has "
                 "written another since then, nothing is changed and you are shown that one. Leave it out to write over "
@@ -107,8 +119,10 @@ def definitions(limits: MemoryLimits | None = None) -> list[dict[str, Any]]:
             "Keep a named note that is too long for the overview: findings, a design, a log of attempts. Its name is "
             "listed in [WORKING_MEMORY], its text is read with read_memory_detail. Writing to a name that there is "
             "replaces the text.",
-            name=_text("A plain name, such as flight options: letters, digits, spaces, '.', '-' and '_'.", NAME_CHARS),
-            content=_text(f"The whole note, as Markdown, at most {most.detail_max_bytes} bytes."),
+            name=_text_of(
+                "A plain name, such as flight options: letters, digits, spaces, '.', '-' and '_'.", NAME_CHARS
+            ),
+            content=_text_of(f"The whole note, as Markdown, at most {most.detail_max_bytes} bytes."),
             required=("name", "content"),
         ),
     ]
@@ -119,18 +133,290 @@ def _definition(_tool: str, _description: str, *, required: tuple[str, ...], **p
     return {"type": "function", "function": {"name": _tool, "description": _description, "parameters": schema}}
 
 
-def _choice(words: tuple[str, ...], description: str) -> dict[str, Any]:
+def _one_of(words: tuple[str, ...], description: str) -> dict[str, Any]:
     return {"type": "string", "enum": [*words], "description": description}
 
 
-def _text(description: str, most_chars: int | None = None) -> dict[str, Any]:
+def _text_of(description: str, most_chars: int | None = None) -> dict[str, Any]:
     limit = {} if most_chars is None else {"maxLength": most_chars}
     return {"type": "string", **limit, "description": description}
 
 
-def _whole_number(
-    description: str, least: int = 0, most: int | None = None, default: int | None = None
-) -> dict[str, Any]:
+def _number_of(description: str, least: int = 0, most: int | None = None, default: int | None = None) -> dict[str, Any]:
     bounds = {"minimum": least, "maximum": most, "default": default}
     given = {name: value for name, value in bounds.items() if value is not None}
     return {"type": "integer", **given, "description": description}
+
+
+# JSON numbers are exact up to here everywhere.
+_LARGEST: Final = 2**53 - 1
+_SHOWN_CHARS: Final = 40
+_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
+
+# Categories of characters that show nothing where they stand alone.
+_UNSEEN: Final = frozenset({"Zs", "Zl", "Zp", "Cc", "Cf", "Mn", "Me"})
+# Letters and symbols by their category that show nothing.
+_BLANK: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+
+# Names of files have at most 255 bytes on most systems, of which an extension and a number need some.
+_NAME_BYTES: Final = 200
+_BETWEEN: Final = frozenset(" ._-")
+# Letters and marks by their category that show nothing, or a dot or a slash.
+_DECEPTIVE: Final = frozenset(
+    "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0\u3033\u3034\u3035\u2cc6\u2cc7"
+    "\ua4f8\ua4f9\ua4fa\ua4fb\ua4fc\ua4fd\U0001d16d"
+)
+_VARIATION_SELECTORS: Final = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+# The form of archives' names, which have to be free.
+_RESERVED: Final = re.compile(r"compaction-[0-9]", re.IGNORECASE)
+
+_ALLOWED: Final = (
+    f"allowed is a plain name of 1 to {NAME_CHARS} characters: letters, digits and, between them, spaces, '.', '-' and "
+    "'_'; no path"
+)
+
+_Word = TypeVar("_Word", Target, Strategy)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactHistory:
+    """Represent earlier messages by a summary; the newest `keep_recent` stay."""
+
+    target: Target
+    strategy: Strategy
+    keep_recent: int
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateOverview:
+    """Replace the overview; only if `base_revision` is the newest one, where that is not None."""
+
+    content: str
+    base_revision: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteDetail:
+    """Write a detail."""
+
+    name: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadDetail:
+    """Read at most so many characters of a detail, from a character on."""
+
+    name: str
+    from_character: int = 0
+    characters: int = DEFAULT_CHARACTERS
+
+
+@dataclass(frozen=True, slots=True)
+class SearchMemory:
+    """Find the phrase in everything that is remembered of the session."""
+
+    query: str
+
+
+MemoryCall = CompactHistory | UpdateOverview | WriteDetail | ReadDetail | SearchMemory
+
+
+def read_call(name: str, given: Any, limits: MemoryLimits | None = None) -> MemoryCall:
+    """The call of the tool `name`; its arguments are an object, or its JSON text.
+
+    Raises:
+        ValueError: it is none; says what is wrong, where, and what is allowed.
+    """
+    reader = _READERS.get(name)
+    if reader is None:
+        raise ValueError(f"name: {_shown(name)} is unknown; allowed: {', '.join(sorted(MEMORY_TOOLS))}")
+    allowed, read = reader
+    arguments = _arguments(given)
+    for key in arguments:
+        if key not in allowed:
+            raise ValueError(f"args: {_shown(key)} is unknown; allowed: {', '.join(allowed)}")
+    return read(arguments, limits or MemoryLimits())
+
+
+def _arguments(given: Any) -> Mapping[str, Any]:
+    if isinstance(given, str) and given.strip():
+        try:
+            given = json.loads(given, parse_constant=_refuse_constant)
+        except RecursionError:
+            raise ValueError("args: nested too deep; a JSON object is needed") from None
+        except ValueError as error:
+            raise ValueError(f"args: not JSON: {error}; a JSON object is needed") from None
+    elif given is None or isinstance(given, str):
+        given = {}
+    if not isinstance(given, Mapping):
+        raise ValueError(f"args: a JSON object is needed, not {_shown(given)}")
+    # Models write null for what they leave out.
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _compact_history(arguments: Mapping[str, Any], _limits: MemoryLimits) -> CompactHistory:
+    return CompactHistory(
+        _word(arguments, "target", TARGETS),
+        _word(arguments, "strategy", STRATEGIES),
+        _whole_number(arguments, "keep_recent", MOST_KEPT, DEFAULT_KEEP_RECENT),
+    )
+
+
+def _update_working_memory(arguments: Mapping[str, Any], limits: MemoryLimits) -> UpdateOverview:
+    content = _content(arguments, limits.overview_max_bytes, "drop what is settled, or put it into a detail")
+    base = _whole_number(arguments, "base_revision", _LARGEST) if "base_revision" in arguments else None
+    return UpdateOverview(content, base)
+
+
+def _write_memory_detail(arguments: Mapping[str, Any], limits: MemoryLimits) -> WriteDetail:
+    name = read_name(arguments.get("name"))
+    if is_reserved(name):
+        raise ValueError(f"name: {name!r} is one that archives have, which nobody writes to; take another name")
+    return WriteDetail(name, _content(arguments, limits.detail_max_bytes, "make several details of it"))
+
+
+def _read_memory_detail(arguments: Mapping[str, Any], _limits: MemoryLimits) -> ReadDetail:
+    return ReadDetail(
+        read_name(arguments.get("name")),
+        _whole_number(arguments, "from_character", _LARGEST, 0),
+        _whole_number(arguments, "characters", MOST_CHARACTERS, DEFAULT_CHARACTERS, least=FEWEST_CHARACTERS),
+    )
+
+
+def _search_memory(arguments: Mapping[str, Any], _limits: MemoryLimits) -> SearchMemory:
+    query = _text(arguments, "query").strip()
+    if len(query) > LONGEST_QUERY:
+        raise ValueError(f"query: {len(query)} characters, at most {LONGEST_QUERY} are allowed; a rare word is enough")
+    return SearchMemory(query)
+
+
+def _content(arguments: Mapping[str, Any], most: int, advice: str) -> str:
+    content = _text(arguments, "content")
+    size = len(content.encode())
+    if size > most:
+        raise ValueError(f"content: {size} bytes, at most {most} are allowed; {advice}")
+    return content
+
+
+def _text(arguments: Mapping[str, Any], where: str) -> str:
+    value = arguments.get(where)
+    if value is None:
+        raise ValueError(f"{where}: is missing; a text is needed")
+    if not isinstance(value, str):
+        raise ValueError(f"{where}: a text is needed, not {_shown(value)}")
+    if found := _UNSTORABLE.search(value):
+        what = "a NUL" if found[0] == "\x00" else "half a surrogate pair"
+        raise ValueError(f"{where}: {what} at place {found.start() + 1} cannot be kept; leave it out")
+    if not any(map(_is_seen, value)):
+        raise ValueError(f"{where}: is empty; a text with something in it is needed")
+    return value
+
+
+def _is_seen(char: str) -> bool:
+    return unicodedata.category(char) not in _UNSEEN and char not in _BLANK
+
+
+def _word(arguments: Mapping[str, Any], where: str, allowed: tuple[_Word, ...]) -> _Word:
+    given = arguments.get(where)
+    word = next((each for each in allowed if isinstance(given, str) and each == given), None)
+    if word is None:
+        fault = "is missing" if given is None else f"{_shown(given)} is unknown"
+        raise ValueError(f"{where}: {fault}; allowed: {', '.join(allowed)}")
+    return word
+
+
+def _whole_number(
+    arguments: Mapping[str, Any], where: str, most: int, default: int | None = None, *, least: int = 0
+) -> int:
+    given = arguments.get(where, default)
+    whole = int(given) if isinstance(given, float) and given.is_integer() else given
+    if not isinstance(whole, int) or isinstance(whole, bool) or not least <= whole <= most:
+        raise ValueError(f"{where}: {_shown(given)} is not allowed; a whole number from {least} to {most} is")
+    return whole
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        cut = ascii(value[:_SHOWN_CHARS]) if _UNSTORABLE.search(value) else repr(value[:_SHOWN_CHARS])
+        return cut if len(value) <= _SHOWN_CHARS else f"{cut} and so on"
+    if isinstance(value, bool | None):
+        return json.dumps(value)
+    if isinstance(value, int | float):
+        return f"{value:.15g}" if isinstance(value, float) or abs(value) <= _LARGEST else "a number of that size"
+    return f"a JSON {'object' if isinstance(value, Mapping) else 'array'}"
+
+
+def read_name(given: Any, where: str = "name") -> str:
+    """The name in its composed form (NFC).
+
+    Raises:
+        ValueError: it is no plain name; says what is allowed at the place `where`.
+    """
+    if not isinstance(given, str):
+        raise ValueError(f"{where}: a text is needed, not {_kind(given)}; {_ALLOWED}")
+    if len(given) > 2 * NAME_CHARS:
+        # Composing a long text takes long, and none of these becomes a name.
+        raise ValueError(f"{where}: {len(given)} characters are too many; {_ALLOWED}")
+    name = unicodedata.normalize("NFC", given)
+    if fault := _fault_of(name):
+        raise ValueError(f"{where}: {fault}; {_ALLOWED}")
+    return name
+
+
+def is_reserved(name: str) -> bool:
+    """Whether the name has the form of archives' names."""
+    return _RESERVED.match(name) is not None
+
+
+def _fault_of(name: str) -> str | None:
+    size = len(name.encode("utf-8", "replace"))
+    if not name:
+        return "is empty"
+    if len(name) > NAME_CHARS:
+        return f"{len(name)} characters are too many"
+    if size > _NAME_BYTES:
+        return f"{size} bytes are too many, at most {_NAME_BYTES} fit"
+    for place, char in enumerate(name, 1):
+        if not (char in _BETWEEN or _is_plain(char)):
+            return f"{_named_char(char)} at place {place} is not allowed"
+    if ".." in name:
+        return "'..' is not allowed"
+    return None if _begins(name[0]) and name[-1] not in _BETWEEN else "a letter or a digit has to come first and last"
+
+
+def _is_plain(char: str) -> bool:
+    if char in _DECEPTIVE or _VARIATION_SELECTORS.match(char):
+        return False
+    category = unicodedata.category(char)
+    if category[0] not in "LM" and category != "Nd":
+        return False
+    # `<compat>` is how some scripts write a vowel; the other kinds are widths, fonts, circles, raised letters.
+    kind = unicodedata.decomposition(char).partition(" ")[0]
+    return not kind.startswith("<") or kind == "<compat>"
+
+
+def _begins(char: str) -> bool:
+    # A mark belongs to the letter before it.
+    return unicodedata.category(char)[0] in "LN"
+
+
+def _named_char(char: str) -> str:
+    return repr(char) if char.isascii() and char.isprintable() else f"U+{ord(char):04X}"
+
+
+def _kind(value: Any) -> str:
+    return "null" if value is None else f"a JSON {type(value).__name__}"
+
+
+_READERS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any], MemoryLimits], MemoryCall]]]] = {
+    COMPACT_HISTORY: (("target", "strategy", "keep_recent"), _compact_history),
+    UPDATE_WORKING_MEMORY: (("content", "base_revision"), _update_working_memory),
+    WRITE_MEMORY_DETAIL: (("name", "content"), _write_memory_detail),
+    READ_MEMORY_DETAIL: (("name", "from_character", "characters"), _read_memory_detail),
+    SEARCH_MEMORY: (("query",), _search_memory),
+}

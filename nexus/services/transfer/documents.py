@@ -19,7 +19,7 @@ from nexus.core.ports import Row
 from nexus.core.ports.store import TransferableStore
 from nexus.core.turns import Turn, TurnStatus
 from nexus.core.working_memory import Compaction, Detail, Overview, is_object_id
-from nexus.services.tools.memory_calls import is_reserved, read_name
+from nexus.services.tools.memory_tools import is_reserved, read_name
 from nexus.services.transfer import lines
 from nexus.services.transfer.lines import Folder, Header, model_in, object_in, objects_in, text_in
 

@@ -32,7 +32,7 @@ from pydantic_core import PydanticSerializationError
 from nexus.core.models import Identifier, Moment
 from nexus.core.signing import parsed
 from nexus.core.wire import explain, is_deeper
-from nexus.services.tools.memory_calls import read_name
+from nexus.services.tools.memory_tools import read_name
 
 HEADER: Final = "session.json"
 MESSAGES: Final = "messages.jsonl"

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.tools.memory_calls import (
+from nexus.services.tools.memory_tools import (
+    MEMORY_TOOLS,
     CompactHistory,
+    MemoryLimits,
     ReadDetail,
     SearchMemory,
     UpdateOverview,
@@ -18,7 +20,6 @@ from nexus.services.tools.memory_calls import (
     read_call,
     read_name,
 )
-from nexus.services.tools.memory_tools import MEMORY_TOOLS, MemoryLimits
 
 COMPACT: dict[str, Any] = {"target": "all", "strategy": "summarize"}
 
