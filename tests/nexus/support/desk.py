@@ -1,10 +1,10 @@
-"""The program as operators use it: words in, its output and its exit code out."""
+"""The programs as operators use them: words in, their output and their exit code out."""
 
 import gc
 import io
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from unittest.mock import patch
@@ -18,40 +18,69 @@ from tests.nexus.support.terminal import on_terminal
 
 @dataclass(frozen=True)
 class Result:
-    """How a run of the program ended."""
+    """How a run of a program ended."""
 
     returncode: int
     stdout: str
     stderr: str
 
+    @property
+    def fault(self) -> str:
+        """The one line of a command that is refused."""
+        assert (self.returncode, self.stdout, self.stderr.count("\n")) == (1, "", 1), self
+        return self.stderr.removeprefix("nexus: ").rstrip("\n")
 
-def run_program(*words: str, stdin: bytes = b"", environment: Mapping[str, str]) -> Result:
-    """Run `nexus` with these words in this process, whose streams it takes for as long as it runs."""
-    given, out, err = (io.TextIOWrapper(io.BytesIO(content), encoding="utf-8") for content in (stdin, b"", b""))
+
+class _Stream(io.TextIOWrapper):
+    def __init__(self, content: bytes, *, terminal: bool = False) -> None:
+        self._content = io.BytesIO(content)
+        super().__init__(self._content, encoding="utf-8")
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+    def text(self) -> str:
+        self.flush()
+        return self._content.getvalue().decode()
+
+
+def run_here(
+    call: Callable[[], int | None], *, stdin: bytes = b"", terminal: bool = False, environment: Mapping[str, str]
+) -> Result:
+    """Call a program's `main` in this process, whose streams it takes for as long as it runs.
+
+    `terminal` says that its input comes from one.
+    """
+    given, out, err = _Stream(stdin, terminal=terminal), _Stream(b""), _Stream(b"")
     thresholds, logging = gc.get_threshold(), structlog.get_config()
     code: object = 0
     with (
         patch.dict(os.environ, environment),
-        patch.object(sys, "argv", ["nexus", *words]),
         patch.object(sys, "stdin", given),
         redirect_stdout(out),
         redirect_stderr(err),
     ):
         try:
-            main()
+            code = call()
         except SystemExit as ended:
-            code = ended.code or 0
+            code = ended.code
         finally:
             gc.set_threshold(*thresholds)
             structlog.configure(**logging)
-    assert isinstance(code, int)
-    return Result(code, *(_text(stream) for stream in (out, err)))
+    assert isinstance(code or 0, int)
+    return Result(int(code or 0), out.text(), err.text())
 
 
-def _text(stream: io.TextIOWrapper) -> str:
-    stream.flush()
-    assert isinstance(stream.buffer, io.BytesIO)
-    return stream.buffer.getvalue().decode()
+def run_program(*words: str, stdin: bytes = b"", environment: Mapping[str, str]) -> Result:
+    """Run `nexus` with these words."""
+    with patch.object(sys, "argv", ["nexus", *words]):
+        return run_here(main, stdin=stdin, environment=environment)
+
+
+def is_printable(text: str) -> bool:
+    """Whether a terminal obeys nothing in these lines."""
+    return text.replace("\n", "").isprintable()
 
 
 @dataclass(frozen=True)
@@ -60,6 +89,12 @@ class Desk:
 
     command: str
     environment: Mapping[str, str]
+
+    @classmethod
+    def on(cls, command: str, mongo_uri: str, database: str, **more: str) -> "Desk":
+        """The command on this database."""
+        place = {"NEXUS_DATABASE__URI": mongo_uri, "NEXUS_DATABASE__NAME": database}
+        return cls(command, {**place, "NEXUS_DATABASE__TIMEOUT_MS": "5000", "TERM": "xterm", **more})
 
     async def run(self, *words: str, stdin: bytes | str = b"", **environment: str) -> Result:
         """Run the command with these words."""
@@ -76,11 +111,9 @@ class Desk:
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
 
-    async def refused(self, *words: str, stdin: bytes = b"") -> str:
+    async def refused(self, *words: str, stdin: bytes = b"", **environment: str) -> str:
         """The one line of a command that is refused."""
-        done = await self.run(*words, stdin=stdin)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-        return done.stderr.removeprefix("nexus: ").rstrip("\n")
+        return (await self.run(*words, stdin=stdin, **environment)).fault
 
     async def at_keyboard(self, question: str, answer: str, *words: str) -> int:
         """Run it as a process on a terminal and answer its question; returns the exit code."""
