@@ -32,7 +32,7 @@ from nexus.core.ports import MemoryStore, Row, Store
 from nexus.core.working_memory import WHOLE, Compaction, Detail, Overview
 from nexus.services.memory.audit import Audit, audit
 from nexus.services.memory.documents import TEMPLATE
-from nexus.services.transfer.lines import explained
+from nexus.services.transfer.folder import explained
 
 app = typer.Typer(
     add_completion=False,

@@ -37,7 +37,7 @@ from nexus.config import DatabaseSettings
 from nexus.core.errors import NexusError
 from nexus.core.models import utc_now
 from nexus.core.ports.store import TransferableStore
-from nexus.services.transfer import lines
+from nexus.services.transfer import folder as files
 from nexus.services.transfer.exporter import Exported, export_session
 from nexus.services.transfer.importer import Found, Plan, compare, read_session, write_session
 
@@ -54,12 +54,12 @@ _MOST_FILES: Final = 100_000
 # Opening a pipe must not wait for a writer.
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NOUNS: Final = {
-    lines.MESSAGES: "message",
-    lines.TURNS: "turn",
-    lines.REVISIONS: "revision",
-    lines.DETAILS: "detail",
-    lines.COMPACTIONS: "compaction",
-    lines.STATE: "state",
+    files.MESSAGES: "message",
+    files.TURNS: "turn",
+    files.REVISIONS: "revision",
+    files.DETAILS: "detail",
+    files.COMPACTIONS: "compaction",
+    files.STATE: "state",
 }
 
 
@@ -123,7 +123,7 @@ def import_command(
 
     async def prepare(store: TransferableStore) -> tuple[Plan, Found]:
         try:
-            total = sum(lines.read_header(folder).counts.values())
+            total = sum(files.read_header(folder).counts.values())
             with progress("Reading", total) as advance:
                 read = partial(read_session, folder, store, owner_key=owner, session_id=session)
                 plan = read(advance=lambda _, count: advance(count))
@@ -144,7 +144,7 @@ def import_command(
 
 
 class GivenFolder:
-    """`nexus.services.transfer.lines.Folder` on the disk.
+    """`nexus.services.transfer.folder.Folder` on the disk.
 
     Raises:
         NexusError: there is no export.
@@ -156,8 +156,8 @@ class GivenFolder:
             is_file = self._path.exists()
             fault = "is a file; the folder that `export` wrote is needed" if is_file else "there is no such folder"
             raise NexusError(f"{printable(path)}: {fault}")
-        if not (self._path / lines.HEADER).exists():
-            raise NexusError(f"{printable(path)}: no {lines.HEADER} is in it: it is no export of a session")
+        if not (self._path / files.HEADER).exists():
+            raise NexusError(f"{printable(path)}: no {files.HEADER} is in it: it is no export of a session")
 
     def lines(self, name: str) -> Iterator[bytes]:
         """The lines of a file; none where it is missing."""
@@ -219,7 +219,7 @@ class GivenFolder:
 
 
 class _PartFolder:
-    """`nexus.services.transfer.lines.NewFolder` on the disk. Errors are `OSError`."""
+    """`nexus.services.transfer.folder.NewFolder` on the disk. Errors are `OSError`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -307,7 +307,7 @@ def _checked_target(path: str, *, asks: bool) -> Path:
         raise NexusError(f"{name}: cannot be written: {error.strerror}") from None
     if not has_parent:
         raise NexusError(f"{name}: there is no folder for it")
-    if others := there - lines.TOP:
+    if others := there - files.TOP:
         other = printable(min(others))
         raise NexusError(f"{name}: there is something else in it, {other}; an export has a folder to itself")
     if asks and there:
@@ -341,9 +341,9 @@ def _import(settings: DatabaseSettings, folder: GivenFolder, plan: Plan, found: 
 
 def _amount(counts: Mapping[str, int]) -> str:
     """`604 messages, 2 turns`."""
-    rest = {file: count for file, count in counts.items() if count and file != lines.MESSAGES}
+    rest = {file: count for file, count in counts.items() if count and file != files.MESSAGES}
     named = [counted(rest[file], noun) for file, noun in _NOUNS.items() if file in rest]
-    return ", ".join([counted(counts.get(lines.MESSAGES, 0), "message"), *named])
+    return ", ".join([counted(counts.get(files.MESSAGES, 0), "message"), *named])
 
 
 def _synchronise(file: IO[bytes]) -> None:

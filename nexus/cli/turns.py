@@ -32,7 +32,7 @@ from nexus.core.errors import NexusError, TurnNotFoundError
 from nexus.core.ports import Row, Store, TurnStore
 from nexus.core.ports.memory import LONGEST_SEARCHED
 from nexus.core.turns import LEVELS, Level, ToolOutcome, Turn
-from nexus.services.transfer.lines import json_of_model
+from nexus.services.transfer.folder import json_of_model
 
 app = typer.Typer(
     add_completion=False,

@@ -13,18 +13,36 @@ Rules of this module:
 """
 
 import hashlib
+import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Final
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from nexus.core.errors import NexusError, StoreRejectedError
+from nexus.core.ports import Row
 from nexus.core.ports.store import TransferableStore
-from nexus.core.working_memory import SECOND, is_object_id
-from nexus.services.transfer import lines
-from nexus.services.transfer.documents import Item, Key, Part, parts, rows_in
-from nexus.services.transfer.lines import Folder, Header
+from nexus.core.turns import Turn, TurnStatus
+from nexus.core.working_memory import SECOND, Compaction, Detail, Overview, is_object_id
+from nexus.services.transfer import folder as files
+from nexus.services.transfer.folder import (
+    Folder,
+    Header,
+    compactions_in,
+    details_in,
+    messages_in,
+    read_header,
+    revisions_in,
+    state_in,
+    turns_in,
+)
 
+_PAGE: Final = 50
 _BATCH: Final = 200
 _BATCH_CHARS: Final = 1 << 22
 _LOOKED_UP: Final = 1_000
@@ -32,7 +50,129 @@ _LOOKED_UP: Final = 1_000
 _SESSION_DIGITS: Final = 10
 _RANK_DIGITS: Final = 6
 
+# What a document is known by in its session: a number, a name and a version, the `_id` of a row.
+Key: TypeAlias = Any
+_Session = tuple[str, str]
 _Advance = Callable[[str, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A document of an export: its file and line, key, name in messages (`turn 3`), and the document for the store.
+
+    The digest is the same for two documents with the same contents.
+    """
+
+    place: str
+    key: Key
+    name: str
+    document: Row
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Messages:
+    folder: Folder
+    store: TransferableStore
+    header: Header
+    session: _Session
+    ids: Mapping[str, str]
+    file: str = files.MESSAGES
+
+    def items(self) -> Iterator[_Item]:
+        transfer = self.store.transfer
+        for place, row in messages_in(self.folder, self.header, self.store):
+            names: dict[str, Any] = {"owner_key": self.session[0], "session_id": self.session[1]}
+            row_id = transfer.row_id(row)
+            if new_id := self.ids.get(row_id):
+                names["_id"] = {"$oid": new_id} if is_object_id(new_id) else new_id
+            # In the order of its fields, in which arguments of tools are shown.
+            named = {**row, **names}
+            yield _Item(place, new_id or row_id, _message(named), named, _digest(named))
+
+    async def stored(self) -> AsyncIterator[tuple[Key, str, bytes]]:
+        async with aclosing(self.store.transfer.rows(*self.session)) as pages:
+            async for page in pages:
+                for row in page:
+                    yield self.store.transfer.row_id(row), _message(row), _digest(row)
+
+    async def insert(self, documents: Sequence[Row]) -> int:
+        return await self.store.transfer.insert_rows(documents)
+
+
+@dataclass(frozen=True, slots=True)
+class _Models:
+    """Documents of a model: `read` gives those of the export, `page` those of the store after or below a key."""
+
+    store: TransferableStore
+    session: _Session
+    file: str
+    model: type[BaseModel]
+    fields: tuple[str, ...]
+    read: Callable[[], Iterator[tuple[str, BaseModel]]]
+    page: Callable[[Any], Awaitable[list[Row]]]
+    insert: Callable[[Sequence[Row]], Awaitable[int]]
+
+    def items(self) -> Iterator[_Item]:
+        last: Key = None
+        for place, value in self.read():
+            document = {"owner_key": self.session[0], "session_id": self.session[1], **value.model_dump(mode="python")}
+            try:
+                document = self.store.transfer.checked(document)
+            except ValueError as error:
+                raise ValueError(f"{place}: {error}") from None
+            key = self._key(document)
+            if last is not None and place.startswith(self.file) and not key > last:
+                raise ValueError(f"{place}: {self._name(key)} does not come after the line before it")
+            last = key
+            yield _Item(place, key, self._name(key), {**document, **_no_work(value)}, self._digest(document))
+
+    async def stored(self) -> AsyncIterator[tuple[Key, str, bytes]]:
+        after: Key = None
+        while page := await self.page(after):
+            for document in page:
+                yield (after := self._key(document)), self._name(after), self._digest(document)
+
+    def _key(self, document: Row) -> Key:
+        return tuple(document[name] for name in self.fields)
+
+    def _name(self, key: Key) -> str:
+        noun = "revision" if self.model is Overview else self.model.__name__.lower()
+        return f"{noun} {', version '.join(map(str, key))}"
+
+    def _digest(self, document: Row) -> bytes:
+        try:
+            value = self.model.model_validate(document)
+            text = (_over(value) if isinstance(value, Turn) else value).model_dump_json()
+        except (ValidationError, PydanticSerializationError, UnicodeDecodeError):
+            return b"malformed"
+        return hashlib.sha256(text.encode(errors="surrogatepass")).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    folder: Folder
+    store: TransferableStore
+    session: _Session
+    file: str = files.STATE
+
+    def items(self) -> Iterator[_Item]:
+        if (value := state_in(self.folder, self.store)) is not None:
+            yield _Item(self.file, (), "a state", value, _digest(self.store.transfer.to_json(value)))
+
+    async def stored(self) -> AsyncIterator[tuple[Key, str, bytes]]:
+        row = await self.store.find_session_state(*self.session)
+        if row and row.get("document"):
+            yield (), "a state", _digest(self.store.transfer.to_json(row["document"]))
+
+    async def insert(self, documents: Sequence[Row]) -> int:
+        row = await self.store.find_session_state(*self.session)
+        return int(await self.store.put_session_state(*self.session, documents[0], row["revision"] if row else 0))
+
+
+# `items` are those of the export, `stored` key, name and digest of those of the session; `insert` stores documents up
+# to the first whose key is taken, and returns how many.
+_Part: TypeAlias = _Messages | _Models | _State
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +227,20 @@ def read_session(
     Raises:
         ValueError: something in it cannot be imported; the file, the line, what is wrong, what is allowed.
     """
-    header = lines.read_header(folder)
+    header = read_header(folder)
     key = owner_key or header.owner_key, session_id or header.session_id
     ids: dict[str, str] = {}
     if key != (header.owner_key, header.session_id):
-        ids = new_row_ids((store.transfer.row_id(row) for _, row in rows_in(folder, header, store)), *key)
+        ids = new_row_ids((store.transfer.row_id(row) for _, row in messages_in(folder, header, store)), *key)
     given = dict[str, dict[Key, tuple[str, bytes]]]()
-    for part in parts(folder, store, header, key, ids):
+    for part in _parts(folder, store, header, key, ids):
         of_part = given[part.file] = {}
         for item in part.items():
             of_part[item.key] = item.place, item.digest
             advance(part.file, 1)
         listed = sum(place.startswith(part.file) for place, _ in of_part.values())
-        if listed != (said := header.counts[part.file]):
-            raise ValueError(f"{part.file}: it has {listed} documents, and {lines.HEADER} says {said}: it is not whole")
+        if listed != (told := header.counts[part.file]):
+            raise ValueError(f"{part.file}: it has {listed} documents, and {files.HEADER} says {told}: it is not whole")
     return Plan(header, *key, given, ids)
 
 
@@ -174,13 +314,68 @@ def new_row_ids(row_ids: Iterable[str], owner_key: str, session_id: str) -> dict
             renamed[row_id] = f"{session}:{len(renamed):012d}"
     for second, of_one in of_second.items():
         if len(of_one) > 16**_RANK_DIGITS:
-            raise ValueError(f"{lines.MESSAGES}: more than {16**_RANK_DIGITS} rows of one second")
+            raise ValueError(f"{files.MESSAGES}: more than {16**_RANK_DIGITS} rows of one second")
         renamed |= {row_id: f"{second}{session}{rank:06x}" for rank, row_id in enumerate(sorted(of_one))}
     return renamed
 
 
-def _parts_of(folder: Folder, store: TransferableStore, plan: Plan) -> list[Part]:
-    return parts(folder, store, plan.header, (plan.owner_key, plan.session_id), plan.ids)
+def _parts(
+    folder: Folder, store: TransferableStore, header: Header, session: _Session, ids: Mapping[str, str]
+) -> list[_Part]:
+    """The parts of an export in the order in which they are written, as documents of the session they are to become."""
+    memory, turns = store.memory, store.turns
+
+    def turns_of_session() -> Iterator[tuple[str, Turn]]:
+        names = {"owner_key": session[0], "session_id": session[1]}
+        return ((place, _over(turn.model_copy(update=names))) for place, turn in turns_in(folder, header))
+
+    def compactions() -> Iterator[tuple[str, Compaction]]:
+        for place, value in compactions_in(folder):
+            rows = tuple(ids.get(row_id, row_id) for row_id in value.rows)
+            without = tuple(sorted(ids.get(row_id, row_id) for row_id in value.without))
+            yield place, value.model_copy(update={"rows": rows, "without": without})
+
+    models = partial(_Models, store, session)
+    return [
+        _Messages(folder, store, header, session, ids),
+        models(
+            files.TURNS,
+            Turn,
+            ("turn_number",),
+            turns_of_session,
+            lambda before: turns.turns(*session, limit=_PAGE, before=_number(before), whole=True),
+            turns.insert_turns,
+        ),
+        models(
+            files.DETAILS,
+            Detail,
+            ("name", "version"),
+            lambda: details_in(folder, header.exported_at),
+            lambda after: memory.detail_versions(*session, limit=_PAGE, after=after),
+            memory.insert_details,
+        ),
+        models(
+            files.REVISIONS,
+            Overview,
+            ("revision",),
+            lambda: revisions_in(folder, header.exported_at),
+            lambda before: memory.overviews(*session, limit=_PAGE, before=_number(before)),
+            partial(_one_by_one, memory.insert_overview),
+        ),
+        models(
+            files.COMPACTIONS,
+            Compaction,
+            ("number",),
+            compactions,
+            lambda before: memory.compactions(*session, limit=_PAGE, before=_number(before), whole=True),
+            partial(_one_by_one, memory.insert_compaction),
+        ),
+        _State(folder, store, session),
+    ]
+
+
+def _parts_of(folder: Folder, store: TransferableStore, plan: Plan) -> list[_Part]:
+    return _parts(folder, store, plan.header, (plan.owner_key, plan.session_id), plan.ids)
 
 
 async def _look_elsewhere(folder: Folder, store: TransferableStore, plan: Plan, found: Found) -> None:
@@ -196,7 +391,7 @@ async def _look_elsewhere(folder: Folder, store: TransferableStore, plan: Plan, 
             return
 
 
-def _missing(part: Part, plan: Plan, found: Found) -> Iterator[Item]:
+def _missing(part: _Part, plan: Plan, found: Found) -> Iterator[_Item]:
     given, present = plan.given[part.file], found.present[part.file]
     for item in part.items():
         if given.get(item.key, ("", b""))[1] != item.digest:
@@ -205,9 +400,9 @@ def _missing(part: Part, plan: Plan, found: Found) -> Iterator[Item]:
             yield item
 
 
-def _batches(items: Iterable[Item], most: int = _BATCH) -> Iterator[list[Item]]:
+def _batches(items: Iterable[_Item], most: int = _BATCH) -> Iterator[list[_Item]]:
     """As many as are worth a round trip, and not too much text of them."""
-    batch, chars = list[Item](), 0
+    batch, chars = list[_Item](), 0
     for item in items:
         batch.append(item)
         content = item.document.get("content")
@@ -221,3 +416,36 @@ def _batches(items: Iterable[Item], most: int = _BATCH) -> Iterator[list[Item]]:
 
 def _first_of(phrases: Sequence[str], count: int) -> str:
     return phrases[0] + (f" (and {count - 1} more)" if count > 1 else "")
+
+
+def _no_work(value: BaseModel) -> Row:
+    """The fields of a stored document that say what is due on it: nothing."""
+    if isinstance(value, Turn):
+        begun = {"begun_at": value.timestamp, "heard_at": value.timestamp}
+        return {"work": None, "due_at": None, **begun, "rows": 0, "attempts": 0, "overtaken": False}
+    return {"work": None, "due_at": None} if isinstance(value, Compaction) else {}
+
+
+def _over(turn: Turn) -> Turn:
+    return turn if turn.status.is_over else turn.model_copy(update={"status": TurnStatus.COMPLETED})
+
+
+async def _one_by_one(insert: Callable[[Row], Awaitable[bool]], documents: Sequence[Row]) -> int:
+    for count, document in enumerate(documents):
+        if not await insert(document):
+            return count
+    return len(documents)
+
+
+def _number(key: Key) -> int | None:
+    """The number that a key is, for stores that page downwards."""
+    return None if key is None else int(key[0])
+
+
+def _message(row: Row) -> str:
+    return f"message {row.get('id')!r}"
+
+
+def _digest(value: Any) -> bytes:
+    """Of JSON, the order of its fields included."""
+    return hashlib.sha256(json.dumps(value, allow_nan=False, separators=(",", ":")).encode()).digest()

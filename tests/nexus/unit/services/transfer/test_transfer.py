@@ -16,7 +16,7 @@ from nexus.adapters.mongo.transfer import MongoTransfer
 from nexus.core.errors import NexusError, StoreUnavailableError
 from nexus.core.ports import Row
 from nexus.core.working_memory import SECOND, Tail, is_object_id
-from nexus.services.transfer import lines
+from nexus.services.transfer import folder as files
 from nexus.services.transfer.exporter import export_session
 from nexus.services.transfer.importer import compare, new_row_ids, read_session, write_session
 from tests.nexus.support.fakes import FakeStore
@@ -129,17 +129,17 @@ async def test_there_and_back() -> None:
     store, copy = Store(), Store()
     store.fill()
     folder = await exported(store)
-    assert folder.files[lines.OVERVIEW] == b"Revision 60"
+    assert folder.files[files.OVERVIEW] == b"Revision 60"
     written = await imported(copy, folder)
     assert written == {
-        lines.MESSAGES: 3,
-        lines.TURNS: 3,
-        lines.DETAILS: 3,
-        lines.REVISIONS: 60,
-        lines.COMPACTIONS: 1,
+        files.MESSAGES: 3,
+        files.TURNS: 3,
+        files.DETAILS: 3,
+        files.REVISIONS: 60,
+        files.COMPACTIONS: 1,
     }
     again = await exported(copy)
-    folder.files[lines.TURNS] = folder.files[lines.TURNS].replace(b'"status":"acting"', b'"status":"completed"')
+    folder.files[files.TURNS] = folder.files[files.TURNS].replace(b'"status":"acting"', b'"status":"completed"')
     assert again.files == folder.files
     assert not await imported(copy, again)
     assert not await imported(store, again)
@@ -155,10 +155,10 @@ async def test_an_import_that_breaks_off() -> None:
     found = await compare(folder, copy, plan)
     with pytest.raises(StoreUnavailableError):
         await write_session(folder, copy, plan, found, lambda file, n: written.update({file: n}))
-    assert written == {lines.MESSAGES: 200}
+    assert written == {files.MESSAGES: 200}
     copy.transfer.fails_after = None
     rest = await imported(copy, folder, owner_key="bob")
-    assert rest[lines.MESSAGES] == 250
+    assert rest[files.MESSAGES] == 250
     assert rest.total() + 200 == plan.total
 
 
@@ -193,7 +193,7 @@ async def test_a_program_that_writes_meanwhile() -> None:
     copy.plant("turns", [a_turn(7, insights=["other"])])
     with pytest.raises(NexusError, match=r"turns.jsonl: line 2: turn 7 is there meanwhile"):
         await write_session(folder, copy, plan, found)
-    folder.write(lines.OVERVIEW, "changed")
+    folder.write(files.OVERVIEW, "changed")
     with pytest.raises(NexusError, match=r"revisions.jsonl: line 60: it was changed while it was read"):
         await write_session(folder, Store(), plan, await compare(folder, Store(), plan))
 
@@ -201,56 +201,56 @@ async def test_a_program_that_writes_meanwhile() -> None:
 @pytest.mark.parametrize(
     ("file", "line", "fault"),
     [
-        (lines.MESSAGES, b"{\xff", "line 2: not UTF-8 at byte 1"),
-        (lines.MESSAGES, b"{'", "line 2: not JSON: Expecting property name enclosed in double quotes at column 2"),
-        (lines.MESSAGES, b"[]", "line 2: a JSON object is needed"),
-        (lines.MESSAGES, b'{"owner_key": "eve"}', "line 2: owner_key: it is not that of session.json"),
-        (lines.MESSAGES, b'{"owner_key": "ada", "session_id": "s1"}', "line 2: _id: one is needed"),
+        (files.MESSAGES, b"{\xff", "line 2: not UTF-8 at byte 1"),
+        (files.MESSAGES, b"{'", "line 2: not JSON: Expecting property name enclosed in double quotes at column 2"),
+        (files.MESSAGES, b"[]", "line 2: a JSON object is needed"),
+        (files.MESSAGES, b'{"owner_key": "eve"}', "line 2: owner_key: it is not that of session.json"),
+        (files.MESSAGES, b'{"owner_key": "ada", "session_id": "s1"}', "line 2: _id: one is needed"),
         (
-            lines.MESSAGES,
+            files.MESSAGES,
             b'{"owner_key": "ada", "session_id": "s1", "_id": 1, "x": {"$where": 1}}',
             "line 2: an object whose key begins with $ is no Extended JSON",
         ),
         (
-            lines.MESSAGES,
+            files.MESSAGES,
             b'{"owner_key": "ada", "session_id": "s1", "_id": 1, "x": 9223372036854775808}',
             "line 2: a whole number of more than 64 bits",
         ),
         (
-            lines.MESSAGES,
+            files.MESSAGES,
             b'{"owner_key": "ada", "session_id": "s1", "_id": 1, "x": {"\\u0000": 1}}',
             "line 2: a key with a NUL",
         ),
         (
-            lines.MESSAGES,
+            files.MESSAGES,
             b'{"owner_key": "ada", "session_id": "s1", "_id": 1, "x": "%s"}' % (b"x" * (1 << 24)),
             "line 2: as a document it has more than 16776192 bytes",
         ),
         (
-            lines.MESSAGES,
+            files.MESSAGES,
             b'{"owner_key": "ada", "session_id": "s1", "_id": 1, "id": "m0"}',
             "line 2: id: it is that of messages.jsonl: line 1",
         ),
-        (lines.MESSAGES, b'{"a":' * 300 + b"1" + b"}" * 300, "line 2: nested deeper than 200"),
-        (lines.MESSAGES, b"", "it has 1 documents, and session.json says 2: it is not whole"),
-        (lines.TURNS, b"{}", "line 2: id: Field required (and 6 more)"),
-        (lines.TURNS, json.dumps({"turn_number": "1"}).encode(), "line 2: id: Field required"),
-        (lines.REVISIONS, b'{"revision": true}', "line 2: its content is in working-memory/overview.md, which is miss"),
-        (lines.REVISIONS, b'{"revision": true, "content": ""}', "line 2: revision: Input should be a valid integer"),
-        (lines.DETAILS, b'{"name": "a", "file": "../x"}', "line 2: file: the name of a file in working-memory/detail"),
-        (lines.DETAILS, b'{"name": "a", "file": "x.md"}', "line 2: its content is in working-memory/detail/x.md, whi"),
+        (files.MESSAGES, b'{"a":' * 300 + b"1" + b"}" * 300, "line 2: nested deeper than 200"),
+        (files.MESSAGES, b"", "it has 1 documents, and session.json says 2: it is not whole"),
+        (files.TURNS, b"{}", "line 2: id: Field required (and 6 more)"),
+        (files.TURNS, json.dumps({"turn_number": "1"}).encode(), "line 2: id: Field required"),
+        (files.REVISIONS, b'{"revision": true}', "line 2: its content is in working-memory/overview.md, which is miss"),
+        (files.REVISIONS, b'{"revision": true, "content": ""}', "line 2: revision: Input should be a valid integer"),
+        (files.DETAILS, b'{"name": "a", "file": "../x"}', "line 2: file: the name of a file in working-memory/detail"),
+        (files.DETAILS, b'{"name": "a", "file": "x.md"}', "line 2: its content is in working-memory/detail/x.md, whi"),
         (
-            lines.DETAILS,
+            files.DETAILS,
             b'{"name": "a", "version": 1, "bytes": 9, "updated_at": "2026-01-01T00:00:00Z", "content": "x"}',
             "line 2: bytes: the content has 1",
         ),
-        (lines.COMPACTIONS, b"{}", "line 2: number: Field required"),
-        (lines.STATE, b"[]", "a JSON object is needed"),
-        (lines.HEADER, b"{}", "not JSON: "),
-        (f"{lines.DETAIL_FOLDER}/a.txt", b"", "a detail is a file whose name ends with .md"),
-        (f"{lines.DETAIL_FOLDER}/b:.md", b"", "':' at place 2 is not allowed"),
-        (f"{lines.DETAIL_FOLDER}/compaction-7.md", b"", "no new detail can be called so"),
-        (f"{lines.DETAIL_FOLDER}/a.md", b"\xff", "not UTF-8 at byte 0"),
+        (files.COMPACTIONS, b"{}", "line 2: number: Field required"),
+        (files.STATE, b"[]", "a JSON object is needed"),
+        (files.HEADER, b"{}", "not JSON: "),
+        (f"{files.DETAIL_FOLDER}/a.txt", b"", "a detail is a file whose name ends with .md"),
+        (f"{files.DETAIL_FOLDER}/b:.md", b"", "':' at place 2 is not allowed"),
+        (f"{files.DETAIL_FOLDER}/compaction-7.md", b"", "no new detail can be called so"),
+        (f"{files.DETAIL_FOLDER}/a.md", b"\xff", "not UTF-8 at byte 0"),
     ],
     ids=lambda value: ascii(value)[:40],
 )
@@ -259,12 +259,12 @@ def test_files_that_are_wrong(file: str, line: bytes, fault: str) -> None:
     store, folder = Store(), Files()
     header = {"format": "nexus-session", "version": 1, "owner_key": "ada", "session_id": "s1", "messages": 2}
     counts = dict.fromkeys(("turns", "compactions", "revisions", "details"), 0)
-    folder.put(lines.HEADER, json.dumps({**header, **counts, "exported_at": "2026-01-01T00:00:00Z"}))
-    folder.put(lines.MESSAGES, json.dumps(store.transfer.to_json(a_row(0))))
-    before = b"\n" if file.endswith("jsonl") and file != lines.MESSAGES else b""
+    folder.put(files.HEADER, json.dumps({**header, **counts, "exported_at": "2026-01-01T00:00:00Z"}))
+    folder.put(files.MESSAGES, json.dumps(store.transfer.to_json(a_row(0))))
+    before = b"\n" if file.endswith("jsonl") and file != files.MESSAGES else b""
     folder.files[file] = folder.files.get(file, b"") + before + line
-    if file != lines.MESSAGES:
-        folder.put(lines.MESSAGES, json.dumps(store.transfer.to_json(a_row(1))))
+    if file != files.MESSAGES:
+        folder.put(files.MESSAGES, json.dumps(store.transfer.to_json(a_row(1))))
     with pytest.raises(ValueError, match=f"^{re.escape(file)}: {re.escape(fault)}"):
         read_session(folder, store)
 
@@ -300,10 +300,10 @@ _HOSTILE = ["..", "", "a/b", "a\\b", "a\x00", "A", "a", "Å", "A\u030a", "x" * 5
 @given(st.lists(st.text(max_size=70) | st.sampled_from(_HOSTILE), unique=True, max_size=20))
 def test_files_of_details(names: list[str]) -> None:
     """Each has a file of its own, also where case does not count, in the folder; a plain name is its file's."""
-    files = lines.detail_files(names)
-    assert {*files} == {*names}
-    assert len({file.casefold() for file in files.values()}) == len(names)
-    for file in files.values():
+    named = files.detail_files(names)
+    assert {*named} == {*names}
+    assert len({file.casefold() for file in named.values()}) == len(names)
+    for file in named.values():
         assert not re.search(r"[/\\\x00]|^\.", file)
         assert len(file.encode()) <= 255
-    assert lines.detail_files(["flights", "航班 2"]) == {"flights": "flights.md", "航班 2": "航班 2.md"}
+    assert files.detail_files(["flights", "航班 2"]) == {"flights": "flights.md", "航班 2": "航班 2.md"}
