@@ -24,7 +24,7 @@ from nexus.services.context.placement import PINNED_FROM_END, Placement
 from nexus.services.context.request import DEFAULT_FORMAT, LAYOUTS
 from nexus.services.context.run_prefix import in_format
 from nexus.services.context.thinking import ThinkingInput, assemble_thinking
-from nexus.services.history.agents import MAIN
+from nexus.services.history.rows import MAIN
 from nexus.services.history.transcript import Window
 from nexus.services.session_state.state import SessionState, read_state
 from nexus.services.text.tokens import Measure

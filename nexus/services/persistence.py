@@ -18,11 +18,9 @@ from nexus.core.models import Message, Topics, new_row_id, utc_now
 from nexus.core.ports import Cutoff, MessageStore, Outbox, OutboxRow, Past, RequestLedger, Row, RunOrigin
 from nexus.core.working_memory import WHOLE, Tail
 from nexus.services.history import outbox as outbox_rows
-from nexus.services.history.cutoff import UntilStored
-from nexus.services.history.reader import read_past, read_session
-from nexus.services.history.recorder import Recorded, Recorder, insert_rows, with_fresh_id
+from nexus.services.history.reader import UntilStored, read_past, read_session
+from nexus.services.history.recorder import Recorded, Recorder, RunOrigins, insert_rows, with_fresh_id
 from nexus.services.history.rows import clamp_timestamp, human_row, llm_row, tool_row
-from nexus.services.history.run_origins import RunOrigins
 
 _log = structlog.get_logger(__name__)
 

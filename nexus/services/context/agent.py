@@ -29,7 +29,7 @@ from nexus.services.context.memory_blocks import (
 from nexus.services.context.pinned import pinned_blocks
 from nexus.services.context.placement import PINNED_FROM_END, Placement, pinned_position
 from nexus.services.context.prompts import identity_block
-from nexus.services.history.agents import MAIN, Agent
+from nexus.services.history.rows import MAIN, Agent
 from nexus.services.history.transcript import Window
 from nexus.services.history.validity import Admitted, admit
 from nexus.services.session_state.state import SessionState

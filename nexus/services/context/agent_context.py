@@ -15,8 +15,8 @@ from nexus.services.context.pinned import what_to_pin
 from nexus.services.context.recall import Recalled
 from nexus.services.context.request import BuildRequest
 from nexus.services.context.run_prefix import RunView
-from nexus.services.history.agents import missing_role
-from nexus.services.history.cutoff import UntilShown
+from nexus.services.history.reader import UntilShown
+from nexus.services.history.rows import missing_role
 from nexus.services.history.transcript import Window
 
 

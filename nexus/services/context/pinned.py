@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from nexus.core.models import LONG_AGO
 from nexus.services.context.blocks import Block
-from nexus.services.history.agents import Agent
+from nexus.services.history.rows import Agent
 from nexus.services.session_state.state import FolderNote, Info, SessionState, Todo, TodoStatus
 from nexus.services.text.escape import HEADINGS, CountingEscape, canonical, one_line
 

@@ -20,8 +20,15 @@ from nexus.core.ports import RunOrigin
 from nexus.core.turns import LEVELS, Level, ThinkingRound
 from nexus.core.wire import explain
 from nexus.services.context.formats import FORMATS
-from nexus.services.history.agents import MAIN, Agent, invalid_request, owner_mismatch, read_agent, unknown_value
-from nexus.services.history.rows import parse_offset
+from nexus.services.history.rows import (
+    MAIN,
+    Agent,
+    invalid_request,
+    owner_mismatch,
+    parse_offset,
+    read_agent,
+    unknown_value,
+)
 from nexus.services.session_state.state import SessionState, read_state
 from nexus.services.text.content import text_of_parts
 from nexus.services.text.escape import canonical

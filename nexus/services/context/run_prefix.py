@@ -17,7 +17,7 @@ from nexus.services.context.formats import convert
 from nexus.services.context.memory_blocks import Remembered
 from nexus.services.context.meta import Meta
 from nexus.services.context.request import DEFAULT_FORMAT, BuildRequest
-from nexus.services.history.cutoff import UntilShown
+from nexus.services.history.reader import UntilShown
 from nexus.services.history.transcript import transcript_of_run
 from nexus.services.history.validity import Admitted, admit
 from nexus.services.text.tokens import Measure

@@ -21,7 +21,7 @@ from nexus.services.history.rows import PHASE, THINKING, USAGE
 from nexus.services.history.tool_calls import ToolCall, as_id, read_tool_calls
 from nexus.services.history.transcript import SPEAKERS, Speaker, named_tool
 from nexus.services.text.content import as_text
-from nexus.services.text.model_prompt import Entry
+from nexus.services.text.model_reply import Entry
 
 # Larger numbers are not exact in other JSON readers; no run takes so many tokens.
 _MOST_TOKENS: Final = 2**53

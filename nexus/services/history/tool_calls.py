@@ -15,8 +15,7 @@ from typing import Any, Final, NamedTuple
 from pydantic_core import from_json
 
 from nexus.services.text.content import compact_json
-from nexus.services.text.escape import TOOL_USE, canonical, with_marks
-from nexus.services.text.lookalikes import fold
+from nexus.services.text.escape import TOOL_USE, canonical, fold, with_marks
 
 _VALUE_CHARS: Final = 100
 _NAME_CHARS: Final = 64

@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import Any, Final, Literal, Self
 
 from nexus.core.models import Message, Role, parse_moment
-from nexus.services.history.agents import MAIN, Agent
 from nexus.services.history.merge import places_in_run, stored_order
+from nexus.services.history.rows import MAIN, Agent
 from nexus.services.history.tool_calls import ToolCall, as_id, read_tool_calls
 from nexus.services.text.content import as_text
 from nexus.services.text.escape import escape_counted

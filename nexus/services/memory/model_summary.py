@@ -28,8 +28,17 @@ from nexus.core.ports import LanguageModel, Row, TokenCounter
 from nexus.services.history.run_facts import entries_of, read_facts
 from nexus.services.text.digest import has_figure
 from nexus.services.text.language import language_of
-from nexus.services.text.model_prompt import BETWEEN, LEAST_ROOM, Entry, in_language, retry_note
-from nexus.services.text.model_reply import UnusableReplyError, clean, find_object, placeholder_in
+from nexus.services.text.model_reply import (
+    BETWEEN,
+    LEAST_ROOM,
+    Entry,
+    UnusableReplyError,
+    clean,
+    find_object,
+    in_language,
+    placeholder_in,
+    retry_note,
+)
 from nexus.services.text.sentences import BYTES_A_TOKEN, prompt_json, size
 from nexus.services.text.summary_checks import Evidence, evidence_in, language_of_user, refusal_in
 

@@ -18,7 +18,7 @@ from nexus.core.ports import Delivery
 from nexus.core.signing import Signing
 from nexus.core.wire import EnvelopeError, EnvelopeIds, compact, decode, encode
 from nexus.services.context.request import REPLY_TO, reply_suffix
-from nexus.services.history.agents import internal_marks
+from nexus.services.history.rows import internal_marks
 from nexus.services.history.tool_calls import as_id
 from nexus.services.session_state.merge import read_session
 from nexus.services.tools.memory_tools import MEMORY_TOOLS

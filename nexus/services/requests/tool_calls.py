@@ -27,7 +27,7 @@ from nexus.core.metrics import DeadLetterCause, Event, Metrics, NoMetrics, Readi
 from nexus.core.models import Topics
 from nexus.core.ports import Acquired, Bus, Claim, Delivery, RequestLedger
 from nexus.core.wire import EnvelopeError
-from nexus.services.history.run_origins import RunOrigins
+from nexus.services.history.recorder import RunOrigins
 from nexus.services.memory.documents import Caller
 from nexus.services.memory.service import Outcome, WorkingMemory
 from nexus.services.persistence import PersistenceService

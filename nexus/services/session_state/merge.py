@@ -24,7 +24,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
 from typing import Any, Final
 
-from nexus.services.history.run_origins import DEFAULT_SESSION
+from nexus.services.history.recorder import DEFAULT_SESSION
 from nexus.services.session_state.state import (
     LISTS,
     MOST_SUB_AGENTS,

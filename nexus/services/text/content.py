@@ -1,9 +1,13 @@
-"""Contents of messages as text: content parts joined, anything else as JSON. Pure."""
+"""Contents of messages and results: as text, and the document in the envelope that a result comes in. Pure."""
 
+import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from pydantic_core import to_json
+
+# The form of results from servers of the Model Context Protocol.
+_ENVELOPE: Final = {"content", "isError", "structuredContent", "_meta"}
 
 
 def as_text(content: Any) -> str:
@@ -29,3 +33,34 @@ def compact_json(value: Any) -> str:
         return to_json(value, inf_nan_mode="null", bytes_mode="base64", fallback=str).decode()
     except ValueError:
         return "{}"
+
+
+def opened(value: Any) -> Any:
+    """The content of a result: the text of content parts, the document in a JSON text; else the value itself."""
+    value = _document(value)
+    parts = value["content"] if _is_envelope(value) else value
+    if isinstance(parts, list | tuple) and any(isinstance(item, Mapping) for item in parts):
+        text = text_of_parts(parts)
+        return value if text is None else _document(text)
+    return value
+
+
+def is_error(value: Any) -> bool:
+    """Whether a result says of itself that it is an error, as servers of the Model Context Protocol do."""
+    value = _document(value)
+    return _is_envelope(value) and value.get("isError") is True
+
+
+def _is_envelope(value: Any) -> bool:
+    return isinstance(value, Mapping) and value.keys() <= _ENVELOPE and isinstance(value.get("content"), list)
+
+
+def _document(value: Any) -> Any:
+    """The document in a JSON text; else the value itself."""
+    if isinstance(value, str) and value.lstrip()[:1] in {"{", "["}:
+        try:
+            # Numbers stay as they are written: the bound of a confidence interval is 0.80, not 0.8.
+            return json.loads(value, parse_float=str, parse_int=str, parse_constant=str)
+        except (ValueError, RecursionError):
+            pass
+    return value

@@ -5,20 +5,22 @@
   belongs to the same object, otherwise with its path:
 
       total: 156; pmids: 4 in all, 12345678, 23456789, 34567890, 45678901; first.title: Empagliflozin; year: 2015; ...
+- Decisions and next steps are found by cue words in English, Chinese, German, French and Spanish. A plan is a decision
+  only where a choice, an order or a reason comes with it.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
-from nexus.services.text.content import compact_json, text_of_parts
+from nexus.services.text.content import compact_json, opened
 from nexus.services.text.sentences import (
     GAP,
     beginning,
     between_words,
+    both_ends,
     clip,
     is_ended,
     is_plain,
@@ -59,8 +61,6 @@ _WHOLE: Final = 320
 _MOST_LISTED: Final = 8
 # A key figure in an object of an object comes before a text, but not one that lies deeper.
 _NEARER: Final = 1.5
-# The form of results from servers of the Model Context Protocol.
-_ENVELOPE: Final = {"content", "isError", "structuredContent", "_meta"}
 _MORE: Final = f"; {GAP}"
 _NOTHING: Final = "none"
 
@@ -210,37 +210,6 @@ def outline(value: Any, room: int, *, figures_first: bool = True) -> str:
     return f"{line}{_MORE}" if kept else GAP
 
 
-def opened(value: Any) -> Any:
-    """The content of a result: the text of content parts, the document in a JSON text; else the value itself."""
-    value = _document(value)
-    parts = value["content"] if _is_envelope(value) else value
-    if isinstance(parts, list | tuple) and any(isinstance(item, Mapping) for item in parts):
-        text = text_of_parts(parts)
-        return value if text is None else _document(text)
-    return value
-
-
-def is_error(value: Any) -> bool:
-    """Whether a result says of itself that it is an error, as servers of the Model Context Protocol do."""
-    value = _document(value)
-    return _is_envelope(value) and value.get("isError") is True
-
-
-def _is_envelope(value: Any) -> bool:
-    return isinstance(value, Mapping) and value.keys() <= _ENVELOPE and isinstance(value.get("content"), list)
-
-
-def _document(value: Any) -> Any:
-    """The document in a JSON text; else the value itself."""
-    if isinstance(value, str) and value.lstrip()[:1] in {"{", "["}:
-        try:
-            # Numbers stay as they are written: the bound of a confidence interval is 0.80, not 0.8.
-            return json.loads(value, parse_float=str, parse_int=str, parse_constant=str)
-        except (ValueError, RecursionError):
-            pass
-    return value
-
-
 def _leaves(path: Path, value: Any) -> Iterator[_Leaf]:
     """The values in a document, in their order. Of a longer list, first how many there are."""
     items: Iterable[tuple[str | int, Any]] = ()
@@ -290,3 +259,49 @@ def _worth(leaf: _Leaf, nearer: float) -> tuple[bool, float]:
 
 def _line_of(leaves: Sequence[_Leaf]) -> str:
     return "".join(f"{leaf.label(before)}{leaf.text}" for before, leaf in zip([None, *leaves], leaves, strict=False))
+
+
+# Of texts in lower case: to ignore the case takes several times as long.
+_BECAUSE: Final = (
+    r"\b(?:because|so that|in order to|since(?! \d)|weil|damit|parce que|puisque|afin d|porque|ya que|para que)"
+    r"|因为|由于|以便|为了"
+)
+_PLAN: Final = (
+    r"(?:(?:i|we)(?:['’]ll| will)|let(?:['’]s| me(?! know))|(?:am|are|['’]m|['’]re) going to|ich werde|je vais|voy a)"
+)
+DECISION: Final = re.compile(
+    r"\b(?:decid(?:e|es|ed|ing|í|ido|imos)|decision|cho(?:ose|oses|osing|se|sen)|opt(?:ed|ing) for|settled on"
+    r"|instead of|rather than"
+    r"|entsch(?:eide|ied|ieden)|entscheidung|(?:aus)?gewählt|anstatt|statt dessen|stattdessen"
+    r"|décid(?:é|ée|e|ons)|décision|choisi|choisis|plutôt que|au lieu d[eu]"
+    r"|decisión|eleg(?:í|ido|imos)|opt(?:é|ado|amos) por|en (?:lugar|vez) de"
+    rf"|{_PLAN} (?:use|drop|skip|exclude|leave out|go with|start with)"
+    # Not without bounds: a text may be nothing but such beginnings.
+    rf"|{_PLAN}\b(?=[^.!?\n]{{0,99}}(?:\b(?:first|before|zuerst|d['’]abord|primero)\b|{_BECAUSE})))\b"
+    r"|决定|选择|选用|采用|改用|打算|我们?[将会]?先",
+)
+NEXT_STEP: Final = re.compile(
+    r"\b(?:next steps?|next(?=[,:])|as a next|remains? to|still (?:to|needs?|has to|have to)|follow[- ]up|to[- ]do"
+    r"|(?:should|needs? to|must) (?:now|next|then|also|be)|recommend(?:ed)?"
+    r"|als nächstes|nächster? schritte?|noch zu|empfehle"
+    r"|prochaines? étapes?|étapes? suivantes?|reste à|recommand(?:e|é|ons)"
+    r"|próximos? pasos?|siguientes? pasos?|falta por|queda por|recomiend[ao])\b"
+    r"|下一步|接下来|后续|待办|仍需|还需|有待|建议",
+)
+_REASON = re.compile(_BECAUSE)
+_QUESTION = re.compile(r"[?？]\W*\Z")
+
+
+def sentences_with_cue(texts: Iterable[str], cue: re.Pattern[str], *, most: int, room: int) -> list[str]:
+    """Up to `most` different sentences with the cue, each of at most this weight, without questions.
+
+    Where there are more, those with a reason are taken, then the first ones; all in their order.
+    """
+    found: dict[str, None] = {}
+    for text in map(both_ends, texts):
+        # Most texts have no cue anywhere, and need not be taken apart.
+        for sentence in sentences(text) if cue.search(text.lower()) else ():
+            if cue.search(sentence.lower()) and not _QUESTION.search(sentence[-8:]):
+                found[sentence] = None
+    taken = set(sorted(found, key=lambda sentence: not _REASON.search(sentence.lower()))[:most])
+    return list(dict.fromkeys(excerpt(sentence, room) for sentence in found if sentence in taken))

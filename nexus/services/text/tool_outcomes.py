@@ -13,7 +13,8 @@ from functools import partial
 from typing import Any, Final
 
 from nexus.core.turns import ToolOutcome
-from nexus.services.text.digest import has_figure, is_error, opened, outline
+from nexus.services.text.content import is_error, opened
+from nexus.services.text.digest import has_figure, outline
 from nexus.services.text.sentences import GAP, clip, fitted, one_line, weight
 
 # The most weight of one call, and the least that a call gets, unless it needs less.

@@ -23,8 +23,18 @@ from nexus.core.errors import ModelUnavailableError, PromptTooLongError
 from nexus.core.ports import LanguageModel
 from nexus.core.turns import Summaries
 from nexus.services.history.run_facts import TurnFacts, entries_of
-from nexus.services.text.model_prompt import LEAST_ROOM, Entry, in_language, packed, retry_note
-from nexus.services.text.model_reply import SCHEMA, SCHEMA_NAME, Reply, UnusableReplyError, read_reply
+from nexus.services.text.model_reply import (
+    LEAST_ROOM,
+    SCHEMA,
+    SCHEMA_NAME,
+    Entry,
+    Reply,
+    UnusableReplyError,
+    in_language,
+    packed,
+    read_reply,
+    retry_note,
+)
 from nexus.services.text.sentences import BYTES_A_TOKEN, prompt_json, size, slices, weight
 from nexus.services.text.summary_checks import Evidence, evidence_in, language_of_user, numbers_in
 from nexus.services.turns.rule_summary import summarise_by_rules

@@ -16,8 +16,7 @@ from typing import Final
 
 from nexus.core.turns import Structured, Summaries, ToolOutcome
 from nexus.services.history.run_facts import TurnFacts
-from nexus.services.text.decisions import DECISION, NEXT_STEP, sentences_with_cue
-from nexus.services.text.digest import digest, excerpt, figures, has_figure
+from nexus.services.text.digest import DECISION, NEXT_STEP, digest, excerpt, figures, has_figure, sentences_with_cue
 from nexus.services.text.sentences import clip, ended, first_whole, is_blank, sentences, weight
 from nexus.services.text.tool_outcomes import (
     COUNT_ROOM,

@@ -21,7 +21,7 @@ from nexus.services.context.formats import convert
 from nexus.services.context.memory_blocks import Remembered
 from nexus.services.context.placement import Placement
 from nexus.services.context.prompts import PromptManager
-from nexus.services.history.agents import MAIN, Agent
+from nexus.services.history.rows import MAIN, Agent
 from nexus.services.history.tool_calls import ToolCall
 from nexus.services.history.transcript import TranscriptMessage as Said
 from nexus.services.history.transcript import Window

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.services.context.pinned import is_all_given, is_role_given, pinned_blocks, what_to_pin
-from nexus.services.history.agents import MAIN, Agent
+from nexus.services.history.rows import MAIN, Agent
 from nexus.services.session_state.state import FolderNote, Info, SessionState, Todo, TodoStatus
 
 NOON = datetime(2025, 12, 10, 12, tzinfo=UTC)

@@ -11,7 +11,7 @@ from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import Message, Role
 from nexus.core.ports import RunOrigin
 from nexus.services.context.request import BuildRequest, deadline_ms, read_history_size, read_request, reply_suffix
-from nexus.services.history.agents import MAIN, Agent
+from nexus.services.history.rows import MAIN, Agent
 from nexus.services.session_state.state import SessionState, Todo, TodoStatus
 
 HUMAN: dict[str, Any] = {

@@ -6,7 +6,7 @@ import pytest
 
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.models import is_internal
-from nexus.services.history.agents import MAIN, Agent, internal_marks, missing_role, read_agent
+from nexus.services.history.rows import MAIN, Agent, internal_marks, missing_role, read_agent
 
 SUB = Agent("sub", "reviewer", "You review.")
 NAMELESS = Agent("sub")

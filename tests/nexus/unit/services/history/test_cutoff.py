@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from nexus.core.ports import Row
-from nexus.services.history.cutoff import UntilShown, UntilStored
+from nexus.services.history.reader import UntilShown, UntilStored
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ONE, OTHER = "a" * 10, "0" * 10

@@ -9,8 +9,7 @@ import pytest
 from nexus.core.models import Message, Role
 from nexus.core.ports import Past, Row, RunOrigin
 from nexus.core.working_memory import Tail
-from nexus.services.history.cutoff import UntilShown
-from nexus.services.history.reader import read_session
+from nexus.services.history.reader import UntilShown, read_session
 from nexus.services.persistence import PersistenceService
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.rows import START, ids, row

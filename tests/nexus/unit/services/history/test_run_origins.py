@@ -11,7 +11,7 @@ from nexus.core.errors import StoreUnavailableError
 from nexus.core.models import Message, Role, Topics
 from nexus.core.ports import RunOrigin
 from nexus.services.context.builder import ContextBuilder
-from nexus.services.history.run_origins import RunOrigins
+from nexus.services.history.recorder import RunOrigins
 from nexus.services.persistence import PersistenceService
 from nexus.services.tools.registry import ToolRegistry
 from tests.nexus.support.fakes import FakeStore

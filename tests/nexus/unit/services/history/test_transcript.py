@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.models import Message, Role
-from nexus.services.history.agents import Agent
+from nexus.services.history.rows import Agent
 from nexus.services.history.transcript import TranscriptMessage, transcript_of_rows, transcript_of_run, window_start
 from nexus.services.text.escape import escape
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.history.agents import Agent
+from nexus.services.history.rows import Agent
 from nexus.services.history.transcript import Window
 from tests.nexus.unit.services.parts import past
 

@@ -15,7 +15,7 @@ from nexus.core.ports import Acquired, Delivery, RunOrigin, Subscription
 from nexus.core.signing import Signing
 from nexus.core.wire import decode, encode
 from nexus.core.working_memory import Compaction, CompactionRequest
-from nexus.services.history.run_origins import RunOrigins
+from nexus.services.history.recorder import RunOrigins
 from nexus.services.memory.documents import Caller
 from nexus.services.memory.service import Outcome, WorkingMemory
 from nexus.services.persistence import PersistenceService

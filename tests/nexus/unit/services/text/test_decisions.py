@@ -2,7 +2,7 @@
 
 import pytest
 
-from nexus.services.text.decisions import DECISION, NEXT_STEP, sentences_with_cue
+from nexus.services.text.digest import DECISION, NEXT_STEP, sentences_with_cue
 
 DECISIONS = [
     "I'll search PubMed first.",

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.text.digest import digest, excerpt, figures, has_figure, is_error, opened, outline
+from nexus.services.text.content import is_error, opened
+from nexus.services.text.digest import digest, excerpt, figures, has_figure, outline
 from nexus.services.text.sentences import one_line, weight
 from tests.nexus.unit.services.text.test_sentences import hard
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.text.lookalikes import ANGLE, COLONS, EQUALS_SIGNS, NUMBER_SIGNS, SQUARE, fold, passes_for_number
+from nexus.services.text.escape import ANGLE, COLONS, EQUALS_SIGNS, NUMBER_SIGNS, SQUARE, fold, passes_for_number
 
 
 @pytest.mark.parametrize(

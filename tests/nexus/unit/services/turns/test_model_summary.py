@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from nexus.core.errors import ModelUnavailableError
 from nexus.core.turns import ThinkingRound
 from nexus.services.history.run_facts import TurnFacts, read_facts
-from nexus.services.text.model_prompt import LEAST_ROOM
-from nexus.services.text.model_reply import SCHEMA, UnusableReplyError, read_reply
+from nexus.services.text.model_reply import LEAST_ROOM, SCHEMA, UnusableReplyError, read_reply
 from nexus.services.text.sentences import size
 from nexus.services.turns.model_summary import Prompt, Summariser, evidence_of, prompts_of, prompts_of_parts, room_in
 from tests.nexus.support.fake_model import FakeModel
