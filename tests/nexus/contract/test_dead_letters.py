@@ -166,15 +166,6 @@ async def test_ids_that_nothing_has(open_office: OpenOffice, nonsense: str) -> N
         assert await office.letters.count() == 1
 
 
-async def test_nothing_there(open_office: OpenOffice) -> None:
-    """Without letters there is nothing to count, list, find or drop."""
-    async with open_office() as office:
-        assert await office.letters.count() == 0
-        assert await office.letters.newest(10) == []
-        assert await office.letters.find("1-1") is None
-        assert not await office.letters.drop("1-1")
-
-
 @pytest.mark.parametrize("dropped", [True, False])
 async def test_what_is_sent_again_may_fail_again(open_office: OpenOffice, dropped: bool) -> None:
     """After a letter was dropped, or is expected again, the same bytes become a letter within the minute."""

@@ -104,14 +104,6 @@ class TestLeases:
 
             await until(free)
 
-    async def test_a_lease_that_ran_out_is_renewed_while_nobody_else_has_it(self, open_desk: OpenDesk) -> None:
-        """A holder that was away for a while goes on."""
-        async with open_desk() as desk:
-            claim = await acquire(desk.ledger)
-            await desk.advance(2 * LEASE_MS)
-            assert await desk.ledger.renew(claim, LEASE_MS)
-            assert await desk.ledger.claim("k", "f", LEASE_MS) == Busy()
-
 
 class TestAttempts:
     """How often a request has been taken up without an answer coming of it."""
@@ -134,18 +126,6 @@ class TestAttempts:
 class TestConclude:
     """A key has one effective answer."""
 
-    async def test_announced_once(self, open_desk: OpenDesk) -> None:
-        """An answer is published when it is kept; finishing again, since a reply was lost, does nothing."""
-        async with open_desk() as desk:
-            claim = await acquire(desk.ledger)
-            results = []
-
-            async def conclude() -> None:
-                results.append(await desk.ledger.conclude(claim, TOPIC, b"\xff\x00answer", LONG_MS))
-
-            assert await announced(desk, conclude, conclude, conclude) == [b"\xff\x00answer"]
-        assert results == [1, 1, 1]
-
     async def test_how_many_heard(self, open_desk: OpenDesk) -> None:
         """Nobody is 0, which is no None; on streams it cannot be known."""
         async with open_desk() as desk:
@@ -154,16 +134,6 @@ class TestConclude:
             async with desk.bus.subscribe(TOPIC), desk.bus.subscribe(TOPIC):
                 heard = await desk.ledger.conclude(await acquire(desk.ledger, "b"), TOPIC, b"2", LONG_MS)
             assert heard == (1 if keeps else 2)
-
-    async def test_an_answered_request_is_not_renewed_or_released(self, open_desk: OpenDesk) -> None:
-        """The answer stays as it is, whatever its author does with the claim."""
-        async with open_desk() as desk:
-            claim = await acquire(desk.ledger)
-            await desk.ledger.conclude(claim, TOPIC, b"answer", LONG_MS)
-            assert not await desk.ledger.renew(claim, 1)
-            await desk.ledger.release(claim)
-            await desk.advance(2 * LEASE_MS)
-            assert await desk.ledger.claim("k", "f", LEASE_MS) == Answered(TOPIC, b"answer")
 
     async def test_of_twenty_at_once_one_counts(self, open_desk: OpenDesk) -> None:
         """However many have held the request."""

@@ -46,35 +46,6 @@ async def test_a_row_is_found_until_it_is_removed(open_desk: OpenDesk) -> None:
             assert await desk.outbox.oldest(9) == [row("other", "bea")]
 
 
-async def test_a_claim_tells_whether_rows_are_waiting(open_desk: OpenDesk) -> None:
-    """Of whichever owner."""
-    async with open_desk() as desk:
-        assert not (await claimed(desk, "k1")).outbox_waiting
-        await put(desk, row())
-        assert (await claimed(desk, "k2")).outbox_waiting
-        await desk.outbox.remove([row()])
-        assert not (await claimed(desk, "k3")).outbox_waiting
-
-
-async def test_a_row_is_there_once_with_its_first_content(open_desk: OpenDesk) -> None:
-    """However often it is put."""
-    async with open_desk() as desk:
-        await put(desk, row(), row(content=b"later"), row())
-        assert await desk.outbox.oldest(9) == [row()]
-
-
-async def test_only_what_concludes_puts_its_row(open_desk: OpenDesk) -> None:
-    """A late answer is not published and its row is not put; a repeated one does no harm."""
-    async with open_desk() as desk:
-        late = await claimed(desk, "k")
-        await desk.ledger.release(late)
-        first = await claimed(desk, "k")
-        for _ in range(2):
-            assert await desk.ledger.conclude(first, TOPIC, b"answer", LONG_MS, None, row()) is not None
-        assert await desk.ledger.conclude(late, TOPIC, b"late", LONG_MS, None, row("late")) is None
-        assert await desk.outbox.oldest(9) == [row()]
-
-
 async def test_the_oldest_rows_come_first(open_desk: OpenDesk) -> None:
     """As many as are asked for."""
     async with open_desk() as desk:

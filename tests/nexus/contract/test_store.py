@@ -135,14 +135,6 @@ async def test_a_row_comes_back_as_it_was(place: Place) -> None:
     assert found == written
 
 
-async def test_a_tool_comes_back_as_it_was(place: Place) -> None:
-    """Whatever its schema has for names."""
-    definition = {"function": {"parameters": {"$ref": "#/a", "$id": "x", "$defs": {"a.b": [{"$ref": "c", "$id": 1}]}}}}
-    async with place.open() as store:
-        await store.put_tool("t", definition, moment(1))
-        assert await store.list_tools() == [definition]
-
-
 async def test_a_row_is_recorded_once(place: Place) -> None:
     """A second row with an owner's id is refused quietly and changes nothing."""
     async with place.open() as store:
@@ -200,14 +192,6 @@ async def test_newest_first(place: Place) -> None:
         await insert_all(store, [row(number, timestamp=moment(2)) for number in (10, 11)])
         assert ids(await store.newest_messages("o", limit=10)) == ["m4", "m3", "m11", "m10", "m2", "m1", "m0"]
         assert ids(await store.all_messages("o", limit=3)) == ["m4", "m3", "m11"]
-
-
-async def test_limit_and_skip(place: Place) -> None:
-    """Pages follow on each other and end where the rows end."""
-    async with place.open() as store:
-        await insert_all(store, [row(number) for number in range(7)])
-        pages = [ids(await store.newest_messages("o", limit=3, skip=skip)) for skip in (0, 3, 6, 9)]
-    assert pages == [["m6", "m5", "m4"], ["m3", "m2", "m1"], ["m0"], []]
 
 
 @pytest.mark.parametrize(
@@ -336,19 +320,6 @@ async def test_rows_of_runs(place: Place) -> None:
         assert await store.messages_of_runs("o", ["r9", "r\x00", ""], limit=5) == []
 
 
-async def test_the_rows_of_a_run(place: Place) -> None:
-    """Newest first and whole, of every role and every session, in pages that follow on each other; of no other run."""
-    rows = [row(number, role=role, run_id="r", content=f"{number}{'x' * 100_000}") for number, role in enumerate(ROLES)]
-    rows[3]["session_id"], rows[4]["metadata"] = "t", INTERNAL
-    place.plant("messages", [*rows[::2], row(20, run_id="R"), row(21, run_id="r", owner_key="p"), *rows[1::2]])
-    async with place.open() as store:
-        whole = await store.run_messages("o", "r", limit=50)
-        pages = [ids(await store.run_messages("o", "r", limit=3, skip=skip)) for skip in (0, 3, 6, 9)]
-    assert [{name: value for name, value in each.items() if name != "_id"} for each in whole] == rows[::-1]
-    assert all(isinstance(each["_id"], str) for each in whole)
-    assert pages == [["m6", "m5", "m4"], ["m3", "m2", "m1"], ["m0"], []]
-
-
 async def test_the_first_input(place: Place) -> None:
     """The oldest row of a human of a session, and of a run, whole; none that is internal to a sub-agent."""
     long = "x" * 100_000
@@ -393,17 +364,23 @@ async def test_the_session_of_a_run(place: Place) -> None:
         ]
 
 
-async def test_the_rows_of_a_session(place: Place) -> None:
-    """Newest first and whole, of every role, in pages that follow on each other; none of another session or owner."""
-    long = "x" * 100_000
-    rows = [row(number, role=role, content=f"{number}{long}") for number, role in enumerate(ROLES)]
-    others = [row(20, session_id="S"), row(21, session_id=""), row(22, owner_key="p"), row(23, session_id="s ")]
-    place.plant("messages", [*rows[::2], *others, *rows[1::2]])
+@pytest.mark.parametrize("of_run", [True, False])
+async def test_the_rows_of_a_run_or_a_session(place: Place, *, of_run: bool) -> None:
+    """Newest first and whole, of every role, in pages that follow on each other; none of another one or owner."""
+    field = "run_id" if of_run else "session_id"
+    rows = [
+        row(number, role=role, content=f"{number}{'x' * 100_000}", **{field: "s"}) for number, role in enumerate(ROLES)
+    ]
+    if of_run:
+        rows[3]["session_id"], rows[4]["metadata"] = "t", INTERNAL
+    others = [row(20 + number, **{field: name}) for number, name in enumerate(("S", "", "s "))]
+    place.plant("messages", [*rows[::2], *others, row(23, owner_key="p", **{field: "s"}), *rows[1::2]])
     async with place.open() as store:
-        whole = await store.session_messages("o", "s", limit=50)
-        pages = [ids(await store.session_messages("o", "s", limit=3, skip=skip)) for skip in (0, 3, 6, 9)]
-        assert ids(await store.session_messages("p", "s", limit=5)) == ["m22"]
-        assert await store.session_messages("p", "S", limit=5) == []
+        read = store.run_messages if of_run else store.session_messages
+        whole = await read("o", "s", limit=50)
+        pages = [ids(await read("o", "s", limit=3, skip=skip)) for skip in (0, 3, 6, 9)]
+        assert ids(await read("p", "s", limit=5)) == ["m23"]
+        assert await read("p", "S", limit=5) == []
     assert [{name: value for name, value in each.items() if name != "_id"} for each in whole] == rows[::-1]
     assert all(isinstance(each["_id"], str) for each in whole)
     assert pages == [["m6", "m5", "m4"], ["m3", "m2", "m1"], ["m0"], []]
@@ -533,22 +510,3 @@ async def test_a_row_that_cannot_be_kept(place: Place, content: Any) -> None:
             await store.insert_message(row(1, content=content))
         assert await store.all_messages("o", limit=5) == []
     assert len(str(raised.value)) < 100
-
-
-async def test_many_reads_at_once(place: Place) -> None:
-    """Two hundred readers each get their own owner's rows, while some of them are cancelled."""
-    place.plant("messages", [row(number, owner_key=f"o{number % 20}") for number in range(100)])
-    found: dict[int, list[Row]] = {}
-    async with place.open() as store:
-
-        async def read(number: int) -> None:
-            with anyio.CancelScope() as scope:
-                if number % 3 == 0:
-                    scope.cancel()
-                found[number] = await store.newest_messages(f"o{number % 20}", limit=10, excerpt_chars=10)
-
-        async with anyio.create_task_group() as tasks:
-            for number in range(200):
-                tasks.start_soon(read, number)
-    for number, rows in found.items():
-        assert [each["owner_key"] for each in rows] == [f"o{number % 20}"] * 5

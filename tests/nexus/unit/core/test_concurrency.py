@@ -18,33 +18,6 @@ async def test_items_in_order_to_the_end() -> None:
         assert [number async for number in items_of(receive)] == list(range(10))
 
 
-async def test_what_waits_comes_without_a_turn_for_others() -> None:
-    """What is there when somebody reads comes at once; what is added meanwhile lets others have their turn first."""
-    send, receive = anyio.create_memory_object_stream[int](10)
-    turns: list[str] = []
-
-    async def others() -> None:
-        while True:
-            turns.append("other")
-            await checkpoint()
-
-    with send, receive:
-        for number in range(5):
-            send.send_nowait(number)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(others)
-            async for number in items_of(receive):
-                turns.append(f"{number}")
-                if number == 4:
-                    send.send_nowait(5)
-                if number == 5:
-                    break
-            tasks.cancel_scope.cancel()
-    first = turns.index("0")
-    assert turns[first : first + 5] == ["0", "1", "2", "3", "4"]
-    assert "other" in turns[first + 5 : turns.index("5")]
-
-
 @pytest.mark.parametrize("left", [1, 3])
 async def test_what_is_left_stays(left: int) -> None:
     """Whoever stops reading in between leaves the rest to the next; to close this end ends the iteration."""

@@ -86,10 +86,6 @@ def refused(payload: bytes, signing: Signing = SIGNING) -> EnvelopeError:
 class TestKeys:
     """The first signs, every one verifies."""
 
-    def test_what_is_signed_is_believed(self) -> None:
-        """On the topic it was signed for."""
-        assert SIGNING.verify(TOPIC, signed(), NOW) is None
-
     def test_the_form(self) -> None:
         """Version, key id, base64 of 32 bytes."""
         version, key, code = SIGNING.sign(TOPIC, VALUE).split(",")
@@ -142,27 +138,6 @@ class TestKeys:
 class TestChanges:
     """Nothing that was signed can be changed; how it is spelled can."""
 
-    @pytest.mark.parametrize(
-        "change",
-        [
-            {"id": "msg_2"},
-            {"run_id": "run_2"},
-            {"owner_key": "eve"},
-            {"role": "AI"},
-            {"content": {**VALUE["content"], "text": "naive 🎈"}},
-            {"content": {**VALUE["content"], "big": 2**64 + 1}},
-            {"content": {**VALUE["content"], "list": [1, 2.5, None, 1]}},
-            {"content": {**VALUE["content"], "list": [2.5, 1, None, True]}},
-            {"content": None},
-            {"timestamp": "2025-12-10T15:30:00+00:00"},
-            {"timestamp": "2025-12-10T15:30:01Z"},
-            {"added": None},
-        ],
-    )
-    def test_any_field(self, change: dict[str, Any]) -> None:
-        """Envelope, content, an added field."""
-        assert "does not belong" in refusal({**signed(), **change})
-
     def test_metadata(self) -> None:
         """Everything but the signature itself is signed."""
         metadata = signed()["metadata"]
@@ -179,12 +154,6 @@ class TestChanges:
     def test_another_topic(self, topic: str) -> None:
         """A message cannot be moved."""
         assert "does not belong" in refusal(signed(), topic=topic)
-
-    def test_another_reply_topic(self) -> None:
-        """An answer to one cannot be shown to another."""
-        value = signed(topic="context.build.response.ada")
-        assert SIGNING.verify("context.build.response.ada", value, NOW) is None
-        assert "does not belong" in refusal(value, topic="context.build.response.eve")
 
     @pytest.mark.parametrize("in_ascii", [True, False])
     def test_another_spelling(self, in_ascii: bool) -> None:

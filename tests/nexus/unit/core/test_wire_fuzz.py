@@ -2,7 +2,6 @@
 
 import json
 import random
-from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.errors import UnreadablePayloadError
-from nexus.core.models import Message, Role, Run
+from nexus.core.models import Message, Role
 from nexus.core.wire import EnvelopeError, EnvelopeIds, decode, encode, find_ids
 
 IDENTIFIERS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=256)
@@ -65,86 +64,9 @@ def test_ids_are_found_as_a_parser_finds_them(
     assert find_ids(data) == EnvelopeIds(**ids, reply_to=reply_to or "")
 
 
-@given(st.binary(max_size=300))
-def test_any_bytes_at_all(data: bytes) -> None:
-    """Noise is a message, an envelope error or unreadable."""
-    with suppress(EnvelopeError, UnreadablePayloadError):
-        decode(data)
-
-
-def _a_request() -> bytes:
-    owner, run_id = "ada", "run_1"
-    human = Message(id="msg_2", run_id=run_id, owner_key=owner, role=Role.HUMAN, content='Say "hi" \\ [x] {y} 你好 😀')
-    run = Run(id=run_id, owner_key=owner, history=[human], metadata={"client_timezone_offset": -480})
-    message = Message(
-        id="msg_1",
-        run_id=run_id,
-        owner_key=owner,
-        role=Role.HUMAN,
-        content=run.model_dump(mode="json"),
-        metadata={"reply_to": "me", "deadline_ms": 1_000},
-    )
-    return encode(message)
-
-
-def _corrupted(data: bytes, chance: random.Random) -> bytes:
-    place = chance.randrange(len(data))
-    match chance.randrange(5):
-        case 0:
-            flipped = data[place] ^ (1 << chance.randrange(8))
-            return data[:place] + bytes([flipped]) + data[place + 1 :]
-        case 1:
-            return data[:place]
-        case 2:
-            return data[:place] + data[place + chance.randrange(1, 9) :]
-        case 3:
-            return (
-                data[:place] + chance.choice([b'"', b"\\", b"{", b"]", b"\\u0000", b"\xff", b",", b":"]) + data[place:]
-            )
-        case _:
-            return data[:place] + data + data[place:]
-
-
-@pytest.mark.heavy
-def test_ten_thousand_corruptions() -> None:
-    """Flipped bits, cuts, insertions and messages within messages raise nothing but the two documented errors."""
-    chance = random.Random(20251210)  # noqa: S311  # a fixed sequence, no secret
-    valid = _a_request()
-    outcomes = {"message": 0, "answered": 0, "unreadable": 0}
-    for _ in range(10_000):
-        data = valid
-        for _ in range(chance.choice([1, 1, 1, 2, 5])):
-            data = _corrupted(data, chance) or b"x"
-        try:
-            encode(decode(data))
-            outcomes["message"] += 1
-        except EnvelopeError:
-            outcomes["answered"] += 1
-        except UnreadablePayloadError:
-            outcomes["unreadable"] += 1
-    assert min(outcomes.values()) > 100
-
-
 @pytest.mark.parametrize(
     "part",
-    [
-        b'"',
-        b"\\",
-        b'\\"',
-        b'"\\',
-        b"[",
-        b"]",
-        b"{",
-        b"}",
-        b'{"',
-        b'":',
-        b'""',
-        b'"":',
-        b" ",
-        b"\\u",
-        b"\\ud800",
-        b'"a": ',
-    ],
+    [*b'" \\ \\" "\\ [ ] { } {" ": "" "": \\u \\ud800'.split(), b" ", b'"a": '],
 )
 @pytest.mark.parametrize("head", [b"", b'{"id":"msg_1","run_id":"run_1","content":', b'{"content":"'])
 def test_a_megabyte_of_anything_ends(part: bytes, head: bytes) -> None:
