@@ -81,7 +81,7 @@ class _Orchestrator:
         names = [tool["function"]["name"] for tool in tools]
 
         async def are_registered() -> bool:
-            return all(map(self._nexus.registry.is_tool_registered, names))
+            return {*names} <= {*self._nexus.registry.list_tool_names()}
 
         await _until(are_registered, "the tools are registered")
         self._console.print(f"Registered {len(names)} tools over the bus: {', '.join(names)}")

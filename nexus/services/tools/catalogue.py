@@ -1,7 +1,7 @@
 """Tools registered over the bus (contract §3), stored so that a restart and every replica see them.
 
-Every replica writes every change it hears, and the later message wins, however late, often or in which order messages
-arrive. Changes that a replica did not hear it reads from the store, which it asks again from time to time.
+Every replica writes every change that reaches it, and the later message wins, however late, often or in which order
+messages arrive. Other changes it reads from the store, from time to time.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping

@@ -3,13 +3,11 @@
 Each module lists its tools as `TOOLS = [(definition, function), …]`.
 """
 
-import copy
 import importlib
 import json
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, Final
 
@@ -22,42 +20,32 @@ _MOST_BYTES: Final = 65_536
 _DEEPEST: Final = 32
 _PAIR: Final = 2
 
-ToolFunction = Callable[..., Any]
-
-
-@dataclass(frozen=True, slots=True)
-class _Tool:
-    definition: dict[str, Any]
-    function: ToolFunction | None
-
 
 class ToolRegistry:
-    """Definitions in the OpenAI function form, and the functions of tools that run in this process.
+    """Definitions in the OpenAI function form, by name.
 
-    - Names are unique; tools are listed by name.
-    - A definition is checked when it is registered, and copied in and out, so that it cannot be changed afterwards.
-    - Local tools have a function. Remote ones run elsewhere and never take the name of a local one.
+    - A definition is checked and copied when it is registered. What is listed is shared: it must not be changed.
+    - Local tools belong to this process. Remote ones run elsewhere and never take the name of a local one.
+
+    Attributes:
+        complete: the remote tools that are stored are known.
     """
 
     def __init__(self) -> None:
-        self._local: dict[str, _Tool] = {}
-        self._remote: dict[str, _Tool] = {}
-        self._shared: dict[frozenset[str], list[dict[str, Any]]] = {}
+        self._local: dict[str, tuple[dict[str, Any], Callable[..., Any] | None]] = {}
+        self._remote: dict[str, dict[str, Any]] = {}
         self.complete = True
 
-    def register(self, definition: Mapping[str, Any], function: ToolFunction | None = None) -> None:
+    def register(self, definition: Mapping[str, Any], function: Callable[..., Any] | None = None) -> None:
         """Add a tool of this process.
 
         Raises:
-            ValueError: the definition is malformed (the text says where), or the name is taken by another definition.
+            ValueError: the definition is malformed (the text says where), or the name is taken by another tool.
         """
         checked = check_definition(definition)
         name = checked["function"]["name"]
-        known = self._local.get(name)
-        if known and (known.definition != checked or known.function is not function):
-            raise ValueError(f"function.name: a tool {name!r} is already registered; unregister it first")
-        self._local[name] = _Tool(checked, function)
-        self._shared.clear()
+        if self._local.setdefault(name, (checked, function)) != (checked, function):
+            raise ValueError(f"function.name: a tool {name!r} is already registered")
 
     def set_remote(self, definitions: Iterable[Mapping[str, Any]]) -> list[str]:
         """Replace all remote tools. Returns the faults of definitions that were skipped."""
@@ -68,53 +56,22 @@ class ToolRegistry:
             except ValueError as error:
                 faults.append(str(error))
                 continue
-            remote[checked["function"]["name"]] = _Tool(checked, None)
-        if remote != self._remote:
-            self._remote = remote
-            self._shared.clear()
+            remote[checked["function"]["name"]] = checked
+        self._remote = remote
         return faults
 
-    def unregister(self, name: str) -> bool:
-        """Forget the tool of that name; False when there is none."""
-        found = self._local.pop(name, None) or self._remote.pop(name, None)
-        self._shared.clear()
-        return found is not None
-
-    def get_tool_definition(self, name: str) -> dict[str, Any] | None:
-        """The definition, None for an unknown name."""
-        tool = self._find(name)
-        return copy.deepcopy(tool.definition) if tool else None
-
-    def get_tool_function(self, name: str) -> ToolFunction | None:
-        """The function; None for an unknown name and for a tool that runs elsewhere."""
-        tool = self._find(name)
-        return tool.function if tool else None
-
-    def get_all_tool_definitions(self) -> list[dict[str, Any]]:
-        """All definitions, by name."""
-        return [copy.deepcopy(tool.definition) for name in self.list_tool_names() if (tool := self._find(name))]
-
-    def definitions(self, without: frozenset[str] = frozenset()) -> list[dict[str, Any]]:
-        """All definitions but those of these names, by name. The list is shared: callers must not change it."""
-        if without not in self._shared:
-            every = self.get_all_tool_definitions()
-            self._shared[without] = [tool for tool in every if tool["function"]["name"] not in without]
-        return self._shared[without]
+    def definitions(self, without: Collection[str] = ()) -> list[dict[str, Any]]:
+        """All definitions but those of these names, by name."""
+        every = self._remote | {name: definition for name, (definition, _) in self._local.items()}
+        return [every[name] for name in sorted(every) if name not in without]
 
     def list_tool_names(self) -> list[str]:
         """All names, sorted."""
         return sorted(self._local.keys() | self._remote.keys())
 
-    def is_tool_registered(self, name: str) -> bool:
-        """Whether a tool of that name is known."""
-        return self._find(name) is not None
-
     def is_local(self, name: str) -> bool:
         """Whether the tool of that name belongs to this process."""
         return name in self._local
-
-    def _find(self, name: str) -> _Tool | None:
-        return self._local.get(name) or self._remote.get(name)
 
 
 def check_definition(definition: Any) -> dict[str, Any]:
@@ -180,10 +137,7 @@ def discover(registry: ToolRegistry, modules: Iterable[str]) -> None:
         ConfigError: a module cannot be imported, lists no tools, or lists one that cannot be registered.
     """
     for name in modules:
-        found = 0
-        for module in _with_submodules(_load(name)):
-            found += _register(registry, module)
-        if not found:
+        if not sum([_register(registry, module) for module in _with_submodules(_load(name))]):
             raise ConfigError(f"tools.modules: {name}: lists no tools; TOOLS = [(definition, function), ...] is needed")
 
 

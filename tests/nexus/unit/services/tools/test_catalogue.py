@@ -58,7 +58,7 @@ async def test_registered_and_unregistered() -> None:
         for name in ("a", "b", "c"):
             assert trial.register(definition(name))
         await until(lists(trial.registry, "a", "b", "c"))
-        assert trial.registry.get_tool_definition("b") == definition("b")
+        assert trial.registry.definitions()[1] == definition("b")
         assert [*store.tools] == ["a", "b", "c"]
         assert trial.unregister("a")
         assert trial.unregister({"name": "b"})

@@ -25,21 +25,6 @@ def search(query: str) -> str:
     return query
 
 
-def names(registry: ToolRegistry) -> list[str]:
-    """The names in the order in which definitions are listed."""
-    return [item["function"]["name"] for item in registry.get_all_tool_definitions()]
-
-
-def test_what_is_registered_is_found() -> None:
-    """By name: definition, function and whether it is there."""
-    registry = ToolRegistry()
-    registry.register(definition(), search)
-    assert registry.get_tool_definition("web_search") == definition()
-    assert registry.get_tool_function("web_search") is search
-    assert registry.is_tool_registered("web_search")
-    assert registry.is_local("web_search")
-
-
 @given(st.permutations(["a", "B", "b", "_", "a1", "Z-9"]))
 def test_order_is_by_name(order: list[str]) -> None:
     """In whatever order tools come, local or remote, they are listed by name."""
@@ -47,7 +32,10 @@ def test_order_is_by_name(order: list[str]) -> None:
     for name in order[:3]:
         registry.register(definition(name), search)
     registry.set_remote(definition(name) for name in order[3:])
-    assert registry.list_tool_names() == names(registry) == sorted(order)
+    assert registry.list_tool_names() == sorted(order)
+    assert registry.definitions() == [definition(name) for name in sorted(order)]
+    assert registry.definitions({"B", "a"}) == [definition(name) for name in sorted(order) if name not in {"B", "a"}]
+    assert [name for name in sorted(order) if registry.is_local(name)] == sorted(order[:3])
 
 
 def test_the_same_again_is_no_conflict() -> None:
@@ -55,26 +43,19 @@ def test_the_same_again_is_no_conflict() -> None:
     registry = ToolRegistry()
     registry.register(definition(), search)
     registry.register(definition(), search)
-    with pytest.raises(ValueError, match="a tool 'web_search' is already registered; unregister it first"):
-        registry.register(definition(description="other"), search)
-    with pytest.raises(ValueError, match="already registered"):
-        registry.register(definition(), print)
-    assert registry.unregister("web_search")
-    registry.register(definition(description="other"), search)
-    assert names(registry) == ["web_search"]
+    for other, function in ((definition(description="other"), search), (definition(), print)):
+        with pytest.raises(ValueError, match="a tool 'web_search' is already registered"):
+            registry.register(other, function)
+    assert registry.definitions() == [definition()]
 
 
-def test_copies_in_and_out() -> None:
-    """Neither who registered nor who asked can change what is registered."""
+def test_a_definition_is_copied() -> None:
+    """What happens afterwards to the object that was registered changes nothing."""
     registry = ToolRegistry()
     mine = definition()
     registry.register(mine, search)
     mine["function"]["parameters"]["properties"].clear()
-    for got in (registry.get_tool_definition("web_search"), *registry.get_all_tool_definitions()):
-        assert got is not None
-        got["function"]["name"] = "other"
-        got["function"]["parameters"].clear()
-    assert registry.get_tool_definition("web_search") == definition()
+    assert registry.definitions() == [definition()]
 
 
 def test_a_definition_is_made_whole() -> None:
@@ -152,42 +133,15 @@ def test_anything_is_a_definition_or_a_value_error(given_definition: Any) -> Non
     assert check_definition(checked) == checked
 
 
-class TestRemote:
-    """Tools that run elsewhere."""
-
-    def test_they_never_take_a_local_name(self) -> None:
-        """The local definition is the one that counts, and the remote one is back when the local one goes."""
-        registry = ToolRegistry()
-        registry.set_remote([definition("t", description="far")])
-        registry.register(definition("t", description="near"), search)
-        assert registry.get_tool_definition("t") == definition("t", description="near")
-        assert names(registry) == ["t"]
-        registry.unregister("t")
-        assert registry.get_tool_definition("t") == definition("t", description="far")
-        assert registry.unregister("t")
-        assert names(registry) == []
-
-    def test_bad_ones_are_passed_over(self) -> None:
-        """Each with a text that says why; the others count."""
-        registry = ToolRegistry()
-        faults = registry.set_remote([{}, definition("good"), definition("a b")])
-        assert [fault.partition(":")[0] for fault in faults] == ["function", "function.name"]
-        assert names(registry) == ["good"]
-
-
-def test_shared_definitions() -> None:
-    """They are the same list until something changes."""
+def test_remote_tools() -> None:
+    """They never take a local name, and each bad one is passed over with its fault; they are replaced as a whole."""
     registry = ToolRegistry()
-    registry.register(definition(), search)
-    shared = registry.definitions()
-    assert shared == registry.get_all_tool_definitions()
-    assert registry.definitions(frozenset({"web_search"})) == []
+    registry.register(definition("t", description="near"), search)
+    faults = registry.set_remote([{}, definition("t", description="far"), definition("good"), definition("a b")])
+    assert [fault.partition(":")[0] for fault in faults] == ["function", "function.name"]
+    assert registry.definitions() == [definition("good"), definition("t", description="near")]
     registry.set_remote([])
-    assert registry.definitions() is shared
-    registry.set_remote([definition("other")])
-    assert [tool["function"]["name"] for tool in registry.definitions()] == ["other", "web_search"]
-    assert registry.unregister("other")
-    assert registry.definitions() is not shared
+    assert registry.list_tool_names() == ["t"]
 
 
 ONE_TOOL = """
@@ -218,9 +172,6 @@ def test_a_module(modules: Path) -> None:
     """Its tools run in this process."""
     (modules / "trial_one.py").write_text(ONE_TOOL.format(name="one"))
     registry = found("trial_one")
-    function = registry.get_tool_function("one")
-    assert function is not None
-    assert function() == "one"
     assert registry.is_local("one")
 
 
