@@ -204,7 +204,7 @@ def _remembering(  # noqa: PLR0917  # one for each part
     metrics: PrometheusMetrics,
 ) -> Remembering:
     compactor = Compactor(store.memory, store, counter, compaction_settings(settings))
-    memory = WorkingMemory(store.memory, store, compactor, turns, memory_limits(settings))
+    memory = WorkingMemory(store.memory, store, compactor.compact, turns, memory_limits(settings))
     refining = None
     if model:
         refining = SummaryRefiner(

@@ -30,8 +30,7 @@ from nexus.core.errors import NexusError
 from nexus.core.models import utc_now
 from nexus.core.ports import MemoryStore, Row, Store
 from nexus.core.working_memory import WHOLE, Compaction, Detail, Overview
-from nexus.services.memory.audit import Audit, audit
-from nexus.services.memory.documents import TEMPLATE
+from nexus.services.memory.documents import TEMPLATE, Audit, audit
 from nexus.services.transfer.folder import explained
 
 app = typer.Typer(

@@ -37,12 +37,14 @@ from nexus.services.memory.archive import archive
 from nexus.services.memory.documents import LOOKED_BACK, disowned_archives, document_of, read_all
 from nexus.services.memory.plan import MOST_ROWS, TailRows, look_at_runs, read_tail, select
 from nexus.services.memory.rule_summary import by_run, summarise
-from nexus.services.memory.units import NOTHING_KNOWN, KnownRuns, speaker_of
+from nexus.services.memory.units import KnownRuns, speaker_of
 from nexus.services.text.content import as_text
 from nexus.services.text.sentences import weight
 from nexus.services.text.tokens import Measure
 
 _log = structlog.get_logger(__name__)
+
+Compact = Callable[[CompactionRequest], Awaitable[Compaction | None]]
 
 # Each time the number is taken another compaction was made, so there is soon nothing left to do.
 _MOST_ATTEMPTS: Final = 20
@@ -62,8 +64,7 @@ class CompactionSettings:
     """Settings of compactions.
 
     Attributes:
-        idle_s: the silence after which a run is over although its answer is not known.
-        summary_max_tokens: the most that a summary may have.
+        idle_s: seconds of silence after which a run is over although its answer is not known.
         refine: a model is to write a better summary later.
         detail_max_bytes: of one part of an archive.
     """
@@ -73,11 +74,6 @@ class CompactionSettings:
     refine: bool = False
     detail_max_bytes: int = 65_536
 
-    @property
-    def idle(self) -> timedelta:
-        """`idle_s` as a duration."""
-        return timedelta(seconds=self.idle_s)
-
 
 @dataclass(frozen=True, slots=True)
 class Draft:
@@ -86,14 +82,8 @@ class Draft:
     compaction: Compaction
     covered: tuple[Row, ...]
 
-    @property
-    def saves_tokens(self) -> bool:
-        """Whether a context is shorter with it."""
-        made = self.compaction
-        return made.tokens_after - made.tokens_carried < made.tokens_before
-
     def archive(self, most_bytes: int, attempt: int) -> list[Detail]:
-        """Its rows word for word; `attempt` is part of the names from 2 on, where those before are taken."""
+        """Its rows word for word; see `archive`."""
         return [
             Detail(
                 name=part.name,
@@ -110,11 +100,7 @@ class Draft:
 
 
 class Compactor:
-    """Compacts sessions.
-
-    Attributes:
-        settings: may be replaced at any time.
-    """
+    """Compacts sessions. Its settings may be replaced at any time."""
 
     def __init__(
         self,
@@ -149,9 +135,9 @@ class Compactor:
             if drafted is None and found.goes_on:
                 # The oldest rows all stay: look further.
                 most_rows *= 2
-            elif drafted is None or (made and not _is_worthwhile(request, drafted)):
+            elif drafted is None or (made and not _is_worthwhile(request, drafted.compaction)):
                 return await self._finished(request, made) if made else (latest if attempts else None)
-            elif not _is_worthwhile(request, drafted):
+            elif not _is_worthwhile(request, drafted.compaction):
                 planned = drafted.compaction
                 grown = planned.tokens_after - planned.tokens_carried
                 raise CallRefusedError(_NO_GAIN.format(planned.tokens_before, grown))
@@ -170,7 +156,8 @@ class Compactor:
         tail = latest.tail if latest else WHOLE
         found = await read_tail(self._messages, *request.session, tail, most_rows=most_rows)
         now, settings = to_milliseconds(utc_now()), self.settings
-        known = await look_at_runs(self._messages, request.owner_key, found, now=now, idle=settings.idle)
+        idle = timedelta(seconds=settings.idle_s)
+        known = await look_at_runs(self._messages, request.owner_key, found, now=now, idle=idle)
         make = partial(draft, request, found, latest, now, counter=self._counter, settings=settings, known=known)
         # The requester may stop waiting, and the thread changes nothing.
         return found, await to_thread.run_sync(make, abandon_on_cancel=True)
@@ -238,7 +225,7 @@ class BackgroundCompactions:
     as sessions from before there was working memory, take long, and few of them run at once.
     """
 
-    def __init__(self, compact: Callable[[CompactionRequest], Awaitable[Compaction | None]]) -> None:
+    def __init__(self, compact: Compact) -> None:
         self._compact = compact
         self._jobs: dict[tuple[str, str], CompactionJob] = {}
         self._long = anyio.Semaphore(_LONG_AT_ONCE)
@@ -289,23 +276,13 @@ def draft(
     *,
     counter: TokenCounter,
     settings: CompactionSettings,
-    known: KnownRuns = NOTHING_KNOWN,
+    known: KnownRuns,
 ) -> Draft | None:
-    """The compaction that follows `latest`; None where there is nothing to compact. Pure.
-
-    Args:
-        request: what is asked for.
-        found: rows of the tail.
-        latest: the newest compaction; None for none.
-        now: the time, to the millisecond.
-        counter: counts tokens.
-        settings: how it is done.
-        known: what is known of runs by other rows.
-    """
+    """The compaction that follows `latest`, `now` to the millisecond; None where there is nothing to compact. Pure."""
     measure = Measure(counter)
     cost = partial(_cost_of, measure)
     tail = latest.tail if latest else WHOLE
-    selected = select(request, found, tail, now=now, idle=settings.idle, cost=cost, known=known)
+    selected = select(request, found, tail, now=now, idle=timedelta(seconds=settings.idle_s), cost=cost, known=known)
     covered = selected.covered
     if not covered:
         return None
@@ -349,11 +326,11 @@ def draft(
     return Draft(compaction, covered)
 
 
-def _is_worthwhile(request: CompactionRequest, drafted: Draft) -> bool:
+def _is_worthwhile(request: CompactionRequest, made: Compaction) -> bool:
     """A summary that a model asks for has to save tokens. An archive may be wanted for itself."""
-    if request.trigger != "tool" or request.strategy == "archive":
+    if request.trigger != "tool" or request.strategy == "archive" or made.is_step:
         return True
-    return drafted.compaction.is_step or drafted.saves_tokens
+    return made.tokens_after - made.tokens_carried < made.tokens_before
 
 
 def _runs_left(rows: Iterable[Row], covered: Iterable[Row]) -> frozenset[str]:

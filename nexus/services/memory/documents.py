@@ -1,9 +1,10 @@
-"""Stored documents of the working memory as values, and back (contract §7).
+"""Stored documents of the working memory as values and back, and the audit of a session's messages (contract §7).
 
 Every document is checked against its owner and session before it is used. A malformed one is skipped and logged: it
 never spoils the rest.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -14,9 +15,10 @@ from pydantic import ValidationError
 
 from nexus.core.concurrency import ungrouped
 from nexus.core.errors import StoreUnavailableError
-from nexus.core.ports import MemoryStore, Row
+from nexus.core.models import is_internal
+from nexus.core.ports import MemoryStore, MessageStore, Row
 from nexus.core.wire import explain
-from nexus.core.working_memory import Compaction, Detail, Overview, Snapshot
+from nexus.core.working_memory import WHOLE, Compaction, Detail, Overview, Snapshot, Tail
 
 _log = structlog.get_logger(__name__)
 
@@ -43,6 +45,10 @@ TEMPLATE: Final = """\
 
 # Revisions that are checked for one that the same message has written: messages are resent soon.
 LOOKED_BACK: Final = 20
+
+# Read at once by the audit.
+_ROWS_AT_ONCE: Final = 1_000
+_COMPACTIONS_AT_ONCE: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +133,11 @@ async def read_snapshot(store: MemoryStore, owner_key: str, session_id: str) -> 
 
 
 def disowned_archives(listed: Iterable[Detail], made: Compaction, latest: Compaction | None) -> tuple[str, ...]:
-    """Names of archives that belong to no compaction up to `made`.
+    """Names of archives that belong to no compaction up to `made`, which is about to be stored.
 
     An archive is stored before its compaction. Where that is then not stored, because another replica was first or the
-    process died, what the archive says of itself is wrong: it can be read and searched, and is listed nowhere.
-
-    Args:
-        listed: the session's details.
-        made: the compaction that is about to be stored, with the names of its archives.
-        latest: the one before it. An archive of another replica for its number may have come later.
+    process died, what the archive says of itself is wrong: it can be read and searched, and is listed nowhere. An
+    archive of another replica for the number of `latest`, the compaction before, may have come later.
     """
     names = set(latest.disowned if latest else ())
     for compaction in filter(None, (latest, made)):
@@ -150,3 +152,70 @@ def owned_details(details: Iterable[Detail], latest: Compaction | None) -> tuple
     return tuple(
         item for item in details if item.kind == "note" or ((item.compaction or 0) <= number and item.name not in names)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Numbers of messages of a session; the others add up to `messages`.
+
+    Attributes:
+        in_context: in the next context.
+        summarised: under one compaction.
+        lost: neither.
+        twice: under several, or under one and in the context.
+    """
+
+    messages: int = 0
+    in_context: int = 0
+    summarised: int = 0
+    lost: int = 0
+    twice: int = 0
+
+    @property
+    def is_right(self) -> bool:
+        """Whether no message is lost or twice."""
+        return not (self.lost or self.twice)
+
+
+async def audit(store: MemoryStore, messages: MessageStore, owner_key: str, session_id: str) -> Audit:
+    """Check that every message of a session is in the next context or under exactly one compaction.
+
+    The rows that compactions name are counted one by one, and not the boundary that they leave. Rows internal to a
+    sub-agent are not counted: that sub-agent is shown them, and they are never compacted.
+
+    Raises:
+        StoreUnavailableError: the store did not answer.
+    """
+    under, tail = await _compacted(store, owner_key, session_id)
+    counts: Counter[str] = Counter()
+    seen: set[str] = set()
+    while True:
+        page = await messages.tail_messages(
+            owner_key, session_id, WHOLE, limit=_ROWS_AT_ONCE, skip=len(seen), oldest_first=True
+        )
+        for row in page:
+            if row["_id"] not in seen and not is_internal(row.get("metadata")):
+                counts[_where(under[row["_id"]], in_context=tail.includes(row["_id"]))] += 1
+            seen.add(row["_id"])
+        if len(page) < _ROWS_AT_ONCE:
+            return Audit(messages=counts.total(), **counts)
+
+
+async def _compacted(store: MemoryStore, owner_key: str, session_id: str) -> tuple[Counter[str], Tail]:
+    session = (owner_key, session_id)
+    under: Counter[str] = Counter()
+    tail, before = WHOLE, None
+    while True:
+        documents = await store.compactions(*session, limit=_COMPACTIONS_AT_ONCE, before=before, whole=True)
+        for compaction in read_all(Compaction, session, documents):
+            under.update(compaction.rows)
+            tail = compaction.tail if before is None and tail is WHOLE else tail
+        if len(documents) < _COMPACTIONS_AT_ONCE:
+            return under, tail
+        before = min(document["number"] for document in documents)
+
+
+def _where(compactions: int, *, in_context: bool) -> str:
+    if compactions + in_context > 1:
+        return "twice"
+    return "summarised" if compactions else "in_context" if in_context else "lost"

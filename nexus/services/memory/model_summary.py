@@ -88,13 +88,10 @@ outcome that is not in the document. At most {tokens} tokens, about {words} word
 
 @dataclass(frozen=True, slots=True)
 class SummaryPrompt:
-    """One prompt.
+    """One prompt: the summary of everything before, and what came after it.
 
     Attributes:
-        so_far: the summary of everything before.
-        entries: what came after it.
-        most_tokens: that the reply may have.
-        most_bytes: of the reply as JSON, so that it leaves room in the next prompt.
+        most_tokens, most_bytes: of the reply, as JSON for the bytes, so that it leaves room in the next prompt.
         language: in which the user writes, if that is known.
     """
 
@@ -161,16 +158,14 @@ def _language_in(entries: Sequence[Entry]) -> str | None:
 
 
 def _fault_of(summary: Any, evidence: Evidence) -> str | None:
-    if not isinstance(summary, str):
-        return "its summary is no text"
-    faults = (
-        "its summary is empty" if not summary else None,
-        placeholder_in(summary),
-        refusal_in(summary, evidence.turn_text),
-        evidence.fault_of([summary], summary),
-        evidence.lack_of([summary], summary, has_outcomes=True),
+    if not summary or not isinstance(summary, str):
+        return "its summary is no text" if not isinstance(summary, str) else "its summary is empty"
+    return (
+        placeholder_in(summary)
+        or refusal_in(summary, evidence.turn_text)
+        or evidence.fault_of([summary], summary)
+        or evidence.lack_of([summary], summary, has_outcomes=True)
     )
-    return next(filter(None, faults), None)
 
 
 class SummaryWriter:
@@ -185,13 +180,7 @@ class SummaryWriter:
         self._replies: OrderedDict[bytes, str] = OrderedDict()
 
     def begin(self, before: str, most_tokens: int, *, by_model: bool = False) -> "SummaryInProgress":
-        """Begin a summary of at most so many tokens.
-
-        Args:
-            before: the summary of everything earlier; `""` for none.
-            most_tokens: of the new summary.
-            by_model: a model wrote the one before, so that its language is kept.
-        """
+        """Begin a summary that goes on from `before`, `""` for none; its language is kept where a model wrote it."""
         return SummaryInProgress(self, before, most_tokens, language_of(before) if by_model else None)
 
     async def ask(self, prompt: SummaryPrompt, least: int) -> str:

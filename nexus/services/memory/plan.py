@@ -58,12 +58,7 @@ _FIRST_SECOND: Final = datetime.fromtimestamp(1, UTC)
 
 @dataclass(frozen=True, slots=True)
 class TailRows:
-    """Rows of a tail.
-
-    Attributes:
-        rows: the oldest, in the order in which they were stored.
-        newest: the newest, which decide what is kept; None where `rows` are all.
-    """
+    """The oldest rows of a tail, as stored, and the newest, which decide what is kept; None where `rows` are all."""
 
     rows: list[Row]
     newest: list[Row] | None = None
@@ -89,9 +84,6 @@ class Retention:
     cost: Callable[[Row], int] = lambda _: 0
 
 
-KEEP_NOTHING: Final = Retention()
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The rows that are compacted and those that stay, both in the order of the conversation."""
@@ -102,12 +94,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The rows that a compaction covers.
+    """The rows that a compaction covers, in the order of the conversation, and the tail that is left.
 
-    Attributes:
-        covered: in the order of the conversation.
-        tail: what is left.
-        target: their kind: as asked for, or `all` where the list of the tail would have become too long.
+    `target` is as asked for, or `all` where the list of the tail would have become too long.
     """
 
     covered: tuple[Row, ...]
@@ -188,18 +177,11 @@ def select(
     now: datetime,
     idle: timedelta,
     cost: Callable[[Row], int],
-    known: KnownRuns = NOTHING_KNOWN,
+    known: KnownRuns,
 ) -> Selection:
     """What is compacted of the rows of this tail; nothing that may go on in rows that are not at hand. Pure.
 
-    Args:
-        request: what is asked for.
-        found: rows of the tail.
-        tail: before the compaction.
-        now: the time.
-        idle: the silence after which a run is over although its answer is not known.
-        cost: the tokens that a row takes in a context.
-        known: what is known of runs by other rows.
+    A run is over after the silence `idle` although its answer is not known; `cost` is the tokens that a row takes.
     """
 
     def select_before(clear: datetime) -> Selection:
@@ -225,7 +207,8 @@ def select(
     selected = select_before(LONG_AGO)
     if len(selected.tail.without) <= MOST_LISTED:
         return selected
-    clear = edge_for(selected.tail, MOST_LISTED // 2)
+    # Where all before this is covered, half of them need not be listed.
+    clear = datetime.fromtimestamp(_seconds(selected.tail.without)[-MOST_LISTED // 2] + _SLACK_S + 1, UTC)
     if clear > now:
         # All of them are so new that they are listed in any case.
         return selected
@@ -235,7 +218,7 @@ def select(
 
 def plan(
     rows: Sequence[Any],
-    retention: Retention = KEEP_NOTHING,
+    retention: Retention,
     *,
     now: datetime,
     idle: timedelta | None,
@@ -245,22 +228,16 @@ def plan(
     fixed: Collection[str] = (),
     clear: datetime = LONG_AGO,
 ) -> Plan:
-    """Which of the rows are compacted. Pure.
+    """Which of the rows of a session, under no compaction and in any order, are compacted. Pure.
 
-    Args:
-        rows: of a session, under no compaction, in any order.
-        retention: how much stays of what could be compacted.
-        now: the time.
-        idle: the silence after which a run is over; None where later rows may exist that are not at hand.
-        target: `tools` compacts blocks only, `conversation` everything but blocks.
-        run_id: the run that asks; `""` for none.
-        known: what is known of runs by other rows.
-        fixed: `_id`s of rows that stay with all of their unit: rows before them are not at hand.
-        clear: rows stored before this are compacted whatever their kind, unless they are to be kept.
+    - `idle` is the silence after which a run is over; None where later rows may exist that are not at hand.
+    - `target` `tools` compacts blocks only, `conversation` everything but blocks. `run_id` is the run that asks.
+    - `fixed` are `_id`s of rows that stay with all of their unit: rows before them are not at hand.
+    - Rows stored before `clear` are compacted whatever their kind, unless they are to be kept.
     """
     items = ordered_items(rows)
     units = units_of(items)
-    progress = RunProgress.of(items, SilenceLimits.at(now, idle, clear), run_id, known)
+    progress = RunProgress(items, SilenceLimits.at(now, idle, clear), run_id, known)
     movable = [
         unit
         for unit in _finished_units(units, items, progress)
@@ -365,14 +342,7 @@ def _keep_order(covered: set[int], items: Sequence[Item], must: AbstractSet[int]
 
 
 def tail_after(tail: Tail, rows: Iterable[Row], covered: Iterable[Row], now: datetime) -> Tail:
-    """The tail that is left, with as few `_id`s as possible. Pure.
-
-    Args:
-        tail: before the compaction.
-        rows: of the tail, all that were stored before `now`.
-        covered: some of them.
-        now: the time, or an earlier one.
-    """
+    """The tail that is left of `rows`, all that were stored before `now`, with as few `_id`s as possible. Pure."""
     taken = {row["_id"] for row in covered}
     left = [row for row in rows if row.get("_id") not in taken and not is_internal(row.get("metadata"))]
     edge = min(stored for stored in (now, *map(stored_at, left)) if stored)
@@ -383,14 +353,6 @@ def tail_after(tail: Tail, rows: Iterable[Row], covered: Iterable[Row], now: dat
     since = min(max(edge_s - _LONGEST_SLACK_S, cheap), edge_s - _SLACK_S)
     # What was stored before the earlier boundary is covered and no longer listed.
     return tail.after(taken, f"{max(since, int(tail.since, 16), 1):08x}")
-
-
-def edge_for(tail: Tail, most: int) -> datetime:
-    """The moment before which all has to be covered for the tail to list at most `most` of its present `_id`s. Pure.
-
-    The tail lists at least so many, and `most` is 1 at least.
-    """
-    return datetime.fromtimestamp(_seconds(tail.without)[-most] + _SLACK_S + 1, UTC)
 
 
 def _is_lost_later(row_id: str) -> bool:

@@ -10,8 +10,7 @@ Work that is due stands in the compactions and is claimed there one by one, as f
 
 Rules of this module:
 
-- No answer waits for this: the summary by rules is there from the start. A model's summary is stored only if the one
-  that it replaces is unchanged.
+- No answer waits for this. A model's summary is stored only if the one by rules that it replaces is unchanged.
 - Compactions of a session are rewritten in their order, each on the summary of the one before. So each row is read
   once, work done stays done when the model goes away, and the newest summary does not rest on the few words that
   rules have for older rows.
@@ -65,10 +64,9 @@ class RefiningSettings:
 
     Attributes:
         at_once: compactions that are with the model at once.
-        again_s: after so many seconds a model is asked again whose reply was unusable; twice as long each time.
-        lease_s: for how long a claim holds that is not renewed.
+        again_s: seconds until a model is asked again whose reply was unusable; twice as long each time.
+        lease_s: seconds that a claim holds without being renewed.
         max_input_tokens: of one prompt.
-        summary_max_tokens: the most that a summary may have.
     """
 
     at_once: int = 2

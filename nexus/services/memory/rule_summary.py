@@ -86,16 +86,10 @@ def summarise(
     by_model: bool = False,
     elsewhere: Collection[str] = (),
 ) -> str:
-    """The summary of `runs` and of everything in the previous one.
+    """The summary of `runs` (see `by_run`) and of everything in the previous one, in at most so many tokens.
 
-    Args:
-        previous: the summary before this one; `""` for none.
-        runs: rows that belong together, in the order of the conversation; see `by_run`.
-        most_tokens: of the summary.
-        count: the number of tokens of a text.
-        told_before: messages for which the previous summary stands.
-        by_model: a model wrote all of the previous one, so that none of its lines counts messages.
-        elsewhere: runs with rows that are not among these.
+    The previous one, `""` for none, stands for `told_before` messages. Where a model wrote all of it, none of its lines
+    counts messages. The runs `elsewhere` have rows that are not among these.
     """
     carried, untold = _read(previous, told_before, most_tokens, count, by_model=by_model)
     first = max(len(runs) - max(most_tokens // _LEAST_TOKENS, 1), 0)
@@ -133,15 +127,13 @@ class _Line:
     Attributes:
         messages: how many it stands for.
         forms: the text in shorter and shorter forms.
-        carried: it stands in the summary before this one.
-        written: by a model.
+        by_model: a model wrote it.
         step: the form that is used; beyond the last, the line is left out.
     """
 
     messages: int
     forms: tuple[str, ...]
-    carried: bool = False
-    written: bool = False
+    by_model: bool = False
     step: int = 0
 
     @property
@@ -158,7 +150,6 @@ class _Fitting:
         self._most = most
         self._count = count
         self._costs: dict[str, int] = {}
-        self._of_carried, self._of_new = (sum(map(self._cost, lines)) for lines in (carried, new))
 
     def text(self) -> str:
         if self._fits() or any(self._fits() for _ in self._steps()):
@@ -173,7 +164,8 @@ class _Fitting:
 
     def _fits(self) -> bool:
         # Adding up what single lines take is fast; what they take together may differ by a few.
-        return self._of_carried + self._of_new <= self._most and self._count(self._joined()) <= self._most
+        alone = self._cost(self._carried) + self._cost(self._new)
+        return alone <= self._most and self._count(self._joined()) <= self._most
 
     def _steps(self) -> Iterator[None]:
         """Make lines shorter, one with each step, until there are none."""
@@ -181,7 +173,7 @@ class _Fitting:
         yield from self._shorten(self._new, 1)
         for step in range(1, max((len(line.forms) for line in self._carried), default=0)):
             yield from self._shorten(self._carried, step, above=third)
-        yield from self._leave_out([line for line in self._carried if not line.written], above=third)
+        yield from self._leave_out([line for line in self._carried if not line.by_model], above=third)
         for step in range(2, len(_SHORT) + 1):
             yield from self._shorten(self._new, step)
         for step in range(1, len(_PARTS) + 1):
@@ -191,31 +183,23 @@ class _Fitting:
 
     def _shorten(self, lines: Sequence[_Line], step: int, *, above: int = -1) -> Iterator[None]:
         for line in lines:
-            if line.step < step < len(line.forms) and self._of_carried > above:
-                self._change(line, step)
+            if line.step < step < len(line.forms) and self._cost(self._carried) > above:
+                line.step = step
                 yield
 
     def _leave_out(self, lines: Sequence[_Line], *, above: int = -1) -> Iterator[None]:
         for line in lines:
-            if line.text and self._of_carried > above:
+            if line.text and self._cost(self._carried) > above:
                 self._untold += line.messages
-                self._change(line, len(line.forms))
+                line.step = len(line.forms)
                 yield
 
-    def _change(self, line: _Line, step: int) -> None:
-        before = self._cost(line)
-        line.step = step
-        saved = before - self._cost(line)
-        if line.carried:
-            self._of_carried -= saved
-        else:
-            self._of_new -= saved
-
-    def _cost(self, line: _Line) -> int:
-        text = line.text
-        if text not in self._costs:
-            self._costs[text] = self._count(text)
-        return self._costs[text]
+    def _cost(self, lines: Sequence[_Line]) -> int:
+        """The tokens of these lines, one by one."""
+        for text in (line.text for line in lines):
+            if text not in self._costs:
+                self._costs[text] = self._count(text)
+        return sum(self._costs[line.text] for line in lines)
 
 
 def _read(
@@ -230,14 +214,14 @@ def _read(
     while lines and not by_model and (line := _LINE.fullmatch(lines[-1])) and _number(line[2]) <= rest:
         lines.pop()
         rest -= _number(line[2])
-        found.append(_Line(_number(line[2]), _forms(line[1], line[3]), carried=True))
+        found.append(_Line(_number(line[2]), _forms(line[1], line[3])))
     found.reverse()
     text = "\n".join(lines).strip("\n")
     if not text.strip():
         return found, rest
     untold = min(_number(head[1]), rest) if head else 0
     shortened = (_beginning(text.removesuffix(f"\n{GAP}"), most_tokens // part, count) for part in _PARTS)
-    written = _Line(rest - untold, (text, *filter(None, shortened)), carried=True, written=True)
+    written = _Line(rest - untold, (text, *filter(None, shortened)), by_model=True)
     return [written, *found], untold
 
 

@@ -14,7 +14,7 @@ Rules of this module:
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from nexus.core.concurrency import Pauses
 from nexus.core.errors import CallRefusedError, StoreRejectedError, StoreUnavailableError
@@ -29,7 +29,7 @@ from nexus.core.working_memory import (
     Snapshot,
     Target,
 )
-from nexus.services.memory.compactor import BackgroundCompactions
+from nexus.services.memory.compactor import BackgroundCompactions, Compact
 from nexus.services.memory.documents import LOOKED_BACK, TEMPLATE, Caller, document_of, read_all, read_snapshot
 from nexus.services.memory.search import search
 from nexus.services.tools.memory_tools import (
@@ -62,14 +62,6 @@ _NOTHING_TO_COMPACT: Final = (
 )
 
 
-class CompactionMaker(Protocol):
-    """Makes compactions; `nexus.services.memory.compactor.Compactor`."""
-
-    async def compact(self, request: CompactionRequest, /) -> Compaction | None:
-        """Make it and return the last one made for it; None where there is nothing to compact."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The result of a call, as the model reads it.
@@ -83,23 +75,22 @@ class Outcome:
 
 
 class WorkingMemory:
-    """Reads and changes working memories. Compacts in the background while `running()`.
+    """Reads and changes working memories; compacts in the background while `running()`.
 
-    Attributes:
-        limits: of what is stored. May be replaced at any time.
+    `limits` may be replaced at any time.
     """
 
     def __init__(
         self,
         store: MemoryStore,
         messages: MessageStore,
-        compactor: CompactionMaker,
+        compact: Compact,
         turns: TurnSource | None = None,
         limits: MemoryLimits | None = None,
     ) -> None:
         self._store = store
         self._messages = messages
-        self._compactor = compactor
+        self._compact_session = compact
         self._turns = turns
         self._background: BackgroundCompactions | None = None
         self.limits = limits or MemoryLimits()
@@ -107,7 +98,7 @@ class WorkingMemory:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Make compactions in the background, until the context ends."""
-        async with BackgroundCompactions(self._compactor.compact).running() as self._background:
+        async with BackgroundCompactions(self._compact_session).running() as self._background:
             yield self
 
     async def snapshot(self, owner_key: str, session_id: str) -> Snapshot:
@@ -249,7 +240,7 @@ class WorkingMemory:
             run_id=caller.run_id,
             call_id=caller.call_id,
         )
-        compaction = await self._compactor.compact(request)
+        compaction = await self._compact_session(request)
         return _report(compaction, call.target) if compaction else _NOTHING_TO_COMPACT
 
 

@@ -14,7 +14,7 @@ Rules of this module:
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, Final
@@ -58,13 +58,9 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Rows of which all are compacted or none.
+    """Rows of which all are compacted or none: their places in the ordered list, ascending.
 
-    Attributes:
-        places: of the rows in the ordered list, ascending.
-        run_id: `""` for rows of no run.
-        is_block: it holds tool calls.
-        is_open: one of the calls has no result.
+    A block holds tool calls; it is open where one of them has no result. `run_id` is `""` for rows of no run.
     """
 
     places: tuple[int, ...]
@@ -76,12 +72,6 @@ class Unit:
     def end(self) -> int:
         """The place of its last row."""
         return self.places[-1]
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    places: tuple[int, ...]
-    is_open: bool
 
 
 def ordered_items(rows: Sequence[Any]) -> list[Item]:
@@ -120,55 +110,64 @@ def units_of(items: Sequence[Item]) -> list[Unit]:
     runs: defaultdict[str, list[int]] = defaultdict(list)
     for place, item in enumerate(items):
         runs[item.run_id].append(place)
-    blocks: defaultdict[str, list[_Block]] = defaultdict(list)
+    blocks: defaultdict[str, list[Unit]] = defaultdict(list)
     for block in _blocks(items):
-        blocks[items[block.places[0]].run_id].append(block)
+        blocks[block.run_id].append(block)
     units: list[Unit] = []
     for run_id, places in runs.items():
         units += _units_of_run(run_id, places, _merged(blocks[run_id]))
     return sorted(units, key=lambda unit: unit.end)
 
 
-def _units_of_run(run_id: str, places: Sequence[int], blocks: Sequence[_Block]) -> list[Unit]:
+def _units_of_run(run_id: str, places: Sequence[int], blocks: Sequence[Unit]) -> list[Unit]:
     units, inside = [], set[int]()
     for block in blocks:
-        first, last = block.places[0], block.places[-1]
         # Rows without a run have nothing to do with each other.
-        between = places[bisect_left(places, first) : bisect_right(places, last)] if run_id else block.places
-        inside.update(between)
-        units.append(Unit(tuple(between), run_id, is_block=True, is_open=block.is_open))
+        if run_id:
+            between = places[bisect_left(places, block.places[0]) : bisect_right(places, block.end)]
+            block = replace(block, places=tuple(between))  # noqa: PLW2901  # the same block with what lies between
+        inside.update(block.places)
+        units.append(block)
     return units + [Unit((place,), run_id) for place in places if place not in inside]
 
 
-def _merged(blocks: Iterable[_Block]) -> list[_Block]:
-    groups: list[list[_Block]] = []
+def _merged(blocks: Iterable[Unit]) -> list[Unit]:
+    groups: list[list[Unit]] = []
     end = -1
     for block in sorted(blocks, key=lambda block: block.places):
         if block.places[0] > end:
             groups.append([])
         groups[-1].append(block)
-        end = max(end, block.places[-1])
+        end = max(end, block.end)
     return [
-        _Block(tuple(sorted({place for block in group for place in block.places})), any(b.is_open for b in group))
+        Unit(
+            tuple(sorted({place for block in group for place in block.places})),
+            group[0].run_id,
+            is_block=True,
+            is_open=any(block.is_open for block in group),
+        )
         for group in groups
     ]
 
 
-def _blocks(items: Sequence[Item]) -> list[_Block]:
+def _blocks(items: Sequence[Item]) -> list[Unit]:
+    def block(places: Sequence[int], *, is_open: bool) -> Unit:
+        return Unit(tuple(sorted(places)), items[min(places)].run_id, is_block=True, is_open=is_open)
+
     said = [replace(item.said, source=str(place)) for place, item in enumerate(items) if item.said is not None]
     admitted = admit(said, "rows")
-    found: list[_Block] = []
+    found: list[Unit] = []
     members: list[int] = []
     is_open = False
     for message, origin in zip(admitted.messages, admitted.origins, strict=True):
         if message["role"] != "tool":
-            found += [_Block(tuple(sorted(members)), is_open)] if members else []
+            found += [block(members, is_open=is_open)] if members else []
             members, is_open = [int(origin.source)] if origin and origin.calls else [], False
         elif origin is None:
             is_open = True
         else:
             members.append(int(origin.source))
-    return [*found, _Block(tuple(sorted(members)), is_open)] if members else found
+    return [*found, block(members, is_open=is_open)] if members else found
 
 
 def _item(row: Mapping[str, Any], index: int, rank: int) -> Item:
@@ -191,12 +190,7 @@ def _item(row: Mapping[str, Any], index: int, rank: int) -> Item:
 
 @dataclass(frozen=True, slots=True)
 class KnownRuns:
-    """Runs of which more is known than the rows at hand say.
-
-    Attributes:
-        over: they are over.
-        alive: they go on.
-    """
+    """Runs that are known by other rows to be over, and to go on."""
 
     over: Collection[str] = frozenset()
     alive: Collection[str] = frozenset()
@@ -214,67 +208,42 @@ class SilenceLimits:
 
     @classmethod
     def at(cls, now: datetime, idle: timedelta | None, given_up: datetime = LONG_AGO) -> "SilenceLimits":
-        """The limits at `now`.
-
-        Args:
-            now: the time.
-            idle: the silence after which a run is over; None for never.
-            given_up: calls made before this are awaited no longer than other messages.
-        """
+        """The limits; `idle` None for never. Calls before `given_up` are awaited no longer than other messages."""
         rows = _before(now, idle)
         calls = _before(now, None if idle is None else max(idle, LONGEST_CALL))
         return cls(rows, min(max(calls, given_up), rows))
 
 
-@dataclass(slots=True)
 class RunProgress:
-    """Which runs may go on.
+    """Which runs may go on; `asking` is the run that asks for a compaction, `""` for none."""
 
-    Attributes:
-        limits: how long more is expected of a silent run.
-        asking: the run that asks for a compaction; `""` for none.
-        known: what is known of runs by other rows.
-    """
-
-    limits: SilenceLimits
-    asking: str
-    known: KnownRuns
-    _runs: Mapping[str, Sequence[Item]]
-    _finished: dict[str, bool] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls, items: Iterable[Item], limits: SilenceLimits, asking: str = "", known: KnownRuns = NOTHING_KNOWN
-    ) -> "RunProgress":
-        """The progress of the runs of these rows."""
-        runs: defaultdict[str, list[Item]] = defaultdict(list)
-        for item in items:
-            if item.run_id:
-                runs[item.run_id].append(item)
-        return cls(limits, asking, known, dict(runs))
+    def __init__(self, items: Iterable[Item], limits: SilenceLimits, asking: str, known: KnownRuns) -> None:
+        self._limits = limits
+        self._asking = asking
+        self._known = known
+        self._runs = _by_run(item.row for item in items)
+        self._finished: dict[str, bool] = {}
 
     def going_on(self) -> set[str]:
         """The runs of which nothing is compacted."""
         found = {
             run_id
             for run_id, members in self._runs.items()
-            if (run_id in self.known.alive or any(recorded_at(item.row) >= self.limits.rows for item in members))
-            and not self._is_over(run_id)
+            if (run_id in self._known.alive or _newest(members) >= self._limits.rows) and not self._is_over(run_id)
         }
-        return found | ({self.asking} if self.asking else set())
+        return found | ({self._asking} if self._asking else set())
 
     def is_awaited(self, unit: Unit, items: Sequence[Item]) -> bool:
         """Whether a call of this unit may still be answered."""
         return (
             unit.is_open
-            and any(recorded_at(items[place].row) >= self.limits.calls for place in unit.places)
+            and any(recorded_at(items[place].row) >= self._limits.calls for place in unit.places)
             and not (unit.run_id and self._is_over(unit.run_id))
         )
 
     def _is_over(self, run_id: str) -> bool:
         if run_id not in self._finished:
-            rows = [item.row for item in self._runs[run_id]]
-            self._finished[run_id] = run_id in self.known.over or read_facts(rows).finished
+            self._finished[run_id] = run_id in self._known.over or read_facts(self._runs[run_id]).finished
         return self._finished[run_id]
 
 

@@ -89,7 +89,7 @@ class RacedMemory(FakeMemoryStore):
 
 def memory_on(store: FakeStore, compacting: Compacting | None = None, **limits: int) -> WorkingMemory:
     """A working memory on that store."""
-    return WorkingMemory(store.memory, store, compacting or Compacting(), limits=MemoryLimits(**limits))
+    return WorkingMemory(store.memory, store, (compacting or Compacting()).compact, limits=MemoryLimits(**limits))
 
 
 def raced() -> tuple[FakeStore, RacedMemory]:

@@ -9,9 +9,8 @@ from bson import ObjectId
 
 from nexus.core.ports import Row
 from nexus.core.working_memory import Compaction, CompactionRequest
-from nexus.services.memory.audit import Audit, audit
 from nexus.services.memory.compactor import CompactionSettings, Compactor
-from nexus.services.memory.documents import read_snapshot
+from nexus.services.memory.documents import Audit, audit, read_snapshot
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.unit.services.memory.test_plan import exchange

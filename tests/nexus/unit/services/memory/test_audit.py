@@ -1,6 +1,6 @@
 """Where the messages of a session are (contract §7)."""
 
-from nexus.services.memory.audit import Audit
+from nexus.services.memory.documents import Audit
 from tests.nexus.unit.services.memory.compacting import home_with
 
 

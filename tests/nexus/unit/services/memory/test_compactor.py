@@ -14,9 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from nexus.core.errors import CallRefusedError, StoreRejectedError, StoreUnavailableError
 from nexus.core.ports import Row
 from nexus.core.working_memory import STRATEGIES, TARGETS, Compaction, CompactionRequest, Target
-from nexus.services.memory.audit import Audit
 from nexus.services.memory.compactor import BackgroundCompactions
-from nexus.services.memory.documents import read_snapshot
+from nexus.services.memory.documents import Audit, read_snapshot
 from nexus.services.memory.plan import MOST_ROWS
 from tests.nexus.support.archives import read_archive
 from tests.nexus.support.waiting import until

@@ -10,7 +10,7 @@ from nexus.core.models import parse_moment
 from nexus.core.ports import Row
 from nexus.core.working_memory import TARGETS, WHOLE, Target, is_object_id
 from nexus.services.history.transcript import transcript_of_rows
-from nexus.services.memory.plan import KEEP_NOTHING, Plan, Retention, plan, tail_after
+from nexus.services.memory.plan import Plan, Retention, plan, tail_after
 from nexus.services.memory.units import LONGEST_CALL, KnownRuns, headless_runs
 from tests.nexus.unit.services.memory.sessions import START, blocks, object_id, orphans, rows
 
@@ -232,5 +232,5 @@ def test_only_runs_without_input_are_cut(given_rows: list[Row]) -> None:
     cut = headless_runs(given_rows, now=now, idle=timedelta(days=1))
     asked = {each["run_id"] for each in given_rows if each["role"] == "HUMAN"}
     assert not asked & {*cut}
-    made = plan(given_rows, KEEP_NOTHING, now=now, idle=timedelta(days=1), known=KnownRuns(over=cut))
+    made = plan(given_rows, Retention(), now=now, idle=timedelta(days=1), known=KnownRuns(over=cut))
     assert not {each["run_id"] for each in made.kept} & {*cut}

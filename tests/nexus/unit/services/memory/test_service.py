@@ -254,7 +254,7 @@ async def test_the_turn_is_known() -> None:
     store, turns = FakeStore(), FakeTurns()
     key = {"owner_key": "ada", "session_id": "s"}
     turns.plant({**key, "id": "turn_4_1", "turn_number": 4, "run_id": "run_9", "task_context": ""})
-    await update(WorkingMemory(store.memory, store, Compacting(), turns), "a")
+    await update(WorkingMemory(store.memory, store, Compacting().compact, turns), "a")
     assert store.memory.rows["working_memory"][0]["turn_number"] == 4
 
 

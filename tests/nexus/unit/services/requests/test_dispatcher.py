@@ -60,13 +60,9 @@ class FullCalls(ToolCallService):
         return not self.full and super().offer(delivery)
 
 
-class NoCompactions:
+async def no_compaction(_request: CompactionRequest) -> Compaction | None:
     """There is never anything to compact."""
-
-    async def compact(self, wish: CompactionRequest) -> Compaction | None:
-        """Nothing."""
-        del wish
-        return None
+    return None
 
 
 class PickyStore(FakeStore):
@@ -146,7 +142,7 @@ async def dispatching(**settings: Any) -> AsyncIterator[Trial]:
         builder = ContextBuilder(persistence, store, registry, ledger)
         burying = DeadLetterWriter(letters, metrics, None)
         service = RequestService(builder, bus, ledger, burying, limits, metrics)
-        memory = WorkingMemory(store.memory, store, NoCompactions())
+        memory = WorkingMemory(store.memory, store, no_compaction)
         calls = FullCalls(memory, bus, ledger, burying, persistence, persistence.origins, limits)
         dispatcher = Dispatcher(bus, service, persistence, catalog, states, burying, reload, limits, calls)
         async with service.running(), calls.running(), dispatcher.running():

@@ -32,13 +32,9 @@ SAID_AT: Final = utc_now()
 SIGNING: Final = Signing({"k1": b"the first secret"}, required=True)
 
 
-class NoCompactions:
+async def no_compaction(_request: CompactionRequest) -> Compaction | None:
     """There is never anything to compact."""
-
-    async def compact(self, wish: CompactionRequest) -> Compaction | None:
-        """Nothing."""
-        del wish
-        return None
+    return None
 
 
 class StrangeMemory(WorkingMemory):
@@ -50,7 +46,7 @@ class StrangeMemory(WorkingMemory):
     """
 
     def __init__(self, store: FakeStore) -> None:
-        super().__init__(store.memory, store, NoCompactions())
+        super().__init__(store.memory, store, no_compaction)
         self.gate = anyio.Event()
         self.gate.set()
         self.ran: list[Caller] = []
