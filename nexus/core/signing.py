@@ -67,7 +67,7 @@ class Signing:
         return f"Signing(keys={list(self.keys)}, required={self.required})"
 
     def sign(self, topic: str, value: Mapping[str, Any]) -> str:
-        """The signature of the message `value` for `topic`. One that it holds already does not matter.
+        """The signature of the message `value` for `topic`. One that it holds already is not signed.
 
         Raises:
             ValueError: the message has no id, no timestamp or no canonical form.
@@ -78,12 +78,10 @@ class Signing:
         return self._signature(key, _signed_bytes(topic, value))
 
     def verify(self, topic: str, value: Mapping[str, Any], now: float) -> str | None:
-        """Why the message `value`, heard on `topic`, is not to be believed; None if it is. Repeats nothing of it.
+        """Why the signature of the message `value` on `topic` does not hold; None if it does. Repeats nothing of it.
 
-        Args:
-            topic: where it was heard.
-            value: the message as it was sent, before anything in it was made canonical.
-            now: when it was sent as far as the receiver knows, in Unix seconds: normally the current moment.
+        `value` is as it was sent, before anything in it was made canonical; `now` is when it was sent as far as the
+        receiver knows, in Unix seconds: normally the current moment.
         """
         given = _signature_of(value)
         if given is None:
@@ -164,42 +162,22 @@ def canonical(value: Any) -> bytes:
     Raises:
         ValueError: it has none: it holds half a surrogate pair, NaN, an infinity, or something that is no JSON.
     """
-    parts: list[str] = []
     try:
-        _write(value, parts.append)
+        return _spelled(value).encode()
     except RecursionError:
         raise ValueError("nested too deep") from None
-    try:
-        return "".join(parts).encode()
     except UnicodeEncodeError:
         raise ValueError("half a surrogate pair") from None
 
 
-def _write(value: Any, put: Callable[[str], None]) -> None:
+def _spelled(value: Any) -> str:
     if isinstance(value, str):
-        put(_quoted(value))
-    elif isinstance(value, dict):
-        _write_object(value, put)
-    elif isinstance(value, list | tuple):
-        separator = "["
-        for item in value:
-            put(separator)
-            _write(item, put)
-            separator = ","
-        put("]" if value else "[]")
-    else:
-        put(_scalar(value))
-
-
-def _write_object(value: dict[str, Any], put: Callable[[str], None]) -> None:
-    separator = "{"
-    for key in _ordered(value):
-        put(separator)
-        put(_quoted(key))
-        put(":")
-        _write(value[key], put)
-        separator = ","
-    put("}" if value else "{}")
+        return _quoted(value)
+    if isinstance(value, dict):
+        return "{" + ",".join([f"{_quoted(key)}:{_spelled(value[key])}" for key in _ordered(value)]) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join([_spelled(item) for item in value]) + "]"
+    return _scalar(value)
 
 
 def _ordered(value: dict[str, Any]) -> list[str]:

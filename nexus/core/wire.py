@@ -16,7 +16,6 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -234,7 +233,7 @@ def is_deeper(value: Any, limit: int) -> bool:
     """Whether objects and arrays are nested more than `limit` deep in `value`, itself included."""
     level = [value]
     for _ in range(limit):
-        level = [item for parent in level for item in _children(parent)]
+        level = [item for item in _items_of(level) if isinstance(item, dict | list)]
         if not level:
             return False
     return True
@@ -243,11 +242,16 @@ def is_deeper(value: Any, limit: int) -> bool:
 def _holds_infinity(value: Any) -> bool:
     level = [value]
     while level:
-        items = [item for parent in level for item in _items(parent)]
+        items = _items_of(level)
         if any(isinstance(item, float) and not math.isfinite(item) for item in items):
             return True
         level = [item for item in items if isinstance(item, dict | list)]
     return False
+
+
+def _items_of(parents: list[Any]) -> list[Any]:
+    containers = (parent.values() if isinstance(parent, dict) else parent for parent in parents)
+    return [item for container in containers for item in container]
 
 
 def _unusable(
@@ -273,12 +277,3 @@ def _string(text: bytes) -> str:
     except ValueError:
         return ""
     return value if isinstance(value, str) else ""
-
-
-def _children(parent: Any) -> list[Any]:
-    return [item for item in _items(parent) if isinstance(item, dict | list)]
-
-
-def _items(parent: Any) -> Iterable[Any]:
-    items: Iterable[Any] = parent.values() if isinstance(parent, dict) else parent
-    return items

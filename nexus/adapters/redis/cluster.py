@@ -38,19 +38,7 @@ _MAP_LASTS_S: Final = 0.1
 # How long a node that did not answer is passed over where another will do.
 _PASSED_OVER_S: Final = 2.0
 
-_ANY_NODE: Final = {
-    "PING",
-    "ECHO",
-    "TIME",
-    "INFO",
-    "CLIENT",
-    "COMMAND",
-    "CONFIG",
-    "ACL",
-    "CLUSTER",
-    "SCRIPT",
-    "LATENCY",
-}
+_ANY_NODE: Final = {"PING", "TIME", "INFO", "CLIENT", "CONFIG", "CLUSTER", "SCRIPT", "ACL"}
 _REFUSED: Final = {"SCAN", "KEYS", "DBSIZE", "RANDOMKEY", "FLUSHALL", "FLUSHDB", "SELECT", "MULTI", "EXEC", "WATCH"}
 _KEY_IS_THIRD: Final = {"XGROUP", "XINFO", "OBJECT", "MEMORY"}
 

@@ -187,7 +187,9 @@ return given
 # KEYS: stream. ARGV: group, keep_ms, gone_ms, an entry before which all are known to be old. Trims what is older than
 # keep_ms, or known to be, and done with by every group; forgets consumers that are gone. Returns the last entry where
 # it lies in the future. The numbers of an entry may be too large to reckon with, so they are compared as text.
-STREAM_TRIM: Final = """
+STREAM_TRIM: Final = (
+    _NOW
+    + """
 if redis.call('EXISTS', KEYS[1]) == 0 then return false end
 local function less(a, b) return #a < #b or (#a == #b and a < b) end
 local function before(a, b)
@@ -195,8 +197,6 @@ local function before(a, b)
   local b_ms, b_number = string.match(b, '^(%d+)-(%d+)$')
   return less(a_ms, b_ms) or (a_ms == b_ms and less(a_number, b_number))
 end
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local floor = string.format('%.0f-0', math.max(now - ARGV[2], 0))
 local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
 last = last and last[1] or '0-0'
@@ -221,6 +221,7 @@ end
 redis.call('XTRIM', KEYS[1], 'MINID', floor)
 return before(string.format('%.0f-0', now + 60000), last) and last
 """
+)
 # KEYS: stream, and with `once` its mark. ARGV: payload, how long the mark lasts, how long the stream lasts or 0.
 STREAM_PUBLISH: Final = """
 if KEYS[2] and not redis.call('SET', KEYS[2], '', 'NX', 'PX', ARGV[2]) then return 1 end
