@@ -6,8 +6,8 @@ from bson import ObjectId
 from nexus.core.models import utc_now
 from nexus.core.ports import Row, Store
 from nexus.core.working_memory import Compaction, CompactionRequest, Target
-from nexus.services.memory.documents import Audit, audit
 from nexus.services.memory.compactor import CompactionSettings, Compactor
+from nexus.services.memory.documents import Audit, audit
 from tests.nexus.contract.test_store import Place, insert_all, place
 from tests.nexus.support.archives import read_archive
 from tests.nexus.support.fake_counter import FakeCounter

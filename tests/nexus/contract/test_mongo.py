@@ -84,44 +84,6 @@ async def test_text_that_is_not_utf8(
     assert found[2]["content"] == "x" * 20
 
 
-async def test_long_contents_take_little_memory(mongo_uri: str, database_name: str) -> None:
-    """However long contents are, an excerpt of them is small when it leaves the server."""
-    calls = [{"id": "c", "name": "n", "arguments": "x" * 3_000}]
-    async with open_mongo(mongo_uri, database_name, timeout_ms=20_000) as store:
-        for number in range(40):
-            await store.insert_message(row(number, content="я" * 500_000, metadata={"tool_calls": calls}))
-        found = await store.newest_messages("o", limit=40, excerpt_chars=100)
-    assert ids(found) == [f"m{number}" for number in range(39, -1, -1)]
-    assert {each["content"] for each in found} == {"я" * 200}
-
-
-@pytest.mark.parametrize("driver", DRIVERS)
-async def test_each_row_fares_by_itself(
-    mongo_janitor: Janitor, mongo_uri: str, prepared_database: str, driver: Driver
-) -> None:
-    """A row that is there, cannot be kept or is long changes nothing about the others, wherever it stands."""
-    rows = [row(number, content=f"{number} Grüße 世界 \x00") for number in range(150)]
-    rows[40] = {**rows[40], "id": rows[7]["id"]}
-    rows[60] = {**rows[60], "content": "x" * 300_000}
-    rows[80] = {**rows[80], "content": "\ud800"}
-    rows[81] = {**rows[81], "metadata": {"n": 1 << 64}}
-    rows[100] = {**rows[100], "content": "x" * (17 << 20)}
-    async with open_mongo(mongo_uri, prepared_database, driver=driver, timeout_ms=20_000) as store:
-        await store.insert_message(rows[33])
-        outcomes = await store.insert_messages(rows)
-        again = await store.insert_messages(rows[:3])
-    refused = (80, 81, 100)
-    assert [number for number, outcome in enumerate(outcomes) if outcome is not True] == [33, 40, *refused]
-    assert (outcomes[33], outcomes[40], again) == (False, False, [False] * 3)
-    assert all(isinstance(outcomes[number], StoreRejectedError) for number in refused)
-    kept = {number for number in range(150) if number not in {40, *refused}}
-    found = [*mongo_janitor[prepared_database].messages.find()]
-    assert {document["id"]: document["content"] for document in found} == {
-        rows[number]["id"]: rows[number]["content"] for number in kept
-    }
-    assert len(found) == len(kept)
-
-
 @pytest.mark.parametrize("driver", DRIVERS)
 async def test_connections_that_are_cut(
     mongo_janitor: Janitor, mongo_uri: str, database_name: str, driver: Driver

@@ -1,4 +1,4 @@
-"""The parts put together in one process, on a bus in memory (CONTRACT §1.4, §9)."""
+"""The parts put together in one process, on a bus in memory (contract §1.4, §9)."""
 
 import socket
 from collections.abc import Iterator

@@ -71,18 +71,6 @@ async def tried_again(proxy: Proxy) -> None:
     await until(has)
 
 
-async def test_a_reset_connection(redis_url: str, channel_prefix: str) -> None:
-    """A subscription whose connection is cut is in force again soon, and counts it."""
-    async with line(redis_url, channel_prefix) as wire, wire.bus.subscribe("a") as subscription:
-        await wire.direct.publish("a", b"1")
-        assert await take(subscription, 1) == [Delivery("a", b"1")]
-        wire.proxy.reset()
-        await reconnected(subscription)
-        assert await wire.bus.publish("a", b"2") == 1
-        assert await take(subscription, 1) == [Delivery("a", b"2")]
-        assert subscription.reconnects == 1
-
-
 async def test_a_half_open_connection(redis_url: str, channel_prefix: str) -> None:
     """A connection that died without a word is noticed by its missing heartbeat and replaced."""
     async with (
@@ -292,27 +280,6 @@ async def test_a_redis_that_takes_no_publish() -> None:
             await admin.execute_command("ACL", "SETUSER", "deaf", "+publish")  # type: ignore[no-untyped-call]  # redis-py's is untyped
             async with RedisPubSubBus(client, connect_s=PATIENCE_S).subscribe("a") as subscription:
                 assert subscription.silent_s < math.inf
-
-
-async def test_the_ledger_outlives_a_restart() -> None:
-    """An operation that meets a Redis that is down succeeds when it comes back within five seconds."""
-    claims: list[Claim] = []
-    async with redis_server() as server, open_redis(server.url) as client:
-        ledger = RedisLedger(client, repeated_s=PATIENCE_S)
-        assert isinstance(await ledger.claim("before", "f", LONG_MS), Acquired)
-        await server.kill()
-
-        async def begin(key: str) -> None:
-            claims.append(await ledger.claim(key, "f", LONG_MS))
-
-        async with anyio.create_task_group() as tasks:
-            for number in range(20):
-                tasks.start_soon(begin, str(number))
-            with pytest.raises(BusUnavailableError):
-                await RedisLedger(client, repeated_s=0).kept("k")
-            assert claims == []
-            await server.start()
-    assert sorted(claim.key for claim in claims if isinstance(claim, Acquired)) == sorted(map(str, range(20)))
 
 
 async def test_a_reader_that_is_busy_for_long(redis_url: str, channel_prefix: str) -> None:

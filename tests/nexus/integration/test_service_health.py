@@ -1,4 +1,4 @@
-"""What a whole service says of itself on its health port (CONTRACT §10)."""
+"""What a whole service says of itself on its health port (contract §10)."""
 
 import http.client
 import json

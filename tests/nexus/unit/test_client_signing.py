@@ -64,23 +64,16 @@ async def test_a_request_is_signed() -> None:
     assert asked[0].metadata["signature"].startswith("v1,k1,")
 
 
-async def test_only_an_answer_to_be_believed_is_taken() -> None:
-    """Not an unsigned one, nor one of another key."""
-    async with answering(None, STRANGER, REQUIRED) as (bus, _):
-        assert await build(bus, REQUIRED) == 2
-
-
-async def test_where_signatures_are_not_required() -> None:
-    """An unsigned answer is taken, a wrongly signed one is not."""
-    async with answering(STRANGER, None) as (bus, _):
-        assert await build(bus, LENIENT) == 1
-
-
-async def test_without_keys_nothing_is_signed_or_looked_at() -> None:
-    """Whoever signed the answer."""
-    async with answering(STRANGER) as (bus, asked):
-        assert await build(bus, None) == 0
-    assert "signature" not in asked[0].metadata
+@pytest.mark.parametrize(
+    ("signings", "mine", "taken"),
+    [((None, STRANGER, REQUIRED), REQUIRED, 2), ((STRANGER, None), LENIENT, 1), ((STRANGER,), None, 0)],
+    ids=["required", "not required", "without keys"],
+)
+async def test_which_answer_is_taken(signings: Sequence[Signing | None], mine: Signing | None, taken: int) -> None:
+    """The first whose signature holds; unsigned ones too where none is required, any where there are no keys."""
+    async with answering(*signings) as (bus, asked):
+        assert await build(bus, mine) == taken
+    assert ("signature" in asked[0].metadata) == (mine is not None)
 
 
 async def test_nobody_to_be_believed() -> None:

@@ -20,8 +20,7 @@ async def test_all_readers_that_wait_for_room_go_on(readers: int) -> None:
                 await subscription.deliver(Delivery(topic, b"", str(number)))
 
         async def take() -> None:
-            async for delivery in subscription:
-                came.append((delivery.topic, delivery.entry))
+            came.extend([(delivery.topic, delivery.entry) async for delivery in subscription])
 
         with anyio.fail_after(60):
             async with anyio.create_task_group() as tasks:

@@ -1,4 +1,4 @@
-"""A signed message is believed as it was signed, where it was signed for, for five minutes (CONTRACT §1.7)."""
+"""A signed message is believed as it was signed, where it was signed for, for five minutes (contract §1.7)."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""The names and values that others rely on, letter by letter (CONTRACT §1.1, §1.2, §1.4)."""
+"""The names and values that others rely on, letter by letter (contract §1.1, §1.2, §1.4)."""
 
 import re
 from datetime import UTC, datetime, timedelta, timezone
