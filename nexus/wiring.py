@@ -143,7 +143,7 @@ def put_together(settings: Settings, transport: Transport, store: Store, model: 
         store,
         metrics,
         ledger=transport.ledger,
-        recorded=turns.record_result,
+        recorded=turns.note_row,
         outbox=transport.outbox,
     )
     states = SessionStates(store, metrics)

@@ -89,6 +89,7 @@ _EVENTS: Final = {
     Event.ANSWER_REPEATED: ("nexus_answers_repeated", "Kept answers announced again to who asked again."),
     Event.LATE_ANSWER_DISCARDED: ("nexus_late_answers_discarded", "Answers discarded: another replica had answered."),
     Event.REQUEST_DROPPED: ("nexus_requests_dropped", "Requests let go without an answer, beyond every bound."),
+    Event.BACKGROUND_FAULT: ("nexus_background_faults", "Unexpected errors in background tasks, which went on."),
 }
 _QUEUES: Final = {
     Reading.WAITING_REQUESTS: "requests",

@@ -21,7 +21,8 @@ class Event(StrEnum):
         REQUEST_DROPPED: a request was let go without an answer, because even too many refusals waited.
         ROW_RECORDED: a row was written, or was there already.
         ROW_REJECTED: the store will never accept the row.
-        ROW_LOST: a run's input was not taken in since too much waited, or a row was unwritten when the service ended.
+        ROW_LOST: a run's input was not taken in since too much waited, or a row was unwritten when the service ended
+            or when an unexpected error came of it.
         STATE_REFUSED: a change of a session's state was accepted, and the state would have become too large with it.
         STATE_LOST: a change of a session's state was not stored when the service ended.
         TURN_CLOSED: a turn was seen to be over, and summarised by rules.
@@ -30,6 +31,7 @@ class Event(StrEnum):
         CALL_REFUSED: a call of a memory tool was not done, since it is not allowed; the model was told why.
         CALL_FAILED: a call of a memory tool could not be done: the store was away, or Nexus is at fault.
         REFINING_DELAYED, REFINING_REFUSED: the same as for summaries, of what was compacted.
+        BACKGROUND_FAULT: an unexpected error in a background task, which went on.
     """
 
     LEASE_TAKEN_OVER = "lease_taken_over"
@@ -55,6 +57,7 @@ class Event(StrEnum):
     COMPACTION_REFINED = "compaction_refined"
     REFINING_DELAYED = "refining_delayed"
     REFINING_REFUSED = "refining_refused"
+    BACKGROUND_FAULT = "background_fault"
 
 
 class Stage(StrEnum):

@@ -16,6 +16,7 @@ import anyio
 import structlog
 
 from nexus.core.errors import StoreUnavailableError
+from nexus.core.metrics import Event, Metrics
 from nexus.core.models import to_milliseconds, utc_now
 from nexus.core.ports import Row
 
@@ -25,8 +26,9 @@ _log = structlog.get_logger(__name__)
 _RENEWALS: Final = 3
 # Seconds between two looks for due work when nothing signals any.
 _POLL_S: Final = 1.0
-# How long a claim may take, also at the end of a service.
-_CLAIM_S: Final = 1.0
+# How long a claim may take, also at the end of a service. The store may still make one that is given up, and then its
+# document waits until that claim runs out.
+_CLAIM_S: Final = 5.0
 # How long giving back a claim may hold up the end of a service.
 _GIVE_BACK_S: Final = 0.5
 _LONGEST_DELAY: Final = timedelta(minutes=10)
@@ -144,6 +146,7 @@ async def run_due_work(
     do: Callable[[WorkClaim], Awaitable[None]],
     signal: WorkSignal,
     at_once: int,
+    metrics: Metrics,
 ) -> None:
     """Do due work whenever there is some, so much at once; never returns.
 
@@ -152,6 +155,7 @@ async def run_due_work(
         do: does it; an exception leaves the piece to the next claim.
         signal: notified when there may be more.
         at_once: pieces at most.
+        metrics: counts unexpected errors.
     """
     places = anyio.Semaphore(at_once)
     async with anyio.create_task_group() as tasks:
@@ -162,8 +166,9 @@ async def run_due_work(
                 claimed = await claim()
             except Exception as error:  # noqa: BLE001  # one document must not stop the work on all others
                 _log.exception("due_work_failed", reason=type(error).__name__)
+                metrics.count(Event.BACKGROUND_FAULT)
             if claimed:
-                tasks.start_soon(_hold, claimed, do, places)
+                tasks.start_soon(_hold, claimed, do, places, metrics)
                 # Large documents must not stay in memory until the next claim.
                 del claimed
             else:
@@ -171,7 +176,9 @@ async def run_due_work(
                 await signal.wait(_POLL_S)
 
 
-async def _hold(claimed: WorkClaim, do: Callable[[WorkClaim], Awaitable[None]], places: anyio.Semaphore) -> None:
+async def _hold(
+    claimed: WorkClaim, do: Callable[[WorkClaim], Awaitable[None]], places: anyio.Semaphore, metrics: Metrics
+) -> None:
     """Do the work while keeping the claim."""
     try:
         async with anyio.create_task_group() as tasks:
@@ -180,6 +187,7 @@ async def _hold(claimed: WorkClaim, do: Callable[[WorkClaim], Awaitable[None]], 
                 await do(claimed)
             except Exception as error:  # noqa: BLE001  # one document must not stop the work on all others
                 _log.exception("due_work_failed", reason=type(error).__name__)
+                metrics.count(Event.BACKGROUND_FAULT)
                 claimed.abandon()
             tasks.cancel_scope.cancel()
     finally:

@@ -44,7 +44,7 @@ class PersistenceService:
         metrics: what is counted.
         ledger: where replicas keep the origins of runs.
         outbox: where inputs are that the store has not taken yet; None where there is none.
-        recorded: called with every result that was not recorded before.
+        recorded: called with every result, and every input that waited in the outbox, that was not recorded before.
 
     Attributes:
         origins: session and agent of runs.
@@ -62,6 +62,7 @@ class PersistenceService:
         self._store = store
         self._metrics = metrics or NoMetrics()
         self._outbox = outbox
+        self._recorded = recorded
         self.origins = RunOrigins(store, ledger)
         self._recorder = Recorder(store, self.origins, self._metrics, recorded)
 
@@ -75,7 +76,9 @@ class PersistenceService:
         """Write what is offered, and drain the outbox, until the context ends. `flush` first, to lose nothing."""
         async with anyio.create_task_group() as tasks:
             if self._outbox:
-                tasks.start_soon(outbox_rows.OutboxDrainer(self._outbox, self._store, self._metrics).run)
+                tasks.start_soon(
+                    outbox_rows.OutboxDrainer(self._outbox, self._store, self._metrics, self._recorded).run
+                )
             async with self._recorder.running():
                 yield self
             tasks.cancel_scope.cancel()

@@ -19,6 +19,7 @@ from anyio.abc import TaskGroup
 
 from nexus.core.concurrency import Pauses, Pending
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.metrics import Event, Metrics, NoMetrics
 
 _log = structlog.get_logger(__name__)
 _Item = TypeVar("_Item")
@@ -60,6 +61,7 @@ class SessionQueue(Generic[_Item]):
         settled: called with each write that is done, or with the reason why it never will be.
         delayed: called with the reason when a session has to wait for the store, once until it goes on.
         pause_s: for how long writes of a session are gathered.
+        metrics: counts unexpected errors.
 
     Attributes:
         pending: writes that are not settled.
@@ -71,11 +73,13 @@ class SessionQueue(Generic[_Item]):
         settled: Callable[[_Item, str | None], None],
         delayed: Callable[[str], None],
         pause_s: float = 0,
+        metrics: Metrics | None = None,
     ) -> None:
         self._do = do
         self._settled = settled
         self._delayed = delayed
         self._pause_s = pause_s
+        self._metrics = metrics or NoMetrics()
         self._workers = anyio.Semaphore(_WORKERS)
         self._sessions: dict[Key, _Session[_Item]] = {}
         self._tasks: TaskGroup | None = None
@@ -160,6 +164,7 @@ class SessionQueue(Generic[_Item]):
             except Exception as error:  # noqa: BLE001  # one session must not stop the others
                 if not isinstance(error, StoreRejectedError | ValueError):
                     _log.exception("session_write_failed", reason=type(error).__name__)
+                    self._metrics.count(Event.BACKGROUND_FAULT)
                 if count > 1:
                     most = count // 2
                     continue

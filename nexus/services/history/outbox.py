@@ -18,7 +18,7 @@ from nexus.core.errors import BusUnavailableError, StoreRejectedError, StoreUnav
 from nexus.core.metrics import Event, Metrics
 from nexus.core.ports import MessageStore, Outbox, OutboxRow, Row
 from nexus.core.wire import compact
-from nexus.services.history.recorder import insert_rows, with_fresh_id
+from nexus.services.history.recorder import Recorded, insert_rows, with_fresh_id
 
 _log = structlog.get_logger(__name__)
 
@@ -59,12 +59,14 @@ class OutboxDrainer:
         outbox: where they are.
         store: where they belong.
         metrics: what is counted.
+        recorded: called with every row that the store has; more than once, where removing it failed.
     """
 
-    def __init__(self, outbox: Outbox, store: MessageStore, metrics: Metrics) -> None:
+    def __init__(self, outbox: Outbox, store: MessageStore, metrics: Metrics, recorded: Recorded) -> None:
         self._outbox = outbox
         self._store = store
         self._metrics = metrics
+        self._recorded = recorded
 
     async def run(self) -> None:
         """Drain until cancelled. While Redis or the store is away, it looks less often."""
@@ -77,6 +79,9 @@ class OutboxDrainer:
                 pauses.end()
             except (BusUnavailableError, StoreUnavailableError) as error:
                 _log.warning("outbox_not_drained", reason=str(error))
+            except Exception as error:  # noqa: BLE001  # the outermost handler of a background task
+                _log.exception("outbox_failed", reason=type(error).__name__)
+                self._metrics.count(Event.BACKGROUND_FAULT)
 
     async def drain(self) -> int:
         """Write the oldest rows, up to 100. Returns how many left the outbox.
@@ -98,6 +103,7 @@ class OutboxDrainer:
                 _log.error("row_rejected", message_id=row["id"], reason=str(outcome))
             else:
                 written += 1
+                await self._recorded(row)
         if finished:
             await self._outbox.remove(finished)
             self._metrics.count(Event.ROW_RECORDED, written)

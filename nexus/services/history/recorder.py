@@ -294,7 +294,13 @@ class Recorder:
         pauses = Pauses()
         while batch:
             delayed = []
-            for item, (row, outcome) in zip(batch, await self._insert(batch), strict=True):
+            try:
+                inserted = await self._insert(batch)
+            except Exception as error:  # noqa: BLE001  # one row must not stop the recording of all others
+                self._log_fault(error, len(batch))
+                await self._write_alone(batch)
+                return
+            for item, (row, outcome) in zip(batch, inserted, strict=True):
                 if isinstance(outcome, StoreUnavailableError):
                     delayed.append(item)
                     if not pauses.begun:
@@ -308,11 +314,31 @@ class Recorder:
                     self._metrics.count(Event.ROW_RECORDED)
                     # After an error it is not known which of the attempts wrote it.
                     if outcome or pauses.begun:
-                        await self._recorded(row)
+                        await self._report(row)
                 self._settle(item)
             batch = delayed
             if batch:
                 await pauses.wait()
+
+    async def _write_alone(self, batch: list[_Waiting]) -> None:
+        """Write each row of a batch by itself; one that cannot be written even so is lost."""
+        if len(batch) > 1:
+            for item in batch:
+                await self._write([item])
+        else:
+            batch[0].written()
+            self._metrics.count(Event.ROW_LOST)
+            self._settle(batch[0])
+
+    async def _report(self, row: Row) -> None:
+        try:
+            await self._recorded(row)
+        except Exception as error:  # noqa: BLE001  # the row is written, whatever is made of it
+            self._log_fault(error, 1)
+
+    def _log_fault(self, error: Exception, rows: int) -> None:
+        _log.exception("recording_failed", rows=rows, reason=type(error).__name__)
+        self._metrics.count(Event.BACKGROUND_FAULT)
 
     def _log_delay(self, row: Row, reason: StoreUnavailableError) -> None:
         _log.warning("record_delayed", message_id=row["id"], reason=str(reason), unwritten=self.unwritten)

@@ -106,7 +106,7 @@ class SummaryRefiner:
     async def running(self) -> AsyncIterator[Self]:
         """Rewrite what is due, until the context ends; claims are given back then."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run_due_work, self._take, self._handle, self._signal, self.settings.at_once)
+            tasks.start_soon(run_due_work, self._take, self._handle, self._signal, self.settings.at_once, self._metrics)
             try:
                 yield self
             finally:
@@ -140,6 +140,7 @@ class SummaryRefiner:
                 await claimed.finish(_NOTHING_DUE)
         except Exception as error:  # noqa: BLE001  # the outermost handler of a background task
             _log.exception("refining_failed", run_id=run_id, reason=type(error).__name__)
+            self._metrics.count(Event.BACKGROUND_FAULT)
             with suppress(StoreUnavailableError):
                 attempts = (claimed.document.get("attempts") or 0) + 1
                 await claimed.finish({"attempts": attempts, "due_at": utc_now() + _AFTER_FAULT})

@@ -51,7 +51,7 @@ class SessionStates:
     def __init__(self, store: SessionStateStore, metrics: Metrics | None = None) -> None:
         self._store = store
         self._metrics = metrics or NoMetrics()
-        self._changes = SessionQueue[_Accepted](self._write, self._settle, self._delayed)
+        self._changes = SessionQueue[_Accepted](self._write, self._settle, self._delayed, metrics=metrics)
         self.pending = self._changes.pending
         self._metrics.read_from(Reading.UNWRITTEN_STATES, lambda: self.pending.count)
 

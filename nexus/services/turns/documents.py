@@ -113,12 +113,14 @@ def looked_after(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def touched(row: Row, now: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The changes to a turn when this row of its run, a model's or a tool's, is recorded.
+    """The changes to a turn when this row of its run is recorded.
 
     Returns:
         Changes to make in any case, and those to make only where `close` is not due.
     """
     metadata = row["metadata"]
+    if row["role"] == "HUMAN":
+        return {"heard_at": now}, {}
     if row["role"] == "TOOL":
         status = TurnStatus.ACTING
     elif metadata.get("phase") == "thinking":

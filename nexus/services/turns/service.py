@@ -215,7 +215,9 @@ class TurnMemory:
         self._store = store
         self._metrics = metrics or NoMetrics()
         self._starter = TurnStarter(store, messages, self._metrics, worker)
-        self._queue = SessionQueue[AskedStart | TurnTouch](self._write, self._settle, self._delayed, _PAUSE_S)
+        self._queue = SessionQueue[AskedStart | TurnTouch](
+            self._write, self._settle, self._delayed, _PAUSE_S, self._metrics
+        )
         self._unwritten = 0
         self._metrics.read_from(Reading.UNWRITTEN_TURNS, lambda: self._unwritten)
         self.worker = worker
@@ -268,9 +270,13 @@ class TurnMemory:
         (kept,) = await self._store.turns_of_runs(*_key(start), [start.run_id])
         return await self.get_turn_by_number(*_key(start), kept["turn_number"])
 
-    async def record_result(self, row: Row) -> None:
-        """Note a recorded row: one of a model or a tool says that the turn of its run goes on. Never waits."""
-        if row["role"] not in {"AI", "TOOL"} or is_internal(row["metadata"]):
+    async def note_row(self, row: Row) -> None:
+        """Note a row that was recorded in the background. Never waits.
+
+        One of a model or a tool says that the turn of its run goes on. An input is one that waited in the outbox: where
+        the replica that built its context has ended, the turn is not begun yet.
+        """
+        if is_internal(row["metadata"]):
             return
         changes, unless_due = touched(row, utc_now())
         touch = TurnTouch(row["owner_key"], row["session_id"], row["run_id"], changes, unless_due, row["id"])

@@ -172,11 +172,12 @@ class TurnWorker:
         """Do due work, until the context ends; claims that are held then are given back."""
         async with anyio.create_task_group() as tasks:
             claim = partial(self._claim_due, CLOSE, ("heard_at", "overtaken"))
-            tasks.start_soon(run_due_work, claim, partial(self._try, self._close), self._to_close, _CLOSED_AT_ONCE)
+            do = partial(self._try, self._close)
+            tasks.start_soon(run_due_work, claim, do, self._to_close, _CLOSED_AT_ONCE, self._metrics)
             if self._summariser:
                 do = partial(self._try, partial(self._summarise, self._summariser))
                 at_once = self.settings.summaries_at_once
-                tasks.start_soon(run_due_work, self._claim_to_summarise, do, self._to_summarise, at_once)
+                tasks.start_soon(run_due_work, self._claim_to_summarise, do, self._to_summarise, at_once, self._metrics)
             try:
                 yield self
             finally:
@@ -218,6 +219,7 @@ class TurnWorker:
                 await claimed.finish(given_up(claimed.document))
         except Exception as error:  # noqa: BLE001  # one turn must not stop the work on all others
             _log.exception("turn_work_failed", run_id=run_id, reason=type(error).__name__)
+            self._metrics.count(Event.BACKGROUND_FAULT)
             with suppress(StoreUnavailableError):
                 await claimed.finish({"due_at": utc_now() + _AFTER_FAULT})
 

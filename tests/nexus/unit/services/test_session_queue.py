@@ -7,7 +7,9 @@ import anyio
 import pytest
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.metrics import Event
 from nexus.services.session_queue import Key, SessionQueue
+from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.virtual_time import VirtualLoop
 
 S, T = ("o", "s"), ("o", "t")
@@ -22,7 +24,10 @@ class Desk:
         self.delayed: list[str] = []
         self.faults: list[Exception] = []
         self.refused: set[int] = set()
-        self.queue = SessionQueue[int](self.do, lambda *each: self.settled.append(each), self.delayed.append, pause_s)
+        self.metrics = RecordingMetrics()
+        self.queue = SessionQueue[int](
+            self.do, lambda *each: self.settled.append(each), self.delayed.append, pause_s, self.metrics
+        )
 
     async def do(self, key: Key, items: Sequence[int]) -> None:
         """Keep them, unless there is a fault."""
@@ -103,7 +108,7 @@ async def test_a_write_that_is_refused(refused: int) -> None:
 
 
 async def test_an_unexpected_fault() -> None:
-    """It costs its own write alone."""
+    """It costs its own write alone, and is counted."""
     desk = Desk()
     desk.faults = [RuntimeError("boom")]
     async with desk.queue.running():
@@ -111,6 +116,7 @@ async def test_an_unexpected_fault() -> None:
         assert desk.queue.offer(T, 2, 1)
         await desk.queue.drained()
     assert sorted(reason or "" for _, reason in desk.settled) == ["", "boom"]
+    assert desk.metrics.counted == {Event.BACKGROUND_FAULT: 1}
 
 
 async def test_too_much_is_waiting() -> None:

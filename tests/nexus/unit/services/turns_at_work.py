@@ -58,7 +58,7 @@ class Memory:
     async def record(self, row: Row) -> None:
         """Record a row as the persistence service does."""
         await self.store.insert_message(row)
-        await self.turns.record_result(row)
+        await self.turns.note_row(row)
 
     async def documents(self, session_id: str = "s", owner_key: str = "o") -> list[Row]:
         """The documents of a session, the lowest number first."""

@@ -7,13 +7,14 @@ import pytest
 
 from nexus.adapters.in_memory import MemoryOutbox
 from nexus.core.errors import BusUnavailableError, StoreRejectedError, StoreUnavailableError
-from nexus.core.metrics import NoMetrics
+from nexus.core.metrics import Event, NoMetrics
 from nexus.core.models import Message, Role
 from nexus.core.ports import OutboxRow, Past, Row, RunOrigin
 from nexus.core.working_memory import Tail
 from nexus.services.history.outbox import OutboxDrainer, read_row, read_rows, write_row
 from nexus.services.persistence import PersistenceService
 from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.rows import START
 from tests.nexus.support.waiting import until
 
@@ -32,6 +33,10 @@ def outbox_of(*rows: Row) -> MemoryOutbox:
     for row in rows:
         assert outbox.put(write_row(row))
     return outbox
+
+
+async def ignored(_row: Row) -> None:
+    """What is made of a row that was written."""
 
 
 class Strict(FakeStore):
@@ -72,8 +77,8 @@ class TestDraining:
         await store.insert_message(rows[3])
         async with anyio.create_task_group() as tasks:
             for _ in range(3):
-                tasks.start_soon(OutboxDrainer(outbox, store, NoMetrics()).drain)
-        while await OutboxDrainer(outbox, store, NoMetrics()).drain():
+                tasks.start_soon(OutboxDrainer(outbox, store, NoMetrics(), ignored).drain)
+        while await OutboxDrainer(outbox, store, NoMetrics(), ignored).drain():
             pass
         assert sorted(row["_id"] for row in store.messages) == [row["_id"] for row in rows]
         assert not outbox.is_waiting
@@ -83,7 +88,7 @@ class TestDraining:
         store, outbox = Strict(), outbox_of(an_input(1, "bad"), an_input(2, "away"), an_input(3))
         outbox.put(OutboxRow("o", "unreadable", b"{"))
         with pytest.raises(StoreUnavailableError):
-            await OutboxDrainer(outbox, store, NoMetrics()).drain()
+            await OutboxDrainer(outbox, store, NoMetrics(), ignored).drain()
         assert [row["id"] for row in store.messages] == ["h3"]
         assert [row.id for row in await outbox.oldest(9)] == ["r2 h2", "unreadable"]
 
@@ -91,7 +96,7 @@ class TestDraining:
         """Is stored under an `_id` that says when, for compactions go by it."""
         row = an_input(1) | {"_id": "00000001" + "0" * 16}
         store = FakeStore()
-        await OutboxDrainer(outbox_of(row), store, NoMetrics()).drain()
+        await OutboxDrainer(outbox_of(row), store, NoMetrics(), ignored).drain()
         assert [stored["_id"] > row["_id"] for stored in store.messages] == [True]
 
     async def test_a_second_request_of_a_run(self) -> None:
@@ -102,8 +107,13 @@ class TestDraining:
         assert [row["_id"] for row in store.messages] == [first["_id"]]
 
     async def test_a_running_service_drains(self) -> None:
-        """As soon as the store is back."""
+        """As soon as the store is back; turn memory gets to know of it."""
         store, outbox = FakeStore(), outbox_of(an_input(1))
+        recorded: list[str] = []
+
+        async def note(row: Row) -> None:
+            recorded.append(row["id"])
+
         store.down = True
 
         async def tried() -> bool:
@@ -112,12 +122,29 @@ class TestDraining:
         async def drained() -> bool:
             return not outbox.is_waiting
 
-        async with PersistenceService(store, outbox=outbox).running():
+        async with PersistenceService(store, outbox=outbox, recorded=note).running():
             await until(tried)
             assert outbox.is_waiting
             store.down = False
             await until(drained)
         assert len(store.messages) == 1
+        assert recorded == ["h1"]
+
+    async def test_an_unexpected_fault(self) -> None:
+        """Is counted, and draining goes on."""
+        outbox, metrics = outbox_of(an_input(1)), RecordingMetrics()
+        faults = [RuntimeError("boom")]
+
+        async def note(_row: Row) -> None:
+            if faults:
+                raise faults.pop()
+
+        async def drained() -> bool:
+            return not outbox.is_waiting
+
+        async with PersistenceService(FakeStore(), metrics, outbox=outbox, recorded=note).running():
+            await until(drained)
+        assert metrics.counted[Event.BACKGROUND_FAULT] == 1
 
 
 class TestReading:
@@ -180,11 +207,11 @@ class TestReading:
 
         class Draining(FakeStore):
             async def newest_messages(self, owner_key: str, **page: Any) -> list[Row]:
-                await OutboxDrainer(outbox, self, NoMetrics()).drain()
+                await OutboxDrainer(outbox, self, NoMetrics(), ignored).drain()
                 return await super().newest_messages(owner_key, **page)
 
             async def session_messages(self, owner_key: str, session_id: str, **page: Any) -> list[Row]:
-                await OutboxDrainer(outbox, self, NoMetrics()).drain()
+                await OutboxDrainer(outbox, self, NoMetrics(), ignored).drain()
                 return await super().session_messages(owner_key, session_id, **page)
 
         for read in (self.past, self.session):

@@ -9,11 +9,13 @@ import anyio
 import pytest
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
+from nexus.core.metrics import Event
 from nexus.core.models import Message, Role, Topics, new_row_id
 from nexus.core.ports import Row, RunOrigin
 from nexus.services.history.recorder import PendingWrites, insert_rows, with_fresh_id
 from nexus.services.persistence import PersistenceService
 from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.rows import START, row
 from tests.nexus.support.waiting import PATIENCE_S
 
@@ -110,6 +112,27 @@ async def test_a_row_that_the_store_rejects() -> None:
         offer(service, result("m1", content="bad"), 1, settled.set)
         offer(service, result("m2"))
     assert ([found["id"] for found in store.messages], settled.is_set()) == (["m2"], True)
+
+
+async def test_an_unexpected_fault() -> None:
+    """It costs its own row alone, or nothing where the row is written; the recorder counts it and goes on."""
+
+    class Faulty(FakeStore):
+        async def insert_messages(self, rows: Sequence[Row]) -> list[bool | StoreRejectedError | StoreUnavailableError]:
+            if any(row["content"] == "bad" for row in rows):
+                raise RuntimeError("boom")
+            return await super().insert_messages(rows)
+
+    async def note(_row: Row) -> None:
+        raise RuntimeError("boom")
+
+    store, settled, metrics = Faulty(), anyio.Event(), RecordingMetrics()
+    async with flushed(store, metrics=metrics, recorded=note) as service:
+        offer(service, result("m1", content="bad"), 1, settled.set)
+        offer(service, result("m2"))
+    assert ([found["id"] for found in store.messages], settled.is_set()) == (["m2"], True)
+    # The batch, the row by itself, and the note of the other.
+    assert (metrics.counted[Event.BACKGROUND_FAULT], metrics.counted[Event.ROW_LOST]) == (3, 1)
 
 
 async def test_waiting_payloads_are_bounded_in_bytes() -> None:

@@ -206,7 +206,7 @@ async def test_runs_that_begin_together() -> None:
     store = FakeStore()
     turns = TurnMemory(store.turns, store, TurnWorker(store.turns, store, settings=TurnSettings(settled_s=60)))
     begun = [turns.begin_turn(a_start(run_id)) for run_id in ("a", "b", "c", "a")]
-    await turns.record_result(calls("b", "1"))
+    await turns.note_row(calls("b", "1"))
     async with turns.running():
         with anyio.fail_after(PATIENCE_S):
             await turns.drained()
@@ -248,3 +248,16 @@ async def test_reading_back() -> None:
         for number in (0, 3, -1):
             with pytest.raises(TurnNotFoundError, match=f"^Turn {number} not found$"):
                 await turns.get_turn_by_number("o", "s", number)
+
+
+async def test_an_input_that_waited_in_the_outbox() -> None:
+    """Where the replica that built its context was killed before it began the turn, the input begins it."""
+    async with remembering() as memory:
+        await memory.begin("known")
+        await memory.record(answer("a"))
+        for run_id in ("known", "a"):
+            await memory.record(human(run_id))
+        await memory.record(human("of a sub-agent") | {"metadata": {"sub_agent_internal": True}})
+        await memory.turns.drained()
+        runs = [document["run_id"] for document in await memory.documents()]
+    assert runs == ["known", "a"]
