@@ -116,7 +116,9 @@ class _Models:
     def items(self) -> Iterator[_Item]:
         last: Key = None
         for place, value in self.read():
-            document = {"owner_key": self.session[0], "session_id": self.session[1], **value.model_dump(mode="python")}
+            document = value.model_dump(mode="python")
+            if "owner_key" not in document:
+                document = {"owner_key": self.session[0], "session_id": self.session[1], **document}
             try:
                 document = self.store.transfer.checked(document)
             except ValueError as error:

@@ -1,13 +1,12 @@
 """`nexus doctor` on a Redis, and on a model, that is there and of no use."""
 
 import io
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
 from pymongo import MongoClient
-from redis.asyncio import Redis
 from rich.console import Console
 
 from nexus.adapters.redis.client import open_redis
@@ -16,21 +15,20 @@ from nexus.cli.terminal import bus_advice
 from nexus.config import BusSettings, DatabaseSettings, LlmSettings, Settings
 from tests.nexus.support.model_behaviours import Behaviour, body, good, knowing, saying, silent, status, wrapped
 from tests.nexus.support.model_server import model_server
-from tests.nexus.support.redis_server import HOST, RedisServer, free_port, redis_server
+from tests.nexus.support.redis_server import HOST, free_port, redis_server
 
-
-@pytest.fixture
-async def server() -> AsyncIterator[RedisServer]:
-    """A Redis to be spoilt."""
-    async with redis_server() as running:
-        yield running
-
-
-@pytest.fixture
-async def admin(server: RedisServer) -> AsyncIterator[Redis]:
-    """Who spoils it."""
-    async with open_redis(server.url) as client:
-        yield client
+OTHER_KINDS = {
+    "redis+cluster://{}": "write redis:// in bus.url: this server is no node of a cluster",
+    "redis+sentinel://{}/service/0": "this server is no sentinel",
+}
+RIGHTS = ("ACL", "SETUSER", "default")
+# What is done to a Redis and undone, the part that is wrong then, and what to do.
+BROKEN = [
+    (("REPLICAOF", HOST, "1"), ("REPLICAOF", "NO", "ONE"), "ledger: ReadOnlyError", "is a read-only replica"),
+    (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0"), "ledger: OutOfMemoryError", "maxmemory"),
+    ((*RIGHTS, "-evalsha", "-eval"), (*RIGHTS, "+@all"), "ledger: NoPermissionError", "'Users and rights'"),
+    ((*RIGHTS, "-publish"), (*RIGHTS, "+@all"), "bus: NoPermissionError", "'Users and rights'"),
+]
 
 
 async def said(url: str, mongo_uri: str, database_name: str, mode: str = "pubsub") -> tuple[bool, str]:
@@ -46,60 +44,25 @@ async def said(url: str, mongo_uri: str, database_name: str, mode: str = "pubsub
     return well, lines.getvalue()
 
 
-@pytest.mark.parametrize("mode", ["pubsub", "streams", "memory"])
-async def test_all_is_well(server: RedisServer, mongo_uri: str, database_name: str, mode: str) -> None:
-    """The bus is heard, and a claim taken and given back, of which stays for two minutes when it was asked."""
-    well, lines = await said(server.url, mongo_uri, database_name, mode)
-    assert well
-    assert "ok     bus: hears itself" in lines
-    assert "ok     ledger: takes a claim and gives it back" in lines
-    async with open_redis(server.url) as client:
-        for key in await client.keys("*nexus:request:*"):
-            assert await client.hkeys(key) == [b"asked_ms"]
-            assert 0 < await client.pttl(key) <= 120_000
-
-
-@pytest.mark.parametrize(
-    ("command", "part", "advice"),
-    [
-        (("REPLICAOF", HOST, "1"), "ledger: ReadOnlyError", "this server is a read-only replica"),
-        (("CONFIG", "SET", "maxmemory", "1"), "ledger: OutOfMemoryError", "raise maxmemory"),
-        (("ACL", "SETUSER", "default", "-evalsha", "-eval"), "ledger: NoPermissionError", "'Users and rights'"),
-        (("ACL", "SETUSER", "default", "-publish"), "bus: NoPermissionError", "'Users and rights'"),
-    ],
-)
-async def test_a_redis_that_does_not_do_what_is_needed(  # noqa: PLR0917  # fixtures
-    server: RedisServer,
-    admin: Redis,
-    mongo_uri: str,
-    database_name: str,
-    command: tuple[str, ...],
-    part: str,
-    advice: str,
-) -> None:
-    """What is wrong has its kind and its own advice, in pubsub also where the bus itself is heard."""
-    await admin.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py's is untyped
-    well, lines = await said(server.url, mongo_uri, database_name)
-    assert not well
-    assert f"wrong  {part}. To do: " in lines
-    assert advice in lines
-
-
-@pytest.mark.parametrize(
-    ("scheme", "path", "advice"),
-    [
-        ("redis+cluster", "", "write redis:// in bus.url: this server is no node of a cluster"),
-        ("redis+sentinel", "/service/0", "this server is no sentinel"),
-    ],
-)
-async def test_a_url_of_another_kind(  # noqa: PLR0917  # fixtures
-    server: RedisServer, mongo_uri: str, database_name: str, scheme: str, path: str, advice: str
-) -> None:
-    """A plain Redis asked as a cluster or as a sentinel."""
-    well, lines = await said(f"{scheme}://{HOST}:{server.port}{path}", mongo_uri, database_name)
-    assert not well
-    assert "wrong  bus: " in lines
-    assert advice in lines
+async def test_a_redis(mongo_uri: str, database_name: str) -> None:
+    """A bus that is heard, with a ledger that takes a claim, is well; what is not has its kind and its own advice."""
+    async with redis_server() as server, open_redis(server.url) as admin:
+        for mode in ("pubsub", "streams", "memory"):
+            well, lines = await said(server.url, mongo_uri, database_name, mode)
+            assert well
+            assert "ok     bus: hears itself" in lines
+            assert "ok     ledger: takes a claim and gives it back" in lines
+        for key in await admin.keys("*nexus:request:*"):
+            assert await admin.hkeys(key) == [b"asked_ms"]
+            assert 0 < await admin.pttl(key) <= 120_000
+        for url, advice in OTHER_KINDS.items():
+            well, lines = await said(url.format(f"{HOST}:{server.port}"), mongo_uri, database_name)
+            assert (well, "wrong  bus: " in lines, advice in lines) == (False, True, True)
+        for breaking, mending, part, advice in BROKEN:
+            await admin.execute_command(*breaking)  # type: ignore[no-untyped-call]  # redis-py's is untyped
+            well, lines = await said(server.url, mongo_uri, database_name)
+            assert (well, f"wrong  {part}. To do: " in lines, advice in lines) == (False, True, True), lines
+            await admin.execute_command(*mending)  # type: ignore[no-untyped-call]  # redis-py's is untyped
 
 
 def test_other_errors() -> None:
@@ -109,12 +72,12 @@ def test_other_errors() -> None:
 
 
 async def said_of_model(
-    mongo_uri: str, name: str, llm: Mapping[str, object], *, quick: bool = False
+    mongo_uri: str, name: str, llm: Mapping[str, object], *, quick: bool = False, timeout_ms: int = 1_500
 ) -> tuple[bool, str]:
     """Whether all was well, and the lines; with these settings of the model, and no Redis."""
     settings = Settings(
         bus=BusSettings(mode="memory"),
-        database=DatabaseSettings(uri=SecretStr(mongo_uri), name=name),
+        database=DatabaseSettings(uri=SecretStr(mongo_uri), name=name, server_selection_timeout_ms=timeout_ms),
         llm=LlmSettings.model_validate(llm),
     )
     lines = io.StringIO()
@@ -196,13 +159,13 @@ async def test_a_model_of_no_use(mongo_uri: str, database_name: str, behaviour: 
 async def test_a_model_that_is_away(database_name: str) -> None:
     """It is asked also where the database is away, and not at all in a hurry."""
     place = f"{HOST}:{free_port()}"
-    nowhere, model = f"mongodb://{place}", {"base_url": f"http://{place}", "model": "m"}
-    well, lines = await said_of_model(nowhere, database_name, model)
+    nowhere, model = f"mongodb://{place}/", {"base_url": f"http://{place}", "model": "m"}
+    well, lines = await said_of_model(nowhere, database_name, model, timeout_ms=100)
     assert not well
     assert "wrong  database: " in lines
     assert "indexes" not in lines
     assert "wrong  model: no connection (Connection refused). To do: see that the endpoint runs" in lines
-    _, lines = await said_of_model(nowhere, database_name, model, quick=True)
+    _, lines = await said_of_model(nowhere, database_name, model, quick=True, timeout_ms=100)
     assert "model" not in lines
 
 

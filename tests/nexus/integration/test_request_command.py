@@ -73,21 +73,6 @@ async def test_answers_that_cannot_be_believed(redis_url: str, channel_prefix: s
     assert (done.returncode, done.stderr) == (2, f"nexus: no answer within 2 s: {reason}\n")
 
 
-@pytest.mark.once
-@pytest.mark.parametrize(
-    ("given", "fault"),
-    [
-        *((given, "a JSON object is needed") for given in ("", "[]", "{", "null", '{"a": "\\ud800"}', "[" * 5_000)),
-        ('{"a": ' * 200 + "1" + "}" * 200, "nested deeper than 64"),
-    ],
-    ids=lambda value: value[:20],
-)
-async def test_metadata_that_is_wrong(given: str, fault: str) -> None:
-    """Nothing is asked; exit 1."""
-    words = ("--owner", "ada", "--input", "x", "--metadata", given)
-    assert await Desk("request", {}).refused(*words) == f"--metadata: {fault}"
-
-
 @pytest.mark.parametrize("mode", ["pubsub", "streams"])
 async def test_nobody_answers(redis_url: str, channel_prefix: str, mode: str) -> None:
     """The time-out says what may differ; exit 2."""

@@ -24,7 +24,8 @@ from nexus.config import BusSettings, load_settings
 from nexus.core.errors import NexusError
 from nexus.services.session_state.merge import state_in
 from nexus.services.session_state.state import SessionState, read_state
-from tests.nexus.support.desk import Desk
+from tests.nexus.support.desk import Desk, is_printable
+from tests.nexus.support.stored_session import NASTY
 from tests.nexus.support.waiting import until
 
 pytestmark = [pytest.mark.once, pytest.mark.heavy]
@@ -73,7 +74,6 @@ Roles of sub-agents:
 - code reviewer: You look closely.
   Twice.
 """
-NASTY = "\x1b[31mred\x07\x85\u202etxt\x9b2J"
 QUESTION = "Clear todos, role of session s1 of ada? [y/N]"
 Items = st.SearchStrategy[dict[str, Any]]
 STAMP = f"{1:018d}0{'a' * 16}"
@@ -95,16 +95,8 @@ class StateDesk(Desk):
 @pytest.fixture
 def desk(redis_url: str, mongo_uri: str, database_name: str, channel_prefix: str) -> StateDesk:
     """The command and whoever serves, on the test's own names."""
-    return StateDesk(
-        "state",
-        {
-            "NEXUS_BUS__URL": redis_url,
-            "NEXUS_BUS__CHANNEL_PREFIX": channel_prefix,
-            "NEXUS_DATABASE__URI": mongo_uri,
-            "NEXUS_DATABASE__NAME": database_name,
-            "NEXUS_DATABASE__TIMEOUT_MS": "5000",
-        },
-    )
+    bus = {"NEXUS_BUS__URL": redis_url, "NEXUS_BUS__CHANNEL_PREFIX": channel_prefix}
+    return StateDesk.on("state", mongo_uri, database_name, **bus)
 
 
 @pytest.fixture(params=["pubsub", "streams"])
@@ -187,9 +179,7 @@ async def test_clearing_asks_on_a_terminal(desk: StateDesk) -> None:
     async with desk.service() as nexus:
         await desk.run("send", *words, "-", stdin=json.dumps(STATE))
         await becomes(nexus, state)
-        for answer in ("", "yess"):
-            assert await desk.at_keyboard(QUESTION, answer, "clear", *words, *parts) == 1
-        for line in (b"", b"n\n", b"\xff\n"):
+        for line in (b"", b"\n", b"yess\n", b"n\n", b"\xff\n"):
             refused = await desk.run("clear", *words, stdin=line)
             assert (refused.returncode, refused.stdout) == (1, "")
             assert refused.stderr.startswith("Clear the whole state of session s1 of ada? [y/N] ")
@@ -232,46 +222,6 @@ def test_what_is_wrong_with_a_file(tmp_path: Path, text: str, fault: str) -> Non
     assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize(
-    ("words", "fault"),
-    [
-        (("send", "--owner", "ada", "-"), "standard input: not UTF-8 at byte 1"),
-        (("send", "--owner", "ada", "no\x1bwhere"), "no\\x1bwhere: cannot be read: No such file or directory"),
-        (("send", "--owner", "ada", "."), ".: cannot be read: Is a directory"),
-        (("send", "--owner", "", "-"), "--owner: String should have at least 1 character"),
-        (("show", "--owner", "x" * 257), "--owner: String should have at most 256 characters"),
-        (("show", "--owner", "\udcff"), "--owner and --session: UTF-8 text is needed"),
-        (("show", "--owner", "ada", "--session", ""), "--session: a text of 1 to 256 characters is needed"),
-        (("clear", "--owner", "ada", "--part", "todo"), "--part: 'todo' is unknown; allowed: role, sub_agent_roles"),
-    ],
-    ids=lambda value: ascii(value)[:40],
-)
-async def test_what_is_wrong_with_words(desk: StateDesk, words: tuple[str, ...], fault: str) -> None:
-    """One line and exit code 1, before anything is asked or sent."""
-    done = await desk.run(*words, stdin=b"{\xff}")
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    assert done.stderr.startswith(f"nexus: {fault}")
-
-
-async def test_servers_that_are_away(desk: StateDesk) -> None:
-    """Which one and what to do is said in one line; exit code 1. What is kept can be shown without a bus."""
-    no_redis = await desk.run("send", "--owner", "ada", "-", stdin="{}", NEXUS_BUS__URL="redis://127.0.0.1:1/0")
-    no_mongodb = await desk.run(
-        "show", "--owner", "ada", NEXUS_DATABASE__URI="mongodb://127.0.0.1:1", NEXUS_DATABASE__TIMEOUT_MS="500"
-    )
-    no_bus = await desk.run("clear", "--owner", "ada", NEXUS_BUS__MODE="memory")
-    faults = [
-        "nexus: Redis does not do what was asked (ConnectionError): see that Redis runs, and bus.url",
-        "nexus: MongoDB does not do what was asked (ServerSelectionTimeoutError): see that MongoDB runs, and database",
-        "nexus: bus.mode is memory: there is no other process to tell",
-    ]
-    for done, fault in zip((no_redis, no_mongodb, no_bus), faults, strict=True):
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-        assert done.stderr.startswith(fault)
-    shown_without = await desk.run("show", "--owner", "ada", NEXUS_BUS__MODE="memory")
-    assert (shown_without.returncode, shown_without.stdout) == (0, "Nothing is kept of session default of ada.\n")
-
-
 async def test_a_stream_that_is_none(desk: StateDesk, channel_prefix: str) -> None:
     """A key of the topic's name that is no stream is said to be the reason."""
     with Redis.from_url(desk.environment["NEXUS_BUS__URL"]) as redis:
@@ -298,10 +248,10 @@ async def test_what_others_have_stored(desk: StateDesk, states: Collection[dict[
         done = await desk.run(*words, "--owner", owner)
         assert done.returncode == 0
         assert done.stderr == "nexus: 3 faults in what is kept, left out; the first: todos.items[1]: cannot be read\n"
-        assert all(char.isprintable() or char == "\n" for char in done.stdout)
+        assert is_printable(done.stdout)
         assert "last" in done.stdout
     nothing = await desk.run("show", "--owner", owner, "--session", NASTY)
-    assert all(char.isprintable() or char == "\n" for char in nothing.stdout)
+    assert is_printable(nothing.stdout)
     assert "\\x1b[31mred" in nothing.stdout
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 import anyio
@@ -15,12 +15,12 @@ from pymongo.collection import Collection
 from nexus.adapters.mongo import open_mongo
 from nexus.core.ports import Row
 from nexus.core.turns import Turn
-from tests.nexus.support.desk import Desk
+from tests.nexus.support.desk import Desk, is_printable
 from tests.nexus.support.kept_turns import a_turn
+from tests.nexus.support.stored_session import NASTY
 
 pytestmark = [pytest.mark.once, pytest.mark.heavy]
 
-NASTY: Final = "\x1b[31mred\x07\x85\u202etxt\x9b2J"
 OF_S1: Final = ("--owner", "ada", "--session", "s1")
 
 
@@ -37,15 +37,7 @@ class TurnsDesk(Desk):
 @pytest.fixture
 def desk(mongo_uri: str, database_name: str) -> TurnsDesk:
     """The command, on the test's own names."""
-    return TurnsDesk(
-        "turns",
-        {
-            "NEXUS_DATABASE__URI": mongo_uri,
-            "NEXUS_DATABASE__NAME": database_name,
-            "NEXUS_DATABASE__TIMEOUT_MS": "5000",
-            "TERM": "xterm",
-        },
-    )
+    return TurnsDesk.on("turns", mongo_uri, database_name)
 
 
 @pytest.fixture
@@ -173,10 +165,10 @@ async def test_a_text_that_looks_like_a_part_of_what_is_shown(desk: TurnsDesk) -
 
 async def test_streams_that_take_no_more(desk: TurnsDesk) -> None:
     """A full one is said to be, by every command; one that is closed early is nobody's fault."""
-    await desk.keep(*(a_turn(number) for number in range(1, 200)))
+    await desk.keep(*(a_turn(number) for number in range(1, 20)))
     nexus = [sys.executable, "-m", "nexus"]
     environment = {**os.environ, **desk.environment, "NEXUS_BUS__MODE": "memory"}
-    for words in (["turns", "list", *OF_S1], ["turns", "list", "--json", *OF_S1], ["doctor", "--quick"], ["--help"]):
+    for words in (["turns", "list", "--json", *OF_S1], ["doctor", "--quick"]):
         full = f"{shlex.join([*nexus, *words])} > /dev/full"
         done = await anyio.run_process(["bash", "-c", full], check=False, env=environment)
         assert done.returncode == 1
@@ -206,40 +198,13 @@ async def test_what_others_have_stored(desk: TurnsDesk, turns: Collection[dict[s
         done = await desk.run(*words, "--owner", owner, "--session", "s1")
         assert done.returncode == 0
         assert done.stderr.startswith(unreadable)
-        assert all(char.isprintable() or char == "\n" for char in done.stdout + done.stderr)
+        assert is_printable(done.stdout + done.stderr)
         assert "[31mred" in done.stdout
     for form in ((), ("--json",)):
         shown = await desk.said("show", "1", "--owner", owner, "--session", "s1", *form)
-        assert all(char.isprintable() or char == "\n" for char in shown)
+        assert is_printable(shown)
     faults = {"2": "summaries: Input should be a valid dictionary", "3": "it holds something"}
     for number, fault in faults.items():
         said = await desk.refused("show", number, "--owner", owner, "--session", "s1")
         assert said.startswith(f"turn {number} cannot be read: {fault}")
         assert "Summaries" not in said
-
-
-@pytest.mark.parametrize(
-    ("words", "fault"),
-    [
-        (("list", "--owner", ""), "--owner: String should have at least 1 character"),
-        (("list", "--owner", "\udcff"), "--owner and --session: UTF-8 text is needed"),
-        (("list", *OF_S1, "--search", "x" * 251), "--search: more than 250 characters"),
-        (("list", *OF_S1, "--search", "\udcff"), "--search: UTF-8 text is needed"),
-        (("show", *OF_S1, "7"), "Turn 7 not found"),
-        (
-            ("show", *OF_S1, "7", "--level", "long\x1b"),
-            "--level: 'long\\\\x1b' is unknown; allowed: brief, detailed, com",
-        ),
-    ],
-    ids=lambda value: ascii(value)[:50],
-)
-async def test_what_is_wrong_with_words(desk: TurnsDesk, words: Sequence[str], fault: str) -> None:
-    """One line and exit code 1."""
-    assert (await desk.refused(*words, stdin=b"{\xff}")).startswith(fault)
-
-
-async def test_a_server_that_is_away(desk: TurnsDesk) -> None:
-    """Which one and what to do is said in one line; exit code 1."""
-    place = {"NEXUS_DATABASE__URI": "mongodb://127.0.0.1:1", "NEXUS_DATABASE__TIMEOUT_MS": "500"}
-    fault = await TurnsDesk("turns", {**desk.environment, **place}).refused("list", *OF_S1)
-    assert fault.startswith("MongoDB does not do what was asked (ServerSelectionTimeoutError): see that MongoDB runs")

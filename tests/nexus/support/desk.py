@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from typing import Self
 from unittest.mock import patch
 
 import structlog
@@ -91,7 +92,7 @@ class Desk:
     environment: Mapping[str, str]
 
     @classmethod
-    def on(cls, command: str, mongo_uri: str, database: str, **more: str) -> "Desk":
+    def on(cls, command: str, mongo_uri: str, database: str, **more: str) -> Self:
         """The command on this database."""
         place = {"NEXUS_DATABASE__URI": mongo_uri, "NEXUS_DATABASE__NAME": database}
         return cls(command, {**place, "NEXUS_DATABASE__TIMEOUT_MS": "5000", "TERM": "xterm", **more})

@@ -93,19 +93,19 @@ def a_compaction(number: int, rows: Sequence[Row], since: datetime, total: int, 
 
 
 def store_session(db: Database[dict[str, Any]]) -> None:
-    """Store session s1 of ada: 604 messages, 2 turns, 2 revisions, 5 versions of details, 2 compactions, a state."""
-    rows = [a_row(number) for number in range(600)]
+    """Store session s1 of ada: 64 messages, 2 turns, 2 revisions, 5 versions of details, 2 compactions, a state."""
+    rows = [a_row(number) for number in range(60)]
     foreign = rows_of_other_writers()
     db["messages"].insert_many([*rows, *foreign])
     db["working_memory"].insert_many([an_overview(1, "# Goal\n\nTrains."), an_overview(2, "# Goal\n\nTrains. 文")])
     archive = a_detail("compaction-0001", 1, f"said {NASTY}", kind="archive", compaction=1)
     notes = [a_detail("flights", 1, "BA 1"), a_detail("flights", 2, "BA 2\r\n"), a_detail("航班", 1, "国航")]
     db["memory_details"].insert_many([*notes, archive, a_detail("../../etc/passwd", 1, "root")])
-    late = rows[305]
+    late = rows[35]
     db["compactions"].insert_many(
         [
-            a_compaction(1, [*rows[:300], *foreign[:2]], NOW + timedelta(seconds=100), 302),
-            a_compaction(2, [late], NOW + timedelta(seconds=100), 303, without=[late]),
+            a_compaction(1, [*rows[:30], *foreign[:2]], NOW + timedelta(seconds=10), 32),
+            a_compaction(2, [late], NOW + timedelta(seconds=10), 33, without=[late]),
         ]
     )
     db["turns"].insert_many([a_turn(1), a_turn(2)])

@@ -2,10 +2,20 @@
 
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from typing import Final
 
+import pytest
 from typer.testing import CliRunner
 
 from nexus.cli import app
+from tests.nexus.support.desk import Desk
+
+ADA: Final = ("--owner", "ada")
+NO_REDIS: Final = {"NEXUS_BUS__URL": "redis://127.0.0.1:1/0"}
+NO_MONGODB: Final = {"NEXUS_DATABASE__URI": "mongodb://127.0.0.1:1", "NEXUS_DATABASE__TIMEOUT_MS": "100"}
+ONE_PROCESS: Final = {"NEXUS_BUS__MODE": "memory"}
+SEE_REDIS: Final = "see that Redis runs, and bus.url with its user and password (NEXUS_BUS__URL)"
 
 COMMANDS = {"version", "serve", "request", "demo", "doctor", "dead-letters", "session", "memory", "state", "turns"}
 
@@ -37,3 +47,62 @@ def test_only_what_is_called_is_imported() -> None:
     assert not version & {"pymongo", "redis", "nexus.bootstrap", "nexus.config"}
     assert "nexus.bootstrap" in serve
     assert not serve & {"openai", "httpx2", "nexus.cli.demo", "nexus.cli.doctor", "nexus.cli.memory", "nexus.cli.turns"}
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("state", "send", *ADA, "-"), "standard input: not UTF-8 at byte 1"),
+        (("state", "send", *ADA, "no\x1bwhere"), "no\\x1bwhere: cannot be read: No such file or directory"),
+        (("state", "send", *ADA, "."), ".: cannot be read: Is a directory"),
+        (("state", "send", "--owner", "", "-"), "--owner: String should have at least 1 character"),
+        (("state", "show", "--owner", "x" * 257), "--owner: String should have at most 256 characters"),
+        (("state", "show", "--owner", "\udcff"), "--owner and --session: UTF-8 text is needed"),
+        (("state", "show", *ADA, "--session", ""), "--session: a text of 1 to 256 characters is needed"),
+        (("state", "clear", *ADA, "--part", "todo"), "--part: 'todo' is unknown; allowed: role, sub_agent_roles"),
+        (("turns", "list", "--owner", ""), "--owner: String should have at least 1 character"),
+        (("turns", "list", *ADA, "--search", "x" * 251), "--search: more than 250 characters"),
+        (("turns", "list", *ADA, "--search", "\udcff"), "--search: UTF-8 text is needed"),
+        (
+            ("turns", "show", *ADA, "7", "--level", "long\x1b"),
+            "--level: 'long\\\\x1b' is unknown; allowed: brief, detai",
+        ),
+        (("memory", "show", "--owner", ""), "--owner: String should have at least 1 character"),
+        (("session", "export", "--owner", "", "x"), "--owner: String should have at least 1 character"),
+        (("session", "export", *ADA, "no/where"), "no/where: there is no folder for it"),
+        (("session", "export", *ADA, "x" * 300), f"{'x' * 300}: cannot be written: File name too long"),
+        (("session", "export", *ADA, __file__), f"{__file__}: cannot be written: Not a directory"),
+        (("session", "import", "no\x1bwhere"), "no\\x1bwhere: there is no such folder"),
+        (("session", "import", __file__), f"{__file__}: is a file; the folder that `export` wrote is needed"),
+        (("session", "import", "."), ".: no session.json is in it: it is no export of a session"),
+        (("session", "import", ".", "--session", "x" * 257), "--session: a text of 1 to 256 characters is needed"),
+        (("dead-letters", "show", "x"), "'x' is no id of a dead letter; allowed: <milliseconds>-<number>, as `nexus"),
+        *(
+            (("request", *ADA, "--input", "x", "--metadata", given), f"--metadata: {fault}")
+            for given, fault in (
+                *((given, "a JSON object is needed") for given in ("", "[]", "{", '{"a": "\\ud800"}', "[" * 5_000)),
+                ('{"a": ' * 200 + "1" + "}" * 200, "nested deeper than 64"),
+            )
+        ),
+    ],
+    ids=lambda value: ascii(value)[:60],
+)
+async def test_words_that_are_wrong(words: Sequence[str], fault: str) -> None:
+    """One line and exit code 1, before any server is asked."""
+    assert (await Desk(words[0], {}).refused(*words[1:], stdin=b"{\xff}")).startswith(fault)
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "fault"),
+    [
+        (("state", "send", *ADA, "-"), NO_REDIS, f"Redis does not do what was asked (ConnectionError): {SEE_REDIS}"),
+        (("dead-letters", "list"), NO_REDIS, f"Redis does not do what was asked (ConnectionError): {SEE_REDIS}"),
+        (("turns", "list", *ADA), NO_MONGODB, "MongoDB does not do what was asked (ServerSelectionTimeoutError): see"),
+        (("state", "clear", *ADA), ONE_PROCESS, "bus.mode is memory: there is no other process to tell"),
+        (("dead-letters", "replay", "1-1"), ONE_PROCESS, "bus.mode is memory: its dead letters are inside the proce"),
+    ],
+    ids=str,
+)
+async def test_servers_that_are_away(words: Sequence[str], environment: Mapping[str, str], fault: str) -> None:
+    """The server and what to do about it are named in one line; exit code 1."""
+    assert (await Desk(words[0], environment).refused(*words[1:], stdin=b"{}")).startswith(fault)

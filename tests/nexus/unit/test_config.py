@@ -71,11 +71,6 @@ class TestExample:
 class TestPrecedence:
     """File before defaults, variables before the file."""
 
-    def test_the_file_counts(self, tmp_path: Path) -> None:
-        """What it sets is set, the rest stays."""
-        settings = load_settings(written(tmp_path, "memory: {truncate_chars: 99}"), {})
-        assert (settings.memory.truncate_chars, settings.memory.history_context_size) == (99, 20)
-
     def test_a_variable_counts_more(self, tmp_path: Path) -> None:
         """One key of a section is overridden, the others stay as in the file."""
         path = written(tmp_path, "memory: {truncate_chars: 99, history_context_size: 7}")
@@ -112,12 +107,6 @@ class TestPrecedence:
         path = written(tmp_path, "memory: {truncate_chars: 99}")
         assert load_settings(None, {"NEXUS_CONFIG": str(path)}).memory.truncate_chars == 99
         assert load_settings(EXAMPLE, {"NEXUS_CONFIG": str(path)}).memory.truncate_chars == 500
-
-    def test_the_environment_is_development(self) -> None:
-        """Unless `NEXUS_ENV` says something."""
-        assert (
-            load_settings(None, {}).environment == load_settings(None, {"NEXUS_ENV": ""}).environment == "development"
-        )
 
     @pytest.mark.parametrize("text", ["", "# nothing\n", "memory:\n", "memory: {}\n"])
     def test_nothing_is_the_defaults(self, tmp_path: Path, text: str) -> None:
@@ -162,7 +151,6 @@ class TestFaults:
                 "user_defaults.prompts.friends_profile.text: unknown; allowed: content, description, editable",
             ),
             ("bus: {mode: kafka}", "bus.mode: Input should be 'pubsub', 'streams' or 'memory'"),
-            ("bus: {lease_ms: soon}", "bus.lease_ms: Input should be a valid integer"),
             ("bus: {lease_ms: 1}", "bus.lease_ms: Input should be greater than or equal to 200"),
             ("bus: {heartbeat_s: .nan}", "bus.heartbeat_s: Input should be"),
             ("bus: {heartbeat_s: .inf}", "bus.heartbeat_s: Input should be less than or equal to 60"),
@@ -170,7 +158,6 @@ class TestFaults:
             ("database: {name: 'a b'}", "database.name: String should match pattern"),
             ("tools: {modules: a.b}", "tools.modules: Input should be a valid tuple"),
             ("bus: 5", "bus: keys with values are needed"),
-            ("bus: [url]", "bus: keys with values are needed"),
             ("1: x", "1: "),
         ],
     )
@@ -186,9 +173,7 @@ class TestFaults:
                 "x",
                 "buss: unknown; allowed: bus, context, database, layouts, llm, memory, system, tools, user_defaults",
             ),
-            ("NEXUS_MEMORY__SIZE", "3", "memory.size: unknown; allowed: compact_at, compact_to, context_window, "),
             ("NEXUS_ENVIRONMENT__X", "3", "environment: unknown; allowed: bus, context,"),
-            ("NEXUS_BUS__MODE", "kafka", "bus.mode: Input should be 'pubsub', 'streams' or 'memory'"),
             ("NEXUS_BUS__LEASE_MS", "", "bus.lease_ms: Input should be a valid integer"),
             ("NEXUS_BUS__URL__HOST", "x", "bus.url: Input should be a valid string"),
             ("NEXUS_TOOLS__MODULES", "[1]", "tools.modules.0: Input should be a valid string"),
@@ -219,28 +204,27 @@ class TestFaults:
             "environment variable NEXUS_A__B",
         ]
 
-    def test_no_file(self, tmp_path: Path) -> None:
-        """A file that is not there, or is a folder."""
-        with pytest.raises(ConfigError, match=r"none\.yml: cannot be read: No such file"):
-            load_settings(tmp_path / "none.yml", {})
-        with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
-            load_settings(tmp_path, {})
-
-    def test_not_yaml(self, tmp_path: Path) -> None:
-        """The place is named."""
-        assert fault(tmp_path, "bus:\n  url: [a\n").endswith("nexus.yml: is not YAML: line 3, column 1")
-
-    def test_not_text(self, tmp_path: Path) -> None:
-        """Bytes that are no UTF-8."""
+    @pytest.mark.parametrize(
+        ("content", "said"),
+        [
+            (b"bus:\n  url: [a\n", "is not YAML: line 3, column 1"),
+            (b"bus: \xff", "is not UTF-8 text"),
+            (b"[a]", "holds a list; sections with keys are needed"),
+            (b"text", "holds a str; sections with keys are needed"),
+        ],
+    )
+    def test_a_file_without_settings(self, tmp_path: Path, content: bytes, said: str) -> None:
+        """The file is named with the reason, and so is one that is not there, or is a folder."""
         path = tmp_path / "nexus.yml"
-        path.write_bytes(b"bus: \xff")
-        with pytest.raises(ConfigError, match="is not UTF-8 text"):
-            load_settings(path, {})
-
-    @pytest.mark.parametrize(("text", "kind"), [("[a]", "list"), ("text", "str"), ("5", "int")])
-    def test_no_sections(self, tmp_path: Path, text: str, kind: str) -> None:
-        """YAML that is no mapping."""
-        assert fault(tmp_path, text).endswith(f"holds a {kind}; sections with keys are needed")
+        path.write_bytes(content)
+        found = {
+            path: said,
+            tmp_path / "none.yml": "cannot be read: No such file",
+            tmp_path: "cannot be read: Is a dir",
+        }
+        for place, reason in found.items():
+            with pytest.raises(ConfigError, match=f"^{re.escape(str(place))}: {reason}"):
+                load_settings(place, {})
 
 
 class TestClusters:
@@ -302,18 +286,14 @@ class TestModels:
         named = {"NEXUS_LLM__BASE_URL": "http://h", "NEXUS_LLM__MODEL": " m "}
         assert load_settings(None, named).llm.model == "m"
 
-    @pytest.mark.parametrize("address", ["http://u:hunter2-canary@:1", "http://h:0", "https://h:x/v1", "http://[/v1"])
+    @pytest.mark.parametrize(
+        "address", ["http://u:hunter2-canary@:1", "https://h:x/v1", "ftp://hunter2-canary", "http://"]
+    )
     def test_an_address_of_no_place(self, address: str) -> None:
-        """It is said when the settings are read, with where it stands, and not repeated."""
+        """It is refused when the settings are read, with where it stands, and not repeated."""
         said = fault(None, "", NEXUS_LLM__BASE_URL=address, NEXUS_LLM__MODEL="m")
-        assert said.startswith("environment variable NEXUS_LLM__BASE_URL: llm.base_url: Names no host and port")
-        assert SECRET not in said
-
-    @pytest.mark.parametrize("address", ["h:80/v1", "ftp://hunter2-canary", "http://", "http://hunter2-canary x"])
-    def test_what_is_no_address(self, address: str) -> None:
-        """It is said what is one."""
-        said = fault(None, "", NEXUS_LLM__BASE_URL=address, NEXUS_LLM__MODEL="m")
-        assert "llm.base_url: An address that begins with http:// or https:// is needed" in said
+        assert said.startswith("environment variable NEXUS_LLM__BASE_URL: llm.base_url: ")
+        assert "Names no host and port" in said or "An address that begins with http:// or https:// is needed" in said
         assert SECRET not in said
 
 
@@ -365,11 +345,6 @@ class TestStored:
         assert (changed.memory.history_context_size, changed.memory.truncate_chars) == (9, 400)
         assert changed.bus == settings.bus
 
-    def test_what_it_does_not_say_stays(self, tmp_path: Path) -> None:
-        """Key by key, not section by section."""
-        settings = load_settings(written(tmp_path, "memory: {history_context_size: 5}"), {})
-        assert settings.with_stored({"memory": {"truncate_chars": 50}}, {}).memory.history_context_size == 5
-
     def test_other_sections_are_not_taken(self) -> None:
         """Nobody changes addresses through the database, and its own fields are ignored."""
         assert STORED_SECTIONS == ("memory", "layouts", "user_defaults")
@@ -383,12 +358,6 @@ class TestStored:
         settings = load_settings(None, {"NEXUS_ENV": "staging"})
         with pytest.raises(ConfigError, match=r"^configurations document of environment 'staging': memory"):
             settings.with_stored({"memory": memory}, {"NEXUS_MEMORY__TRUNCATE_CHARS": "100"})
-
-    def test_the_defaults_of_owners(self) -> None:
-        """The profile text of owners without one may stand there."""
-        profile = {"content": "Be kind.", "editable": False, "description": "d"}
-        changed = load_settings(None, {}).with_stored({"user_defaults": {"prompts": {"friends_profile": profile}}}, {})
-        assert changed.user_defaults.prompts.friends_profile.model_dump() == profile
 
 
 class TestSigning:
