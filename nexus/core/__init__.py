@@ -1,1 +1,1 @@
-"""The vocabulary of Nexus: what is said on the bus, and the promises its parts make to each other."""
+"""The vocabulary of Nexus: messages, values, errors, and the ports between services and adapters."""

@@ -5,7 +5,7 @@ Rules of this module:
 - A payload is one JSON object in UTF-8. Its size is judged before it is parsed, its depth before anything walks it.
 - What JSON allows and a document store does not is made canonical: an escaped NUL and a lone surrogate become U+FFFD,
   the last of duplicate keys counts. NaN and infinities are not JSON and are refused.
-- A payload that cannot be used but says who sent it can be answered: `EnvelopeError` carries the ids. They are found
+- A payload that cannot be used but names its sender can be answered: `EnvelopeError` carries the ids. They are found
   without parsing, because size, depth or a syntax error may be what is wrong.
 - Where messages are signed, one is believed before it is looked at: what is verified is the value as it was sent, and
   what is signed is the value that a reader parses.
@@ -71,7 +71,7 @@ class EnvelopeIds:
 
 
 class EnvelopeError(RequestError):
-    """A payload that is no usable message, from somebody who can be told so."""
+    """A payload that is no usable message, and names a sender that can be answered."""
 
     def __init__(self, code: ErrorCode, message: str, ids: EnvelopeIds) -> None:
         super().__init__(code, message)
@@ -119,15 +119,15 @@ def decode(
     Args:
         payload: the bytes as they came.
         max_bytes: how many there may be.
-        topic: where it was heard, without prefix. Only a signature depends on it.
+        topic: on which it came, without prefix. Only a signature depends on it.
         signing: the keys of the bus, where it has any. A message that is not to be believed is `UNAUTHENTICATED`, and
-            where a signature is required also one that cannot be parsed: nobody can tell who sent it.
+            where a signature is required also one that cannot be parsed: its sender is not known.
         sent_ms: when the bus took the message, where it says so (`Delivery.sent_ms`). A signature is judged by that
             moment, so that a message that waited on the bus is not stale.
 
     Raises:
         EnvelopeError: too large, too deep, not JSON, not authentic or not a message, but the sender can be answered.
-        UnreadablePayloadError: the same, and nobody can be answered. The text says what is wrong and holds no content.
+        UnreadablePayloadError: the same, without a sender to answer. The text says what is wrong and holds no content.
     """
     value = _parsed_of_sender(payload, max_bytes, signing)
     if signing is not None and (wrong := _distrust(payload, value, topic, signing, sent_ms)):

@@ -12,8 +12,9 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from functools import wraps
 from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeVar
 
@@ -21,7 +22,7 @@ import anyio
 import anyio.to_thread
 from bson.errors import BSONError
 from motor.motor_asyncio import AsyncIOMotorClient
-from pymongo import AsyncMongoClient
+from pymongo import AsyncMongoClient, ReturnDocument
 from pymongo.errors import (
     BulkWriteError,
     ConfigurationError,
@@ -37,8 +38,10 @@ from pymongo.errors import (
 )
 
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
+from nexus.core.models import Row
 
 Driver = Literal["motor", "pymongo"]
+Order = Sequence[tuple[str, int]]
 
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
@@ -195,16 +198,41 @@ def is_unacceptable(code: int | None, *, is_write: bool = True) -> bool:
     return code == _DOCUMENT_TOO_LARGE or (is_write and code in _UNACCEPTABLE)
 
 
-def inserted_before_duplicate(error: BulkWriteError) -> int:
-    """How many documents of an ordered insert were kept before the one that is there already.
+async def insert_until_duplicate(collection: Any, documents: Sequence[Row]) -> int:
+    """Insert in this order, up to the first that breaks a promise of uniqueness. Returns how many were inserted."""
+    if not documents:
+        return 0
+    try:
+        await collection.insert_many([dict(document) for document in documents])
+    except BulkWriteError as error:
+        faults = error.details.get("writeErrors") or [{}]
+        if faults[0].get("code") != DUPLICATE_KEY:
+            raise
+        return int(error.details["nInserted"])
+    return len(documents)
 
-    Raises:
-        BulkWriteError: it failed for another reason.
-    """
-    faults = error.details.get("writeErrors") or [{}]
-    if faults[0].get("code") != DUPLICATE_KEY:
-        raise error
-    return int(error.details["nInserted"])
+
+async def read_page(
+    collection: Any, query: Mapping[str, Any], projection: Mapping[str, Any], order: Order, limit: int
+) -> list[Row]:
+    """Up to `limit` documents in this order, in one batch, so that the server keeps no cursor."""
+    cursor = collection.find(query, projection, sort=order, limit=limit, batch_size=limit + 1)
+    rows: list[Row] = await cursor.to_list(limit)
+    return rows
+
+
+async def claim_due(
+    collection: Any, work: str, now: datetime, until: datetime, *, projection: Mapping[str, Any], order: int
+) -> Row | None:
+    """Of the documents on which this work is due by `now`, the first by `due_at`, which becomes `until`."""
+    row: Row | None = await collection.find_one_and_update(
+        {"work": {"$eq": work}, "due_at": {"$lte": now}},
+        {"$set": {"due_at": until}},
+        projection=projection,
+        sort=[("due_at", order)],
+        return_document=ReturnDocument.AFTER,
+    )
+    return row
 
 
 def _code_of(error: OperationFailure) -> int | None:

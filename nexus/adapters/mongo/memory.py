@@ -12,10 +12,10 @@ from operator import itemgetter
 from typing import Any, Final
 
 import anyio
-from pymongo import ASCENDING, DESCENDING, ReturnDocument
-from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure
+from pymongo import ASCENDING, DESCENDING
+from pymongo.errors import DuplicateKeyError, OperationFailure
 
-from nexus.adapters.mongo.client import Calls, driver_call, inserted_before_duplicate
+from nexus.adapters.mongo.client import Calls, claim_due, driver_call, insert_until_duplicate, read_page
 from nexus.adapters.mongo.rows import check_phrase, inner_word
 from nexus.adapters.mongo.schema import WORDS, containing, of_session, unchanged
 from nexus.core.ports import Row
@@ -24,10 +24,11 @@ from nexus.core.working_memory import Detail
 _WHOLE: Final = {"_id": 0}
 _WITHOUT_ROWS: Final = {**_WHOLE, "rows": 0}
 _WITHOUT_CONTENT: Final = {**_WHOLE, "content": 0}
-_FIRST_DUE_FIRST: Final = [("due_at", ASCENDING)]
 _DETAIL_FIELDS: Final = ("owner_key", "session_id", *(name for name in Detail.model_fields if name != "content"))
 _PLACE: Final = {"name": 1, "version": 1, "updated_at": 1}
 _IN_ORDER: Final = [("name", ASCENDING), ("version", ASCENDING)]
+_NEWEST_REVISION_FIRST: Final = [("revision", DESCENDING)]
+_HIGHEST_FIRST: Final = [("number", DESCENDING)]
 _NEWEST_VERSION_FIRST: Final = [("version", DESCENDING)]
 # By the whole of the index, and backwards: so the server goes from name to name and passes over older versions.
 _BACKWARDS: Final = ("owner_key", "session_id", "name", "version")
@@ -59,26 +60,20 @@ class MongoMemory:
     @driver_call
     async def latest_overview(self, owner_key: str, session_id: str) -> Row | None:
         """The overview with the highest revision."""
-        found = await _highest(self._overviews, of_session(owner_key, session_id), "revision", _WHOLE, 1)
+        found = await read_page(self._overviews, of_session(owner_key, session_id), _WHOLE, _NEWEST_REVISION_FIRST, 1)
         return found[0] if found else None
 
     @driver_call
     async def overviews(self, owner_key: str, session_id: str, *, limit: int, before: int | None = None) -> list[Row]:
         """Up to `limit` overviews, the highest revision first."""
         query = {**of_session(owner_key, session_id), **_below("revision", before)}
-        return await _highest(self._overviews, query, "revision", _WHOLE, limit)
+        return await read_page(self._overviews, query, _WHOLE, _NEWEST_REVISION_FIRST, limit)
 
     @driver_call
     async def insert_details(self, details: Sequence[Row]) -> int:
         """Keep these up to the first whose name and version are taken. Returns how many were kept."""
-        if not details:
-            return 0
         await self._indexed()
-        try:
-            await self._details.insert_many([dict(detail) for detail in details])
-        except BulkWriteError as error:
-            return inserted_before_duplicate(error)
-        return len(details)
+        return await insert_until_duplicate(self._details, details)
 
     @driver_call
     async def list_details(self, owner_key: str, session_id: str) -> list[Row]:
@@ -149,7 +144,7 @@ class MongoMemory:
     @driver_call
     async def latest_compaction(self, owner_key: str, session_id: str) -> Row | None:
         """The compaction with the highest number, without `rows`."""
-        found = await _highest(self._compactions, of_session(owner_key, session_id), "number", _WITHOUT_ROWS, 1)
+        found = await read_page(self._compactions, of_session(owner_key, session_id), _WITHOUT_ROWS, _HIGHEST_FIRST, 1)
         return found[0] if found else None
 
     @driver_call
@@ -158,7 +153,7 @@ class MongoMemory:
     ) -> list[Row]:
         """Up to `limit` compactions, the highest number first; `whole`: with `rows`."""
         query = {**of_session(owner_key, session_id), **_below("number", before)}
-        return await _highest(self._compactions, query, "number", _WHOLE if whole else _WITHOUT_ROWS, limit)
+        return await read_page(self._compactions, query, _WHOLE if whole else _WITHOUT_ROWS, _HIGHEST_FIRST, limit)
 
     @driver_call
     async def update_compaction(
@@ -171,14 +166,7 @@ class MongoMemory:
     @driver_call
     async def claim_compaction(self, work: str, now: datetime, until: datetime) -> Row | None:
         """Of the compactions on which this work is due by `now`, the one first due; it is then due at `until`."""
-        row: Row | None = await self._compactions.find_one_and_update(
-            {"work": {"$eq": work}, "due_at": {"$lte": now}},
-            {"$set": {"due_at": until}},
-            projection=_WHOLE,
-            sort=_FIRST_DUE_FIRST,
-            return_document=ReturnDocument.AFTER,
-        )
-        return row
+        return await claim_due(self._compactions, work, now, until, projection=_WHOLE, order=ASCENDING)
 
     @driver_call
     async def delete_memory(self, owner_key: str, session_id: str) -> int:
@@ -229,9 +217,7 @@ class MongoMemory:
         return found
 
     async def _in_order(self, query: Row, limit: int) -> list[Row]:
-        cursor = self._details.find(query, _WHOLE, sort=_IN_ORDER, limit=limit, batch_size=limit + 1)
-        found: list[Row] = await cursor.to_list(limit)
-        return found
+        return await read_page(self._details, query, _WHOLE, _IN_ORDER, limit)
 
 
 def newest_versions(session: Row, kind: str | None = None) -> list[Row]:
@@ -250,11 +236,3 @@ def newest_versions(session: Row, kind: str | None = None) -> list[Row]:
 
 def _below(name: str, before: int | None) -> dict[str, Any]:
     return {} if before is None else {name: {"$lt": before}}
-
-
-async def _highest(
-    collection: Any, query: Mapping[str, Any], name: str, projection: Mapping[str, int], limit: int
-) -> list[Row]:
-    cursor = collection.find(query, projection, sort=[(name, DESCENDING)], limit=limit, batch_size=limit + 1)
-    found: list[Row] = await cursor.to_list(limit)
-    return found

@@ -20,7 +20,7 @@ from bson import ObjectId
 from pymongo import ASCENDING, DESCENDING
 from pymongo.errors import OperationFailure
 
-from nexus.adapters.mongo.client import NO_SUCH_INDEX
+from nexus.adapters.mongo.client import NO_SUCH_INDEX, Order
 from nexus.adapters.mongo.schema import (
     INTERNAL_IN_SESSION,
     NEWEST_FIRST,
@@ -30,7 +30,6 @@ from nexus.adapters.mongo.schema import (
     OLDEST_FIRST,
     STORED_IN_SESSION,
     TEXT_TIME,
-    Order,
     containing,
     id_of,
     id_text,

@@ -22,8 +22,6 @@ from nexus.core.models import AGENT_ID, INTERNAL, named_agent
 from nexus.core.ports import Row, RunOrigin
 from nexus.core.working_memory import is_object_id
 
-Order = Sequence[tuple[str, int]]
-
 
 class _NoReferences(TypeDecoder):
     """An object with `$ref` and `$id`, such as a part of a JSON schema, is decoded as an object."""

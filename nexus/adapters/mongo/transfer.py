@@ -21,10 +21,10 @@ from bson.errors import BSONError
 from bson.int64 import Int64
 from bson.json_util import JSONMode, JSONOptions
 from pymongo import ASCENDING
-from pymongo.errors import BulkWriteError, OperationFailure
+from pymongo.errors import OperationFailure
 
-from nexus.adapters.mongo.client import NO_SUCH_INDEX, Calls, driver_call, inserted_before_duplicate
-from nexus.adapters.mongo.schema import CODEC, STORED_IN_SESSION, Order, id_text, of_session
+from nexus.adapters.mongo.client import NO_SUCH_INDEX, Calls, Order, driver_call, insert_until_duplicate
+from nexus.adapters.mongo.schema import CODEC, STORED_IN_SESSION, id_text, of_session
 from nexus.core.ports import Row
 
 _PAGE: Final = 500
@@ -114,11 +114,7 @@ class MongoTransfer:
     async def insert_rows(self, rows: Sequence[Row]) -> int:
         """Store these, up to the first whose `_id` or `id` is taken. Returns how many."""
         await self._indexed()
-        try:
-            await self._messages.insert_many([from_json(row) for row in rows])
-        except BulkWriteError as error:
-            return inserted_before_duplicate(error)
-        return len(rows)
+        return await insert_until_duplicate(self._messages, [from_json(row) for row in rows])
 
     @driver_call
     async def _page(self, query: Mapping[str, Any], skip: int) -> list[Row]:

@@ -9,10 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from pymongo import DESCENDING, ReturnDocument, UpdateOne
-from pymongo.errors import BulkWriteError
+from pymongo import DESCENDING, UpdateOne
 
-from nexus.adapters.mongo.client import Calls, driver_call, inserted_before_duplicate
+from nexus.adapters.mongo.client import Calls, claim_due, driver_call, insert_until_duplicate, read_page
 from nexus.adapters.mongo.rows import check_phrase
 from nexus.adapters.mongo.schema import containing, of_session, unchanged
 from nexus.core.ports import Row
@@ -20,7 +19,6 @@ from nexus.core.ports.memory import LONGEST_SEARCHED, TurnTouch
 from nexus.core.turns import CLOSE, Structured
 
 _HIGHEST_FIRST: Final = [("turn_number", DESCENDING)]
-_LAST_DUE_FIRST: Final = [("due_at", DESCENDING)]
 # An earlier version left a `claim` in turns.
 _WHOLE: Final = {"_id": 0, "claim": 0}
 _HEADER: Final = {**_WHOLE, **dict.fromkeys(("messages", "tool_calls"), 0)}
@@ -45,14 +43,8 @@ class MongoTurns:
     @driver_call
     async def insert_turns(self, turns: Sequence[Row]) -> int:
         """Keep these up to the first whose number or run is taken. Returns how many were kept."""
-        if not turns:
-            return 0
         await self._indexed()
-        try:
-            await self._turns.insert_many([dict(turn) for turn in turns])
-        except BulkWriteError as error:
-            return inserted_before_duplicate(error)
-        return len(turns)
+        return await insert_until_duplicate(self._turns, turns)
 
     @driver_call
     async def latest_turn(self, owner_key: str, session_id: str) -> Row | None:
@@ -90,14 +82,14 @@ class MongoTurns:
             query["turn_number"] = {"$lt": before}
         if without_runs:
             query["run_id"] = {"$nin": list(without_runs)}
-        return await self._find(query, _WHOLE if whole else _SHORT, limit)
+        return await read_page(self._turns, query, _WHOLE if whole else _SHORT, _HIGHEST_FIRST, limit)
 
     @driver_call
     async def search_turns(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
         """Up to `limit` turns with `text` in a summary or an insight; the highest number first."""
         check_phrase(text, LONGEST_SEARCHED)
         query = {**of_session(owner_key, session_id), "$or": [{place: containing(text)} for place in _SEARCHED]}
-        return await self._find(query, _SHORT, limit)
+        return await read_page(self._turns, query, _SHORT, _HIGHEST_FIRST, limit)
 
     @driver_call
     async def count_turns(self, owner_key: str, session_id: str) -> int:
@@ -136,19 +128,7 @@ class MongoTurns:
     @driver_call
     async def claim(self, work: str, now: datetime, until: datetime) -> Row | None:
         """Of the turns on which this work is due by `now`, the one last due; it is then due at `until`."""
-        row: Row | None = await self._turns.find_one_and_update(
-            {"work": {"$eq": work}, "due_at": {"$lte": now}},
-            {"$set": {"due_at": until}},
-            projection=_WHOLE,
-            sort=_LAST_DUE_FIRST,
-            return_document=ReturnDocument.AFTER,
-        )
-        return row
-
-    async def _find(self, query: Mapping[str, Any], projection: Mapping[str, int], limit: int) -> list[Row]:
-        cursor = self._turns.find(query, projection, sort=_HIGHEST_FIRST, limit=limit, batch_size=limit + 1)
-        rows: list[Row] = await cursor.to_list(limit)
-        return rows
+        return await claim_due(self._turns, work, now, until, projection=_WHOLE, order=DESCENDING)
 
 
 def _of_number(owner_key: str, session_id: str, turn_number: int) -> dict[str, Any]:

@@ -54,20 +54,7 @@ MOST_BYTES: Final = 64 << 20
 _AT_ONCE: Final = 500
 
 
-class OutboxKeys:
-    """The names of what belongs to the outbox."""
-
-    def __init__(self, prefix: str) -> None:
-        self._base = f"{prefix}nexus:{{outbox}}"
-        self.order = f"{self._base}:order"
-        self.size = f"{self._base}:size"
-
-    def rows(self, owner_key: str) -> str:
-        """The rows of one owner, whose key may be long and hold anything."""
-        return f"{self._base}:rows:{hashlib.sha256(owner_key.encode()).hexdigest()[:32]}"
-
-
-def member_of(row: OutboxRow) -> str:
+def _member_of(row: OutboxRow) -> str:
     """The member that stands for a row in the order."""
     return json.dumps([row.owner_key, row.id])
 
@@ -87,7 +74,9 @@ class RedisOutbox:
         most_rows: int = MOST_ROWS,
         most_bytes: int = MOST_BYTES,
     ) -> None:
-        self.keys = OutboxKeys(prefix)
+        self._base = f"{prefix}nexus:{{outbox}}"
+        self.order_key = f"{self._base}:order"
+        self._size_key = f"{self._base}:size"
         self._client = client
         self._repeated_s = repeated_s
         self._limits = (most_rows, most_bytes)
@@ -95,10 +84,14 @@ class RedisOutbox:
         self._read = client.register_script(OUTBOX_READ)
         self._remove = client.register_script(OUTBOX_REMOVE)
 
+    def rows_key(self, owner_key: str) -> str:
+        """The key of one owner's rows; an owner's own key may be long and hold anything."""
+        return f"{self._base}:rows:{hashlib.sha256(owner_key.encode()).hexdigest()[:32]}"
+
     def put_arguments(self, row: OutboxRow) -> tuple[list[str], list[str | bytes | int]]:
         """Keys and arguments with which a script puts a row."""
-        keys = [self.keys.order, self.keys.size, self.keys.rows(row.owner_key)]
-        return keys, [member_of(row), row.id, row.content, *self._limits]
+        keys = [self.order_key, self._size_key, self.rows_key(row.owner_key)]
+        return keys, [_member_of(row), row.id, row.content, *self._limits]
 
     async def put(self, row: OutboxRow) -> bool:
         """Put a row in a step of its own. False when the outbox is full."""
@@ -106,20 +99,20 @@ class RedisOutbox:
 
     async def is_waiting(self) -> bool:
         """Whether there are rows."""
-        return bool(await repeated(self._client.exists, self.keys.order, for_s=self._repeated_s))
+        return bool(await repeated(self._client.exists, self.order_key, for_s=self._repeated_s))
 
     async def of_owner(self, owner_key: str) -> list[OutboxRow]:
         """The rows of one owner, in no order."""
-        found: Any = await repeated(self._client.hgetall, self.keys.rows(owner_key), for_s=self._repeated_s)
+        found: Any = await repeated(self._client.hgetall, self.rows_key(owner_key), for_s=self._repeated_s)
         return [OutboxRow(owner_key, row_id.decode(), content) for row_id, content in found.items()]
 
     async def oldest(self, limit: int) -> list[OutboxRow]:
         """Up to `limit` rows, those that have waited longest first."""
-        members: Any = await repeated(self._client.zrange, self.keys.order, 0, limit - 1, for_s=self._repeated_s)
+        members: Any = await repeated(self._client.zrange, self.order_key, 0, limit - 1, for_s=self._repeated_s)
         rows = [OutboxRow(owner_key, row_id, b"") for owner_key, row_id in map(json.loads, members)]
         if not rows:
             return []
-        keys, ids = [self.keys.rows(row.owner_key) for row in rows], [row.id for row in rows]
+        keys, ids = [self.rows_key(row.owner_key) for row in rows], [row.id for row in rows]
         found: Any = await repeated(self._read, keys, ids, for_s=self._repeated_s)
         # A row without content was evicted, or removed a moment ago.
         await self.remove([row for row, content in zip(rows, found, strict=True) if content is None])
@@ -133,8 +126,8 @@ class RedisOutbox:
         """Take rows out."""
         for start in range(0, len(rows), _AT_ONCE):
             some = rows[start : start + _AT_ONCE]
-            keys = [self.keys.order, self.keys.size, *(self.keys.rows(row.owner_key) for row in some)]
-            arguments = [part for row in some for part in (member_of(row), row.id)]
+            keys = [self.order_key, self._size_key, *(self.rows_key(row.owner_key) for row in some)]
+            arguments = [part for row in some for part in (_member_of(row), row.id)]
             await repeated(self._remove, keys, arguments, for_s=self._repeated_s)
 
 
@@ -183,7 +176,7 @@ class RedisLedger:
     async def claim(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0) -> Claim:
         """Ask for a request."""
         token = secrets.token_hex(16)
-        keys = [self._request(key), *([self.outbox.keys.order] if self._one_server else [])]
+        keys = [self._request(key), *([self.outbox.order_key] if self._one_server else [])]
         known_ms = lease_ms + _KNOWN_MS
         arguments: list[_Argument] = [token, fingerprint, lease_ms, _ANNOUNCED_AGAIN_MS, known_ms, waited_ms]
         match await repeated(self._claim, keys, arguments, for_s=self._repeated_s):

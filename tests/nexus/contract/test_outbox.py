@@ -95,9 +95,9 @@ async def test_a_row_that_was_evicted_is_forgotten(redis_url: str, channel_prefi
         outbox = RedisOutbox(client, prefix=channel_prefix)
         await outbox.put(row("gone", "bea"))
         await outbox.put(row())
-        await client.delete(outbox.keys.rows("bea"))
+        await client.delete(outbox.rows_key("bea"))
         assert await outbox.oldest(9) == [row()]
-        assert await client.zcard(outbox.keys.order) == 1
+        assert await client.zcard(outbox.order_key) == 1
 
 
 @pytest.mark.parametrize("kind", ["memory", "redis"])
