@@ -13,13 +13,12 @@ from nexus.core.working_memory import Compaction, CompactionRequest
 from nexus.services.memory.compactor import CompactionSettings, Compactor
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.model_asked import KEY, LIMITS
-from tests.nexus.support.model_behaviours import NONSENSE, Behaviour, good, holding
+from tests.nexus.support.model_behaviours import Behaviour
 from tests.nexus.support.model_server import ModelServer, model_server
 from tests.nexus.support.waiting import PATIENCE_S
 from tests.nexus.unit.services.memory.refining_at_work import (
     Session,
     a_run,
-    attempted,
     figures_told,
     is_refined,
 )
@@ -47,31 +46,6 @@ async def asked(
 def told(server: ModelServer) -> list[set[str]]:
     """The figures that the model was told of, call by call."""
     return [figures_told(call.document) for call in server.asked]
-
-
-@pytest.mark.parametrize("behaviour", NONSENSE.values(), ids=NONSENSE.keys())
-async def test_a_model_that_talks_nonsense(session: Session, behaviour: Behaviour) -> None:
-    """None of it is kept; it is asked twice, and later again, and what makes sense then is kept."""
-    await session.compact(1)
-    async with asked(behaviour) as (model, server), session.refining(model):
-        document = await session.until(attempted(1))
-        assert (document["summary"], document["source"]) == ("By rules, number 1.", "fallback")
-        assert "could not be used" in server.asked[1].system
-        server.behaviour = good()
-        await session.hasten()
-        await session.until(is_refined)
-        assert len(server.asked) == 3
-
-
-async def test_a_compaction_that_is_too_large(session: Session) -> None:
-    """It is told in parts that the endpoint takes, with every message in one of them."""
-    figures = range(1_000, 1_400)
-    await session.compact(1, texts=[f"{figure} beans are wet. " + "It is long. " * 9 for figure in figures])
-    async with asked(holding(12_000)) as (model, server), session.refining(model):
-        document = await session.until(is_refined)
-        taken = [call.document for call in server.asked if len(call.system.encode() + call.user.encode()) <= 12_000]
-    assert sorted(figure for part in taken for figure in figures_told(part)) == [str(figure) for figure in figures]
-    assert "1399 beans" in document["summary"]
 
 
 async def test_what_the_service_compacts(session: Session) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-from datetime import timedelta
 from typing import Any
 
 import anyio
@@ -137,18 +136,6 @@ async def left_by(name: str, number: int) -> Row:
     await home.compact(strategy="archive")
     (detail,) = home.store.memory.rows["memory_details"]
     return {**detail, "name": name, "compaction": number}
-
-
-class TestSeveral:
-    """At once."""
-
-    async def test_two_replicas(self) -> None:
-        """One compacts; the other gets what was made, or compacts what is left then."""
-        home = home_with(20)
-        made = await asyncio.gather(*(home.compact(keep_recent=keep, strategy="archive") for keep in (0, 8, 8, 8)))
-        assert all(made)
-        assert (await home.account()).is_right
-        assert len({item.number for item in made if item}) <= 2
 
 
 @pytest.mark.heavy
@@ -345,6 +332,3 @@ async def test_long_ones_wait_for_each_other() -> None:
         assert len(compacting.begun) == 3
         compacting.go.set()
         await _begun(compacting, 6)
-
-
-IDLE = timedelta(seconds=300)

@@ -137,11 +137,7 @@ async def test_a_model_that_is_away(session: Session) -> None:
     assert session.metrics.counted == {Event.REFINING_DELAYED: 3, Event.COMPACTION_REFINED: 1}
 
 
-@pytest.mark.parametrize(
-    "nonsense",
-    ["", "It went well.", '{"summary": ', said(" "), said("..."), said(GERMAN), said(INVENTED), said("I'm sorry.")],
-    ids=["empty", "prose", "broken", "blank", "the form", "German", "invented", "an excuse"],
-)
+@pytest.mark.parametrize("nonsense", [said(GERMAN), said(INVENTED)], ids=["German", "invented"])
 async def test_a_model_that_talks_nonsense(session: Session, nonsense: str) -> None:
     """It is asked once more, and later, less and less often; the summary by rules stays until it makes sense."""
     await session.compact(1)

@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import anyio
 import pytest
 
-from nexus.adapters.in_memory import MemoryBus, MemoryLedger
+from nexus.adapters.in_memory import MemoryLedger
 from nexus.core.errors import ErrorCode
 from nexus.core.metrics import DeadLetterCause, Event, Stage
 from nexus.core.models import Topics, utc_now
@@ -17,7 +18,6 @@ from tests.nexus.unit.services.parts import request
 from tests.nexus.unit.services.serving import (
     ANSWERS,
     LONG_MS,
-    Serving,
     asking,
     code,
     ids,
@@ -61,6 +61,7 @@ class TestAnswers:
             (lambda: encode(request("")), "EMPTY_INPUT"),
             (lambda: encode(request(run_metadata={"layout": "x"})), "UNKNOWN_LAYOUT"),
             (lambda: encode(ASKED)[:-1], "INVALID_REQUEST"),
+            (lambda: encode(ASKED.model_copy(update={"content": {"history": "none"}})), "INVALID_REQUEST"),
             (lambda: encode(request("x" * 2_000)), "PAYLOAD_TOO_LARGE"),
             (lambda: encode(ASKED.model_copy(update={"owner_key": "bob"})), "OWNER_MISMATCH"),
         ],
@@ -116,37 +117,35 @@ class TestAnswers:
 
 
 class TestUnreadable:
-    """Bytes that nobody can be answered for."""
+    """Requests whose sender cannot be answered."""
 
+    @pytest.mark.parametrize(
+        ("payload", "bodies_up_to", "cause"),
+        [
+            (b"secret", None, DeadLetterCause.UNREADABLE),
+            (b"secret", 6, DeadLetterCause.UNREADABLE),
+            (encode(request("x" * 300_000)), None, DeadLetterCause.TOO_LARGE),
+        ],
+        ids=["unreadable", "with its body", "too large to be searched for its id"],
+    )
     @pytest.mark.parametrize("is_shared", [False, True])
-    async def test_a_dead_letter(self, is_shared: bool) -> None:
-        """Without a body; nobody is answered, the delivery is done, and the next request is served."""
-        async with serving() as trial:
-            asked = asking(b"secret", entry="1-0", shared=is_shared, deliveries=2)
+    async def test_a_dead_letter(
+        self, payload: bytes, bodies_up_to: int | None, cause: DeadLetterCause, is_shared: bool
+    ) -> None:
+        """With a body where that is wanted; no answer, the delivery is done, and the next request is served."""
+        async with serving(bodies_up_to=bodies_up_to, max_payload_bytes=2_000) as trial:
+            asked = asking(payload, entry="1-0", shared=is_shared, deliveries=2)
             trial.service.offer(asked)
             content = await trial.ask(ASKED)
             assert await trial.finish() == []
         (letter,) = await trial.letters.newest(9)
-        assert (letter.topic, letter.size, letter.body) == (Topics.CONTEXT_BUILD_REQUEST, 6, None)
+        assert (letter.topic, letter.size) == (Topics.CONTEXT_BUILD_REQUEST, len(payload))
+        assert letter.body == (payload if bodies_up_to else None)
         assert (letter.deliveries, letter.message_id) == (2, "")
         assert "secret" not in letter.reason
         assert content["status"] == "success"
-        assert trial.metrics.counted == {DeadLetterCause.UNREADABLE: 1, None: 1}
+        assert trial.metrics.counted == {cause: 1, None: 1}
         assert trial.bus.settled == ([asked] if is_shared else [])
-
-    async def test_too_large_to_be_searched(self) -> None:
-        """What is so large that not even its id is looked for."""
-        async with serving(max_payload_bytes=100) as trial:
-            trial.service.offer(asking(encode(request("x" * 10_000))))
-            assert await trial.finish() == []
-        assert trial.metrics.counted == {DeadLetterCause.TOO_LARGE: 1}
-
-    async def test_bodies_are_kept_where_that_is_wanted(self) -> None:
-        """`bus.dead_letter_bodies`."""
-        async with serving(bodies_up_to=1 << 20) as trial:
-            trial.service.offer(asking(b"bytes"))
-            await trial.finish()
-        assert [letter.body for letter in await trial.letters.newest(9)] == [b"bytes"]
 
     async def test_a_letter_that_cannot_be_kept(self) -> None:
         """The service goes on, and the bus keeps the message until its letter is kept."""
@@ -253,19 +252,6 @@ class TestCharge:
         assert trial.metrics.counted == {None: 1, Event.LEASE_TAKEN_OVER: 1}
         assert len(trial.bus.settled) == 1
 
-    async def test_the_request_twice_on_the_bus(self) -> None:
-        """Both deliveries are done, the request is built and answered once."""
-        async with serving(lease_ms=200) as trial:
-            trial.builder.gate = anyio.Event()
-            for entry in ("1-0", "2-0"):
-                trial.service.offer(shared(ASKED, entry))
-            await trial.ledger.times_asked("claim", 3)
-            trial.builder.gate.set()
-            answers = await trial.finish()
-        assert ids(answers) == {"msg_1": 1}
-        assert trial.builder.begun == ["msg_1"]
-        assert Counter(delivery.entry for delivery in trial.bus.settled) == {"1-0": 1, "2-0": 1}
-
     async def test_an_outage_is_no_failed_attempt(self) -> None:
         """What was built is published when the bus is back: it is not built again, and nothing is taken for poison."""
         async with serving(lease_ms=200) as trial:
@@ -362,44 +348,28 @@ class TestDeadline:
         assert trial.builder.begun == ["msg_1"]
 
 
-class TestKeeping:
-    """How long an answer is kept."""
-
-    async def test_a_final_one(self) -> None:
-        """For `answer_ttl_s`, an error that will not change like a success."""
-        async with serving(answer_ttl_ms=1_234_567) as trial:
-            await trial.ask(ASKED)
-            await trial.ask(request("", "msg_2"))
-        assert trial.ledger.kept_ms == {"msg_1": 1_234_567, "msg_2": 1_234_567}
-
-    async def test_a_large_one(self) -> None:
-        """No longer than copies may turn up: an agent's steps would fill Redis with its session."""
-        said = [{"id": f"later_{number}", "role": "HUMAN", "content": "x" * 20_000} for number in range(14)]
-        async with serving() as trial:
-            await trial.ask(request(later=said))
-            await trial.ask(request(request_id="msg_2", run_id="run_2", later=said[:1]))
-        assert trial.ledger.kept_ms == {"msg_1": 120_000, "msg_2": 3_600_000}
-
-    @pytest.mark.parametrize(("signing", "kept_ms"), [(None, 120_000), (SIGNING, 600_000)])
-    async def test_no_shorter_than_copies_may_turn_up(self, signing: Signing | None, kept_ms: int) -> None:
-        """However short `answer_ttl_s` is, a resend or a replay finds the answer."""
-        async with serving(answer_ttl_ms=1_000, signing=signing) as trial:
-            message = request().model_copy(update={"timestamp": utc_now()})
-            await trial.ask(encode(message, topic=Topics.CONTEXT_BUILD_REQUEST, signing=signing))
-        assert trial.ledger.kept_ms == {"msg_1": kept_ms}
-
-    @pytest.mark.parametrize(
-        ("signing", "answer_ttl_ms", "kept_ms"),
-        [(None, 3_600_000, 120_000), (SIGNING, 3_600_000, 600_000), (None, 50_000, 120_000)],
-    )
-    async def test_one_that_says_try_again(self, signing: Signing | None, answer_ttl_ms: int, kept_ms: int) -> None:
-        """As long as a copy may be on its way or, where it is signed, replayed."""
-        async with serving(lease_ms=200, answer_ttl_ms=answer_ttl_ms, signing=signing) as trial:
-            message = request(deadline_ms=7_000).model_copy(update={"timestamp": utc_now()})
-            payload = encode(message, topic=Topics.CONTEXT_BUILD_REQUEST, signing=signing)
-            content = await trial.ask(payload, shared=True, surplus=True)
-        assert code(content) == "OVERLOADED"
-        assert trial.ledger.kept_ms == {"msg_1": kept_ms}
+@pytest.mark.parametrize(
+    ("kind", "signing", "ttl_ms", "kept_ms"),
+    [
+        ("final", None, 1_234_567, 1_234_567),
+        ("error", None, 1_234_567, 1_234_567),
+        ("final", None, 1_000, 120_000),
+        ("final", SIGNING, 1_000, 600_000),
+        ("large", None, 3_600_000, 120_000),
+        ("retry", None, 3_600_000, 120_000),
+        ("retry", SIGNING, 3_600_000, 600_000),
+        ("retry", None, 50_000, 120_000),
+    ],
+)
+async def test_how_long_an_answer_is_kept(kind: str, signing: Signing | None, ttl_ms: int, kept_ms: int) -> None:
+    """For `answer_ttl_s`, and while copies of the request may turn up; one that is large or "try again" no longer."""
+    said = [{"id": f"later_{number}", "role": "HUMAN", "content": "x" * 20_000} for number in range(14)]
+    message = request("" if kind == "error" else "hi", later=said if kind == "large" else [])
+    message = message.model_copy(update={"timestamp": utc_now()})
+    async with serving(answer_ttl_ms=ttl_ms, signing=signing) as trial:
+        payload = encode(message, topic=Topics.CONTEXT_BUILD_REQUEST, signing=signing)
+        await trial.ask(payload, shared=True, surplus=kind == "retry")
+    assert trial.ledger.kept_ms == {"msg_1": kept_ms}
 
 
 class TestFailures:
@@ -491,60 +461,6 @@ class TestFailures:
         assert [code(answer.content) for answer in answers] == ["success"] * 3
         assert len(trial.bus.settled) == 3
 
-    async def test_a_fault_outside_of_the_build(self) -> None:
-        """It does not end the service: the message is a dead letter, and the next request is answered."""
-        async with serving() as trial:
-            trial.ledger.fault = LookupError("a secret")
-            trial.service.offer(asking(ASKED))
-            await trial.service.drained()
-            trial.ledger.fault = None
-            after = await trial.ask(request(request_id="msg_2"))
-            (letter,) = await trial.letters.newest(9)
-        assert code(after) == "success"
-        assert letter.reason == "answering it failed"
-
-    async def test_a_key_of_another_kind(self) -> None:
-        """What the ledger will never do is given up: a dead letter, and the delivery is done."""
-        async with serving() as trial:
-            trial.ledger.refusing = True
-            trial.service.offer(shared(ASKED))
-            await trial.finish()
-            trial.ledger.refusing = False
-            (letter,) = await trial.letters.newest(9)
-        assert letter.message_id == "msg_1"
-        assert len(trial.bus.settled) == 1
-
-    async def test_attempts_that_were_given_back_do_not_count(self) -> None:
-        """A service that is restarted ten times while it builds is no sign of a request that kills."""
-        async with serving() as trial:
-            for _ in range(10):
-                claim = await trial.claimed(ASKED)
-                await trial.ledger.release(claim)
-            content = await trial.ask(ASKED)
-        assert code(content) == "success"
-        assert trial.metrics.counted == {None: 1}
-
-    async def test_a_bus_that_is_away(self) -> None:
-        """Where nothing is kept nobody can be told; the service goes on, and who asks again is answered."""
-        async with serving() as trial:
-            trial.letters.away = True
-            trial.ledger.failures["claim"] = 1
-            trial.service.offer(asking(ASKED))
-            trial.service.offer(asking(b"unreadable"))
-            await trial.service.drained()
-            content = await trial.ask(ASKED)
-        assert code(content) == "success"
-
-    async def test_stopping_without_a_bus(self) -> None:
-        """The lease then runs out by itself; stopping is no error."""
-        async with serving(lease_ms=LONG_MS) as trial:
-            trial.builder.gate = anyio.Event()
-            trial.service.offer(asking(ASKED))
-            await passed()
-            trial.ledger.failures["release"] = 1
-        assert trial.builder.begun == ["msg_1"]
-        assert trial.ledger.asked["release"] == 1
-
     async def test_a_long_build_keeps_its_lease(self) -> None:
         """Renewed until it is finished, also through an outage of the bus."""
         async with serving(lease_ms=200) as trial:
@@ -559,20 +475,36 @@ class TestFailures:
         assert code(answer.content) == "success"
         assert trial.ledger.asked["renew"] == renewals
 
+    @pytest.mark.parametrize(
+        ("broken", "letter"),
+        [
+            ({"fault": LookupError("a secret")}, ("", "answering it failed")),
+            ({"refusing": True}, ("msg_1", "another kind")),
+        ],
+    )
+    async def test_a_ledger_that_fails(self, broken: dict[str, Any], letter: tuple[str, str]) -> None:
+        """By a fault of ours, or because a key is of another kind: a dead letter, and the next request is answered."""
+        async with serving() as trial:
+            vars(trial.ledger).update(broken)
+            trial.service.offer(shared(ASKED))
+            await trial.service.drained()
+            vars(trial.ledger).update({"fault": None, "refusing": False})
+            after = await trial.ask(request(request_id="msg_2"))
+            (found,) = await trial.letters.newest(9)
+        assert code(after) == "success"
+        assert (found.message_id, found.reason) == letter
+        assert len(trial.bus.settled) == 1
 
-async def test_another_replica_that_finds_the_answer() -> None:
-    """A replica that did not build it announces what is kept at the ledger, on the topic that is kept with it."""
-    async with serving(f"{ANSWERS}.me") as trial:
-        await _answered_elsewhere(trial)
-        trial.ledger.clock.now += 2
-        trial.service.offer(asking(ASKED))
-        (delivery,) = await take(trial.heard, 1)
-    assert (delivery.topic, delivery.payload) == (f"{ANSWERS}.me", b"the kept answer")
-
-
-async def _answered_elsewhere(trial: Serving) -> None:
-    claim = await trial.claimed(ASKED)
-    elsewhere = MemoryLedger(MemoryBus())
-    elsewhere._state = trial.ledger._state
-    elsewhere._clock = trial.ledger.clock
-    await elsewhere.conclude(claim, f"{ANSWERS}.me", b"the kept answer", LONG_MS)
+    @pytest.mark.parametrize("operation", ["claim", "conclude"])
+    async def test_a_bus_that_is_away(self, operation: str) -> None:
+        """Where nothing is kept no answer can be given; the service goes on, and the request sent again is answered."""
+        async with serving() as trial:
+            trial.letters.away = True
+            trial.ledger.failures[operation] = 1
+            trial.service.offer(asking(ASKED))
+            trial.service.offer(asking(b"unreadable"))
+            await trial.service.drained()
+            trial.ledger.clock.now += 2
+            content = await trial.ask(ASKED)
+        assert code(content) == "success"
+        assert await trial.letters.count() == 0

@@ -64,9 +64,8 @@ def test_arguments(given: Any, missing: dict[str, None]) -> None:
     "content", [None, "compact_history", [], {"name": "web_search", "args": {}}, {"name": 5}, {"name": ["x"]}, {}]
 )
 def test_none_of_ours(content: Any) -> None:
-    """Whatever else passes there is nobody's business here."""
-    message = Message(run_id="run_1", owner_key="ada", role=Role.AI, content=content)
-    assert asked(message) is None
+    """Messages for other tools are ignored."""
+    assert asked(Message(run_id="run_1", owner_key="ada", role=Role.AI, content=content)) is None
 
 
 @pytest.mark.parametrize("payload", [b"", b"{", b"\xff\xfe", b'{"name": "web_search"', b"[1]"])
@@ -82,31 +81,28 @@ def test_unreadable_and_ours() -> None:
 
 
 def test_too_large() -> None:
-    """Whoever can be told is told, with the call's own id."""
+    """Its sender can be answered, with the id of the call."""
     found = ask(call({"name": "update_working_memory", "args": {"content": "x" * 20_000}, "call_id": "call_7"}))
     assert (found.name, found.call_id, found.ids.run_id) == ("update_working_memory", "call_7", "run_1")
     assert found.fault is not None
     assert "at most 10000 are allowed" in found.fault
 
 
-def test_not_signed() -> None:
-    """Who may not say it is not answered, so that nobody has results recorded of runs that are not theirs."""
-    with pytest.raises(EnvelopeError):
-        read_tool_call(Delivery(Topics.TOOLS_REQUESTS, encode(call())), 0.0, max_bytes=10_000, signing=SIGNING)
-    assert ask(call(), signing=SIGNING).fault is None
-
-
-@pytest.mark.parametrize(("given_id", "call_id"), [(7, "7"), (None, ""), (True, ""), ({}, ""), ("字", "字")])
-def test_ids_of_calls(given_id: Any, call_id: str) -> None:
-    """Some servers number their calls, and some models leave the id out."""
+@pytest.mark.parametrize(
+    ("given_id", "call_id", "fault"),
+    [
+        (7, "7", None),
+        (None, "", None),
+        (True, "", None),
+        ({}, "", None),
+        ("字", "字", None),
+        ("x" * 300, "", "content.call_id: 300 characters, at most 256 are allowed"),
+    ],
+)
+def test_ids_of_calls(given_id: Any, call_id: str, fault: str | None) -> None:
+    """Some servers number their calls, and some models leave the id out; a long one is refused, not repeated."""
     found = ask(call({"name": "search_memory", "args": {}, "call_id": given_id}))
-    assert (found.call_id, found.fault) == (call_id, None)
-
-
-def test_an_id_of_any_length() -> None:
-    """It is refused rather than repeated."""
-    found = ask(call({"name": "search_memory", "args": {}, "call_id": "x" * 300}))
-    assert (found.call_id, found.fault) == ("", "content.call_id: 300 characters, at most 256 are allowed")
+    assert (found.call_id, found.fault) == (call_id, fault)
 
 
 def test_a_call_has_one_result() -> None:

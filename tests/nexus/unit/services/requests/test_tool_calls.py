@@ -249,11 +249,12 @@ class TestOnce:
         assert replica.revisions() == ["# One"]
         assert len(replica.store.messages) == 1
 
-    async def test_several_replicas(self) -> None:
-        """Each hears it, one does it."""
+    async def test_ten_times_to_two_replicas(self) -> None:
+        """One of them carries it out, once."""
         async with serving() as one, serving(one) as other:
-            one.service.offer(calling(update()))
-            other.service.offer(calling(update()))
+            for _ in range(10):
+                one.service.offer(calling(update()))
+                other.service.offer(calling(update()))
             await other.drained()
             assert len(await one.rest()) == 1
         assert len(one.memory.ran) + len(other.memory.ran) == 1
@@ -273,6 +274,17 @@ class TestOnce:
             await replica.drained()
         assert replica.revisions() == ["# One"]
 
+    async def test_a_replica_that_dies_before_it_answers(self) -> None:
+        """What it has written is not written again, and the call gets its result."""
+        async with serving() as replica:
+            claim = await claimed(replica, update())
+            caller = Caller("ada", "s", "run_1", claim.key.removeprefix("tool:"))
+            await replica.memory.run("update_working_memory", {"content": "# One"}, caller)
+            replica.ledger.clock.now += LONG_MS
+            told = await replica.call(update())
+        assert told["result"].startswith("The overview is revision 1 now")
+        assert replica.revisions() == ["# One"]
+
     async def test_an_id_used_twice(self) -> None:
         """The second call is told so; the first keeps its result."""
         async with serving() as replica:
@@ -282,6 +294,20 @@ class TestOnce:
             assert (await replica.call(update()))["status"] == "success"
         assert told["result"] == "id: belongs to another call; every call needs its own"
         assert replica.revisions() == ["# One"]
+
+
+async def test_signed() -> None:
+    """A signed call has a signed result; one that is not signed has none, and nothing is done."""
+    async with serving(signing=SIGNING) as replica:
+        signed = update().model_copy(update={"timestamp": utc_now()})
+        replica.service.offer(calling(update("# Forged", "msg_2")))
+        replica.service.offer(calling(encode(signed, topic=Topics.TOOLS_REQUESTS, signing=SIGNING)))
+        (delivery,) = await take(replica.heard, 1)
+        assert await replica.rest() == []
+        assert (await letter_of(replica))[1] == "msg_2"
+    assert decode(delivery.payload, topic=Topics.TOOLS_RESULTS, signing=SIGNING).content["status"] == "success"
+    assert replica.revisions() == ["# One"]
+    assert replica.metrics.counted == {Event.CALL_DONE: 1, DeadLetterCause.UNAUTHENTICATED: 1}
 
 
 class TestFaults:
