@@ -32,7 +32,7 @@ def _nothing() -> None:
     pass
 
 
-async def _unheard(_row: Row) -> None:
+async def _ignore(_row: Row) -> None:
     pass
 
 
@@ -40,10 +40,10 @@ class PersistenceService:
     """Records results and inputs, and reads history. Use `running()` to have the background writers at work.
 
     Args:
-        store: where rows are kept.
-        metrics: what is counted.
-        ledger: where replicas keep the origins of runs.
-        outbox: where inputs are that the store has not taken yet; None where there is none.
+        store: keeps the rows.
+        metrics: counts them.
+        ledger: keeps the origins of runs for all replicas.
+        outbox: has the inputs that the store has not taken yet.
         recorded: called with every result, and every input that waited in the outbox, that was not recorded before.
 
     Attributes:
@@ -57,7 +57,7 @@ class PersistenceService:
         *,
         ledger: RequestLedger | None = None,
         outbox: Outbox | None = None,
-        recorded: Recorded = _unheard,
+        recorded: Recorded = _ignore,
     ) -> None:
         self._store = store
         self._metrics = metrics or NoMetrics()
@@ -96,13 +96,9 @@ class PersistenceService:
         return await self.origins.begin(owner_key, run_id, origin, keep_ms)
 
     def offer(self, topic: str, message: Message, size: int, settled: Callable[[], None] = _nothing) -> bool:
-        """Accept a result from the bus for recording. Never waits.
+        """Accept a result from the bus, with a payload of `size` bytes, for recording. Never waits.
 
-        Args:
-            topic: where it came from.
-            message: the result.
-            size: of its payload, in bytes.
-            settled: called when it is written, or never will be because the store does not accept it.
+        `settled` is called when it is written, or never will be because the store does not accept it.
 
         Returns:
             False when too much is waiting already; True also for what is not recorded by rule.

@@ -128,11 +128,11 @@ def _assumed_moments(members: Sequence[tuple[int, datetime | None]]) -> dict[int
 
 
 class PlacedRow(Protocol):
-    """A row that can be shown, with its place in the list that was read, its time, and its rank in stored order."""
+    """A row that can be shown."""
 
     @property
     def index(self) -> int:
-        """Its place in the list."""
+        """Its place in the list that was read."""
         ...
 
     @property
@@ -147,7 +147,7 @@ class PlacedRow(Protocol):
 
     @property
     def is_human(self) -> bool:
-        """Whether a human said it."""
+        """Whether it is the user's."""
         ...
 
 

@@ -55,11 +55,7 @@ def read_rows(kept: Iterable[OutboxRow]) -> list[Row]:
 class OutboxDrainer:
     """Writes the rows of the outbox into the store.
 
-    Args:
-        outbox: where they are.
-        store: where they belong.
-        metrics: what is counted.
-        recorded: called with every row that the store has; more than once, where removing it failed.
+    `recorded` is called with every row that the store has; more than once, where removing it failed.
     """
 
     def __init__(self, outbox: Outbox, store: MessageStore, metrics: Metrics, recorded: Recorded) -> None:

@@ -106,7 +106,7 @@ def _key(owner_key: str, run_id: str) -> str:
     return hashlib.sha256(compact(["origin", owner_key, run_id])).hexdigest()
 
 
-# Called with every result that was not recorded before.
+# Called with a row that was not recorded before.
 Recorded = Callable[[Row], Awaitable[None]]
 # True for a row that is new, False for one that was there; or why it is not in the store.
 Outcome = bool | StoreRejectedError | StoreUnavailableError
@@ -205,14 +205,7 @@ class _Waiting:
 class Recorder:
     """Writes the results that it is offered. Use `running()` to have the background writers at work.
 
-    Args:
-        store: where to write.
-        origins: session and agent of results that do not name them.
-        metrics: what is counted.
-        recorded: called with every result that was not recorded before.
-
-    Attributes:
-        pending: results that were accepted and are not written yet.
+    `recorded` is called with every result that was not recorded before.
     """
 
     def __init__(self, store: MessageStore, origins: RunOrigins, metrics: Metrics, recorded: Recorded) -> None:
@@ -255,15 +248,9 @@ class Recorder:
                         self._metrics.count(Event.ROW_LOST, self.unwritten)
 
     def offer(self, row: Row, size: int, settled: Callable[[], None]) -> bool:
-        """Accept a row. Never waits.
+        """Accept a row of about `size` bytes. Never waits. False when too much is waiting already.
 
-        Args:
-            row: the row.
-            size: its length in bytes, roughly.
-            settled: called when it is written or the store will never accept it.
-
-        Returns:
-            False when too much is waiting already.
+        `settled` is called when it is written or the store will never accept it.
         """
         full = self.unwritten >= _MOST_WAITING or self._waiting_bytes + size > _MOST_WAITING_BYTES
         if full or self._send is None:

@@ -21,7 +21,6 @@ from anyio import to_thread
 
 from nexus.core.errors import ModelUnavailableError, PromptTooLongError
 from nexus.core.ports import LanguageModel
-from nexus.core.turns import Summaries
 from nexus.services.history.run_facts import TurnFacts, entries_of
 from nexus.services.text.model_reply import (
     LEAST_ROOM,
@@ -40,6 +39,8 @@ from nexus.services.text.summary_checks import Evidence, evidence_in, language_o
 from nexus.services.turns.rule_summary import summarise_by_rules
 
 _RECENT_PARTS: Final = 64
+# Replies by the hash of their prompt.
+_Parts = OrderedDict[bytes, Reply]
 
 # A detailed summary has at least one of so many parts of the weight of a brief one by rules.
 _LEAST_PART: Final = 2
@@ -128,35 +129,15 @@ def _goal_in(room: int, goal: str) -> str:
     return goal if size(goal) <= most else f"{next(slices(goal, most - len('...')))}..."
 
 
-@dataclass(frozen=True, slots=True)
-class Summarised:
-    """A model's summary of a turn.
-
-    Attributes:
-        summaries: with the source `model`.
-        insights: up to five short statements.
-        calls: how often the model was called.
-    """
-
-    summaries: Summaries
-    insights: tuple[str, ...]
-    calls: int
-
-
 class Summariser:
-    """Summarises turns by a model.
-
-    Args:
-        model: writes them.
-        max_input_tokens: what fits into one prompt; a token is taken for three bytes of UTF-8.
-    """
+    """Summarises turns by a model, in prompts of so many tokens; a token is taken for three bytes of UTF-8."""
 
     def __init__(self, model: LanguageModel, *, max_input_tokens: int = 24_000) -> None:
         self._model = model
         self._room = room_in(max_input_tokens)
-        self._known = _RecentParts()
+        self._known = _Parts()
 
-    async def summarise(self, facts: TurnFacts) -> Summarised:
+    async def summarise(self, facts: TurnFacts) -> Reply:
         """All three depths and a few insights.
 
         Raises:
@@ -175,22 +156,7 @@ class Summariser:
                 room = max(room // 2, LEAST_ROOM)
             else:
                 self._room = min(self._room, room)
-                return Summarised(reply.summaries, reply.insights, turn_calls.calls)
-
-
-class _RecentParts:
-    """The replies for the parts that were summarised last."""
-
-    def __init__(self) -> None:
-        self._replies: OrderedDict[bytes, Reply] = OrderedDict()
-
-    def get(self, prompt: Prompt) -> Reply | None:
-        return self._replies.get(_hash_of(prompt))
-
-    def keep(self, prompt: Prompt, reply: Reply) -> None:
-        self._replies[_hash_of(prompt)] = reply
-        if len(self._replies) > _RECENT_PARTS:
-            self._replies.popitem(last=False)
+                return reply
 
 
 def _hash_of(prompt: Prompt) -> bytes:
@@ -200,8 +166,9 @@ def _hash_of(prompt: Prompt) -> bytes:
 class _TurnCalls:
     """The calls for one turn."""
 
-    def __init__(self, model: LanguageModel, facts: TurnFacts, evidence: Evidence, known: _RecentParts) -> None:
-        self.calls = 0
+    def __init__(
+        self, model: LanguageModel, facts: TurnFacts, evidence: Evidence, known: OrderedDict[bytes, Reply]
+    ) -> None:
         self._model = model
         self._facts = facts
         self._evidence = evidence
@@ -228,10 +195,12 @@ class _TurnCalls:
         return fewer
 
     async def _part(self, prompt: Prompt, evidence: Evidence) -> Reply:
-        reply = self._known.get(prompt)
-        if reply is None:
-            reply = await self._reply(prompt, evidence)
-            self._known.keep(prompt, reply)
+        key = _hash_of(prompt)
+        if key not in self._known:
+            self._known[key] = await self._reply(prompt, evidence)
+        reply = self._known[key]
+        if len(self._known) > _RECENT_PARTS:
+            self._known.popitem(last=False)
         return reply
 
     async def _reply(self, prompt: Prompt, evidence: Evidence) -> Reply:
@@ -241,7 +210,6 @@ class _TurnCalls:
             return await self._answer(prompt, evidence, str(error))
 
     async def _answer(self, prompt: Prompt, evidence: Evidence, fault: str) -> Reply:
-        self.calls += 1
         system = prompt.system(evidence.language, fault)
         text = await self._model.complete(system, prompt.user, schema=SCHEMA, schema_name=SCHEMA_NAME)
         return read_reply(text, evidence)

@@ -69,14 +69,7 @@ class AskedStart:
 
 
 class TurnStarter:
-    """Begins turns in a store.
-
-    Args:
-        store: where turns are kept.
-        messages: where the inputs of sessions are.
-        metrics: counts turns that were begun.
-        worker: has the settings.
-    """
+    """Begins turns in a store, with the inputs of their sessions at hand."""
 
     def __init__(self, store: TurnStore, messages: MessageStore, metrics: Metrics, worker: TurnWorker) -> None:
         self._store = store
@@ -197,17 +190,7 @@ _MOST_FOUND: Final = 100
 
 
 class TurnMemory:
-    """Begins, follows and reads turns. Use `running()` to have the background tasks at work.
-
-    Args:
-        store: where turns are kept.
-        messages: where the rows of their runs are.
-        worker: closes and summarises them.
-        metrics: counts turns.
-
-    Attributes:
-        worker: closes and summarises turns.
-    """
+    """Begins, follows and reads turns. Use `running()` to have the background tasks at work."""
 
     def __init__(
         self, store: TurnStore, messages: MessageStore, worker: TurnWorker, metrics: Metrics | None = None

@@ -31,7 +31,7 @@ from nexus.services.due_work import (
     claim_due,
     run_due_work,
 )
-from nexus.services.history.run_facts import TurnFacts, read_facts
+from nexus.services.history.run_facts import read_facts
 from nexus.services.text.model_reply import UnusableReplyError
 from nexus.services.turns.documents import (
     OVERTAKEN,
@@ -48,71 +48,6 @@ from nexus.services.turns.model_summary import Summariser
 _log = structlog.get_logger(__name__)
 
 _ROWS_AT_ONCE: Final = 200
-
-
-class TurnCloser:
-    """Looks at turns in a store, and decides what they are.
-
-    Args:
-        store: where turns are kept.
-        messages: where the rows of their runs are.
-    """
-
-    def __init__(self, store: TurnStore, messages: MessageStore) -> None:
-        self._store = store
-        self._messages = messages
-
-    async def look_at(self, turn: Row, *, idle_s: float, settled_s: float) -> dict[str, Any]:
-        """The changes to a turn: closed if it is over, else when to look again.
-
-        Args:
-            turn: its document.
-            idle_s: seconds of silence after which a turn is over without an answer.
-            settled_s: seconds of silence after which nothing of it is on its way any more.
-
-        Raises:
-            StoreUnavailableError: the store did not answer.
-        """
-        rows = await self._rows_of(turn)
-        idle, settled = timedelta(seconds=idle_s), timedelta(seconds=settled_s)
-        changes = await to_thread.run_sync(_look, turn, rows, idle, settled)
-        if is_put_off(changes) and not turn.get("overtaken"):
-            latest = await self._store.latest_turn(turn["owner_key"], turn["session_id"])
-            if latest and is_overtaken(turn, latest):
-                return {**OVERTAKEN, "due_at": utc_now() + settled}
-        return changes
-
-    async def facts(self, turn: Row) -> tuple[TurnFacts, int]:
-        """The facts of a turn, and the number of rows they were read from.
-
-        Raises:
-            StoreUnavailableError: the store did not answer.
-        """
-        rows = await self._rows_of(turn)
-        return await to_thread.run_sync(partial(read_facts, rows, **facts_of(turn))), len(rows)
-
-    async def write(self, turn: Row, changes: Mapping[str, Any], seen: Mapping[str, Any]) -> bool:
-        """Change a turn, if it still has these values."""
-        return await self._store.update_turn(
-            turn["owner_key"], turn["session_id"], turn["turn_number"], changes, seen=seen
-        )
-
-    async def _rows_of(self, turn: Row) -> list[Row]:
-        rows: list[Row] = []
-        while True:
-            page = await self._messages.run_messages(
-                turn["owner_key"], turn["run_id"], limit=_ROWS_AT_ONCE, skip=len(rows)
-            )
-            rows += page
-            if len(page) < _ROWS_AT_ONCE:
-                return rows
-
-
-def _look(turn: Row, rows: Sequence[Row], idle: timedelta, settled: timedelta) -> dict[str, Any]:
-    facts = read_facts(rows, **facts_of(turn))
-    return looked_at(turn, facts, len(rows), utc_now(), idle=idle, settled=settled)
-
-
 _CLOSED_AT_ONCE: Final = 2
 _AFTER_FAULT: Final = timedelta(hours=1)
 
@@ -138,15 +73,10 @@ class TurnSettings:
 
 
 class TurnWorker:
-    """Closes and summarises turns. Use `running()` to have the background tasks at work.
+    """Closes and summarises turns while `running()`. Without a model, summaries by rules stay.
 
-    Args:
-        store: where turns are kept.
-        messages: where the rows of their runs are.
-        model: writes summaries; None leaves those by rules.
-        max_input_tokens: the largest prompt of the model.
+    Attributes:
         settings: may be replaced at any time.
-        metrics: counts closed and summarised turns.
     """
 
     def __init__(
@@ -163,7 +93,7 @@ class TurnWorker:
         self._model = model
         self._summariser = Summariser(model, max_input_tokens=max_input_tokens) if model else None
         self._metrics = metrics or NoMetrics()
-        self._closer = TurnCloser(store, messages)
+        self._messages = messages
         self._to_close, self._to_summarise = WorkSignal(), WorkSignal()
         self.settings = settings or TurnSettings()
 
@@ -194,7 +124,7 @@ class TurnWorker:
 
     async def _claim_due(self, work: str, unchanged: tuple[str, ...]) -> WorkClaim | None:
         return await claim_due(
-            partial(self._claim, work), self._closer.write, lease_s=self.settings.lease_s, unchanged=unchanged
+            partial(self._claim, work), self._write, lease_s=self.settings.lease_s, unchanged=unchanged
         )
 
     async def _claim(self, work: str, now: datetime, until: datetime) -> Row | None:
@@ -225,23 +155,46 @@ class TurnWorker:
 
     async def _close(self, claimed: WorkClaim) -> None:
         """Write the facts of a turn that is over."""
-        settings = self.settings
-        changes = await self._closer.look_at(claimed.document, idle_s=settings.idle_s, settled_s=settings.settled_s)
+        changes = await self._look_at(claimed.document)
         if not await claimed.finish(changes):
             self._to_close.notify()
         elif changes.get("work") == SUMMARISE:
             self._metrics.count(Event.TURN_CLOSED)
             self._to_summarise.notify()
 
+    async def _look_at(self, turn: Row) -> dict[str, Any]:
+        """The changes to a turn: closed if it is over, else when to look again."""
+        rows = await self._rows_of(turn)
+        idle, settled = timedelta(seconds=self.settings.idle_s), timedelta(seconds=self.settings.settled_s)
+        changes = await to_thread.run_sync(_look, turn, rows, idle, settled)
+        if is_put_off(changes) and not turn.get("overtaken"):
+            latest = await self._store.latest_turn(turn["owner_key"], turn["session_id"])
+            if latest and is_overtaken(turn, latest):
+                return {**OVERTAKEN, "due_at": utc_now() + settled}
+        return changes
+
+    async def _write(self, turn: Row, changes: Mapping[str, Any], seen: Mapping[str, Any]) -> bool:
+        place = turn["owner_key"], turn["session_id"], turn["turn_number"]
+        return await self._store.update_turn(*place, changes, seen=seen)
+
+    async def _rows_of(self, turn: Row) -> list[Row]:
+        run, rows = (turn["owner_key"], turn["run_id"]), list[Row]()
+        while True:
+            page = await self._messages.run_messages(*run, limit=_ROWS_AT_ONCE, skip=len(rows))
+            rows += page
+            if len(page) < _ROWS_AT_ONCE:
+                return rows
+
     async def _summarise(self, summariser: Summariser, claimed: WorkClaim) -> None:
         """Have the model write the summary, and keep it."""
         turn = claimed.document
-        facts, rows = await self._closer.facts(turn)
-        if rows != turn.get("rows"):
+        rows = await self._rows_of(turn)
+        if len(rows) != turn.get("rows"):
             # Rows were recorded since the turn was closed.
             await claimed.finish({"work": CLOSE, "due_at": utc_now()})
             self._to_close.notify()
             return
+        facts = await to_thread.run_sync(partial(read_facts, rows, **facts_of(turn)))
         try:
             made = await summariser.summarise(facts)
         except ModelUnavailableError:
@@ -256,3 +209,8 @@ class TurnWorker:
         else:
             if await claimed.finish(summarised(made.summaries, made.insights)):
                 self._metrics.count(Event.TURN_SUMMARISED)
+
+
+def _look(turn: Row, rows: Sequence[Row], idle: timedelta, settled: timedelta) -> dict[str, Any]:
+    facts = read_facts(rows, **facts_of(turn))
+    return looked_at(turn, facts, len(rows), utc_now(), idle=idle, settled=settled)
