@@ -1,4 +1,4 @@
-"""Settings to running service: parts are started in their order, and stopped so that what was begun is finished."""
+"""Settings to running service: parts are started in their order, and stopped so that work in flight is finished."""
 
 import math
 from collections.abc import AsyncIterator
@@ -37,7 +37,7 @@ _LEDGER_TRIED_EVERY_S: Final = 3.0
 
 @asynccontextmanager
 async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
-    """A service that answers, records and registers until the context ends, and then finishes what it has begun.
+    """A service that answers, records and registers until the context ends, and then finishes its work in flight.
 
     Raises:
         ConfigError: settings, tool modules or stored settings are wrong.
@@ -105,7 +105,7 @@ def _measure(nexus: Nexus, subscription: Subscription) -> None:
 
 
 async def _load_later(nexus: Nexus) -> None:
-    """Load what is stored as soon as the store answers. What is wrong with it is logged; the service goes on."""
+    """Load stored settings and tools as soon as the store answers. Their faults are logged; the service goes on."""
     pause = _PAUSE_S
     while True:
         await anyio.sleep(pause)
@@ -122,7 +122,7 @@ async def _load_later(nexus: Nexus) -> None:
 
 
 async def _drain(nexus: Nexus, dispatcher: Dispatcher, subscription: Subscription, done: anyio.Event) -> None:
-    """Take in nothing more and finish what was taken in, in time to be gone within `system.drain_seconds`."""
+    """Take in nothing more and finish the work in flight, in time to be gone within `system.drain_seconds`."""
     seconds = nexus.settings.system.drain_seconds
     calls = nexus.remembering.tool_calls.pending if nexus.remembering else None
     with anyio.move_on_after(max(seconds - _CLOSING_S, seconds * _DRAINING), shield=True):
@@ -158,7 +158,7 @@ async def _reload(nexus: Nexus) -> None:
 
 
 def checks(life: Life, store: DocumentStore, probe: RequestLedger, heartbeat_s: float) -> dict[str, Check]:
-    """What must be well for the service to be ready (CONTRACT §10).
+    """The checks by which the service is ready (contract §10).
 
     Args:
         life: the service's.

@@ -40,7 +40,7 @@ _REFINED_AT_ONCE: Final = 2
 
 @dataclass(slots=True)
 class Life:
-    """What changes in the life of a service.
+    """The state of a running service.
 
     Attributes:
         subscription: to the bus; None until there is one.
@@ -53,7 +53,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Remembering:
-    """What keeps working memory.
+    """The services of working memory.
 
     Attributes:
         refining: None where no model is configured.
@@ -93,7 +93,7 @@ class Nexus:
     life: Life = field(default_factory=Life)
 
     async def load_stored(self) -> None:
-        """Prepare the store and take from it what is kept there: settings and tools.
+        """Prepare the store and load its settings and tools.
 
         Raises:
             StoreUnavailableError: the store did not answer.
@@ -224,7 +224,7 @@ def _remembering(  # noqa: PLR0917  # one for each part
 
 
 def builder_settings(settings: Settings) -> BuilderSettings:
-    """What contexts are built with."""
+    """How contexts are built."""
     defaults = settings.user_defaults
     return BuilderSettings(
         default_layout=settings.layouts.default,
@@ -278,7 +278,7 @@ def turn_settings(settings: Settings) -> TurnSettings:
 
 
 def memory_limits(settings: Settings) -> MemoryLimits:
-    """How large what a model keeps may be."""
+    """How large the texts of working memory may be."""
     return MemoryLimits(settings.memory.overview_max_bytes, settings.memory.detail_max_bytes)
 
 
@@ -293,7 +293,7 @@ def compaction_settings(settings: Settings) -> CompactionSettings:
 
 
 def refining_settings(settings: Settings) -> RefiningSettings:
-    """How a model rewrites summaries of what is compacted."""
+    """How a model rewrites summaries of compacted messages."""
     return RefiningSettings(
         at_once=min(_REFINED_AT_ONCE, settings.llm.max_concurrency),
         again_s=settings.llm.again_s,
@@ -303,7 +303,7 @@ def refining_settings(settings: Settings) -> RefiningSettings:
 
 
 def request_settings(settings: BusSettings) -> RequestSettings:
-    """What is promised of requests, and who may ask."""
+    """Promises about requests, and the keys of their senders."""
     return RequestSettings(
         deadline_ms=settings.request_deadline_ms,
         lease_ms=settings.lease_ms,

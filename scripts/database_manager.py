@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Look after the MongoDB database of Nexus: a menu without arguments, subcommands for scripts (CONTRACT §10).
+"""Look after the MongoDB database of Nexus: a menu without arguments, subcommands for scripts (contract §10).
 
 The work is done by the package `dbmanager` beside this file; `docs/database-manager.md` shows it.
 """

@@ -71,7 +71,7 @@ def main() -> None:
     except NexusError as error:
         _fail(str(error), 1)
     except OSError as error:
-        # Errors of files and servers are reported where they are used; what is left is the standard output.
+        # Errors of files and servers are reported where they are used; only the standard output is left.
         if error.errno not in _OUTPUT_ERRORS or error.filename is not None:
             raise
         _discard_output()

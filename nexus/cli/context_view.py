@@ -15,7 +15,7 @@ _SHOWN_LINES: Final = 40
 
 
 def show_context(console: Console, content: Mapping[str, Any]) -> None:
-    """Print what is missing from an answer, its messages, each in a frame, and the manifest as a table."""
+    """Print the missing parts of an answer, its messages, each in a frame, and the manifest as a table."""
     _note(console, "Missing", content["degraded"])
     if "system" in content:
         shown = Text(_shortened(_readable(content["system"])))
@@ -43,7 +43,7 @@ def show_context(console: Console, content: Mapping[str, Any]) -> None:
 
 
 def _labels(blocks: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, str]]:
-    """By its index, what stands above each message besides its role, and the style of its frame."""
+    """The title of each message besides its role, and the style of its frame, by the index of the message."""
     labels: dict[int, tuple[str, str]] = {}
     for block in blocks:
         pinned = block["tag"] in PINNED_TAGS

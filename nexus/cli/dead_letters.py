@@ -66,31 +66,26 @@ _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _TOPICS: Final = frozenset(value for name, value in vars(Topics).items() if name.isupper())
 _COLUMNS: Final = ("ID", "TIME (UTC)", "TOPIC", "DELIVERIES", "SIZE", "MESSAGE ID", "REASON")
 _UNCOUNTED: Final = "sent again, and kept: on a cluster pub/sub cannot tell whether anybody heard it"
+_NOT_FOUND: Final = "not found: there is no such dead letter"
 _INSTEAD: Final = "--yes does it without asking, --dry-run says what would be done"
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which letters a command is about: `ids`, or all that are there when it begins.
-
-    Attributes:
-        topic: of all only those of this topic.
-        before_ms: of all only those that came before this moment, in milliseconds since 1970.
-    """
+    """Which letters a command is about: `ids`, or all of a topic, or older than a moment, in ms since 1970."""
 
     ids: tuple[str, ...] = ()
     topic: str = ""
     before_ms: int | None = None
 
     def includes(self, letter: DeadLetter) -> bool:
-        """Whether a letter of all has the topic and the age."""
-        has_topic = not self.topic or letter.topic == self.topic
-        return has_topic and (self.before_ms is None or letter.at_ms < self.before_ms)
+        """Whether a letter has the topic and the age."""
+        return self.topic in {"", letter.topic} and (self.before_ms is None or letter.at_ms < self.before_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one letter. Equal ones are counted together."""
+    """The fate of one letter. Equal ones are counted together."""
 
     done: bool
     text: str
@@ -114,14 +109,14 @@ def list_letters(
         return await letters.count(), await _newest(letters, Choice(topic=topic), limit + 1, before)
 
     total, found = _run(_settings(config), read)
-    shown, more = found[:limit], len(found) > limit
+    shown = found[:limit]
+    following = shown[-1].letter_id if len(found) > limit else ""
     if as_json:
-        following = shown[-1].letter_id if more else None
-        print_result({"total": total, "letters": [_as_json(letter) for letter in shown], "next_before": following})
+        letters = [_as_json(letter) for letter in shown]
+        print_result({"total": total, "letters": letters, "next_before": following or None})
         return
-    print_result(
-        [*(table(_COLUMNS, map(_row, shown)) if shown else []), _list_summary(total, shown, topic, more, before)]
-    )
+    lines = table(_COLUMNS, map(_row, shown)) if shown else []
+    print_result([*lines, _list_summary(total, len(shown), topic, before, following)])
 
 
 @app.command(
@@ -165,14 +160,14 @@ def replay(  # noqa: PLR0917  # typer makes options of them
     wanted = _run(settings, partial(_all_ids, chosen=choice(ids or (), everything=everything, topic=topic)))
     _warn_of_signatures(settings, wanted)
     if everything and wanted and not (yes or dry_run):
-        confirm(f"Send again {_letters(len(wanted))}?", _INSTEAD)
+        confirm(f"Send again {counted(len(wanted), 'dead letter')}?", _INSTEAD)
 
     async def work(report: Callable[[str, Outcome], None]) -> None:
         async with AsyncExitStack() as stack:
             letters = await stack.enter_async_context(open_dead_letters(settings.bus))
             transport = await stack.enter_async_context(open_bus(settings.bus))
             counts, most = counts_hearers(settings.bus), settings.bus.max_payload_bytes
-            resending = Resending(letters, transport.bus, most, counts=counts, keep=keep, dry_run=dry_run)
+            resending = Resending(letters, transport.bus, most, counts, keep, dry_run)
             for letter_id in wanted:
                 report(letter_id, await resending.send(letter_id))
 
@@ -196,21 +191,20 @@ def drop(  # noqa: PLR0917  # typer makes options of them
     chosen = choice(ids or (), everything=everything, topic=topic, older_than=older_than)
     wanted = _run(settings, partial(_all_ids, chosen=chosen))
     if everything and wanted and not (yes or dry_run):
-        confirm(f"Drop {_letters(len(wanted))}?", _INSTEAD)
+        confirm(f"Drop {counted(len(wanted), 'dead letter')}?", _INSTEAD)
 
     async def work(report: Callable[[str, Outcome], None]) -> None:
         async with open_dead_letters(settings.bus) as letters:
             for letter_id in wanted:
                 there = await (letters.find(letter_id) if dry_run else letters.drop(letter_id))
                 done = "would be dropped" if dry_run else "dropped"
-                text = done if there else "not found: there is no such dead letter"
-                report(letter_id, Outcome(bool(there), text))
+                report(letter_id, Outcome(bool(there), done if there else _NOT_FOUND))
 
     carry_out(wanted, work, each=not everything or dry_run)
 
 
 def choice(ids: Sequence[str], *, everything: bool, topic: str = "", older_than: str = "") -> Choice:
-    """What the options of a command mean.
+    """The choice that the options of a command mean.
 
     Raises:
         NexusError: they name no letters, or name them twice.
@@ -231,27 +225,23 @@ class Resending:
     """Sends letters again on the topics they came from.
 
     Attributes:
-        letters: where they are kept.
-        bus: where they are sent.
         max_bytes: `bus.max_payload_bytes` of the service.
         counts: whether the bus tells how many subscribers a message reached (not pub/sub on a Redis Cluster). Where it
             does not, letters stay.
-        keep: leave the letters where they are.
-        dry_run: change nothing, and say what would be done.
     """
 
     letters: DeadLetters
     bus: Bus
     max_bytes: int
-    counts: bool = True
-    keep: bool = False
-    dry_run: bool = False
+    counts: bool
+    keep: bool
+    dry_run: bool
 
     async def send(self, letter_id: str) -> Outcome:
         """Send one letter again and drop it."""
         letter = await self.letters.find(letter_id)
         if letter is None:
-            return Outcome(done=False, text="not found: there is no such dead letter")
+            return Outcome(done=False, text=_NOT_FOUND)
         if letter.body is None:
             return Outcome(done=False, text="kept: it has no body to send (bus.dead_letter_bodies was false)")
         if letter.topic not in _TOPICS:
@@ -284,10 +274,8 @@ def carry_out(
 ) -> None:
     """Do `work` with a progress bar, print a summary also when it breaks off, and exit 1 when a letter was not done.
 
-    Args:
-        wanted: the ids of the letters.
-        work: called with the function that takes each letter's outcome.
-        each: print a line for each letter, not only for those that were not done.
+    `work` is called with the function that takes each letter's outcome. `each`: print a line for each letter, not only
+    for those that were not done.
     """
     outcomes: Counter[Outcome] = Counter()
     try:
@@ -305,7 +293,7 @@ def carry_out(
                 run_on_bus("nexus:dead-letters", partial(work, report))
     finally:
         for outcome, count in outcomes.items() if len(wanted) > 1 else ():
-            typer.echo(f"{_letters(count)} {outcome.text}")
+            typer.echo(f"{counted(count, 'dead letter')} {outcome.text}")
         if not wanted:
             typer.echo("There are no such dead letters.")
     if not all(outcome.done for outcome in outcomes):
@@ -359,25 +347,19 @@ def _warn_of_signatures(settings: Settings, wanted: Sequence[str]) -> None:
     if stale and settings.bus.signing.keys:
         reason = "a signature is valid no longer than that, so a service refuses what they hold if it is signed"
         also = ", and if it is not" if settings.bus.signing.required else ""
-        typer.echo(f"nexus: {_letters(stale)} came more than {FRESH_S:g} s ago: {reason}{also}", err=True)
+        typer.echo(f"nexus: {counted(stale, 'dead letter')} came more than {FRESH_S:g} s ago: {reason}{also}", err=True)
 
 
-def _letters(count: int) -> str:
-    return counted(count, "dead letter")
-
-
-def _list_summary(total: int, shown: Sequence[DeadLetter], topic: str, more: bool, before: str) -> str:
+def _list_summary(total: int, shown: int, topic: str, before: str, following: str) -> str:
     if not total:
         return "There are no dead letters."
     of_topic = f" of {printable(topic)}" if topic else ""
     older = f" older than {before}" if before else ""
     if not shown:
         return f"There are no dead letters{of_topic}{older}; {total} in all."
-    summary = f"{len(shown)} shown{of_topic}{older}; {total} in all."
-    if not more:
-        return summary
     options = f" --topic {shlex.quote(printable(topic))}" if topic else ""
-    return f"{summary} Older ones: nexus dead-letters list{options} --before {shown[-1].letter_id}"
+    more = f" Older ones: nexus dead-letters list{options} --before {following}" if following else ""
+    return f"{shown} shown{of_topic}{older}; {total} in all.{more}"
 
 
 def _row(letter: DeadLetter) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """`nexus memory`: the working memory of a session, its history, and whether it is whole (contract §7, §10)."""
 
-from collections.abc import Awaitable, Callable
 from datetime import datetime
 from difflib import unified_diff
+from functools import partial
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
@@ -18,6 +18,7 @@ from nexus.cli.terminal import (
     command_settings,
     facts,
     indented,
+    newest,
     print_result,
     printable,
     run_on_store,
@@ -39,9 +40,7 @@ app = typer.Typer(
     help="Look at the working memory of a session, and check it.",
 )
 _Model = TypeVar("_Model", bound=BaseModel)
-_Key = tuple[str, str]
 
-_PAGE: Final = 50
 _ABOVE_ALL: Final = 2**63 - 1
 _COLOURS: Final = {"+": typer.colors.GREEN, "-": typer.colors.RED, "@": typer.colors.CYAN}
 _COUNTS: Final = ("MESSAGES", "IN CONTEXT", "SUMMARISED", "LOST", "TWICE")
@@ -122,12 +121,10 @@ def history(
 
     async def read(store: Store) -> tuple[list[Overview], list[Compaction], bool]:
         memory = store.memory
-        overviews = await _newest(
-            Overview, "revision", limit, lambda most, before: memory.overviews(*key, limit=most, before=before)
-        )
-        compactions = await _newest(
-            Compaction, "number", limit, lambda most, before: memory.compactions(*key, limit=most, before=before)
-        )
+        revisions = await newest("revision", limit, partial(memory.overviews, *key))
+        numbered = await newest("number", limit, partial(memory.compactions, *key))
+        overviews = [_read(Overview, document, "revision") for document in revisions]
+        compactions = [_read(Compaction, document, "number") for document in numbered]
         return overviews, compactions, await _is_unknown(store, *key)
 
     overviews, compactions, unknown = run_on_store(settings.database, read)
@@ -209,36 +206,22 @@ async def _detail(store: MemoryStore, owner: str, session: str, name: str, versi
     is_possible = version is None or 0 < version <= _ABOVE_ALL
     document = await store.find_detail(owner, session, name, version=version) if is_possible else None
     if document is None:
-        newest = {str(found["name"]): found["version"] for found in await store.list_details(owner, session)}
-        if name in newest:
-            raise NexusError(f"detail {name!r} has no version {version}; its newest is {newest[name]}")
-        known = f"known: {', '.join(map(repr, sorted(newest)))}" if newest else "the session has no details"
+        versions = {str(found["name"]): found["version"] for found in await store.list_details(owner, session)}
+        if name in versions:
+            raise NexusError(f"detail {name!r} has no version {version}; its newest is {versions[name]}")
+        known = f"known: {', '.join(map(repr, sorted(versions)))}" if versions else "the session has no details"
         raise NexusError(f"there is no detail {name!r}; {known}")
     return _read(Detail, document, "name")
-
-
-async def _newest(
-    model: type[_Model], field: str, limit: int, read: Callable[[int, int | None], Awaitable[list[Row]]]
-) -> list[_Model]:
-    """Up to `limit` documents, the highest number first."""
-    found, before = list[_Model](), None
-    while most := min(_PAGE, limit - len(found)):
-        page = await read(most, before)
-        found += (_read(model, document, field) for document in page)
-        if len(page) < most:
-            break
-        before = page[-1][field]
-    return found
 
 
 async def _pair(
     store: MemoryStore, owner: str, session: str, first: int | None, second: int | None
 ) -> tuple[Overview, Overview]:
     """Two revisions; without numbers the newest two, with one that and the newest."""
-    newest = await _overview(store, owner, session, None)
-    if newest is None and first is None:
+    latest_overview = await _overview(store, owner, session, None)
+    if latest_overview is None and first is None:
         raise NexusError("nothing is written down: there is only the template, as revision 0")
-    latest = newest.revision if newest else 0
+    latest = latest_overview.revision if latest_overview else 0
     after = latest if second is None else second
     before = after - 1 if first is None else first
     found = [await _overview(store, owner, session, revision) for revision in (before, after)]

@@ -132,7 +132,7 @@ def import_command(
         return plan, await compare(folder, store, plan)
 
     plan, found = run_on_store(settings.database, prepare)
-    where = session_named(plan.owner_key, plan.session_id)
+    where = session_named(*plan.session)
     if found.in_the_way:
         raise NexusError(printable(f"{where}: {'; '.join(found.in_the_way)}; nothing was written"))
     if not dry_run:

@@ -167,7 +167,7 @@ def _bus_settings(config: Path | None) -> BusSettings:
 
 
 async def _stored(store: Store, owner: str, session: str) -> tuple[SessionState, list[str]]:
-    """The stored state, and what in it cannot be read."""
+    """The stored state, and the faults of its unreadable parts."""
     row = await store.find_session_state(owner, session)
     if row is not None and (row.get("owner_key"), row.get("session_id")) != (owner, session):
         raise StoreUnavailableError("the store gave the state of another session")

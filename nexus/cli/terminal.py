@@ -1,4 +1,4 @@
-"""What the commands share: options, questions, progress, printing, and errors of the servers in plain words.
+"""Shared by the commands: options, questions, progress, printing, and errors of the servers in plain words.
 
 Rules of this module:
 
@@ -31,6 +31,7 @@ from nexus.core.errors import (
     StoreUnavailableError,
 )
 from nexus.core.models import Identifier
+from nexus.core.ports import Row
 from nexus.core.ports.store import TransferableStore
 from nexus.core.signing import parsed
 from nexus.core.wire import explain
@@ -48,6 +49,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 NOTHING: Final = "-"
+_PAGE: Final = 50
+_ABOVE_ALL: Final = 2**63 - 1
 SEE_MONGODB: Final = "see that MongoDB runs, and database.uri with its user and password (NEXUS_DATABASE__URI)"
 NOBODY_LISTENS: Final = "is a service running on this bus, with this bus.mode and bus.channel_prefix? (nexus doctor)"
 _OWNER: Final[TypeAdapter[str]] = TypeAdapter(Identifier)
@@ -79,16 +82,32 @@ def check_names(owner: str, session: str) -> None:
     Raises:
         NexusError: no owner or no session can be called so.
     """
+    if not is_utf8(owner + session):
+        raise NexusError("--owner and --session: UTF-8 text is needed")
     try:
-        (owner + session).encode()
         _OWNER.validate_python(owner)
         read_session({"session_id": session})
-    except UnicodeEncodeError:
-        raise NexusError("--owner and --session: UTF-8 text is needed") from None
     except ValidationError as error:
         raise NexusError(explain(error, "--owner")) from None
     except ValueError as error:
         raise NexusError(str(error).replace("metadata.session_id", "--session")) from None
+
+
+def is_utf8(text: str) -> bool:
+    """Whether all of a word of the command line was UTF-8."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+async def newest(field: str, limit: int, read: Callable[..., Awaitable[list[Row]]]) -> list[Row]:
+    """Up to `limit` documents, the highest number in `field` first. `read` takes `limit` and `before`."""
+    found, before = list[Row](), _ABOVE_ALL
+    while most := min(_PAGE, limit - len(found)):
+        page = await read(limit=most, before=before)
+        found += page
+        if len(page) < most:
+            break
+        before = page[-1][field]
+    return found
 
 
 def json_of(name: str, content: bytes) -> Any:
@@ -180,7 +199,7 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 def run_on_store(settings: DatabaseSettings, work: Callable[[TransferableStore], Awaitable[_Result]]) -> _Result:
-    """What `work` returns.
+    """Run `work` on the store; returns its result.
 
     Raises:
         NexusError: also for errors of the store, with what to do about them.
@@ -195,7 +214,7 @@ def run_on_store(settings: DatabaseSettings, work: Callable[[TransferableStore],
 
 
 def run_on_bus(key: str, work: Callable[[], Awaitable[_Result]]) -> _Result:
-    """What `work` returns; it works on that key of Redis, without the prefix.
+    """Run `work`, on that key of Redis (without the prefix); returns its result.
 
     Raises:
         NexusError: also for errors of the bus, with what to do about them.
@@ -212,7 +231,7 @@ def run_on_bus(key: str, work: Callable[[], Awaitable[_Result]]) -> _Result:
 
 @contextmanager
 def store_errors_explained() -> Iterator[None]:
-    """Errors of the store leave as `NexusError`s that say what to do."""
+    """Errors of the store leave as `NexusError`s with advice."""
     try:
         with ungrouped():
             yield
@@ -221,6 +240,6 @@ def store_errors_explained() -> Iterator[None]:
 
 
 def bus_advice(error: Exception) -> str:
-    """What to do about an error of the bus."""
+    """The advice for an error of the bus."""
     words = f"{error} {error.__cause__}"
     return next((advice for known, advice in _BUS_ADVICE.items() if known in words), _SEE_REDIS)

@@ -20,6 +20,8 @@ from nexus.cli.terminal import (
     counted,
     facts,
     indented,
+    is_utf8,
+    newest,
     print_result,
     printable,
     run_on_store,
@@ -29,7 +31,7 @@ from nexus.cli.terminal import (
     timestamp,
 )
 from nexus.core.errors import NexusError, TurnNotFoundError
-from nexus.core.ports import Row, Store, TurnStore
+from nexus.core.ports import Row, Store
 from nexus.core.ports.memory import LONGEST_SEARCHED
 from nexus.core.turns import LEVELS, Level, ToolOutcome, Turn
 from nexus.services.transfer.folder import json_of_model
@@ -39,7 +41,6 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Look at what is remembered of a session's runs.",
 )
-_PAGE: Final = 50
 _ABOVE_ALL: Final = 2**63 - 1
 _COLUMNS: Final = ("TURN", "TIME (UTC)", "STATUS", "SUMMARY BY", "TOOLS", "BRIEF")
 _OUTCOMES: Final = {True: "succeeded", False: "failed", None: "outcome unknown"}
@@ -47,13 +48,7 @@ _OUTCOMES: Final = {True: "succeeded", False: "failed", None: "outcome unknown"}
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """Turns of a session, the latest first.
-
-    Attributes:
-        total: how many the session has.
-        more: further ones match.
-        unreadable: the numbers of malformed ones, which are left out.
-    """
+    """Turns of a session, the latest first; the numbers of `unreadable` ones, which are left out; `total` it has."""
 
     turns: tuple[Turn, ...]
     total: int
@@ -78,7 +73,10 @@ def list_turns(  # noqa: PLR0917  # typer makes options of them
     """Show the turns of a session with their brief summaries, the latest first."""
     settings = command_settings(config)
     check_names(owner, session)
-    _check_search(search)
+    if len(search) > LONGEST_SEARCHED:
+        raise NexusError(f"--search: more than {LONGEST_SEARCHED} characters")
+    if not is_utf8(search):
+        raise NexusError("--search: UTF-8 text is needed")
     found = run_on_store(settings.database, partial(_latest, key=(owner, session), search=search, limit=limit))
     if found.unreadable:
         left, first = ("is", "it is") if len(found.unreadable) == 1 else ("are", "the first is")
@@ -115,21 +113,12 @@ def show(  # noqa: PLR0917  # typer makes options of them
     print_result(_as_json(turn, levels) if as_json else _lines(turn, levels))
 
 
-def _check_search(search: str) -> None:
-    if len(search) > LONGEST_SEARCHED:
-        raise NexusError(f"--search: more than {LONGEST_SEARCHED} characters")
-    try:
-        search.encode()
-    except UnicodeEncodeError:
-        raise NexusError("--search: UTF-8 text is needed") from None
-
-
 async def _latest(store: Store, key: tuple[str, str], search: str, limit: int) -> _Listed:
     if search:
         numbers = [row["turn_number"] for row in await store.turns.search_turns(*key, search, limit=limit + 1)]
         documents = [row for number in numbers if (row := await store.turns.find_turn(*key, number))]
     else:
-        documents = await _newest(store.turns, *key, limit + 1)
+        documents = await newest("turn_number", limit + 1, partial(store.turns.turns, *key, whole=True))
     turns, unreadable = list[Turn](), list[int]()
     for document in documents[:limit]:
         try:
@@ -138,18 +127,6 @@ async def _latest(store: Store, key: tuple[str, str], search: str, limit: int) -
             unreadable.append(document["turn_number"])
     total = await store.turns.count_turns(*key)
     return _Listed(tuple(turns), total, len(documents) > limit, tuple(unreadable))
-
-
-async def _newest(store: TurnStore, owner: str, session: str, limit: int) -> list[Row]:
-    found: list[Row] = []
-    before = _ABOVE_ALL
-    while most := min(_PAGE, limit - len(found)):
-        page = await store.turns(owner, session, limit=most, before=before, whole=True)
-        if not page:
-            break
-        found += page
-        before = page[-1]["turn_number"]
-    return found
 
 
 async def _find(store: Store, key: tuple[str, str], number: int) -> Turn:
@@ -163,7 +140,7 @@ async def _find(store: Store, key: tuple[str, str], number: int) -> Turn:
 
 
 def _read(document: Row) -> Turn:
-    """A turn as an export has it, of which all is JSON."""
+    """A turn as an export has it: all of it is JSON."""
     return Turn.model_validate(json_of_model(Turn, document))
 
 

@@ -1,4 +1,4 @@
-"""Reads values from a YAML file and from environment variables, and says what is wrong with them, a line an item.
+"""Reads values from a YAML file and from environment variables, and reports faults, a line an item.
 
 No message repeats a value, which may be a password.
 """
@@ -130,7 +130,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def validation_errors(
     model: type[BaseModel], values: Mapping[str, Any], source: Callable[[list[str]], str]
 ) -> list[str]:
-    """What is wrong with `values`, one line an item. `source` names where the value at a place comes from."""
+    """The faults of `values`, one line an item. `source` names where the value at a place comes from."""
     try:
         model.model_validate(values)
     except ValidationError as error:

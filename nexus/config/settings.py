@@ -1,4 +1,4 @@
-"""Every setting, with its default and what is allowed, and how they are loaded (CONTRACT §9)."""
+"""Every setting, with its default and the allowed values, and how they are loaded (contract §9)."""
 
 import os
 import re
@@ -22,7 +22,7 @@ from nexus.config.loading import (
 from nexus.core.signing import Signing
 from nexus.core.turns import Level
 
-# Sections that the `configurations` document of an environment may hold (CONTRACT §9).
+# Sections that the `configurations` document of an environment may hold (contract §9).
 STORED_SECTIONS: Final = ("memory", "layouts", "user_defaults")
 
 _NO_HASH_TAG: Final = (
@@ -116,12 +116,12 @@ class SigningSettings(_Section):
     required: bool = False
 
     def conflicts(self) -> list[str]:
-        """What is wrong with the values together, one line an item."""
+        """The faults of the values together, one line an item."""
         return [_NO_KEY] if self.required and not self.keys else []
 
 
 class BusSettings(_Section):
-    """The bus and what is promised about a request on it (CONTRACT §1.5, §1.6)."""
+    """The bus and the promises about a request on it (contract §1.5, §1.6)."""
 
     mode: Literal["pubsub", "streams", "memory"] = "pubsub"
     url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
@@ -138,7 +138,7 @@ class BusSettings(_Section):
     signing: SigningSettings = SigningSettings()
 
     def conflicts(self) -> list[str]:
-        """What is wrong with mode, address and prefix together, one line an item."""
+        """The faults of mode, address and prefix together, one line an item."""
         on_cluster = self.url.get_secret_value().startswith(("redis+cluster:", "rediss+cluster:"))
         return [_NO_HASH_TAG] if on_cluster and self.mode == "streams" and "{" not in self.channel_prefix else []
 
@@ -165,26 +165,26 @@ _Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class DialogueLayoutSettings(_Section):
-    """The layout for dialogues (CONTRACT §4)."""
+    """The layout for dialogues (contract §4)."""
 
     max_tokens: _Window | None = None
 
 
 class ThinkingLayoutSettings(_Section):
-    """The layout for rounds of thought (CONTRACT §6)."""
+    """The layout for rounds of thought (contract §6)."""
 
     max_tokens: _Window | None = None
 
 
 class AgentSharesSettings(_Section):
-    """How much of the window some blocks of the agent layout take at most (CONTRACT §7)."""
+    """How much of the window some blocks of the agent layout take at most (contract §7)."""
 
     turn_memory: _Share = 0.1
     pinned: _Share = 0.2
 
 
 class AgentLayoutSettings(_Section):
-    """The layout for tool-using agents (CONTRACT §5)."""
+    """The layout for tool-using agents (contract §5)."""
 
     max_tokens: _Window | None = None
     shares: AgentSharesSettings = AgentSharesSettings()
@@ -203,7 +203,7 @@ class LayoutSettings(_Section):
 
 
 class MemorySettings(_Section):
-    """How much of the past is shown, and what is kept of it (CONTRACT §4.3, §6, §7)."""
+    """How much of the past is shown, and how it is kept (contract §4.3, §6, §7)."""
 
     history_context_size: int = Field(default=20, ge=1, le=200)
     truncate_chars: int = Field(default=500, ge=20, le=20_000)
@@ -221,14 +221,14 @@ class MemorySettings(_Section):
     detail_max_bytes: int = Field(default=65_536, ge=1_024, le=1_048_576)
 
     def conflicts(self) -> list[str]:
-        """What is wrong with the values together, one line an item."""
+        """The faults of the values together, one line an item."""
         if self.compact_to < self.compact_at:
             return []
         return [f"memory.compact_to: {self.compact_to} is allowed only below memory.compact_at, {self.compact_at}"]
 
 
 class LlmSettings(_Section):
-    """The model that writes summaries: any endpoint that speaks the OpenAI protocol (CONTRACT §6)."""
+    """The model that writes summaries: any endpoint that speaks the OpenAI protocol (contract §6)."""
 
     base_url: Annotated[SecretStr, AfterValidator(_checked_address)] = SecretStr("")
     api_key: SecretStr = SecretStr("")
@@ -248,7 +248,7 @@ class LlmSettings(_Section):
         return bool(self.base_url.get_secret_value() and self.model)
 
     def conflicts(self) -> list[str]:
-        """What is wrong with the values together, one line an item."""
+        """The faults of the values together, one line an item."""
         if bool(self.base_url.get_secret_value()) == bool(self.model):
             return []
         given, other = ("model", "base_url") if self.model else ("base_url", "model")
@@ -256,20 +256,20 @@ class LlmSettings(_Section):
 
 
 class ToolSettings(_Section):
-    """Where tools come from (CONTRACT §3)."""
+    """Where tools come from (contract §3)."""
 
     modules: tuple[str, ...] = ()
     refresh_seconds: float = Field(default=30.0, ge=1, le=3_600)
 
 
 class UserConfigDefaults(_Section):
-    """Settings of an owner who has set none."""
+    """Settings of owners without their own."""
 
     history_context_size: int | None = Field(default=None, ge=1, le=200)
 
 
 class FriendsProfileDefault(_Section):
-    """The profile text of an owner who has none, and what an editor may say of it."""
+    """The profile text of owners without one, and how an editor describes it."""
 
     content: str = ""
     editable: bool = True
@@ -277,20 +277,20 @@ class FriendsProfileDefault(_Section):
 
 
 class UserPromptDefaults(_Section):
-    """Prompts of an owner who has set none."""
+    """Prompts of owners without their own."""
 
     friends_profile: FriendsProfileDefault = FriendsProfileDefault()
 
 
 class UserDefaults(_Section):
-    """What holds for every owner until the owner says otherwise."""
+    """Defaults of every owner, until the owner sets others."""
 
     config: UserConfigDefaults = UserConfigDefaults()
     prompts: UserPromptDefaults = UserPromptDefaults()
 
 
 class _Sections(_Section):
-    """What a file and the environment variables may hold."""
+    """All settings, as a file and the environment variables hold them."""
 
     system: SystemSettings = SystemSettings()
     bus: BusSettings = BusSettings()
@@ -309,7 +309,7 @@ class Settings(_Sections):
     environment: str = "development"
 
     def with_stored(self, document: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> "Settings":
-        """These settings, overridden by the `configurations` document of the environment (CONTRACT §9).
+        """These settings, overridden by the `configurations` document of the environment (contract §9).
 
         Only the sections in `STORED_SECTIONS` are taken from it; what the environment variables say still wins.
 

@@ -7,12 +7,12 @@ import anyio
 
 from nexus.core.errors import NexusError
 
-# Returns what is wrong, or raises a NexusError that says it, without addresses or content; None when all is well.
+# Returns the fault, or raises a NexusError that names it, without addresses or content; None when all is well.
 Check: TypeAlias = Callable[[], Awaitable[str | None]]
 
 
 class CachedCheck:
-    """A check whose outcome counts for `keep_s` seconds, so that frequent probes do not burden what is checked.
+    """A check whose outcome counts for `keep_s` seconds, so that frequent probes do not burden the server behind it.
 
     The check runs at most once in that time, for at most `limit_s` seconds, however many callers wait for it.
     """
@@ -35,7 +35,7 @@ class CachedCheck:
 
 
 async def run_checks(checks: Mapping[str, Check], limit_s: float) -> dict[str, str]:
-    """Run all checks at once, each for at most `limit_s` seconds. Returns by name `"ok"` or what is wrong."""
+    """Run all checks at once, each for at most `limit_s` seconds. Returns by name `"ok"` or the fault."""
     outcomes = dict.fromkeys(checks, "")
 
     async def run(name: str, check: Check) -> None:

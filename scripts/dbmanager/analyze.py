@@ -1,4 +1,4 @@
-"""What is in a collection. Contents stay on the server: of a message or a turn only the size of its texts is asked.
+"""Counts of a collection's documents. Contents stay on the server: only the size of the texts is asked.
 
 A malformed document is counted as such, once a fault, and never stops the count.
 """
@@ -64,7 +64,7 @@ class ToolUse:
 
 @dataclass(frozen=True)
 class MessagesReport:
-    """What is in a collection of messages. Sizes are bytes of text."""
+    """Counts of a collection of messages. Sizes are bytes of text."""
 
     database: str
     collection: str
@@ -101,7 +101,7 @@ class LevelSize:
 
 @dataclass(frozen=True)
 class TurnsReport:
-    """What is in a collection of turns.
+    """Counts of a collection of turns.
 
     Attributes:
         sessions: how many, and how many turns they have.
@@ -127,7 +127,7 @@ class TurnsReport:
 
 
 class _Tally:
-    """What messages and turns have in common: an owner, a moment, tools and faults."""
+    """Common to messages and turns: an owner, a moment, tools and faults."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -155,7 +155,7 @@ class _Tally:
 
 
 class MessageTally(_Tally):
-    """Takes rows as `analyze` projects them, and reports what they were."""
+    """Takes rows as `analyze` projects them, and reports their counts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class MessageTally(_Tally):
             self._tools(role, metadata)
 
     def report(self, database: str, collection: str) -> MessagesReport:
-        """What was counted."""
+        """The counts."""
         return MessagesReport(
             database=database,
             collection=collection,
@@ -233,7 +233,7 @@ class MessageTally(_Tally):
 
 
 class TurnTally(_Tally):
-    """Takes turns as `analyze` projects them, and reports what they were."""
+    """Takes turns as `analyze` projects them, and reports their counts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -261,7 +261,7 @@ class TurnTally(_Tally):
         self._tools(turn.get("tool_calls"))
 
     def report(self, database: str, collection: str) -> TurnsReport:
-        """What was counted."""
+        """The counts."""
         return TurnsReport(
             database=database,
             collection=collection,
@@ -405,7 +405,7 @@ class Field:
 
 @dataclass(frozen=True)
 class FieldsReport:
-    """What the documents of a collection look like."""
+    """The fields of a collection's documents."""
 
     database: str
     collection: str

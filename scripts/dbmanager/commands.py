@@ -256,7 +256,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except typer.Abort:
         return _fail("no answer: nothing was done", Refusal.exit_code)
     except BrokenPipeError:
-        # Whoever read stdout has seen enough; nothing may be written at exit either.
+        # The reader of stdout has gone; nothing may be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Refusal.exit_code
     # typer makes a code of Ctrl-C

@@ -1,4 +1,4 @@
-"""Which documents are meant, and what is done with them: deleted, or written to a file.
+"""Documents chosen by criteria: counted, deleted, or written to a file.
 
 - Criteria are joined by AND. Values are only ever compared as plain strings, so an owner called `{"$ne": ""}` matches
   no other one. Age compares BSON dates; a row whose timestamp is a text, a list or missing is never old.
@@ -36,7 +36,7 @@ _NO_DATE = {"$or": [{"timestamp": {"$not": {"$type": "date"}}}, {"timestamp": {"
 
 @dataclass(frozen=True)
 class Criteria:
-    """What a document must be to be meant; None: anything.
+    """The criteria of documents; None: anything.
 
     Attributes:
         older_than: age in days that the `timestamp` must exceed.
@@ -85,7 +85,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Meant:
-    """What a cleanup would delete.
+    """The documents that a cleanup would delete.
 
     Attributes:
         skipped: documents that are kept only because their timestamp is no date.
@@ -118,7 +118,7 @@ def _samples(rows: Rows, query: dict[str, Any]) -> Iterator[Sample]:
 
 
 def _shown(value: Any) -> Any:
-    """A malformed row may hold anything in these fields; only what cannot be a content is shown."""
+    """A malformed row may hold anything in these fields; only values that cannot be a content are shown."""
     return f"({type(value).__name__})" if isinstance(value, dict | list | bytes) else value
 
 
@@ -187,7 +187,7 @@ def _row(text: Any) -> bytes:
 
 
 class _Echo:
-    """What a csv writer writes to: `writerow` returns what `write` does."""
+    """The target of a csv writer: `writerow` returns what `write` does."""
 
     def write(self, text: str) -> str:
         return text

@@ -1,4 +1,4 @@
-"""What an operator can ask for: looked up, shown, confirmed, done. Subcommands and menu call the same functions."""
+"""The operations: looked up, shown, confirmed, done. Subcommands and menu call the same functions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class Session:
 
 @dataclass(frozen=True)
 class CleanupReport:
-    """What a cleanup found and did."""
+    """The result of a cleanup."""
 
     database: str
     collection: str
@@ -70,7 +70,7 @@ class CleanupReport:
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What an export wrote; in a dry run, what it would."""
+    """The result of an export; in a dry run, the expected one."""
 
     database: str
     collection: str
@@ -82,7 +82,7 @@ class ExportReport:
 
 @dataclass(frozen=True)
 class ConfigReport:
-    """What became of the stored settings of an environment."""
+    """The result of `init-config`."""
 
     database: str
     environment: str
@@ -191,7 +191,7 @@ def export_collection(
 
 
 def analyze_collection(session: Session, name: str) -> None:
-    """Show what is in a collection, in detail for `messages` and `turns`.
+    """Show the counts of a collection, in detail for `messages` and `turns`.
 
     Raises:
         Refusal: there is no such collection.

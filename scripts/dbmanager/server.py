@@ -1,4 +1,4 @@
-"""The way to a MongoDB server, what there is on it, and the errors an operator sees.
+"""The way to a MongoDB server, its databases and collections, and the errors an operator sees.
 
     Refusal              exit code 1: the server or the data said no
     └── WrongUsage       exit code 2: the command cannot be meant that way
@@ -31,13 +31,13 @@ _NOT_IN_NAMES = frozenset('/\\. "$*<>:|?\0')
 
 
 class Refusal(Exception):  # noqa: N818  # the name says what happens to the operator, an outcome of the program
-    """What was asked for cannot be done. The message is one line for the operator, without credentials."""
+    """The operation cannot be done. The message is one line for the operator, without credentials."""
 
     exit_code = 1
 
 
 class WrongUsage(Refusal):
-    """The command itself is wrong; the message says what is allowed."""
+    """The command itself is wrong; the message names the allowed values."""
 
     exit_code = 2
 
@@ -95,7 +95,7 @@ def _has_no_secret(uri: str) -> bool:
 
 
 def explain(error: PyMongoError) -> str:
-    """What a driver's error means, in one line."""
+    """A driver's error in one line for the operator."""
     if isinstance(error, ServerSelectionTimeoutError):
         reason = str(error).split(", Timeout:")[0].split(" (configured timeouts")[0]
         return one_line(f"no usable MongoDB server answered within {SELECTION_MS // 1000} s: {reason}")
@@ -194,7 +194,7 @@ class CollectionStats:
 
 @dataclass(frozen=True)
 class DatabaseStats:
-    """The statistics of a database, and what the server could not say."""
+    """The statistics of a database, and notes on figures that the server does not give."""
 
     database: str
     collections: tuple[CollectionStats, ...]

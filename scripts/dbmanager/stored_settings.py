@@ -1,4 +1,4 @@
-"""What the `configurations` document of an environment should become, and how it becomes that.
+"""How the `configurations` document of an environment is completed from a template.
 
 - A stored value that differs from the template was changed by an operator and is kept; a missing one is added. Keys are
   written as paths with dots: `memory.history_context_size`.
@@ -35,7 +35,7 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class Entry:
-    """One key and what happens to it. The value of a key that the settings do not know is not shown: None."""
+    """One key and its change. The value of a key that the settings do not know is not shown: None."""
 
     key: str
     value: Any
@@ -76,7 +76,7 @@ def checked_template(values: Any) -> dict[str, Any]:
 
 
 def make_plan(template: Mapping[str, Any], stored: Mapping[str, Any], reset: Sequence[str] = ()) -> Plan:
-    """What `stored` (`{}` if there is none) becomes. `reset`: keys, or what they begin with, to set to the template.
+    """The plan for `stored` (`{}` for none). `reset`: keys, or their first sections, to set back to the template.
 
     Raises:
         WrongUsage: a key in `reset` is not in the template.
@@ -126,7 +126,7 @@ def _state(entries: Iterable[Entry], path: tuple[str, ...]) -> State | None:
 
 
 def _covers(path: tuple[str, ...], wanted: Iterable[tuple[str, ...]]) -> bool:
-    """Whether a value stands where the template has keys: it is told of with those."""
+    """Whether a value stands where the template has keys: it is listed with those."""
     return any(key[: len(path)] == path for key in wanted)
 
 
@@ -226,7 +226,7 @@ def read(rows: Rows, environment: str) -> dict[str, Any]:
 
 
 def check(plan: Plan, environment: str) -> None:
-    """Let the service's own settings judge what would be stored.
+    """Let the service's own settings judge the result.
 
     Raises:
         Refusal: it would not start with it.
@@ -237,7 +237,7 @@ def check(plan: Plan, environment: str) -> None:
 
 
 def apply(rows: Rows, environment: str, replan: Callable[[Mapping[str, Any]], Plan]) -> tuple[Plan, bool]:
-    """Write what `replan` makes of the stored document; returns the plan that was carried out, and whether it wrote.
+    """Carry out the plan that `replan` makes for the stored document; returns the plan, and whether it wrote.
 
     A document that changed after it was read is read again, so that no other's change is lost.
 

@@ -211,7 +211,7 @@ def statistics(stats: DatabaseStats) -> Parts:
 
 
 def meant(collection: str, found: Meant) -> Parts:
-    """What a cleanup is about."""
+    """The documents of a cleanup."""
     yield line(f"Matching: {documents(found.matched)} of {collection}.")
     if found.skipped:
         yield line(f"Skipped: {documents(found.skipped)} whose timestamp is no date.")
@@ -232,7 +232,7 @@ def _or_dash(value: Any) -> str:
 
 
 def messages(report: MessagesReport) -> Parts:
-    """What is in a collection of messages."""
+    """The counts of a collection of messages."""
     runs = report.runs
     facts = [
         ("messages", human_count(report.messages)),
@@ -259,7 +259,7 @@ def messages(report: MessagesReport) -> Parts:
 
 
 def turns(report: TurnsReport) -> Parts:
-    """What is in a collection of turns."""
+    """The counts of a collection of turns."""
     sessions, tokens = report.sessions, report.tokens
     facts = [
         ("turns", human_count(report.turns)),
@@ -306,7 +306,7 @@ def _bar(count: int, most: int) -> str:
 
 
 def fields(report: FieldsReport) -> Parts:
-    """What the documents of a collection look like."""
+    """The fields of a collection's documents."""
     yield line(f"{documents(report.documents)} in {report.collection} of {report.database}.")
     rows = [
         (
@@ -324,7 +324,7 @@ def fields(report: FieldsReport) -> Parts:
 
 
 def entries(environment: str, found: Sequence[Entry]) -> Parts:
-    """What happens to the stored settings of an environment."""
+    """The changes of the stored settings of an environment."""
     rows = [(each.key, _setting(each), each.state) for each in found]
     counts = [(sum(each.state == state for each in found), text) for state, text in _STATES.items()]
     return [

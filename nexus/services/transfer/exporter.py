@@ -27,7 +27,7 @@ _ABOVE_ALL: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was exported; `unreadable` are the numbers of turns that are malformed, and left out."""
+    """The header of an export; `unreadable` are the numbers of turns that are malformed, and left out."""
 
     header: Header
     unreadable: tuple[int, ...] = ()

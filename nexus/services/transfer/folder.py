@@ -50,14 +50,14 @@ REVISIONS: Final = f"{MEMORY_FOLDER}/revisions.jsonl"
 DETAILS: Final = f"{MEMORY_FOLDER}/details.jsonl"
 DETAIL_FOLDER: Final = f"{MEMORY_FOLDER}/detail"
 SUFFIX: Final = ".md"
-# What stands in the folder itself.
+# Names in the folder itself.
 TOP: Final = frozenset({HEADER, MESSAGES, TURNS, COMPACTIONS, STATE, MEMORY_FOLDER})
 
 # As deep as MongoDB keeps a document; in JSON each object of it may stand in another one.
 _MOST_DEPTH: Final = 100
 _MOST_JSON_DEPTH: Final = 200
 
-# As `json` and pydantic say what no user can know: the line within a line, and a class.
+# In messages of `json` and pydantic, of no use to an operator: the line within a line, and a class.
 _POSITION: Final = re.compile(r": line 1 column (\d+) \(char \d+\)$")
 _CLASS: Final = re.compile(r" or instance of \w+")
 
@@ -66,7 +66,7 @@ _Count = Field(ge=0)
 
 
 class Folder(Protocol):
-    """The folder that an import reads. Raises `NexusError` for what cannot be read."""
+    """The folder that an import reads. Raises `NexusError` for a file that cannot be read."""
 
     def lines(self, name: str) -> Iterator[bytes]:
         """The lines of a file; none where it is missing."""
@@ -94,7 +94,7 @@ class NewFolder(Protocol):
 
 
 class Header(BaseModel):
-    """What an export says of itself: `exported_at` is when it was made, the counts are lines of its files."""
+    """The header of an export: `exported_at` is when it was made, the counts are lines of its files."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -124,7 +124,7 @@ class Header(BaseModel):
 
 
 def json_line(value: Any) -> str:
-    """A JSON value on one line, with escapes for what cannot be shown."""
+    """A JSON value on one line, with escapes for characters that cannot be shown."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     if text.isprintable():
         return text
@@ -321,7 +321,7 @@ def _object(place: str, content: bytes, *, most_depth: int = _MOST_DEPTH) -> dic
 
 
 def _model(place: str, value: dict[str, Any], model: type[_Model]) -> _Model:
-    """What an object says, read strictly: no text and no truth value is a number."""
+    """The model of an object, read strictly: no text and no truth value is a number."""
     try:
         return model.model_validate_json(json.dumps(value), strict=True)
     except ValidationError as error:

@@ -46,11 +46,11 @@ _PAGE: Final = 50
 _BATCH: Final = 200
 _BATCH_CHARS: Final = 1 << 22
 _LOOKED_UP: Final = 1_000
-# What a new `_id` has after its second: digits for the session, and for the rank among the rows of that second.
+# Digits of a new `_id` after its second: digits for the session, and for the rank among the rows of that second.
 _SESSION_DIGITS: Final = 10
 _RANK_DIGITS: Final = 6
 
-# What a document is known by in its session: a number, a name and a version, the `_id` of a row.
+# A document's name in its session: a number, a name and a version, the `_id` of a row.
 Key: TypeAlias = Any
 _Session = tuple[str, str]
 _Advance = Callable[[str, int], None]
@@ -179,16 +179,13 @@ _Part: TypeAlias = _Messages | _Models | _State
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An export that was read and checked, on its way into a session.
+    """An export that was read and checked, on its way into a session: of each file places and digests by their keys.
 
-    Attributes:
-        given: of each file, by the keys of its documents, their places and digests.
-        ids: new `_id`s of rows by those in the export; empty where they keep them.
+    `ids` are new `_id`s of rows by those in the export; empty where they keep them.
     """
 
     header: Header
-    owner_key: str
-    session_id: str
+    session: tuple[str, str]
     given: Mapping[str, Mapping[Key, tuple[str, bytes]]]
     ids: Mapping[str, str]
 
@@ -200,12 +197,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Found:
-    """What a session holds.
-
-    Attributes:
-        present: of each file the keys of the documents that are stored already.
-        in_the_way: what prevents the import, in words.
-    """
+    """The keys of each file that a session holds already, and obstacles to the import, in words."""
 
     present: dict[str, set[Key]] = field(default_factory=lambda: defaultdict(set))
     in_the_way: list[str] = field(default_factory=list)
@@ -243,17 +235,17 @@ def read_session(
         listed = sum(place.startswith(part.file) for place, _ in of_part.values())
         if listed != (told := header.counts[part.file]):
             raise ValueError(f"{part.file}: it has {listed} documents, and {files.HEADER} says {told}: it is not whole")
-    return Plan(header, *key, given, ids)
+    return Plan(header, key, given, ids)
 
 
 async def compare(folder: Folder, store: TransferableStore, plan: Plan) -> Found:
-    """What the session holds of the export, and what is in its way.
+    """Compare the session with the export: documents that are there already, and obstacles.
 
     Raises:
         StoreUnavailableError: the store did not answer.
     """
     found = Found()
-    for part in _parts_of(folder, store, plan):
+    for part in _parts(folder, store, plan.header, plan.session, plan.ids):
         given, unlisted, differing = plan.given[part.file], list[str](), list[str]()
         async for key, name, digest in part.stored():
             if key not in given:
@@ -274,7 +266,7 @@ async def compare(folder: Folder, store: TransferableStore, plan: Plan) -> Found
 async def write_session(
     folder: Folder, store: TransferableStore, plan: Plan, found: Found, advance: _Advance = lambda _, __: None
 ) -> None:
-    """Store what is not there yet; `advance` is called with a file and how many documents of it were written.
+    """Store the missing documents; `advance` is called with a file and how many documents of it were written.
 
     Raises:
         NexusError: something is in the way, or another program writes to the session or to the folder meanwhile.
@@ -283,7 +275,7 @@ async def write_session(
     """
     if found.in_the_way:
         raise NexusError("; ".join(found.in_the_way))
-    for part in _parts_of(folder, store, plan):
+    for part in _parts(folder, store, plan.header, plan.session, plan.ids):
         for batch in _batches(_missing(part, plan, found)):
             try:
                 count = await part.insert([item.document for item in batch])
@@ -376,15 +368,11 @@ def _parts(
     ]
 
 
-def _parts_of(folder: Folder, store: TransferableStore, plan: Plan) -> list[_Part]:
-    return _parts(folder, store, plan.header, (plan.owner_key, plan.session_id), plan.ids)
-
-
 async def _look_elsewhere(folder: Folder, store: TransferableStore, plan: Plan, found: Found) -> None:
     """See that no other session has the messages that are missing: an owner has each once."""
-    part = _parts_of(folder, store, plan)[0]
+    part = _parts(folder, store, plan.header, plan.session, plan.ids)[0]
     for batch in _batches(_missing(part, plan, found), _LOOKED_UP):
-        row = await store.transfer.find_elsewhere(plan.owner_key, plan.session_id, [item.document for item in batch])
+        row = await store.transfer.find_elsewhere(*plan.session, [item.document for item in batch])
         if row is not None:
             row_id, message_id = store.transfer.row_id(row), row.get("id")
             item = next((one for one in batch if row_id == one.key or message_id == one.document.get("id")), batch[0])
@@ -421,7 +409,7 @@ def _first_of(phrases: Sequence[str], count: int) -> str:
 
 
 def _no_work(value: BaseModel) -> Row:
-    """The fields of a stored document that say what is due on it: nothing."""
+    """The fields of a stored document by which no work is due on it."""
     if isinstance(value, Turn):
         begun = {"begun_at": value.timestamp, "heard_at": value.timestamp}
         return {"work": None, "due_at": None, **begun, "rows": 0, "attempts": 0, "overtaken": False}

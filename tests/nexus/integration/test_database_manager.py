@@ -256,11 +256,6 @@ class TestLists:
         assert indexes.keys() == {"_id_", "owner_key_1"}
         assert all(index["uses"] is not None for index in indexes.values()) or "not count" in report["notes"][0]
 
-    def test_an_empty_database_has_nothing_to_show(self, manager: Manager) -> None:
-        """A database that does not exist is empty, which is no error."""
-        for result in manager.each("collections", "stats"):
-            assert (result.code, "has no collections" in result.out) == (0, True)
-
 
 class TestCleanup:
     """The subcommand cleanup."""

@@ -1,15 +1,10 @@
 """`nexus session` as operators use it: the program, on a MongoDB."""
 
 import os
-import re
-import subprocess
-import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import anyio
 import pytest
 from anyio.to_thread import run_sync
 from pydantic import SecretStr
@@ -25,19 +20,16 @@ from tests.nexus.support.kept_turns import a_turn
 from tests.nexus.support.stored_session import (
     NASTY,
     NOW,
-    a_compaction,
     a_row,
     an_overview,
     documents_of,
     store_session,
 )
-from tests.nexus.support.waiting import until
 
 pytestmark = [pytest.mark.once, pytest.mark.heavy]
 
 OF_S1: Final = ("--owner", "ada", "--session", "s1")
 AMOUNT: Final = "64 messages, 2 turns, 2 revisions, 5 details, 2 compactions, 1 state"
-MANY: Final = 700
 
 _Database = Database[dict[str, Any]]
 
@@ -178,62 +170,6 @@ async def test_what_is_written_by_hand(
     said = await desk.refused("import", str(folder))
     assert "detail flights, version 2 is there, not as in working-memory/details.jsonl: line 4" in said
     assert "revision 2 is there, not as in working-memory/revisions.jsonl: line 2" in said
-
-
-async def test_something_in_the_way(
-    desk: Desk, other: Desk, elsewhere: _Database, db: _Database, tmp_path: Path
-) -> None:
-    """It is refused by its name, and nothing is written."""
-    store_session(db)
-    folder = tmp_path / "s1"
-    await desk.said("export", *OF_S1, str(folder))
-    assert await desk.refused("import", "--session", "s2", str(folder)) == (
-        "session s2 of ada: messages.jsonl: line 3: message 'm0' is recorded in session 's1' of 'ada' already; "
-        "nothing was written"
-    )
-    elsewhere["messages"].insert_many([a_row(0, content="other"), a_row(5_000), a_row(5_001)])
-    assert await other.refused("import", str(folder)) == (
-        "session s1 of ada: message 'm5000' is there, and not in messages.jsonl (and 1 more); "
-        "message 'm0' is there, not as in messages.jsonl: line 3; nothing was written"
-    )
-    assert elsewhere["messages"].count_documents({}) == 3
-
-
-async def test_an_import_that_was_killed(
-    desk: Desk, other: Desk, db: _Database, elsewhere: _Database, tmp_path: Path
-) -> None:
-    """Done again, it goes on where it was; nothing is there twice and nothing is missing."""
-    db["messages"].insert_many([a_row(number) for number in range(MANY)])
-    rows = [a_row(number) for number in range(30)]
-    db["compactions"].insert_one(a_compaction(1, rows, datetime.fromtimestamp(0, UTC), 30))
-    folder = tmp_path / "s1"
-    await desk.said("export", *OF_S1, str(folder))
-
-    async def begun() -> bool:
-        return await run_sync(elsewhere["messages"].count_documents, {}) > 0
-
-    async with await anyio.open_process(
-        [sys.executable, "-m", "nexus", "session", "import", str(folder)],
-        env={**os.environ, **other.environment},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        await until(begun)
-        process.kill()
-    assert re.search(r"; \d+ of 701 documents were there\.$", await other.said("import", str(folder)))
-    assert repr(documents_of(elsewhere)) == repr(documents_of(db))
-
-
-async def test_a_file_that_is_wrong(desk: Desk, db: _Database, tmp_path: Path) -> None:
-    """It is named with its folder and its line, and nothing is written."""
-    store_session(db)
-    folder = tmp_path / "s1"
-    await desk.said("export", *OF_S1, str(folder))
-    (folder / "compactions.jsonl").write_text('{"\x1b[31m', encoding="utf-8")
-    said = await desk.refused("import", "--owner", "bob", str(folder))
-    assert said.startswith(f"{folder}/compactions.jsonl: line 1: not JSON: ")
-    assert said.isprintable()
-    assert documents_of(db, "bob")["messages"] == []
 
 
 async def test_links_out_of_a_folder(desk: Desk, db: _Database, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Logs hold ids, sizes and hashes, never what people wrote (DESIGN, logs)."""
+"""Logs hold ids, sizes and hashes, never what people wrote."""
 
 import json
 import re

@@ -331,7 +331,7 @@ class TestPlan:
         assert "\n" not in str(refusal.value)
 
     def test_only_stored_sections_are_taken(self) -> None:
-        """Of a whole settings file, the sections of CONTRACT §9 are stored and nothing else."""
+        """Of a whole settings file, the sections of contract §9 are stored and nothing else."""
         assert checked_template({"bus": {"url": "x"}, "layouts": None, **json.loads(json.dumps(TEMPLATE))}) == TEMPLATE
 
 
