@@ -1,4 +1,4 @@
-"""A server goes away and comes back; there is more than one Nexus; Nexus is stopped (CONTRACT §1.4, §1.5, §10)."""
+"""A server goes away and comes back; there is more than one Nexus; Nexus is stopped (contract §1.4, §1.5, §10)."""
 
 import signal
 from collections import Counter

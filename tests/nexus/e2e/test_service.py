@@ -1,4 +1,4 @@
-"""Continuations, tools, stored settings and the commands, on a running service (CONTRACT §3, §4.6, §9, §10)."""
+"""Continuations, tools, stored settings and the commands, on a running service (contract §3, §4.6, §9, §10)."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What an orchestrator that speaks XADD and XREAD alone gets from `nexus serve` in mode streams (CONTRACT §1.5)."""
+"""What an orchestrator that speaks XADD and XREAD alone gets from `nexus serve` in mode streams (contract §1.5)."""
 
 import json
 import os

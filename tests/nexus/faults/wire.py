@@ -43,8 +43,8 @@ class Wire(ABC):
         self.prefix = prefix
 
     @abstractmethod
-    async def send(self, request_id: str, payload: bytes) -> int:
-        """Send a request, or send it again. Returns how many heard it, or whether it was new."""
+    async def send(self, request_id: str, payload: bytes) -> None:
+        """Send a request, or send it again."""
 
     @abstractmethod
     async def say(self, topic: str, payload: bytes) -> None:
@@ -78,11 +78,9 @@ class PubSubWire(Wire):
         super().__init__(redis, prefix)
         self._said: Counter[str] = Counter()
 
-    async def send(self, request_id: str, payload: bytes) -> int:  # noqa: ARG002  # the other wire needs it
+    async def send(self, request_id: str, payload: bytes) -> None:  # noqa: ARG002  # the other wire needs it
         """Publish."""
-        heard = int(await self.redis.publish(self.prefix + REQUEST, payload))
-        self._said[REQUEST] += 1
-        return heard
+        await self.say(REQUEST, payload)
 
     async def say(self, topic: str, payload: bytes) -> None:
         """Publish."""
@@ -115,12 +113,12 @@ class StreamsWire(Wire):
         super().__init__(redis, prefix)
         self._after: bytes | str = "0"
 
-    async def send(self, request_id: str, payload: bytes) -> int:
+    async def send(self, request_id: str, payload: bytes) -> None:
         """Enqueue once, however often it is called."""
         keys = [f"{self.prefix}nexus:enqueued:{request_id}", self.prefix + REQUEST]
         # redis-py's stubs give a plain value where its asyncio client gives an awaitable.
         reply: Any = self.redis.eval(_ENQUEUE, len(keys), *keys, str(_ENQUEUED_MS), payload)
-        return int(await reply)
+        await reply
 
     async def say(self, topic: str, payload: bytes) -> None:
         """Append."""
