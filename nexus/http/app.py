@@ -1,10 +1,13 @@
-"""`/livez`, `/readyz` and `/metrics` on `system.http_port`, by starlette and uvicorn (contract §10)."""
+"""`/livez`, `/readyz` and `/metrics` on `system.http_port`, by starlette and uvicorn (contract §10).
+
+Each check of whether the service is ready has a time limit.
+"""
 
 import errno
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Final
+from typing import Final, TypeAlias
 
 import anyio
 import structlog
@@ -15,10 +18,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from nexus.core.errors import ConfigError
-from nexus.http.health import Check, run_checks
+from nexus.core.errors import ConfigError, NexusError
 
 _log = structlog.get_logger(__name__)
+
+# Returns the fault, or raises a NexusError that names it, without addresses or content; None when all is well.
+Check: TypeAlias = Callable[[], Awaitable[str | None]]
 
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _NO_STORE: Final = {"Cache-Control": "no-store"}
@@ -26,6 +31,29 @@ _IDLE_S: Final = 5
 _HEAD_BYTES: Final = 1 << 14
 # A client that reads slowly holds up the end of the service no longer than this.
 _CLOSING_S: Final = 1
+
+
+class CachedCheck:
+    """A check whose outcome counts for `keep_s` seconds, so that frequent probes do not burden the server behind it.
+
+    The check runs at most once in that time, for at most `limit_s` seconds, however many callers wait for it.
+    """
+
+    def __init__(self, check: Check, *, limit_s: float = 1.0, keep_s: float = 1.0) -> None:
+        self._check = check
+        self._limit_s = limit_s
+        self._keep_s = keep_s
+        self._lock = anyio.Lock()
+        self._next = float("-inf")
+        self._outcome: str | None = "not known yet"
+
+    async def __call__(self) -> str | None:
+        """The outcome of the latest run of the check."""
+        async with self._lock:
+            if anyio.current_time() >= self._next:
+                self._next = anyio.current_time() + self._keep_s
+                self._outcome = await _run(self._check, self._limit_s)
+        return self._outcome
 
 
 def create_app(checks: Mapping[str, Check], metrics: Callable[[], bytes], *, check_s: float = 2.0) -> Starlette:
@@ -41,7 +69,7 @@ def create_app(checks: Mapping[str, Check], metrics: Callable[[], bytes], *, che
         return _status(200, "ok")
 
     async def readyz(_request: Request) -> Response:
-        outcomes = await run_checks(checks, check_s)
+        outcomes = await _run_checks(checks, check_s)
         ready = all(outcome == "ok" for outcome in outcomes.values())
         content = {"status": "ok" if ready else "unavailable", "checks": outcomes}
         return JSONResponse(content, 200 if ready else 503, headers=_NO_STORE)
@@ -97,6 +125,28 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave SIGTERM and SIGINT to the service, which drains first."""
         yield
+
+
+async def _run_checks(checks: Mapping[str, Check], limit_s: float) -> dict[str, str]:
+    """Run all checks at once, each for at most `limit_s` seconds. Returns by name `"ok"` or the fault."""
+    outcomes = dict.fromkeys(checks, "")
+
+    async def run(name: str, check: Check) -> None:
+        outcomes[name] = await _run(check, limit_s) or "ok"
+
+    async with anyio.create_task_group() as tasks:
+        for name, check in checks.items():
+            tasks.start_soon(run, name, check)
+    return outcomes
+
+
+async def _run(check: Check, seconds: float) -> str | None:
+    with anyio.move_on_after(seconds):
+        try:
+            return await check()
+        except NexusError as error:
+            return str(error) or type(error).__name__
+    return "no answer in time"
 
 
 async def _listen(host: str, port: int) -> list[socket.socket]:

@@ -11,8 +11,7 @@ from structlog.testing import capture_logs
 
 from nexus.adapters.prometheus import PrometheusMetrics
 from nexus.core.errors import ConfigError, StoreUnavailableError
-from nexus.http.app import create_app, serving
-from nexus.http.health import CachedCheck, Check
+from nexus.http.app import CachedCheck, Check, create_app, serving
 from tests.nexus.support.waiting import PATIENCE_S
 
 SECRET = "hunter2-canary"
