@@ -45,8 +45,6 @@ class WorkClaim:
     """A claimed document. Writes to it count only while the claim holds, and the first `finish` ends it.
 
     Args:
-        document: as it was claimed.
-        write: changes it.
         until: when the claim ends; the `due_at` of the document.
         lease: how long a claim holds that is not renewed.
         unchanged: fields that must be as they were claimed for a result to be written.
@@ -122,20 +120,16 @@ async def claim_due(
     lease_s: float,
     unchanged: Sequence[str],
 ) -> WorkClaim | None:
-    """Claim a document with due work; None where there is none or the store is away.
+    """Claim a document with due work, for `lease_s` seconds; None where there is none or the store is away.
 
-    Args:
-        claim: claims a document that is due by the first moment, until the second one.
-        write: changes that document; otherwise as `Write`.
-        lease_s: seconds for which it is claimed.
-        unchanged: as in `WorkClaim`.
+    `claim` claims a document that is due by the first moment, until the second one; `write` changes that document.
     """
     # To the millisecond, as it is stored: later writes are compared with it.
     now = to_milliseconds(utc_now())
     lease = timedelta(milliseconds=round(lease_s * 1_000))
     document: Row | None = None
-    # A cancelled call could have claimed a document in the store without anybody to give it back. A store that is away
-    # is asked again before long, and other parts report it.
+    # A call that is cancelled may have claimed a document in the store, which would then lie there until the claim
+    # runs out. A store that is away is asked again before long, and other parts report it.
     with anyio.move_on_after(_CLAIM_S, shield=True), suppress(StoreUnavailableError):
         document = await claim(now, now + lease)
     return WorkClaim(document, partial(write, document), now + lease, lease, unchanged) if document else None
@@ -148,14 +142,9 @@ async def run_due_work(
     at_once: int,
     metrics: Metrics,
 ) -> None:
-    """Do due work whenever there is some, so much at once; never returns.
+    """Do due work whenever there is some, up to `at_once` pieces at a time; never returns.
 
-    Args:
-        claim: claims a piece of it.
-        do: does it; an exception leaves the piece to the next claim.
-        signal: notified when there may be more.
-        at_once: pieces at most.
-        metrics: counts unexpected errors.
+    An exception of `do` is counted and leaves the piece to the next claim.
     """
     places = anyio.Semaphore(at_once)
     async with anyio.create_task_group() as tasks:

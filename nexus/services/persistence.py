@@ -39,15 +39,8 @@ async def _ignore(_row: Row) -> None:
 class PersistenceService:
     """Records results and inputs, and reads history. Use `running()` to have the background writers at work.
 
-    Args:
-        store: keeps the rows.
-        metrics: counts them.
-        ledger: keeps the origins of runs for all replicas.
-        outbox: has the inputs that the store has not taken yet.
-        recorded: called with every result, and every input that waited in the outbox, that was not recorded before.
-
-    Attributes:
-        origins: session and agent of runs.
+    The ledger keeps the origins of runs for all replicas. `recorded` is called with every result that was not recorded
+    before, and with every input that waited in the outbox.
     """
 
     def __init__(
@@ -117,10 +110,8 @@ class PersistenceService:
     async def insert_input(self, row: Row, *, outbox_waiting: bool = False) -> None:
         """Return when the store has the row; the caller sets the deadline.
 
-        Args:
-            row: as `input_row` made it.
-            outbox_waiting: the outbox holds rows. Where an earlier request of the run left its input there, that row is
-                inserted: runs that were begun since go by its `_id`.
+        Where the outbox holds rows, and an earlier request of the run left its input there, that row is inserted: runs
+        that were begun since go by its `_id`.
 
         Raises:
             StoreUnavailableError: it is not known whether the store has it.

@@ -61,10 +61,6 @@ class SessionQueue(Generic[_Item]):
         settled: called with each write that is done, or with the reason why it never will be.
         delayed: called with the reason when a session has to wait for the store, once until it goes on.
         pause_s: for how long writes of a session are gathered.
-        metrics: counts unexpected errors.
-
-    Attributes:
-        pending: writes that are not settled.
     """
 
     def __init__(

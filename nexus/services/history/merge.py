@@ -102,7 +102,7 @@ def newest(rows: Sequence[Any], count: int, *, current_run_id: str = "") -> Newe
 
 
 def _utterances_of_run(members: Sequence[tuple[int, Entry]]) -> list[Utterance]:
-    """What the two sides said in a run, of which the rows come in stored order."""
+    """What the two sides said in a run; its rows come in stored order."""
     first = members[0][0]
     moments = _assumed_moments([(rank, entry.moment) for rank, entry in members])
     utterances = [

@@ -109,8 +109,6 @@ async def read_past(
     tools are never read. One more query completes runs whose beginning lies beyond the last page.
 
     Args:
-        store: the store.
-        owner_key: the owner.
         messages: how many are wanted, at least 1.
         excerpt_chars: contents longer than twice this may come without their middle.
         asked: the human input of the run that asks. Rows of this run do not count, nor what was stored after the input
@@ -160,14 +158,10 @@ async def read_session(
     pages are does not show in what is returned.
 
     Args:
-        store: the store.
-        owner_key: the owner.
         origin: which session, and for which agent: the main one is not given what is internal to others.
         messages: rows at most.
-        asked: as for `read_past`.
-        until: as for `read_past`.
+        asked, until, waiting: as for `read_past`.
         tail: which rows are under no compaction; where some are, the newest are those that were stored last.
-        waiting: as for `read_past`.
 
     Raises:
         StoreUnavailableError: the store did not answer.
@@ -215,7 +209,7 @@ def _chars(row: Row) -> int:
 
 
 def _without_beginning(shown: Sequence[Utterance], read: Sequence[Utterance]) -> list[str]:
-    """Runs among the shown messages of which the human input was not read."""
+    """Runs among the shown messages whose human input was not read."""
     begun = {utterance.run_id for utterance in read if not utterance.is_answer}
     return sorted({utterance.run_id for utterance in shown if utterance.is_answer} - begun - {""})
 

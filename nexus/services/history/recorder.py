@@ -2,7 +2,7 @@
 
 - Recording is idempotent by (`owner_key`, `id`): replicas and resends write a row once.
 - A result that cannot be written now waits in memory, bounded in number and bytes, and is tried again until it is
-  written or the service stops. A result beyond those bounds is refused, and the caller is told.
+  written or the service stops. A result beyond those bounds is refused.
 - A row whose `id` belongs to a row of another run is recorded under an id of its own rather than lost.
 - One row that the store rejects keeps no other of its batch from being written.
 - Results name their run alone, and may come before its input is written, or to a replica that did not build its
@@ -255,7 +255,7 @@ class Recorder:
         full = self.unwritten >= _MOST_WAITING or self._waiting_bytes + size > _MOST_WAITING_BYTES
         if full or self._send is None:
             return False
-        # A clock that is ahead would have the row stand behind everything that is said until then. And rows count as
+        # A clock that is ahead would put the row behind everything that is recorded until then. And rows count as
         # stored in the order in which they were accepted, whichever batch is written first.
         row = {**row, "timestamp": clamp_timestamp(row["timestamp"], utc_now()), "_id": new_row_id()}
         written = self.pending.add(row["owner_key"], row["run_id"])

@@ -301,8 +301,7 @@ _UNNAMED: Final = "unknown"
 def match_results(steps: Iterable[tuple[Call, ...] | Result]) -> tuple[tuple[ToolOutcome, ...], bool]:
     """The outcomes in the order in which the calls were made, and whether every call has a result.
 
-    Args:
-        steps: the calls of a message, or a result, in the order in which they were recorded.
+    A step is the calls of a message, or a result; steps come in the order in which they were recorded.
     """
     matcher = _Matcher()
     for place, step in enumerate(steps):

@@ -209,13 +209,9 @@ class Window:
 
     @classmethod
     def of(cls, rows: Sequence[Any], agent: Agent = MAIN, *, cut: bool = False, current_run_id: str = "") -> Self:
-        """What is shown of these rows, which are in any order, without the current run's or with them.
+        """What `agent` is shown of these rows of a session, in any order, without the current run's.
 
-        Args:
-            rows: of the session.
-            agent: the agent that is shown them.
-            cut: the session has older rows.
-            current_run_id: the run that asks.
+        `cut` says that the session has older rows.
         """
         messages, faults = transcript_of_rows(rows, agent, current_run_id=current_run_id)
         start = window_start(messages) if cut else 0

@@ -86,8 +86,7 @@ def admit(
     """The given messages that may stand in a list after the messages `after`.
 
     Args:
-        messages: in order.
-        where: its name in the notes, such as `run.history`.
+        where: the list's name in the notes, such as `run.history`.
         after: admitted messages; the ids of their calls are not used again.
         going_on: the runs may still be going on, so the last calls of each may yet be answered.
     """

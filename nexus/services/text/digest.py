@@ -276,7 +276,7 @@ DECISION: Final = re.compile(
     r"|décid(?:é|ée|e|ons)|décision|choisi|choisis|plutôt que|au lieu d[eu]"
     r"|decisión|eleg(?:í|ido|imos)|opt(?:é|ado|amos) por|en (?:lugar|vez) de"
     rf"|{_PLAN} (?:use|drop|skip|exclude|leave out|go with|start with)"
-    # Not without bounds: a text may be nothing but such beginnings.
+    # Bounded: a text may consist of nothing but plans.
     rf"|{_PLAN}\b(?=[^.!?\n]{{0,99}}(?:\b(?:first|before|zuerst|d['’]abord|primero)\b|{_BECAUSE})))\b"
     r"|决定|选择|选用|采用|改用|打算|我们?[将会]?先",
 )

@@ -2,7 +2,7 @@ r"""Escaping: nothing that anyone wrote can pass for structure of a context (con
 
 Block tags, `<human_input>`, `<current_time>`, `[tool_use:`, `[Turn n]`, the line heads of the memory, the headings of
 the pinned block and the banners of the thinking layout come from the renderer alone. Every other text passes `escape`,
-which puts one backslash before whatever looks like one of them.
+which puts one backslash before everything that looks like one of them.
 
 Rules of this module:
 
@@ -43,7 +43,7 @@ _CLOSING_ANGLE: Final = ">»›≯\u232a〉❭❯❱⟩⟫⦒⧽》︾﹀˃ᐳ�
 COLONS: Final = ":：﹕︓ː˸։׃ઃः᛬᠃᠉⁚⁝∶ꓽ꞉︰፡܃܄𐞁"
 # With the musical sharps, and signs of mathematics and Tifinagh that are drawn as two strokes across two.
 NUMBER_SIGNS: Final = "#＃﹟♯⌗⋕⧣⧤⨳ⵌ𝄰𝄱𝄲"
-# With whatever is drawn as two or more level strokes: signs of mathematics, hyphens, frames, hexagrams.
+# With all that is drawn as two or more level strokes: signs of mathematics, hyphens, frames, hexagrams.
 EQUALS_SIGNS: Final = "=＝﹦≠⁼₌🟰꞊゠᐀⹀꓿═〓≈≉≋≡≢≣⩵⩶⚌☰𝄗"
 # Invisible or blank although Unicode calls them letters or symbols.
 _BLANK: Final = "\u115f\u1160\u3164\uffa0\u2800\U0001d159"

@@ -49,7 +49,7 @@ class Measure:
         form: a key of `nexus.services.context.formats.FORMATS`. Messages are given in OpenAI's form in any case.
 
     Raises:
-        ValueError: there is no such form.
+        ValueError: there is no form of that name.
     """
 
     def __init__(self, counter: TokenCounter, form: str = "openai") -> None:

@@ -151,13 +151,8 @@ def looked_at(
 ) -> dict[str, Any]:
     """The changes to a turn after a look at its rows, whether it is over or not.
 
-    Args:
-        document: the turn.
-        facts: those of its rows.
-        rows: how many rows there are.
-        now: the current time.
-        idle: after so long a silence a turn is over without an answer.
-        settled: after so long a silence nothing of it is on its way any more.
+    After a silence of `idle` a turn is over without an answer; after one of `settled` no row of it is on its way any
+    more. `rows` is how many rows there are.
     """
     silence = now - document["heard_at"]
     if facts.finished or silence >= idle or rows < (document.get("rows") or 0):

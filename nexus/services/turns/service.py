@@ -98,7 +98,7 @@ class TurnStarter:
                     await self._take_over(key, waiting.pop(known["run_id"]).start, known)
 
     async def begin_late(self, touch: TurnTouch) -> Key | None:
-        """Begin the turn of a run of which only results are known, from its recorded input.
+        """Begin the turn of a run that has only results so far, from its recorded input.
 
         Returns:
             Its session, which is that of the input; None where no input is recorded.

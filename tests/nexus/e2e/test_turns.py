@@ -22,14 +22,13 @@ from tests.nexus.e2e.harness import (
     requesting_by_streams,
     serving,
 )
-from tests.nexus.support.model_behaviours import Behaviour, foreign, good, saying, silent, status
+from tests.nexus.support.model_behaviours import good, silent
 from tests.nexus.support.model_server import ModelServer, model_server
 from tests.nexus.support.waiting import until
 
 Environment = dict[str, str]
 Document = dict[str, Any]
 
-FAILURE = "Summary generation failed"
 GOAL = "Please find what is known of SGLT2 inhibitors and their effect on the heart in type 2 diabetes"
 SEARCHED = "PubMed found 156 articles for these words."
 FILTERED = "15 systematic reviews and meta-analyses from 2018 to 2024 were left."
@@ -235,33 +234,6 @@ async def test_the_figures_are_kept(environment: Environment, channel_prefix: st
         assert "95% CI 0.80-0.93" in said[2]["detailed"]
     assert len(server.asked) == 3
     assert {call.headers["authorization"] for call in server.asked} == {"Bearer sk-canary"}
-
-
-TROUBLES: dict[str, Behaviour] = {
-    "away": status(503),
-    "slow": silent(),
-    "another language": foreign(),
-    "the failure": saying(json.dumps({"brief": FAILURE, "detailed": FAILURE, "structured": {"overview": FAILURE}})),
-}
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("trouble", TROUBLES, ids=str)
-async def test_a_model_in_trouble(trouble: str, environment: Environment, channel_prefix: str, turns: Turns) -> None:
-    """A summary by rules at once, marked; a good one when the model is itself again; never the words of a failure."""
-    async with model_server(TROUBLES[trouble]) as server:
-        given = with_model(environment, server, TIMEOUT_S="0.5", BREAKER_REST_S="0.5")
-        async with playing(given, channel_prefix) as requester:
-            context = await Session(requester, turns).run(GOAL, "run_1", {"a": EXTRACTED}, ANSWERED)
-            (first,) = await turns.all_are(is_closed, 1)
-            await until(partial(asked_of, server))
-            server.behaviour = good()
-            (second,) = await turns.all_are(is_by_model, 1)
-    assert context["status"] == "success"
-    assert first["summaries"]["source"] == "fallback"
-    assert "0.80-0.93" in first["summaries"]["detailed"]
-    assert "0.80-0.93" in second["summaries"]["detailed"]
-    assert FAILURE not in json.dumps([first["summaries"], second["summaries"], first["insights"], second["insights"]])
 
 
 @pytest.mark.once

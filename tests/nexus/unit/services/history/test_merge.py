@@ -85,15 +85,6 @@ def test_merge_messages_by_run_id_no_run_id(run_id: Any) -> None:
     assert merge_by_run_id(rows) == rows[::-1]
 
 
-def test_a_missing_run_id_is_none() -> None:
-    """Like an empty one."""
-    rows = [row("AI", "a", 31), row("AI", "b", 32)]
-    for each in rows:
-        del each["run_id"]
-
-    assert merge_by_run_id(rows) == rows[::-1]
-
-
 def test_a_run_with_one_answer_is_merged_too() -> None:
     """So that an answer is known by its run, whatever the number of its rows."""
     (only,) = merge_by_run_id([row("AI", "a", 31)])
@@ -165,12 +156,6 @@ class TestOrder:
         """Even if it was stored later."""
         assert told(row("HUMAN", "q", 30), row("AI", "a", 30)) == ["q", "a"]
         assert told(row("AI", "a", 30), row("HUMAN", "q", 30)) == ["q", "a"]
-
-    def test_overlapping_runs(self) -> None:
-        """Each message stands at its own time."""
-        rows = [row("HUMAN", "q1", 1), row("HUMAN", "q2", 2, "r2"), row("AI", "a2", 3, "r2"), row("AI", "a1", 4)]
-
-        assert told(*rows) == ["q1", "q2", "a2", "a1"]
 
     @pytest.mark.parametrize(
         ("earlier", "later"),
@@ -278,10 +263,6 @@ class TestMalformedRows:
 
         assert [entry.moment for entry in read_rows(rows)[0]] == [None]
         assert repaired(*rows) == 1
-
-    def test_a_row_with_several_faults_counts_once(self) -> None:
-        """It is rows that are counted."""
-        assert repaired(row("AI", 7, None, metadata=None)) == 1
 
     @pytest.mark.parametrize("row_id", [None, 7, {}])
     def test_an_id_that_is_no_text_is_empty(self, row_id: Any) -> None:

@@ -90,11 +90,6 @@ async def test_no_shown_run_is_cut(messages: int) -> None:
     assert not past.stopped_early
 
 
-async def test_no_past() -> None:
-    """An owner without rows has no past."""
-    assert await read([row(1, owner_key="p")]) == Past([])
-
-
 async def test_interleaved_runs() -> None:
     """Runs that went on at the same time are each merged whole, by their last answers."""
     each_run = [
@@ -121,12 +116,6 @@ async def test_runs_without_a_human_row() -> None:
     assert shown(await read(rows, 3), 3) == [[f"{run}-{n}" for n in range(7)] for run in (8, 7, 6)]
 
 
-async def test_rows_without_a_run() -> None:
-    """Are messages by themselves."""
-    past = await read([row(number, run_id=None, role="AI") for number in range(20)], 3)
-    assert shown(past, 3) == [[f"text {n}"] for n in (19, 18, 17)]
-
-
 @pytest.mark.parametrize("rows", [0, 1, 100, 6_000])
 async def test_the_current_run_does_not_count(rows: int) -> None:
     """However many rows it has, the messages are those before it; beyond 5,000 nothing more is read."""
@@ -142,12 +131,6 @@ async def test_a_continued_run_sees_the_past_it_began_with() -> None:
     later = [{**each, "id": f"later-{each['id']}", "run_id": f"later-{each['run_id']}"} for each in runs(12)]
     past = await continued([*runs(12), row(500, run_id="now", id="begun"), *later])
     assert shown(past) == [said for number in range(11, 1, -1) for said in whole(number)]
-
-
-async def test_a_continuation_keeps_rows_whose_ids_say_nothing() -> None:
-    """Rows that another program stored with an `_id` of its own form are not taken for later ones."""
-    rows = [{**row(1), "_id": "zzz"}, {**row(2), "_id": 7}, row(3), row(4, id="begun", run_id="now"), row(5)]
-    assert sorted(shown(await continued(rows))) == [["text 1"], ["text 2"], ["text 3"]]
 
 
 async def test_reading_ends_somewhere() -> None:

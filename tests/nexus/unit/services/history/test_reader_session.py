@@ -123,31 +123,6 @@ async def test_few_pages(messages: int, pages: list[int]) -> None:
     assert store.pages == pages
 
 
-@pytest.mark.parametrize(("size", "pages"), [(MIB, [100]), (30_000, [100, 40]), (10_000, [100, 200, 120])])
-async def test_long_rows_make_small_pages(size: int, pages: list[int]) -> None:
-    """No more rows are asked for than have room, where they are as long as those before."""
-    store = Counting([a_row(number, "x" * size) for number in range(1_000)])
-    past = await read_session(store, "o", SESSION, messages=10_000)
-    assert (len(past.rows), past.stopped_early) == (4 * MIB // size, True)
-    assert store.pages == pages
-
-
-async def test_short_rows_after_long_ones() -> None:
-    """Make the pages grow again, although long ones have left little room."""
-    store = Counting([a_row(number, "x" * (41_900 if number >= 1_900 else 1)) for number in range(2_000)])
-    past = await read_session(store, "o", SESSION, messages=10_000)
-    assert (len(past.rows), past.stopped_early) == (2_000, False)
-    assert store.pages == [100, 25, 400, 800, 1_600]
-
-
-async def test_rows_without_text() -> None:
-    """Leave all the room there is."""
-    store = Counting([a_row(number, "") for number in range(301)])
-    past = await read_session(store, "o", SESSION, messages=1_000)
-    assert (len(past.rows), past.stopped_early) == (301, False)
-    assert store.pages == [100, 200, 400]
-
-
 async def test_what_was_stored_later_is_left_out() -> None:
     """By stored order, whatever the senders' clocks say, so that a run sees the same session to its end."""
     store = store_of(*(row(number) for number in range(300)))
@@ -156,11 +131,6 @@ async def test_what_was_stored_later_is_left_out() -> None:
     store.plant("messages", [row(2_000 + number, timestamp=START) for number in range(100)])
     until = UntilShown.of(before.rows)
     assert (await read_session(store, "o", SESSION, messages=200, until=until)).rows == before.rows
-
-
-async def test_a_session_that_had_nothing() -> None:
-    """Has nothing for that run later, either."""
-    assert (await read([row(number) for number in range(5)], 10, until=UntilShown.of([]))).rows == []
 
 
 async def test_without_a_cutoff_the_input_says_when_the_run_began() -> None:

@@ -80,18 +80,6 @@ async def test_many_runs() -> None:
         await origins.known("ada", "run_1000")
 
 
-async def test_what_was_heard_long_ago_gives_way() -> None:
-    """What the ledger says holds, however many runs were heard of in between."""
-    store, ledger = FakeStore(), MemoryLedger(MemoryBus())
-    await RunOrigins(store, ledger).begin("ada", "run_1", MAIN, KEEP_MS)
-    origins = RunOrigins(store, ledger)
-    origins.remember("ada", "run_1", SCOUT)
-    for number in range(6_000):
-        origins.remember("bob", f"run_{number}", SCOUT)
-    assert await origins.begin("ada", "run_1", SCOUT, KEEP_MS) == MAIN
-    assert await origins.find("ada", "run_1") == MAIN
-
-
 async def test_without_a_ledger() -> None:
     """A program that embeds the service alone has what it remembers and what is stored."""
     origins = RunOrigins(FakeStore())

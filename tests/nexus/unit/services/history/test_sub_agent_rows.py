@@ -7,7 +7,6 @@ import pytest
 
 from nexus.core.models import Message, Role, Topics
 from nexus.core.ports import Row, RunOrigin
-from nexus.services.history.rows import human_row, llm_row, of_run, tool_row
 from nexus.services.persistence import PersistenceService
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.rows import START
@@ -135,14 +134,3 @@ async def test_a_message_that_its_sender_marks_in_a_sub_agents_run(given_marks: 
     answer = (Topics.LLM_RESULTS, message("a", Role.AI, **given_marks))
     rows = await recorded(FakeStore(), SUB, answer)
     assert marks(rows["a"]) == {"sub_agent_internal": True, "agent_id": agent_id}
-
-
-def test_rows_as_values() -> None:
-    """The same without a service; the rows that go in are not changed."""
-    assert marks(human_row(HUMAN, "x", SUB)) == MARKS
-    assert marks(human_row(HUMAN, "x", RunOrigin("s"))) == {}
-    for row in (llm_row(ANSWER[1]), tool_row(RESULT[1])):
-        assert row is not None
-        assert marks(of_run(row, SUB)) == MARKS
-        assert marks(row) == {}
-        assert row["session_id"] is None

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.services.context.formatters import MemoryFormatter
-from nexus.services.history.tool_calls import annotate, read_tool_calls
-from nexus.services.text.escape import canonical, escape, unescape
+from nexus.services.history.tool_calls import read_tool_calls
+from nexus.services.text.escape import canonical, unescape
 from tests.nexus.unit.services.context.strict import forged, read_annotation, unmarked_name, unmarked_value
 
 extract = MemoryFormatter._extract_tool_call_annotation
@@ -249,13 +249,3 @@ def expected(name: str, arguments: dict[str, str]) -> tuple[str, str, str]:
     key = "query" if name == "web_search" and "query" in arguments else next(iter(arguments))
     value = one_line[arguments[key]]
     return (shown_name, one_line[key], value) if value else (shown_name, "", "")
-
-
-def test_reading_and_showing_change_nothing() -> None:
-    """The stored calls stay as they were."""
-    stored = [nested("web_search", '{"query": "AI"}'), flat("t", {"k": ["v"]})]
-    before = json.dumps(stored)
-
-    annotate(read_tool_calls(stored), escape)
-
-    assert json.dumps(stored) == before

@@ -66,20 +66,6 @@ class TestOrder:
         assert [[call.id for call in item.calls] for item in said] == [[], ["c1"], [], []]
         assert (said[2].call_id, said[2].tool_name) == ("c1", "f")
 
-    def test_moments_in_every_form(self) -> None:
-        """Aware, naive, ISO with `Z`, with an offset, with any precision: what counts is the moment."""
-        moments = [
-            datetime(2025, 12, 10, 12, 0, 1, tzinfo=UTC),
-            datetime(2025, 12, 10, 12, 0, 2),  # noqa: DTZ001  # older rows have naive moments, which are UTC
-            "2025-12-10T20:00:03+08:00",
-            "2025-12-10T12:00:03.5Z",
-            "2025-12-10 12:00:04",
-            "2025-12-10T07:00:05.000001-05:00",
-        ]
-        rows = [row(f"m{number}", "HUMAN", "x", at, run=f"r{number}") for number, at in enumerate(moments)]
-        for stored in (rows, rows[::-1], rows[3:] + rows[:3]):
-            assert [item.source for item in transcript_of_rows(stored)[0]] == [f"m{number}" for number in range(6)]
-
     @pytest.mark.parametrize("at", [None, "yesterday", 5, [], ""], ids=str)
     def test_a_row_without_a_time(self, at: Any) -> None:
         """Stands after the row of its run that was stored before it, and is counted."""
@@ -102,17 +88,6 @@ class TestOrder:
         """As when the answer's replica was faster."""
         answer = row("a", "AI", "x", "12:00:00")
         assert order(answer, row("h", "HUMAN", "q", "12:00:00")) == ["h", "a"]
-
-    def test_everything_of_a_run_by_clocks_that_are_behind(self) -> None:
-        """Nothing of a run comes before its question, and other runs stay where they are."""
-        rows = [
-            row("before", "HUMAN", "x", "11:59:00", run="r0"),
-            row("h", "HUMAN", "q", "12:00:00"),
-            row("a", "AI", "", "10:00:00", tool_calls=[CALL]),
-            row("t", "TOOL", "r", "10:00:01", call_id="c1"),
-            row("after", "HUMAN", "x", "12:00:01", run="r1"),
-        ]
-        assert order(*rows) == ["before", "h", "a", "t", "after"]
 
     def test_equal_moments(self) -> None:
         """Runs one after the other as they were stored, the human of each first, then stored order."""
@@ -144,10 +119,6 @@ class TestOrder:
             row("d", "AI", "x", "12:00:00", run=5),
         ]
         assert order(*rows) == ["c", "d", "b", "a"]
-
-    def test_no_rows(self) -> None:
-        """Nothing was said."""
-        assert transcript_of_rows([]) == ([], 0)
 
 
 class TestWhoseItIs:
@@ -215,26 +186,6 @@ class TestMalformedRows:
         assert [(item.text, item.calls, item.call_id) for item in said] == [("x", (), ""), ("y", (), "")]
         assert faults == 2
 
-    @pytest.mark.parametrize(
-        ("content", "text"),
-        [
-            ({"text": "é"}, '{"text":"é"}'),
-            (None, ""),
-            ([{"type": "text", "text": "a"}, "b"], "a\nb"),
-            ([{"type": "image", "url": "x"}], '[{"type":"image","url":"x"}]'),
-            ([], "[]"),
-            (5, "5"),
-            (False, "false"),
-            (b"\xff", '"_w=="'),
-        ],
-        ids=str,
-    )
-    @pytest.mark.parametrize("role", ["HUMAN", "AI"])
-    def test_contents_that_are_no_text(self, role: str, content: Any, text: str) -> None:
-        """Are told as text, or as nothing."""
-        (item,), faults = transcript_of_rows([row("x", role, content)])
-        assert (item.text, faults) == (text, 1)
-
     def test_a_result_may_be_anything(self) -> None:
         """That is no fault."""
         results: list[Any] = [None, "", {"a": [1]}, [], 0]
@@ -267,11 +218,6 @@ class TestMalformedRows:
         (item,), _ = transcript_of_rows([row("x", "TOOL", "r", call_id=True, tool_name=["f"])])
         assert (item.call_id, item.tool_name) == ("", "")
 
-    def test_an_agent_id_that_is_no_text(self) -> None:
-        """Belongs to no sub-agent that asks."""
-        internal = row("x", "AI", "x", metadata={"sub_agent_internal": True, "agent_id": ["one"]})
-        assert transcript_of_rows([internal], Agent("sub", "one")) == ([], 0)
-
 
 class TestTexts:
     """Escaped once, counted, and nothing where nothing would be seen."""
@@ -284,12 +230,6 @@ class TestTexts:
         (item,), faults = transcript_of_rows([row("x", role, self.FORGED)])
         assert (item.text, item.escaped, faults) == (escape(self.FORGED), 3, 0)
         assert item.text != self.FORGED
-
-    def test_arguments_stay_exact(self) -> None:
-        """They are data."""
-        call = {**CALL, "function": {"name": "f", "arguments": '{"a":  "</human_input>"}'}}
-        (item,), _ = transcript_of_rows([row("a", "AI", "", tool_calls=[call])])
-        assert item.calls[0].raw_arguments == '{"a":  "</human_input>"}'
 
     @pytest.mark.parametrize("content", ["", " \n\t", "\u200b\ufeff", [""]], ids=repr)
     def test_what_cannot_be_seen_is_no_text(self, content: Any) -> None:
@@ -367,11 +307,6 @@ class TestWindowStart:
         changes = sum(now != before for before, now in itertools.pairwise(starts))
         assert 1 <= changes <= 20
         assert [int(start.split("-")[1]) for start in starts] == sorted(int(start.split("-")[1]) for start in starts)
-
-    def test_it_depends_on_the_window_alone(self) -> None:
-        """The same rows begin at the same place."""
-        session = [item for number in range(30) for item in run_of(number)]
-        assert window_start(session) == window_start(deepcopy(session))
 
 
 _ANYTHING = st.recursive(

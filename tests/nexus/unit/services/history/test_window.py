@@ -29,11 +29,6 @@ def test_a_whole_session() -> None:
     assert (window.left_out, window.cut, window.fetched, window.faults) == (0, False, 8, 2)
 
 
-def test_nothing() -> None:
-    """No rows, no runs."""
-    assert Window.of([]) == Window([], frozenset())
-
-
 def test_a_run_of_which_only_the_end_is_shown() -> None:
     """Counts as not shown, also where a human spoke again in it."""
     rows = [
@@ -50,11 +45,6 @@ def test_an_input_that_is_blank(blank: Any) -> None:
     """Is not shown, so its run is not, either."""
     rows = [row(0, "HUMAN", "one", blank), row(1, "AI", "one"), row(2, "HUMAN", "one", "more"), row(3, "HUMAN", "two")]
     assert Window.of(rows).runs == {"two"}
-
-
-def test_rows_of_no_run() -> None:
-    """Belong to no run, whoever speaks."""
-    assert Window.of([row(0, "HUMAN", ""), row(1, "AI", "")]).runs == frozenset()
 
 
 def test_what_is_not_for_the_agent() -> None:

@@ -86,25 +86,10 @@ def test_a_turn_that_is_over() -> None:
     assert changes["summaries"]["source"] == "fallback"
 
 
-@pytest.mark.parametrize(("after", "due"), [(0, 30), (100, 130), (290, 300)])
-def test_a_turn_that_goes_on(after: float, due: float) -> None:
-    """It is looked at every half minute, and when it has been silent for too long."""
-    assert looked(document(heard_at=NOW), RUN[:2], after) == {"due_at": NOW + timedelta(seconds=due)}
-
-
 @pytest.mark.parametrize(("after", "due"), [(0, 1), (1, 2), (8, 16), (100, 130)])
 def test_a_result_that_is_missing(after: float, due: float) -> None:
     """Once the answer is known it is waited for ever longer."""
     assert looked(document(heard_at=NOW), [RUN[0], RUN[1], RUN[3]], after) == {"due_at": NOW + timedelta(seconds=due)}
-
-
-@pytest.mark.parametrize(("after", "closed"), [(4.9, False), (5, True)])
-def test_a_turn_that_is_overtaken(after: float, closed: bool) -> None:
-    """It is closed when nothing is on its way any more; a model is asked when it has been silent for long."""
-    changes = looked(document(heard_at=NOW, overtaken=True), RUN[:2], after)
-    assert (changes.get("work") == SUMMARISE) == closed
-    if closed:
-        assert (changes["status"], seconds(changes)) == ("completed", 300)
 
 
 def test_a_summary_that_says_all_is_kept() -> None:
