@@ -108,13 +108,11 @@ async def read_past(
     Reads in pages and stops as soon as it has enough, so that the cost does not depend on how long the past is. Rows of
     tools are never read. One more query completes runs whose beginning lies beyond the last page.
 
-    Args:
-        messages: how many are wanted, at least 1.
-        excerpt_chars: contents longer than twice this may come without their middle.
-        asked: the human input of the run that asks. Rows of this run do not count, nor what was stored after the input
-            where that is among the rows. None where no run asks.
-        until: where the past ends, where that is known.
-        waiting: rows of the owner that may not be in the store yet.
+    - `excerpt_chars`: contents longer than twice this may come without their middle.
+    - `asked`: the human input of the run that asks. Rows of this run do not count, nor what was stored after the input
+      where that is among the rows. None where no run asks.
+    - `until`: where the past ends, where that is known.
+    - `waiting`: rows of the owner that may not be in the store yet.
 
     Raises:
         StoreUnavailableError: the store did not answer.
@@ -157,11 +155,10 @@ async def read_session(
     Reads in pages, and stops with the row with which there is enough or more text than any model takes. How large the
     pages are does not show in what is returned.
 
-    Args:
-        origin: which session, and for which agent: the main one is not given what is internal to others.
-        messages: rows at most.
-        asked, until, waiting: as for `read_past`.
-        tail: which rows are under no compaction; where some are, the newest are those that were stored last.
+    - `origin`: which session, and for which agent: the main one is not given what is internal to others.
+    - `messages`: rows at most.
+    - `tail`: which rows are under no compaction; where some are, the newest are those that were stored last.
+    - `asked`, `until` and `waiting` are as for `read_past`.
 
     Raises:
         StoreUnavailableError: the store did not answer.

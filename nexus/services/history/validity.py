@@ -85,10 +85,9 @@ def admit(
 ) -> Admitted:
     """The given messages that may stand in a list after the messages `after`.
 
-    Args:
-        where: the list's name in the notes, such as `run.history`.
-        after: admitted messages; the ids of their calls are not used again.
-        going_on: the runs may still be going on, so the last calls of each may yet be answered.
+    - `where`: the list's name in the notes, such as `run.history`.
+    - `after`: admitted messages; the ids of their calls are not used again.
+    - `going_on`: the runs may still be going on, so the last calls of each may yet be answered.
     """
     return _Gate(where, after, going_on=going_on).admit(messages)
 
