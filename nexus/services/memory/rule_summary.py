@@ -13,7 +13,7 @@ Rules of this module:
   room is for the earlier lines, as long as there is that much of them.
 - A line has parts, each behind a label. In a shorter form, sentences with figures and names come first, in the answer
   before the question: however short it is, it says what is known now.
-- A compaction may cover a part of a run, or its tool calls alone. Then what is there is told, and nothing is called
+- A compaction may cover a part of a run, or its tool calls alone. Then the line tells that, and calls nothing
   missing: it may stand in an earlier compaction or in what is left.
 - Texts are escaped where the summary is shown, not here. The same rows give the same text.
 """

@@ -2,8 +2,8 @@
 
 Rules of this module:
 
-- A request is claimed and concluded as `deliveries` says. What another replica is at is left to it; where the bus keeps
-  the delivery for this replica, it waits until that one has answered or is gone.
+- A request is claimed and concluded as `deliveries` says. What another replica builds is left to it; where the bus
+  keeps the delivery for this replica, it waits until that one has answered or is gone.
 - A deadline is a duration, by the clock of the ledger: from when the bus took the request, where it says so, else from
   when a replica that asked the ledger heard it first. No sender's clock is ever asked.
 - An answer that says "try again" is kept as long as copies of the request may be on their way, which is well beyond any
@@ -122,7 +122,7 @@ class Answerer:
                     # What was announced last may be what has just failed.
                     asked_at = time.monotonic()
                     continue
-                # Nobody can be told. The requester asks again, and the bus will be back.
+                # No answer can be sent. The requester sends it again, and the bus will be back.
             return
 
     async def _settle(self, request: IncomingRequest, claim: Claim, refused: RequestError | None) -> None:

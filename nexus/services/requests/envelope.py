@@ -1,8 +1,7 @@
 """What a payload asks, under which key, and the envelope of its answer (contract §1.3, §1.4, §1.7, §7). Pure.
 
-`tools.requests` belongs to whatever runs tools: a message that names no tool of ours is ignored, whatever it is. One
-that does, and is no usable call, gets an error result where its sender can be told. A sender who may not send it, and
-one who cannot be told, get no answer.
+Every runner of tools listens to `tools.requests`: a message that names no tool of ours is ignored. One that does, and
+is no usable call, gets an error result where it has a run and an owner; none where it should be signed and is not.
 """
 
 import hashlib
@@ -62,7 +61,7 @@ class IncomingRequest:
 
     Attributes:
         ids: of the sender. The answer repeats them.
-        key: what the ledger knows it by: the request id, but for a conflict or a sender who is not known.
+        key: what the ledger knows it by: the request id, but for conflicts and requests that could not be read.
         fingerprint: SHA-256 of the payload. The same key with another fingerprint is another request.
         topic: where the answer goes.
         asked: the request, or what is wrong with it.
@@ -141,7 +140,7 @@ def read_incoming(
     """The request that a delivery brings.
 
     Raises:
-        UnreadablePayloadError: there is nobody to be answered.
+        UnreadablePayloadError: it has no id to be answered under.
     """
     fingerprint = hashlib.sha256(delivery.payload).hexdigest()
     suffix = ""

@@ -75,12 +75,3 @@ async def test_rows_of_all_kinds(place: Place) -> None:
         assert await audit(store.memory, store, *SESSION) == Audit(messages=8, in_context=4, summarised=4)
         seen = await store.tail_messages(*SESSION, made.tail, limit=9, sub_agent="a")
         assert "m90" in {item["id"] for item in seen}
-
-
-async def test_is_read_back(place: Place) -> None:
-    """As it was made."""
-    async with place.open() as store:
-        await insert_all(store, exchange(1))
-        made = await compact(store, call_id="m")
-        (document,) = await store.memory.compactions(*SESSION, limit=2, whole=True)
-        assert Compaction.model_validate(document) == made

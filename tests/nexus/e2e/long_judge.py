@@ -50,12 +50,6 @@ class Account:
     lost: int
     twice: int
 
-    def __str__(self) -> str:
-        return (
-            f"messages {self.messages:,}, in context {self.in_context:,}, summarised {self.summarised:,}, "
-            f"lost {self.lost}, twice {self.twice}"
-        )
-
 
 class Judge:
     """Holds every context to what is promised of it, and takes notes.
@@ -81,7 +75,7 @@ class Judge:
         messages, tools = content["messages"], content["tools"]
         assert openai_faults(Converted(messages, tools, [], [], None), typed=False) == [], where
         used = tokens_of(messages, tools)
-        assert used <= self._window, (where, used, weights(content))
+        assert used <= self._window, (where, used)
         assert 0 <= told_tokens(messages) - used <= _TOLD_TOO_HIGH, where
         self.tokens.append(used)
         shown = sources(content)
@@ -118,14 +112,6 @@ def told_tokens(messages: Sequence[Mapping[str, Any]]) -> int:
     assert last["role"] == "system"
     (used,) = _USED.findall(last["content"])
     return int(used)
-
-
-def weights(content: Mapping[str, Any]) -> dict[str, int]:
-    """Bytes by block, to say what is too much."""
-    total: Counter[str] = Counter()
-    for block in content["context"]["blocks"]:
-        total[block["tag"]] += block["bytes"]
-    return dict(total)
 
 
 def sources(content: Mapping[str, Any]) -> list[str]:

@@ -101,7 +101,6 @@ class Scene:
             await self.recorded(player)
         assert not left
         found = account(self.database, SESSION, content)
-        print(mode, sign.name, found, f"longest context {max(judge.tokens):,} tokens")  # noqa: T201  # shown with -s
         assert found.messages == len(said.messages)
         return found
 

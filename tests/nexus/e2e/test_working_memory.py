@@ -1,16 +1,11 @@
 """The memory tools on running services, called as orchestrators do: by redis-py and JSON alone (contract §7)."""
 
-import json
-import os
-import sys
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
-import anyio
 import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
@@ -71,15 +66,6 @@ class Desk:
         async def are() -> bool:
             wanted = self.player.said.messages
             return self.database["messages"].count_documents({"id": {"$in": wanted}}) == len(wanted)
-
-        await until(are)
-
-    async def settled(self) -> None:
-        """Wait until all that was said is stored, and no turn is about to be closed."""
-        await self.recorded()
-
-        async def are() -> bool:
-            return not self.database["turns"].count_documents({"work": "close"})
 
         await until(are)
 
@@ -199,39 +185,3 @@ async def test_a_model_tells_it_better(environment: Environment, mode: Mode, mon
     assert by_model["summary"] != by_rules["summary"]
     for content, compaction in ((first, by_rules), (later, by_model)):
         assert unescape(_summary_in(content)).endswith(compaction["summary"].strip())
-
-
-@pytest.mark.once
-async def test_moved_to_another_database(
-    environment: Environment, mongo_uri: str, mongo_janitor: MongoClient[Document], tmp_path: Path
-) -> None:
-    """Exported and imported into an empty database, a session gives the next context to the byte."""
-    elsewhere = {
-        **environment,
-        "NEXUS_DATABASE__NAME": f"test_{uuid.uuid4().hex}",
-        "NEXUS_BUS__CHANNEL_PREFIX": f"t{uuid.uuid4().hex}:",
-    }
-    folder = tmp_path / "session"
-    try:
-        async with at_desk(environment, mongo_uri) as desk:
-            for run in session(25, longest=1_000, most_of_a_run=2_000):
-                await desk.player.play(run)
-            await desk.settled()
-            await _command(environment, "export", "--owner", "ada", "--session", SESSION, str(folder))
-            here = await desk.player.begin(LAST)
-        await _command(elsewhere, "import", str(folder))
-        async with at_desk(elsewhere, mongo_uri) as desk:
-            there = await desk.player.begin(LAST)
-    finally:
-        mongo_janitor.drop_database(elsewhere["NEXUS_DATABASE__NAME"])
-    assert json.dumps(there["messages"]) == json.dumps(here["messages"])
-    assert there["tools"] == here["tools"]
-    assert _summary_in(here)
-
-
-async def _command(environment: Environment, *words: str) -> str:
-    """The output of a `nexus session` command that succeeds."""
-    command = [sys.executable, "-m", "nexus", "session", *words]
-    done = await anyio.run_process(command, check=False, env={**os.environ, **environment})
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode()

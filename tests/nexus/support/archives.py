@@ -4,41 +4,21 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Final
 
-_ABOUT: Final = {"tool": "tool", "call": "call_id", "status": "status"}
-_HEADING: Final = re.compile(r"## (\d+)\.(?: call (\d+)| (\w+), ([^{]+?))?( goes on)? (?=\{)")
+_HEADING: Final = re.compile(r"## (\d+)\.(?: call (\d+)| \w+, [^{]+?)?( goes on)? (?=\{)")
 _FENCE: Final = "```"
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call of a message; `arguments` as they were recorded, or as JSON where they were no text."""
-
-    id: str
-    name: str
-    arguments: str
 
 
 @dataclass(slots=True)
 class Archived:
-    """A message that was read back.
+    """A message that was read back: `text` is JSON where `is_json`; `calls` are the arguments of its calls."""
 
-    Attributes:
-        text: its content; JSON where `is_json`.
-        at: its time in ISO 8601; `""` for none that can be read.
-        about: of a result: `tool`, `call_id` and `status`.
-    """
-
-    role: str
     id: str
     run_id: str
-    at: str
     text: str
     is_json: bool = False
-    about: dict[str, str] = field(default_factory=dict)
-    calls: list[Call] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
 
 
 def read_archive(contents: Iterable[str]) -> list[Archived]:
@@ -73,25 +53,15 @@ def _read_sections(content: str) -> Iterator[tuple[re.Match[str], dict[str, Any]
 
 
 def _take(messages: dict[int, Archived], heading: re.Match[str], facts: Mapping[str, Any], text: str) -> None:
-    number, call, role, at, goes_on = heading.groups()
+    number, call, goes_on = heading.groups()
     message = messages.get(int(number))
     if call and message:
         if goes_on:
-            last = message.calls[-1]
-            message.calls[-1] = Call(last.id, last.name, last.arguments + text)
+            message.calls[-1] += text
         else:
-            message.calls.append(Call(facts["id"], facts["tool"], text))
+            message.calls.append(text)
     elif goes_on and message:
         message.text += text
     else:
         before = next(reversed(messages.values())).run_id if messages else ""
-        about = {name: facts[key] for key, name in _ABOUT.items() if key in facts}
-        messages[int(number)] = Archived(
-            facts.get("role", role),
-            facts.get("id", ""),
-            facts.get("run", before),
-            datetime.fromisoformat(at).isoformat() if at[0].isdigit() else "",
-            text,
-            "form" in facts,
-            about,
-        )
+        messages[int(number)] = Archived(facts.get("id", ""), facts.get("run", before), text, "form" in facts)

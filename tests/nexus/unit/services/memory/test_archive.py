@@ -9,7 +9,7 @@ from nexus.core.ports import Row
 from nexus.services.history.rows import storable
 from nexus.services.memory.archive import archive
 from nexus.services.text.content import compact_json
-from tests.nexus.support.archives import Archived, Call, read_archive
+from tests.nexus.support.archives import read_archive
 from tests.nexus.unit.services.memory.sessions import START, rows
 
 LEAST = 1_024
@@ -61,9 +61,7 @@ class TestRoundTrip:
         assert all(len(part.encode("utf-8", "replace")) <= most_bytes for part in parts)
         found = read_archive(map(storable, parts))
         assert [item.text for item in found] == [storable(text) for text, _ in given]
-        assert [[call.arguments for call in item.calls] for item in found] == [
-            list(map(storable, calls)) for _, calls in given
-        ]
+        assert [item.calls for item in found] == [list(map(storable, calls)) for _, calls in given]
         assert [item.id for item in found] == [f"m{number}" for number in range(len(given))]
 
     @given(rows())
@@ -86,33 +84,6 @@ class TestRoundTrip:
         (found,) = read_archive(map(storable, parts))
         assert found.text == "text"
         assert row_id.encode("utf-8", "replace").decode().startswith(found.id)
-
-    def test_everything_that_is_known(self) -> None:
-        """Of a call and its result."""
-        calls = [
-            {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"q":  "Porto"}'}},
-            {"id": 2, "name": "load", "arguments": {"n": 1}},
-            "no call",
-        ]
-        given = [
-            message(1, "Let me look.", role="AI", metadata={"tool_calls": calls}),
-            message(2, {"n": 4}, role="TOOL", metadata={"call_id": "c1", "tool_name": "search", "status": "success"}),
-            message(3, None, timestamp="?"),
-        ]
-        at = "2026-03-01T09:00:00+00:00"
-        about = {"tool": "search", "call_id": "c1", "status": "success"}
-        assert read_archive(contents(given)) == [
-            Archived(
-                "AI",
-                "m1",
-                "r",
-                at,
-                "Let me look.",
-                calls=[Call("c1", "search", '{"q":  "Porto"}'), Call("2", "load", '{"n":1}')],
-            ),
-            Archived("TOOL", "m2", "r", at, '{"n":4}', is_json=True, about=about),
-            Archived("HUMAN", "m3", "r", "", "null", is_json=True),
-        ]
 
 
 class TestForm:

@@ -2,10 +2,14 @@
 
 import asyncio
 import dataclasses
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import anyio
 import pytest
+from bson import ObjectId
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -13,14 +17,66 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from nexus.core.errors import CallRefusedError, StoreRejectedError, StoreUnavailableError
 from nexus.core.ports import Row
 from nexus.core.working_memory import STRATEGIES, TARGETS, Compaction, CompactionRequest, Target
-from nexus.services.memory.compactor import BackgroundCompactions
-from nexus.services.memory.documents import Audit, read_snapshot
+from nexus.services.memory.compactor import BackgroundCompactions, CompactionSettings, Compactor
+from nexus.services.memory.documents import Audit, audit, read_snapshot
 from nexus.services.memory.plan import MOST_ROWS
 from tests.nexus.support.archives import read_archive
+from tests.nexus.support.fake_counter import FakeCounter
+from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.waiting import until
-from tests.nexus.unit.services.memory.compacting import SESSION, Home, home_with
 from tests.nexus.unit.services.memory.sessions import blocks, orphans, rows
 from tests.nexus.unit.services.memory.test_plan import exchange, row
+
+SESSION = ("o", "s")
+
+
+class Home:
+    """A store with one session, and its compactor."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.store = FakeStore()
+        self.now = int(time.time())
+        self._number = 0
+        self.settings = CompactionSettings(**{"summary_max_tokens": 200, "idle_s": 0, **settings})
+
+    @property
+    def compactor(self) -> Compactor:
+        """A replica's."""
+        return Compactor(self.store.memory, self.store, FakeCounter(), self.settings)
+
+    def plant(self, rows: Sequence[Row], *, ago: int) -> None:
+        """Record rows in this order, with ids of their own, a second apart from so many seconds ago on."""
+        for place, item in enumerate(rows):
+            second = min(self.now - ago + place, self.now)
+            self._number += 1
+            row_id = ObjectId(f"{second:08x}{self._number:016x}")
+            changes = {"_id": row_id, "id": f"m{self._number}", "timestamp": datetime.fromtimestamp(second, UTC)}
+            self.store.plant("messages", [{**item, "owner_key": "o", "session_id": "s", **changes}])
+
+    async def compact(self, **wish: Any) -> Compaction | None:
+        """Compact the session."""
+        return await self.compactor.compact(CompactionRequest(*SESSION, **wish))
+
+    async def tail(self) -> list[Row]:
+        """What is under no compaction, in stored order."""
+        snapshot = await read_snapshot(self.store.memory, *SESSION)
+        return await self.store.tail_messages(*SESSION, snapshot.tail, limit=10_000, oldest_first=True)
+
+    async def account(self) -> Audit:
+        """Where the messages are."""
+        return await audit(self.store.memory, self.store, *SESSION)
+
+    async def compactions(self) -> list[Compaction]:
+        """All of them, the first one first."""
+        documents = await self.store.memory.compactions(*SESSION, limit=1_000, whole=True)
+        return [Compaction.model_validate(document) for document in reversed(documents)]
+
+
+def home_with(runs: int, **changes: Any) -> Home:
+    """A session of so many runs of four messages."""
+    home = Home(**changes)
+    home.plant([item for number in range(runs) for item in exchange(0, f"run-{number}")], ago=10_000)
+    return home
 
 
 class TestOne:
@@ -136,6 +192,17 @@ async def left_by(name: str, number: int) -> Row:
     await home.compact(strategy="archive")
     (detail,) = home.store.memory.rows["memory_details"]
     return {**detail, "name": name, "compaction": number}
+
+
+async def test_what_an_audit_finds() -> None:
+    """Rows that are lost, and rows that are there twice."""
+    home = home_with(3)
+    await home.compact(keep_recent=4)
+    (document,) = home.store.memory.rows["compactions"]
+    document["rows"] = [*document["rows"][1:], document["rows"][1], home.store.messages[-1]["_id"]]
+    found = await home.account()
+    assert found == Audit(messages=12, in_context=3, summarised=6, lost=1, twice=2)
+    assert not found.is_right
 
 
 @pytest.mark.heavy

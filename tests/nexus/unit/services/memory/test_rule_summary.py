@@ -169,12 +169,6 @@ class TestWithoutRoom:
         again = told(summary, runs(3, 4), 300, 42)
         assert again.startswith(f"{carried}\n...\n- ")
 
-    def test_what_a_model_wrote_is_counted_when_it_goes(self) -> None:
-        """With all the messages for which it stood."""
-        summary = told("Word " * 400, runs(0, 30), 60, 1_000)
-        assert accounted(summary) == 1_120
-        assert "1," in summary.split("\n")[0]
-
 
 WORDS = st.one_of(
     st.text(max_size=200),

@@ -1,9 +1,7 @@
 """What calls of the memory tools do (contract §7): once, checked before anything is done, and told in words."""
 
 from dataclasses import replace
-from typing import Any
 
-import anyio
 import pytest
 from structlog.testing import capture_logs
 
@@ -89,24 +87,6 @@ class TestOverview:
         assert not refused.done
         assert refused.text.endswith("theirs again")
         assert [each["revision"] for each in kept.rows["working_memory"]] == [1, 2, 3]
-
-    async def test_many_at_once(self) -> None:
-        """Of fifty that write at once from the same revision one does; without one, all do, one after another."""
-        store = FakeStore()
-        memory = memory_on(store)
-        outcomes: list[Outcome] = []
-
-        async def write_one(number: int, args: dict[str, Any]) -> None:
-            outcomes.append(await update(memory, f"text {number}", number, **args))
-
-        async with anyio.create_task_group() as tasks:
-            for number in range(50):
-                tasks.start_soon(write_one, number, {"base_revision": 0})
-        assert sum(outcome.done for outcome in outcomes) == 1
-        async with anyio.create_task_group() as tasks:
-            for number in range(100, 110):
-                tasks.start_soon(write_one, number, {})
-        assert [kept["revision"] for kept in store.memory.rows["working_memory"]] == [*range(1, 12)]
 
 
 class TestDetails:

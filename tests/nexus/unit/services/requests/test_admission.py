@@ -1,4 +1,4 @@
-"""How many requests are in hand, and which are refused because there are too many (CONTRACT §1.6)."""
+"""How many requests are in hand, and which are refused because there are too many (contract §1.6)."""
 
 import anyio
 

@@ -1,4 +1,4 @@
-"""From one request to its one effective answer (CONTRACT §1.4, §1.5): read, claim, build in time, finish."""
+"""From one request to its one effective answer (contract §1.4, §1.5): read, claim, build in time, finish."""
 
 from collections import Counter
 from collections.abc import Callable

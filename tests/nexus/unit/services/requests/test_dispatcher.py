@@ -1,4 +1,4 @@
-"""From the bus to whoever deals with a message (CONTRACT §1.1): nothing waits, and what is done is done once."""
+"""From the bus to the service that takes a message (contract §1.1): nothing waits, and what is done is done once."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable

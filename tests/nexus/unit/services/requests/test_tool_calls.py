@@ -25,7 +25,7 @@ from nexus.services.requests.tool_calls import ToolCallService
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.waiting import PATIENCE_S, take, until
-from tests.nexus.unit.services.serving import Letters, SettlingBus, SettlingLedger, passed
+from tests.nexus.unit.services.serving import Letters, SettlingBus, SettlingLedger
 
 LONG_MS: Final = 60_000
 SAID_AT: Final = utc_now()
@@ -349,47 +349,12 @@ class TestFaults:
         assert told["status"] == "error"
         assert replica.memory.ran == []
 
-    async def test_a_suspect(self) -> None:
-        """What was taken up for the third time is done alone among its like."""
-        async with serving() as replica:
-            for number in range(3):
-                for _ in range(2):
-                    await claimed(replica, update(message_id=f"msg_{number}"), lease_ms=1)
-                    replica.ledger.clock.now += 1
-            replica.memory.gate = anyio.Event()
-            for number in range(3):
-                replica.service.offer(calling(update(message_id=f"msg_{number}")))
-
-            async def begun() -> bool:
-                return bool(replica.memory.ran)
-
-            await until(begun)
-            await passed(50)
-            assert len(replica.memory.ran) == 1
-            replica.memory.gate.set()
-            assert len(await replica.results(3)) == 3
-            await replica.drained()
-
-    async def test_stopped(self) -> None:
-        """What is in hand when the service stops is given back at once, and another does it."""
-        async with serving() as one:
-            async with serving(one) as other:
-                other.memory.gate = anyio.Event()
-                other.service.offer(calling(update()))
-
-                async def begun() -> bool:
-                    return bool(other.memory.ran)
-
-                await until(begun)
-            assert (await one.call(update()))["status"] == "success"
-
     @pytest.mark.parametrize("operation", ["claim", "conclude"])
-    @pytest.mark.parametrize("is_shared", [True, False])
-    async def test_redis_away(self, operation: str, is_shared: bool) -> None:
-        """Nobody would send the call again, so it is tried until Redis is back."""
+    async def test_redis_away(self, operation: str) -> None:
+        """Calls are not resent, so it is tried until Redis is back."""
         async with serving() as replica:
             replica.ledger.failures[operation] = 1
-            replica.service.offer(shared(update()) if is_shared else calling(update()))
+            replica.service.offer(calling(update()))
             assert len(await replica.results()) == 1
             await replica.drained()
         assert replica.revisions() == ["# One"]
