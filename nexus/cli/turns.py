@@ -32,7 +32,7 @@ from nexus.cli.terminal import (
 )
 from nexus.core.errors import NexusError, TurnNotFoundError
 from nexus.core.ports import Row, Store
-from nexus.core.ports.memory import LONGEST_SEARCHED
+from nexus.core.ports.memory import LONGEST_QUERY
 from nexus.core.turns import LEVELS, Level, ToolOutcome, Turn
 from nexus.services.transfer.folder import json_of_model
 
@@ -73,8 +73,8 @@ def list_turns(  # noqa: PLR0917  # typer makes options of them
     """Show the turns of a session with their brief summaries, the latest first."""
     settings = command_settings(config)
     check_names(owner, session)
-    if len(search) > LONGEST_SEARCHED:
-        raise NexusError(f"--search: more than {LONGEST_SEARCHED} characters")
+    if len(search) > LONGEST_QUERY:
+        raise NexusError(f"--search: more than {LONGEST_QUERY} characters")
     if not is_utf8(search):
         raise NexusError("--search: UTF-8 text is needed")
     found = run_on_store(settings.database, partial(_latest, key=(owner, session), search=search, limit=limit))

@@ -52,6 +52,25 @@ _NOT_UTF8: Final = range(34450, 34474)
 _IDS_AT_ONCE: Final = 500
 # How long it may take until the first row with a text as timestamp is noticed.
 _TEXT_TIMES_CHECKED_S: Final = 60
+_FIRST_STORED_FIRST: Final = [("_id", ASCENDING)]
+_LAST_STORED_FIRST: Final = [("_id", DESCENDING)]
+# Of a second, the first `_id`.
+_FIRST_OF_SECOND: Final = "0" * 16
+# So many rows the server may leave out by itself.
+_FEW: Final = 16
+_STORED_AT_ONCE: Final = 1_000
+
+_STRUCTURED: Final[Row] = {"$type": ["object", "array"]}
+_CALLS: Final = "metadata.tool_calls"
+# Calls are stored flat or nested.
+_NAMES: Final = ("name", "function.name")
+_ARGUMENTS: Final = ("arguments", "function.arguments")
+# JSON text that is not what a tool is given.
+_ESCAPED: Final[Row] = {"$regex": r"\\"}
+_STRUCTURED_PAGE: Final = 200
+# Words between blanks in a phrase, which stand whole wherever the phrase stands. Not with K or S: a pattern takes other
+# letters for these as well, and an index of words does not.
+_INNER_WORD: Final = re.compile(r"(?<=[ \n])[0-9A-JL-RT-Za-jl-rt-z]+(?=[ \n])")
 
 
 class Rows:
@@ -179,27 +198,6 @@ def newest_first(rows: Iterable[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: (parse_moment(row.get("timestamp")) or LONG_AGO, row["_id"]), reverse=True)
 
 
-_FIRST_STORED_FIRST: Final = [("_id", ASCENDING)]
-_LAST_STORED_FIRST: Final = [("_id", DESCENDING)]
-# Of a second, the first `_id`.
-_FIRST_OF_SECOND: Final = "0" * 16
-# So many rows the server may leave out by itself.
-_FEW: Final = 16
-_STORED_AT_ONCE: Final = 1_000
-
-_STRUCTURED: Final[Row] = {"$type": ["object", "array"]}
-_CALLS: Final = "metadata.tool_calls"
-# Calls are stored flat or nested.
-_NAMES: Final = ("name", "function.name")
-_ARGUMENTS: Final = ("arguments", "function.arguments")
-# JSON text that is not what a tool is given.
-_ESCAPED: Final[Row] = {"$regex": r"\\"}
-_STRUCTURED_PAGE: Final = 200
-# Words between blanks in a phrase, which stand whole wherever the phrase stands. Not with K or S: a pattern takes other
-# letters for these as well, and an index of words does not.
-_INNER_WORD: Final = re.compile(r"(?<=[ \n])[0-9A-JL-RT-Za-jl-rt-z]+(?=[ \n])")
-
-
 class Tails:
     """Reads the tail of one session, the first stored first or the last."""
 
@@ -306,14 +304,14 @@ class Search:
         return {_CALLS: {"$elemMatch": {**others, field: {**others.get(field, {}), **condition}}}}
 
 
-def check_phrase(text: str, longest: int = LONGEST_QUERY) -> None:
+def check_phrase(text: str) -> None:
     """Refuse a phrase that is too long for a pattern.
 
     Raises:
-        StoreRejectedError: it has more than `longest` characters.
+        StoreRejectedError: it has more than `LONGEST_QUERY` characters.
     """
-    if len(text) > longest:
-        raise StoreRejectedError(f"no text of more than {longest} characters can be searched for")
+    if len(text) > LONGEST_QUERY:
+        raise StoreRejectedError(f"no text of more than {LONGEST_QUERY} characters can be searched for")
 
 
 def inner_word(text: str) -> str | None:

@@ -15,7 +15,7 @@ from nexus.adapters.mongo.client import Calls, claim_due, driver_call, insert_un
 from nexus.adapters.mongo.rows import check_phrase
 from nexus.adapters.mongo.schema import containing, of_session, unchanged
 from nexus.core.ports import Row
-from nexus.core.ports.memory import LONGEST_SEARCHED, TurnTouch
+from nexus.core.ports.memory import TurnTouch
 from nexus.core.turns import CLOSE, Structured
 
 _HIGHEST_FIRST: Final = [("turn_number", DESCENDING)]
@@ -87,7 +87,7 @@ class MongoTurns:
     @driver_call
     async def search_turns(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
         """Up to `limit` turns with `text` in a summary or an insight; the highest number first."""
-        check_phrase(text, LONGEST_SEARCHED)
+        check_phrase(text)
         query = {**of_session(owner_key, session_id), "$or": [{place: containing(text)} for place in _SEARCHED]}
         return await read_page(self._turns, query, _SHORT, _HIGHEST_FIRST, limit)
 

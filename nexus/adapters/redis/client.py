@@ -39,71 +39,17 @@ from nexus.core.errors import BusRefusedError, BusUnavailableError
 _Result = TypeVar("_Result")
 _Arguments = TypeVarTuple("_Arguments")
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
-
-
-@contextmanager
-def translated() -> Iterator[None]:
-    """Turn errors of Redis and of the socket into `BusUnavailableError`, whose text names no host."""
-    try:
-        yield
-    except (RedisError, OSError) as error:
-        raise _translation(error) from error
-
-
-def _translation(error: RedisError | OSError) -> BusUnavailableError:
-    if "WRONGTYPE" in str(error):
-        return BusRefusedError("a key of that name is of another type")
-    return BusUnavailableError(type(error).__name__)
-
-
-async def repeated(
-    operation: Callable[[*_Arguments], Awaitable[_Result]], *arguments: *_Arguments, for_s: float
-) -> _Result:
-    """Call `operation`, whose repetition does no harm, again after errors until `for_s` seconds have passed.
-
-    Raises:
-        BusUnavailableError: every attempt failed, or Redis refused one.
-    """
-    end = time.monotonic() + for_s
-    pause = _FIRST_PAUSE
-    while True:
-        try:
-            return await operation(*arguments)
-        except (RedisError, OSError) as error:
-            failed = error
-        failure = _translation(failed)
-        pause = min(pause * 2, _LONGEST_PAUSE)
-        if isinstance(failure, BusRefusedError) or time.monotonic() + pause > end:
-            raise failure from failed
-        await anyio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311  # jitter needs no secrecy
-
-
-@cache
-def robust(connection_class: type[Any]) -> type[Any]:
-    """A subclass of one of redis-py's connection classes, to which writing fails with an error of Redis.
-
-    On uvloop, writing to a connection that was lost a moment ago is a RuntimeError, which redis-py lets pass.
-    """
-
-    class RobustConnection(connection_class):  # type: ignore[misc]  # the base is a parameter
-        async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-            """Write, or raise an error of Redis."""
-            try:
-                await super().send_packed_command(command, check_health=check_health)
-            except RuntimeError as error:
-                await self.disconnect(nowait=True)
-                raise RedisConnectionError("the connection was lost") from error
-
-    return RobustConnection
-
-
 _CONNECT_S: Final = 2.0
 # Longer than any blocking read waits.
 _COMMAND_S: Final = 2.0
 # A subscription holds one for as long as it lasts.
 _MOST_CONNECTIONS: Final = 100
 _POOL: Final[dict[str, Any]] = {"max_connections": _MOST_CONNECTIONS, "timeout": _COMMAND_S}
+# Of operations that are repeated.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+# How often Sentinel is asked, and how long one reply counts for all who ask.
+_ASKED_EVERY_S: Final = 1.0
+_ADDRESS_LASTS_S: Final = 0.1
 
 
 @asynccontextmanager
@@ -115,7 +61,7 @@ async def open_redis(url: str) -> AsyncIterator[Redis]:
     """
     parsed = parse_redis_url(url)
     if parsed.kind == "sentinel":
-        async with open_sentinel(parsed, _options(), _POOL) as client:
+        async with _open_sentinel(parsed) as client:
             yield client
         return
     client = ClusterRedis(parsed.addresses, partial(_open, parsed)) if parsed.kind == "cluster" else _open(parsed)
@@ -149,13 +95,10 @@ def _open(url: RedisUrl, address: Address | None = None) -> Redis:
     return Redis.from_pool(BlockingConnectionPool(**_POOL, **options))
 
 
-_ASKED_EVERY_S: Final = 1.0
-_ADDRESS_LASTS_S: Final = 0.1
-
-
 @asynccontextmanager
-async def open_sentinel(url: RedisUrl, options: dict[str, Any], pool: dict[str, Any]) -> AsyncIterator[Redis]:
-    """A client for the master of the service that `url` names. `options` are those of connections."""
+async def _open_sentinel(url: RedisUrl) -> AsyncIterator[Redis]:
+    """A client for the master of the service that `url` names."""
+    options = _options()
     tls = {"ssl": True, **url.tls} if url.secure else {}
     sentinels: Any = Sentinel
     manager = sentinels(url.addresses, sentinel_kwargs={**options, **tls, **url.sentinel_login})
@@ -165,7 +108,7 @@ async def open_sentinel(url: RedisUrl, options: dict[str, Any], pool: dict[str, 
         "connection_class": robust(SentinelManagedSSLConnection if url.secure else SentinelManagedConnection),
         "db": url.database,
     }
-    masters = _MasterPool(**{**arguments, **options, **pool, **url.login, **url.tls})
+    masters = _MasterPool(**{**arguments, **options, **_POOL, **url.login, **url.tls})
     client = _MasterRedis.from_pool(masters)
     with ungrouped():
         async with anyio.create_task_group() as tasks:
@@ -174,7 +117,7 @@ async def open_sentinel(url: RedisUrl, options: dict[str, Any], pool: dict[str, 
                 yield client
             finally:
                 tasks.cancel_scope.cancel()
-                with anyio.move_on_after(pool["timeout"], shield=True):
+                with anyio.move_on_after(_COMMAND_S, shield=True):
                     await client.aclose()
                     await manager.aclose()
 
@@ -237,3 +180,59 @@ class _MasterPubSub(PubSub):
 class _MasterRedis(Redis):
     def pubsub(self, **kwargs: Any) -> PubSub:
         return _MasterPubSub(self.connection_pool, **kwargs)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn errors of Redis and of the socket into `BusUnavailableError`, whose text names no host."""
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        raise _translation(error) from error
+
+
+def _translation(error: RedisError | OSError) -> BusUnavailableError:
+    if "WRONGTYPE" in str(error):
+        return BusRefusedError("a key of that name is of another type")
+    return BusUnavailableError(type(error).__name__)
+
+
+async def repeated(
+    operation: Callable[[*_Arguments], Awaitable[_Result]], *arguments: *_Arguments, for_s: float
+) -> _Result:
+    """Call `operation`, whose repetition does no harm, again after errors until `for_s` seconds have passed.
+
+    Raises:
+        BusUnavailableError: every attempt failed, or Redis refused one.
+    """
+    end = time.monotonic() + for_s
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            return await operation(*arguments)
+        except (RedisError, OSError) as error:
+            failed = error
+        failure = _translation(failed)
+        pause = min(pause * 2, _LONGEST_PAUSE)
+        if isinstance(failure, BusRefusedError) or time.monotonic() + pause > end:
+            raise failure from failed
+        await anyio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311  # jitter needs no secrecy
+
+
+@cache
+def robust(connection_class: type[Any]) -> type[Any]:
+    """A subclass of one of redis-py's connection classes, to which writing fails with an error of Redis.
+
+    On uvloop, writing to a connection that was lost a moment ago is a RuntimeError, which redis-py lets pass.
+    """
+
+    class RobustConnection(connection_class):  # type: ignore[misc]  # the base is a parameter
+        async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+            """Write, or raise an error of Redis."""
+            try:
+                await super().send_packed_command(command, check_health=check_health)
+            except RuntimeError as error:
+                await self.disconnect(nowait=True)
+                raise RedisConnectionError("the connection was lost") from error
+
+    return RobustConnection

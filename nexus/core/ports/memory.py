@@ -1,8 +1,9 @@
 """The stores of turns and of working memory, and both as the context builder uses them (contract §6, §7)."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import anyio
 
@@ -10,11 +11,12 @@ from nexus.core.models import Row
 from nexus.core.turns import Goal, TurnStart
 from nexus.core.working_memory import CompactionJob, CompactionRequest, Snapshot
 
-# Four characters stand for some of a text in a pattern, and not every server takes one of more than a thousand.
-LONGEST_SEARCHED: Final = 250
+# Characters of a phrase. Escaped for a pattern, each may take four, and not every server takes one of more than 1,000.
+LONGEST_QUERY: Final = 250
 
 
-class TurnTouch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TurnTouch:
     """Fields to set in the turn of a run when more of the run is recorded.
 
     Attributes:
@@ -28,7 +30,7 @@ class TurnTouch(NamedTuple):
     session_id: str
     run_id: str
     changes: Mapping[str, Any]
-    unless_due: Mapping[str, Any] = {}
+    unless_due: Mapping[str, Any] = field(default_factory=dict)
     message_id: str | None = None
 
 
@@ -76,7 +78,7 @@ class TurnStore(Protocol):
     async def search_turns(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
         """Up to `limit` turns with `text` in a summary or an insight, whatever the case; the highest number first.
 
-        `text` is taken literally; a text of more than `LONGEST_SEARCHED` characters is rejected. The turns are not
+        `text` is taken literally; a text of more than `LONGEST_QUERY` characters is rejected. The turns are not
         whole; see `turns`.
         """
         ...
@@ -140,10 +142,6 @@ class TurnSource(Protocol):
             StoreUnavailableError: the store did not answer.
         """
         ...
-
-
-# Characters. Escaped for a pattern, each may take four, and patterns have a limit.
-LONGEST_QUERY: Final = 250
 
 
 class MemoryStore(Protocol):

@@ -332,7 +332,7 @@ class TurnMemory:
             for touch in await self._store.touch_runs(touches):
                 # A replica was killed before it had begun the turn.
                 if begun := await self._starter.begin_late(touch):
-                    await self._store.touch_runs([touch._replace(session_id=begun[1])])
+                    await self._store.touch_runs([replace(touch, session_id=begun[1])])
             if any("due_at" in touch.changes for touch in touches):
                 self.worker.wake()
 

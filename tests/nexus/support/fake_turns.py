@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
-from nexus.core.ports.memory import LONGEST_SEARCHED, TurnTouch
+from nexus.core.ports.memory import LONGEST_QUERY, TurnTouch
 from nexus.core.turns import CLOSE
 from tests.nexus.support.stored import stored
 
@@ -82,8 +82,8 @@ class FakeTurns:
     async def search_turns(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
         """Up to `limit` turns with `text` in a summary or an insight; the highest number first."""
         self._ask("search_turns")
-        if len(text) > LONGEST_SEARCHED:
-            raise StoreRejectedError(f"no text of more than {LONGEST_SEARCHED} characters can be searched for")
+        if len(text) > LONGEST_QUERY:
+            raise StoreRejectedError(f"no text of more than {LONGEST_QUERY} characters can be searched for")
         stored({"text": text})
         literal = re.compile(re.escape(text), re.IGNORECASE)
         found = [row for row in self._of(owner_key, session_id) if any(map(literal.search, _searched(row)))]
