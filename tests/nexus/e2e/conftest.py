@@ -9,6 +9,8 @@ def environment(redis_url: str, mongo_uri: str, database_name: str, channel_pref
     return {
         "NEXUS_BUS__URL": redis_url,
         "NEXUS_BUS__CHANNEL_PREFIX": channel_prefix,
+        # Of requests that name none: nothing is missing only because the machine is busy.
+        "NEXUS_BUS__REQUEST_DEADLINE_MS": "25000",
         "NEXUS_DATABASE__URI": mongo_uri,
         "NEXUS_DATABASE__NAME": database_name,
         "NEXUS_DATABASE__TIMEOUT_MS": "5000",
