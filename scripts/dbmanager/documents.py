@@ -28,7 +28,7 @@ from .server import Refusal, Rows, WrongUsage
 
 PROTECTED = ("configurations", "identities")
 _SAMPLE = 5
-_BATCH = 1_000
+_BATCH = 500
 # In an array every element is compared, so a list of dates would pass for a date.
 _DATE: dict[str, Any] = {"$type": "date", "$not": {"$type": "array"}}
 _NO_DATE = {"$or": [{"timestamp": {"$not": {"$type": "date"}}}, {"timestamp": {"$type": "array"}}]}
