@@ -167,7 +167,7 @@ def trusted_time(message: Message) -> datetime:
 
 def is_internal(metadata: Any) -> bool:
     """Whether a message with this metadata is internal to a sub-agent."""
-    return isinstance(metadata, Mapping) and bool(metadata.get(INTERNAL))
+    return isinstance(metadata, dict) and bool(metadata.get(INTERNAL))
 
 
 def named_agent(metadata: Any) -> str | None:

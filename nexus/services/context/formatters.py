@@ -4,7 +4,7 @@ Each formatter has a method that returns the text alone, under the name that the
 returns the `Block` with its entry for the manifest.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -180,10 +180,6 @@ def _known(profile: Any, default_profile: str, escaped: CountingEscape) -> list[
     return [f"Member since: {since.date().isoformat()}", learning] if since else [learning]
 
 
-# A text as it is stored, or an annotation as it is shown; True for an annotation.
-_Part = tuple[str, bool]
-
-
 def _line_head(message: Utterance, shift: timedelta, *, after_human: bool) -> str:
     if message.is_answer and after_human:
         return "  Nexus: "
@@ -197,27 +193,28 @@ def _shown_time(moment: datetime | None, shift: timedelta) -> str:
         local = moment + shift
     except OverflowError:
         local = moment
-    # Not strftime, which does not pad the years before 1000.
-    return f"{local.year:04d}-{local.month:02d}-{local.day:02d} {local.hour:02d}:{local.minute:02d}"
+    # Not strftime, which does not pad the years before 1000. To the minute, without the offset.
+    return local.isoformat(" ")[:16]
 
 
 def _body(entries: Sequence[Entry], limit: int, escape: CountingEscape) -> tuple[str, bool]:
     """The shown text of a message of these rows, `limit` characters before escaping at most; whether it was cut."""
-    parts = _parts_of(entries, escape)
-    if not parts:
+    texts, annotations = _parts_of(entries, escape)
+    if not texts and not annotations:
         return (_NO_TEXT if entries[0].role == "ai" else ""), False
-    annotations = sum(len(text) + 1 for text, is_annotation in parts if is_annotation)
-    shortened, was_cut = cut([text for text, is_annotation in parts if not is_annotation], annotations, limit)
-    texts = iter(shortened)
+    shortened, was_cut = cut(texts, sum([len(annotation) + 1 for _, annotation in annotations]), limit)
+    return _in_order(shortened, annotations, lambda together: _escaped_together(together, escape)), was_cut
+
+
+def _in_order(
+    texts: Sequence[str], annotations: Sequence[tuple[int, str]], joined: Callable[[Sequence[str]], Sequence[str]]
+) -> str:
     lines: list[str] = []
-    together: list[str] = []
-    for text, is_annotation in parts:
-        if is_annotation:
-            lines += [*_escaped_together(together, escape), text]
-            together = []
-        else:
-            together.append(next(texts))
-    return "\n".join([*lines, *_escaped_together(together, escape)]), was_cut
+    start = 0
+    for end, annotation in annotations:
+        lines += [*joined(texts[start:end]), annotation]
+        start = end
+    return "\n".join([*lines, *joined(texts[start:])])
 
 
 def _escaped_together(texts: Sequence[str], escape: CountingEscape) -> list[str]:
@@ -229,27 +226,31 @@ def _escaped_together(texts: Sequence[str], escape: CountingEscape) -> list[str]
     return [escaped] if escaped else []
 
 
-def _parts_of(entries: Iterable[Entry], escape: CountingEscape) -> list[_Part]:
-    """The texts and annotations of a message in the order of events; a text of blanks alone is none."""
-    parts = []
+def _parts_of(entries: Iterable[Entry], escape: CountingEscape) -> tuple[list[str], list[tuple[int, str]]]:
+    """The texts of a message, and its annotations, each with the number of texts before it.
+
+    A text of blanks alone is none.
+    """
+    texts: list[str] = []
+    annotations: list[tuple[int, str]] = []
     for entry in entries:
         if entry.text and not entry.text.isspace():
-            parts.append((entry.text, False))
+            texts.append(entry.text)
         if entry.stored_calls and (annotation := annotate_stored(entry.stored_calls, escape)):
-            parts.append((annotation, True))
-    return parts
+            annotations.append((len(texts), annotation))
+    return texts, annotations
 
 
 def _as_row(message: Utterance) -> dict[str, Any]:
     if not message.merged:
         return dict(message.entries[0].row)
     latest = next(entry for entry in reversed(message.entries) if entry.moment == message.moment)
-    texts = [text for text, _ in _parts_of(message.entries, CountingEscape())]
+    text = _in_order(*_parts_of(message.entries, CountingEscape()), list)
     return {
         "id": message.id,
         "run_id": message.run_id,
         "role": "ai",
-        "content": "\n".join(texts) or _NO_TEXT,
+        "content": text or _NO_TEXT,
         "timestamp": latest.row.get("timestamp"),
         "metadata": {
             "source": "merged",

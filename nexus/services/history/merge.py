@@ -6,7 +6,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from nexus.core.models import LONG_AGO, parse_moment
@@ -104,12 +104,15 @@ def newest(rows: Sequence[Any], count: int, *, current_run_id: str = "") -> Newe
 def _utterances_of_run(members: Sequence[tuple[int, Entry]]) -> list[Utterance]:
     """What the two sides said in a run; its rows come in stored order."""
     first = members[0][0]
-    moments = _assumed_moments([(rank, entry.moment) for rank, entry in members])
-    utterances = [
-        Utterance(moments[rank], first, False, rank, (entry,)) for rank, entry in members if entry.role == "human"
-    ]
-    answers = sorted([(moments[rank], rank, entry) for rank, entry in members if entry.role == "ai"])
+    utterances: list[Utterance] = []
+    answers: list[tuple[datetime, int, Entry]] = []
+    for (rank, entry), moment in zip(members, _assumed_moments([entry.moment for _, entry in members]), strict=True):
+        if entry.role == "human":
+            utterances.append(Utterance(moment, first, False, rank, (entry,)))
+        else:
+            answers.append((moment, rank, entry))
     if answers:
+        answers.sort()
         at, rank, _ = answers[-1]
         # Clocks differ: an answer that claims to be older than its question still comes after it.
         at = max(at, min([human.at for human in utterances], default=at))
@@ -117,14 +120,10 @@ def _utterances_of_run(members: Sequence[tuple[int, Entry]]) -> list[Utterance]:
     return utterances
 
 
-def _assumed_moments(members: Sequence[tuple[int, datetime | None]]) -> dict[int, datetime]:
-    """By rank, the moment of each row of a run; without one, that of the row stored before it or the run's first."""
-    moments = {rank: moment for rank, moment in members if moment is not None}
-    if len(moments) < len(members):
-        assumed = min(moments.values(), default=LONG_AGO)
-        for rank, moment in sorted(members, key=itemgetter(0)):
-            assumed = moments[rank] = moment or assumed
-    return moments
+def _assumed_moments(moments: Sequence[datetime | None]) -> list[datetime]:
+    """The moments of the rows of a run, in stored order; for None that of the row before, or the run's earliest."""
+    assumed = min([moment for moment in moments if moment], default=LONG_AGO)
+    return [assumed := moment or assumed for moment in moments]
 
 
 class PlacedRow(Protocol):
@@ -156,7 +155,9 @@ def places_in_run(members: Sequence[PlacedRow]) -> dict[int, Place]:
 
     Clocks differ: nothing comes before the first row of a human.
     """
-    moments = _assumed_moments([(row.rank, row.moment) for row in members])
+    ordered = sorted(members, key=attrgetter("rank"))
+    assumed = _assumed_moments([row.moment for row in ordered])
+    moments = {row.rank: moment for row, moment in zip(ordered, assumed, strict=True)}
     asked = min((moments[row.rank] for row in members if row.is_human), default=LONG_AGO)
     first = min(moments, default=0)
     return {row.index: (max(moments[row.rank], asked), first, not row.is_human, row.rank) for row in members}
@@ -176,11 +177,15 @@ def stored_order(rows: Sequence[Any]) -> list[int]:
 
 def _oldest_first(rows: Sequence[Any]) -> Iterable[int]:
     """The places of the rows in the list, in stored order."""
-    ids = [row.get("_id") if isinstance(row, Mapping) else _NO_ID for row in rows]
+    ids = [row.get("_id") if isinstance(row, dict) else _NO_ID for row in rows]
     back = range(len(rows) - 1, -1, -1)
     if all(isinstance(row_id, str) and is_object_id(row_id) for row_id in ids):
         # The later of two with the same `_id` comes first, as it does by place.
         return sorted(back, key=lambda index: str(ids[index]))
-    moments = [moment for row in rows if isinstance(row, Mapping) and (moment := parse_moment(row.get("timestamp")))]
-    oldest_first = bool(moments) and moments[0] < moments[-1]
-    return range(len(rows)) if oldest_first else back
+    start, end = _first_moment(rows), _first_moment(reversed(rows))
+    return range(len(rows)) if start and end and start < end else back
+
+
+def _first_moment(rows: Iterable[Any]) -> datetime | None:
+    read = (parse_moment(row.get("timestamp")) for row in rows if isinstance(row, Mapping))
+    return next(filter(None, read), None)

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from nexus.core.errors import ErrorCode, RequestError
@@ -117,10 +116,8 @@ def _text(given: Mapping[str, Any], name: str) -> str:
 # Offsets in use on earth end at 14 hours; anything beyond is a mistake (contract §4.5).
 _LARGEST_OFFSET: Final = 14 * 60
 
-_STORED_ROLES: Final[Mapping[str, Literal["human", "ai"]]] = {"HUMAN": "human", "AI": "ai"}
-_SHOWN: Final = frozenset({"human", "ai"})
+_SHOWN: Final[Mapping[str, Literal["human", "ai"]]] = {"human": "human", "ai": "ai"}
 _PASSED_OVER: Final = frozenset({"tool", "system", "command"})
-_NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
 
 # BSON has no larger integers.
 _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
@@ -175,17 +172,14 @@ def read_rows(rows: Sequence[Any], *, current_run_id: str = "") -> tuple[list[En
 
 def read_row(row: Any) -> Entry:
     """What a stored row says."""
-    if not isinstance(row, Mapping):
+    if not isinstance(row, dict):
         return _not_shown(row, faulty=True)
-    stored, metadata = row.get("role"), row.get("metadata", _NO_METADATA)
-    role = _STORED_ROLES.get(stored) or stored.lower() if isinstance(stored, str) else ""
-    if role not in _SHOWN or is_internal(metadata):
-        return _not_shown(row, faulty=role not in _SHOWN | _PASSED_OVER and not is_internal(metadata))
-    return _read_shown(row, "human" if role == "human" else "ai", metadata)
-
-
-def _read_shown(row: Mapping[str, Any], role: Literal["human", "ai"], metadata: Any) -> Entry:
-    described = isinstance(metadata, Mapping)
+    stored, metadata = row.get("role"), row.get("metadata", {})
+    name = stored.lower() if isinstance(stored, str) else ""
+    role, internal = _SHOWN.get(name), is_internal(metadata)
+    if role is None or internal:
+        return _not_shown(row, faulty=role is None and name not in _PASSED_OVER and not internal)
+    described = isinstance(metadata, dict)
     calls = metadata.get("tool_calls") if described and role == "ai" else None
     text, moment = row.get("content"), parse_moment(row.get("timestamp"))
     repaired = moment is None or not described
