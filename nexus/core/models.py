@@ -2,7 +2,6 @@
 
 import secrets
 import time
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import count

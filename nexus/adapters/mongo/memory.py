@@ -19,11 +19,11 @@ from nexus.adapters.mongo.client import Calls, claim_due, driver_call, insert_un
 from nexus.adapters.mongo.rows import check_phrase, inner_word
 from nexus.adapters.mongo.schema import WORDS, containing, of_session, unchanged
 from nexus.core.ports import Row
+from nexus.core.ports.memory import NewestMemory
 from nexus.core.working_memory import Detail
 
 _WHOLE: Final = {"_id": 0}
 _WITHOUT_ROWS: Final = {**_WHOLE, "rows": 0}
-_WITHOUT_CONTENT: Final = {**_WHOLE, "content": 0}
 _DETAIL_FIELDS: Final = ("owner_key", "session_id", *(name for name in Detail.model_fields if name != "content"))
 _PLACE: Final = {"name": 1, "version": 1, "updated_at": 1}
 _IN_ORDER: Final = [("name", ASCENDING), ("version", ASCENDING)]
@@ -78,22 +78,37 @@ class MongoMemory:
     @driver_call
     async def list_details(self, owner_key: str, session_id: str) -> list[Row]:
         """The newest version of each detail, by name, without `content`."""
-        return sorted(await self._aggregated(newest_versions(of_session(owner_key, session_id))), key=_NAME)
+        return sorted(await _aggregated(self._details, newest_versions(of_session(owner_key, session_id))), key=_NAME)
 
     @driver_call
-    async def recent_details(
-        self, owner_key: str, session_id: str, *, notes: int, archives: int
-    ) -> tuple[list[Row], int]:
-        """Of so many notes and archives, those written last, the newest version; and how many there are."""
+    async def newest(self, owner_key: str, session_id: str, *, notes: int, archives: int) -> NewestMemory:
+        """The working memory of a session as it is now: one operation on the three collections."""
         session = of_session(owner_key, session_id)
-        noted = await self._aggregated(newest_versions(session, "note"))
         # An archive has one version.
-        archived = {**session, "kind": {"$eq": "archive"}}
-        count = await self._details.count_documents(archived)
-        cursor = self._details.find(archived, _WITHOUT_CONTENT, sort=_LAST_FIRST, limit=archives)
-        recent: list[Row] = await cursor.to_list(archives) if archives else []
-        noted.sort(key=lambda detail: (detail["updated_at"], detail["name"]), reverse=True)
-        return sorted([*noted[:notes], *recent], key=_NAME), len(noted) + count
+        archived = {"$match": {**session, "kind": {"$eq": "archive"}}}
+        last: list[Row] = [archived, {"$sort": dict(_LAST_FIRST)}, {"$limit": archives}, {"$unset": "content"}]
+        parts: dict[str, tuple[Any, list[Row]]] = {
+            "note": (self._details, newest_versions(session, "note")),
+            "archive": (self._details, last if archives else []),
+            "archives": (self._details, [archived, {"$group": {"_id": None, "count": {"$sum": 1}}}]),
+            "compaction": (self._compactions, [*_of_highest(session, "number"), {"$unset": "rows"}]),
+        }
+        unions = [
+            {"$unionWith": {"coll": collection.name, "pipeline": [*stages, {"$set": {"_id": part}}]}}
+            for part, (collection, stages) in parts.items()
+            if stages
+        ]
+        overview = [*_of_highest(session, "revision"), {"$set": {"_id": "overview"}}]
+        found: dict[str, list[Row]] = {part: [] for part in ("overview", *parts)}
+        for row in await _aggregated(self._overviews, [*overview, *unions]):
+            found[row.pop("_id")].append(row)
+        noted = sorted(found["note"], key=lambda detail: (detail["updated_at"], detail["name"]), reverse=True)
+        return NewestMemory(
+            next(iter(found["overview"]), None),
+            sorted([*noted[:notes], *found["archive"]], key=_NAME),
+            len(noted) + sum(row["count"] for row in found["archives"]),
+            next(iter(found["compaction"]), None),
+        )
 
     @driver_call
     async def find_detail(
@@ -210,12 +225,6 @@ class MongoMemory:
         found: list[Row] = await self._details.find(query, _PLACE).to_list(None)
         return found
 
-    async def _aggregated(self, pipeline: Sequence[Row]) -> list[Row]:
-        cursor = self._details.aggregate(pipeline)
-        # pymongo's asyncio client has a coroutine that returns the cursor; motor returns the cursor.
-        found: list[Row] = await (await cursor if isawaitable(cursor) else cursor).to_list(None)
-        return found
-
     async def _in_order(self, query: Row, limit: int) -> list[Row]:
         return await read_page(self._details, query, _WHOLE, _IN_ORDER, limit)
 
@@ -232,6 +241,18 @@ def newest_versions(session: Row, kind: str | None = None) -> list[Row]:
         {"$group": {"_id": "$name", **{field: {"$first": f"${field}"} for field in _DETAIL_FIELDS}}},
         {"$project": {"_id": 0}},
     ]
+
+
+def _of_highest(session: Row, name: str) -> list[Row]:
+    """The stages that give the document of a session with the highest revision or number."""
+    return [{"$match": session}, {"$sort": {name: DESCENDING}}, {"$limit": 1}]
+
+
+async def _aggregated(collection: Any, pipeline: Sequence[Row]) -> list[Row]:
+    cursor = collection.aggregate(pipeline)
+    # pymongo's asyncio client has a coroutine that returns the cursor; motor returns the cursor.
+    found: list[Row] = await (await cursor if isawaitable(cursor) else cursor).to_list(None)
+    return found
 
 
 def _below(name: str, before: int | None) -> dict[str, Any]:

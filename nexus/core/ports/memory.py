@@ -144,6 +144,22 @@ class TurnSource(Protocol):
         ...
 
 
+class NewestMemory(NamedTuple):
+    """The documents of a session that say what its working memory is now.
+
+    Attributes:
+        overview: with the highest revision; None where there is none.
+        details: by name, without `content`.
+        detail_count: how many details there are in all.
+        compaction: with the highest number, without `rows`; None where there is none.
+    """
+
+    overview: Row | None
+    details: list[Row]
+    detail_count: int
+    compaction: Row | None
+
+
 class MemoryStore(Protocol):
     """Overviews, details and compactions, one document each revision, version or number.
 
@@ -176,12 +192,11 @@ class MemoryStore(Protocol):
         """The newest version of each detail, by name, without `content`."""
         ...
 
-    async def recent_details(
-        self, owner_key: str, session_id: str, *, notes: int, archives: int
-    ) -> tuple[list[Row], int]:
-        """The newest version of the notes and archives written last, by name, without `content`; and the number of all.
+    async def newest(self, owner_key: str, session_id: str, *, notes: int, archives: int) -> NewestMemory:
+        """The working memory of a session as it is now, in one read.
 
-        At most so many of each. It takes time for what is returned, not for all archives.
+        Of details the newest version of the notes and archives written last, at most so many of each. It takes time for
+        what is returned, not for all archives.
         """
         ...
 

@@ -315,11 +315,16 @@ class ContextBuilder:
 
     async def _agent_context(self, build: Build, start: RunStart, timings: _Timings) -> AgentContext:
         request, sources = build.request, self._sources
-        standing = await read_standing(sources, build)
+        first = await sources.kept(request)
+        begins = request.agent.kind == "main" or is_role_given(request.agent, request.state)
+        if first is None and begins:
+            # The goal, which is read with the session, waits for the run's turn to be written.
+            start.begin()
+        standing = await read_standing(sources, build, first)
         view, snapshot = standing.view, shown_snapshot(request, standing)
         if view:
             start.go_on(view.remembered.goal)
-        elif request.agent.kind == "main" or is_role_given(request.agent, request.state):
+        elif begins:
             start.begin()
         kept = view.remembered if view else None
         with timings.measured(Stage.GATHER):

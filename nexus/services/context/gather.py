@@ -296,8 +296,8 @@ async def gather_dialogue(sources: Sources, build: Build) -> DialogueSources:
     return DialogueSources(profile, past.rows, size, past.complete, missing, notes)
 
 
-async def read_standing(sources: Sources, build: Build) -> RunStanding:
-    """What the run goes by, and the working memory of its session.
+async def read_standing(sources: Sources, build: Build, first: bytes | None) -> RunStanding:
+    """What the run goes by, and the working memory of its session; `first` is what its first build has kept.
 
     A session that has been compacted since the run's first build has another view; while nobody can tell whether it
     has, the run goes by the first.
@@ -305,7 +305,6 @@ async def read_standing(sources: Sources, build: Build) -> RunStanding:
     request, memory = build.request, sources.memory
     snapshot: Snapshot | None = None
     missing: Sequence[Part] = ()
-    first = await sources.kept(request)
     if memory:
         call = partial(memory.snapshot, request.owner_key, request.session_id)
         found = await read_all({Part.WORKING_MEMORY: Read(call, _first_part_of(build.deadline))})

@@ -9,11 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-import anyio
 import structlog
 from pydantic import ValidationError
 
-from nexus.core.concurrency import ungrouped
 from nexus.core.errors import StoreUnavailableError
 from nexus.core.models import is_internal
 from nexus.core.ports import MemoryStore, MessageStore, Row
@@ -99,37 +97,18 @@ def document_of(value: Overview | Detail | Compaction, session: tuple[str, str])
 
 
 async def read_snapshot(store: MemoryStore, owner_key: str, session_id: str) -> Snapshot:
-    """The working memory of a session, as far as a context shows it. Three reads at once.
+    """The working memory of a session, as far as a context shows it.
 
     Raises:
         StoreUnavailableError: the store did not answer.
     """
     session = owner_key, session_id
-    overviews: list[Overview] = []
-    details: list[Detail] = []
-    compactions: list[Compaction] = []
-    count = 0
-
-    async def read_overview() -> None:
-        overviews.extend(read_all(Overview, session, [await store.latest_overview(*session)]))
-
-    async def read_details() -> None:
-        nonlocal count
-        documents, count = await store.recent_details(*session, notes=MOST_NOTES, archives=MOST_ARCHIVES)
-        details.extend(read_all(Detail, session, documents))
-        count -= len(documents) - len(details)
-
-    async def read_compaction() -> None:
-        compactions.extend(read_all(Compaction, session, [await store.latest_compaction(*session)]))
-
-    with ungrouped():
-        async with anyio.create_task_group() as tasks:
-            for read in (read_overview, read_details, read_compaction):
-                tasks.start_soon(read)
-    latest = next(iter(compactions), None)
-    listed = owned_details(details, latest)
-    count -= len(details) - len(listed)
-    return Snapshot(next(iter(overviews), None), listed, latest, count if count > len(listed) else None)
+    newest = await store.newest(*session, notes=MOST_NOTES, archives=MOST_ARCHIVES)
+    overview = next(iter(read_all(Overview, session, [newest.overview])), None)
+    compaction = next(iter(read_all(Compaction, session, [newest.compaction])), None)
+    listed = owned_details(read_all(Detail, session, newest.details), compaction)
+    count = newest.detail_count - (len(newest.details) - len(listed))
+    return Snapshot(overview, listed, compaction, count if count > len(listed) else None)
 
 
 def disowned_archives(listed: Iterable[Detail], made: Compaction, latest: Compaction | None) -> tuple[str, ...]:

@@ -171,11 +171,11 @@ async def test_versions_of_details(place: Place) -> None:
         assert pages[0] == detail("A.b", 1)
 
 
-async def test_recent_details(place: Place) -> None:
-    """Of each kind those written last, the newest version of each, by name; and how many there are of both."""
+async def test_newest(place: Place) -> None:
+    """The latest overview and compaction; of the details of each kind those written last, by name, and how many."""
     async with place.open() as store:
         memory = store.memory
-        assert await memory.recent_details("o", "s", notes=3, archives=2) == ([], 0)
+        assert await memory.newest("o", "s", notes=3, archives=2) == (None, [], 0, None)
         noted = [
             detail(f"n{number}", version, updated_at=at(version * 20 + number))
             for version in (1, 2)
@@ -185,15 +185,20 @@ async def test_recent_details(place: Place) -> None:
             detail(f"a{number}", kind="archive", compaction=number, updated_at=at(number // 4)) for number in range(12)
         ]
         await memory.insert_details([*noted, *archived, detail("n99", session_id="t"), detail("n99", owner_key="p")])
-        listed, count = await memory.recent_details("o", "s", notes=3, archives=2)
-        assert count == 17
-        assert places(listed) == [("a8", 1), ("a9", 1), ("n5", 2), ("n7", 2), ("n9", 2)]
-        assert listed == [
+        newest = await memory.newest("o", "s", notes=3, archives=2)
+        assert (newest.overview, newest.detail_count, newest.compaction) == (None, 17, None)
+        assert places(newest.details) == [("a8", 1), ("a9", 1), ("n5", 2), ("n7", 2), ("n9", 2)]
+        assert newest.details == [
             row for row in await memory.list_details("o", "s") if row["name"] in {"a8", "a9", "n5", "n7", "n9"}
         ]
-        assert places((await memory.recent_details("o", "s", notes=0, archives=0))[0]) == []
-        everything, count = await memory.recent_details("o", "s", notes=99, archives=99)
-        assert (everything, count) == (await memory.list_details("o", "s"), 17)
+        assert (await memory.newest("o", "s", notes=0, archives=0)).details == []
+        for number in (1, 2):
+            assert await memory.insert_overview(overview(number))
+            assert await memory.insert_compaction(compaction(number))
+        everything = await memory.newest("o", "s", notes=99, archives=99)
+        assert (everything.details, everything.detail_count) == (await memory.list_details("o", "s"), 17)
+        assert everything.overview == await memory.latest_overview("o", "s")
+        assert everything.compaction == await memory.latest_compaction("o", "s")
 
 
 @pytest.mark.parametrize("name", ["", "A", "a ", "$ne", '{"$gt": ""}', ".*", "a\x00"])

@@ -175,7 +175,7 @@ async def fails_in_every_operation(store: MongoStore) -> None:
         lambda: store.memory.overviews("o", "s", limit=5),
         lambda: store.memory.insert_details([detail("a")]),
         lambda: store.memory.list_details("o", "s"),
-        lambda: store.memory.recent_details("o", "s", notes=5, archives=5),
+        lambda: store.memory.newest("o", "s", notes=5, archives=5),
         lambda: store.memory.find_detail("o", "s", "a"),
         lambda: store.memory.detail_versions("o", "s", limit=5),
         lambda: store.memory.search_details("o", "s", "a few words", limit=5),

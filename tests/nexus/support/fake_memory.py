@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
-from nexus.core.ports.memory import LONGEST_QUERY
+from nexus.core.ports.memory import LONGEST_QUERY, NewestMemory
 from nexus.services.text.content import as_text
 from tests.nexus.support.stored import stored
 
@@ -62,17 +62,18 @@ class FakeMemoryStore:
         newest = {row["name"]: row for row in self._versions(owner_key, session_id)}
         return [_without("content", row) for _, row in sorted(newest.items())]
 
-    async def recent_details(
-        self, owner_key: str, session_id: str, *, notes: int, archives: int
-    ) -> tuple[list[Row], int]:
-        """Of so many notes and archives, those written last, the newest version; and how many there are."""
-        self._ask("recent_details")
+    async def newest(self, owner_key: str, session_id: str, *, notes: int, archives: int) -> NewestMemory:
+        """The working memory of a session as it is now."""
+        self._ask("newest")
+        overview = next(map(stored, self._highest("working_memory", "revision", owner_key, session_id)), None)
+        compactions = self._highest("compactions", "number", owner_key, session_id)
         newest = {row["name"]: row for row in self._versions(owner_key, session_id)}.values()
         last_first = sorted(newest, key=lambda row: (row["updated_at"], row["name"]), reverse=True)
         of_kind = {kind: [row for row in last_first if row["kind"] == kind] for kind in ("note", "archive")}
         recent = [*of_kind["note"][:notes], *of_kind["archive"][:archives]]
         count = sum(map(len, of_kind.values()))
-        return [_without("content", row) for row in sorted(recent, key=lambda row: row["name"])], count
+        details = [_without("content", row) for row in sorted(recent, key=lambda row: row["name"])]
+        return NewestMemory(overview, details, count, _without("rows", compactions[0]) if compactions else None)
 
     async def find_detail(
         self, owner_key: str, session_id: str, name: str, *, version: int | None = None
