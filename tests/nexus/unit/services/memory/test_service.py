@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from nexus.core.errors import StoreUnavailableError
-from nexus.core.ports import Row
+from nexus.core.ports.memory import NewestMemory
 from nexus.core.working_memory import CompactionRequest, Snapshot
 from nexus.services.memory.documents import TEMPLATE
 from nexus.services.memory.service import Outcome, WorkingMemory
@@ -245,10 +245,11 @@ async def test_another_owners_documents() -> None:
     class Strange(FakeMemoryStore):
         """Gives what is somebody else's."""
 
-        async def latest_overview(self, owner_key: str, session_id: str) -> Row | None:
+        async def newest(self, owner_key: str, session_id: str, *, notes: int, archives: int) -> NewestMemory:
             """That of bob."""
-            del owner_key
-            return {"owner_key": "bob", "session_id": session_id, "revision": 1, "content": "x", "updated_at": NOON}
+            newest = await super().newest(owner_key, session_id, notes=notes, archives=archives)
+            bob = {"owner_key": "bob", "session_id": session_id, "revision": 1, "content": "x", "updated_at": NOON}
+            return newest._replace(overview=bob)
 
     store.memory = Strange(store._ask)
     with pytest.raises(StoreUnavailableError), capture_logs() as logs:
