@@ -19,8 +19,7 @@ from nexus.services.context.dialogue import DialogueInput, assemble_dialogue
 from nexus.services.context.formats import FORMATS
 from nexus.services.context.memory_blocks import Remembered
 from nexus.services.context.meta import Meta
-from nexus.services.context.pinned import what_to_pin
-from nexus.services.context.placement import PINNED_FROM_END, Placement
+from nexus.services.context.pinned import PINNED_FROM_END, Placement, what_to_pin
 from nexus.services.context.request import DEFAULT_FORMAT, LAYOUTS
 from nexus.services.context.run_prefix import in_format
 from nexus.services.context.thinking import ThinkingInput, assemble_thinking

@@ -26,8 +26,7 @@ from nexus.services.context.memory_blocks import (
     without_oldest,
     working_memory_block,
 )
-from nexus.services.context.pinned import pinned_blocks
-from nexus.services.context.placement import PINNED_FROM_END, Placement, pinned_position
+from nexus.services.context.pinned import PINNED_FROM_END, Placement, pinned_blocks, pinned_position
 from nexus.services.context.prompts import identity_block
 from nexus.services.history.rows import MAIN, Agent
 from nexus.services.history.transcript import Window

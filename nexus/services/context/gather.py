@@ -33,8 +33,7 @@ from nexus.core.working_memory import WHOLE, Snapshot
 from nexus.services.context import agent, thinking
 from nexus.services.context.budget import Budget, WindowSettings
 from nexus.services.context.memory_blocks import Remembered
-from nexus.services.context.pinned import is_all_given
-from nexus.services.context.placement import PINNED_FROM_END, Placement
+from nexus.services.context.pinned import PINNED_FROM_END, Placement, is_all_given
 from nexus.services.context.prompts import identity_block
 from nexus.services.context.request import BuildRequest, read_history_size
 from nexus.services.context.run_prefix import RunView, compactions_of, prefix_key

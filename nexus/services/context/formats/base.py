@@ -1,4 +1,4 @@
-"""A message list in the form of a provider, and what the conversions share. Pure."""
+"""The OpenAI form, which lists are made in, and what conversions to the other forms share. Pure."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -171,3 +171,16 @@ def _children(item: Any) -> Sequence[Any]:
     if isinstance(item, dict):
         return list(item.values())
     return item if isinstance(item, list) else ()
+
+
+def to_openai(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, stable: int, goes_on: bool
+) -> Converted:
+    """`messages` and `tools` as they are. OpenAI finds cached prefixes by itself."""
+    del stable, goes_on
+    return Converted(
+        messages=[dict(message) for message in messages],
+        tools=[dict(tool) for tool in tools],
+        places=[(index, 0) for index in range(len(messages))],
+        notes=[],
+    )

@@ -19,7 +19,7 @@ from nexus.services.context.blocks import Assembled
 from nexus.services.context.budget import Room
 from nexus.services.context.formats import convert
 from nexus.services.context.memory_blocks import Remembered
-from nexus.services.context.placement import Placement
+from nexus.services.context.pinned import Placement
 from nexus.services.context.prompts import PromptManager
 from nexus.services.history.rows import MAIN, Agent
 from nexus.services.history.tool_calls import ToolCall

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nexus.services.context.placement import (
+from nexus.services.context.pinned import (
     calculate_reverse_position,
     find_safe_insert_position,
     identify_tool_call_blocks,
