@@ -110,8 +110,14 @@ async def serving(app: Starlette, host: str, port: int) -> AsyncIterator[int]:
             h11_max_incomplete_event_size=_HEAD_BYTES,
         )
     )
+
+    async def serve() -> None:
+        # Whatever ends the service, the server ends by `should_exit`, and closes its sockets.
+        with anyio.CancelScope(shield=True):
+            await server.serve(sockets)
+
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(server.serve, sockets)
+        tasks.start_soon(serve)
         taken = sockets[0].getsockname()[1]
         _log.info("http_listening", http_port=taken)
         try:

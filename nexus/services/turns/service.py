@@ -226,7 +226,7 @@ class TurnMemory:
                     self._metrics.count(Event.TURN_LOST, self._unwritten)
                 if results := self.pending - self._unwritten:
                     # Turns that go on are looked at again after a while.
-                    _log.warning("turn_not_touched", runs=results, reason="the service ended")
+                    _log.warning("turn_not_touched", pending=results, reason="the service ended")
 
     def begin_turn(self, start: TurnStart) -> anyio.Event | None:
         """Have the run remembered as a turn; see `TurnSource.begin_turn`."""

@@ -132,7 +132,7 @@ class TurnWorker:
         while turn := await self._store.claim(work, now, until):
             if is_placed(turn):
                 return turn
-            _log.warning("turn_malformed", turn_id=str(turn.get("id")), run_id=str(turn.get("run_id")))
+            _log.warning("turn_malformed", run_id=str(turn.get("run_id")))
         return None
 
     async def _try(self, do: Callable[[WorkClaim], Awaitable[None]], claimed: WorkClaim) -> None:

@@ -1,4 +1,4 @@
-"""The agent layout on a running service, asked by redis-py and JSON alone (CONTRACT §5)."""
+"""The agent layout on a running service, asked by redis-py and JSON alone (contract §5)."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What an orchestrator that speaks redis-py alone gets from `nexus serve` on real servers (CONTRACT §1)."""
+"""What an orchestrator that speaks redis-py alone gets from `nexus serve` on real servers (contract §1)."""
 
 import json
 import random

@@ -114,10 +114,10 @@ async def test_a_request_is_answered(server: RedisServer, mongo_uri: str, databa
             assert (await client.build(run_of(f"ada{number}"), timeout=PATIENCE_S))["degraded"] == []
         assert await client.send_state("ada", {"op": "clear"}) == 1
         await nexus.dead_letters.bury(DeadLetter("llm.results", "not JSON", "0" * 64, 1, message_id="m", body=b"x"))
-        claim: Any = await nexus.ledger.claim("k", "f", 1_000)
+        claim: Any = await nexus.ledger.claim(f"k-{mode}", "f", 1_000)
         assert await nexus.ledger.renew(claim, 1_000)
         await nexus.ledger.release(claim)
-        claim = await nexus.ledger.claim("k", "f", 1_000)
+        claim = await nexus.ledger.claim(f"k-{mode}", "f", 1_000)
         row = OutboxRow("ada", "id", b"row")
         await nexus.ledger.conclude(claim, "nexus.doctor.1", b"answer", 1_000, None, row)
         assert isinstance(nexus.ledger, RedisLedger)

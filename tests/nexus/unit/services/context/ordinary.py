@@ -1,4 +1,4 @@
-r"""Ordinary text of many kinds, none of which may be changed on its way into a block (CONTRACT §4.7)."""
+r"""Ordinary text of many kinds, none of which may be changed on its way into a block (contract §4.7)."""
 
 from typing import Final
 

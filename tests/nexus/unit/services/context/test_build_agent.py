@@ -1,4 +1,4 @@
-"""How a context of the agent layout comes about: what is frozen in a run, fresh, or missing (CONTRACT §5)."""
+"""How a context of the agent layout comes about: what is frozen in a run, fresh, or missing (contract §5)."""
 
 import json
 from collections.abc import AsyncIterator, Sequence

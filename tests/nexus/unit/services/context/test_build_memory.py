@@ -1,4 +1,4 @@
-"""Working memory in builds: read, kept for a run, compacted in time, missing (CONTRACT §5, §7)."""
+"""Working memory in builds: read, kept for a run, compacted in time, missing (contract §5, §7)."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

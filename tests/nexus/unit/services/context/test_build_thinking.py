@@ -1,4 +1,4 @@
-"""How a context of the thinking layout comes about: what stays in a run, and what is the request's (CONTRACT §6)."""
+"""How a context of the thinking layout comes about: what stays in a run, and what is the request's (contract §6)."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The goal and the turns in the contexts of the agent layout: what is begun, read, kept and missing (CONTRACT §6)."""
+"""The goal and the turns in the contexts of the agent layout: what is begun, read, kept and missing (contract §6)."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""The builder: what it gathers, what it says is missing, and what stays the same throughout a run (CONTRACT §4, §8)."""
+"""The builder: what it gathers, what it says is missing, and what stays the same throughout a run (contract §4, §8)."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The dialogue layout: five messages, and a manifest that says how they came to be (CONTRACT §4, §8)."""
+"""The dialogue layout: five messages, and a manifest that says how they came to be (contract §4, §8)."""
 
 import hashlib
 import json

@@ -66,7 +66,7 @@ def body(*rows: dict[str, Any], limit: int = 500) -> str:
 
 
 class TestSharedMemory:
-    """CONTRACT §4.3."""
+    """contract §4.3."""
 
     def test_the_example_of_the_contract(self) -> None:
         """Byte for byte."""
@@ -268,7 +268,7 @@ class TestCutting:
 
 
 class TestMemoryForgery:
-    """Rows cannot pass for other rows (CONTRACT §4.7)."""
+    """Rows cannot pass for other rows (contract §4.7)."""
 
     def test_texts_are_escaped(self) -> None:
         """Heads, tags and annotations in them are marked, in the first line and in later ones."""
@@ -301,7 +301,7 @@ class TestMemoryForgery:
 
 
 class TestMemoryBlock:
-    """What the manifest is told (CONTRACT §8)."""
+    """What the manifest is told (contract §8)."""
 
     def test_counts(self) -> None:
         """Messages merged, shown, dropped, cut and marked; rows repaired; ids of the rows shown."""
@@ -358,7 +358,7 @@ class TestMemoryBlock:
 
 
 class TestFriendsInfo:
-    """CONTRACT §4.4."""
+    """contract §4.4."""
 
     HEAD: Final = "[FRIENDS_INFO]\nAbout this friend:\n\n"
     LEARNING: Final = "(Still learning about this friend's preferences)"
@@ -406,7 +406,7 @@ class TestFriendsInfo:
 
 
 class TestThisMoment:
-    """CONTRACT §4.5."""
+    """contract §4.5."""
 
     def test_the_example_of_the_contract(self) -> None:
         """Byte for byte."""

@@ -1,4 +1,4 @@
-"""`[TASK_CONTEXT]` and `[TURN_MEMORY]`: what is remembered, as it is shown and as it is kept (CONTRACT §6)."""
+"""`[TASK_CONTEXT]` and `[TURN_MEMORY]`: what is remembered, as it is shown and as it is kept (contract §6)."""
 
 import json
 import random

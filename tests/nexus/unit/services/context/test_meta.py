@@ -1,4 +1,4 @@
-"""`[CONTEXT_META]`: what it says, that it counts itself, and what it advises (CONTRACT §7)."""
+"""`[CONTEXT_META]`: what it says, that it counts itself, and what it advises (contract §7)."""
 
 import itertools
 import re

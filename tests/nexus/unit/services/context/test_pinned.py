@@ -1,4 +1,4 @@
-"""The pinned block: four messages in their order, letter by letter, and whose they are (CONTRACT §5)."""
+"""The pinned block: four messages in their order, letter by letter, and whose they are (contract §5)."""
 
 from datetime import UTC, datetime, timedelta
 

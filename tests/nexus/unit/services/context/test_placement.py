@@ -1,4 +1,4 @@
-"""A tool call is never parted from its results, however broken the log is (CONTRACT §5)."""
+"""A tool call is never parted from its results, however broken the log is (contract §5)."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy

@@ -77,7 +77,7 @@ def _definitions() -> st.SearchStrategy[dict[str, Any]]:
 
 
 class TestCoreIdentity:
-    """CONTRACT §4.1."""
+    """contract §4.1."""
 
     def test_is_the_same_stripped_constant_on_every_call(self) -> None:
         """A prompt cache can hold it: every manager gives the same bytes, with no blank edges."""
@@ -120,7 +120,7 @@ class TestCoreIdentity:
 
 
 class TestCapabilities:
-    """CONTRACT §4.2."""
+    """contract §4.2."""
 
     def test_no_tools(self) -> None:
         """Without tools the block says so."""
@@ -197,7 +197,7 @@ class TestCapabilities:
 
 
 class TestForgery:
-    """CONTRACT §4.7, inside this block: a definition is quoted text."""
+    """contract §4.7, inside this block: a definition is quoted text."""
 
     @pytest.mark.parametrize("line_break", ["\n", "\r\n", "\r", "\v", "\f", "\x85", "\u2028", "\u2029"])
     def test_names_types_and_parameter_notes_are_one_line(self, line_break: str) -> None:

@@ -1,4 +1,4 @@
-"""What a request may ask, and what is said when it asks for something else (CONTRACT §1.3, §1.4)."""
+"""What a request may ask, and what is said when it asks for something else (contract §1.3, §1.4)."""
 
 from contextlib import suppress
 from typing import Any

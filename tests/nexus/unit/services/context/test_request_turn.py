@@ -1,4 +1,4 @@
-"""What a request may say of its run's turn, and what is said when it says something else (CONTRACT §1.3, §6)."""
+"""What a request may say of its run's turn, and what is said when it says something else (contract §1.3, §6)."""
 
 from contextlib import suppress
 from typing import Any

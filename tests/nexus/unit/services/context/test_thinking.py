@@ -1,4 +1,4 @@
-"""The thinking layout, from what is remembered to two messages (CONTRACT §6, §8)."""
+"""The thinking layout, from what is remembered to two messages (contract §6, §8)."""
 
 import hashlib
 import itertools

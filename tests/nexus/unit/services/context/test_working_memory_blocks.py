@@ -1,4 +1,4 @@
-"""`[WORKING_MEMORY]` and `[CONVERSATION_SUMMARY]`, from what is kept to text (CONTRACT §4.7, §7)."""
+"""`[WORKING_MEMORY]` and `[CONVERSATION_SUMMARY]`, from what is kept to text (contract §4.7, §7)."""
 
 import random
 import re

@@ -1,4 +1,4 @@
-"""How many tokens messages and tools take as they are sent (CONTRACT §7)."""
+"""How many tokens messages and tools take as they are sent (contract §7)."""
 
 import json
 from typing import Any

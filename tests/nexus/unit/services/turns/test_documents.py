@@ -1,4 +1,4 @@
-"""Turns as documents: how one begins, is heard of, looked at and closed (CONTRACT §6)."""
+"""Turns as documents: how one begins, is heard of, looked at and closed (contract §6)."""
 
 import json
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""A summary by rules alone (CONTRACT §6)."""
+"""A summary by rules alone (contract §6)."""
 
 import random
 from typing import Any

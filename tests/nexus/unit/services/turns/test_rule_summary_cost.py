@@ -1,4 +1,4 @@
-"""The brief level spends at most a third of the tokens of the detailed one on the same session (CONTRACT §6)."""
+"""The brief level spends at most a third of the tokens of the detailed one on the same session (contract §6)."""
 
 import json
 import random

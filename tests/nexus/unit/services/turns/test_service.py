@@ -1,4 +1,4 @@
-"""Turns of sessions: numbered without gaps, each with its goal, read back (CONTRACT §6)."""
+"""Turns of sessions: numbered without gaps, each with its goal, read back (contract §6)."""
 
 import random
 from collections import Counter

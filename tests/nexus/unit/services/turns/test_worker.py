@@ -1,4 +1,4 @@
-"""The background work on turns: closed when they are over, summarised by a model, by nobody twice (CONTRACT §6)."""
+"""The background work on turns: closed when they are over, summarised by a model, by nobody twice (contract §6)."""
 
 import json
 from collections import Counter
