@@ -430,8 +430,6 @@ def test_the_example_of_the_contract() -> None:
     assert canonical(["v1", "llm.results", value["id"], value["timestamp"], value]).decode() == signed_bytes
     assert signature is not None
     assert Signing({"k1": b"an example, not a secret"}).sign("llm.results", value) == signature[1]
-    refusals = ("missing, and only", "of an unknown version; v1", "made with a key that", "more than 300 s away")
-    assert all(reason in text for reason in (*refusals, "has no canonical form: half", "does not belong to this"))
 
 
 def independently(topic: str, payload: bytes, secrets: dict[str, bytes]) -> bool:
