@@ -149,6 +149,7 @@ class PersistenceService:
         messages: int,
         excerpt_chars: int,
         asked: Message,
+        own_row_id: str | None = None,
         continued: bool = False,
         outbox_waiting: bool = False,
     ) -> Past:
@@ -161,7 +162,8 @@ class PersistenceService:
             messages=messages,
             excerpt_chars=excerpt_chars,
             asked=asked,
-            until=await self._begun_at(asked) if continued else None,
+            own_row_id=own_row_id,
+            until=await self._begun_at(asked, own_row_id) if continued else None,
             waiting=waiting,
         )
         return replace(past, rows=_own_rows(owner_key, past.rows), complete=complete)
@@ -173,6 +175,7 @@ class PersistenceService:
         *,
         messages: int,
         asked: Message,
+        own_row_id: str | None = None,
         until: Cutoff | None = None,
         tail: Tail = WHOLE,
         continued: bool = False,
@@ -190,7 +193,8 @@ class PersistenceService:
             origin,
             messages=messages,
             asked=asked,
-            until=until or (await self._begun_at(asked) if continued else None),
+            own_row_id=own_row_id,
+            until=until or (await self._begun_at(asked, own_row_id) if continued else None),
             tail=tail,
             waiting=waiting,
         )
@@ -205,10 +209,12 @@ class PersistenceService:
         except BusUnavailableError as error:
             raise StoreUnavailableError(f"the outbox: {error}") from error
 
-    async def _begun_at(self, asked: Message) -> Cutoff | None:
-        """Up to the row of a run's human input, where the store has it."""
+    async def _begun_at(self, asked: Message, own_row_id: str | None) -> Cutoff | None:
+        """Up to the row of a run's human input, where an earlier request recorded it."""
         begun = await self._store.find_message(asked.owner_key, asked.id)
-        return UntilStored.of(begun) if begun and begun.get("run_id") == asked.run_id else None
+        if begun is None or begun.get("run_id") != asked.run_id or str(begun["_id"]) == own_row_id:
+            return None
+        return UntilStored.of(begun)
 
 
 def _own_rows(owner_key: str, rows: list[Row]) -> list[Row]:

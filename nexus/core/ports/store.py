@@ -339,14 +339,17 @@ class Conversation(Protocol):
         messages: int,
         excerpt_chars: int,
         asked: Message,
+        own_row_id: str | None = None,
         continued: bool = False,
         outbox_waiting: bool = False,
     ) -> Past:
         """Rows enough for `messages` messages of the memory, every run among them whole.
 
         Messages are counted after merging. Contents longer than twice `excerpt_chars` may come without their middle.
-        What was stored after `asked`, the human input of the run that asks, is left out. `continued`: the run was begun
-        earlier. `outbox_waiting`: the outbox holds rows, some of which may be the owner's.
+        `asked` is the human input of the run that asks. Where an earlier request of the run recorded it, what was
+        stored after it is left out; the row with `own_row_id`, which the build that reads inserts meanwhile, leaves
+        nothing out. `continued`: the run was begun earlier. `outbox_waiting`: the outbox holds rows, some of which may
+        be the owner's.
         """
         ...
 
@@ -357,6 +360,7 @@ class Conversation(Protocol):
         *,
         messages: int,
         asked: Message,
+        own_row_id: str | None = None,
         until: Cutoff | None = None,
         tail: Tail = WHOLE,
         continued: bool = False,

@@ -4,9 +4,10 @@ Rules of this module:
 
 - What cannot be read in time is missing from the context, which says so in `degraded`; the history may be demanded
   instead (`on_history_failure`).
-- The first build of a run records its input and has it remembered as a turn. It keeps what later builds begin with: in
-  the dialogue layout its first messages, in the others where the history ended and what was remembered, so that what is
-  pinned or thought can be new each time.
+- The first build of a run records its input and has it remembered as a turn. So does every build that is no
+  continuation, since the first may have failed on the way.
+- The first build keeps what later builds begin with: in the dialogue layout its first messages, in the others where the
+  history ended and what was remembered, so that what is pinned or thought can be new each time.
 - Of a context with parts missing nothing is kept: a later build of the run may be whole again.
 - In the agent layout what is pinned is made anew for every build. All else is that of the run's first build, until the
   session is compacted: then all is read again.
@@ -218,7 +219,8 @@ class ContextBuilder:
             always=settings.count_tokens == "always",
         )
         gathered_by = anyio.current_time() + deadline.left_s * _GATHERING
-        return Build(request, settings, gathered_by, budget, outbox_waiting)
+        row = self._sources.conversation.input_row(request.human, request.current_input, request.origin)
+        return Build(request, settings, gathered_by, budget, row, outbox_waiting)
 
     async def _content(self, build: Build, start: RunStart, timings: _Timings) -> dict[str, Any]:
         """The content of the answer, when the run's input is recorded."""
@@ -244,10 +246,10 @@ class ContextBuilder:
         return {**content, "context": {**content["context"], "timings_ms": timings.ms}}
 
     async def _dialogue(self, build: Build, start: RunStart, timings: _Timings) -> RunPrefix:
-        if build.request.continuation and (kept := await self._sources.kept(build.request)):
-            start.go_on()
+        kept = await self._sources.kept(build.request) if build.request.continuation else None
+        start.begin("" if kept else None)
+        if kept:
             return RunPrefix.from_bytes(kept)
-        start.begin()
         prefix, complete = await self._fresh_dialogue(build, timings)
         prefix = prefix._replace(notes=[*prefix.notes, *await start.notes()])
         if not complete or prefix.degraded:
@@ -270,10 +272,7 @@ class ContextBuilder:
     async def _thinking(self, build: Build, start: RunStart, timings: _Timings) -> RunPrefix:
         kept = await self._sources.kept(build.request)
         view = ThinkingView.from_bytes(kept) if kept else None
-        if view:
-            start.go_on(view.remembered.goal)
-        else:
-            start.begin()
+        start.begin(view.remembered.goal if view else None)
         with timings.measured(Stage.GATHER):
             recalled = await recall_all(self._sources, build, view.remembered if view else None)
             degraded = self._degraded(recalled.missing, build)
@@ -295,9 +294,9 @@ class ContextBuilder:
                 context = await self._agent_context(build, start, timings)
             notes = [NOT_IN_TIME] if compacted is None else []
         view = context.standing.view
+        # A sub-agent without a role has been refused by now, and nothing of it is recorded.
+        start.begin(view.remembered.goal if view else None)
         if view is None:
-            # A sub-agent without a role has been refused by now, and nothing of it is recorded.
-            start.begin()
             view = context.view
             if context.session.complete and not context.degraded:
                 kept = await self._sources.keep(build, view.to_bytes(), context.standing.compactions)
@@ -322,11 +321,9 @@ class ContextBuilder:
             start.begin()
         standing = await read_standing(sources, build, first)
         view, snapshot = standing.view, shown_snapshot(request, standing)
-        if view:
-            start.go_on(view.remembered.goal)
-        elif begins:
-            start.begin()
         kept = view.remembered if view else None
+        if begins:
+            start.begin(kept.goal if kept else None)
         with timings.measured(Stage.GATHER):
             session = await gather_session(sources, build, view, snapshot)
             # Which turns are read depends on what is shown of the session.

@@ -93,6 +93,7 @@ class Build(NamedTuple):
     Attributes:
         deadline: when reading ends, by `anyio.current_time()`.
         budget: the tokens of the context, with the tools that are offered now.
+        input_row: the run's human input, as this build records it where it is not recorded yet.
         outbox_waiting: recorded rows wait in the outbox, of whichever owner.
     """
 
@@ -100,6 +101,7 @@ class Build(NamedTuple):
     settings: BuilderSettings
     deadline: float
     budget: Budget
+    input_row: Row
     outbox_waiting: bool = False
 
     def budget_with(self, tools: Sequence[dict[str, Any]]) -> Budget:
@@ -356,6 +358,7 @@ async def _past(sources: Sources, build: Build, messages: int) -> Past:
         messages=messages,
         excerpt_chars=build.settings.truncate_chars,
         asked=request.human,
+        own_row_id=build.input_row["_id"],
         continued=request.continuation,
         outbox_waiting=build.outbox_waiting,
     )
@@ -368,6 +371,7 @@ async def _session(sources: Sources, build: Build, view: RunView | None, snapsho
         RunOrigin(request.session_id, request.agent.sub_agent),
         messages=build.settings.history_messages,
         asked=request.human,
+        own_row_id=build.input_row["_id"],
         until=view.until if view else None,
         tail=snapshot.tail if snapshot else WHOLE,
         continued=request.continuation,

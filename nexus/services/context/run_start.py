@@ -11,7 +11,7 @@ from anyio.abc import TaskGroup
 from nexus.core.concurrency import ungrouped
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event
-from nexus.core.ports import OutboxRow, Row, RunOrigin
+from nexus.core.ports import OutboxRow, RunOrigin
 from nexus.core.turns import TurnStart
 from nexus.services.context.gather import Build, Sources
 from nexus.services.context.request import DEFAULT_SESSION
@@ -29,18 +29,19 @@ _IN_ANOTHER: Final = (
 
 
 class RunStart:
-    """Begins one run, once, beside the reads of its first build.
+    """Begins the run of one build, beside the build's reads.
 
     Args:
         sources: where the run is begun.
-        build: that first build.
+        build: the run's first, or a later one.
     """
 
     def __init__(self, sources: Sources, build: Build) -> None:
         self._sources = sources
         self._build = build
         self._tasks: TaskGroup | None = None
-        self._row: Row | None = None
+        self._begun = False
+        self._recording = False
         self._stored = False
         self._insert_over = anyio.Event()
         self._origin_known = anyio.Event()
@@ -56,49 +57,55 @@ class RunStart:
                 finally:
                     self._tasks.cancel_scope.cancel()
 
-    def begin(self) -> None:
-        """Begin to record the input, say where the run belongs, and offer its turn to turn memory. Never waits."""
-        if self._row or not self._tasks:
-            return
-        self._offer_turn()
-        request = self._build.request
-        self._row = self._sources.conversation.input_row(request.human, request.current_input, request.origin)
-        self._tasks.start_soon(self._insert, self._row)
-        self._tasks.start_soon(self._say_origin)
+    def begin(self, goal: str | None = None) -> None:
+        """Begin to record the input, say where the run belongs, and offer its turn to turn memory. Never waits.
 
-    def go_on(self, goal: str = "") -> None:
-        """Have the run's turn take over what a later build brings. Never waits.
+        A continuation of a run of which something is kept only has its turn take over what it brings. Any other request
+        may be the run's first, sent again because a replica died that had kept its view and not stored its input: it
+        begins the run again, which changes nothing of what is there.
 
         Args:
-            goal: the one that the run began with; `""` where that is not known.
+            goal: the one that an earlier build has kept, `""` where that is not known; None where nothing is kept.
         """
-        brought = self._build.request.turn
-        thought = self._build.request.layout == "thinking" and brought.thinking_rounds
-        if thought or brought.task_context not in {"", goal}:
-            self._offer_turn()
+        if self._begun or not self._tasks:
+            return
+        self._begun = True
+        request = self._build.request
+        if goal is not None and request.continuation:
+            thought = request.layout == "thinking" and request.turn.thinking_rounds
+            if thought or request.turn.task_context not in {"", goal}:
+                self._offer_turn()
+            return
+        self._recording = True
+        self._offer_turn()
+        self._tasks.start_soon(self._insert)
+        self._tasks.start_soon(self._say_origin)
 
     async def notes(self) -> list[str]:
         """What is to be noted of where the run belongs, when the ledger has said; nothing of one that is not begun."""
-        if self._row:
+        if self._recording:
             await self._origin_known.wait()
         return self._notes
 
     async def recorded(self) -> None:
         """Return when the store has the input, or does not take it soon; at the latest at the build's deadline."""
-        if self._row:
+        if self._recording:
             with anyio.move_on_after(min(_RECORDING_S, self._build.deadline - anyio.current_time())):
                 await self._insert_over.wait()
 
     def outbox_row(self) -> OutboxRow | None:
         """The input, where the store has not taken it and may yet do so."""
-        return self._sources.conversation.outbox_row(self._row) if self._row and not self._stored else None
+        if self._stored or not self._recording:
+            return None
+        return self._sources.conversation.outbox_row(self._build.input_row)
 
-    async def _insert(self, row: Row) -> None:
+    async def _insert(self) -> None:
+        build = self._build
         try:
-            await self._sources.conversation.insert_input(row, outbox_waiting=self._build.outbox_waiting)
+            await self._sources.conversation.insert_input(build.input_row, outbox_waiting=build.outbox_waiting)
             self._stored = True
         except StoreUnavailableError as error:
-            _log.warning("input_not_recorded", request_id=self._build.request.request_id, reason=str(error))
+            _log.warning("input_not_recorded", request_id=build.request.request_id, reason=str(error))
         except StoreRejectedError:
             # Nor would it be taken out of the outbox. The rejection is logged and counted where it comes from.
             self._stored = True

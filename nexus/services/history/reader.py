@@ -100,6 +100,7 @@ async def read_past(
     messages: int,
     excerpt_chars: int,
     asked: Message | None = None,
+    own_row_id: str | None = None,
     until: Cutoff | None = None,
     waiting: Sequence[Row] = (),
 ) -> Past:
@@ -111,6 +112,8 @@ async def read_past(
     - `excerpt_chars`: contents longer than twice this may come without their middle.
     - `asked`: the human input of the run that asks. Rows of this run do not count, nor what was stored after the input
       where that is among the rows. None where no run asks.
+    - `own_row_id`: the `_id` under which the build that reads inserts this input meanwhile. That row ends no past:
+      results that another replica stored before may seem to be later than it.
     - `until`: where the past ends, where that is known.
     - `waiting`: rows of the owner that may not be in the store yet.
 
@@ -123,7 +126,7 @@ async def read_past(
     while True:
         page = await store.newest_messages(owner_key, limit=page_size, skip=len(rows), excerpt_chars=excerpt_chars)
         rows += page
-        until = until or _up_to_input([*waiting, *page], asked)
+        until = until or _up_to_input([*waiting, *page], asked, own_row_id)
         usable = _usable(rows, waiting, until)
         utterances = newest(usable, len(usable), current_run_id=asked.run_id if asked else "").utterances
         if len(page) < page_size:
@@ -146,6 +149,7 @@ async def read_session(
     *,
     messages: int,
     asked: Message | None = None,
+    own_row_id: str | None = None,
     until: Cutoff | None = None,
     tail: Tail = WHOLE,
     waiting: Sequence[Row] = (),
@@ -158,7 +162,7 @@ async def read_session(
     - `origin`: which session, and for which agent: the main one is not given what is internal to others.
     - `messages`: rows at most.
     - `tail`: which rows are under no compaction; where some are, the newest are those that were stored last.
-    - `asked`, `until` and `waiting` are as for `read_past`.
+    - `asked`, `own_row_id`, `until` and `waiting` are as for `read_past`.
 
     Raises:
         StoreUnavailableError: the store did not answer.
@@ -172,7 +176,7 @@ async def read_session(
         page_size = min(most_rows, max(wanted, _SMALLEST_SESSION_PAGE))
         page = await _session_page(store, owner_key, origin, tail, limit=page_size, skip=len(rows))
         rows += page
-        until = until or _up_to_input([*waiting, *page], asked)
+        until = until or _up_to_input([*waiting, *page], asked, own_row_id)
         usable = [row for row in _usable(rows, waiting, until) if asked is None or row.get("run_id") != asked.run_id]
         ends = list(accumulate(map(_chars, usable)))
         # One is shown, however long it is.
@@ -211,12 +215,13 @@ def _without_beginning(shown: Sequence[Utterance], read: Sequence[Utterance]) ->
     return sorted({utterance.run_id for utterance in shown if utterance.is_answer} - begun - {""})
 
 
-def _up_to_input(rows: Sequence[Row], asked: Message | None) -> Cutoff | None:
-    """Up to the run's own input, if it is among the rows: the run was asked for before."""
+def _up_to_input(rows: Sequence[Row], asked: Message | None, own_row_id: str | None) -> Cutoff | None:
+    """Up to the run's own input, if an earlier request recorded it and it is among the rows."""
     if asked is None:
         return None
-    own = (row for row in rows if row.get("id") == asked.id and row.get("run_id") == asked.run_id)
-    return next(map(UntilStored.of, own), None)
+    inputs = (row for row in rows if row.get("id") == asked.id and row.get("run_id") == asked.run_id)
+    earlier = (row for row in inputs if str(row["_id"]) != own_row_id)
+    return next(map(UntilStored.of, earlier), None)
 
 
 def _usable(rows: Sequence[Row], waiting: Sequence[Row], until: Cutoff | None) -> list[Row]:

@@ -105,13 +105,13 @@ async def test_what_stays_in_a_run() -> None:
 
 
 async def test_rounds_that_come_later() -> None:
-    """Are taken over by the turn, each time that there are any."""
+    """Are taken over by the turn, in a continuation only where there are any."""
     turns = FakeTurns()
     async with opened(turns=turns) as parts:
         await parts.build(asking())
         await parts.build(asking(request_id="msg_2", thinking_rounds=ROUNDS[:1]))
-        await parts.build(asking(request_id="msg_3", thinking_rounds=ROUNDS))
-        await parts.build(asking(request_id="msg_4"))
+        await parts.build(asking(request_id="msg_3", later=LATER, thinking_rounds=ROUNDS))
+        await parts.build(asking(request_id="msg_4", later=LATER))
     assert [start.rounds for start in turns.begun] == [
         (),
         (ThinkingRound(round_number=1, content="thought 1"),),

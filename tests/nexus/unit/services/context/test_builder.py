@@ -1,14 +1,17 @@
 """The builder: what it gathers, what it says is missing, and what stays the same throughout a run (contract §4, §8)."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
+import anyio
+import bson
 import pytest
 
 from nexus.adapters.in_memory import MemoryBus
 from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.metrics import Part, Stage
-from nexus.core.models import Message
+from nexus.core.models import Message, new_row_id, seconds_of
 from nexus.core.ports import Row
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.context.prompts import PromptManager
@@ -81,6 +84,57 @@ async def test_the_input_is_recorded() -> None:
     assert (row["id"], row["run_id"], row["session_id"], row["content"]) == ("human_of_run_1", "run_1", "s1", "hi")
     assert "count=0" in seen(content)[2]
     assert again["messages"] == content["messages"]
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["stored", "in the outbox"])
+@pytest.mark.parametrize("layout", ["agent", "thinking"])
+async def test_the_input_of_a_replica_that_died(layout: str, *, away: bool) -> None:
+    """The replica kept what the run goes by, and its input was never stored: the next one that answers records it."""
+    message = request("hi", run_metadata={"layout": layout})
+    async with opened() as died:
+        await died.build(message)
+    store = HangingStore("insert_message") if away else FakeStore()
+    async with opened(store, ledger=died.ledger) as parts:
+        built = await parts.builder.build(message, within(5.0))
+    assert [row["id"] for row in parts.store.messages] == ([] if away else ["human_of_run_1"])
+    assert (built.outbox is not None) is away
+
+
+class LateReads(FakeStore):
+    """A store that reads a session, or the past, when it has the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inserted = anyio.Event()
+
+    async def insert_messages(self, rows: Sequence[Row]) -> Any:
+        """Record rows."""
+        outcomes = await super().insert_messages(rows)
+        self.inserted.set()
+        return outcomes
+
+    async def newest_messages(self, owner_key: str, **given: Any) -> list[Row]:
+        """Rows."""
+        await self.inserted.wait()
+        return await super().newest_messages(owner_key, **given)
+
+    async def session_messages(self, owner_key: str, session_id: str, **given: Any) -> list[Row]:
+        """Rows."""
+        await self.inserted.wait()
+        return await super().session_messages(owner_key, session_id, **given)
+
+
+@pytest.mark.parametrize("layout", ["dialogue", "agent"])
+async def test_an_input_that_is_stored_before_the_history_is_read(layout: str) -> None:
+    """Hides no result that a replica stored whose clock is ahead."""
+    store = LateReads()
+    ahead = seconds_of(new_row_id()) + 60
+    later_ids = (bson.ObjectId(f"{ahead:08x}{place:016x}") for place in range(2))
+    store.plant("messages", [{**each, "_id": row_id} for each, row_id in zip(past(1), later_ids, strict=True)])
+    async with opened(store) as parts:
+        content = await parts.build(request(run_metadata={"layout": layout}))
+    assert content["degraded"] == []
+    assert "AI 0" in json.dumps(content["messages"])
 
 
 async def test_errors_are_answers() -> None:

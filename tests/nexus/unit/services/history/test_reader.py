@@ -2,15 +2,16 @@
 
 from typing import Any
 
+import bson
 import pytest
 
 from nexus.core.models import Message, Role
-from nexus.core.ports import Past, Row
+from nexus.core.ports import Past, Row, RunOrigin
 from nexus.services.history.merge import newest
 from nexus.services.history.reader import read_past
 from nexus.services.persistence import PersistenceService
 from tests.nexus.support.fakes import FakeStore
-from tests.nexus.support.rows import moment, row
+from tests.nexus.support.rows import ids, moment, row
 
 CALLS = [{"id": f"c{number}", "type": "function", "function": {"name": "f", "arguments": "{}"}} for number in range(2)]
 # The input of the run that asks, which is not recorded.
@@ -131,6 +132,24 @@ async def test_a_continued_run_sees_the_past_it_began_with() -> None:
     later = [{**each, "id": f"later-{each['id']}", "run_id": f"later-{each['run_id']}"} for each in runs(12)]
     past = await continued([*runs(12), row(500, run_id="now", id="begun"), *later])
     assert shown(past) == [said for number in range(11, 1, -1) for said in whole(number)]
+
+
+@pytest.mark.parametrize("continued", [False, True])
+async def test_the_row_that_the_build_inserts_ends_no_past(*, continued: bool) -> None:
+    """It is made before the build reads, and results of replicas whose clocks are ahead may seem to be later.
+
+    Under another `_id` the input is of an earlier request of the run, which saw nothing of what was stored since.
+    """
+    input_id, answer_id = f"{100:08x}{1:016x}", f"{101:08x}{2:016x}"
+    store = FakeStore()
+    store.plant("messages", [row(1, role="AI", _id=bson.ObjectId(answer_id))])
+    store.plant("messages", [row(2, id="begun", run_id="now", _id=bson.ObjectId(input_id))])
+    service = PersistenceService(store)
+    for own_row_id, found in ((input_id, ["m1"]), (f"{102:08x}{1:016x}", [])):
+        given: dict[str, Any] = {"asked": BEGUN, "own_row_id": own_row_id, "continued": continued}
+        past = await service.get_past("o", messages=20, excerpt_chars=100, **given)
+        session = await service.get_session("o", RunOrigin("s"), messages=20, **given)
+        assert ids([each for each in past.rows if each["run_id"] != "now"]) == ids(session.rows) == found
 
 
 async def test_reading_ends_somewhere() -> None:
