@@ -243,9 +243,9 @@ class MemoryOutbox:
         """The rows of one owner."""
         return [row for row in self._rows.values() if row.owner_key == owner_key]
 
-    async def oldest(self, limit: int) -> list[OutboxRow]:
-        """Up to `limit` rows, those that have waited longest first."""
-        return list(self._rows.values())[:limit]
+    async def oldest(self, limit: int, offset: int = 0) -> list[OutboxRow]:
+        """Up to `limit` rows after the first `offset`, those that have waited longest first."""
+        return list(self._rows.values())[offset : offset + limit]
 
     async def remove(self, rows: Sequence[OutboxRow]) -> None:
         """Take rows out."""

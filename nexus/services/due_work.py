@@ -15,7 +15,7 @@ from typing import Any, Final
 import anyio
 import structlog
 
-from nexus.core.errors import StoreUnavailableError
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics
 from nexus.core.models import to_milliseconds, utc_now
 from nexus.core.ports import Row
@@ -68,7 +68,8 @@ class WorkClaim:
             async with self._writing:
                 if self._until:
                     until = to_milliseconds(utc_now()) + self._lease
-                    with suppress(StoreUnavailableError):
+                    # A claim that cannot be renewed runs out, and the document is left to the next one.
+                    with suppress(StoreUnavailableError, StoreRejectedError):
                         self._until = until if await self._write({"due_at": until}, self._seen()) else None
 
     async def finish(self, changes: Mapping[str, Any]) -> bool:
@@ -180,7 +181,7 @@ async def _hold(
                 claimed.abandon()
             tasks.cancel_scope.cancel()
     finally:
-        with anyio.move_on_after(_GIVE_BACK_S, shield=True), suppress(StoreUnavailableError):
+        with anyio.move_on_after(_GIVE_BACK_S, shield=True), suppress(StoreUnavailableError, StoreRejectedError):
             await claimed.give_back()
         places.release()
 

@@ -106,9 +106,10 @@ class RedisOutbox:
         found: Any = await repeated(self._client.hgetall, self.rows_key(owner_key), for_s=self._repeated_s)
         return [OutboxRow(owner_key, row_id.decode(), content) for row_id, content in found.items()]
 
-    async def oldest(self, limit: int) -> list[OutboxRow]:
-        """Up to `limit` rows, those that have waited longest first."""
-        members: Any = await repeated(self._client.zrange, self.order_key, 0, limit - 1, for_s=self._repeated_s)
+    async def oldest(self, limit: int, offset: int = 0) -> list[OutboxRow]:
+        """Up to `limit` rows after the first `offset`, those that have waited longest first."""
+        until = offset + limit - 1
+        members: Any = await repeated(self._client.zrange, self.order_key, offset, until, for_s=self._repeated_s)
         rows = [OutboxRow(owner_key, row_id, b"") for owner_key, row_id in map(json.loads, members)]
         if not rows:
             return []

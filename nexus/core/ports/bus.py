@@ -249,8 +249,8 @@ class Outbox(Protocol):
         """The rows of one owner, in no order."""
         ...
 
-    async def oldest(self, limit: int) -> list[OutboxRow]:
-        """Up to `limit` rows of all owners, those that have waited longest first."""
+    async def oldest(self, limit: int, offset: int = 0) -> list[OutboxRow]:
+        """Up to `limit` rows of all owners, those that have waited longest first, after the first `offset` rows."""
         ...
 
     async def remove(self, rows: Sequence[OutboxRow]) -> None:

@@ -6,7 +6,7 @@
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -30,11 +30,11 @@ _TEXTS: Final = ("_id", "id", "run_id", "owner_key", "session_id", "role", "cont
 def write_row(row: Row) -> OutboxRow:
     """A recorded row in the form of the outbox."""
     # The ids of messages may come twice, in different runs.
-    return OutboxRow(row["owner_key"], f"{row['run_id']} {row['id']}", compact(row))
+    return OutboxRow(row["owner_key"], compact([row["run_id"], row["id"]]).decode(), compact(row))
 
 
 def read_row(kept: OutboxRow) -> Row | None:
-    """The row as it is recorded; None, and a line in the log, for one that cannot be read."""
+    """The row as it is recorded; None for one that cannot be read."""
     try:
         row: dict[str, Any] = from_json(kept.content)
         row["timestamp"] = datetime.fromisoformat(row["timestamp"])
@@ -42,14 +42,21 @@ def read_row(kept: OutboxRow) -> Row | None:
             return row
     except (ValueError, KeyError, TypeError):
         pass
-    digest = hashlib.sha256(kept.content).hexdigest()
-    _log.error("outbox_row_unreadable", bytes=len(kept.content), sha256=digest)
     return None
 
 
 def read_rows(kept: Iterable[OutboxRow]) -> list[Row]:
-    """The rows that can be read."""
-    return [row for each in kept if (row := read_row(each))]
+    """The rows that can be read; one line in the log for all others."""
+    read = [(each, read_row(each)) for each in kept]
+    _log_unreadable([each for each, row in read if not row])
+    return [row for _, row in read if row]
+
+
+def _log_unreadable(rows: Sequence[OutboxRow]) -> None:
+    if rows:
+        first = rows[0].content
+        digest = hashlib.sha256(first).hexdigest()
+        _log.error("outbox_row_unreadable", rows=len(rows), bytes=len(first), sha256=digest)
 
 
 class OutboxDrainer:
@@ -63,6 +70,8 @@ class OutboxDrainer:
         self._store = store
         self._metrics = metrics
         self._recorded = recorded
+        # Where the next look begins.
+        self._offset = 0
 
     async def run(self) -> None:
         """Drain until cancelled. While Redis or the store is away, it looks less often."""
@@ -70,8 +79,7 @@ class OutboxDrainer:
         while True:
             await pauses.wait()
             try:
-                while await self.drain():
-                    pauses.end()
+                await self.drain()
                 pauses.end()
             except (BusUnavailableError, StoreUnavailableError) as error:
                 _log.warning("outbox_not_drained", reason=str(error))
@@ -80,14 +88,41 @@ class OutboxDrainer:
                 self._metrics.count(Event.BACKGROUND_FAULT)
 
     async def drain(self) -> int:
-        """Write the oldest rows, up to 100. Returns how many left the outbox.
+        """Look once through the outbox and write its rows, past those that stay. Returns how many left it.
+
+        A look ends at 100 rows of which none leaves because the store is away or something is at fault. The next look
+        goes on behind these, so that they hold up no others.
 
         Raises:
             BusUnavailableError: Redis did not answer.
             StoreUnavailableError: the store did not take all of them; those that it took have left the outbox.
         """
-        kept = await self._outbox.oldest(_BATCH)
-        readable = [(each, row) for each in kept if (row := read_row(each))]
+        offset, left, unreadable, away = self._offset, 0, list[OutboxRow](), None
+        kept = await self._outbox.oldest(_BATCH, offset)
+        if not kept and offset:
+            offset = 0
+            kept = await self._outbox.oldest(_BATCH)
+        try:
+            while kept:
+                self._offset = offset + len(kept)
+                read = [(each, read_row(each)) for each in kept]
+                unreadable += [each for each, row in read if not row]
+                finished, away_now = await self._write([(each, row) for each, row in read if row])
+                away = away_now or away
+                if away_now and not finished:
+                    raise away_now
+                left += finished
+                offset += len(kept) - finished
+                kept = await self._outbox.oldest(_BATCH, offset)
+        finally:
+            _log_unreadable(unreadable)
+        self._offset = 0
+        if away:
+            raise away
+        return left
+
+    async def _write(self, readable: Sequence[tuple[OutboxRow, Row]]) -> tuple[int, StoreUnavailableError | None]:
+        """Write rows. Returns how many left the outbox, and why not all, if so."""
         inserted = await insert_rows(self._store, [with_fresh_id(row) for _, row in readable])
         finished, written, away = [], 0, None
         for (each, _), (row, outcome) in zip(readable, inserted, strict=True):
@@ -105,6 +140,4 @@ class OutboxDrainer:
             self._metrics.count(Event.ROW_RECORDED, written)
             self._metrics.count(Event.ROW_REJECTED, len(finished) - written)
             _log.info("outbox_drained", rows=written)
-        if away:
-            raise away
-        return len(finished)
+        return len(finished), away

@@ -281,13 +281,7 @@ class Recorder:
         pauses = Pauses()
         while batch:
             delayed = []
-            try:
-                inserted = await self._insert(batch)
-            except Exception as error:  # noqa: BLE001  # one row must not stop the recording of all others
-                self._log_fault(error, len(batch))
-                await self._write_alone(batch)
-                return
-            for item, (row, outcome) in zip(batch, inserted, strict=True):
+            for item, (row, outcome) in zip(batch, await self._attempt(batch), strict=True):
                 if isinstance(outcome, StoreUnavailableError):
                     delayed.append(item)
                     if not pauses.begun:
@@ -307,15 +301,17 @@ class Recorder:
             if batch:
                 await pauses.wait()
 
-    async def _write_alone(self, batch: list[_Waiting]) -> None:
-        """Write each row of a batch by itself; one that cannot be written even so is lost."""
-        if len(batch) > 1:
-            for item in batch:
-                await self._write([item])
-        else:
-            batch[0].written()
-            self._metrics.count(Event.ROW_LOST)
-            self._settle(batch[0])
+    async def _attempt(self, batch: Sequence[_Waiting]) -> list[tuple[Row, Outcome]]:
+        """Insert rows; after an unexpected exception each by itself, for one must not keep the others unwritten."""
+        try:
+            return await self._insert(batch)
+        except Exception as error:  # noqa: BLE001  # a fault that may pass loses no row
+            self._log_fault(error, len(batch))
+            if len(batch) == 1:
+                return [(batch[0].row, StoreUnavailableError(f"unexpected: {type(error).__name__}"))]
+        alone = [inserted for item in batch for inserted in await self._attempt([item])]
+        # One that is there now may have been written by the attempt that failed.
+        return [(row, True if outcome is False else outcome) for row, outcome in alone]
 
     async def _report(self, row: Row) -> None:
         try:

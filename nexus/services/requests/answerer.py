@@ -73,7 +73,7 @@ class Answerer:
         self._dead_letters = dead_letters
         self._settings = settings
         self._metrics = metrics
-        self._claims = Claims(bus, ledger, dead_letters, settings)
+        self._claims = Claims(bus, ledger, dead_letters, settings, metrics)
 
     async def run(self) -> None:
         """Renew the leases on what is being built, until cancelled."""
@@ -127,11 +127,12 @@ class Answerer:
 
     async def _settle(self, request: IncomingRequest, claim: Claim, refused: RequestError | None) -> None:
         if isinstance(claim, Acquired):
-            answer = await self._made(request, claim, refused)
-            started = time.monotonic()
-            heard = await self._claims.conclude(
-                request, claim, request.topic, answer.content, self._keep_ms(answer), answer.outbox
-            )
+            async with self._claims.held(claim):
+                answer = await self._made(request, claim, refused)
+                started = time.monotonic()
+                heard = await self._claims.conclude(
+                    request, claim, request.topic, answer.content, self._keep_ms(answer), answer.outbox
+                )
             self._report(request, answer, heard, started)
             return
         if isinstance(request.asked, Message):
@@ -157,8 +158,7 @@ class Answerer:
             return _refusal(request, asked)
         if refused:
             return _refusal(request, refused)
-        async with self._claims.held(claim):
-            return await self._built(request, asked, claim)
+        return await self._built(request, asked, claim)
 
     async def _built(self, request: IncomingRequest, message: Message, claim: Acquired) -> _Answer:
         try:

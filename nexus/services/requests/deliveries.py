@@ -4,7 +4,7 @@ Rules of this module:
 
 - Of any number of replicas and resends one claims a request, and one concludes it: answer kept, published and delivery
   acknowledged in one step. What is already answered is announced again.
-- Leases are renewed while a claim is held, and a claim is given back at once when the service stops.
+- Leases are renewed until the request is concluded, and a claim is given back at once when the service stops.
 - What was taken up five times without an answer is taken for poison. But all that a replica has in hand when it dies is
   taken up again together, and would die together five times. So what is taken up for the third time is claimed alone
   among its like: a death then counts for that one only.
@@ -21,7 +21,7 @@ import anyio
 import structlog
 
 from nexus.core.errors import BusRefusedError, BusUnavailableError, UnreadablePayloadError
-from nexus.core.metrics import DeadLetterCause, Metrics
+from nexus.core.metrics import DeadLetterCause, Event, Metrics
 from nexus.core.ports import (
     Acquired,
     Announced,
@@ -87,6 +87,9 @@ class DeadLetterWriter:
                 if delivery.shared and not isinstance(error, BusRefusedError):
                     await anyio.sleep(PAUSE_S)
                     continue
+            except Exception:  # noqa: BLE001  # one letter must not end the service
+                _log.exception("dead_letter_not_kept", topic=delivery.topic, sha256=sha256)
+                self._metrics.count(Event.BACKGROUND_FAULT)
             return
 
 
@@ -94,12 +97,18 @@ class Claims:
     """Claims, holds and concludes what deliveries ask. Run `renew_all` in a task of its own."""
 
     def __init__(
-        self, bus: Bus, ledger: RequestLedger, dead_letters: DeadLetterWriter, settings: RequestSettings
+        self,
+        bus: Bus,
+        ledger: RequestLedger,
+        dead_letters: DeadLetterWriter,
+        settings: RequestSettings,
+        metrics: Metrics,
     ) -> None:
         self._bus = bus
         self._ledger = ledger
         self._dead_letters = dead_letters
         self._settings = settings
+        self._metrics = metrics
         self._suspects = anyio.Lock()
         self._held: dict[str, Acquired] = {}
 
@@ -200,6 +209,9 @@ class Claims:
             await self._ledger.renew(claim, self._settings.granted_ms)
         except BusUnavailableError as error:
             _log.warning("lease_not_renewed", request_id=claim.key, reason=str(error))
+        except Exception:  # noqa: BLE001  # one lease must not end the renewal of all others
+            _log.exception("lease_not_renewed", request_id=claim.key)
+            self._metrics.count(Event.BACKGROUND_FAULT)
 
     async def _release(self, claim: Acquired) -> None:
         try:

@@ -97,7 +97,7 @@ class ToolCallService:
         self._origins = origins
         self._settings = settings or RequestSettings()
         self._metrics = metrics or NoMetrics()
-        self._claims = Claims(bus, ledger, dead_letters, self._settings)
+        self._claims = Claims(bus, ledger, dead_letters, self._settings, self._metrics)
         self._send, self._receive = anyio.create_memory_object_stream[_Arrived](_MOST_WAITING)
         self._bytes_in_hand = 0
         self.pending = Pending()
@@ -187,7 +187,7 @@ class ToolCallService:
             return
         async with self._claims.held(claim):
             done = await self._carry_out(call, claim.attempts)
-        await self._conclude(call, claim, done)
+            await self._conclude(call, claim, done)
 
     async def _carry_out(self, call: ToolCallRequest, attempts: int) -> _Done:
         if attempts > MOST_ATTEMPTS:

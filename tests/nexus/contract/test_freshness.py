@@ -252,9 +252,9 @@ class ManyMindedLedger(SlowLedger):
 class HastyOutbox(SlowOutbox):
     """Rows are taken out before the store has them."""
 
-    async def oldest(self, limit: int) -> list[OutboxRow]:
+    async def oldest(self, limit: int, offset: int = 0) -> list[OutboxRow]:
         """Hand out and take out."""
-        rows = await super().oldest(limit)
+        rows = await super().oldest(limit, offset)
         await self.shared.remove(rows)
         return rows
 

@@ -47,12 +47,14 @@ async def test_a_row_is_found_until_it_is_removed(open_desk: OpenDesk) -> None:
 
 
 async def test_the_oldest_rows_come_first(open_desk: OpenDesk) -> None:
-    """As many as are asked for."""
+    """As many as are asked for, from the front or from further behind."""
     async with open_desk() as desk:
         rows = [row(f"r{number}", f"owner {number % 3}") for number in range(9)]
         await put(desk, *rows)
         found = await desk.outbox.oldest(4)
         assert len(found) == 4
+        assert [*found, *await desk.outbox.oldest(2, 4), *await desk.outbox.oldest(9, 6)] == await desk.outbox.oldest(9)
+        assert await desk.outbox.oldest(9, 9) == []
         await desk.outbox.remove(found)
         assert sorted(each.id for each in [*found, *await desk.outbox.oldest(99)]) == [each.id for each in rows]
 

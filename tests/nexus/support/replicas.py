@@ -215,9 +215,9 @@ class SlowOutbox:
         """The rows of one owner."""
         return await self.wire.far(lambda: self.shared.of_owner(owner_key))
 
-    async def oldest(self, limit: int) -> list[OutboxRow]:
+    async def oldest(self, limit: int, offset: int = 0) -> list[OutboxRow]:
         """The rows that have waited longest."""
-        return await self.wire.far(lambda: self.shared.oldest(limit))
+        return await self.wire.far(lambda: self.shared.oldest(limit, offset))
 
     async def remove(self, rows: Sequence[OutboxRow]) -> None:
         """Take rows out."""

@@ -70,6 +70,7 @@ class SettlingLedger(MemoryLedger):
         lost_replies: how often each operation is still to fail after it has done what it does.
         refusing: whether what is kept under a key is of another kind.
         fault: what claiming fails with, as no ledger should.
+        renewal_faults: what renewals still fail with, as they never should.
         now_ms: what claims say about the time, if anything in particular.
         kept_ms: for how long it was to keep each answer.
     """
@@ -84,6 +85,7 @@ class SettlingLedger(MemoryLedger):
         self.now_ms: int | None = None
         self.refusing = False
         self.fault: Exception | None = None
+        self.renewal_faults: list[Exception] = []
         self.kept_ms: dict[str, int] = {}
 
     async def claim(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0) -> Claim:
@@ -100,6 +102,8 @@ class SettlingLedger(MemoryLedger):
     async def renew(self, claim: Acquired, lease_ms: int) -> bool:
         """Hold a request for longer."""
         self._before("renew")
+        if self.renewal_faults:
+            raise self.renewal_faults.pop()
         return await super().renew(claim, lease_ms)
 
     async def release(self, claim: Acquired) -> None:
@@ -146,14 +150,17 @@ class SettlingLedger(MemoryLedger):
 
 
 class Letters(MemoryDeadLetters):
-    """Dead letters that cannot be kept for as long as `away`."""
+    """Dead letters that cannot be kept for as long as `away`, or by a `fault`."""
 
     away = False
+    fault: Exception | None = None
 
     async def bury(self, letter: DeadLetter) -> None:
         """Keep it, or fail."""
         if self.away:
             raise BusUnavailableError("away")
+        if self.fault:
+            raise self.fault
         await super().bury(letter)
 
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import anyio
 
+from nexus.core.errors import StoreRejectedError
+from nexus.core.metrics import NoMetrics
 from nexus.core.ports import Row
-from nexus.services.due_work import WorkClaim, claim_due
+from nexus.services.due_work import WorkClaim, WorkSignal, claim_due, run_due_work
 from tests.nexus.support.virtual_time import VirtualLoop
 
 
@@ -29,3 +31,30 @@ def test_a_store_that_is_slow_to_claim() -> None:
         found = runner.run(claimed())
     assert found
     assert found.document == {"id": "a"}
+
+
+def test_a_store_that_rejects_renewals() -> None:
+    """The piece is left to the next claim, and the work on others goes on."""
+    waiting = [{"id": "b"}, {"id": "a"}]
+    done: list[str] = []
+
+    async def claim(_now: datetime, _until: datetime) -> Row | None:
+        return waiting.pop() if waiting else None
+
+    async def write(_document: Row, _changes: Mapping[str, Any], _seen: Mapping[str, Any]) -> bool:
+        raise StoreRejectedError("not a primary any more")
+
+    async def claimed() -> WorkClaim | None:
+        return await claim_due(claim, write, lease_s=15, unchanged=())
+
+    async def do(piece: WorkClaim) -> None:
+        await anyio.sleep(12)
+        done.append(piece.document["id"])
+
+    async def served() -> None:
+        with anyio.move_on_after(60):
+            await run_due_work(claimed, do, WorkSignal(), 1, NoMetrics())
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(served())
+    assert done == ["a", "b"]

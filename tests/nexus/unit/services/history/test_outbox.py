@@ -4,6 +4,7 @@ from typing import Any
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from nexus.adapters.in_memory import MemoryOutbox
 from nexus.core.errors import BusUnavailableError, StoreRejectedError, StoreUnavailableError
@@ -57,6 +58,12 @@ def test_a_row_comes_back_as_it_was() -> None:
     assert read_row(write_row(row)) == row
 
 
+def test_rows_whose_ids_run_together() -> None:
+    """Are two rows, whatever characters their ids hold."""
+    one, other = (an_input(1) | {"run_id": run_id, "id": row_id} for run_id, row_id in (("a b", "c"), ("a", "b c")))
+    assert write_row(one).id != write_row(other).id
+
+
 @pytest.mark.parametrize(
     "content",
     [b"", b"{}", b"[]", b"\xff", b'{"timestamp": "x"}', write_row(an_input(1)).content.replace(b'"role"', b'"roll"')],
@@ -90,7 +97,29 @@ class TestDraining:
         with pytest.raises(StoreUnavailableError):
             await OutboxDrainer(outbox, store, NoMetrics(), ignored).drain()
         assert [row["id"] for row in store.messages] == ["h3"]
-        assert [row.id for row in await outbox.oldest(9)] == ["r2 h2", "unreadable"]
+        assert [row.id for row in await outbox.oldest(9)] == ['["r2","h2"]', "unreadable"]
+
+    async def test_past_rows_that_nobody_here_can_read(self) -> None:
+        """However many there are; a look logs them in one line."""
+        store, outbox = FakeStore(), MemoryOutbox()
+        for number in range(150):
+            outbox.put(OutboxRow("o", str(number), b"{"))
+        outbox.put(write_row(an_input(1)))
+        with capture_logs() as log:
+            assert await OutboxDrainer(outbox, store, NoMetrics(), ignored).drain() == 1
+        assert [row["id"] for row in store.messages] == ["h1"]
+        assert [line["rows"] for line in log if line["event"] == "outbox_row_unreadable"] == [150]
+
+    async def test_past_rows_that_fail_again_and_again(self) -> None:
+        """The next look goes on behind them, and the one after that begins at the front."""
+        store, outbox = Strict(), outbox_of(*(an_input(number, "away") for number in range(100)), an_input(100))
+        drainer = OutboxDrainer(outbox, store, NoMetrics(), ignored)
+        with pytest.raises(StoreUnavailableError):
+            await drainer.drain()
+        assert await drainer.drain() == 1
+        assert [row["id"] for row in store.messages] == ["h100"]
+        with pytest.raises(StoreUnavailableError):
+            await drainer.drain()
 
     async def test_a_row_that_waited_for_long(self) -> None:
         """Is stored under an `_id` that says when, for compactions go by it."""

@@ -115,11 +115,13 @@ async def test_a_row_that_the_store_rejects() -> None:
 
 
 async def test_an_unexpected_fault() -> None:
-    """It costs its own row alone, or nothing where the row is written; the recorder counts it and goes on."""
+    """It keeps its own row alone from being written, until it passes; the recorder counts it and goes on."""
 
     class Faulty(FakeStore):
+        healed = False
+
         async def insert_messages(self, rows: Sequence[Row]) -> list[bool | StoreRejectedError | StoreUnavailableError]:
-            if any(row["content"] == "bad" for row in rows):
+            if not self.healed and any(row["content"] == "bad" for row in rows):
                 raise RuntimeError("boom")
             return await super().insert_messages(rows)
 
@@ -130,9 +132,37 @@ async def test_an_unexpected_fault() -> None:
     async with flushed(store, metrics=metrics, recorded=note) as service:
         offer(service, result("m1", content="bad"), 1, settled.set)
         offer(service, result("m2"))
-    assert ([found["id"] for found in store.messages], settled.is_set()) == (["m2"], True)
-    # The batch, the row by itself, and the note of the other.
-    assert (metrics.counted[Event.BACKGROUND_FAULT], metrics.counted[Event.ROW_LOST]) == (3, 1)
+        await anyio.wait_all_tasks_blocked()
+        assert ([found["id"] for found in store.messages], settled.is_set()) == (["m2"], False)
+        # The batch, the row by itself, and the note of the other.
+        assert metrics.counted[Event.BACKGROUND_FAULT] == 3
+        store.healed = True
+    assert ([found["id"] for found in store.messages], settled.is_set()) == (["m2", "m1"], True)
+    assert metrics.counted[Event.ROW_LOST] == 0
+
+
+async def test_a_fault_after_rows_were_stored() -> None:
+    """They are reported as those that were not recorded before."""
+
+    class Faulty(FakeStore):
+        faults = 1
+
+        async def insert_messages(self, rows: Sequence[Row]) -> list[bool | StoreRejectedError | StoreUnavailableError]:
+            outcomes = await super().insert_messages(rows)
+            if self.faults:
+                self.faults -= 1
+                raise RuntimeError("boom")
+            return outcomes
+
+    reported: list[str] = []
+
+    async def report(row: Row) -> None:
+        reported.append(row["id"])
+
+    async with flushed(Faulty(), recorded=report) as service:
+        offer(service, result("m1"))
+        offer(service, result("m2"))
+    assert reported == ["m1", "m2"]
 
 
 async def test_waiting_payloads_are_bounded_in_bytes() -> None:

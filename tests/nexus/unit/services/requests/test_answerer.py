@@ -296,6 +296,16 @@ class TestCharge:
         assert ids(answers) == {"msg_1": 1}
         assert len(trial.bus.settled) == 1
 
+    async def test_stopping_while_the_bus_is_away(self) -> None:
+        """A claim whose answer could not be published is given back at once too, and renewed until then."""
+        async with serving(lease_ms=200) as trial:
+            trial.ledger.failures["conclude"] = 99
+            trial.service.offer(shared(ASKED))
+            await trial.ledger.times_asked("conclude")
+            await trial.ledger.times_asked("renew")
+        assert trial.bus.settled == []
+        assert (await trial.claimed(ASKED)).attempts == 1
+
     async def test_stopping_leaves_it_to_another(self) -> None:
         """It is not done, and the request is free at once, without an attempt being counted."""
         async with serving(lease_ms=LONG_MS) as trial:
@@ -474,6 +484,18 @@ class TestFailures:
             await trial.finish()
         assert code(answer.content) == "success"
         assert trial.ledger.asked["renew"] == renewals
+
+    async def test_a_fault_in_a_renewal(self) -> None:
+        """Is counted, and renewing goes on."""
+        async with serving(lease_ms=200) as trial:
+            trial.builder.gate = anyio.Event()
+            trial.ledger.renewal_faults.append(LookupError("boom"))
+            trial.service.offer(asking(request(deadline_ms=20_000)))
+            await trial.ledger.times_asked("renew", 2)
+            trial.builder.gate.set()
+            (answer,) = await trial.finish()
+        assert code(answer.content) == "success"
+        assert trial.metrics.counted[Event.BACKGROUND_FAULT] == 1
 
     @pytest.mark.parametrize(
         ("broken", "letter"),

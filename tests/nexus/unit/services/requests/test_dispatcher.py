@@ -390,6 +390,19 @@ class TestFaults:
             assert await trial.letters.count() == 5
         assert trial.metrics.counted[Event.ROW_RECORDED] == 1
 
+    async def test_a_fault_in_keeping_a_letter(self) -> None:
+        """Is counted; the next letter is kept."""
+        async with dispatching() as trial:
+            trial.letters.fault = LookupError("boom")
+            bad = [of(Topics.LLM_RESULTS, b"bad %d" % number, f"{number}-0") for number in range(2)]
+            await trial.dispatch(bad[0])
+            await trial.settled(bad[0])
+            trial.letters.fault = None
+            await trial.dispatch(bad[1])
+            await trial.settled(*bad)
+            assert await trial.letters.count() == 1
+        assert trial.metrics.counted[Event.BACKGROUND_FAULT] == 1
+
     async def test_more_letters_than_can_wait(self) -> None:
         """Beyond a thousand they are let go, and the next message is handled."""
         async with dispatching() as trial:

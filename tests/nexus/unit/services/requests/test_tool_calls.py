@@ -349,6 +349,14 @@ class TestFaults:
         assert told["status"] == "error"
         assert replica.memory.ran == []
 
+    async def test_stopping_while_redis_is_away(self) -> None:
+        """A call whose result could not be published is given back at once."""
+        async with serving() as replica:
+            replica.ledger.failures["conclude"] = 99
+            replica.service.offer(shared(update()))
+            await replica.ledger.times_asked("conclude")
+        assert (await claimed(replica, update())).attempts == 1
+
     @pytest.mark.parametrize("operation", ["claim", "conclude"])
     async def test_redis_away(self, operation: str) -> None:
         """Calls are not resent, so it is tried until Redis is back."""
