@@ -48,15 +48,19 @@ def read_row(kept: OutboxRow) -> Row | None:
 def read_rows(kept: Iterable[OutboxRow]) -> list[Row]:
     """The rows that can be read; one line in the log for all others."""
     read = [(each, read_row(each)) for each in kept]
-    _log_unreadable([each for each, row in read if not row])
+    _log_unreadable([_about(each) for each, row in read if not row])
     return [row for _, row in read if row]
 
 
-def _log_unreadable(rows: Sequence[OutboxRow]) -> None:
+def _about(kept: OutboxRow) -> tuple[int, str]:
+    return len(kept.content), hashlib.sha256(kept.content).hexdigest()
+
+
+def _log_unreadable(rows: Sequence[tuple[int, str]]) -> None:
+    """Log how many rows cannot be read, and size and hash of the first."""
     if rows:
-        first = rows[0].content
-        digest = hashlib.sha256(first).hexdigest()
-        _log.error("outbox_row_unreadable", rows=len(rows), bytes=len(first), sha256=digest)
+        size, digest = rows[0]
+        _log.error("outbox_row_unreadable", rows=len(rows), bytes=size, sha256=digest)
 
 
 class OutboxDrainer:
@@ -97,7 +101,7 @@ class OutboxDrainer:
             BusUnavailableError: Redis did not answer.
             StoreUnavailableError: the store did not take all of them; those that it took have left the outbox.
         """
-        offset, left, unreadable, away = self._offset, 0, list[OutboxRow](), None
+        offset, left, unreadable, away = self._offset, 0, list[tuple[int, str]](), None
         kept = await self._outbox.oldest(_BATCH, offset)
         if not kept and offset:
             offset = 0
@@ -106,7 +110,7 @@ class OutboxDrainer:
             while kept:
                 self._offset = offset + len(kept)
                 read = [(each, read_row(each)) for each in kept]
-                unreadable += [each for each, row in read if not row]
+                unreadable += [_about(each) for each, row in read if not row]
                 finished, away_now = await self._write([(each, row) for each, row in read if row])
                 away = away_now or away
                 if away_now and not finished:
