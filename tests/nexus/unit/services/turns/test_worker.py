@@ -146,7 +146,7 @@ async def test_something_is_heard_while_a_turn_is_closed() -> None:
 async def test_what_nobody_has_told_of() -> None:
     """A row that was recorded meanwhile is in what the model is asked to summarise, and it is asked once."""
     model = scripted()
-    async with remembering(model=model) as memory:
+    async with remembering(model=model, settled_s=2.0) as memory:
         await a_run(memory)
         await memory.until(is_over)
         await memory.store.insert_message(answer("a", "And 7 are dry.", id="later"))
