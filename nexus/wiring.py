@@ -23,8 +23,8 @@ from nexus.services.memory.compactor import CompactionSettings, Compactor
 from nexus.services.memory.refiner import RefiningSettings, SummaryRefiner
 from nexus.services.memory.service import WorkingMemory
 from nexus.services.persistence import PersistenceService
-from nexus.services.requests.admission import RequestService
-from nexus.services.requests.deliveries import DeadLetterWriter
+from nexus.services.requests.answerer import RequestService
+from nexus.services.requests.claims import DeadLetterWriter
 from nexus.services.requests.envelope import RequestSettings
 from nexus.services.requests.tool_calls import ToolCallService
 from nexus.services.session_state.service import SessionStates

@@ -122,7 +122,7 @@ class MemoryDeadLetters:
         self._last = (0, 0)
         self._came = 0
 
-    async def bury(self, letter: DeadLetter) -> None:
+    async def keep(self, letter: DeadLetter) -> None:
         """Keep a dead letter, unless the same was kept within the last minute."""
         now = time.monotonic()
         self._sweep(now)

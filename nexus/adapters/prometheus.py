@@ -138,7 +138,7 @@ class PrometheusMetrics:
         """A context was built without this part."""
         _count(self._parts, part)
 
-    def buried(self, cause: DeadLetterCause) -> None:
+    def dead_letter(self, cause: DeadLetterCause) -> None:
         """A message became a dead letter."""
         _count(self._causes, cause)
 

@@ -152,7 +152,7 @@ class Metrics(Protocol):
         """A context was built without this part."""
         ...
 
-    def buried(self, cause: DeadLetterCause) -> None:
+    def dead_letter(self, cause: DeadLetterCause) -> None:
         """A message became a dead letter."""
         ...
 
@@ -181,7 +181,7 @@ class NoMetrics:
     def degraded(self, part: Part) -> None:
         """Forget it."""
 
-    def buried(self, cause: DeadLetterCause) -> None:
+    def dead_letter(self, cause: DeadLetterCause) -> None:
         """Forget it."""
 
     def took(self, stage: Stage, seconds: float) -> None:

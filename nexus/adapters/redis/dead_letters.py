@@ -32,9 +32,9 @@ class RedisDeadLetters:
         self._stream = f"{prefix}nexus:dead-letters"
         self._most = most
         self._repeated_s = repeated_s
-        self._bury = client.register_script(DEAD_LETTER_ADD)
+        self._add = client.register_script(DEAD_LETTER_ADD)
 
-    async def bury(self, letter: DeadLetter) -> None:
+    async def keep(self, letter: DeadLetter) -> None:
         """Keep a dead letter, unless the same was kept within the last minute."""
         fields: dict[str, Any] = {
             "topic": _encoded(letter.topic),
@@ -48,7 +48,7 @@ class RedisDeadLetters:
         if letter.body is not None:
             fields["body"] = letter.body
         arguments = [_SAME_LETTER_MS, self._most, *chain.from_iterable(fields.items())]
-        await repeated(self._bury, [self._mark(letter), self._stream], arguments, for_s=self._repeated_s)
+        await repeated(self._add, [self._mark(letter), self._stream], arguments, for_s=self._repeated_s)
 
     async def count(self) -> int:
         """How many there are."""

@@ -289,7 +289,7 @@ class DeadLetters(Protocol):
     Errors: `BusUnavailableError`, and nothing else.
     """
 
-    async def bury(self, letter: DeadLetter) -> None:
+    async def keep(self, letter: DeadLetter) -> None:
         """Keep a dead letter. The same bytes for the same reason within a minute are one letter."""
         ...
 

@@ -1,64 +1,214 @@
-"""From one request to its one effective answer (contract §1.4, §1.5).
+"""Build requests, from their acceptance to their one effective answer (contract §1.4 to §1.6).
 
 Rules of this module:
 
-- A request is claimed and concluded as `deliveries` says. What another replica builds is left to it; where the bus
-  keeps the delivery for this replica, it waits until that one has answered or is gone.
-- A deadline is a duration, by the clock of the ledger: from when the bus took the request, where it says so, else from
-  when a replica that asked the ledger heard it first. No sender's clock is ever asked.
-- An answer that says "try again" is kept as long as copies of the request may be on their way, which is well beyond any
-  deadline, and no longer: under overload they are many. Trying again means a new id.
+- Work is bounded: `max_in_flight` builds, on a bus that keeps nothing as many waiting requests, beyond that OVERLOADED.
+  A bus that keeps messages is the queue itself, and marks the surplus.
+- On a bus that keeps nothing every replica receives every request. A replica without room waits a moment before it
+  refuses one: another replica with room will have claimed it. The same bytes are accepted once at a time: a request
+  that is sent again while it waits is not refused.
+- A request is claimed and concluded as in `claims`. A request that another replica builds is left to it; where the bus
+  keeps the delivery for this replica, it waits until the other has answered or is gone.
+- A deadline is a duration by the ledger's clock, since the bus took the request, where the bus says so, else since the
+  first replica that asked the ledger received it. No sender's clock counts.
+- An answer that asks for another try is kept while copies of the request may be on their way, which is well beyond any
+  deadline, and no longer: under overload there are many. Another try needs a new id.
 """
 
 import time
-from typing import Final, NamedTuple
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, NamedTuple, Self
 
 import anyio
 import structlog
+from anyio.streams.memory import MemoryObjectSendStream
 
+from nexus.core.concurrency import Pending
 from nexus.core.errors import BusRefusedError, BusUnavailableError, ErrorCode, RequestError, UnreadablePayloadError
-from nexus.core.metrics import DeadLetterCause, Event, Metrics, Stage
+from nexus.core.metrics import DeadLetterCause, Event, Metrics, NoMetrics, Reading, Stage
 from nexus.core.models import Message
 from nexus.core.ports import Acquired, Bus, Claim, Delivery, OutboxRow, RequestLedger
 from nexus.services.context.builder import ContextBuilder
 from nexus.services.context.request import Deadline, deadline_ms
-from nexus.services.requests.deliveries import (
+from nexus.services.requests.claims import (
     MOST_ATTEMPTS,
     MOST_DELIVERIES,
     PAUSE_S,
     Claims,
     DeadLetterWriter,
-    handed_out_too_often,
+    too_many_deliveries,
 )
 from nexus.services.requests.envelope import IncomingRequest, RequestSettings, read_incoming
 
 _log = structlog.get_logger(__name__)
 
-# What is left of a deadline to say that it cannot be kept: so long, but no more than this part of it.
+# Refusals that may wait, and how many are answered at once. Beyond that requests are dropped and logged: a sender that
+# resends asks again.
+_MOST_REFUSALS: Final = 4_096
+_REFUSERS: Final = 16
+_MOST_BYTES: Final = 256 << 20
+# How long a replica without room leaves a request to the others.
+_COURTESY_S: Final = 0.05
+_SHORTEST_RETRY_MS, _LONGEST_RETRY_MS = 100, 60_000
+# The weight of the latest request in the average time between two.
+_PACE_WEIGHT: Final = 0.05
+# The end of a deadline is kept for saying that it has passed: so long, but no more than this part of it.
 _REFUSING_S, _REFUSING = 0.15, 0.05
-# For how long copies of a request may turn up, whose longest deadline is 60 s; and those of a signed one that were
-# overheard and are sent again.
+# How long copies of a request may arrive, whose longest deadline is 60 s; and replays of a signed one.
 _ON_ITS_WAY_MS: Final = 120_000
 _REPLAYABLE_MS: Final = 600_000
-# An agent asks at each of its steps, and is each time answered with all of its session.
+# An agent asks at each of its steps, and every answer has all of its session.
 _LARGE: Final = 256 << 10
 
 
-class _Answer(NamedTuple):
-    """An encoded answer.
+class _Arrived(NamedTuple):
+    """A delivery, and when it came, on the monotonic clock."""
 
-    Attributes:
-        code: when it is an error.
-        outbox: the row of the run's input, where the store has not taken it.
-    """
+    delivery: Delivery
+    at: float
+
+
+class _Answer(NamedTuple):
+    """An encoded answer; the error's code; the row of the run's input, where the store has not taken it."""
 
     content: bytes
     code: ErrorCode | None = None
     outbox: OutboxRow | None = None
 
 
+class RequestService:
+    """Answers build requests while `running()`; `settings` hold for everything that comes over the bus."""
+
+    def __init__(  # noqa: PLR0917  # one for each part
+        self,
+        builder: ContextBuilder,
+        bus: Bus,
+        ledger: RequestLedger,
+        dead_letters: DeadLetterWriter,
+        settings: RequestSettings | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self.settings = settings or RequestSettings()
+        self._metrics = metrics or NoMetrics()
+        self._pending = Pending()
+        self._answerer = Answerer(builder, bus, ledger, dead_letters, self.settings, self._metrics)
+        self._to_answer, self._accepted = anyio.create_memory_object_stream[_Arrived](self.settings.max_in_flight)
+        self._to_refuse, self._surplus = anyio.create_memory_object_stream[_Arrived](_MOST_REFUSALS)
+        self._gap_s = 0.0
+        self._last_finished: float | None = None
+        self._payloads: set[bytes] = set()
+        self._bytes_pending = 0
+        self._metrics.read_from(Reading.IN_FLIGHT, self._in_flight)
+        self._metrics.read_from(Reading.WAITING_REQUESTS, lambda: self._accepted.statistics().current_buffer_used)
+        self._metrics.read_from(Reading.WAITING_REFUSALS, lambda: self._surplus.statistics().current_buffer_used)
+
+    @property
+    def pending(self) -> int:
+        """Accepted requests that are not finished."""
+        return self._pending.count
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Answer accepted requests until the context ends; await `drained` first, to finish them."""
+        with self._to_answer, self._accepted, self._to_refuse, self._surplus:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(self.settings.max_in_flight):
+                    tasks.start_soon(self._answer_all)
+                for _ in range(_REFUSERS):
+                    tasks.start_soon(self._refuse_all)
+                tasks.start_soon(self._answerer.claims.renew_all)
+                try:
+                    yield self
+                finally:
+                    tasks.cancel_scope.cancel()
+
+    async def drained(self) -> None:
+        """Return when every accepted request is finished."""
+        await self._pending.none()
+
+    def offer(self, delivery: Delivery) -> None:
+        """Accept a request from the bus, or have it refused with OVERLOADED. Returns at once."""
+        payload = delivery.payload
+        if not delivery.shared:
+            if payload in self._payloads:
+                return
+            if self._bytes_pending + len(payload) > _MOST_BYTES:
+                self._drop(delivery, "too many bytes are waiting")
+                return
+        arrived = _Arrived(delivery, time.monotonic())
+        if (not delivery.surplus and _put(self._to_answer, arrived)) or _put(self._to_refuse, arrived):
+            self._begin(delivery)
+        else:
+            self._drop(delivery, "too many refusals are waiting")
+
+    def _drop(self, delivery: Delivery, reason: str) -> None:
+        self._metrics.count(Event.REQUEST_DROPPED)
+        _log.error("request_dropped", reason=reason, size=len(delivery.payload))
+
+    def _begin(self, delivery: Delivery) -> None:
+        self._pending.begin()
+        self._bytes_pending += len(delivery.payload)
+        if not delivery.shared:
+            self._payloads.add(delivery.payload)
+
+    def _finish(self, delivery: Delivery) -> None:
+        self._pending.end()
+        self._bytes_pending -= len(delivery.payload)
+        if not delivery.shared:
+            self._payloads.discard(delivery.payload)
+        if not self._pending.count:
+            # The time until the next request would say nothing about the pace.
+            self._last_finished = None
+
+    async def _answer_all(self) -> None:
+        async for arrived in self._accepted:
+            try:
+                await self._answerer.answer(arrived.delivery, arrived.at)
+                self._measure_pace()
+            finally:
+                self._finish(arrived.delivery)
+            # Its payload may be large, and the next request far away.
+            del arrived
+
+    async def _refuse_all(self) -> None:
+        async for arrived in self._surplus:
+            try:
+                if not arrived.delivery.shared:
+                    await anyio.sleep(max(arrived.at + _COURTESY_S - time.monotonic(), 0))
+                await self._answerer.answer(arrived.delivery, arrived.at, refusal=self._overloaded())
+            finally:
+                self._finish(arrived.delivery)
+            del arrived
+
+    def _measure_pace(self) -> None:
+        now = time.monotonic()
+        if self._last_finished is not None:
+            self._gap_s += _PACE_WEIGHT * (now - self._last_finished - self._gap_s)
+        self._last_finished = now
+
+    def _overloaded(self) -> RequestError:
+        """The refusal of a request without room, with the time in which the waiting requests may be done."""
+        ms = int(self._gap_s * self.settings.max_in_flight * 1_000)
+        retry_after_ms = min(max(ms, _SHORTEST_RETRY_MS), _LONGEST_RETRY_MS)
+        reason = f"too many requests are waiting; try again with a new id, in about {retry_after_ms} ms"
+        return RequestError(ErrorCode.OVERLOADED, reason, retry_after_ms)
+
+    def _in_flight(self) -> int:
+        waiting = self._accepted.statistics().current_buffer_used + self._surplus.statistics().current_buffer_used
+        return self._pending.count - waiting
+
+
+def _put(stream: MemoryObjectSendStream[_Arrived], arrived: _Arrived) -> bool:
+    try:
+        stream.send_nowait(arrived)
+    except anyio.WouldBlock:
+        return False
+    return True
+
+
 class Answerer:
-    """Answers requests, one at a time for each caller. Run `run` in a task of its own."""
+    """Answers requests, one at a time for each caller. Run `claims.renew_all` in a task of its own."""
 
     def __init__(  # noqa: PLR0917  # one for each part
         self,
@@ -73,79 +223,70 @@ class Answerer:
         self._dead_letters = dead_letters
         self._settings = settings
         self._metrics = metrics
-        self._claims = Claims(bus, ledger, dead_letters, settings, metrics)
+        self.claims = Claims(bus, ledger, dead_letters, settings, metrics)
 
-    async def run(self) -> None:
-        """Renew the leases on what is being built, until cancelled."""
-        await self._claims.renew_all()
+    async def answer(self, delivery: Delivery, arrived_at: float, *, refusal: RequestError | None = None) -> None:
+        """Answer a delivery, with a context or with `refusal`. Raises nothing but cancellation.
 
-    async def answer(self, delivery: Delivery, arrived_at: float, *, refused: RequestError | None = None) -> None:
-        """Bring about the answer to a delivery.
-
-        Raises nothing but cancellation. Where the bus keeps messages, it goes on until Redis is back.
-
-        Args:
-            delivery: the request.
-            arrived_at: when it came, on the monotonic clock.
-            refused: the answer, for a request that is not to be built.
+        `arrived_at` is on the monotonic clock. Where the bus keeps messages, it goes on until Redis is back.
         """
         settings = self._settings
         try:
             if delivery.deliveries > MOST_DELIVERIES:
-                await self._claims.give_up(delivery, handed_out_too_often(delivery), DeadLetterCause.POISON)
+                await self.claims.give_up(delivery, too_many_deliveries(delivery), DeadLetterCause.POISON)
                 return
             request = read_incoming(
                 delivery, arrived_at, max_bytes=settings.max_payload_bytes, signing=settings.signing
             )
-            await self._answer_until_bus_is_back(request, refused)
+            await self._answer_until_bus_is_back(request, refusal)
         except UnreadablePayloadError as error:
-            await self._claims.give_up_unreadable(delivery, error)
+            await self.claims.give_up_unreadable(delivery, error)
         except Exception:  # noqa: BLE001  # the outermost handler: one message must not end the service
             _log.exception("request_failed")
-            await self._claims.give_up(delivery, "answering it failed", DeadLetterCause.POISON)
+            await self.claims.give_up(delivery, "answering it failed", DeadLetterCause.POISON)
 
-    async def _answer_until_bus_is_back(self, request: IncomingRequest, refused: RequestError | None) -> None:
+    async def _answer_until_bus_is_back(self, request: IncomingRequest, refusal: RequestError | None) -> None:
         asked_at = request.arrived_at
 
         async def settle(item: IncomingRequest, claim: Claim) -> None:
-            await self._settle(item, claim, refused)
+            await self._settle(item, claim, refusal)
 
         while True:
             try:
-                await self._claims.claim(request, asked_at, settle)
+                await self.claims.claim(request, asked_at, settle)
             except BusRefusedError as error:
-                await self._claims.give_up(request.delivery, str(error), DeadLetterCause.OTHER, request.ids.id)
+                await self.claims.give_up(request.delivery, str(error), DeadLetterCause.OTHER, request.ids.id)
             except BusUnavailableError as error:
                 _log.warning("request_unanswered", request_id=request.ids.id, reason=str(error))
                 if request.may_wait:
                     await anyio.sleep(PAUSE_S)
-                    # What was announced last may be what has just failed.
+                    # The latest announcement may be the one that has just failed.
                     asked_at = time.monotonic()
                     continue
                 # No answer can be sent. The requester sends it again, and the bus will be back.
             return
 
-    async def _settle(self, request: IncomingRequest, claim: Claim, refused: RequestError | None) -> None:
+    async def _settle(self, request: IncomingRequest, claim: Claim, refusal: RequestError | None) -> None:
         if isinstance(claim, Acquired):
-            async with self._claims.held(claim):
-                answer = await self._made(request, claim, refused)
+            async with self.claims.held(claim):
+                answer = await self._answer(request, claim, refusal)
                 started = time.monotonic()
-                heard = await self._claims.conclude(
+                receivers = await self.claims.conclude(
                     request, claim, request.topic, answer.content, self._keep_ms(answer), answer.outbox
                 )
-            self._report(request, answer, heard, started)
+            self._report(request, answer, receivers, started)
             return
         if isinstance(request.asked, Message):
             # Results of a run that another replica answers may be recorded here first.
             self._builder.remember_run(request.asked)
-        heard = await self._claims.leave(request, claim)
-        if heard is not None:
+        receivers = await self.claims.leave(request, claim)
+        if receivers is not None:
             self._metrics.count(Event.ANSWER_REPEATED)
-        if heard == 0:
+        if receivers == 0:
             self._metrics.count(Event.ANSWER_UNHEARD)
 
-    async def _made(self, request: IncomingRequest, claim: Acquired, refused: RequestError | None) -> _Answer:
-        """The answer to a request that is this replica's. Whatever goes wrong, there is one."""
+    async def _answer(self, request: IncomingRequest, claim: Acquired, refusal: RequestError | None) -> _Answer:
+        """The answer to a claimed request. Whatever goes wrong, there is one."""
         ids, asked = request.ids, request.asked
         if claim.attempts > 1:
             self._metrics.count(Event.LEASE_TAKEN_OVER)
@@ -156,18 +297,20 @@ class Answerer:
             return _internal(request, "the context could not be built; the dead letters name the request")
         if isinstance(asked, RequestError):
             return _refusal(request, asked)
-        if refused:
-            return _refusal(request, refused)
-        return await self._built(request, asked, claim)
+        if refusal:
+            return _refusal(request, refusal)
+        return await self._build(request, asked, claim)
 
-    async def _built(self, request: IncomingRequest, message: Message, claim: Acquired) -> _Answer:
+    async def _build(self, request: IncomingRequest, message: Message, claim: Acquired) -> _Answer:
         try:
             allowed_ms = deadline_ms(message, self._settings.deadline_ms)
         except RequestError as error:
             return _refusal(request, error)
+        allowed_s = allowed_ms / 1_000
         waited_s = max(time.monotonic() - request.arrived_at, claim.waited_ms(request.delivery) / 1_000)
         self._metrics.took(Stage.QUEUE, waited_s)
-        deadline = Deadline(allowed_ms, anyio.current_time() + _building_s(allowed_ms) - waited_s)
+        building_s = allowed_s - min(_REFUSING_S, allowed_s * _REFUSING)
+        deadline = Deadline(allowed_ms, anyio.current_time() + building_s - waited_s)
         if deadline.left_s <= 0:
             return _refusal(request, deadline.exceeded())
         timings_ms = {"queue": round(waited_s * 1_000, 3)}
@@ -180,7 +323,7 @@ class Answerer:
             if isinstance(built.result, RequestError):
                 return _refusal(request, built.result)._replace(outbox=built.outbox)
             return _Answer(request.answer(built.result), None, built.outbox)
-        except Exception:  # noqa: BLE001  # what cannot be encoded is answered too
+        except Exception:  # noqa: BLE001  # a content that cannot be encoded is answered too
             _log.exception("build_failed", request_id=request.ids.id)
             await self._write_failure(request)
             return _internal(request, "the context could not be built; the service's log says why")
@@ -189,27 +332,27 @@ class Answerer:
         await self._dead_letters.write(request.delivery, "building it failed", DeadLetterCause.POISON, request.ids.id)
 
     def _keep_ms(self, answer: _Answer) -> int:
-        """At least as long as copies may turn up; what fills Redis, by its size or by its number, no longer."""
+        """At least while copies may arrive; answers that fill Redis, by size or by number, no longer than that."""
         shortest_ms = _REPLAYABLE_MS if self._settings.signing else _ON_ITS_WAY_MS
         code = answer.code
         if len(answer.content) > _LARGE or (code and (code.retryable or code is ErrorCode.UNAUTHENTICATED)):
             return shortest_ms
         return max(self._settings.answer_ttl_ms, shortest_ms)
 
-    def _report(self, request: IncomingRequest, answer: _Answer, heard: int | None, started: float) -> None:
-        """Count and log an answer; `heard` is None where there was one before."""
+    def _report(self, request: IncomingRequest, answer: _Answer, receivers: int | None, started: float) -> None:
+        """Count and log an answer; `receivers` is None where the request had one before."""
         ended = time.monotonic()
-        if heard is None:
+        if receivers is None:
             self._metrics.count(Event.LATE_ANSWER_DISCARDED)
         else:
             self._metrics.answered(answer.code)
             self._metrics.took(Stage.FINISH, ended - started)
             self._metrics.took(Stage.TOTAL, ended - request.arrived_at)
-        if heard == 0:
+        if receivers == 0:
             self._metrics.count(Event.ANSWER_UNHEARD)
             _log.info("answer_unheard", request_id=request.ids.id)
         _log.info(
-            "late_answer_discarded" if heard is None else "answered",
+            "late_answer_discarded" if receivers is None else "answered",
             request_id=request.ids.id,
             run_id=request.ids.run_id,
             outcome=answer.code.value if answer.code else "success",
@@ -224,8 +367,3 @@ def _refusal(request: IncomingRequest, error: RequestError) -> _Answer:
 
 def _internal(request: IncomingRequest, reason: str) -> _Answer:
     return _refusal(request, RequestError(ErrorCode.INTERNAL, reason))
-
-
-def _building_s(allowed_ms: int) -> float:
-    """How long after it was asked for a context may be built, if the requester waits so long for it."""
-    return allowed_ms / 1_000 - min(_REFUSING_S, allowed_ms / 1_000 * _REFUSING)

@@ -1,11 +1,11 @@
-"""From the bus to the service that deals with a message, without ever waiting (contract §1.1).
+"""Passes messages of the bus to the services of their topics, without ever waiting (contract §1.1).
 
 Rules of this module:
 
-- Nothing here waits for anything: what takes time is done by others, or later.
-- A piece of work is reported done when it is: a result when it is written, a tool or a session's state when it is
+- Passing a message on takes no time: services put it into their queues, and dead letters have a queue here.
+- A message is acknowledged when its work is done: a result when it is written, a tool or a session's state when it is
   stored. Until then a bus that keeps messages keeps it, so that it outlives this process.
-- Only requests are answered, so anything else that cannot be used becomes a dead letter.
+- Only requests are answered, so any other unusable message becomes a dead letter.
 """
 
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
@@ -24,8 +24,8 @@ from nexus.core.models import Message, Topics
 from nexus.core.ports import Bus, Delivery, Work
 from nexus.core.wire import EnvelopeError
 from nexus.services.persistence import PersistenceService
-from nexus.services.requests.admission import RequestService
-from nexus.services.requests.deliveries import MOST_DELIVERIES, DeadLetterWriter, handed_out_too_often
+from nexus.services.requests.answerer import RequestService
+from nexus.services.requests.claims import MOST_DELIVERIES, DeadLetterWriter, too_many_deliveries
 from nexus.services.requests.envelope import RequestSettings, read_message
 from nexus.services.requests.tool_calls import MOST_CALLS, ToolCallService
 from nexus.services.session_state.service import SessionStates
@@ -52,12 +52,7 @@ class _Fault:
 
 
 def work(max_in_flight: int, *, tool_calls: bool = False) -> tuple[Work, ...]:
-    """The topics whose messages replicas share out among themselves.
-
-    Args:
-        max_in_flight: requests that one replica has in hand at once.
-        tool_calls: whether there are tools of our own to be called.
-    """
+    """The topics whose messages replicas share out among themselves; `tool_calls`: also calls of the memory tools."""
     calls = (Work(Topics.TOOLS_REQUESTS, MOST_CALLS),) if tool_calls else ()
     return (
         Work(Topics.CONTEXT_BUILD_REQUEST, max_in_flight, sheds=True),
@@ -71,13 +66,13 @@ def work(max_in_flight: int, *, tool_calls: bool = False) -> tuple[Work, ...]:
 
 
 class Dispatcher:
-    """Hands deliveries on. Use `running()`, then `dispatch_all`.
+    """Passes deliveries on. Use `running()`, then `dispatch_all`.
 
     Args:
-        bus, requests, persistence, catalog, states, dead_letters: what deals with them.
+        bus, requests, persistence, catalog, states, dead_letters: the services of the topics.
         reload: reads the stored settings again.
         settings: limits and keys.
-        tool_calls: does calls of our own tools; None where there are none.
+        tool_calls: carries out calls of the memory tools; None without them.
 
     Attributes:
         pending: dead letters that are not kept yet.
@@ -105,15 +100,15 @@ class Dispatcher:
         self._settings = settings
         self._tool_calls = tool_calls
         self.pending = Pending()
-        self._to_bury, self._unusable = anyio.create_memory_object_stream[tuple[Delivery, _Fault]](_MOST_LETTERS)
+        self._letters, self._unwritten = anyio.create_memory_object_stream[tuple[Delivery, _Fault]](_MOST_LETTERS)
         self._reload_wanted = anyio.Event()
         self._tasks = anyio.create_task_group()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
-        """Do what is to be done later, until the context ends."""
+        """Keep dead letters and reload settings until the context ends."""
         async with self._tasks:
-            self._tasks.start_soon(self._bury_all)
+            self._tasks.start_soon(self._write_letters)
             self._tasks.start_soon(self._reload_when_wanted)
             try:
                 yield self
@@ -121,22 +116,22 @@ class Dispatcher:
                 self._tasks.cancel_scope.cancel()
 
     async def dispatch_all(self, deliveries: AsyncIterable[Delivery], ended: anyio.Event) -> None:
-        """Hand on every delivery; `ended` is set when there are no more."""
+        """Pass on every delivery; `ended` is set when there are no more."""
         try:
             async for delivery in deliveries:
                 if delivery.topic == Topics.CONTEXT_BUILD_REQUEST:
                     self._requests.offer(delivery)
                 elif fault := self._dispatch(delivery):
-                    self._bury(delivery, fault)
+                    self._dead_letter(delivery, fault)
         finally:
             ended.set()
 
     def _dispatch(self, delivery: Delivery) -> _Fault | None:
-        """Hand on what is no request. Returns why it cannot be used, if so."""
+        """Pass on any other message than a request. Returns the fault of an unusable one."""
         if delivery.topic == Topics.TOOLS_REQUESTS:
             return self._call(delivery)
         if delivery.deliveries > MOST_DELIVERIES:
-            return _Fault(handed_out_too_often(delivery), DeadLetterCause.POISON)
+            return _Fault(too_many_deliveries(delivery), DeadLetterCause.POISON)
         settings = self._settings
         try:
             message = read_message(delivery, max_bytes=settings.max_payload_bytes, signing=settings.signing)
@@ -144,15 +139,15 @@ class Dispatcher:
             return _Fault(str(error), _CAUSES.get(error.code, DeadLetterCause.UNREADABLE), error.ids.id)
         except UnreadablePayloadError as error:
             return _Fault(str(error), DeadLetterCause.UNREADABLE)
-        return self._hand_on(delivery, message)
+        return self._pass_on(delivery, message)
 
     def _call(self, delivery: Delivery) -> _Fault | None:
-        """Hand on a message of a topic that others share, where most are not for us."""
+        """Pass on a message for tools, of which most are for others."""
         if self._tool_calls is None or self._tool_calls.offer(delivery):
             return None
         return _Fault("too many calls of tools are waiting", DeadLetterCause.BACKLOG)
 
-    def _hand_on(self, delivery: Delivery, message: Message) -> _Fault | None:
+    def _pass_on(self, delivery: Delivery, message: Message) -> _Fault | None:
         match delivery.topic:
             case Topics.LLM_RESULTS | Topics.TOOLS_RESULTS:
                 settled = partial(self._bus.done, delivery)
@@ -164,7 +159,7 @@ class Dispatcher:
             case Topics.SESSION_STATE:
                 return self._keep_state(delivery, message)
             case Topics.TOOLS_REGISTER | Topics.TOOLS_UNREGISTER:
-                # In streams it comes twice: as news, and to one replica as a piece of work.
+                # Streams deliver it twice: to every replica as news, and to one replica as work.
                 stored = partial(self._bus.done, delivery) if delivery.shared else None
                 accepted = self._catalog.offer(delivery.topic, message, stored)
                 return None if accepted else _Fault("the tool was refused", DeadLetterCause.REFUSED, message.id)
@@ -177,7 +172,7 @@ class Dispatcher:
             if reason is None:
                 self._bus.done(delivery)
             else:
-                self._bury(delivery, _Fault(reason, DeadLetterCause.REFUSED, message.id))
+                self._dead_letter(delivery, _Fault(reason, DeadLetterCause.REFUSED, message.id))
 
         try:
             return self._take(delivery, message, partial(self._states.offer, message, len(delivery.payload), settled))
@@ -189,33 +184,33 @@ class Dispatcher:
             return None
         if not delivery.shared:
             return _Fault("too much is waiting to be recorded", DeadLetterCause.BACKLOG, message.id)
-        # No more than may be in hand wait like this.
+        # Of shared deliveries no more wait here than the bus hands out at once.
         self._tasks.start_soon(_offer_until_taken, offer)
         return None
 
     async def _reload_when_wanted(self) -> None:
         while True:
             await self._reload_wanted.wait()
-            # However often it was asked for: what is read next is the newest.
+            # One reload serves all wishes so far: it reads the newest settings.
             self._reload_wanted = anyio.Event()
             await self._reload()
 
-    def _bury(self, delivery: Delivery, fault: _Fault) -> None:
+    def _dead_letter(self, delivery: Delivery, fault: _Fault) -> None:
         try:
-            self._to_bury.send_nowait((delivery, fault))
+            self._letters.send_nowait((delivery, fault))
         except anyio.WouldBlock:
             _log.error("dead_letter_not_kept", topic=delivery.topic, reason="too many are waiting")
             self._bus.done(delivery)
         else:
             self.pending.begin()
 
-    async def _bury_all(self) -> None:
-        with self._to_bury, self._unusable:
-            async for delivery, fault in self._unusable:
+    async def _write_letters(self) -> None:
+        with self._letters, self._unwritten:
+            async for delivery, fault in self._unwritten:
                 await self._dead_letters.write(delivery, fault.reason, fault.cause, fault.message_id)
                 self._bus.done(delivery)
                 self.pending.end()
-                # It may hold a large payload, and the next may be long in coming.
+                # Its payload may be large, and the next letter far away.
                 del delivery
 
 

@@ -1,7 +1,7 @@
-"""What a payload asks, under which key, and the envelope of its answer (contract §1.3, §1.4, §1.7, §7). Pure.
+"""Build requests and tool calls as read from their payloads, and their answers' envelopes (contract §1, §7). Pure.
 
-Every runner of tools listens to `tools.requests`: a message that names no tool of ours is ignored. One that does, and
-is no usable call, gets an error result where it has a run and an owner; none where it should be signed and is not.
+Every runner of tools listens to `tools.requests`: a message that names none of the memory tools is ignored. An unusable
+call of one gets an error result where it has a run and an owner, but none where a required signature is missing.
 """
 
 import hashlib
@@ -23,24 +23,24 @@ from nexus.services.session_state.merge import read_session
 from nexus.services.tools.memory_tools import MEMORY_TOOLS
 
 _KEY_CHARS: Final = 32
-# An envelope cannot be without these ids; a request that could not be read may be.
+# For the ids that an envelope needs and an unreadable request may lack.
 _UNKNOWN: Final = "unknown"
 
 _ID_CHARS: Final = 256
 _DIGEST_CHARS: Final = 32
-# The longest wait of a call for another replica, or for Redis, on a bus that keeps nothing.
+# How long a call waits for another replica, or for Redis, on a bus that keeps nothing.
 _LONGEST_S: Final = 120.0
 _NAMES: Final = tuple(name.encode() for name in sorted(MEMORY_TOOLS))
-# JSON may spell the letters of a name like this.
+# JSON may spell the letters of a name as \u0061.
 _ESCAPED_LETTER: Final = b"\\u00"
-# In a payload that cannot be parsed. Inside a text, quotation marks have a backslash before them.
+# For payloads that cannot be parsed. Within a text, quotation marks have a backslash before them.
 _NAME: Final = re.compile(rb'(?<!\\)"name"\s*+:\s*+"(' + b"|".join(_NAMES) + rb')"')
 _CALL_ID: Final = re.compile(rb'(?<!\\)"call_id"\s*+:\s*+"([\x20\x21\x23-\x5b\x5d-\x7e]{1,256})"')
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSettings:
-    """What answering needs of the settings (contract §9, section `bus`). Times in milliseconds."""
+    """The settings of answering (contract §9, section `bus`). Times in milliseconds."""
 
     deadline_ms: int = 5_000
     lease_ms: int = 2_000
@@ -51,23 +51,22 @@ class RequestSettings:
 
     @property
     def granted_ms(self) -> int:
-        """For how long a claim is granted: less than a lease, so that within one another replica has taken over."""
+        """The length of a claim: less than a lease, so that another replica takes over within one."""
         return self.lease_ms * 9 // 10
 
 
 @dataclass(frozen=True, slots=True)
 class IncomingRequest:
-    """Something that can be answered.
+    """A request that can be answered.
 
     Attributes:
-        ids: of the sender. The answer repeats them.
-        key: what the ledger knows it by: the request id, but for conflicts and requests that could not be read.
+        ids: the sender's; the answer repeats them.
+        key: its key at the ledger: the request id, but for conflicts and unreadable requests.
         fingerprint: SHA-256 of the payload. The same key with another fingerprint is another request.
         topic: where the answer goes.
-        asked: the request, or what is wrong with it.
-        delivery: what brought it.
-        arrived_at: when, on the monotonic clock.
-        signing: with what answers are signed.
+        asked: the message, or the fault of an unusable one.
+        arrived_at: on the monotonic clock.
+        signing: for the answer.
     """
 
     ids: EnvelopeIds
@@ -81,7 +80,7 @@ class IncomingRequest:
 
     @property
     def may_wait(self) -> bool:
-        """A requester asks again, but for what the bus keeps."""
+        """Whether to wait for Redis or another replica: only where the bus keeps the request, else it is sent again."""
         return self.delivery.shared
 
     def answer(self, content: Mapping[str, Any]) -> bytes:
@@ -89,13 +88,13 @@ class IncomingRequest:
         return self._encoded(answer(self.ids.id, self.ids.run_id, self.ids.owner_key, content))
 
     def refusal(self, error: RequestError) -> bytes:
-        """The encoded answer that says what is wrong."""
+        """The encoded error answer."""
         return self._encoded(error_answer(self.ids.id, self.ids.run_id, self.ids.owner_key, error))
 
     def as_conflict(self) -> Self:
-        """This, as a request whose id belongs to another one.
+        """This request refused, since its id belongs to another.
 
-        It has a key of its own, so that the conflict too is answered once, and the request it conflicts with is safe.
+        It has a key of its own, so that the conflict too is answered once, and the other request is safe.
         """
         error = RequestError(ErrorCode.ID_CONFLICT, "id: belongs to another request; every request needs its own")
         return replace(self, key=_own_key(self.key, self.fingerprint), asked=error)
@@ -116,7 +115,7 @@ def answer(request_id: str, run_id: str, owner_key: str, content: Mapping[str, A
 
 
 def error_answer(request_id: str, run_id: str, owner_key: str, error: RequestError) -> Message:
-    """The answer that tells a requester what is wrong."""
+    """The answer with this error to the request of that id."""
     described: dict[str, Any] = {"code": error.code.value, "message": error.message, "retryable": error.code.retryable}
     if error.retry_after_ms is not None:
         described["retry_after_ms"] = error.retry_after_ms
@@ -124,11 +123,7 @@ def error_answer(request_id: str, run_id: str, owner_key: str, error: RequestErr
 
 
 def read_message(delivery: Delivery, *, max_bytes: int, signing: Signing | None) -> Message:
-    """The message in a delivery, if it may be believed where and when it was sent.
-
-    Raises:
-        EnvelopeError, UnreadablePayloadError: as `nexus.core.wire.decode`.
-    """
+    """The message in a delivery, its signature checked for its topic and time. Raises as `nexus.core.wire.decode`."""
     return decode(
         delivery.payload, max_bytes=max_bytes, topic=delivery.topic, signing=signing, sent_ms=delivery.sent_ms
     )
@@ -137,10 +132,10 @@ def read_message(delivery: Delivery, *, max_bytes: int, signing: Signing | None)
 def read_incoming(
     delivery: Delivery, arrived_at: float, *, max_bytes: int, signing: Signing | None = None
 ) -> IncomingRequest:
-    """The request that a delivery brings.
+    """The request in a delivery.
 
     Raises:
-        UnreadablePayloadError: it has no id to be answered under.
+        UnreadablePayloadError: it has no id for an answer to name.
     """
     fingerprint = hashlib.sha256(delivery.payload).hexdigest()
     suffix = ""
@@ -152,7 +147,7 @@ def read_incoming(
         suffix = reply_suffix(message)
     except EnvelopeError as error:
         asked, ids = error, error.ids
-        # The sender may not be the one to whom the id belongs, and must not take it from that one.
+        # An unsigned id may belong to another sender, whose request must stay safe.
         key = _own_key(ids.id, fingerprint) if signing else ids.id
         suffix = f".{ids.reply_to}" if REPLY_TO.fullmatch(ids.reply_to) else ""
     except RequestError as error:
@@ -167,21 +162,18 @@ def _own_key(key: str, fingerprint: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallRequest:
-    """A call of one of our tools that can be answered.
+    """A call of a memory tool that can be answered.
 
     Attributes:
-        ids: of the message. The result repeats run and owner.
+        ids: the message's; the result repeats run and owner.
         name: of the tool.
         call_id: the model's id of the call; `""` for none.
-        result_id: of the result, so that it is recorded once. It names the call within the memory, too.
-        delivery: that brought it.
+        result_id: of the result, so that it is recorded once; the memory knows the call by it, too.
         arrived_at: on the monotonic clock.
         fingerprint: SHA-256 of the payload. The same message id with another one is another call.
         signing: for the result.
-        args: as they were given.
-        session_id: that the message names; None for none.
-        sub_agent: that the message names; None for none.
-        fault: why it cannot be carried out; None where nothing is known to be wrong.
+        session_id, sub_agent: named by the message; None for none.
+        fault: the reason why it cannot be carried out; None for none.
     """
 
     ids: EnvelopeIds
@@ -199,7 +191,7 @@ class ToolCallRequest:
 
     @property
     def key(self) -> str:
-        """Its key at the ledger; no build request has such a key."""
+        """Its key at the ledger; no build request has the same."""
         return f"tool:{self.result_id}"
 
     @property
@@ -209,7 +201,7 @@ class ToolCallRequest:
 
     @property
     def may_wait(self) -> bool:
-        """Calls are not resent, so for long. Calls that the bus keeps are never given up."""
+        """Whether to wait for Redis or another replica: long, as calls are not resent; always if the bus keeps it."""
         return self.delivery.shared or self.waited_s < _LONGEST_S
 
     def as_conflict(self) -> Self:
@@ -218,13 +210,9 @@ class ToolCallRequest:
         return replace(self, result_id=result_id, fault="id: belongs to another call; every call needs its own")
 
     def result(self, text: str, *, done: bool, retryable: bool = False, session_id: str | None = None) -> Message:
-        """The result of the call.
+        """The result of the call, with a text for the model.
 
-        Args:
-            text: for the model.
-            done: the call was carried out.
-            retryable: the same call may succeed later.
-            session_id: in which it is recorded; None for that of its run.
+        `retryable`: the same call may succeed later. It is recorded in `session_id`, None for that of its run.
         """
         content: dict[str, Any] = {
             "result": text,
@@ -250,19 +238,19 @@ class ToolCallRequest:
         return encode(result, topic=Topics.TOOLS_RESULTS, signing=self.signing)
 
 
-def may_name_our_tool(payload: bytes) -> bool:
-    """Whether the payload may name one of our tools. Fast; a False is certain."""
+def may_name_memory_tool(payload: bytes) -> bool:
+    """Whether the payload may name a memory tool. Fast; a False is certain."""
     return any(name in payload for name in _NAMES) or _ESCAPED_LETTER in payload
 
 
 def read_tool_call(
     delivery: Delivery, arrived_at: float, *, max_bytes: int, signing: Signing | None = None
 ) -> ToolCallRequest | None:
-    """The call in a delivery; None where it names no tool of ours.
+    """The call in a delivery; None where it names no memory tool.
 
     Raises:
-        EnvelopeError: it names one, and its sender may not send it (`UNAUTHENTICATED`).
-        UnreadablePayloadError: it names one, and its sender cannot be told.
+        EnvelopeError: its sender may not send it (`UNAUTHENTICATED`).
+        UnreadablePayloadError: it names no run or owner.
     """
     fingerprint = hashlib.sha256(delivery.payload).hexdigest()
     try:
@@ -278,7 +266,7 @@ def read_tool_call(
             raise UnreadablePayloadError(error.message) from error
         found = _CALL_ID.search(delivery.payload)
         call_id = found[1].decode() if found else ""
-        # The sender may not be the one to whom the id belongs.
+        # An unsigned id may belong to another sender.
         result_id = _digest(ids.owner_key, ids.run_id, ids.id, fingerprint)
         return ToolCallRequest(
             ids, named[1].decode(), call_id, result_id, delivery, arrived_at, fingerprint, signing, fault=error.message

@@ -2,14 +2,14 @@
 
 Rules of this module:
 
-- Accepting a call never waits, and messages for other tools are passed over unread. Calls at once and calls waiting are
-  bounded; a bus that keeps messages hands out no more than are in hand.
+- Accepting a call never waits, and messages for other tools are passed over unread. Running calls and waiting calls are
+  bounded; a bus that keeps messages is the queue itself.
 - A call is claimed and concluded as a build request is. The memory knows what a call has done, so a replica that takes
   over from one that died does not do it again.
 - Calls are not resent. On a bus that keeps nothing, every replica with the call waits, within a bound, until it has a
   result, and carries it out itself should the other be gone.
-- Whatever goes wrong, there is a result that says so. A store that is away is awaited only for a while: a model that is
-  told so can go on without.
+- Whatever goes wrong, a result says so. The wait for a store that is away is short: a model that knows can go on
+  without.
 """
 
 import time
@@ -31,14 +31,14 @@ from nexus.services.history.recorder import RunOrigins
 from nexus.services.memory.documents import Caller
 from nexus.services.memory.service import Outcome, WorkingMemory
 from nexus.services.persistence import PersistenceService
-from nexus.services.requests.deliveries import (
+from nexus.services.requests.claims import (
     MOST_ATTEMPTS,
     MOST_DELIVERIES,
     Claims,
     DeadLetterWriter,
-    handed_out_too_often,
+    too_many_deliveries,
 )
-from nexus.services.requests.envelope import RequestSettings, ToolCallRequest, may_name_our_tool, read_tool_call
+from nexus.services.requests.envelope import RequestSettings, ToolCallRequest, may_name_memory_tool, read_tool_call
 
 _log = structlog.get_logger(__name__)
 
@@ -64,7 +64,7 @@ class _Arrived:
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """What became of a call; `session_id` None for that of its run."""
+    """The outcome of a call; `session_id` None for that of its run."""
 
     event: Event
     outcome: Outcome
@@ -73,11 +73,7 @@ class _Done:
 
 
 class ToolCallService:
-    """Carries out calls of memory tools, while `running()`.
-
-    Attributes:
-        pending: calls that are accepted and have no result.
-    """
+    """Carries out calls of memory tools while `running()`; `pending` are accepted calls without a result."""
 
     def __init__(  # noqa: PLR0917  # one for each part
         self,
@@ -99,13 +95,13 @@ class ToolCallService:
         self._metrics = metrics or NoMetrics()
         self._claims = Claims(bus, ledger, dead_letters, self._settings, self._metrics)
         self._send, self._receive = anyio.create_memory_object_stream[_Arrived](_MOST_WAITING)
-        self._bytes_in_hand = 0
+        self._bytes_pending = 0
         self.pending = Pending()
         self._metrics.read_from(Reading.UNFINISHED_CALLS, lambda: self.pending.count)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
-        """Carry out accepted calls, until the context ends. Wait for `pending` first, to finish them."""
+        """Carry out accepted calls until the context ends. Wait for `pending` first, to finish them."""
         with self._send, self._receive:
             async with anyio.create_task_group() as tasks:
                 for _ in range(MOST_CALLS):
@@ -117,22 +113,18 @@ class ToolCallService:
                     tasks.cancel_scope.cancel()
 
     def offer(self, delivery: Delivery) -> bool:
-        """Accept a message of `tools.requests`, or pass over one for other tools. Returns at once.
-
-        Returns:
-            False when too much is waiting already.
-        """
+        """Accept a message of `tools.requests`, or pass over one for other tools. False when too many are waiting."""
         size = len(delivery.payload)
-        if not may_name_our_tool(delivery.payload):
+        if not may_name_memory_tool(delivery.payload):
             self._bus.done(delivery)
             return True
-        if not delivery.shared and self._bytes_in_hand + size > _MOST_WAITING_BYTES:
+        if not delivery.shared and self._bytes_pending + size > _MOST_WAITING_BYTES:
             return False
         try:
             self._send.send_nowait(_Arrived(delivery, time.monotonic()))
         except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
             return False
-        self._bytes_in_hand += size
+        self._bytes_pending += size
         self.pending.begin()
         return True
 
@@ -141,9 +133,9 @@ class ToolCallService:
             try:
                 await self._answer(arrived.delivery, arrived.at)
             finally:
-                self._bytes_in_hand -= len(arrived.delivery.payload)
+                self._bytes_pending -= len(arrived.delivery.payload)
                 self.pending.end()
-            # It may hold a large payload, and the next may be long in coming.
+            # Its payload may be large, and the next call far away.
             del arrived
 
     async def _answer(self, delivery: Delivery, arrived_at: float) -> None:
@@ -154,7 +146,7 @@ class ToolCallService:
             if call is None:
                 self._bus.done(delivery)
             elif delivery.deliveries > MOST_DELIVERIES:
-                await claims.give_up(delivery, handed_out_too_often(delivery), DeadLetterCause.POISON, call.ids.id)
+                await claims.give_up(delivery, too_many_deliveries(delivery), DeadLetterCause.POISON, call.ids.id)
             else:
                 await self._answer_until_bus_is_back(call)
         except EnvelopeError as error:
@@ -175,7 +167,7 @@ class ToolCallService:
                     _log.warning("tool_call_unanswered", request_id=call.ids.id, name=call.name, reason=str(error))
                     if call.may_wait:
                         await pauses.wait()
-                        # The result that was announced last may be the one that has just failed.
+                        # The latest announcement may be the one that has just failed.
                         asked_at = time.monotonic()
                         continue
                 await self._claims.give_up(call.delivery, str(error), DeadLetterCause.OTHER, call.ids.id)
@@ -208,7 +200,7 @@ class ToolCallService:
                 if not pauses.begun:
                     _log.warning("tool_call_delayed", request_id=call.ids.id, name=call.name, reason=str(error))
                 await pauses.wait()
-            except Exception:  # noqa: BLE001  # whatever goes wrong, the model is told
+            except Exception:  # noqa: BLE001  # whatever goes wrong, there is a result
                 _log.exception("tool_call_failed", request_id=call.ids.id, name=call.name)
                 return await self._failed(call, "doing it failed")
 
@@ -217,7 +209,7 @@ class ToolCallService:
         return _Done(Event.CALL_FAILED, _FAILED, call.session_id)
 
     async def _caller(self, call: ToolCallRequest) -> Caller | Outcome:
-        """The caller, in the session of its run; or why that is not known, and so nothing is done."""
+        """The caller, in the session of its run; or the reason why the session is not known, and nothing is done."""
         run_id, named = call.ids.run_id, call.session_id
         origin = await self._origins.known(call.ids.owner_key, run_id)
         if origin and named not in {None, origin.session_id}:
@@ -235,13 +227,13 @@ class ToolCallService:
         result = call.result(outcome.text, done=outcome.done, retryable=done.retryable, session_id=done.session_id)
         encoded = call.encoded(result)
         keep_ms = self._settings.answer_ttl_ms
-        heard = await self._claims.conclude(call, claim, Topics.TOOLS_RESULTS, encoded, keep_ms)
-        if heard is not None:
+        receivers = await self._claims.conclude(call, claim, Topics.TOOLS_RESULTS, encoded, keep_ms)
+        if receivers is not None:
             self._metrics.count(done.event)
-            # Every replica that hears the result records it. This one may be stopped before it does.
+            # Every replica that receives the result records it. This one may be stopped before it does.
             self._persistence.offer(Topics.TOOLS_RESULTS, result, len(encoded))
         _log.info(
-            "late_answer_discarded" if heard is None else "tool_call_answered",
+            "late_answer_discarded" if receivers is None else "tool_call_answered",
             request_id=call.ids.id,
             run_id=call.ids.run_id,
             name=call.name,

@@ -85,7 +85,7 @@ def letter(body: bytes, reason: str = "not JSON", *, keep: bool = True, **more: 
 
 
 async def everything(letters: DeadLetters) -> list[DeadLetter]:
-    """What is kept, oldest first, as it was before it was buried."""
+    """What is kept, oldest first, as it was before it became a letter."""
     return [replace(found, letter_id="", at_ms=0) for found in reversed(await letters.newest(100))]
 
 
@@ -94,8 +94,8 @@ async def test_a_letter_comes_back_as_it_was(open_office: OpenOffice) -> None:
     whole = letter(b"\xff\x00", "five times without an answer", deliveries=5, message_id="msg_1")
     bare = letter(b"", "", keep=False)
     async with open_office() as office:
-        await office.letters.bury(whole)
-        await office.letters.bury(bare)
+        await office.letters.keep(whole)
+        await office.letters.keep(bare)
         assert await everything(office.letters) == [whole, bare]
         assert await office.letters.count() == 2
         newest, oldest = await office.letters.newest(2)
@@ -108,8 +108,8 @@ async def test_the_same_letter_is_kept_once(open_office: OpenOffice) -> None:
     async with open_office() as office:
         async with anyio.create_task_group() as tasks:
             for _ in range(20):
-                tasks.start_soon(office.letters.bury, letter(b"\xff"))
-        await office.letters.bury(letter(b"\xff", "too deep", keep=False))
+                tasks.start_soon(office.letters.keep, letter(b"\xff"))
+        await office.letters.keep(letter(b"\xff", "too deep", keep=False))
         assert await everything(office.letters) == [letter(b"\xff"), letter(b"\xff", "too deep", keep=False)]
 
 
@@ -118,7 +118,7 @@ async def test_letters_are_capped(open_office: OpenOffice) -> None:
     async with open_office() as office:
         letters = [letter(b"%d" % number) for number in range(200)]
         for item in letters:
-            await office.letters.bury(item)
+            await office.letters.keep(item)
         assert await everything(office.letters) == letters[-MOST:]
         assert await office.letters.count() == MOST
 
@@ -127,7 +127,7 @@ async def test_pages(open_office: OpenOffice) -> None:
     """Letters are read newest first, page after page, also when the letter that ended a page has gone."""
     async with open_office() as office:
         for number in range(5):
-            await office.letters.bury(letter(b"%d" % number))
+            await office.letters.keep(letter(b"%d" % number))
         first = await office.letters.newest(2)
         assert [found.body for found in first] == [b"4", b"3"]
         assert await office.letters.drop(first[-1].letter_id)
@@ -143,7 +143,7 @@ async def test_a_letter_is_found_and_dropped_by_its_id(open_office: OpenOffice) 
     """One letter is found, dropped once, and not found afterwards; the others stay."""
     async with open_office() as office:
         for number in range(3):
-            await office.letters.bury(letter(b"%d" % number))
+            await office.letters.keep(letter(b"%d" % number))
         middle = (await office.letters.newest(3))[1]
         assert await office.letters.find(middle.letter_id) == middle
         assert await office.letters.drop(middle.letter_id)
@@ -159,7 +159,7 @@ async def test_a_letter_is_found_and_dropped_by_its_id(open_office: OpenOffice) 
 async def test_ids_that_nothing_has(open_office: OpenOffice, nonsense: str) -> None:
     """An id that no letter can have is not found, and nothing stands before it."""
     async with open_office() as office:
-        await office.letters.bury(letter(b"x"))
+        await office.letters.keep(letter(b"x"))
         assert await office.letters.find(nonsense) is None
         assert not await office.letters.drop(nonsense)
         assert await office.letters.newest(3, before=nonsense) == []
@@ -170,10 +170,10 @@ async def test_ids_that_nothing_has(open_office: OpenOffice, nonsense: str) -> N
 async def test_what_is_sent_again_may_fail_again(open_office: OpenOffice, dropped: bool) -> None:
     """After a letter was dropped, or is expected again, the same bytes become a letter within the minute."""
     async with open_office() as office:
-        await office.letters.bury(letter(b"x"))
+        await office.letters.keep(letter(b"x"))
         (found,) = await office.letters.newest(1)
         await (office.letters.drop(found.letter_id) if dropped else office.letters.expect_again(found))
-        await office.letters.bury(letter(b"x"))
+        await office.letters.keep(letter(b"x"))
         assert await everything(office.letters) == [letter(b"x")] * (1 if dropped else 2)
 
 
@@ -191,7 +191,7 @@ async def test_an_answer_is_forgotten(open_office: OpenOffice) -> None:
 async def test_text_that_is_no_text(open_office: OpenOffice) -> None:
     """A reason or an id that cannot be encoded does not keep a letter from being kept."""
     async with open_office() as office:
-        await office.letters.bury(letter(b"x", "lone \ud800", message_id="\udfff"))
+        await office.letters.keep(letter(b"x", "lone \ud800", message_id="\udfff"))
         assert await office.letters.count() == 1
         assert (await office.letters.newest(1))[0].body == b"x"
 
@@ -222,34 +222,34 @@ async def test_the_fields_of_an_entry(redis_url: str, channel_prefix: str) -> No
     """Other programs read the stream: fields are named as the contract says, and left out when there is nothing."""
     async with Redis.from_url(redis_url) as redis, open_redis(redis_url) as client:
         letters = RedisDeadLetters(client, prefix=channel_prefix)
-        await letters.bury(letter(b"x", message_id="m"))
-        await letters.bury(letter(b"y", keep=False))
+        await letters.keep(letter(b"x", message_id="m"))
+        await letters.keep(letter(b"y", keep=False))
         entries: Any = await redis.xrange(f"{channel_prefix}nexus:dead-letters")
     common = {b"topic", b"reason", b"deliveries", b"sha256", b"size"}
     assert [set(fields) for _, fields in entries] == [common | {b"message_id", b"body"}, common]
 
 
 async def test_the_keys_of_a_letter_share_a_slot(redis_url: str, channel_prefix: str) -> None:
-    """On a Redis Cluster the script that buries may be run, with and without a hash tag in the prefix."""
+    """On a Redis Cluster the script that keeps letters may be run, with and without a hash tag in the prefix."""
     async with open_redis(redis_url) as client:
         for prefix in (channel_prefix, f"{{{channel_prefix}}}"):
             letters = RedisDeadLetters(client, prefix=prefix)
-            await letters.bury(letter(b"x"))
+            await letters.keep(letter(b"x"))
             keys = [key async for key in client.scan_iter(match=f"*{channel_prefix}*nexus:dead-letter*", count=10_000)]
             tags = {key.partition(b"{")[2].partition(b"}")[0] or key for key in keys if key.startswith(prefix.encode())}
             assert len(tags) == 1
 
 
 async def test_a_letter_that_was_not_kept_is_not_taken_for_one_that_was(redis_url: str, channel_prefix: str) -> None:
-    """While the key is no stream burying fails, each time; once it is one, the same letter is kept."""
+    """While the key is no stream keeping a letter fails, each time; once it is one, the same letter is kept."""
     async with open_redis(redis_url) as client:
         letters = RedisDeadLetters(client, prefix=channel_prefix, repeated_s=0.1)
         await client.set(f"{channel_prefix}nexus:dead-letters", "no stream")
         for _ in range(2):
             with pytest.raises(BusUnavailableError):
-                await letters.bury(letter(b"x"))
+                await letters.keep(letter(b"x"))
         await client.delete(f"{channel_prefix}nexus:dead-letters")
-        await letters.bury(letter(b"x"))
+        await letters.keep(letter(b"x"))
         assert await everything(letters) == [letter(b"x")]
 
 

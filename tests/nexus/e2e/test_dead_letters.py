@@ -1,4 +1,4 @@
-"""Dead letters from the service that buries them to the operator who sends them again (contract §1.6)."""
+"""Dead letters from the service that keeps them to the operator who sends them again (contract §1.6)."""
 
 import hashlib
 import json

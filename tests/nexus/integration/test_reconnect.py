@@ -204,18 +204,18 @@ async def test_a_claim_whose_reply_is_lost_is_the_callers(redis_url: str, channe
 
 
 async def test_a_dead_letter_whose_reply_is_lost_is_one(redis_url: str, channel_prefix: str) -> None:
-    """`bury` is repeated when its reply is lost, and buries once."""
+    """`keep` is repeated when its reply is lost, and keeps one letter."""
     async with line(redis_url, channel_prefix) as wire, open_redis(redis_url) as client:
-        await wire.letters.bury(DeadLetter("a", "another", "0" * 64, 1))
+        await wire.letters.keep(DeadLetter("a", "another", "0" * 64, 1))
         name = f"{channel_prefix}nexus:dead-letters"
 
-        async def bury() -> None:
-            await wire.letters.bury(DeadLetter("a", "not JSON", "0" * 64, 1))
+        async def keep() -> None:
+            await wire.letters.keep(DeadLetter("a", "not JSON", "0" * 64, 1))
 
-        async def buried() -> bool:
+        async def kept() -> bool:
             return await client.xlen(name) == 2
 
-        await without_reply(wire, bury, until(buried))
+        await without_reply(wire, keep, until(kept))
         assert await client.xlen(name) == 2
 
 
@@ -229,7 +229,7 @@ async def test_a_letter_whose_removal_was_not_confirmed_was_dropped(redis_url: s
                 await super().expect_again(letter)
                 wire.proxy.mute()
 
-        await wire.letters.bury(DeadLetter("a", "not JSON", "0" * 64, 1))
+        await wire.letters.keep(DeadLetter("a", "not JSON", "0" * 64, 1))
         (found,) = await wire.letters.newest(1)
         async with open_redis(f"redis://127.0.0.1:{wire.proxy.port}{urlsplit(redis_url).path}") as behind:
             assert await Unheard(behind, prefix=channel_prefix).drop(found.letter_id)

@@ -113,7 +113,7 @@ async def test_a_request_is_answered(server: RedisServer, mongo_uri: str, databa
         for number in range(3):
             assert (await client.build(run_of(f"ada{number}"), timeout=PATIENCE_S))["degraded"] == []
         assert await client.send_state("ada", {"op": "clear"}) == 1
-        await nexus.dead_letters.bury(DeadLetter("llm.results", "not JSON", "0" * 64, 1, message_id="m", body=b"x"))
+        await nexus.dead_letters.keep(DeadLetter("llm.results", "not JSON", "0" * 64, 1, message_id="m", body=b"x"))
         claim: Any = await nexus.ledger.claim(f"k-{mode}", "f", 1_000)
         assert await nexus.ledger.renew(claim, 1_000)
         await nexus.ledger.release(claim)
@@ -208,7 +208,7 @@ async def test_what_nexus_may_not(server: RedisServer, user: str) -> None:
 async def test_an_operator(server: RedisServer, mode: Mode) -> None:
     """Dead letters are listed, sent again and dropped; nothing else is read."""
     async with open_redis(url_of(server, f"nexus{USERS[mode]}")) as client:
-        await RedisDeadLetters(client, prefix=PREFIX).bury(DeadLetter("llm.results", mode, "1" * 64, 1, body=b"x"))
+        await RedisDeadLetters(client, prefix=PREFIX).keep(DeadLetter("llm.results", mode, "1" * 64, 1, body=b"x"))
     settings = BusSettings(mode=mode, url=SecretStr(url_of(server, "operator")), channel_prefix=PREFIX)
     async with open_bus(settings) as transport:
         letters: Any = transport.dead_letters

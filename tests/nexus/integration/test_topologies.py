@@ -178,7 +178,7 @@ async def test_letters_that_may_be_unheard_stay(cluster: Cluster, channel_prefix
     variables = {"NEXUS_BUS__URL": cluster.url, "NEXUS_BUS__CHANNEL_PREFIX": channel_prefix}
     async with parts(cluster.url, channel_prefix) as redis, redis.bus.subscribe("llm.results") as heard:
         letters = RedisDeadLetters(redis.client, prefix=channel_prefix)
-        await letters.bury(DeadLetter("llm.results", "not JSON", "0" * 64, 1, body=b"x"))
+        await letters.keep(DeadLetter("llm.results", "not JSON", "0" * 64, 1, body=b"x"))
         (letter,) = await letters.newest(1)
         command = [sys.executable, "-m", "nexus", "dead-letters", "replay", letter.letter_id]
         done = await anyio.run_process(command, check=False, env={**os.environ, **variables})

@@ -34,7 +34,7 @@ class RecordingMetrics:
         """A context was built without this part."""
         self.counted[part] += 1
 
-    def buried(self, cause: DeadLetterCause) -> None:
+    def dead_letter(self, cause: DeadLetterCause) -> None:
         """A message became a dead letter."""
         self.counted[cause] += 1
 

@@ -24,8 +24,8 @@ from nexus.core.ports import Acquired, Bus, Claim, Delivery, Outbox, OutboxRow, 
 from nexus.core.wire import encode
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.persistence import PersistenceService
-from nexus.services.requests.admission import RequestService
-from nexus.services.requests.deliveries import DeadLetterWriter
+from nexus.services.requests.answerer import RequestService
+from nexus.services.requests.claims import DeadLetterWriter
 from nexus.services.requests.envelope import RequestSettings
 from nexus.services.tools.registry import ToolRegistry
 from tests.nexus.support.fakes import FakeStore

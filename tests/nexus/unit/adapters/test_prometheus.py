@@ -91,7 +91,7 @@ def test_outcomes_parts_and_causes_are_counted() -> None:
     metrics.answered(None)
     metrics.answered(ErrorCode.OVERLOADED)
     metrics.degraded(Part.HISTORY)
-    metrics.buried(DeadLetterCause.UNREADABLE)
+    metrics.dead_letter(DeadLetterCause.UNREADABLE)
     read = samples(metrics)
     assert read["nexus_requests_total", ("success",)] == 1
     assert read["nexus_requests_total", ("OVERLOADED",)] == 1
@@ -154,7 +154,7 @@ def test_foreign_texts_are_no_labels() -> None:
     anything.count(foreign)
     anything.answered(foreign)
     anything.degraded(foreign)
-    anything.buried(foreign)
+    anything.dead_letter(foreign)
     anything.took(foreign, 1.0)
     anything.backlog_from(foreign, lambda: 5.0)
     read = samples(metrics)

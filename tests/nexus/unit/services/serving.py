@@ -16,8 +16,8 @@ from nexus.core.ports import Acquired, Claim, DeadLetter, Delivery, OutboxRow, S
 from nexus.core.wire import decode, encode
 from nexus.services.context.builder import Built, ContextBuilder
 from nexus.services.context.request import Deadline
-from nexus.services.requests.admission import RequestService
-from nexus.services.requests.deliveries import DeadLetterWriter
+from nexus.services.requests.answerer import RequestService
+from nexus.services.requests.claims import DeadLetterWriter
 from nexus.services.requests.envelope import RequestSettings
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
@@ -155,13 +155,13 @@ class Letters(MemoryDeadLetters):
     away = False
     fault: Exception | None = None
 
-    async def bury(self, letter: DeadLetter) -> None:
+    async def keep(self, letter: DeadLetter) -> None:
         """Keep it, or fail."""
         if self.away:
             raise BusUnavailableError("away")
         if self.fault:
             raise self.fault
-        await super().bury(letter)
+        await super().keep(letter)
 
 
 class StrangeBuilder(ContextBuilder):

@@ -5,8 +5,8 @@ import anyio
 from nexus.core.errors import ErrorCode
 from nexus.core.metrics import Event, Reading
 from nexus.core.models import Message
-from nexus.services.requests.admission import RequestService
-from nexus.services.requests.deliveries import DeadLetterWriter
+from nexus.services.requests.answerer import RequestService
+from nexus.services.requests.claims import DeadLetterWriter
 from nexus.services.requests.envelope import RequestSettings
 from tests.nexus.unit.services.parts import request
 from tests.nexus.unit.services.serving import asking, code, ids, passed, serving, shared
@@ -52,9 +52,9 @@ class TestOneAtATime:
     async def test_two_services_on_one_bus(self) -> None:
         """200 requests that both hear are each answered once."""
         async with serving(max_in_flight=50) as trial:
-            burying = DeadLetterWriter(trial.letters, trial.metrics, None)
+            writer = DeadLetterWriter(trial.letters, trial.metrics, None)
             second = RequestService(
-                trial.parts.builder, trial.bus, trial.ledger, burying, RequestSettings(max_in_flight=200)
+                trial.parts.builder, trial.bus, trial.ledger, writer, RequestSettings(max_in_flight=200)
             )
             async with second.running():
                 for message in numbered(200):
@@ -106,8 +106,8 @@ class TestOverload:
         async with serving(max_in_flight=1) as trial:
             trial.builder.gate = anyio.Event()
             await passed()
-            burying = DeadLetterWriter(trial.letters, trial.metrics, None)
-            other = RequestService(trial.parts.builder, trial.bus, trial.ledger, burying)
+            writer = DeadLetterWriter(trial.letters, trial.metrics, None)
+            other = RequestService(trial.parts.builder, trial.bus, trial.ledger, writer)
             async with other.running():
                 for message in numbered(2):
                     trial.service.offer(asking(message))

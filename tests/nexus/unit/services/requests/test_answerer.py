@@ -419,7 +419,7 @@ class TestFailures:
         assert len(trial.bus.settled) == 1
 
     @pytest.mark.parametrize(("deliveries", "expected"), [(6, "success"), (100, "success"), (101, None)])
-    async def test_handed_out_too_often(self, deliveries: int, expected: str | None) -> None:
+    async def test_too_many_deliveries(self, deliveries: int, expected: str | None) -> None:
         """To have been in hand when another killed is no attempt; what nobody could ever read is not read again."""
         async with serving() as trial:
             trial.service.offer(shared(ASKED, deliveries=deliveries))

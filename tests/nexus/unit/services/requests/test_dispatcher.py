@@ -20,8 +20,8 @@ from nexus.core.working_memory import Compaction, CompactionRequest
 from nexus.services.context.builder import ContextBuilder
 from nexus.services.memory.service import WorkingMemory
 from nexus.services.persistence import PersistenceService
-from nexus.services.requests.admission import RequestService
-from nexus.services.requests.deliveries import DeadLetterWriter
+from nexus.services.requests.answerer import RequestService
+from nexus.services.requests.claims import DeadLetterWriter
 from nexus.services.requests.dispatcher import NEWS, Dispatcher, work
 from nexus.services.requests.envelope import RequestSettings
 from nexus.services.requests.tool_calls import ToolCallService
@@ -113,10 +113,10 @@ class Trial:
     async def letter(self) -> DeadLetter:
         """The only dead letter; waits for it."""
 
-        async def buried() -> bool:
+        async def kept() -> bool:
             return await self.letters.count() > 0
 
-        await until(buried)
+        await until(kept)
         (letter,) = await self.letters.newest(9)
         return letter
 
@@ -141,11 +141,11 @@ async def dispatching(**settings: Any) -> AsyncIterator[Trial]:
     limits = RequestSettings(**settings)
     async with persistence.running(), catalog.running(), states.running():
         builder = ContextBuilder(persistence, store, registry, ledger)
-        burying = DeadLetterWriter(letters, metrics, None)
-        service = RequestService(builder, bus, ledger, burying, limits, metrics)
+        writer = DeadLetterWriter(letters, metrics, None)
+        service = RequestService(builder, bus, ledger, writer, limits, metrics)
         memory = WorkingMemory(store.memory, store, no_compaction)
-        calls = FullCalls(memory, bus, ledger, burying, persistence, persistence.origins, limits)
-        dispatcher = Dispatcher(bus, service, persistence, catalog, states, burying, reload, limits, calls)
+        calls = FullCalls(memory, bus, ledger, writer, persistence, persistence.origins, limits)
+        dispatcher = Dispatcher(bus, service, persistence, catalog, states, writer, reload, limits, calls)
         async with service.running(), calls.running(), dispatcher.running():
             yield Trial(bus, store, persistence, registry, letters, service, calls, dispatcher, metrics, reloads)
 
@@ -365,7 +365,7 @@ class TestFaults:
         assert trial.store.session_states == []
 
     @pytest.mark.parametrize(("deliveries", "is_poison"), [(6, False), (100, False), (101, True)])
-    async def test_handed_out_too_often(self, deliveries: int, is_poison: bool) -> None:
+    async def test_too_many_deliveries(self, deliveries: int, is_poison: bool) -> None:
         """A result that outlived replicas while the database was away is recorded; what nobody could read is not."""
         async with dispatching() as trial:
             delivery = of(Topics.LLM_RESULTS, message(), deliveries=deliveries)

@@ -14,7 +14,7 @@ from nexus.core.signing import Signing
 from nexus.core.wire import EnvelopeError, encode
 from nexus.services.history.rows import tool_row
 from nexus.services.history.transcript import transcript_of_run
-from nexus.services.requests.envelope import ToolCallRequest, may_name_our_tool, read_tool_call
+from nexus.services.requests.envelope import ToolCallRequest, may_name_memory_tool, read_tool_call
 
 SIGNING: Final = Signing({"k1": b"the first secret"}, required=True)
 ARGS: Final = {"query": "porto"}
@@ -141,7 +141,7 @@ def test_a_name_that_is_spelled_with_escapes() -> None:
     plain = encode(call())
     spelled = plain.replace(b"search_memory", b"\\u0073earch_memory")
     assert spelled != plain
-    assert may_name_our_tool(spelled)
+    assert may_name_memory_tool(spelled)
     assert ask(spelled).name == "search_memory"
 
 
@@ -152,4 +152,4 @@ def test_whatever_is_sent(payload: bytes) -> None:
         found = asked(payload)
     except (EnvelopeError, UnreadablePayloadError):
         found = None
-    assert found is None or may_name_our_tool(payload)
+    assert found is None or may_name_memory_tool(payload)

@@ -19,7 +19,7 @@ from nexus.services.history.recorder import RunOrigins
 from nexus.services.memory.documents import Caller
 from nexus.services.memory.service import Outcome, WorkingMemory
 from nexus.services.persistence import PersistenceService
-from nexus.services.requests.deliveries import DeadLetterWriter
+from nexus.services.requests.claims import DeadLetterWriter
 from nexus.services.requests.envelope import RequestSettings, read_tool_call
 from nexus.services.requests.tool_calls import ToolCallService
 from tests.nexus.support.fakes import FakeStore
@@ -162,10 +162,10 @@ async def claimed(replica: Replica, message: Message, lease_ms: int = LONG_MS) -
 async def letter_of(replica: Replica) -> tuple[str, str]:
     """Reason and id of the only dead letter; waits for it."""
 
-    async def buried() -> bool:
+    async def kept() -> bool:
         return await replica.letters.count() > 0
 
-    await until(buried)
+    await until(kept)
     (letter,) = await replica.letters.newest(9)
     return letter.reason, letter.message_id
 

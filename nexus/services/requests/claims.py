@@ -1,14 +1,14 @@
-"""What every delivery that is answered needs: a claim at the ledger, or a dead letter (contract §1.4 to §1.6).
+"""Claims of requests and tool calls at the ledger, and the dead letters of those without an answer (contract §1.4-1.6).
 
 Rules of this module:
 
 - Of any number of replicas and resends one claims a request, and one concludes it: answer kept, published and delivery
-  acknowledged in one step. What is already answered is announced again.
-- Leases are renewed until the request is concluded, and a claim is given back at once when the service stops.
-- What was taken up five times without an answer is taken for poison. But all that a replica has in hand when it dies is
-  taken up again together, and would die together five times. So what is taken up for the third time is claimed alone
-  among its like: a death then counts for that one only.
-- An outage of the bus is no failed attempt: what the bus keeps is tried until it is back.
+  acknowledged in one step. A kept answer is published again for every resend.
+- Leases are renewed until the request is concluded. When the service stops, claims are released at once.
+- A request with five attempts and no answer is poison. But all requests of a replica that dies are attempted again
+  together, and would fail together five times. So from the third attempt on requests run one at a time: a death then
+  counts against that one only.
+- An outage of the bus is no failed attempt: deliveries that the bus keeps are tried until it is back.
 """
 
 import hashlib
@@ -40,24 +40,22 @@ from nexus.services.requests.envelope import IncomingRequest, RequestSettings, T
 
 _log = structlog.get_logger(__name__)
 
-# What was begun more often without being finished is a dead letter (contract §1.5); from which attempt on it is begun
-# alone.
+# After so many attempts a request becomes a dead letter (contract §1.5); from the suspect one on it runs alone.
 MOST_ATTEMPTS: Final = 5
-_SUSPECT: Final = 3
-# Reading a message comes before any attempt. One that was handed out more often has never been read to its end. Far
-# more, because what waits for a database that is away is handed out again whenever its replica dies.
+_SUSPECT_ATTEMPT: Final = 3
+# A message is read before its first attempt, so more deliveries than this mean that reading it never ended. Far more
+# than attempts, because messages that wait for a database are delivered again whenever their replica dies.
 MOST_DELIVERIES: Final = 100
 PAUSE_S: Final = 1.0
 _RELEASE_S: Final = 1.0
-# In leases: how often a lease is renewed, and how often a claim that another replica holds is asked for.
-_RENEWED, _ASKED_AGAIN = 0.25, 0.03
-
+# In leases: the time between renewals, and between two tries to claim a request of another replica.
+_RENEWAL, _NEXT_CLAIM = 0.25, 0.03
 
 _Item = TypeVar("_Item", IncomingRequest, ToolCallRequest)
 
 
 class DeadLetterWriter:
-    """Logs by size and hash what cannot be used, counts it, and keeps it as a dead letter.
+    """Logs unusable messages by size and hash, counts them, and keeps them as dead letters.
 
     Args:
         dead_letters: where they are kept.
@@ -75,13 +73,13 @@ class DeadLetterWriter:
         payload = delivery.payload
         sha256 = hashlib.sha256(payload).hexdigest()
         _log.warning("unusable_message", topic=delivery.topic, reason=reason, size=len(payload), sha256=sha256)
-        self._metrics.buried(cause)
+        self._metrics.dead_letter(cause)
         # A larger one would be refused when it is sent again.
         body = payload if self._bodies_up_to is not None and len(payload) <= self._bodies_up_to else None
         letter = DeadLetter(delivery.topic, reason, sha256, len(payload), delivery.deliveries, message_id, body)
         while True:
             try:
-                await self._dead_letters.bury(letter)
+                await self._dead_letters.keep(letter)
             except BusUnavailableError as error:
                 _log.error("dead_letter_not_kept", topic=delivery.topic, sha256=sha256, reason=str(error))
                 if delivery.shared and not isinstance(error, BusRefusedError):
@@ -94,7 +92,7 @@ class DeadLetterWriter:
 
 
 class Claims:
-    """Claims, holds and concludes what deliveries ask. Run `renew_all` in a task of its own."""
+    """Claims, holds and concludes requests and tool calls. Run `renew_all` in a task of its own."""
 
     def __init__(
         self,
@@ -113,49 +111,49 @@ class Claims:
         self._held: dict[str, Acquired] = {}
 
     async def claim(self, item: _Item, asked_at: float, settle: Callable[[_Item, Claim], Awaitable[None]]) -> None:
-        """Have it settled with what the ledger says, once that is no longer Busy or waiting is of no use.
+        """Claim a request and pass the ledger's reply to `settle`, once it is not Busy or the request may not wait.
 
         Args:
-            item: what is asked; an id that belongs to another is settled as the conflict it is.
-            asked_at: from when on, on the monotonic clock, it may have been announced.
-            settle: what to do with the claim.
+            item: the request; one whose id belongs to another request is passed on as a conflict.
+            asked_at: since when its answer may have been published, on the monotonic clock.
+            settle: what to do with the reply.
 
         Raises:
             BusUnavailableError: the bus did not answer.
         """
-        claim = await self._ask(item, asked_at)
+        claim = await self._claim(item, asked_at)
         if isinstance(claim, Conflict):
             item = item.as_conflict()
-            claim = await self._ask(item, asked_at)
-        if isinstance(claim, Acquired) and claim.attempts >= _SUSPECT:
+            claim = await self._claim(item, asked_at)
+        if isinstance(claim, Acquired) and claim.attempts >= _SUSPECT_ATTEMPT:
             await self._ledger.release(claim)
             async with self._suspects:
-                await settle(item, await self._ask(item, asked_at))
+                await settle(item, await self._claim(item, asked_at))
         else:
             await settle(item, claim)
 
-    async def _ask(self, item: IncomingRequest | ToolCallRequest, asked_at: float) -> Claim:
+    async def _claim(self, item: IncomingRequest | ToolCallRequest, asked_at: float) -> Claim:
         settings = self._settings
         while True:
             waited_ms = int((time.monotonic() - asked_at) * 1_000)
             claim = await self._ledger.claim(item.key, item.fingerprint, settings.granted_ms, waited_ms)
             if not isinstance(claim, Busy) or not item.may_wait:
                 return claim
-            await anyio.sleep(settings.lease_ms / 1_000 * _ASKED_AGAIN)
+            await anyio.sleep(settings.lease_ms / 1_000 * _NEXT_CLAIM)
 
     async def leave(self, item: IncomingRequest | ToolCallRequest, claim: Claim) -> int | None:
-        """Finish a delivery whose request another replica answers. Returns how many heard it announced, if it was."""
-        heard = None
+        """Finish a delivery that another replica answers. Returns the receivers of its kept answer, if it has one."""
+        receivers = None
         match claim:
             case Answered(topic, kept):
                 _log.info("answered_again", request_id=item.ids.id)
-                heard = await self._bus.publish(topic, kept)
+                receivers = await self._bus.publish(topic, kept)
             case Announced():
                 _log.debug("announced_a_moment_ago", request_id=item.ids.id)
             case _:
                 _log.debug("left_to_another_replica", request_id=item.ids.id)
         self._bus.done(item.delivery)
-        return heard
+        return receivers
 
     async def conclude(  # noqa: PLR0917  # as the port has it
         self,
@@ -166,27 +164,27 @@ class Claims:
         keep_ms: int,
         outbox: OutboxRow | None = None,
     ) -> int | None:
-        """Keep and publish the answer and finish the delivery. Returns how many heard it; None: there was one before.
+        """Keep and publish the answer and finish the delivery. Returns its receivers; None: there was one before.
 
         Raises:
-            BusUnavailableError: the bus is away, and it may not wait.
+            BusUnavailableError: the bus is away, and the request may not wait.
         """
         while True:
             try:
-                heard = await self._ledger.conclude(claim, topic, answer, keep_ms, item.delivery, outbox)
+                receivers = await self._ledger.conclude(claim, topic, answer, keep_ms, item.delivery, outbox)
                 break
             except BusUnavailableError as error:
                 if isinstance(error, BusRefusedError) or not item.may_wait:
                     raise
                 _log.warning("answer_delayed", request_id=item.ids.id, reason=str(error))
             await anyio.sleep(PAUSE_S)
-        if heard is None:
+        if receivers is None:
             self._bus.done(item.delivery)
-        return heard
+        return receivers
 
     @asynccontextmanager
     async def held(self, claim: Acquired) -> AsyncIterator[None]:
-        """Have the lease renewed until the context ends; it is given back should that be because the service stops."""
+        """Renew the lease until the context ends; release it if that is because the service stops."""
         self._held[claim.token] = claim
         try:
             yield
@@ -197,10 +195,10 @@ class Claims:
             self._held.pop(claim.token, None)
 
     async def renew_all(self) -> None:
-        """Renew the leases of what is held, until cancelled."""
+        """Renew the leases of all held claims, until cancelled."""
         async with anyio.create_task_group() as tasks:
             while True:
-                await anyio.sleep(self._settings.lease_ms / 1_000 * _RENEWED)
+                await anyio.sleep(self._settings.lease_ms / 1_000 * _RENEWAL)
                 for claim in [*self._held.values()]:
                     tasks.start_soon(self._renew, claim)
 
@@ -226,11 +224,11 @@ class Claims:
         self._bus.done(delivery)
 
     async def give_up_unreadable(self, delivery: Delivery, error: UnreadablePayloadError) -> None:
-        """Finish a delivery whose sender cannot be answered as a dead letter."""
+        """Finish as a dead letter a delivery that names no sender to answer."""
         too_large = len(delivery.payload) > self._settings.max_payload_bytes
         await self.give_up(delivery, str(error), DeadLetterCause.TOO_LARGE if too_large else DeadLetterCause.UNREADABLE)
 
 
-def handed_out_too_often(delivery: Delivery) -> str:
-    """Why a message is not even read any more."""
+def too_many_deliveries(delivery: Delivery) -> str:
+    """The reason of a dead letter that is not even read any more."""
     return f"handed out {delivery.deliveries - 1} times, and never read to its end"
