@@ -1,7 +1,7 @@
 """The context: what a model is given to read, and how it is made. Pure but for `builder`."""
 
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
-from nexus.services.context.formatters import FriendsInfoFormatter, MemoryFormatter, MomentFormatter
+from nexus.services.context.dialogue import FriendsInfoFormatter, MemoryFormatter, MomentFormatter
 from nexus.services.context.prompts import PromptManager
 
 __all__ = [

@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Any
 
 from nexus.core.working_memory import Snapshot
-from nexus.services.context.blocks import Assembled, Block, Passage, Section, Weights, put_together, source_of
+from nexus.services.context.blocks import Assembled, Block, Passage, Section, Weights, assemble, source_of
 from nexus.services.context.budget import NO_ROOM, Budget, Room, WindowSettings, largest
 from nexus.services.context.memory_blocks import (
     NOTHING,
@@ -148,7 +148,7 @@ def assemble_agent(given: AgentInput, room: Room | None = None) -> Assembled:
     dropped = window.left_out + parts.start
     passages = _history(past, parts.start, position if pinned else len(shown), pinned, dropped=dropped)
     cut = ["history: older messages of the session are not shown"] if window.cut else []
-    assembled = put_together(
+    assembled = assemble(
         "agent",
         [*opening, *before, *passages, current],
         rows={

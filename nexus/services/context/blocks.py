@@ -165,7 +165,7 @@ class Assembled(NamedTuple):
     run_room: int | None = None
 
 
-def put_together(
+def assemble(
     layout: str,
     sections: Sequence[Section],
     *,

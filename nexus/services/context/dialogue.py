@@ -1,35 +1,48 @@
-"""Layout `dialogue`: five messages, from the identity to this moment (contract §4). Pure."""
+"""Layout `dialogue`: five messages, from the identity to this moment (contract §4). Pure.
 
-from collections.abc import Mapping, Sequence
+The formatters have a method that returns the text alone, under the name that the contract gives it, and `render`, which
+returns the `Block` with its entry for the manifest.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
-from nexus.services.context.blocks import Assembled, Block, put_together, source_of
+from nexus.core.models import parse_moment
+from nexus.services.context.blocks import Assembled, Block, assemble, source_of
 from nexus.services.context.budget import Budget, largest
-from nexus.services.context.formatters import FriendsInfoFormatter, MemoryFormatter, MomentFormatter
-from nexus.services.context.prompts import PromptManager, identity_block
+from nexus.services.context.prompts import describe_tools, identity_block
+from nexus.services.history.merge import Utterance, merge, newest
+from nexus.services.history.rows import Entry, at_offset, parse_offset, read_rows
+from nexus.services.history.tool_calls import annotate_stored
 from nexus.services.history.transcript import count_others
-from nexus.services.text.escape import CountingEscape
+from nexus.services.text.escape import CountingEscape, canonical, escape
 from nexus.services.text.tokens import Measure
 
 # The next build of the same owner shares the identity and the tools; the memory moves on. Where the tools may not be
 # all there, it shares the identity alone.
 _STABLE: Final = 2
 _STABLE_WITHOUT_TOOLS: Final = 1
+_NO_CONVERSATIONS: Final = "(No previous conversations yet)"
+_UNKNOWN_TIME: Final = "Unknown time"
+_NO_TEXT: Final = "[工具调用结果]"
+# Characters of an answer that are shown beside annotations of any length.
+_LEAST_SHOWN: Final = 20
+_ELLIPSIS: Final = "..."
 
 
 @dataclass(frozen=True, slots=True)
 class DialogueInput:
-    """Everything that the five messages are made of.
+    """The content of the five messages.
 
     Attributes:
-        tools: tool definitions, in the order in which they are shown.
+        tools: definitions, in the order in which they are shown.
         tools_complete: there are no others.
         history: stored rows, in any order.
         timestamp_utc: the run's own time, read or as it was sent; `""` for none.
         timezone_offset: minutes west of UTC.
-        input_id: id of the message that the input came in.
+        input_id: id of the input's message.
     """
 
     tools: Sequence[Mapping[str, Any]]
@@ -47,7 +60,7 @@ class DialogueInput:
 
 
 def fit_dialogue(given: DialogueInput, budget: Budget) -> Assembled:
-    """The five messages within the budget, as far as leaving out the oldest of the memory can bring that about."""
+    """The five messages within the budget, as far as leaving out the oldest messages of the memory goes."""
     uncounted = assemble_dialogue(given)
     measure = budget.measure
     if measure is None or budget.surely_fits(uncounted.messages):
@@ -82,7 +95,7 @@ def assemble_dialogue(given: DialogueInput, measure: Measure | None = None) -> A
             given.current_input, given.timestamp_utc, given.timezone_offset, sources=source_of(given.input_id)
         ),
     ]
-    return put_together(
+    return assemble(
         "dialogue",
         sections,
         rows={
@@ -97,6 +110,288 @@ def assemble_dialogue(given: DialogueInput, measure: Measure | None = None) -> A
 
 
 def _capabilities(tools: Sequence[Mapping[str, Any]]) -> Block:
-    escape = CountingEscape()
-    text = PromptManager().get_capabilities_prompt(tools, escape=escape)
-    return Block("CAPABILITIES", "user", text, escaped=escape.marked)
+    counting = CountingEscape()
+    return Block("CAPABILITIES", "user", describe_tools(tools, counting), escaped=counting.marked)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBlock:
+    """`[SHARED_MEMORY]` and the numbers of its messages.
+
+    Attributes:
+        merged: messages after merging, before the limit.
+        shown: messages in the block.
+        repaired: rows that had to be repaired or left out.
+    """
+
+    block: Block
+    merged: int
+    shown: int
+    repaired: int
+
+
+class MemoryFormatter:
+    """`[SHARED_MEMORY]`: the recent conversation, one message a human input and one a run's answer."""
+
+    @staticmethod
+    def format_shared_memory(
+        history: Sequence[Any],
+        limit: int = 20,
+        *,
+        current_run_id: str = "",
+        truncate_chars: int = 500,
+        timezone_offset: Any = 0,
+    ) -> str:
+        """The text of the block. Arguments as for `render`."""
+        return MemoryFormatter.render(
+            history,
+            limit,
+            current_run_id=current_run_id,
+            truncate_chars=truncate_chars,
+            timezone_offset=timezone_offset,
+        ).block.text
+
+    @staticmethod
+    def render(
+        history: Sequence[Any],
+        limit: int = 20,
+        *,
+        current_run_id: str = "",
+        truncate_chars: int = 500,
+        timezone_offset: Any = 0,
+    ) -> MemoryBlock:
+        """The block over stored rows in any order. Never raises for a malformed row.
+
+        Args:
+            history: rows as `PersistenceService.get_history` returns them.
+            limit: the newest messages that are shown, counted after merging; none for 0 or less.
+            current_run_id: the run whose rows are left out.
+            truncate_chars: the length to which a longer message is cut.
+            timezone_offset: of the clock on which times are shown; read as for `[THIS_MOMENT]`.
+        """
+        past = newest(history, limit, current_run_id=current_run_id)
+        shown = past.utterances[::-1]
+        shift = timedelta(minutes=-(parse_offset(timezone_offset) or 0))
+        counting = CountingEscape()
+        lines, truncated, after_human = [], 0, False
+        for message in shown:
+            text, was_cut = _body(message.entries, truncate_chars, counting)
+            lines.append(f"{_line_head(message, shift, after_human=after_human)}{text}")
+            truncated += was_cut
+            after_human = not message.is_answer
+        head = f"[SHARED_MEMORY count={len(shown)}]\nRecent conversation memory:\n\n"
+        block = Block(
+            tag="SHARED_MEMORY",
+            role="user",
+            text=head + ("\n".join(lines) if shown else _NO_CONVERSATIONS),
+            sources=tuple(entry.id for message in shown for entry in message.entries if entry.id),
+            truncated=truncated,
+            dropped=past.merged - len(shown),
+            escaped=counting.marked,
+        )
+        return MemoryBlock(block, merged=past.merged, shown=len(shown), repaired=past.repaired)
+
+    @staticmethod
+    def _merge_messages_by_run_id(messages: Sequence[Any]) -> list[dict[str, Any]]:
+        """The rows merged by run, newest first: humans as they are, the AI rows of a run as one row (contract §4.3)."""
+        entries, _ = read_rows(messages)
+        return [_as_row(message) for message in merge(entries)]
+
+    @staticmethod
+    def _extract_tool_call_annotation(tool_calls: Any) -> str:
+        """`[tool_use:web_search, query:…]` for calls in either stored form; `""` for none."""
+        return annotate_stored(tool_calls, escape)
+
+
+class FriendsInfoFormatter:
+    """`[FRIENDS_INFO]`: the profile of the person."""
+
+    @staticmethod
+    def format_friends_info(user_profile: Any, default_profile: str = "") -> str:
+        """The text of the block. Arguments as for `render`."""
+        return FriendsInfoFormatter.render(user_profile, default_profile).text
+
+    @staticmethod
+    def render(user_profile: Any, default_profile: str = "") -> Block:
+        """The block over a profile as stored (contract §4.4). Never raises.
+
+        Args:
+            user_profile: `{public_key, config_overrides, prompt_overrides, created_at}`; None and `{}` are no profile.
+            default_profile: the profile text of people without one of their own.
+        """
+        counted = CountingEscape()
+        lines = ["[FRIENDS_INFO]", "About this friend:", "", *_known(user_profile, default_profile, counted)]
+        return Block(tag="FRIENDS_INFO", role="user", text="\n".join(lines), escaped=counted.marked)
+
+
+class MomentFormatter:
+    """`[THIS_MOMENT]`: the current input and its time."""
+
+    @staticmethod
+    def format_this_moment(current_input: str, timestamp_utc: Any = "", timezone_offset: Any = 0) -> str:
+        """The text of the block. Arguments as for `render`."""
+        return MomentFormatter.render(current_input, timestamp_utc, timezone_offset).text
+
+    @staticmethod
+    def render(
+        current_input: str, timestamp_utc: Any = "", timezone_offset: Any = 0, *, sources: tuple[str, ...] = ()
+    ) -> Block:
+        """The block (contract §4.5).
+
+        Args:
+            current_input: the person's text.
+            timestamp_utc: ISO 8601 text or datetime; unreadable or empty gives no `<current_time>`.
+            timezone_offset: minutes west of UTC, number or text; unreadable or beyond 14 hours counts as 0.
+            sources: ids of the input's messages.
+        """
+        counted = CountingEscape()
+        moment = parse_moment(timestamp_utc)
+        lines = ["[THIS_MOMENT]"]
+        if moment:
+            offset = parse_offset(timezone_offset)
+            local = at_offset(moment, offset) if offset else moment
+            lines.append(f"<current_time>{local.isoformat(' ', 'seconds')}</current_time>")
+        lines += ["<human_input>", counted(current_input), "</human_input>"]
+        return Block(tag="THIS_MOMENT", role="user", text="\n".join(lines), sources=sources, escaped=counted.marked)
+
+
+def _known(profile: Any, default_profile: str, escaped: CountingEscape) -> list[str]:
+    known = profile if isinstance(profile, Mapping) else {}
+    prompts = known.get("prompt_overrides")
+    overrides = prompts if isinstance(prompts, Mapping) else {}
+    for given in (overrides.get("friends_profile"), overrides.get("learning"), default_profile):
+        # Canonical first: an invisible character at either end would keep the blanks behind it.
+        if isinstance(given, str) and (text := canonical(given).strip()):
+            return [escaped(text)]
+    if not known:
+        return ["(New friend, getting to know each other)"]
+    since = parse_moment(known.get("created_at"))
+    learning = "(Still learning about this friend's preferences)"
+    return [f"Member since: {since.date().isoformat()}", learning] if since else [learning]
+
+
+def _line_head(message: Utterance, shift: timedelta, *, after_human: bool) -> str:
+    if message.is_answer and after_human:
+        return "  Nexus: "
+    return f"[{_shown_time(message.moment, shift)}] {'Nexus' if message.is_answer else 'Human'}: "
+
+
+def _shown_time(moment: datetime | None, shift: timedelta) -> str:
+    if moment is None:
+        return _UNKNOWN_TIME
+    try:
+        local = moment + shift
+    except OverflowError:
+        local = moment
+    # Not strftime, which does not pad the years before 1000. To the minute, without the offset.
+    return local.isoformat(" ")[:16]
+
+
+def _body(entries: Sequence[Entry], limit: int, escape: CountingEscape) -> tuple[str, bool]:
+    """The shown text of a message of these rows, `limit` characters before escaping at most; whether it was cut."""
+    texts, annotations = _parts_of(entries, escape)
+    if not texts and not annotations:
+        return (_NO_TEXT if entries[0].role == "ai" else ""), False
+    shortened, was_cut = cut(texts, sum([len(annotation) + 1 for _, annotation in annotations]), limit)
+    return _in_order(shortened, annotations, lambda together: _escaped_together(together, escape)), was_cut
+
+
+def _in_order(
+    texts: Sequence[str], annotations: Sequence[tuple[int, str]], joined: Callable[[Sequence[str]], Sequence[str]]
+) -> str:
+    lines: list[str] = []
+    start = 0
+    for end, annotation in annotations:
+        lines += [*joined(texts[start:end]), annotation]
+        start = end
+    return "\n".join([*lines, *joined(texts[start:])])
+
+
+def _escaped_together(texts: Sequence[str], escape: CountingEscape) -> list[str]:
+    """Texts that follow each other, escaped as one, so that no tag comes about where they meet; `[]` for no text."""
+    if len(texts) > 1:
+        # Each becomes canonical by itself: a carriage return at the end of one stays a line end of its own.
+        texts = list(filter(None, map(canonical, texts)))
+    escaped = escape("\n".join(texts))
+    return [escaped] if escaped else []
+
+
+def _parts_of(entries: Iterable[Entry], escape: CountingEscape) -> tuple[list[str], list[tuple[int, str]]]:
+    """The texts of a message, and its annotations, each with the number of texts before it.
+
+    A text of blanks alone is none.
+    """
+    texts: list[str] = []
+    annotations: list[tuple[int, str]] = []
+    for entry in entries:
+        if entry.text and not entry.text.isspace():
+            texts.append(entry.text)
+        if entry.stored_calls and (annotation := annotate_stored(entry.stored_calls, escape)):
+            annotations.append((len(texts), annotation))
+    return texts, annotations
+
+
+def _as_row(message: Utterance) -> dict[str, Any]:
+    if not message.merged:
+        return dict(message.entries[0].row)
+    latest = next(entry for entry in reversed(message.entries) if entry.moment == message.moment)
+    text = _in_order(*_parts_of(message.entries, CountingEscape()), list)
+    return {
+        "id": message.id,
+        "run_id": message.run_id,
+        "role": "ai",
+        "content": text or _NO_TEXT,
+        "timestamp": latest.row.get("timestamp"),
+        "metadata": {
+            "source": "merged",
+            "original_count": len(message.entries),
+            "has_tool_calls": any(entry.tool_calls for entry in message.entries),
+        },
+    }
+
+
+def cut(texts: Sequence[str], reserved: int, limit: int) -> tuple[list[str], bool]:
+    """The texts of one message, cut so that they and `reserved` characters of annotations fit into `limit`.
+
+    A message of one text and nothing reserved keeps its beginning and ends in `...`. Otherwise the last text is the
+    answer: the texts before it give way first, and if it is too long by itself its end is kept, after `...`. The
+    texts count with a line break between them. At least 20 characters are kept, whatever the annotations leave.
+
+    It reads no more than `limit` characters from either end of a text, so a store may leave out the middle of one that
+    is longer than twice the limit.
+
+    Returns:
+        The texts, as many as were given, `""` for one without room, and whether any was cut.
+    """
+    limit = max(limit, _LEAST_SHOWN)
+    breaks = max(len(texts) - 1, 0)
+    if not texts or sum(map(len, texts)) + breaks + reserved <= limit:
+        return list(texts), False
+    if len(texts) == 1 and not reserved:
+        return [_beginning(texts[0], limit)], True
+    room = max(limit - reserved, _LEAST_SHOWN)
+    *preamble, answer = texts
+    # A text that gives way leaves an ellipsis and a line break, as far as those fit, the latest texts first.
+    mentioned = min(len(preamble), (room - _LEAST_SHOWN) // (len(_ELLIPSIS) + 1))
+    omitted = len(preamble) - mentioned
+    kept = _ending(answer, room - mentioned * (len(_ELLIPSIS) + 1))
+    shown = [*[""] * omitted, *_shared_out(preamble[omitted:], room - mentioned - len(kept)), kept]
+    return shown, shown != list(texts)
+
+
+def _beginning(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit - len(_ELLIPSIS)]}{_ELLIPSIS}"
+
+
+def _ending(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{_ELLIPSIS}{text[len(text) - limit + len(_ELLIPSIS) :]}"
+
+
+def _shared_out(texts: Sequence[str], room: int) -> list[str]:
+    """Each text cut to an equal share of `room`; the surplus of short texts goes to the longer ones."""
+    shares = [0] * len(texts)
+    left = room
+    for position, index in enumerate(sorted(range(len(texts)), key=lambda i: min(len(texts[i]), room))):
+        shares[index] = min(len(texts[index]), left // (len(texts) - position))
+        left -= shares[index]
+    return [_beginning(text, share) for text, share in zip(texts, shares, strict=True)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from nexus.core.turns import ThinkingRound
-from nexus.services.context.blocks import Assembled, Block, Joined, Section, put_together, source_of
+from nexus.services.context.blocks import Assembled, Block, Joined, Section, assemble, source_of
 from nexus.services.context.budget import NO_ROOM, Budget, largest
 from nexus.services.context.memory_blocks import (
     NOTHING,
@@ -94,7 +94,7 @@ def assemble_thinking(given: ThinkingInput, measure: Measure | None = None) -> A
         *_rounds_part(given.rounds, given.rounds_dropped),
     ]
     sections: list[Section] = [*instructions(), Joined(parts)]
-    return put_together("thinking", sections, rows=_NO_ROWS, stable=_STABLE, measure=measure)
+    return assemble("thinking", sections, rows=_NO_ROWS, stable=_STABLE, measure=measure)
 
 
 def _task_part(remembered: Remembered) -> list[Block]:

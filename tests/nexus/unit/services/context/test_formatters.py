@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.context.formatters import FriendsInfoFormatter, MemoryFormatter, MomentFormatter, cut
+from nexus.services.context.dialogue import FriendsInfoFormatter, MemoryFormatter, MomentFormatter, cut
 from tests.nexus.unit.services.context.ordinary import ORDINARY
 from tests.nexus.unit.services.context.strict import read_memory
 

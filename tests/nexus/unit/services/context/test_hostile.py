@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from nexus.services.context.formatters import FriendsInfoFormatter, MemoryFormatter, MomentFormatter
+from nexus.services.context.dialogue import FriendsInfoFormatter, MemoryFormatter, MomentFormatter
 from nexus.services.context.prompts import PromptManager
 from nexus.services.text.escape import canonical, escape, escape_counted, unescape
 from tests.nexus.unit.services.context import hostile, strict

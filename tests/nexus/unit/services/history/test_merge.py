@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.context.formatters import MemoryFormatter
+from nexus.services.context.dialogue import MemoryFormatter
 from nexus.services.history.merge import Utterance, merge, newest
 from nexus.services.history.rows import read_rows
 

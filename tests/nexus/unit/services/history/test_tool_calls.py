@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.context.formatters import MemoryFormatter
+from nexus.services.context.dialogue import MemoryFormatter
 from nexus.services.history.tool_calls import read_tool_calls
 from nexus.services.text.escape import canonical, unescape
 from tests.nexus.unit.services.context.strict import forged, read_annotation, unmarked_name, unmarked_value
