@@ -1,5 +1,6 @@
 """What travels on the bus (contract §1.1, §1.2): topics, the envelope `Message`, and `Run`, what a request is about."""
 
+import re
 import secrets
 import time
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 # Row ids have the form of a MongoDB ObjectId: seconds, five random bytes for the process, and a counter.
 _PROCESS: Final = secrets.token_hex(5)
 _COUNTER: Final = count(secrets.randbelow(1 << 16))
+_OBJECT_ID: Final = re.compile(r"[0-9a-f]{24}")
+# The part of a row id that is the second in which it was made.
+SECOND: Final = slice(0, 8)
 # The moment of a row without a readable time.
 LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 # Keys in the metadata of a message or row: it is internal to a sub-agent, and the id of that sub-agent.
@@ -118,9 +122,14 @@ def new_row_id() -> str:
     return f"{int(time.time()):08x}{_PROCESS}{next(_COUNTER) & 0xFFFFFF:06x}"
 
 
+def is_object_id(row_id: str) -> bool:
+    """Whether the `_id` has the form of a MongoDB ObjectId, which says when its row was stored."""
+    return _OBJECT_ID.fullmatch(row_id) is not None
+
+
 def seconds_of(row_id: str) -> int:
     """When a row id was made, in seconds since 1970."""
-    return int(row_id[:8], 16)
+    return int(row_id[SECOND], 16)
 
 
 def _utc_in_range(moment: datetime) -> datetime:

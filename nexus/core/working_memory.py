@@ -3,7 +3,6 @@
 These are the shapes in which it is stored and exported. Reading a malformed one raises pydantic's `ValidationError`.
 """
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal, Self, get_args
@@ -11,7 +10,7 @@ from typing import Final, Literal, Self, get_args
 import anyio
 from pydantic import BaseModel, ConfigDict, Field
 
-from nexus.core.models import Moment
+from nexus.core.models import SECOND, Moment, is_object_id
 from nexus.core.turns import Source, Texts
 
 Target = Literal["conversation", "tools", "all"]
@@ -25,9 +24,6 @@ Author = Literal["model", "operator", "import"]
 # The `work` of a compaction whose summary a model is to write.
 REFINE: Final = "refine"
 
-OBJECT_ID: Final = re.compile(r"[0-9a-f]{24}")
-# The part of an ObjectId that is the second in which it was made.
-SECOND: Final = slice(0, 8)
 _FIRST_SECOND: Final = "00000000"
 
 
@@ -154,11 +150,6 @@ class Compaction(_Stored):
     def tail(self) -> Tail:
         """The rows that are left."""
         return Tail(self.since, frozenset(self.without))
-
-
-def is_object_id(row_id: str) -> bool:
-    """Whether the `_id` is a MongoDB ObjectId, which says when its row was stored."""
-    return OBJECT_ID.fullmatch(row_id) is not None
 
 
 @dataclass(frozen=True, slots=True)

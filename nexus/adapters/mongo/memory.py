@@ -1,7 +1,8 @@
-"""Working memory in MongoDB: overviews, details and compactions, one document each (contract §7).
+"""Turns and working memory in MongoDB, one document each turn, overview, detail or compaction (contract §6, §7).
 
-- A revision, version or number that is taken is found out by inserting: another replica may insert between looking and
-  inserting.
+- A number, run, revision or version that is taken is found out by inserting: another replica may insert between looking
+  and inserting.
+- A turn is changed field by field in one operation, so that of two replicas neither undoes the other's change.
 - Contents of details and rows of a compaction, which are long, stay on the server unless they are asked for.
 """
 
@@ -12,15 +13,29 @@ from operator import itemgetter
 from typing import Any, Final
 
 import anyio
-from pymongo import ASCENDING, DESCENDING
+from pymongo import ASCENDING, DESCENDING, UpdateOne
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
 from nexus.adapters.mongo.client import Calls, claim_due, driver_call, insert_until_duplicate, read_page
 from nexus.adapters.mongo.rows import check_phrase, inner_word
 from nexus.adapters.mongo.schema import WORDS, containing, of_session, unchanged
 from nexus.core.ports import Row
-from nexus.core.ports.memory import NewestMemory
+from nexus.core.ports.memory import NewestMemory, TurnTouch
+from nexus.core.turns import CLOSE, Structured
 from nexus.core.working_memory import Detail
+
+_LAST_TURN_FIRST: Final = [("turn_number", DESCENDING)]
+# An earlier version left a `claim` in turns.
+_WHOLE_TURN: Final = {"_id": 0, "claim": 0}
+_TURN_HEADER: Final = {**_WHOLE_TURN, **dict.fromkeys(("messages", "tool_calls"), 0)}
+_SHORT_TURN: Final = {**_TURN_HEADER, **dict.fromkeys(("thinking_phase", "workspace_context"), 0)}
+_RUN_OF_TURN: Final = {"_id": 0, **dict.fromkeys(("owner_key", "session_id", "run_id"), 1)}
+_TURN_TEXTS: Final = (
+    "summaries.brief",
+    "summaries.detailed",
+    *(f"summaries.structured.{name}" for name in Structured.model_fields),
+    "insights",
+)
 
 _WHOLE: Final = {"_id": 0}
 _WITHOUT_ROWS: Final = {**_WHOLE, "rows": 0}
@@ -38,6 +53,105 @@ _LAST_FIRST: Final = [("updated_at", DESCENDING), ("name", DESCENDING)]
 _NAME: Final = itemgetter("name")
 # How long it may take until an index of words is noticed.
 _WORDS_CHECKED_S: Final = 60
+
+
+class MongoTurns:
+    """`nexus.core.ports.TurnStore` on a collection; see `MongoMessages`."""
+
+    def __init__(self, turns: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
+        self.calls = calls
+        self._turns = turns
+        self._indexed = indexed
+
+    @driver_call
+    async def insert_turns(self, turns: Sequence[Row]) -> int:
+        """Keep these up to the first whose number or run is taken. Returns how many were kept."""
+        await self._indexed()
+        return await insert_until_duplicate(self._turns, turns)
+
+    @driver_call
+    async def latest_turn(self, owner_key: str, session_id: str) -> Row | None:
+        """The turn with the highest number."""
+        row: Row | None = await self._turns.find_one(
+            of_session(owner_key, session_id), _TURN_HEADER, sort=_LAST_TURN_FIRST
+        )
+        return row
+
+    @driver_call
+    async def find_turn(self, owner_key: str, session_id: str, turn_number: int) -> Row | None:
+        """The turn with that number."""
+        row: Row | None = await self._turns.find_one(_of_number(owner_key, session_id, turn_number), _WHOLE_TURN)
+        return row
+
+    @driver_call
+    async def turns_of_runs(self, owner_key: str, session_id: str, run_ids: Sequence[str]) -> list[Row]:
+        """The turns of these runs, in any order."""
+        query = {**of_session(owner_key, session_id), "run_id": {"$in": list(run_ids)}}
+        rows: list[Row] = await self._turns.find(query, _TURN_HEADER).to_list(None)
+        return rows
+
+    @driver_call
+    async def turns(
+        self,
+        owner_key: str,
+        session_id: str,
+        *,
+        limit: int,
+        before: int | None = None,
+        without_runs: Sequence[str] = (),
+        whole: bool = False,
+    ) -> list[Row]:
+        """Up to `limit` turns, the highest number first."""
+        query: dict[str, Any] = of_session(owner_key, session_id)
+        if before is not None:
+            query["turn_number"] = {"$lt": before}
+        if without_runs:
+            query["run_id"] = {"$nin": list(without_runs)}
+        return await read_page(self._turns, query, _WHOLE_TURN if whole else _SHORT_TURN, _LAST_TURN_FIRST, limit)
+
+    @driver_call
+    async def search_turns(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
+        """Up to `limit` turns with `text` in a summary or an insight; the highest number first."""
+        check_phrase(text)
+        query = {
+            **of_session(owner_key, session_id),
+            "$or": [{place: containing(text)} for place in _TURN_TEXTS],
+        }
+        return await read_page(self._turns, query, _SHORT_TURN, _LAST_TURN_FIRST, limit)
+
+    @driver_call
+    async def count_turns(self, owner_key: str, session_id: str) -> int:
+        """How many turns the session has."""
+        return int(await self._turns.count_documents(of_session(owner_key, session_id)))
+
+    @driver_call
+    async def update_turn(
+        self, owner_key: str, session_id: str, turn_number: int, changes: Mapping[str, Any], *, seen: Mapping[str, Any]
+    ) -> bool:
+        """Set these fields, if those in `seen` still have these values."""
+        query = {**_of_number(owner_key, session_id, turn_number), **unchanged(seen)}
+        return bool((await self._turns.update_one(query, {"$set": dict(changes)})).matched_count)
+
+    @driver_call
+    async def touch_runs(self, touches: Sequence[TurnTouch]) -> list[TurnTouch]:
+        """Set these fields of the turns of these runs. Returns those of which the run has no turn."""
+        if not touches:
+            return []
+        updates = [update for touch in touches for update in _touching(touch)]
+        if (await self._turns.bulk_write(updates)).matched_count >= len(touches):
+            return []
+        runs: dict[tuple[str, str], list[str]] = {}
+        for touch in touches:
+            runs.setdefault((touch.owner_key, touch.session_id), []).append(touch.run_id)
+        queries = [{**of_session(*place), "run_id": {"$in": of_place}} for place, of_place in runs.items()]
+        found = await self._turns.find({"$or": queries}, _RUN_OF_TURN).to_list(None)
+        known = {(row["owner_key"], row["session_id"], row["run_id"]) for row in found}
+        return [touch for touch in touches if (touch.owner_key, touch.session_id, touch.run_id) not in known]
+
+    @driver_call
+    async def claim(self, work: str, now: datetime, until: datetime) -> Row | None:
+        """Of the turns on which this work is due by `now`, the one last due; it is then due at `until`."""
+        return await claim_due(self._turns, work, now, until, projection=_WHOLE_TURN, order=DESCENDING)
 
 
 class MongoMemory:
@@ -183,15 +297,6 @@ class MongoMemory:
         """Of the compactions on which this work is due by `now`, the one first due; it is then due at `until`."""
         return await claim_due(self._compactions, work, now, until, projection=_WHOLE, order=ASCENDING)
 
-    @driver_call
-    async def delete_memory(self, owner_key: str, session_id: str) -> int:
-        """Forget all of it. Returns how many documents there were."""
-        deleted = 0
-        # Compactions first: if this is interrupted, no compaction hides rows that nothing tells of.
-        for collection in (self._compactions, self._details, self._overviews):
-            deleted += (await collection.delete_many(of_session(owner_key, session_id))).deleted_count
-        return deleted
-
     async def _insert(self, collection: Any, document: Row) -> bool:
         await self._indexed()
         try:
@@ -227,6 +332,23 @@ class MongoMemory:
 
     async def _in_order(self, query: Row, limit: int) -> list[Row]:
         return await read_page(self._details, query, _WHOLE, _IN_ORDER, limit)
+
+
+def _of_number(owner_key: str, session_id: str, turn_number: int) -> dict[str, Any]:
+    return {**of_session(owner_key, session_id), "turn_number": {"$eq": turn_number}}
+
+
+def _touching(touch: TurnTouch) -> list[UpdateOne]:
+    """The updates for a run, of which one at most changes its turn."""
+    query = {**of_session(touch.owner_key, touch.session_id), "run_id": {"$eq": touch.run_id}}
+    if touch.message_id is not None:
+        query["messages"] = {"$ne": touch.message_id}
+    if not touch.unless_due:
+        return [UpdateOne(query, {"$set": dict(touch.changes)})]
+    return [
+        UpdateOne({**query, "work": CLOSE}, {"$set": dict(touch.changes)}),
+        UpdateOne({**query, "work": {"$ne": CLOSE}}, {"$set": {**touch.changes, **touch.unless_due}}),
+    ]
 
 
 def newest_versions(session: Row, kind: str | None = None) -> list[Row]:

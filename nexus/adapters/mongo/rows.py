@@ -38,11 +38,11 @@ from nexus.adapters.mongo.schema import (
     seen_by,
 )
 from nexus.core.errors import StoreRejectedError
-from nexus.core.models import INTERNAL, LONG_AGO, parse_moment
+from nexus.core.models import INTERNAL, LONG_AGO, is_object_id, parse_moment
 from nexus.core.ports import Row
 from nexus.core.ports.memory import LONGEST_QUERY
 from nexus.core.ports.store import STRUCTURED_SEARCHED, TextsOf
-from nexus.core.working_memory import Tail, is_object_id
+from nexus.core.working_memory import Tail
 
 HEADER: Final = dict.fromkeys(("id", "run_id", "owner_key", "session_id", "role", "timestamp"), 1)
 # Of a row's metadata, what an excerpt needs.

@@ -18,9 +18,8 @@ from pymongo import ASCENDING, DESCENDING, TEXT, IndexModel
 from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.models import AGENT_ID, INTERNAL, named_agent
+from nexus.core.models import AGENT_ID, INTERNAL, is_object_id, named_agent
 from nexus.core.ports import Row, RunOrigin
-from nexus.core.working_memory import is_object_id
 
 
 class _NoReferences(TypeDecoder):

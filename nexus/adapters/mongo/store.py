@@ -10,11 +10,10 @@ from pymongo import ASCENDING
 from pymongo.errors import DuplicateKeyError
 
 from nexus.adapters.mongo.client import Calls, Driver, driver_call, open_client
-from nexus.adapters.mongo.memory import MongoMemory
+from nexus.adapters.mongo.memory import MongoMemory, MongoTurns
 from nexus.adapters.mongo.messages import MongoMessages
 from nexus.adapters.mongo.schema import CODEC, Indexes, of_session
 from nexus.adapters.mongo.transfer import MongoTransfer
-from nexus.adapters.mongo.turns import MongoTurns
 from nexus.core.models import utc_now
 from nexus.core.ports import Row, TurnStore
 from nexus.core.ports.memory import MemoryStore

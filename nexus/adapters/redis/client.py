@@ -182,6 +182,14 @@ class _MasterRedis(Redis):
         return _MasterPubSub(self.connection_pool, **kwargs)
 
 
+def subscriber_count(client: Redis, counted: int) -> int:
+    """How many subscribers received a PUBLISH, of which its reply `counted` so many.
+
+    A node of a cluster counts only its own subscribers; there, at least one is assumed.
+    """
+    return max(counted, 1) if isinstance(client, ClusterRedis) else counted
+
+
 @contextmanager
 def translated() -> Iterator[None]:
     """Turn errors of Redis and of the socket into `BusUnavailableError`, whose text names no host."""

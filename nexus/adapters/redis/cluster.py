@@ -197,14 +197,6 @@ class _Script(AsyncScript):
             return await client.eval(self.script, len(keys or ()), *given)
 
 
-def subscriber_count(client: Redis, counted: int) -> int:
-    """How many subscribers received a PUBLISH, of which its reply `counted` so many.
-
-    A node of a cluster counts only its own subscribers; there, at least one is assumed.
-    """
-    return max(counted, 1) if isinstance(client, ClusterRedis) else counted
-
-
 def key_of(args: tuple[Any, ...]) -> Any:
     """The first key of a command; for PUBLISH the channel; None where any node will do.
 

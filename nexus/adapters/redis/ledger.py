@@ -22,8 +22,8 @@ from typing import Any, Final, TypeAlias
 import structlog
 from redis.asyncio import Redis
 
-from nexus.adapters.redis.client import repeated
-from nexus.adapters.redis.cluster import ClusterRedis, subscriber_count
+from nexus.adapters.redis.client import repeated, subscriber_count
+from nexus.adapters.redis.cluster import ClusterRedis
 from nexus.adapters.redis.scripts import (
     CLAIM,
     CONCLUDE_PUBSUB,

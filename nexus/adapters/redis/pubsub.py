@@ -19,8 +19,7 @@ from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
-from nexus.adapters.redis.client import translated
-from nexus.adapters.redis.cluster import subscriber_count
+from nexus.adapters.redis.client import subscriber_count, translated
 from nexus.core.concurrency import Pauses, items_of, ungrouped
 from nexus.core.errors import BusUnavailableError
 from nexus.core.ports import Delivery, Work

@@ -145,14 +145,6 @@ class Acquired:
     asked_ms: int = 0
     outbox_waiting: bool = False
 
-    def waited_ms(self, delivery: Delivery | None) -> int:
-        """How long the requester had waited when this delivery of the request was claimed.
-
-        By the clock of the ledger alone, from the first delivery on: a later copy begins no new deadline.
-        """
-        sent_ms = delivery.sent_ms if delivery else 0
-        return self.now_ms - min(filter(None, (self.asked_ms, sent_ms)), default=self.now_ms)
-
 
 @dataclass(frozen=True, slots=True)
 class Busy:

@@ -87,10 +87,6 @@ class TurnStore(Protocol):
         """How many turns the session has."""
         ...
 
-    async def delete_turns(self, owner_key: str, session_id: str) -> int:
-        """Forget the session's turns. Returns how many there were."""
-        ...
-
     async def update_turn(
         self, owner_key: str, session_id: str, turn_number: int, changes: Mapping[str, Any], *, seen: Mapping[str, Any]
     ) -> bool:
@@ -245,10 +241,6 @@ class MemoryStore(Protocol):
 
         Callers at the same time get different ones. None when nothing is due.
         """
-        ...
-
-    async def delete_memory(self, owner_key: str, session_id: str) -> int:
-        """Delete all of it. Returns how many documents there were."""
         ...
 
 

@@ -9,8 +9,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from nexus.core.models import LONG_AGO, parse_moment
-from nexus.core.working_memory import is_object_id
+from nexus.core.models import LONG_AGO, is_object_id, parse_moment
 from nexus.services.history.rows import Entry, read_rows
 
 _NO_ID: Final = "0" * 24

@@ -16,9 +16,9 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import Final, Self
 
-from nexus.core.models import Message, is_internal, named_agent, parse_moment
+from nexus.core.models import SECOND, Message, is_internal, is_object_id, named_agent, parse_moment
 from nexus.core.ports import Cutoff, MessageStore, Past, Row, RunOrigin
-from nexus.core.working_memory import SECOND, WHOLE, Tail, is_object_id
+from nexus.core.working_memory import WHOLE, Tail
 from nexus.services.history.merge import Utterance, newest
 
 _REPLICA: Final = slice(8, 18)

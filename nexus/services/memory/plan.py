@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from nexus.core.models import LONG_AGO, is_internal
+from nexus.core.models import LONG_AGO, SECOND, is_internal, is_object_id
 from nexus.core.ports import MessageStore, Row
-from nexus.core.working_memory import SECOND, CompactionRequest, Tail, Target, is_object_id
+from nexus.core.working_memory import CompactionRequest, Tail, Target
 from nexus.services.history.run_facts import read_facts
 from nexus.services.memory.units import (
     NOTHING_KNOWN,

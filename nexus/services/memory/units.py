@@ -19,9 +19,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, Final
 
-from nexus.core.models import LONG_AGO, is_internal, parse_moment
+from nexus.core.models import LONG_AGO, SECOND, is_internal, is_object_id, parse_moment
 from nexus.core.ports import Row
-from nexus.core.working_memory import SECOND, is_object_id
 from nexus.services.history.merge import Place, places_in_run, stored_order
 from nexus.services.history.run_facts import read_facts
 from nexus.services.history.tool_calls import as_id, read_tool_calls

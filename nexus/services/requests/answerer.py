@@ -307,7 +307,7 @@ class Answerer:
         except RequestError as error:
             return _refusal(request, error)
         allowed_s = allowed_ms / 1_000
-        waited_s = max(time.monotonic() - request.arrived_at, claim.waited_ms(request.delivery) / 1_000)
+        waited_s = max(time.monotonic() - request.arrived_at, _waited_s(claim, request.delivery))
         self._metrics.took(Stage.QUEUE, waited_s)
         building_s = allowed_s - min(_REFUSING_S, allowed_s * _REFUSING)
         deadline = Deadline(allowed_ms, anyio.current_time() + building_s - waited_s)
@@ -367,3 +367,12 @@ def _refusal(request: IncomingRequest, error: RequestError) -> _Answer:
 
 def _internal(request: IncomingRequest, reason: str) -> _Answer:
     return _refusal(request, RequestError(ErrorCode.INTERNAL, reason))
+
+
+def _waited_s(claim: Acquired, delivery: Delivery | None) -> float:
+    """How long the requester has waited since the first delivery, by the ledger's clock alone.
+
+    A later copy of the request begins no new deadline.
+    """
+    sent_ms = delivery.sent_ms if delivery else 0
+    return (claim.now_ms - min(filter(None, (claim.asked_ms, sent_ms)), default=claim.now_ms)) / 1_000

@@ -25,10 +25,11 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from nexus.core.errors import NexusError, StoreRejectedError
+from nexus.core.models import SECOND, is_object_id
 from nexus.core.ports import Row
 from nexus.core.ports.store import TransferableStore
 from nexus.core.turns import Turn, TurnStatus
-from nexus.core.working_memory import SECOND, Compaction, Detail, Overview, is_object_id
+from nexus.core.working_memory import Compaction, Detail, Overview
 from nexus.services.transfer import folder as files
 from nexus.services.transfer.folder import (
     Folder,

@@ -371,25 +371,6 @@ async def test_each_claimer_gets_another_compaction(place: Place) -> None:
     assert sorted(claimed) == [*range(1, WRITERS + 1)]
 
 
-async def test_a_memory_is_forgotten(place: Place) -> None:
-    """All of it goes, and no other's; its numbers may be given again."""
-    async with place.open() as store:
-        memory = store.memory
-        for changes in ({}, {"session_id": "t"}, {"owner_key": "p"}):
-            await memory.insert_overview(overview(1, **changes))
-            await memory.insert_details([detail("a", **changes), detail("b", **changes)])
-            await memory.insert_compaction(compaction(1, **changes))
-        assert await memory.delete_memory("o", "s") == 4
-        assert await memory.delete_memory("o", "s") == 0
-        assert [await memory.latest_overview("o", "s"), await memory.latest_compaction("o", "s")] == [None, None]
-        assert await memory.list_details("o", "s") == []
-        for owner, session in (("o", "t"), ("p", "s")):
-            assert len(await memory.list_details(owner, session)) == 2
-            assert len(await memory.compactions(owner, session, limit=5)) == 1
-        assert await memory.insert_overview(overview(1))
-        assert await memory.insert_compaction(compaction(1))
-
-
 @pytest.mark.parametrize("bad", ["\ud800", 2**64, "x" * (17 << 20)], ids=["half a pair", "too big", "too long"])
 async def test_what_cannot_be_kept(place: Place, bad: Any) -> None:
     """It is refused, and what was there stays."""

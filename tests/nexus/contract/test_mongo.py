@@ -161,7 +161,6 @@ async def fails_in_every_operation(store: MongoStore) -> None:
         lambda: store.turns.turns("o", "s", limit=5),
         lambda: store.turns.search_turns("o", "s", "x", limit=5),
         lambda: store.turns.count_turns("o", "s"),
-        lambda: store.turns.delete_turns("o", "s"),
         lambda: store.turns.update_turn("o", "s", 1, {"status": "x"}, seen={"due_at": START}),
         lambda: store.turns.touch_runs([TurnTouch("o", "s", "r", {"status": "x"})]),
         lambda: store.turns.claim("close", START, START),
@@ -184,7 +183,6 @@ async def fails_in_every_operation(store: MongoStore) -> None:
         lambda: store.memory.compactions("o", "s", limit=5),
         lambda: store.memory.update_compaction("o", "s", 1, {"summary": "x"}, seen={"due_at": START}),
         lambda: store.memory.claim_compaction("refine", START, START),
-        lambda: store.memory.delete_memory("o", "s"),
     ]
 
     async def fails(operation: Callable[[], Awaitable[object]]) -> None:

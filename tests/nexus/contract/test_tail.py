@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from nexus.adapters.mongo.schema import id_of, id_text
 from nexus.core.errors import StoreRejectedError
+from nexus.core.models import is_object_id
 from nexus.core.ports import Row, Store
-from nexus.core.working_memory import WHOLE, Tail, is_object_id
+from nexus.core.working_memory import WHOLE, Tail
 from nexus.services.memory.search import texts_of
 from tests.nexus.contract.test_memory import NOWHERE, SEARCHED
 from tests.nexus.contract.test_store import INTERNAL, MALFORMED, OWNERS, Place, place

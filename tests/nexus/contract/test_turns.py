@@ -293,19 +293,6 @@ async def test_what_is_claimed(place: Place) -> None:
         assert again["turn_number"] in {1, 2}
 
 
-async def test_a_session_is_forgotten(place: Place) -> None:
-    """All its turns go, and no other's; their numbers may be given again."""
-    async with place.open() as store:
-        turns = store.turns
-        others = [turn(1, session_id="t"), turn(1, owner_key="p")]
-        await turns.insert_turns([turn(1), turn(2), *others])
-        assert await turns.delete_turns("o", "s") == 2
-        assert await turns.delete_turns("o", "s") == 0
-        assert await turns.latest_turn("o", "s") is None
-        assert [await turns.count_turns("o", "t"), await turns.count_turns("p", "s")] == [1, 1]
-        assert await turns.insert_turns([turn(1)]) == 1
-
-
 @pytest.mark.parametrize("bad", ["\ud800", 2**64, "x" * (17 << 20)], ids=["half a pair", "too big", "too long"])
 async def test_what_cannot_be_kept(place: Place, bad: Any) -> None:
     """It is refused, and what was there stays; so is a change that makes a turn too large."""

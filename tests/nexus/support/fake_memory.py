@@ -149,16 +149,6 @@ class FakeMemoryStore:
         first.update(stored({"due_at": until}))
         return stored(first)
 
-    async def delete_memory(self, owner_key: str, session_id: str) -> int:
-        """Forget all of it. Returns how many documents there were."""
-        self._ask("delete_memory")
-        gone = 0
-        for name, rows in self.rows.items():
-            left = [row for row in rows if (row["owner_key"], row["session_id"]) != (owner_key, session_id)]
-            gone += len(rows) - len(left)
-            self.rows[name] = left
-        return gone
-
     def _insert(self, collection: str, document: Row) -> bool:
         kept = stored(dict(document))
         key = [kept.get(name) for name in _UNIQUE[collection]]

@@ -94,13 +94,6 @@ class FakeTurns:
         self._ask("count_turns")
         return len(self._of(owner_key, session_id))
 
-    async def delete_turns(self, owner_key: str, session_id: str) -> int:
-        """Forget the session's turns. Returns how many there were."""
-        self._ask("delete_turns")
-        gone = self._of(owner_key, session_id)
-        self.rows = [row for row in self.rows if row not in gone]
-        return len(gone)
-
     async def update_turn(
         self, owner_key: str, session_id: str, turn_number: int, changes: Mapping[str, Any], *, seen: Mapping[str, Any]
     ) -> bool:

@@ -8,11 +8,11 @@ import bson
 
 from nexus.adapters.mongo.schema import id_text, origin_of
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.models import new_row_id, parse_moment, utc_now
+from nexus.core.models import is_object_id, new_row_id, parse_moment, utc_now
 from nexus.core.ports import Row, RunOrigin
 from nexus.core.ports.memory import LONGEST_QUERY
 from nexus.core.ports.store import TextsOf
-from nexus.core.working_memory import Tail, is_object_id
+from nexus.core.working_memory import Tail
 from nexus.services.memory.search import place_of, tool_of
 from tests.nexus.support.fake_memory import FakeMemoryStore
 from tests.nexus.support.fake_turns import FakeTurns

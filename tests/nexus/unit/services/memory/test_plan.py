@@ -6,9 +6,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.core.models import parse_moment
+from nexus.core.models import is_object_id, parse_moment
 from nexus.core.ports import Row
-from nexus.core.working_memory import TARGETS, WHOLE, Target, is_object_id
+from nexus.core.working_memory import TARGETS, WHOLE, Target
 from nexus.services.history.transcript import transcript_of_rows
 from nexus.services.memory.plan import Plan, Retention, plan, tail_after
 from nexus.services.memory.units import LONGEST_CALL, KnownRuns, headless_runs

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from nexus.adapters.mongo.client import Calls
 from nexus.adapters.mongo.transfer import MongoTransfer
 from nexus.core.errors import NexusError, StoreUnavailableError
+from nexus.core.models import SECOND, is_object_id
 from nexus.core.ports import Row
-from nexus.core.working_memory import SECOND, Tail, is_object_id
+from nexus.core.working_memory import Tail
 from nexus.services.transfer import folder as files
 from nexus.services.transfer.exporter import export_session
 from nexus.services.transfer.importer import compare, new_row_ids, read_session, write_session

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.adapters.llm.breaker import Breaker
+from nexus.adapters.llm import Breaker
 from nexus.core.concurrency import ungrouped
 from nexus.core.errors import ModelUnavailableError, PromptTooLongError
 from tests.nexus.support.waiting import PATIENCE_S

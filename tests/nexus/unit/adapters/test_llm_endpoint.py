@@ -1,4 +1,4 @@
-"""What an error of the SDK, or an answer of an endpoint, means."""
+"""Where an endpoint is, how to log in there, and what its errors mean."""
 
 import errno
 import json
@@ -11,8 +11,8 @@ import httpx2
 import pytest
 from openai import APIConnectionError, APIStatusError
 
-from nexus.adapters.llm.faults import FormatRefusedError, read_error, read_error_text
-from nexus.core.errors import ModelUnavailableError, PromptTooLongError
+from nexus.adapters.llm_endpoint import FormatRefusedError, read_address, read_error, read_error_text
+from nexus.core.errors import ConfigError, ModelUnavailableError, PromptTooLongError
 
 REQUEST = httpx2.Request("POST", "http://user:canary@127.0.0.1/v1?key=canary")
 # As the servers of those names say it.
@@ -139,3 +139,45 @@ def test_an_error_with_the_status_of_a_success() -> None:
     read = read_error_text("canary")
     assert isinstance(read, ModelUnavailableError)
     assert "canary" not in str(read)
+
+
+@pytest.mark.parametrize(
+    ("base_url", "api_key", "expected"),
+    [
+        ("http://h:1/v1", "", ("http://h:1/v1", {}, "")),
+        ("https://h/v1/", " sk-1\n", ("https://h/v1/", {}, "Bearer sk-1")),
+        ("http://u:p%40%3A@h/v1", "", ("http://h/v1", {}, "Basic dTpwQDo=")),
+        ("http://u@h/v1", "", ("http://h/v1", {}, "Basic dTo=")),
+        ("http://u:p@h/v1", "sk-1", ("http://h/v1", {}, "Bearer sk-1")),
+        (
+            "https://h/openai?api-version=2026&empty=",
+            "",
+            ("https://h/openai", {"api-version": "2026", "empty": ""}, ""),
+        ),
+        ("http://[::1]:11434", "", ("http://[::1]:11434", {}, "")),
+    ],
+)
+def test_an_address_in_its_parts(base_url: str, api_key: str, expected: tuple[str, dict[str, str], str]) -> None:
+    """What is secret is apart from it, and a key comes before user and password."""
+    address = read_address(base_url, api_key)
+    assert (address.url, address.query, address.authorization) == expected
+    assert not {"sk-1", "p@", "dTpw"} & {*repr(address).split("'")}
+
+
+@pytest.mark.parametrize(
+    "base_url",
+    ["http://", "http://canary:x/v1", "http://h:99999/", "http://h:0/", "http://[::canary", "http://u:p@/v1"],
+)
+def test_an_address_that_cannot_be_used(base_url: str) -> None:
+    """It is refused, and not repeated."""
+    with pytest.raises(ConfigError, match=r"^llm\.base_url: ") as refused:
+        read_address(base_url, "")
+    assert "canary" not in str(refused.value)
+
+
+@pytest.mark.parametrize("key", ["канарейка", "canary\r\nX-Evil: 1", "canary\0"])
+def test_a_key_that_cannot_be_sent(key: str) -> None:
+    """It is refused at the start, and not repeated."""
+    with pytest.raises(ConfigError, match=r"^llm\.api_key: ") as refused:
+        read_address("http://h/v1", key)
+    assert key not in str(refused.value)
