@@ -16,7 +16,7 @@ from nexus.core.concurrency import ungrouped
 from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Reading
 from nexus.core.ports import DocumentStore, RequestLedger, Subscription
-from nexus.http.app import CachedCheck, Check, create_app, serving
+from nexus.http import CachedCheck, Check, create_app, serving
 from nexus.services.requests.dispatcher import NEWS, Dispatcher, work
 from nexus.wiring import Life, Nexus, put_together
 

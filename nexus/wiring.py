@@ -14,7 +14,7 @@ from typing import Final
 from nexus import __version__
 from nexus.adapters.prometheus import PrometheusMetrics
 from nexus.adapters.tokenizer import open_tokenizer
-from nexus.config import BusSettings, Settings, signing_of
+from nexus.config import BusSettings, Settings, signing_of, with_stored
 from nexus.connections import Transport
 from nexus.core.ports import Bus, DeadLetters, LanguageModel, RequestLedger, Store, Subscription, TokenCounter
 from nexus.services.context.budget import WindowSettings
@@ -111,7 +111,7 @@ class Nexus:
             StoreUnavailableError, ConfigError: as for `load_stored`; the settings stay as they are.
         """
         document = await self.store.find_configuration(self.settings.environment)
-        settings = self.settings.with_stored(document or {})
+        settings = with_stored(self.settings, document or {})
         self.builder.settings = builder_settings(settings)
         self.turns.worker.settings = turn_settings(settings)
         if remembering := self.remembering:

@@ -8,8 +8,8 @@ import typer
 from rich.console import Console
 
 from nexus.adapters.tokenizer import open_tokenizer
-from nexus.cli.context_view import show_context
 from nexus.cli.demo import load_sample
+from nexus.cli.terminal import show_context
 from nexus.core.turns import LEVELS, Level, ThinkingRound
 from nexus.core.working_memory import Detail, Overview, Snapshot
 from nexus.services.context.agent import AgentInput, assemble_agent

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from rich.console import Console
 
 from nexus.bootstrap import Nexus, open_nexus
-from nexus.cli.context_view import show_context
+from nexus.cli.terminal import show_context
 from nexus.client import ContextClient
 from nexus.config import BusSettings, DatabaseSettings, Settings
 from nexus.connections import open_client

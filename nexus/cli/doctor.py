@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from nexus.cli.terminal import SEE_MONGODB, Config, bus_advice
-from nexus.config import STORED_SECTIONS, LlmSettings, Settings, load_settings
+from nexus.config import STORED_SECTIONS, LlmSettings, Settings, load_settings, with_stored
 from nexus.connections import open_bus, open_model, open_store, try_claim
 from nexus.core.errors import BusUnavailableError, ConfigError, ModelUnavailableError, NexusError
 from nexus.core.models import new_message_id
@@ -141,7 +141,7 @@ async def _check_settings(store: Store, settings: Settings) -> str:
     document = await store.find_configuration(settings.environment)
     if document is None:
         return f"none stored for environment {settings.environment!r}; the file and its defaults hold"
-    settings.with_stored(document)
+    with_stored(settings, document)
     found = f"the stored ones of environment {settings.environment!r} are valid"
     passed_over = [name for name in document if name in Settings.model_fields and name not in _TAKEN]
     return f"{found}; {', '.join(passed_over)} in there: passed over, {_ONLY}" if passed_over else found

@@ -9,8 +9,7 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
-from nexus.cli.context_view import show_context
-from nexus.cli.terminal import NOBODY_LISTENS, Config, bus_advice, json_of
+from nexus.cli.terminal import NOBODY_LISTENS, Config, bus_advice, json_of, show_context
 from nexus.client import AnswerError
 from nexus.config import Settings, load_settings, signing_of
 from nexus.connections import open_client

@@ -1,24 +1,13 @@
-"""Every setting, with its default and the allowed values, and how they are loaded (contract §9)."""
+"""Every setting, with its default and the allowed values (contract §9)."""
 
-import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal, LiteralString
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, StringConstraints
 from pydantic_core import PydanticCustomError
 
-from nexus.config.loading import (
-    merge,
-    misspelled_variables,
-    raise_config_error,
-    read_environment,
-    read_file,
-    validation_errors,
-    variable_of,
-)
 from nexus.core.signing import Signing
 from nexus.core.turns import Level
 
@@ -289,7 +278,7 @@ class UserDefaults(_Section):
     prompts: UserPromptDefaults = UserPromptDefaults()
 
 
-class _Sections(_Section):
+class Sections(_Section):
     """All settings, as a file and the environment variables hold them."""
 
     system: SystemSettings = SystemSettings()
@@ -303,68 +292,10 @@ class _Sections(_Section):
     user_defaults: UserDefaults = UserDefaults()
 
 
-class Settings(_Sections):
+class Settings(Sections):
     """Every setting of Nexus. `config.example.yml` lists them with their defaults and meanings."""
 
     environment: str = "development"
-
-    def with_stored(self, document: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> "Settings":
-        """These settings, overridden by the `configurations` document of the environment (contract §9).
-
-        Only the sections in `STORED_SECTIONS` are taken from it; what the environment variables say still wins.
-
-        Raises:
-            ConfigError: a value in the document is not allowed.
-        """
-        stored = {name: document[name] for name in STORED_SECTIONS if document.get(name) is not None}
-        where = f"configurations document of environment {self.environment!r}"
-        raise_config_error(validation_errors(_Sections, stored, lambda _: where))
-        variables = os.environ if environ is None else environ
-        overrides = {name: keys for name, keys in read_environment(variables).items() if name in STORED_SECTIONS}
-        return Settings.model_validate(merge(merge(self.model_dump(), stored), overrides))
-
-
-def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """The settings from `path` (else from the file that `NEXUS_CONFIG` names), overridden by the environment.
-
-    File and environment are each checked by themselves, so that what is wrong is found where it stands.
-
-    Raises:
-        ConfigError: the file cannot be read, holds an unknown key or a wrong value, or names an unset variable.
-    """
-    variables = os.environ if environ is None else environ
-    named = variables.get("NEXUS_CONFIG")
-    path = path or (Path(named) if named else None)
-    in_file = read_file(path, variables) if path else {}
-    in_environment = read_environment(variables)
-    raise_config_error(
-        [
-            *validation_errors(_Sections, in_file, lambda _: str(path)),
-            *validation_errors(_Sections, in_environment, lambda place: _named_variable(place, variables)),
-            *misspelled_variables(_Sections, variables),
-        ]
-    )
-    environment = variables.get("NEXUS_ENV") or "development"
-    settings = Settings.model_validate({**merge(in_file, in_environment), "environment": environment})
-    parts = (settings.bus, settings.bus.signing, settings.memory, settings.llm)
-    together = [line for part in parts for line in part.conflicts()]
-    raise_config_error([f"{_source_of(line, path, in_file, variables)}{line}" for line in together])
-    return settings
-
-
-def _named_variable(place: list[str], variables: Mapping[str, str]) -> str:
-    return f"environment variable {variable_of(place, variables)}"
-
-
-def _source_of(line: str, path: Path | None, in_file: Mapping[str, Any], variables: Mapping[str, str]) -> str:
-    """Where the key is set that a line begins with, in front of it; nothing where it has its default."""
-    place = line.partition(":")[0].split(".")
-    if (variable := variable_of(place, variables)) in variables:
-        return f"environment variable {variable}: "
-    value: Any = in_file
-    for name in place:
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return "" if value is None else f"{path}: "
 
 
 def signing_of(settings: SigningSettings) -> Signing | None:

@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
-from nexus.config import STORED_SECTIONS, Settings
+from nexus.config import STORED_SECTIONS, Settings, with_stored
 from nexus.core.errors import ConfigError
 
 from .server import Refusal, Rows, WrongUsage, explain
@@ -281,7 +281,7 @@ def _write(rows: Rows, environment: str, stored: Mapping[str, Any], plan: Plan) 
 
 def _fault(sections: Mapping[str, Any], environment: str) -> str | None:
     try:
-        Settings(environment=environment).with_stored(sections, environ={})
+        with_stored(Settings(environment=environment), sections, environ={})
     except ConfigError as error:
         return "; ".join(str(error).split("\n")).replace(
             f"configurations document of environment {environment!r}: ", ""

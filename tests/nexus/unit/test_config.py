@@ -8,7 +8,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from nexus.config import STORED_SECTIONS, Settings, load_settings, signing_of
+from nexus.config import STORED_SECTIONS, Settings, load_settings, signing_of, with_stored
 from nexus.core.errors import ConfigError
 
 EXAMPLE = Path(__file__).parents[3] / "config.example.yml"
@@ -341,7 +341,7 @@ class TestStored:
         variables = {"NEXUS_MEMORY__TRUNCATE_CHARS": "400", "NEXUS_BUS__LEASE_MS": "333"}
         path = written(tmp_path, "memory: {history_context_size: 5, truncate_chars: 100}")
         settings = load_settings(path, variables)
-        changed = settings.with_stored({"memory": {"history_context_size": 9, "truncate_chars": 200}}, variables)
+        changed = with_stored(settings, {"memory": {"history_context_size": 9, "truncate_chars": 200}}, variables)
         assert (changed.memory.history_context_size, changed.memory.truncate_chars) == (9, 400)
         assert changed.bus == settings.bus
 
@@ -350,14 +350,14 @@ class TestStored:
         assert STORED_SECTIONS == ("memory", "layouts", "user_defaults")
         settings = load_settings(None, {})
         document = {"_id": 1, "environment": "x", "bus": {"url": "redis://evil"}, "memory": None}
-        assert settings.with_stored(document, {}) == settings
+        assert with_stored(settings, document, {}) == settings
 
     @pytest.mark.parametrize("memory", [{"truncate_chars": 1}, {"sizes": 5}, "text", [1]])
     def test_what_is_wrong_names_the_document(self, memory: Any) -> None:
         """Also where a variable overrides the key."""
         settings = load_settings(None, {"NEXUS_ENV": "staging"})
         with pytest.raises(ConfigError, match=r"^configurations document of environment 'staging': memory"):
-            settings.with_stored({"memory": memory}, {"NEXUS_MEMORY__TRUNCATE_CHARS": "100"})
+            with_stored(settings, {"memory": memory}, {"NEXUS_MEMORY__TRUNCATE_CHARS": "100"})
 
 
 class TestSigning:
@@ -430,7 +430,7 @@ class TestSigning:
     def test_not_in_a_repr(self, tmp_path: Path) -> None:
         """Nor after stored settings were laid over them."""
         settings = load_settings(written(tmp_path, f"bus: {{signing: {{keys: {{k1: {self.FIRST}}}}}}}"), {})
-        stored = settings.with_stored({"memory": {"truncate_chars": 50}}, {})
+        stored = with_stored(settings, {"memory": {"truncate_chars": 50}}, {})
         assert stored.bus == settings.bus
         shown = repr(stored) + stored.model_dump_json() + repr(stored.model_dump())
         assert self.FIRST not in shown + repr(signing_of(stored.bus.signing))

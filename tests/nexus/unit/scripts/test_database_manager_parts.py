@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pymongo import MongoClient
 
-from nexus.config import Settings
+from nexus.config import Settings, with_stored
 from scripts.dbmanager.analyze import MessageTally, TurnTally
 from scripts.dbmanager.commands import main
 from scripts.dbmanager.documents import Criteria, cells, checked_target, header, opened
@@ -309,7 +309,7 @@ class TestPlan:
         """`config.example.yml` can be stored, and storing it changes nothing of the defaults."""
         template = load_template(DEFAULT_TEMPLATE, "production")
         settings = Settings(environment="production")
-        assert settings.with_stored(template, environ={}) == settings
+        assert with_stored(settings, template, environ={}) == settings
 
     @pytest.mark.parametrize(
         ("text", "fault"),

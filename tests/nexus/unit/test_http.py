@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from nexus.adapters.prometheus import PrometheusMetrics
 from nexus.core.errors import ConfigError, StoreUnavailableError
-from nexus.http.app import CachedCheck, Check, create_app, serving
+from nexus.http import CachedCheck, Check, create_app, serving
 from tests.nexus.support.waiting import PATIENCE_S
 
 SECRET = "hunter2-canary"

@@ -1,1 +1,0 @@
-"""The HTTP port: health and metrics (contract §10)."""
