@@ -19,7 +19,7 @@ from nexus.core.ports import Cutoff, MessageStore, Outbox, OutboxRow, Past, Requ
 from nexus.core.working_memory import WHOLE, Tail
 from nexus.services.history import outbox as outbox_rows
 from nexus.services.history.reader import UntilStored, read_past, read_session
-from nexus.services.history.recorder import Recorded, Recorder, RunOrigins, insert_rows, with_fresh_id
+from nexus.services.history.recorder import Recorded, Recorder, RunOrigins, insert_row, with_fresh_id
 from nexus.services.history.rows import clamp_timestamp, human_row, llm_row, tool_row
 
 _log = structlog.get_logger(__name__)
@@ -119,7 +119,7 @@ class PersistenceService:
         """
         waiting = await self._waiting(row["owner_key"]) if outbox_waiting else []
         earlier = [each for each in waiting if (each["run_id"], each["id"]) == (row["run_id"], row["id"])]
-        ((_, outcome),) = await insert_rows(self._store, [with_fresh_id(each) for each in earlier] or [row])
+        _, outcome = await insert_row(self._store, with_fresh_id(earlier[0]) if earlier else row)
         if isinstance(outcome, StoreRejectedError):
             _log.error("row_rejected", message_id=row["id"], reason=str(outcome))
             self._metrics.count(Event.ROW_REJECTED)

@@ -283,11 +283,10 @@ def close(
     messages, manifest = content["messages"], content["context"]
     if meta:
         block = meta_block(replace(meta, messages=len(messages) + 1), used + tools, measure)
+        used += sum(map(measure.message, block.messages))
         manifest = {**manifest, "blocks": [*manifest["blocks"], *block.describe(len(messages), measure)]}
         messages = [*messages, *block.messages]
-    # Counted once more rather than added up: a list has an overhead of its own.
-    total = measure.messages(messages) + tools
-    tokens = {"used": total, "limit": limit, "tools": tools, "exact": measure.exact}
+    tokens = {"used": used + tools, "limit": limit, "tools": tools, "exact": measure.exact}
     return {**content, "messages": messages, "context": {**manifest, "tokens": tokens}}
 
 

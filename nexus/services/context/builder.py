@@ -225,6 +225,9 @@ class ContextBuilder:
     async def _content(self, build: Build, start: RunStart, timings: _Timings) -> dict[str, Any]:
         """The content of the answer, when the run's input is recorded."""
         request = build.request
+        if not request.continuation and _begins_at_once(request):
+            # Beside all reads; that of the goal waits for the run's turn to be written.
+            start.begin()
         with timings.measured(Stage.BUILD):
             match request.layout:
                 case "agent":
@@ -314,15 +317,10 @@ class ContextBuilder:
 
     async def _agent_context(self, build: Build, start: RunStart, timings: _Timings) -> AgentContext:
         request, sources = build.request, self._sources
-        first = await sources.kept(request)
-        begins = request.agent.kind == "main" or is_role_given(request.agent, request.state)
-        if first is None and begins:
-            # The goal, which is read with the session, waits for the run's turn to be written.
-            start.begin()
-        standing = await read_standing(sources, build, first)
+        standing = await read_standing(sources, build)
         view, snapshot = standing.view, shown_snapshot(request, standing)
         kept = view.remembered if view else None
-        if begins:
+        if _begins_at_once(request):
             start.begin(kept.goal if kept else None)
         with timings.measured(Stage.GATHER):
             session = await gather_session(sources, build, view, snapshot)
@@ -350,6 +348,12 @@ class ContextBuilder:
         if Part.HISTORY in parts and build.settings.on_history_failure == "error":
             raise RequestError(ErrorCode.HISTORY_UNAVAILABLE, "the history could not be read in time")
         return [part.value for part in parts]
+
+
+def _begins_at_once(request: BuildRequest) -> bool:
+    """Whether the run can be begun before anything is read: a sub-agent whose role has to be read may be refused."""
+    agent = request.agent
+    return request.layout != "agent" or agent.kind == "main" or is_role_given(agent, request.state)
 
 
 def _dialogue_prefix(

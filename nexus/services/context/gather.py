@@ -297,19 +297,28 @@ async def gather_dialogue(sources: Sources, build: Build) -> DialogueSources:
     return DialogueSources(profile, past.rows, size, past.complete, missing, notes)
 
 
-async def read_standing(sources: Sources, build: Build, first: bytes | None) -> RunStanding:
-    """What the run goes by, and the working memory of its session; `first` is what its first build has kept.
+async def read_standing(sources: Sources, build: Build) -> RunStanding:
+    """What the run goes by, and the working memory of its session.
 
     A session that has been compacted since the run's first build has another view; while nobody can tell whether it
     has, the run goes by the first.
     """
     request, memory = build.request, sources.memory
-    snapshot: Snapshot | None = None
-    missing: Sequence[Part] = ()
+    first: bytes | None = None
+    reads: dict[Part, Read] = {}
     if memory:
         call = partial(memory.snapshot, request.owner_key, request.session_id)
-        found = await read_all({Part.WORKING_MEMORY: Read(call, _first_part_of(build.deadline))})
-        snapshot, missing = found.get(Part.WORKING_MEMORY), [] if found else [Part.WORKING_MEMORY]
+        reads[Part.WORKING_MEMORY] = Read(call, _first_part_of(build.deadline))
+
+    async def read_first() -> None:
+        nonlocal first
+        first = await sources.kept(request)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read_first)
+        found = await read_all(reads)
+    snapshot: Snapshot | None = found.get(Part.WORKING_MEMORY)
+    missing = [part for part in reads if part not in found]
     view = RunView.from_bytes(first) if first else None
     compactions = compactions_of(snapshot)
     if view is None or snapshot is None or view.compactions == compactions:

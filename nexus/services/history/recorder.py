@@ -138,6 +138,15 @@ async def insert_rows(store: MessageStore, rows: Sequence[Row]) -> list[tuple[Ro
     ]
 
 
+async def insert_row(store: MessageStore, row: Row) -> tuple[Row, Outcome]:
+    """Insert one row; see `insert_rows`."""
+    try:
+        outcome: Outcome = await store.insert_message(row)
+    except (StoreUnavailableError, StoreRejectedError) as error:
+        return row, error
+    return (row, True) if outcome else await _insert_reused(store, row)
+
+
 async def _insert_reused(store: MessageStore, row: Row) -> tuple[Row, Outcome]:
     """Insert a row whose `id` is taken under an id of its own, if it is a row of another run that has it."""
     try:

@@ -1,7 +1,6 @@
 """The builder: what it gathers, what it says is missing, and what stays the same throughout a run (contract §4, §8)."""
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import anyio
@@ -107,11 +106,11 @@ class LateReads(FakeStore):
         super().__init__()
         self.inserted = anyio.Event()
 
-    async def insert_messages(self, rows: Sequence[Row]) -> Any:
-        """Record rows."""
-        outcomes = await super().insert_messages(rows)
+    async def insert_message(self, row: Row) -> bool:
+        """Record a row."""
+        is_new = await super().insert_message(row)
         self.inserted.set()
-        return outcomes
+        return is_new
 
     async def newest_messages(self, owner_key: str, **given: Any) -> list[Row]:
         """Rows."""
