@@ -18,7 +18,7 @@ from nexus.core.metrics import Reading
 from nexus.core.ports import DocumentStore, RequestLedger, Subscription
 from nexus.http import CachedCheck, Check, create_app, serving
 from nexus.services.requests.dispatcher import NEWS, Dispatcher, work
-from nexus.wiring import Life, Nexus, put_together
+from nexus.wiring import Nexus, ServiceState, create_nexus
 
 __all__ = ["Nexus", "open_nexus"]
 
@@ -29,7 +29,7 @@ _PAUSE_AFTER_FAULT_S: Final = 30.0
 # Closing connections to servers that are gone takes so long; where the drain is short, that part of it is left.
 _CLOSING_S: Final = 1.5
 _DRAINING: Final = 0.7
-# A bus that has not been heard for so many heartbeats is not there.
+# A bus counts as lost after so many heartbeats without one.
 _SILENT_BEATS: Final = 3
 _LEDGER_TRIED_EVERY_S: Final = 3.0
 
@@ -46,17 +46,19 @@ async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
         transport = await stack.enter_async_context(open_bus(settings.bus))
         store = await stack.enter_async_context(open_store(settings.database))
         model = await stack.enter_async_context(open_model(settings.llm))
-        nexus = put_together(settings, transport, store, model)
-        app = create_app(checks(nexus.life, store, transport.probe, settings.bus.heartbeat_s), nexus.metrics.exposition)
+        nexus = create_nexus(settings, transport, store, model)
+        app = create_app(
+            checks(nexus.state, store, transport.probe, settings.bus.heartbeat_s), nexus.metrics.exposition
+        )
         http_port = await stack.enter_async_context(serving(app, settings.system.http_host, settings.system.http_port))
         nexus = replace(nexus, http_port=http_port)
         await stack.enter_async_context(nexus.turns.running())
         await stack.enter_async_context(nexus.persistence.running())
-        if remembering := nexus.remembering:
-            await stack.enter_async_context(remembering.memory.running())
-            if remembering.refining:
-                await stack.enter_async_context(remembering.refining.running())
-            await stack.enter_async_context(remembering.tool_calls.running())
+        if services := nexus.working_memory:
+            await stack.enter_async_context(services.memory.running())
+            if services.refiner:
+                await stack.enter_async_context(services.refiner.running())
+            await stack.enter_async_context(services.tool_calls.running())
         await stack.enter_async_context(nexus.requests.running())
         await stack.enter_async_context(nexus.catalog.running())
         await stack.enter_async_context(nexus.states.running())
@@ -75,7 +77,7 @@ async def _listening(nexus: Nexus) -> AsyncIterator[None]:
         nexus.dead_letter_writer,
         partial(_reload, nexus),
         nexus.requests.settings,
-        nexus.remembering.tool_calls if nexus.remembering else None,
+        nexus.working_memory.tool_calls if nexus.working_memory else None,
     )
     async with anyio.create_task_group() as tasks:
         try:
@@ -83,16 +85,16 @@ async def _listening(nexus: Nexus) -> AsyncIterator[None]:
         except StoreUnavailableError as error:
             _log.warning("database_unavailable_at_start", reason=str(error))
             tasks.start_soon(_load_later, nexus)
-        shared = work(nexus.settings.bus.max_in_flight, tool_calls=nexus.remembering is not None)
+        shared = work(nexus.settings.bus.max_in_flight, tool_calls=nexus.working_memory is not None)
         async with nexus.bus.consume(shared, NEWS) as subscription, dispatcher.running():
-            nexus.life.subscription = subscription
+            nexus.state.subscription = subscription
             _measure(nexus, subscription)
             ended = anyio.Event()
             tasks.start_soon(dispatcher.dispatch_all, subscription, ended)
             try:
                 yield
             finally:
-                nexus.life.draining = True
+                nexus.state.draining = True
                 await _drain(nexus, dispatcher, subscription, ended)
                 tasks.cancel_scope.cancel()
 
@@ -123,7 +125,7 @@ async def _load_later(nexus: Nexus) -> None:
 async def _drain(nexus: Nexus, dispatcher: Dispatcher, subscription: Subscription, done: anyio.Event) -> None:
     """Take in nothing more and finish the work in flight, in time to be gone within `system.drain_seconds`."""
     seconds = nexus.settings.system.drain_seconds
-    calls = nexus.remembering.tool_calls.pending if nexus.remembering else None
+    calls = nexus.working_memory.tool_calls.pending if nexus.working_memory else None
     with anyio.move_on_after(max(seconds - _CLOSING_S, seconds * _DRAINING), shield=True):
         await subscription.stop()
         await done.wait()
@@ -156,19 +158,12 @@ async def _reload(nexus: Nexus) -> None:
         _log.error("settings_not_reloaded", reason=str(error))
 
 
-def checks(life: Life, store: DocumentStore, probe: RequestLedger, heartbeat_s: float) -> dict[str, Check]:
-    """The checks by which the service is ready (contract §10).
-
-    Args:
-        life: the service's.
-        store: its store.
-        probe: a ledger that gives up soon.
-        heartbeat_s: how often its subscription hears itself.
-    """
+def checks(state: ServiceState, store: DocumentStore, probe: RequestLedger, heartbeat_s: float) -> dict[str, Check]:
+    """The checks by which the service is ready (contract §10); `probe` is a ledger that gives up soon."""
     longest_s = heartbeat_s * _SILENT_BEATS
 
     async def bus() -> str | None:
-        subscription = life.subscription
+        subscription = state.subscription
         if subscription is None:
             return "not connected yet"
         if subscription.silent_s == math.inf:
@@ -176,7 +171,7 @@ def checks(life: Life, store: DocumentStore, probe: RequestLedger, heartbeat_s: 
         return None if subscription.silent_s <= longest_s else f"silent for more than {longest_s:g} s"
 
     async def ledger() -> str | None:
-        # A bus that is heard may yet take no writes, and then nothing is answered.
+        # A bus that can be read may yet take no writes, and then nothing is answered.
         await try_claim(probe)
         return None
 
@@ -185,7 +180,7 @@ def checks(life: Life, store: DocumentStore, probe: RequestLedger, heartbeat_s: 
         return None
 
     async def running() -> str | None:
-        return "the service is stopping" if life.draining else None
+        return "the service is stopping" if state.draining else None
 
     return {
         "bus": bus,

@@ -39,29 +39,20 @@ _REFINED_AT_ONCE: Final = 2
 
 
 @dataclass(slots=True)
-class Life:
-    """The state of a running service.
-
-    Attributes:
-        subscription: to the bus; None until there is one.
-        draining: it stops.
-    """
+class ServiceState:
+    """Of a running service: its subscription to the bus, None until there is one, and whether it is stopping."""
 
     subscription: Subscription | None = None
     draining: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Remembering:
-    """The services of working memory.
-
-    Attributes:
-        refining: None where no model is configured.
-    """
+class MemoryServices:
+    """The services of working memory; without a configured model no summary is refined."""
 
     memory: WorkingMemory
     compactor: Compactor
-    refining: SummaryRefiner | None
+    refiner: SummaryRefiner | None
     tool_calls: ToolCallService
 
 
@@ -70,8 +61,8 @@ class Nexus:
     """A running service and its parts.
 
     Attributes:
-        remembering: None where no working memory is kept.
-        http_port: where health and metrics are asked; 0 while nobody listens there.
+        working_memory: None where no working memory is kept.
+        http_port: where health and metrics are served; 0 before that.
     """
 
     settings: Settings
@@ -87,10 +78,10 @@ class Nexus:
     catalog: ToolCatalog
     states: SessionStates
     turns: TurnMemory
-    remembering: Remembering | None
+    working_memory: MemoryServices | None
     metrics: PrometheusMetrics
     http_port: int = 0
-    life: Life = field(default_factory=Life)
+    state: ServiceState = field(default_factory=ServiceState)
 
     async def load_stored(self) -> None:
         """Prepare the store and load its settings and tools.
@@ -114,69 +105,59 @@ class Nexus:
         settings = with_stored(self.settings, document or {})
         self.builder.settings = builder_settings(settings)
         self.turns.worker.settings = turn_settings(settings)
-        if remembering := self.remembering:
-            remembering.memory.limits = memory_limits(settings)
-            remembering.compactor.settings = compaction_settings(settings)
-            if remembering.refining:
-                remembering.refining.settings = refining_settings(settings)
+        if services := self.working_memory:
+            services.memory.limits = memory_limits(settings)
+            services.compactor.settings = compaction_settings(settings)
+            if services.refiner:
+                services.refiner.settings = refining_settings(settings)
 
 
-def put_together(settings: Settings, transport: Transport, store: Store, model: LanguageModel | None) -> Nexus:
-    """The parts of a service that is not running yet.
+def create_nexus(settings: Settings, transport: Transport, store: Store, model: LanguageModel | None) -> Nexus:
+    """A service that is not running yet.
 
     Raises:
         ConfigError: a tool module, or the tokenizer, is not there or wrong.
     """
+    bus, ledger = transport.bus, transport.ledger
     metrics = PrometheusMetrics(version=__version__)
     registry = ToolRegistry()
     discover(registry, settings.tools.modules)
-    worker = TurnWorker(
-        store.turns,
-        store,
-        model,
-        max_input_tokens=settings.llm.max_input_tokens,
-        settings=turn_settings(settings),
-        metrics=metrics,
-    )
-    turns = TurnMemory(store.turns, store, worker, metrics)
-    persistence = PersistenceService(
-        store,
-        metrics,
-        ledger=transport.ledger,
-        recorded=turns.note_row,
-        outbox=transport.outbox,
-    )
-    states = SessionStates(store, metrics)
+    counter = open_tokenizer(settings.memory.tokenizer)
+    if settings.memory.count_tokens == "always" or settings.layouts.default == "agent":
+        # Contexts will surely be counted: the vocabulary is read before there is anything to serve.
+        counter.load()
     bodies_up_to = settings.bus.max_payload_bytes if settings.bus.dead_letter_bodies else None
     letters = DeadLetterWriter(transport.dead_letters, metrics, bodies_up_to)
-    counter = open_tokenizer(settings.memory.tokenizer)
-    if counts_at_once(settings):
-        counter.load()
-    remembering = None
+    input_tokens = settings.llm.max_input_tokens
+    worker = TurnWorker(
+        store.turns, store, model, max_input_tokens=input_tokens, settings=turn_settings(settings), metrics=metrics
+    )
+    turns = TurnMemory(store.turns, store, worker, metrics)
+    persistence = PersistenceService(store, metrics, ledger=ledger, recorded=turns.note_row, outbox=transport.outbox)
+    states = SessionStates(store, metrics)
+    services = None
     if settings.memory.working_memory:
-        remembering = _remembering(settings, transport, store, model, counter, letters, persistence, turns, metrics)
+        services = _memory_services(settings, transport, store, model, counter, letters, persistence, turns, metrics)
         for definition in definitions(memory_limits(settings)):
             registry.register(definition)
     builder = ContextBuilder(
         persistence,
         store,
         registry,
-        transport.ledger,
+        ledger,
         builder_settings(settings),
         states=states,
         turns=turns,
-        memory=remembering.memory if remembering else None,
+        memory=services.memory if services else None,
         counter=counter,
         metrics=metrics,
     )
-    requests = RequestService(
-        builder, transport.bus, transport.ledger, letters, request_settings(settings.bus), metrics
-    )
+    requests = RequestService(builder, bus, ledger, letters, request_settings(settings.bus), metrics)
     catalog = ToolCatalog(registry, store, refresh_s=settings.tools.refresh_seconds)
     return Nexus(
         settings,
-        transport.bus,
-        transport.ledger,
+        bus,
+        ledger,
         transport.dead_letters,
         letters,
         store,
@@ -187,12 +168,12 @@ def put_together(settings: Settings, transport: Transport, store: Store, model: 
         catalog,
         states,
         turns,
-        remembering,
+        services,
         metrics,
     )
 
 
-def _remembering(  # noqa: PLR0917  # one for each part
+def _memory_services(  # noqa: PLR0917  # one for each part
     settings: Settings,
     transport: Transport,
     store: Store,
@@ -202,52 +183,24 @@ def _remembering(  # noqa: PLR0917  # one for each part
     persistence: PersistenceService,
     turns: TurnMemory,
     metrics: PrometheusMetrics,
-) -> Remembering:
+) -> MemoryServices:
     compactor = Compactor(store.memory, store, counter, compaction_settings(settings))
     memory = WorkingMemory(store.memory, store, compactor.compact, turns, memory_limits(settings))
-    refining = None
+    refiner = None
     if model:
-        refining = SummaryRefiner(
-            store.memory, store, model, counter, settings=refining_settings(settings), metrics=metrics
-        )
+        refining = refining_settings(settings)
+        refiner = SummaryRefiner(store.memory, store, model, counter, settings=refining, metrics=metrics)
+    answering = request_settings(settings.bus)
     tool_calls = ToolCallService(
-        memory,
-        transport.bus,
-        transport.ledger,
-        letters,
-        persistence,
-        persistence.origins,
-        request_settings(settings.bus),
-        metrics,
+        memory, transport.bus, transport.ledger, letters, persistence, persistence.origins, answering, metrics
     )
-    return Remembering(memory, compactor, refining, tool_calls)
+    return MemoryServices(memory, compactor, refiner, tool_calls)
 
 
 def builder_settings(settings: Settings) -> BuilderSettings:
-    """How contexts are built."""
-    defaults = settings.user_defaults
-    return BuilderSettings(
-        default_layout=settings.layouts.default,
-        history_size=defaults.config.history_context_size or settings.memory.history_context_size,
-        truncate_chars=settings.memory.truncate_chars,
-        default_profile=defaults.prompts.friends_profile.content,
-        on_history_failure=settings.context.on_history_failure,
-        keep_prefix_ms=settings.bus.answer_ttl_s * 1_000,
-        history_messages=settings.layouts.agent.history_messages,
-        placement=settings.layouts.agent.placement,
-        pinned_from_end=settings.layouts.agent.pinned_from_end,
-        summary_detail_level=settings.memory.summary_detail_level,
-        turns_shown=settings.memory.turns_shown,
-        summaries_by_model=settings.llm.enabled,
-        count_tokens=settings.memory.count_tokens,
-        window=window_settings(settings),
-    )
-
-
-def window_settings(settings: Settings) -> WindowSettings:
-    """How long contexts may be, and when sessions are compacted."""
-    layouts, memory = settings.layouts, settings.memory
-    return WindowSettings(
+    """How contexts are built, how long they may be, and when sessions are compacted."""
+    defaults, layouts, memory = settings.user_defaults, settings.layouts, settings.memory
+    window = WindowSettings(
         context_window=memory.context_window,
         max_tokens={
             "dialogue": layouts.dialogue.max_tokens,
@@ -260,11 +213,22 @@ def window_settings(settings: Settings) -> WindowSettings:
         compact_to=memory.compact_to,
         summary_max_tokens=memory.summary_max_tokens,
     )
-
-
-def counts_at_once(settings: Settings) -> bool:
-    """Whether contexts will surely be counted, so that the vocabulary is read before there is anything to serve."""
-    return settings.memory.count_tokens == "always" or settings.layouts.default == "agent"
+    return BuilderSettings(
+        default_layout=layouts.default,
+        history_size=defaults.config.history_context_size or memory.history_context_size,
+        truncate_chars=memory.truncate_chars,
+        default_profile=defaults.prompts.friends_profile.content,
+        on_history_failure=settings.context.on_history_failure,
+        keep_prefix_ms=settings.bus.answer_ttl_s * 1_000,
+        history_messages=layouts.agent.history_messages,
+        placement=layouts.agent.placement,
+        pinned_from_end=layouts.agent.pinned_from_end,
+        summary_detail_level=memory.summary_detail_level,
+        turns_shown=memory.turns_shown,
+        summaries_by_model=settings.llm.enabled,
+        count_tokens=memory.count_tokens,
+        window=window,
+    )
 
 
 def turn_settings(settings: Settings) -> TurnSettings:

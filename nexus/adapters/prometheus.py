@@ -22,29 +22,7 @@ from nexus.core.models import Topics
 _log = structlog.get_logger(__name__)
 
 # Seconds, up to the longest deadline.
-BUCKETS: Final = tuple(
-    map(
-        float,
-        [
-            "0.0005",
-            "0.001",
-            "0.0025",
-            "0.005",
-            "0.01",
-            "0.025",
-            "0.05",
-            "0.1",
-            "0.25",
-            "0.5",
-            "1",
-            "2.5",
-            "5",
-            "10",
-            "30",
-            "60",
-        ],
-    )
-)
+BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 _OTHER: Final = "other"
 _SUCCESS: Final = "success"
