@@ -27,7 +27,7 @@ from nexus.services.history.rows import MAIN
 from nexus.services.history.transcript import Window
 from nexus.services.session_state.state import SessionState, read_state
 from nexus.services.text.tokens import Measure
-from nexus.services.turns.rendering import read_turns
+from nexus.services.turns.documents import read_turns
 
 _PLACEMENTS: Final[tuple[Placement, ...]] = get_args(Placement)
 _LIMIT: Final = 20

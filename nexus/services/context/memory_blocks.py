@@ -33,7 +33,7 @@ from nexus.core.working_memory import Detail, Snapshot
 from nexus.services.context.blocks import Block
 from nexus.services.memory.documents import MOST_ARCHIVES, MOST_NOTES, TEMPLATE
 from nexus.services.text.escape import CountingEscape, LabelEscape, canonical, one_line
-from nexus.services.turns.rendering import RememberedTurn, turns_text
+from nexus.services.turns.documents import RememberedTurn, turns_text
 
 GOAL: Final = "User's Goal: "
 

@@ -32,7 +32,7 @@ from nexus.services.context.gather import (
 from nexus.services.context.memory_blocks import Remembered
 from nexus.services.context.request import BuildRequest
 from nexus.services.history.transcript import Window
-from nexus.services.turns.rendering import read_turns
+from nexus.services.turns.documents import read_turns
 
 _ANSWERED_LATELY: Final = timedelta(seconds=2)
 # For how long a build waits for a turn to be summarised, and how often it reads it.

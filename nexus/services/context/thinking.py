@@ -21,7 +21,7 @@ from nexus.services.context.memory_blocks import (
 from nexus.services.context.prompts import THINKING_INSTRUCTION
 from nexus.services.text.escape import BANNERS, CountingEscape, LabelEscape, canonical
 from nexus.services.text.tokens import Measure
-from nexus.services.turns.rendering import turns_text
+from nexus.services.turns.documents import turns_text
 
 _TASK, _WORKSPACE, _TURNS, _INPUT, _ROUNDS = (f"=== {title} ===" for title in BANNERS)
 # The next build shares the instruction.

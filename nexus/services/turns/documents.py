@@ -1,4 +1,4 @@
-"""Turns as stored documents: how they begin, go on and are closed. Pure.
+"""Turns as stored documents: how they begin, change and are closed, and the text that contexts show of them. Pure.
 
 Besides the fields of `nexus.core.turns.Turn`, a document has the work that is due on it:
 
@@ -11,9 +11,22 @@ Besides the fields of `nexus.core.turns.Turn`, a document has the work that is d
 | `attempts` | how often a model gave an unusable reply |
 | `delays` | how often the model could not be asked |
 | `overtaken` | a later turn of the session began before this one was over, and nothing of it was recorded since |
+
+The text of turns, in contexts and in the turn commands:
+
+    [Turn 1] Searched PubMed: 156 articles.
+    Insights: reviews are recent; most are in English
+
+- A turn is one line, or two with its insights: every text is put on one line, so that no other line can begin a turn.
+- Insights are shown at every level, but at `brief` only as far as it then takes no more than a third of `detailed`.
+- At the level `comprehensive` the line is the JSON of a `Structured`, whose texts are escaped one by one before. No
+  control character is left that JSON would write as a letter, so escaped text does not become a tag.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -25,6 +38,9 @@ from nexus.core.turns import (
     CLOSE,
     OVER,
     SUMMARISE,
+    Level,
+    Source,
+    Structured,
     Summaries,
     ThinkingPhase,
     ThinkingRound,
@@ -35,16 +51,18 @@ from nexus.core.turns import (
 )
 from nexus.core.wire import is_deeper
 from nexus.services.history.rows import storable
-from nexus.services.history.run_facts import RunMessage, TurnFacts
+from nexus.services.history.run_facts import RunMessage, TurnFacts, read_facts
 from nexus.services.text.content import compact_json
+from nexus.services.text.escape import canonical, escape, one_line
 from nexus.services.turns.rule_summary import summarise_by_rules, summarise_input
 
 # How soon a turn is looked at that may have gone on unnoticed.
-LOOKED_AFTER: Final = timedelta(seconds=30)
+_LOOK_AFTER: Final = timedelta(seconds=30)
 # The first pause before looking again for a result that is recorded after the answer.
 _RESULT_AFTER: Final = timedelta(seconds=1)
 # Changes to a turn that is not over when another begins: it counts as completed, until more of it is recorded.
 OVERTAKEN: Final[Mapping[str, Any]] = {"status": TurnStatus.COMPLETED.value, "overtaken": True}
+_NOTHING_DUE: Final[Mapping[str, Any]] = {"work": None, "due_at": None}
 # Arguments and results in a document; the rows have them whole.
 _MOST_CHARS: Final = 4_000
 _MOST_CHARS_A_TURN: Final = 1 << 20
@@ -52,12 +70,11 @@ _FEWEST_CHARS: Final = 40
 _DEEPEST: Final = 50
 
 
-def begun(start: TurnStart, latest: Row | None, goal: str, now: datetime) -> Row:
+def new_document(start: TurnStart, latest: Row | None, goal: str, *, begun_at: datetime, now: datetime) -> Row:
     """The document of a turn that follows `latest`, with a summary by rules of its input."""
     number = 1 + (latest["turn_number"] if latest else 0)
-    milliseconds = int(start.timestamp.timestamp() * 1_000)
     turn = Turn(
-        id=f"turn_{number}_{milliseconds}",
+        id=f"turn_{number}_{int(start.timestamp.timestamp() * 1_000)}",
         turn_number=number,
         owner_key=start.owner_key,
         session_id=start.session_id,
@@ -74,8 +91,8 @@ def begun(start: TurnStart, latest: Row | None, goal: str, now: datetime) -> Row
         **turn.model_dump(mode="python"),
         "status": turn.status.value,
         "work": CLOSE,
-        "due_at": now + LOOKED_AFTER,
-        "begun_at": now,
+        "due_at": now + _LOOK_AFTER,
+        "begun_at": begun_at,
         "heard_at": now,
         "rows": 0,
         "attempts": 0,
@@ -92,32 +109,29 @@ def _first_summaries(start: TurnStart) -> Summaries:
     )
 
 
-def taken_over(start: TurnStart, kept: Row) -> dict[str, Any]:
-    """The changes that a later request of the run makes in its turn: a goal, surroundings, further rounds."""
+def changes_by_request(start: TurnStart, kept: Row) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The changes that a later request of the run makes in its turn: a goal, surroundings, further rounds.
+
+    Returns:
+        Changes to make in any case, and those to make only where `close` is not due.
+    """
     changes: dict[str, Any] = {}
     if start.task_context and start.task_context != kept.get("task_context"):
         changes["task_context"] = start.task_context
     if start.workspace_context and not kept.get("workspace_context"):
         changes["workspace_context"] = start.workspace_context
+    known = _phase_of(kept)
     phase = _phase(start.rounds)
-    if phase and len(phase.rounds) > _rounds_in(kept):
+    if phase and len(phase.rounds) > (len(known.rounds) if known else 0):
         changes["thinking_phase"] = phase.model_dump()
-    if start.thinking and is_going_on(kept):
-        changes["status"] = TurnStatus.THINKING.value
-    return changes
+    if not (start.thinking and is_going_on(kept)):
+        return changes, {}
+    changes["status"] = TurnStatus.THINKING.value
+    return changes, {"work": CLOSE, "due_at": utc_now() + _LOOK_AFTER}
 
 
-def looked_after(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Further changes where `close` is not due: a turn that goes on because of these changes is looked at again."""
-    return {"work": CLOSE, "due_at": utc_now() + LOOKED_AFTER} if "status" in changes else {}
-
-
-def touched(row: Row, now: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The changes to a turn when this row of its run is recorded.
-
-    Returns:
-        Changes to make in any case, and those to make only where `close` is not due.
-    """
+def changes_by_row(row: Row, now: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The changes to a turn when this row of its run is recorded, as `changes_by_request` returns them."""
     metadata = row["metadata"]
     if row["role"] == "HUMAN":
         return {"heard_at": now}, {}
@@ -134,11 +148,6 @@ def touched(row: Row, now: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
     return changes, {"work": CLOSE, "due_at": now + _RESULT_AFTER}
 
 
-def overtaken(document: Row, due_by: datetime) -> Row:
-    """The document of a turn that is inserted together with a later one of its session."""
-    return {**document, **OVERTAKEN, "due_at": min(document["due_at"], due_by)}
-
-
 def is_overtaken(document: Row, latest: Row) -> bool:
     """Whether the latest turn of its session began after the last row of this one was recorded, or at that moment."""
     begun_at = latest.get("begun_at")
@@ -146,7 +155,7 @@ def is_overtaken(document: Row, latest: Row) -> bool:
     return is_later and isinstance(begun_at, datetime) and begun_at >= document["heard_at"]
 
 
-def looked_at(
+def changes_by_review(
     document: Row, facts: TurnFacts, rows: int, now: datetime, *, idle: timedelta, settled: timedelta
 ) -> dict[str, Any]:
     """The changes to a turn after a look at its rows, whether it is over or not.
@@ -156,23 +165,18 @@ def looked_at(
     """
     silence = now - document["heard_at"]
     if facts.finished or silence >= idle or rows < (document.get("rows") or 0):
-        return _closed(document, facts, rows, document["heard_at"] + settled)
+        return _changes_at_end(document, facts, rows, document["heard_at"] + settled)
     if document.get("overtaken") and silence >= settled:
         # More may come, and then it is closed again: a model is asked only when that has become unlikely.
-        return _closed(document, facts, rows, document["heard_at"] + idle)
+        return _changes_at_end(document, facts, rows, document["heard_at"] + idle)
     # With an answer known, the result of a tool is missing: it may be recorded at any moment, or never.
-    pause = max(silence, _RESULT_AFTER) if facts.answer else LOOKED_AFTER
-    return {"due_at": now + min(pause, LOOKED_AFTER, idle - silence)}
-
-
-def is_put_off(changes: Mapping[str, Any]) -> bool:
-    """Whether the changes from `looked_at` leave the turn going on."""
-    return changes.keys() == {"due_at"}
+    pause = max(silence, _RESULT_AFTER) if facts.answer else _LOOK_AFTER
+    return {"due_at": now + min(pause, _LOOK_AFTER, idle - silence)}
 
 
 def goal_of(document: Row | None) -> str:
     """The goal that a turn carries; `""` for none, or none that can be read."""
-    return _text(document.get("task_context")) if document else ""
+    return _text_or_empty(document.get("task_context")) if document else ""
 
 
 def is_going_on(document: Row | None) -> bool:
@@ -180,25 +184,26 @@ def is_going_on(document: Row | None) -> bool:
     return document is not None and document.get("status") not in OVER
 
 
-def facts_of(document: Row) -> dict[str, Any]:
-    """The arguments of `read_facts` that come from the document."""
-    rounds = _phase_of(document)
-    return {
-        "goal": goal_of(document),
-        "workspace": _text(document.get("workspace_context")),
-        "rounds": rounds.rounds if rounds else (),
-    }
+def facts_of(document: Row, rows: Sequence[Row]) -> TurnFacts:
+    """The facts of a turn: those in the rows of its run, and those in its document."""
+    phase = _phase_of(document)
+    return read_facts(
+        rows,
+        goal=goal_of(document),
+        workspace=_text_or_empty(document.get("workspace_context")),
+        rounds=phase.rounds if phase else (),
+    )
 
 
-def summarised(summaries: Summaries, insights: Sequence[str]) -> dict[str, Any]:
+def changes_by_summary(summaries: Summaries, insights: Sequence[str]) -> dict[str, Any]:
     """The changes when a model has summarised the turn."""
-    return {"summaries": summaries.model_dump(), "insights": list(insights), "work": None, "due_at": None}
+    return {"summaries": summaries.model_dump(), "insights": list(insights), **_NOTHING_DUE}
 
 
-def given_up(document: Row) -> dict[str, Any]:
+def changes_by_refusal(document: Row) -> dict[str, Any]:
     """The changes to a turn whose result the store refuses: nothing is due on it any more."""
     over = {"status": TurnStatus.COMPLETED.value} if is_going_on(document) else {}
-    return {**over, "work": None, "due_at": None}
+    return {**over, **_NOTHING_DUE}
 
 
 def is_numbered(turn: Row) -> bool:
@@ -220,12 +225,12 @@ def read_turn(document: Row) -> Turn | None:
         return None
 
 
-def _closed(document: Row, facts: TurnFacts, rows: int, summarise_at: datetime) -> dict[str, Any]:
+def _changes_at_end(document: Row, facts: TurnFacts, rows: int, summarise_at: datetime) -> dict[str, Any]:
     known = document.get("rows") or 0
     if rows < known or not facts.messages:
         # Rows were removed or never came: the summaries that are there stay.
         over = TurnStatus.COMPLETED if known or document.get("overtaken") else TurnStatus.FAILED
-        return {"status": over.value, "work": None, "due_at": None}
+        return {"status": over.value, **_NOTHING_DUE}
     phase = _phase_of(document)
     thought = facts.usage.thinking or (phase.tokens_used if phase else 0)
     changes = {
@@ -237,16 +242,10 @@ def _closed(document: Row, facts: TurnFacts, rows: int, summarise_at: datetime) 
     }
     if known == rows and _source(document) == "model":
         # Nothing new was recorded since the last look.
-        return {**changes, "work": None, "due_at": None}
+        return {**changes, **_NOTHING_DUE}
     if not _says_all(document, facts):
         changes |= {"summaries": summarise_by_rules(facts).model_dump(), "insights": []}
-    return {
-        **changes,
-        "work": SUMMARISE,
-        "due_at": summarise_at,
-        "attempts": 0,
-        "delays": 0,
-    }
+    return {**changes, "work": SUMMARISE, "due_at": summarise_at, "attempts": 0, "delays": 0}
 
 
 def _is_answered(document: Row, facts: TurnFacts) -> bool:
@@ -256,8 +255,8 @@ def _is_answered(document: Row, facts: TurnFacts) -> bool:
 
 def _says_all(document: Row, facts: TurnFacts) -> bool:
     """Whether the first summary, which is of the input alone, still covers the whole turn."""
-    asked_alone = len(facts.messages) == 1 and facts.messages[0].speaker == "user" and not facts.rounds
-    return asked_alone and not document.get("rows") and _source(document) == "fallback"
+    input_alone = len(facts.messages) == 1 and facts.messages[0].speaker == "user" and not facts.rounds
+    return input_alone and not document.get("rows") and _source(document) == "fallback"
 
 
 def _source(document: Row) -> Any:
@@ -290,19 +289,102 @@ def _phase(rounds: Sequence[ThinkingRound]) -> ThinkingPhase | None:
 
 
 def _phase_of(document: Row) -> ThinkingPhase | None:
-    phase = document.get("thinking_phase")
-    if phase is None:
-        return None
     try:
-        return ThinkingPhase.model_validate(phase)
+        return ThinkingPhase.model_validate(document.get("thinking_phase"))
     except ValidationError:
         return None
 
 
-def _rounds_in(document: Row) -> int:
-    phase = _phase_of(document)
-    return len(phase.rounds) if phase else 0
-
-
-def _text(value: Any) -> str:
+def _text_or_empty(value: Any) -> str:
     return value if isinstance(value, str) else ""
+
+
+_LISTS: Final = [name for name in Structured.model_fields if name != "overview"]
+_THIRD: Final = 3
+_CONTROLS: Final = re.compile(r"[\x00-\x1f]+")
+
+
+@dataclass(frozen=True, slots=True)
+class RememberedTurn:
+    """A turn at one level of detail.
+
+    Attributes:
+        text: brief, detailed, or for `comprehensive` the structured summary as JSON; not escaped.
+    """
+
+    number: int
+    id: str
+    text: str
+    insights: tuple[str, ...] = ()
+    source: Source = "fallback"
+
+
+def read_turns(rows: Sequence[Row], level: Level) -> tuple[tuple[RememberedTurn, ...], int]:
+    """Stored turns at that level, the lowest number first, and how many were malformed and left out.
+
+    Of a turn without a summary at the level that of another level is taken.
+    """
+    turns: dict[int, RememberedTurn] = {}
+    for turn in filter(None, map(read_turn, rows)):
+        if text := _text(turn, level):
+            insights = _fitting(turn, text) if level == "brief" else turn.insights
+            shown = RememberedTurn(turn.turn_number, turn.id, text, insights, turn.summaries.source)
+            turns.setdefault(turn.turn_number, shown)
+    return tuple(turns[number] for number in sorted(turns)), len(rows) - len(turns)
+
+
+def accumulated(rows: Sequence[Row], level: Level) -> str:
+    """Stored turns at that level as a context shows them; `""` where there are none."""
+    return turns_text(read_turns(rows, level)[0], level, escape)
+
+
+def turns_text(turns: Sequence[RememberedTurn], level: Level, escape: Callable[[str], str]) -> str:
+    """The turns as they are shown, with a blank line between two; `escape` may be one that counts."""
+    return "\n\n".join(_turn_text(turn, level, escape) for turn in turns)
+
+
+def _turn_text(turn: RememberedTurn, level: Level, escape: Callable[[str], str]) -> str:
+    line = _as_json(turn.text, escape) if level == "comprehensive" else escape(one_line(turn.text))
+    insights = "; ".join(filter(None, map(one_line, turn.insights)))
+    return f"[Turn {turn.number}] {line}" + (f"\nInsights: {escape(insights)}" if insights else "")
+
+
+def _as_json(text: str, escape: Callable[[str], str]) -> str:
+    escaped = {
+        name: _plain(value, escape) if isinstance(value, str) else [_plain(item, escape) for item in value]
+        for name, value in json.loads(text).items()
+    }
+    return json.dumps(escaped, ensure_ascii=False, separators=(",", ":"))
+
+
+def _plain(text: str, escape: Callable[[str], str]) -> str:
+    return escape(one_line(_CONTROLS.sub(" ", canonical(text))))
+
+
+def _fitting(turn: Turn, brief: str) -> tuple[str, ...]:
+    """The first insights of a turn, as many as fit beside `brief` into a third of what `detailed` takes."""
+    room = _weight(turn, _text(turn, "detailed"), turn.insights) // _THIRD
+    counts = range(len(turn.insights), 0, -1)
+    return turn.insights[: next((count for count in counts if _weight(turn, brief, turn.insights[:count]) <= room), 0)]
+
+
+def _weight(turn: Turn, text: str, insights: tuple[str, ...]) -> int:
+    return len(_turn_text(RememberedTurn(turn.turn_number, turn.id, text, insights), "detailed", canonical).encode())
+
+
+def _text(turn: Turn, level: Level) -> str:
+    brief, detailed, structured = turn.summaries.brief, turn.summaries.detailed, turn.summaries.structured
+    overview = structured.overview
+    match level:
+        case "brief":
+            return _first(brief, detailed, overview)
+        case "detailed":
+            return _first(detailed, brief, overview)
+        case "comprehensive":
+            lists = {name: list(filter(one_line, getattr(structured, name))) for name in _LISTS}
+            summary = {"overview": _first(overview, detailed, brief), **lists}
+            return json.dumps(summary, ensure_ascii=False) if any(summary.values()) else ""
+
+
+def _first(*texts: str) -> str:
+    return next((text for text in texts if one_line(text)), "")

@@ -33,18 +33,16 @@ from nexus.services.session_queue import Key, SessionQueue
 from nexus.services.text.content import as_text
 from nexus.services.turns.documents import (
     OVERTAKEN,
-    begun,
+    accumulated,
+    changes_by_request,
+    changes_by_row,
     goal_of,
     is_going_on,
     is_numbered,
     is_placed,
-    looked_after,
-    overtaken,
+    new_document,
     read_turn,
-    taken_over,
-    touched,
 )
-from nexus.services.turns.rendering import accumulated
 from nexus.services.turns.worker import TurnWorker
 
 _log = structlog.get_logger(__name__)
@@ -121,12 +119,13 @@ class TurnStarter:
         documents: list[Row] = []
         for each in asked:
             goal = each.start.task_context or goal
-            turn = begun(each.start, documents[-1] if documents else latest, goal, now)
-            documents.append({**turn, "begun_at": each.asked_at})
+            before = documents[-1] if documents else latest
+            documents.append(new_document(each.start, before, goal, begun_at=each.asked_at, now=now))
         *earlier, last = documents
         if latest and is_going_on(latest):
             await self._complete(key, latest, look_at)
-        kept = await self._store.insert_turns([*(overtaken(turn, look_at) for turn in earlier), last])
+        completed = [{**turn, **OVERTAKEN, "due_at": min(turn["due_at"], look_at)} for turn in earlier]
+        kept = await self._store.insert_turns([*completed, last])
         self._metrics.count(Event.TURN_BEGUN, kept)
         return [turn["run_id"] for turn in documents[:kept]]
 
@@ -147,10 +146,10 @@ class TurnStarter:
         """Have the turn of a run know what a later request of the run brings."""
         if not is_placed(known):
             raise StoreRejectedError("the turn of the run is malformed")
-        changes = taken_over(start, known)
+        changes, unless_due = changes_by_request(start, known)
         if not changes:
             return
-        await self._store.touch_runs([TurnTouch(*key, start.run_id, changes, looked_after(changes))])
+        await self._store.touch_runs([TurnTouch(*key, start.run_id, changes, unless_due)])
         if goal := changes.get("task_context"):
             await self._pass_on(key, known, goal)
 
@@ -261,7 +260,7 @@ class TurnMemory:
         """
         if is_internal(row["metadata"]):
             return
-        changes, unless_due = touched(row, utc_now())
+        changes, unless_due = changes_by_row(row, utc_now())
         touch = TurnTouch(row["owner_key"], row["session_id"], row["run_id"], changes, unless_due, row["id"])
         if not self._queue.offer(_key(touch), touch, 0, at_once=True):
             _log.warning("turn_not_touched", run_id=touch.run_id, reason="too much is waiting")
@@ -280,7 +279,7 @@ class TurnMemory:
     async def past_turns(
         self, owner_key: str, session_id: str, *, limit: int, before: int | None, without_runs: Sequence[str] = ()
     ) -> list[Row]:
-        """Turns, the highest number first; see `TurnSource.past_turns`."""
+        """See `TurnSource.past_turns`."""
         return await self._store.turns(owner_key, session_id, limit=limit, before=before, without_runs=without_runs)
 
     async def get_turn_by_number(self, owner_key: str, session_id: str, turn_number: int) -> Turn:
@@ -331,8 +330,8 @@ class TurnMemory:
         if touches:
             for touch in await self._store.touch_runs(touches):
                 # A replica was killed before it had begun the turn.
-                if begun := await self._starter.begin_late(touch):
-                    await self._store.touch_runs([replace(touch, session_id=begun[1])])
+                if session := await self._starter.begin_late(touch):
+                    await self._store.touch_runs([replace(touch, session_id=session[1])])
             if any("due_at" in touch.changes for touch in touches):
                 self.worker.wake()
 

@@ -31,17 +31,15 @@ from nexus.services.due_work import (
     claim_due,
     run_due_work,
 )
-from nexus.services.history.run_facts import read_facts
 from nexus.services.text.model_reply import UnusableReplyError
 from nexus.services.turns.documents import (
     OVERTAKEN,
+    changes_by_refusal,
+    changes_by_review,
+    changes_by_summary,
     facts_of,
-    given_up,
     is_overtaken,
     is_placed,
-    is_put_off,
-    looked_at,
-    summarised,
 )
 from nexus.services.turns.model_summary import Summariser
 
@@ -146,7 +144,7 @@ class TurnWorker:
         except StoreRejectedError as error:
             _log.error("turn_refused", run_id=run_id, reason=str(error))
             with suppress(StoreUnavailableError):
-                await claimed.finish(given_up(claimed.document))
+                await claimed.finish(changes_by_refusal(claimed.document))
         except Exception as error:  # noqa: BLE001  # one turn must not stop the work on all others
             _log.exception("turn_work_failed", run_id=run_id, reason=type(error).__name__)
             self._metrics.count(Event.BACKGROUND_FAULT)
@@ -167,7 +165,7 @@ class TurnWorker:
         rows = await self._rows_of(turn)
         idle, settled = timedelta(seconds=self.settings.idle_s), timedelta(seconds=self.settings.settled_s)
         changes = await to_thread.run_sync(_look, turn, rows, idle, settled)
-        if is_put_off(changes) and not turn.get("overtaken"):
+        if "status" not in changes and not turn.get("overtaken"):
             latest = await self._store.latest_turn(turn["owner_key"], turn["session_id"])
             if latest and is_overtaken(turn, latest):
                 return {**OVERTAKEN, "due_at": utc_now() + settled}
@@ -194,7 +192,7 @@ class TurnWorker:
             await claimed.finish({"work": CLOSE, "due_at": utc_now()})
             self._to_close.notify()
             return
-        facts = await to_thread.run_sync(partial(read_facts, rows, **facts_of(turn)))
+        facts = await to_thread.run_sync(facts_of, turn, rows)
         try:
             made = await summariser.summarise(facts)
         except ModelUnavailableError:
@@ -207,10 +205,9 @@ class TurnWorker:
             _log.warning("summary_refused", run_id=turn["run_id"], reason=str(error), attempts=changes["attempts"])
             await claimed.finish(changes)
         else:
-            if await claimed.finish(summarised(made.summaries, made.insights)):
+            if await claimed.finish(changes_by_summary(made.summaries, made.insights)):
                 self._metrics.count(Event.TURN_SUMMARISED)
 
 
 def _look(turn: Row, rows: Sequence[Row], idle: timedelta, settled: timedelta) -> dict[str, Any]:
-    facts = read_facts(rows, **facts_of(turn))
-    return looked_at(turn, facts, len(rows), utc_now(), idle=idle, settled=settled)
+    return changes_by_review(turn, facts_of(turn, rows), len(rows), utc_now(), idle=idle, settled=settled)

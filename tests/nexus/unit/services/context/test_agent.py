@@ -28,7 +28,7 @@ from nexus.services.history.transcript import Window
 from nexus.services.history.validity import faults
 from nexus.services.session_state.state import FolderNote, Info, SessionState, Todo
 from nexus.services.text.tokens import Measure
-from nexus.services.turns.rendering import RememberedTurn
+from nexus.services.turns.documents import RememberedTurn
 from tests.nexus.support.fake_counter import FakeCounter, words_of
 from tests.nexus.support.providers import anthropic_faults, gemini_faults, openai_faults
 

@@ -12,7 +12,7 @@ from nexus.core.turns import LEVELS, Level, Structured
 from nexus.core.wire import compact
 from nexus.services.context.memory_blocks import Remembered, task_block, turns_block
 from nexus.services.text.escape import canonical, unescape
-from nexus.services.turns.rendering import RememberedTurn, accumulated, read_turns
+from nexus.services.turns.documents import RememberedTurn, accumulated, read_turns
 from tests.nexus.unit.services.context import hostile, strict
 from tests.nexus.unit.services.context.remembering import read_turn_memory, stored_turn, summaries, texts_of
 

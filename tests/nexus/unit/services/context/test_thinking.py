@@ -20,7 +20,7 @@ from nexus.services.context.thinking import ThinkingInput, assemble_thinking, fi
 from nexus.services.history.validity import faults
 from nexus.services.text.escape import canonical, unescape
 from nexus.services.text.tokens import Measure
-from nexus.services.turns.rendering import read_turns
+from nexus.services.turns.documents import read_turns
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.providers import anthropic_faults, gemini_faults, openai_faults
 from tests.nexus.unit.services.context import hostile, strict

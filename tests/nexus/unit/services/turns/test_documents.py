@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from nexus.core.ports import Row
-from nexus.core.turns import CLOSE, SUMMARISE, ThinkingRound, TokenUsage, ToolOutcome
+from nexus.core.turns import CLOSE, SUMMARISE, ThinkingRound, TokenUsage, ToolOutcome, TurnStart
 from nexus.services.history.run_facts import TurnFacts, read_facts
 from nexus.services.turns.documents import (
-    begun,
+    changes_by_request,
+    changes_by_review,
+    changes_by_row,
+    changes_by_summary,
     facts_of,
-    looked_at,
+    new_document,
     read_turn,
-    summarised,
-    taken_over,
-    touched,
 )
 from nexus.services.turns.rule_summary import summarise_by_rules
 from tests.nexus.unit.services.turns_at_work import a_start, answer, calls, human, result
@@ -28,13 +28,13 @@ RUN = [human("a"), calls("a", "1"), result("a", "1"), answer("a")]
 
 def document(**changes: Any) -> Row:
     """A turn that has just begun."""
-    return {**begun(a_start("a"), None, "the goal", NOW), **changes}
+    return {**new_document(a_start("a"), None, "the goal", begun_at=NOW, now=NOW), **changes}
 
 
 def looked(turn: Row, rows: list[Row], after: float) -> dict[str, Any]:
     """What is changed when somebody looks so many seconds after something was heard."""
     facts = read_facts(rows)
-    return looked_at(turn, facts, len(rows), NOW + timedelta(seconds=after), idle=IDLE, settled=SETTLED)
+    return changes_by_review(turn, facts, len(rows), NOW + timedelta(seconds=after), idle=IDLE, settled=SETTLED)
 
 
 def seconds(changes: dict[str, Any]) -> float:
@@ -45,7 +45,7 @@ def seconds(changes: dict[str, Any]) -> float:
 
 def test_it_follows_the_latest() -> None:
     """With the next number, and a document that reads as a turn."""
-    second = begun(a_start("b", thinking=True), document(), "", NOW)
+    second = new_document(a_start("b", thinking=True), document(), "", begun_at=NOW, now=NOW)
     turn = read_turn(second)
     assert turn is not None
     assert (turn.turn_number, turn.status, second["status"], turn.messages) == (
@@ -69,7 +69,7 @@ def test_it_follows_the_latest() -> None:
 )
 def test_what_is_heard(row: Row, status: str, due: float | None) -> None:
     """An answer is looked at at once; all else leaves what is due, and makes a turn due that is not."""
-    changes, unless_due = touched(row, NOW)
+    changes, unless_due = changes_by_row(row, NOW)
     assert (changes["status"], changes["heard_at"]) == (status, NOW)
     if due is None:
         assert not {"work", "due_at"} & {*changes}
@@ -108,15 +108,15 @@ def test_a_summary_that_says_all_is_kept() -> None:
         ({**turn, "thinking_phase": {"rounds": [{"round_number": 1, "content": "hm"}]}}, [human("a")]),
     ]
     for other, rows in others:
-        facts = read_facts(rows, **facts_of(other))
-        changes = looked_at(other, facts, len(rows), NOW + timedelta(seconds=6), idle=IDLE, settled=SETTLED)
+        facts = facts_of(other, rows)
+        changes = changes_by_review(other, facts, len(rows), NOW + timedelta(seconds=6), idle=IDLE, settled=SETTLED)
         assert changes["summaries"] == summarise_by_rules(facts).model_dump()
 
 
 def test_nothing_has_come_since_a_model_summarised_it() -> None:
     """What it said stays."""
     by_model = summarise_by_rules(TurnFacts()).model_copy(update={"source": "model"})
-    turn = document(heard_at=NOW, rows=4, **summarised(by_model, ["wet"]))
+    turn = document(heard_at=NOW, rows=4, **changes_by_summary(by_model, ["wet"]))
     changes = looked(turn, RUN, 0)
     assert (changes["work"], changes["due_at"]) == (None, None)
     assert not {"summaries", "insights"} & {*changes}
@@ -130,7 +130,7 @@ def test_tokens() -> None:
         facts = TurnFacts(
             messages=read_facts(RUN).messages, finished=True, usage=TokenUsage(thinking=thinking, action=5)
         )
-        changes = looked_at(document(thinking_phase=rounds), facts, 4, NOW, idle=IDLE, settled=SETTLED)
+        changes = changes_by_review(document(thinking_phase=rounds), facts, 4, NOW, idle=IDLE, settled=SETTLED)
         assert changes["token_usage"] == {"thinking": thinking or 7, "action": 5, "total": total}
 
 
@@ -139,7 +139,7 @@ def test_long_results_are_shortened(count: int) -> None:
     """Both ends stay, it says how much is between them, and the document stays small enough to be kept."""
     outcome = ToolOutcome(name="look", arguments={"at": "x" * 10_000}, success=True, result="a" + "é" * 10_000 + "z")
     facts = TurnFacts(messages=read_facts(RUN).messages, outcomes=(outcome,) * count, finished=True)
-    kept = looked_at(document(), facts, 4, NOW, idle=IDLE, settled=SETTLED)["tool_calls"]
+    kept = changes_by_review(document(), facts, 4, NOW, idle=IDLE, settled=SETTLED)["tool_calls"]
     assert len(kept) == count
     assert kept[0]["result"].startswith("aé")
     assert kept[0]["result"].endswith("éz")
@@ -147,16 +147,21 @@ def test_long_results_are_shortened(count: int) -> None:
     assert len(json.dumps(kept, ensure_ascii=False).encode()) < 8 << 20
 
 
+def changes_of(start: TurnStart, kept: Row) -> dict[str, Any]:
+    """The changes that a later request makes in any case."""
+    return changes_by_request(start, kept)[0]
+
+
 def test_what_a_later_request_brings() -> None:
     """Another goal, surroundings where there are none, more rounds; a turn that is over thinks no more."""
     kept = document(workspace_context="", thinking_phase=None)
     rounds = (ThinkingRound(round_number=1, content="hm"),)
-    assert taken_over(a_start("a"), kept) == {}
-    assert taken_over(a_start("a", task_context="the goal"), kept) == {}
-    assert taken_over(a_start("a", task_context="another"), kept) == {"task_context": "another"}
-    assert taken_over(a_start("a", workspace_context="lab"), kept) == {"workspace_context": "lab"}
-    assert taken_over(a_start("a", workspace_context="lab"), {**kept, "workspace_context": "home"}) == {}
-    thought = taken_over(a_start("a", thinking=True, rounds=rounds), kept)
+    assert changes_of(a_start("a"), kept) == {}
+    assert changes_of(a_start("a", task_context="the goal"), kept) == {}
+    assert changes_of(a_start("a", task_context="another"), kept) == {"task_context": "another"}
+    assert changes_of(a_start("a", workspace_context="lab"), kept) == {"workspace_context": "lab"}
+    assert changes_of(a_start("a", workspace_context="lab"), {**kept, "workspace_context": "home"}) == {}
+    thought = changes_of(a_start("a", thinking=True, rounds=rounds), kept)
     assert (thought["status"], len(thought["thinking_phase"]["rounds"])) == ("thinking", 1)
-    assert taken_over(a_start("a", rounds=rounds), {**kept, "thinking_phase": thought["thinking_phase"]}) == {}
-    assert taken_over(a_start("a", thinking=True), {**kept, "status": "completed"}) == {}
+    assert changes_of(a_start("a", rounds=rounds), {**kept, "thinking_phase": thought["thinking_phase"]}) == {}
+    assert changes_of(a_start("a", thinking=True), {**kept, "status": "completed"}) == {}

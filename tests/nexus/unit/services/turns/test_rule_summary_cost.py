@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from nexus.core.turns import Level
-from nexus.services.turns.rendering import RememberedTurn, turns_text
+from nexus.services.turns.documents import RememberedTurn, turns_text
 from nexus.services.turns.rule_summary import summarise_by_rules
 from tests.nexus.support.tokens import tokens
 from tests.nexus.unit.services.turns.literature import LANGUAGES, session
