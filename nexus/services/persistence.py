@@ -1,23 +1,31 @@
-"""Records what passes on the bus, and reads it back as history (contract §2).
+"""Records what passes on the bus, and reads it back as history (contract §2); the outbox beside MongoDB.
 
 - A reader waits a moment for results of its owner that were accepted before and are not written yet.
 - Every row that is read is checked against its owner once more before it is used.
+- An input that MongoDB does not take in time is kept in Redis, in the outbox, by the step that concludes. Any replica
+  moves it to MongoDB later: inserting is idempotent, and a row leaves the outbox when MongoDB has it. Until then every
+  build of the owner reads it from the outbox (contract §1.5).
+- A row of the outbox in a form that this release cannot read is left to the release that wrote it.
 """
 
-from collections.abc import AsyncIterator, Callable
+import hashlib
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Final, Self
+from datetime import datetime
+from typing import Any, Final, Self
 
 import anyio
 import structlog
+from pydantic_core import from_json
 
+from nexus.core.concurrency import Pauses
 from nexus.core.errors import BusUnavailableError, StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event, Metrics, NoMetrics
 from nexus.core.models import Message, Topics, new_row_id, utc_now
 from nexus.core.ports import Cutoff, MessageStore, Outbox, OutboxRow, Past, RequestLedger, Row, RunOrigin
+from nexus.core.wire import compact
 from nexus.core.working_memory import WHOLE, Tail
-from nexus.services.history import outbox as outbox_rows
 from nexus.services.history.reader import UntilStored, read_past, read_session
 from nexus.services.history.recorder import Recorded, Recorder, RunOrigins, insert_row, with_fresh_id
 from nexus.services.history.rows import clamp_timestamp, human_row, llm_row, tool_row
@@ -28,16 +36,12 @@ _log = structlog.get_logger(__name__)
 _PENDING_S: Final = 0.25
 
 
-def _nothing() -> None:
-    pass
-
-
 async def _ignore(_row: Row) -> None:
     pass
 
 
 class PersistenceService:
-    """Records results and inputs, and reads history. Use `running()` to have the background writers at work.
+    """Records results and inputs, and reads history (`Conversation`). Background writers are at work while `running()`.
 
     The ledger keeps the origins of runs for all replicas. `recorded` is called with every result that was not recorded
     before, and with every input that waited in the outbox.
@@ -69,9 +73,7 @@ class PersistenceService:
         """Write what is offered, and drain the outbox, until the context ends. `flush` first, to lose nothing."""
         async with anyio.create_task_group() as tasks:
             if self._outbox:
-                tasks.start_soon(
-                    outbox_rows.OutboxDrainer(self._outbox, self._store, self._metrics, self._recorded).run
-                )
+                tasks.start_soon(OutboxDrainer(self._outbox, self._store, self._metrics, self._recorded).run)
             async with self._recorder.running():
                 yield self
             tasks.cancel_scope.cancel()
@@ -81,14 +83,14 @@ class PersistenceService:
         await self._recorder.flush()
 
     def remember_run(self, owner_key: str, run_id: str, origin: RunOrigin) -> None:
-        """Keep the origin of a run in this process: its results may come before its input is written."""
+        """Keep the origin of a run in this process."""
         self.origins.remember(owner_key, run_id, origin)
 
     async def begin_run(self, owner_key: str, run_id: str, origin: RunOrigin, keep_ms: int) -> RunOrigin:
-        """Keep the origin of a run that is asked for, for all replicas. Returns that of the first request for it."""
+        """Keep the origin of a run for all replicas. Returns that of the first request for it."""
         return await self.origins.begin(owner_key, run_id, origin, keep_ms)
 
-    def offer(self, topic: str, message: Message, size: int, settled: Callable[[], None] = _nothing) -> bool:
+    def offer(self, topic: str, message: Message, size: int, settled: Callable[[], None] = lambda: None) -> bool:
         """Accept a result from the bus, with a payload of `size` bytes, for recording. Never waits.
 
         `settled` is called when it is written, or never will be because the store does not accept it.
@@ -108,16 +110,11 @@ class PersistenceService:
         return {**row, "timestamp": clamp_timestamp(row["timestamp"], utc_now()), "_id": new_row_id()}
 
     async def insert_input(self, row: Row, *, outbox_waiting: bool = False) -> None:
-        """Return when the store has the row; the caller sets the deadline.
+        """Return when the store has the row, or that of an earlier request of the run which waits in the outbox.
 
-        Where the outbox holds rows, and an earlier request of the run left its input there, that row is inserted: runs
-        that were begun since go by its `_id`.
-
-        Raises:
-            StoreUnavailableError: it is not known whether the store has it.
-            StoreRejectedError: the store will never accept it.
+        Runs that were begun since go by the `_id` of the earlier one.
         """
-        waiting = await self._waiting(row["owner_key"]) if outbox_waiting else []
+        waiting = await self._waiting(row["owner_key"], outbox_waiting)
         earlier = [each for each in waiting if (each["run_id"], each["id"]) == (row["run_id"], row["id"])]
         _, outcome = await insert_row(self._store, with_fresh_id(earlier[0]) if earlier else row)
         if isinstance(outcome, StoreRejectedError):
@@ -128,9 +125,9 @@ class PersistenceService:
         self._metrics.count(Event.ROW_RECORDED)
 
     def outbox_row(self, row: Row) -> OutboxRow:
-        """The row as the outbox keeps it until the store takes it."""
+        """The row as the outbox keeps it."""
         _log.warning("record_delayed", message_id=row["id"], reason="the store did not take it in time")
-        return outbox_rows.write_row(row)
+        return write_outbox_row(row)
 
     async def get_history(self, owner_key: str, limit: int = 20) -> list[Row]:
         """The newest `limit` rows of every role, whole, newest first.
@@ -138,9 +135,7 @@ class PersistenceService:
         Raises:
             StoreUnavailableError: the store did not answer.
         """
-        if limit <= 0:
-            return []
-        return _own_rows(owner_key, await self._store.all_messages(owner_key, limit=limit))
+        return _own_rows(owner_key, await self._store.all_messages(owner_key, limit=limit)) if limit > 0 else []
 
     async def get_past(
         self,
@@ -153,9 +148,9 @@ class PersistenceService:
         continued: bool = False,
         outbox_waiting: bool = False,
     ) -> Past:
-        """Rows enough for `messages` messages of the memory; see `Conversation.get_past`."""
-        complete = await self._recorder.pending.written(owner_key, _PENDING_S, except_run=asked.run_id)
-        waiting = await self._waiting(owner_key) if outbox_waiting else []
+        """Rows enough for `messages` messages of the memory."""
+        complete = await self._written(owner_key, asked)
+        waiting = await self._waiting(owner_key, outbox_waiting)
         past = await read_past(
             self._store,
             owner_key,
@@ -181,12 +176,10 @@ class PersistenceService:
         continued: bool = False,
         outbox_waiting: bool = False,
     ) -> Past:
-        """The newest rows of a session without those of the current run; see `Conversation.get_session`."""
+        """The newest rows of a session, without those of the current run."""
         # Rows after a known end are not read, so they are not waited for.
-        complete = until is not None or await self._recorder.pending.written(
-            owner_key, _PENDING_S, except_run=asked.run_id
-        )
-        waiting = await self._waiting(owner_key) if outbox_waiting else []
+        complete = until is not None or await self._written(owner_key, asked)
+        waiting = await self._waiting(owner_key, outbox_waiting)
         past = await read_session(
             self._store,
             owner_key,
@@ -200,12 +193,16 @@ class PersistenceService:
         )
         return replace(past, rows=_own_rows(owner_key, past.rows), complete=complete)
 
-    async def _waiting(self, owner_key: str) -> list[Row]:
+    async def _written(self, owner_key: str, asked: Message) -> bool:
+        """Wait a moment for the owner's accepted results; False where some of other runs are not written then."""
+        return await self._recorder.pending.written(owner_key, _PENDING_S, except_run=asked.run_id)
+
+    async def _waiting(self, owner_key: str, outbox_waiting: bool) -> list[Row]:  # passed on as it is
         """The owner's rows in the outbox. Read before the store: a row leaves the outbox when the store has it."""
-        if self._outbox is None:
+        if self._outbox is None or not outbox_waiting:
             return []
         try:
-            return outbox_rows.read_rows(await self._outbox.of_owner(owner_key))
+            return read_outbox_rows(await self._outbox.of_owner(owner_key))
         except BusUnavailableError as error:
             raise StoreUnavailableError(f"the outbox: {error}") from error
 
@@ -218,9 +215,133 @@ class PersistenceService:
 
 
 def _own_rows(owner_key: str, rows: list[Row]) -> list[Row]:
-    foreign = len([row for row in rows if row.get("owner_key") != owner_key])
-    if not foreign:
-        return rows
-    # The store broke its promise. Using none of these rows is the only safe answer.
-    _log.error("foreign_rows_withheld", rows=foreign)
-    return [row for row in rows if row.get("owner_key") == owner_key]
+    own = [row for row in rows if row.get("owner_key") == owner_key]
+    if len(own) < len(rows):
+        # The store broke its promise. Using none of these rows is the only safe answer.
+        _log.error("foreign_rows_withheld", rows=len(rows) - len(own))
+    return own
+
+
+_LOOK_EVERY_S: Final = 1.0
+_BATCH: Final = 100
+_TEXTS: Final = ("_id", "id", "run_id", "owner_key", "session_id", "role", "content")
+
+
+def write_outbox_row(row: Row) -> OutboxRow:
+    """A recorded row in the form of the outbox."""
+    # The ids of messages may come twice, in different runs.
+    return OutboxRow(row["owner_key"], compact([row["run_id"], row["id"]]).decode(), compact(row))
+
+
+def _read_outbox_row(kept: OutboxRow) -> Row | None:
+    """The row as it is recorded; None for one that cannot be read."""
+    try:
+        row: dict[str, Any] = from_json(kept.content)
+        row["timestamp"] = datetime.fromisoformat(row["timestamp"])
+        if all(isinstance(row[name], str) for name in _TEXTS) and isinstance(row["metadata"], dict):
+            return row
+    except (ValueError, KeyError, TypeError):
+        pass
+    return None
+
+
+def read_outbox_rows(kept: Iterable[OutboxRow]) -> list[Row]:
+    """The rows that can be read; one line in the log for all others."""
+    read = [(each, _read_outbox_row(each)) for each in kept]
+    _log_unreadable([_size_and_hash(each) for each, row in read if not row])
+    return [row for _, row in read if row]
+
+
+def _size_and_hash(kept: OutboxRow) -> tuple[int, str]:
+    return len(kept.content), hashlib.sha256(kept.content).hexdigest()
+
+
+def _log_unreadable(rows: Sequence[tuple[int, str]]) -> None:
+    """Log how many rows cannot be read, and size and hash of the first."""
+    if rows:
+        size, digest = rows[0]
+        _log.error("outbox_row_unreadable", rows=len(rows), bytes=size, sha256=digest)
+
+
+class OutboxDrainer:
+    """Writes the rows of the outbox into the store.
+
+    `recorded` is called with every row that the store has; more than once, where removing it failed.
+    """
+
+    def __init__(self, outbox: Outbox, store: MessageStore, metrics: Metrics, recorded: Recorded) -> None:
+        self._outbox = outbox
+        self._store = store
+        self._metrics = metrics
+        self._recorded = recorded
+        # Where the next look begins.
+        self._offset = 0
+
+    async def run(self) -> None:
+        """Drain until cancelled. While Redis or the store is away, it looks less often."""
+        pauses = Pauses(_LOOK_EVERY_S, 8 * _LOOK_EVERY_S)
+        while True:
+            await pauses.wait()
+            try:
+                await self.drain()
+                pauses.end()
+            except (BusUnavailableError, StoreUnavailableError) as error:
+                _log.warning("outbox_not_drained", reason=str(error))
+            except Exception as error:  # noqa: BLE001  # the outermost handler of a background task
+                _log.exception("outbox_failed", reason=type(error).__name__)
+                self._metrics.count(Event.BACKGROUND_FAULT)
+
+    async def drain(self) -> int:
+        """Look once through the outbox and write its rows, past those that stay. Returns how many left it.
+
+        A look ends at 100 rows of which none leaves because the store is away or something is at fault. The next look
+        goes on behind these, so that they hold up no others.
+
+        Raises:
+            BusUnavailableError: Redis did not answer.
+            StoreUnavailableError: the store did not take all of them; those that it took have left the outbox.
+        """
+        offset, left, unreadable, away = self._offset, 0, list[tuple[int, str]](), None
+        kept = await self._outbox.oldest(_BATCH, offset)
+        if not kept and offset:
+            offset = 0
+            kept = await self._outbox.oldest(_BATCH)
+        try:
+            while kept:
+                self._offset = offset + len(kept)
+                read = [(each, _read_outbox_row(each)) for each in kept]
+                unreadable += [_size_and_hash(each) for each, row in read if not row]
+                finished, away_now = await self._write([(each, row) for each, row in read if row])
+                away = away_now or away
+                if away_now and not finished:
+                    raise away_now
+                left += finished
+                offset += len(kept) - finished
+                kept = await self._outbox.oldest(_BATCH, offset)
+        finally:
+            _log_unreadable(unreadable)
+        self._offset = 0
+        if away:
+            raise away
+        return left
+
+    async def _write(self, readable: Sequence[tuple[OutboxRow, Row]]) -> tuple[int, StoreUnavailableError | None]:
+        """Write rows. Returns how many left the outbox, and why not all, if so."""
+        inserted = await insert_rows(self._store, [with_fresh_id(row) for _, row in readable])
+        finished, written, away = [], 0, None
+        for (each, _), (row, outcome) in zip(readable, inserted, strict=True):
+            if isinstance(outcome, StoreUnavailableError):
+                away = outcome
+                continue
+            finished.append(each)
+            if isinstance(outcome, StoreRejectedError):
+                _log.error("row_rejected", message_id=row["id"], reason=str(outcome))
+            else:
+                written += 1
+                await self._recorded(row)
+        if finished:
+            await self._outbox.remove(finished)
+            self._metrics.count(Event.ROW_RECORDED, written)
+            self._metrics.count(Event.ROW_REJECTED, len(finished) - written)
+            _log.info("outbox_drained", rows=written)
+        return len(finished), away

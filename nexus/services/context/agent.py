@@ -29,8 +29,7 @@ from nexus.services.context.memory_blocks import (
 from nexus.services.context.pinned import PINNED_FROM_END, Placement, pinned_blocks, pinned_position
 from nexus.services.context.prompts import identity_block
 from nexus.services.history.rows import MAIN, Agent
-from nexus.services.history.transcript import Window
-from nexus.services.history.validity import Admitted, admit
+from nexus.services.history.transcript import Admitted, Window, admit
 from nexus.services.session_state.state import SessionState
 from nexus.services.text.escape import CountingEscape
 from nexus.services.text.tokens import Measure

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self
 
 from nexus.core.wire import compact
-from nexus.services.history.transcript import TranscriptMessage
-from nexus.services.history.validity import Admitted
+from nexus.services.history.transcript import Admitted, TranscriptMessage
 from nexus.services.text.tokens import Measure
 
 

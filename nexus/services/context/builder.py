@@ -56,8 +56,7 @@ from nexus.services.context.request import BuildRequest, Deadline, read_request
 from nexus.services.context.run_prefix import RunPrefix, RunView, ThinkingView, in_format, run_messages
 from nexus.services.context.run_start import RunStart
 from nexus.services.context.thinking import ThinkingInput, fit_thinking
-from nexus.services.history.transcript import Window
-from nexus.services.history.validity import faults
+from nexus.services.history.transcript import Window, faults
 from nexus.services.tools.registry import ToolRegistry
 
 __all__ = ["BuilderSettings", "Built", "ContextBuilder"]

@@ -14,9 +14,8 @@ from nexus.services.context.blocks import Assembled, Block, assemble, source_of
 from nexus.services.context.budget import Budget, largest
 from nexus.services.context.prompts import describe_tools, identity_block
 from nexus.services.history.merge import Utterance, merge, newest
-from nexus.services.history.rows import Entry, at_offset, parse_offset, read_rows
+from nexus.services.history.rows import Entry, at_offset, count_others, parse_offset, read_rows
 from nexus.services.history.tool_calls import annotate_stored
-from nexus.services.history.transcript import count_others
 from nexus.services.text.escape import CountingEscape, canonical, escape
 from nexus.services.text.tokens import Measure
 

@@ -18,8 +18,7 @@ from nexus.services.context.memory_blocks import Remembered
 from nexus.services.context.meta import Meta
 from nexus.services.context.request import DEFAULT_FORMAT, BuildRequest
 from nexus.services.history.reader import UntilShown
-from nexus.services.history.transcript import transcript_of_run
-from nexus.services.history.validity import Admitted, admit
+from nexus.services.history.transcript import Admitted, admit, transcript_of_run
 from nexus.services.text.tokens import Measure
 
 # That of what is kept. Replicas of another release keep it in another, and neither finds what it cannot read.

@@ -189,17 +189,21 @@ def read_row(row: Any) -> Entry:
         # Older rows say None instead of "" when a model only made calls.
         repaired = repaired or not (text is None and read_tool_calls(calls))
         text = as_text(text)
-    row_id, run_id = row.get("id"), row.get("run_id")
-    return Entry(
-        role,
-        row_id if isinstance(row_id, str) else "",
-        run_id if isinstance(run_id, str) else "",
-        text,
-        moment,
-        calls,
-        repaired,
-        row,
-    )
+    row_id, run_id = text_or_empty(row.get("id")), text_or_empty(row.get("run_id"))
+    return Entry(role, row_id, run_id, text, moment, calls, repaired, row)
+
+
+def text_or_empty(value: Any) -> str:
+    """A stored value that is a text; `""` for any other."""
+    return value if isinstance(value, str) else ""
+
+
+def count_others(rows: Sequence[Any], run_id: str) -> int:
+    """How many rows are not of this run.
+
+    Whether the run's own input is among the rows depends on how fast it was recorded, which must not show.
+    """
+    return len([row for row in rows if not (run_id and isinstance(row, Mapping) and row.get("run_id") == run_id)])
 
 
 def _not_shown(row: Any, *, faulty: bool = False) -> Entry:

@@ -4,7 +4,7 @@
 - A result that names a call answers the open one of that id in the newest message before it that makes one, else in a
   later one: clocks differ.
 - A result that names no call answers the oldest open call of its tool, else the oldest open one. The history is shown
-  without such guesses (`validity`), but for a summary a likely outcome is worth more than none.
+  without such guesses (`transcript.admit`), but for a summary a likely outcome is worth more than none.
 - A second result of a call is ignored. A result of a call that was never made stands by itself.
 """
 

@@ -24,8 +24,7 @@ from nexus.core.ports import Row
 from nexus.services.history.merge import Place, places_in_run, stored_order
 from nexus.services.history.run_facts import read_facts
 from nexus.services.history.tool_calls import as_id, read_tool_calls
-from nexus.services.history.transcript import SPEAKERS, Speaker, TranscriptMessage, named_tool
-from nexus.services.history.validity import admit
+from nexus.services.history.transcript import SPEAKERS, Speaker, TranscriptMessage, admit, named_tool
 
 # No call is awaited longer.
 LONGEST_CALL: Final = timedelta(hours=24)

@@ -50,7 +50,7 @@ from nexus.core.turns import (
     TurnStatus,
 )
 from nexus.core.wire import is_deeper
-from nexus.services.history.rows import storable
+from nexus.services.history.rows import storable, text_or_empty
 from nexus.services.history.run_facts import RunMessage, TurnFacts, read_facts
 from nexus.services.text.content import compact_json
 from nexus.services.text.escape import canonical, escape, one_line
@@ -176,7 +176,7 @@ def changes_by_review(
 
 def goal_of(document: Row | None) -> str:
     """The goal that a turn carries; `""` for none, or none that can be read."""
-    return _text_or_empty(document.get("task_context")) if document else ""
+    return text_or_empty(document.get("task_context")) if document else ""
 
 
 def is_going_on(document: Row | None) -> bool:
@@ -190,7 +190,7 @@ def facts_of(document: Row, rows: Sequence[Row]) -> TurnFacts:
     return read_facts(
         rows,
         goal=goal_of(document),
-        workspace=_text_or_empty(document.get("workspace_context")),
+        workspace=text_or_empty(document.get("workspace_context")),
         rounds=phase.rounds if phase else (),
     )
 
@@ -293,10 +293,6 @@ def _phase_of(document: Row) -> ThinkingPhase | None:
         return ThinkingPhase.model_validate(document.get("thinking_phase"))
     except ValidationError:
         return None
-
-
-def _text_or_empty(value: Any) -> str:
-    return value if isinstance(value, str) else ""
 
 
 _LISTS: Final = [name for name in Structured.model_fields if name != "overview"]

@@ -35,8 +35,7 @@ from nexus.adapters.redis.pubsub import RedisPubSubBus
 from nexus.core.errors import StoreUnavailableError
 from nexus.core.models import Message
 from nexus.core.ports import Acquired, Claim, OutboxRow, Past, Row
-from nexus.services.history.outbox import read_rows
-from nexus.services.persistence import PersistenceService
+from nexus.services.persistence import PersistenceService, read_outbox_rows
 from tests.nexus.support.replicas import (
     FAST_S,
     SLOW_S,
@@ -273,7 +272,7 @@ class LateReader(PersistenceService):
             return past
         await anyio.sleep(1)
         known = {row["id"] for row in past.rows}
-        waiting = read_rows(await self.late.of_owner(owner_key))
+        waiting = read_outbox_rows(await self.late.of_owner(owner_key))
         return replace(past, rows=[*(row for row in waiting if row["id"] not in known), *past.rows])
 
 

@@ -24,8 +24,7 @@ from nexus.services.context.prompts import PromptManager
 from nexus.services.history.rows import MAIN, Agent
 from nexus.services.history.tool_calls import ToolCall
 from nexus.services.history.transcript import TranscriptMessage as Said
-from nexus.services.history.transcript import Window
-from nexus.services.history.validity import faults
+from nexus.services.history.transcript import Window, faults
 from nexus.services.session_state.state import FolderNote, Info, SessionState, Todo
 from nexus.services.text.tokens import Measure
 from nexus.services.turns.documents import RememberedTurn

@@ -14,7 +14,7 @@ from nexus.services.context.budget import WindowSettings, close, shortened
 from nexus.services.context.meta import MOST_TOKENS, Meta
 from nexus.services.context.request import BuildRequest, read_request
 from nexus.services.context.run_prefix import RunPrefix
-from nexus.services.history.validity import faults
+from nexus.services.history.transcript import faults
 from nexus.services.text.tokens import Measure
 from tests.nexus.support.fake_counter import FakeCounter, words_of
 from tests.nexus.unit.services.parts import definition, request

@@ -17,7 +17,7 @@ from nexus.services.context.formats import convert
 from nexus.services.context.memory_blocks import Remembered
 from nexus.services.context.prompts import THINKING_INSTRUCTION
 from nexus.services.context.thinking import ThinkingInput, assemble_thinking, fit_thinking
-from nexus.services.history.validity import faults
+from nexus.services.history.transcript import faults
 from nexus.services.text.escape import canonical, unescape
 from nexus.services.text.tokens import Measure
 from nexus.services.turns.documents import read_turns

@@ -12,8 +12,7 @@ from nexus.core.metrics import Event, NoMetrics
 from nexus.core.models import Message, Role
 from nexus.core.ports import OutboxRow, Past, Row, RunOrigin
 from nexus.core.working_memory import Tail
-from nexus.services.history.outbox import OutboxDrainer, read_row, read_rows, write_row
-from nexus.services.persistence import PersistenceService
+from nexus.services.persistence import OutboxDrainer, PersistenceService, read_outbox_rows, write_outbox_row
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.rows import START
@@ -32,7 +31,7 @@ def outbox_of(*rows: Row) -> MemoryOutbox:
     """An outbox with these rows."""
     outbox = MemoryOutbox()
     for row in rows:
-        assert outbox.put(write_row(row))
+        assert outbox.put(write_outbox_row(row))
     return outbox
 
 
@@ -55,23 +54,30 @@ class Strict(FakeStore):
 def test_a_row_comes_back_as_it_was() -> None:
     """Its time and its `_id` too."""
     row = an_input(1, 'text with "quotes" \u2028 and 人')
-    assert read_row(write_row(row)) == row
+    assert read_outbox_rows([write_outbox_row(row)]) == [row]
 
 
 def test_rows_whose_ids_run_together() -> None:
     """Are two rows, whatever characters their ids hold."""
     one, other = (an_input(1) | {"run_id": run_id, "id": row_id} for run_id, row_id in (("a b", "c"), ("a", "b c")))
-    assert write_row(one).id != write_row(other).id
+    assert write_outbox_row(one).id != write_outbox_row(other).id
 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{}", b"[]", b"\xff", b'{"timestamp": "x"}', write_row(an_input(1)).content.replace(b'"role"', b'"roll"')],
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"\xff",
+        b'{"timestamp": "x"}',
+        write_outbox_row(an_input(1)).content.replace(b'"role"', b'"roll"'),
+    ],
 )
 def test_a_row_that_cannot_be_read(content: bytes) -> None:
     """Spoils no other."""
     good = an_input(2)
-    assert read_rows([OutboxRow("o", "x", content), write_row(good)]) == [good]
+    assert read_outbox_rows([OutboxRow("o", "x", content), write_outbox_row(good)]) == [good]
 
 
 class TestDraining:
@@ -104,7 +110,7 @@ class TestDraining:
         store, outbox = FakeStore(), MemoryOutbox()
         for number in range(150):
             outbox.put(OutboxRow("o", str(number), b"{"))
-        outbox.put(write_row(an_input(1)))
+        outbox.put(write_outbox_row(an_input(1)))
         with capture_logs() as log:
             assert await OutboxDrainer(outbox, store, NoMetrics(), ignored).drain() == 1
         assert [row["id"] for row in store.messages] == ["h1"]
@@ -244,7 +250,7 @@ class TestReading:
                 return await super().session_messages(owner_key, session_id, **page)
 
         for read in (self.past, self.session):
-            outbox.put(write_row(row))
+            outbox.put(write_outbox_row(row))
             assert [found["id"] for found in (await read(outbox, Draining())).rows] == ["h1"]
 
     async def test_an_outbox_that_does_not_answer(self) -> None:

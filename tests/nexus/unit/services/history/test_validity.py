@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from nexus.core.models import Message, Role
 from nexus.services.history.tool_calls import ToolCall
+from nexus.services.history.transcript import CALL_ID, NAME, NO_RESULT, NO_RESULT_YET, Admitted, admit, faults
 from nexus.services.history.transcript import TranscriptMessage as Said
 from nexus.services.history.transcript import transcript_of_run as said_in_run
-from nexus.services.history.validity import CALL_ID, NAME, NO_RESULT, NO_RESULT_YET, Admitted, admit, faults
 
 
 def message(role: Role, content: Any = None, message_id: str = "msg_1", **metadata: Any) -> Message:

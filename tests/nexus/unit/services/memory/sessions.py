@@ -7,8 +7,7 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from nexus.core.ports import Row
-from nexus.services.history.transcript import transcript_of_rows
-from nexus.services.history.validity import admit
+from nexus.services.history.transcript import admit, transcript_of_rows
 
 START: Final = datetime(2026, 3, 1, 9, tzinfo=UTC)
 _IDS: Final = st.sampled_from(["a", "b", "c", ""])
