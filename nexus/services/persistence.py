@@ -27,7 +27,7 @@ from nexus.core.ports import Cutoff, MessageStore, Outbox, OutboxRow, Past, Requ
 from nexus.core.wire import compact
 from nexus.core.working_memory import WHOLE, Tail
 from nexus.services.history.reader import UntilStored, read_past, read_session
-from nexus.services.history.recorder import Recorded, Recorder, RunOrigins, insert_row, with_fresh_id
+from nexus.services.history.recorder import Recorded, Recorder, RunOrigins, insert_row, insert_rows, with_fresh_id
 from nexus.services.history.rows import clamp_timestamp, human_row, llm_row, tool_row
 
 _log = structlog.get_logger(__name__)
