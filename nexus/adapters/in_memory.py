@@ -11,7 +11,7 @@ import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import anyio
@@ -108,19 +108,14 @@ class MemoryBus:
 
 
 class MemoryDeadLetters:
-    """`nexus.core.ports.DeadLetters` within one process.
-
-    Args:
-        most: how many letters are kept; the oldest make room.
-        forget: makes the ledger forget a request, for `forget_answer`.
-    """
+    """`nexus.core.ports.DeadLetters` within one process; `forget` makes the ledger forget a request."""
 
     def __init__(self, *, most: int = 10_000, forget: Callable[[str], None] | None = None) -> None:
         self._letters: deque[DeadLetter] = deque(maxlen=most)
         self._same_until: dict[tuple[str, str], float] = {}
         self._forget = forget
         self._last = (0, 0)
-        self._came = 0
+        self._added = 0
 
     async def keep(self, letter: DeadLetter) -> None:
         """Keep a dead letter, unless the same was kept within the last minute."""
@@ -150,7 +145,7 @@ class MemoryDeadLetters:
         return next((letter for letter in self._letters if _order(letter.letter_id) == wanted), None)
 
     async def drop(self, letter_id: str) -> bool:
-        """Remove a letter. The same bytes become a letter again from now on."""
+        """Remove a letter."""
         letter = await self.find(letter_id)
         if letter is None:
             return False
@@ -159,7 +154,7 @@ class MemoryDeadLetters:
         return True
 
     async def expect_again(self, letter: DeadLetter) -> None:
-        """Let the same bytes become a letter of their own at once, should they come and fail again."""
+        """Let the same bytes become a letter of their own at once."""
         self._same_until.pop(_mark(letter), None)
 
     async def forget_answer(self, key: str) -> None:
@@ -173,8 +168,8 @@ class MemoryDeadLetters:
         return self._last
 
     def _sweep(self, now: float) -> None:
-        self._came += 1
-        if self._came % _SWEPT_EVERY == 0:
+        self._added += 1
+        if self._added % _SWEPT_EVERY == 0:
             self._same_until = {mark: until for mark, until in self._same_until.items() if until > now}
 
 
@@ -199,19 +194,6 @@ class _Request:
     topic: str = ""
     answer: bytes | None = None
     announced_at: float = 0.0
-
-
-@dataclass(slots=True)
-class _Kept:
-    value: bytes
-    until: float
-
-
-@dataclass(slots=True)
-class _State:
-    requests: dict[str, _Request] = field(default_factory=dict)
-    kept: dict[str, _Kept] = field(default_factory=dict)
-    added: int = 0
 
 
 class MemoryOutbox:
@@ -255,22 +237,17 @@ class MemoryOutbox:
 
 
 class MemoryLedger:
-    """`nexus.core.ports.RequestLedger` within one process.
-
-    Args:
-        bus: where answers are published.
-        clock: seconds that never run back.
-
-    Attributes:
-        outbox: where `conclude` puts rows.
-    """
+    """`nexus.core.ports.RequestLedger` within one process, by a `clock` of seconds that never run back."""
 
     def __init__(self, bus: MemoryBus, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.outbox = MemoryOutbox()
         self._bus = bus
         self._clock = clock
         self._epoch_ms = time.time_ns() // 1_000_000 - int(clock() * 1_000)
-        self._state = _State()
+        self._requests: dict[str, _Request] = {}
+        # Values with the moment at which they expire.
+        self._kept: dict[str, tuple[bytes, float]] = {}
+        self._added = 0
 
     async def claim(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0) -> Claim:
         """Ask for a request."""
@@ -278,7 +255,7 @@ class MemoryLedger:
         self._sweep(now)
         request = self._known(key, now)
         if request is None:
-            request = self._state.requests[key] = _Request(fingerprint, "", 0.0)
+            request = self._requests[key] = _Request(fingerprint, "", 0.0)
         request.fingerprint = request.fingerprint or fingerprint
         if request.fingerprint != fingerprint:
             return Conflict()
@@ -294,15 +271,8 @@ class MemoryLedger:
         self._lease(request, now, lease_ms)
         now_ms = int(now * 1_000) + self._epoch_ms
         request.asked_ms = request.asked_ms or now_ms - waited_ms
-        return Acquired(
-            key,
-            fingerprint,
-            request.token,
-            now_ms,
-            request.attempts,
-            request.asked_ms,
-            outbox_waiting=self.outbox.is_waiting,
-        )
+        waiting = self.outbox.is_waiting
+        return Acquired(key, fingerprint, request.token, now_ms, request.attempts, request.asked_ms, waiting)
 
     async def renew(self, claim: Acquired, lease_ms: int) -> bool:
         """Hold a request for longer."""
@@ -331,14 +301,14 @@ class MemoryLedger:
         if outbox and not self.outbox.put(outbox):
             _log.error("outbox_full", message_id=outbox.id, size=len(outbox.content))
         until = now + keep_ms / 1_000
-        self._state.requests[claim.key] = _Request(
+        self._requests[claim.key] = _Request(
             claim.fingerprint, claim.token, until, topic=topic, answer=answer, announced_at=now
         )
         return await self._bus.publish(topic, answer)
 
     async def release(self, claim: Acquired) -> None:
         """Give a request back."""
-        request = self._state.requests.get(claim.key)
+        request = self._requests.get(claim.key)
         if request is None or request.token != claim.token or request.answer is not None:
             return
         request.token = ""
@@ -348,25 +318,26 @@ class MemoryLedger:
             request.fingerprint = ""
 
     def forget(self, key: str) -> None:
-        """Know nothing of a request any more."""
-        self._state.requests.pop(key, None)
+        """Forget a request and its answer."""
+        self._requests.pop(key, None)
 
     async def keep_first(self, key: str, value: bytes, keep_ms: int) -> bytes:
         """Keep a value unless there is one; returns the one that is kept."""
         now = self._clock()
         self._sweep(now)
-        kept = self._state.kept.get(key)
-        if kept is None or kept.until <= now:
-            kept = self._state.kept[key] = _Kept(value, now + keep_ms / 1_000)
-        return kept.value
+        kept, until = self._kept.get(key, (b"", now))
+        if until > now:
+            return kept
+        self._kept[key] = (value, now + keep_ms / 1_000)
+        return value
 
     async def kept(self, key: str) -> bytes | None:
         """What is kept."""
-        kept = self._state.kept.get(key)
-        return kept.value if kept and kept.until > self._clock() else None
+        value, until = self._kept.get(key, (None, 0.0))
+        return value if until > self._clock() else None
 
     def _known(self, key: str, now: float) -> _Request | None:
-        request = self._state.requests.get(key)
+        request = self._requests.get(key)
         return request if request and request.known_until > now else None
 
     def _lease(self, request: _Request, now: float, lease_ms: int) -> None:
@@ -374,8 +345,7 @@ class MemoryLedger:
         request.known_until = request.lease_until + _KNOWN_S
 
     def _sweep(self, now: float) -> None:
-        self._state.added += 1
-        if self._state.added % _SWEPT_EVERY == 0:
-            requests, kept = self._state.requests, self._state.kept
-            self._state.requests = {key: request for key, request in requests.items() if request.known_until > now}
-            self._state.kept = {key: value for key, value in kept.items() if value.until > now}
+        self._added += 1
+        if self._added % _SWEPT_EVERY == 0:
+            self._requests = {key: request for key, request in self._requests.items() if request.known_until > now}
+            self._kept = {key: kept for key, kept in self._kept.items() if kept[1] > now}

@@ -12,7 +12,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import wraps
@@ -20,6 +20,7 @@ from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeVa
 
 import anyio
 import anyio.to_thread
+import pymongo
 from bson.errors import BSONError
 from motor.motor_asyncio import AsyncIOMotorClient
 from pymongo import AsyncMongoClient, ReturnDocument
@@ -46,7 +47,7 @@ Order = Sequence[tuple[str, int]]
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
 
-# How long calls without a caller may still take when the client is closed.
+# When the client is closed, how long calls without a caller may still take, and then ending its sessions.
 _CLOSING_S: Final = 0.5
 _COOLDOWN_S: Final = 0.5
 # Motor runs its calls on threads, five a core unless MOTOR_MAX_WORKERS says otherwise; pymongo has a connection pool.
@@ -115,11 +116,9 @@ async def open_client(
     finally:
         with anyio.CancelScope(shield=True):
             await calls.finish(min(timeout_ms / 1_000, _CLOSING_S))
-            if driver == "motor":
-                # It ends its sessions at the server and blocks meanwhile.
-                await anyio.to_thread.run_sync(client.close)
-            else:
-                await client.close()
+            # It ends its sessions at the server, which may be away; motor blocks meanwhile.
+            with pymongo.timeout(_CLOSING_S):
+                await (anyio.to_thread.run_sync(client.close) if driver == "motor" else client.close())
 
 
 class Calls:
@@ -168,7 +167,13 @@ class _HasCalls(Protocol):
     def calls(self) -> Calls: ...
 
 
+class _Inserts(_HasCalls, Protocol):
+    @property
+    def indexed(self) -> Callable[[], Awaitable[None]]: ...
+
+
 _Caller = TypeVar("_Caller", bound=_HasCalls)
+_Inserter = TypeVar("_Inserter", bound=_Inserts)
 
 
 def driver_call(
@@ -178,6 +183,19 @@ def driver_call(
 
     @wraps(method)
     async def call(caller: _Caller, /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
+        return await caller.calls.run(lambda: method(caller, *args, **kwargs))
+
+    return call
+
+
+def insert_call(
+    method: Callable[Concatenate[_Inserter, _P], Coroutine[Any, Any, _Result]],
+) -> Callable[Concatenate[_Inserter, _P], Coroutine[Any, Any, _Result]]:
+    """Run a method by `self.calls` once the indexes are made, without a place while it waits for them."""
+
+    @wraps(method)
+    async def call(caller: _Inserter, /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
+        await caller.indexed()
         return await caller.calls.run(lambda: method(caller, *args, **kwargs))
 
     return call

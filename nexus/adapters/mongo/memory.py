@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import anyio
 from pymongo import ASCENDING, DESCENDING, UpdateOne
-from pymongo.errors import DuplicateKeyError, OperationFailure
+from pymongo.errors import OperationFailure
 
-from nexus.adapters.mongo.client import Calls, claim_due, driver_call, insert_until_duplicate, read_page
+from nexus.adapters.mongo.client import Calls, claim_due, driver_call, insert_call, insert_until_duplicate, read_page
 from nexus.adapters.mongo.rows import check_phrase, inner_word
 from nexus.adapters.mongo.schema import WORDS, containing, of_session, unchanged
 from nexus.core.ports import Row
@@ -61,12 +61,11 @@ class MongoTurns:
     def __init__(self, turns: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
         self.calls = calls
         self._turns = turns
-        self._indexed = indexed
+        self.indexed = indexed
 
-    @driver_call
+    @insert_call
     async def insert_turns(self, turns: Sequence[Row]) -> int:
         """Keep these up to the first whose number or run is taken. Returns how many were kept."""
-        await self._indexed()
         return await insert_until_duplicate(self._turns, turns)
 
     @driver_call
@@ -159,17 +158,17 @@ class MongoMemory:
 
     def __init__(self, database: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
         self.calls = calls
-        self._indexed = indexed
+        self.indexed = indexed
         self._overviews = database["working_memory"]
         self._details = database["memory_details"]
         self._compactions = database["compactions"]
         self._has_words_index = False
         self._check_words_at = 0.0
 
-    @driver_call
+    @insert_call
     async def insert_overview(self, overview: Row) -> bool:
         """Keep a revision. False when it is taken."""
-        return await self._insert(self._overviews, overview)
+        return await insert_until_duplicate(self._overviews, [overview]) == 1
 
     @driver_call
     async def latest_overview(self, owner_key: str, session_id: str) -> Row | None:
@@ -183,10 +182,9 @@ class MongoMemory:
         query = {**of_session(owner_key, session_id), **_below("revision", before)}
         return await read_page(self._overviews, query, _WHOLE, _NEWEST_REVISION_FIRST, limit)
 
-    @driver_call
+    @insert_call
     async def insert_details(self, details: Sequence[Row]) -> int:
         """Keep these up to the first whose name and version are taken. Returns how many were kept."""
-        await self._indexed()
         return await insert_until_duplicate(self._details, details)
 
     @driver_call
@@ -265,10 +263,10 @@ class MongoMemory:
         found = {row.pop("_id"): row for row in rows}
         return [found[each] for each in ids if each in found]
 
-    @driver_call
+    @insert_call
     async def insert_compaction(self, compaction: Row) -> bool:
         """Keep a compaction. False when its number is taken."""
-        return await self._insert(self._compactions, compaction)
+        return await insert_until_duplicate(self._compactions, [compaction]) == 1
 
     @driver_call
     async def latest_compaction(self, owner_key: str, session_id: str) -> Row | None:
@@ -296,14 +294,6 @@ class MongoMemory:
     async def claim_compaction(self, work: str, now: datetime, until: datetime) -> Row | None:
         """Of the compactions on which this work is due by `now`, the one first due; it is then due at `until`."""
         return await claim_due(self._compactions, work, now, until, projection=_WHOLE, order=ASCENDING)
-
-    async def _insert(self, collection: Any, document: Row) -> bool:
-        await self._indexed()
-        try:
-            await collection.insert_one(dict(document))
-        except DuplicateKeyError:
-            return False
-        return True
 
     async def _places_with(self, session: Row, text: str) -> list[Row]:
         """Where every version is that has the text: each is compared with it, whatever an index says."""

@@ -8,7 +8,7 @@ from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 from pymongo.errors import BulkWriteError, DuplicateKeyError
 
-from nexus.adapters.mongo.client import DUPLICATE_KEY, NOT_ENCODABLE, Calls, driver_call, is_unacceptable
+from nexus.adapters.mongo.client import DUPLICATE_KEY, NOT_ENCODABLE, Calls, driver_call, insert_call, is_unacceptable
 from nexus.adapters.mongo.rows import HEADER, Rows, Search, Tails
 from nexus.adapters.mongo.schema import (
     NOT_INTERNAL,
@@ -43,23 +43,21 @@ class MongoMessages:
     def __init__(self, messages: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
         self.calls = calls
         self._messages = messages
-        self._indexed = indexed
+        self.indexed = indexed
         self._rows = Rows(messages)
 
-    @driver_call
+    @insert_call
     async def insert_message(self, row: Row) -> bool:
         """Record a row. False when its owner has a row with that `id`."""
-        await self._indexed()
         try:
             await self._messages.insert_one(_document(row))
         except DuplicateKeyError:
             return False
         return True
 
-    @driver_call
+    @insert_call
     async def insert_messages(self, rows: Sequence[Row]) -> list[Outcome]:
         """Record rows, each of which succeeds or fails by itself."""
-        await self._indexed()
         outcomes: list[Outcome] = [True] * len(rows)
         documents: dict[int, RawBSONDocument] = {}
         for place, row in enumerate(rows):

@@ -17,6 +17,7 @@ from bson.errors import BSONError
 from pymongo import ASCENDING, DESCENDING, TEXT, IndexModel
 from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 
+from nexus.adapters.mongo.client import Calls
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import AGENT_ID, INTERNAL, is_object_id, named_agent
 from nexus.core.ports import Row, RunOrigin
@@ -121,9 +122,10 @@ _JSON: Final = "{"
 class Indexes:
     """Makes the indexes of one database, once however many ask for it at the same time."""
 
-    def __init__(self, client: Any, database: Any) -> None:
+    def __init__(self, client: Any, database: Any, calls: Calls) -> None:
         self._client = client
         self._database = database
+        self._calls = calls
         self._are_made = False
         self._making: asyncio.Task[None] | None = None
 
@@ -147,22 +149,24 @@ class Indexes:
             StoreRejectedError: stored documents or another index stand in the way; names the collection.
         """
         if self._making is None:
-            self._making = asyncio.create_task(self._make())
-        await self._making
+            self._making = asyncio.create_task(self._calls.run(self._make))
+            self._making.add_done_callback(self._ended)
+        await asyncio.shield(self._making)
+
+    def _ended(self, making: asyncio.Task[None]) -> None:
+        self._making = None
+        # Retrieved here, because every caller may have been cancelled.
+        self._are_made |= not making.cancelled() and making.exception() is None
 
     async def _make(self) -> None:
-        try:
-            # The long limit is also one for finding the server, so it is found first.
-            await self._client.admin.command("ping")
-            with pymongo.timeout(_INDEXING_S):
-                for name, indexes in INDEXES.items():
-                    await _make_missing(self._database[name], indexes)
-                for name, indexes in OPTIONAL_INDEXES.items():
-                    with suppress(PyMongoError):
-                        await _make_optional(self._database[name], indexes)
-            self._are_made = True
-        finally:
-            self._making = None
+        # The long limit is also one for finding the server, so it is found first.
+        await self._client.admin.command("ping")
+        with pymongo.timeout(_INDEXING_S):
+            for name, indexes in INDEXES.items():
+                await _make_missing(self._database[name], indexes)
+            for name, indexes in OPTIONAL_INDEXES.items():
+                with suppress(PyMongoError):
+                    await _make_optional(self._database[name], indexes)
 
 
 async def _make_missing(collection: Any, indexes: Sequence[IndexModel]) -> None:

@@ -9,7 +9,7 @@ from bson import ObjectId
 from pymongo import ASCENDING
 from pymongo.errors import DuplicateKeyError
 
-from nexus.adapters.mongo.client import Calls, Driver, driver_call, open_client
+from nexus.adapters.mongo.client import Calls, Driver, driver_call, insert_call, open_client
 from nexus.adapters.mongo.memory import MongoMemory, MongoTurns
 from nexus.adapters.mongo.messages import MongoMessages
 from nexus.adapters.mongo.schema import CODEC, Indexes, of_session
@@ -48,14 +48,13 @@ class MongoStore(MongoMessages):
     def __init__(self, client: Any, database: str, calls: Calls) -> None:
         self._client = client
         self._database = client.get_database(database, codec_options=CODEC)
-        self._indexes = Indexes(client, self._database)
+        self._indexes = Indexes(client, self._database, calls)
         indexed = self._indexes.ensure
         super().__init__(self._database["messages"], calls, indexed)
         self.turns: TurnStore = MongoTurns(self._database["turns"], calls, indexed)
         self.memory: MemoryStore = MongoMemory(self._database, calls, indexed)
         self.transfer: TransferStore = MongoTransfer(self._messages, calls, indexed)
 
-    @driver_call
     async def prepare(self) -> None:
         """Make the indexes.
 
@@ -79,10 +78,9 @@ class MongoStore(MongoMessages):
         """The `configurations` document of the environment."""
         return await self._find_one("configurations", {"environment": {"$eq": environment}})
 
-    @driver_call
+    @insert_call
     async def put_tool(self, name: str, definition: Mapping[str, Any] | None, said_at: datetime) -> bool:
         """Keep the definition, or that there is none, unless a later one is kept."""
-        await self._indexed()
         not_later = {"name": {"$eq": name}, "$or": [{"said_at": {"$lte": said_at}}, {"said_at": None}]}
         change = {"$set": {"definition": None if definition is None else dict(definition), "said_at": said_at}}
         tools = self._database["tools"]
@@ -106,12 +104,11 @@ class MongoStore(MongoMessages):
         row: Row | None = await states.find_one(of_session(owner_key, session_id), _WITHOUT_ID)
         return row
 
-    @driver_call
+    @insert_call
     async def put_session_state(
         self, owner_key: str, session_id: str, document: Mapping[str, Any], revision: int
     ) -> bool:
         """Keep the document in place of the one with that revision. False when another was kept in between."""
-        await self._indexed()
         states = self._database["session_states"]
         written = {"document": dict(document), "revision": revision + 1, "updated_at": utc_now()}
         if revision == 0:

@@ -23,7 +23,7 @@ from bson.json_util import JSONMode, JSONOptions
 from pymongo import ASCENDING
 from pymongo.errors import OperationFailure
 
-from nexus.adapters.mongo.client import NO_SUCH_INDEX, Calls, Order, driver_call, insert_until_duplicate
+from nexus.adapters.mongo.client import NO_SUCH_INDEX, Calls, Order, driver_call, insert_call, insert_until_duplicate
 from nexus.adapters.mongo.schema import CODEC, STORED_IN_SESSION, id_text, of_session
 from nexus.core.ports import Row
 
@@ -46,7 +46,7 @@ class MongoTransfer:
     def __init__(self, messages: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
         self.calls = calls
         self._messages = messages
-        self._indexed = indexed
+        self.indexed = indexed
 
     def to_json(self, value: Any) -> Any:
         """A stored value as JSON."""
@@ -110,10 +110,9 @@ class MongoTransfer:
         row: Row | None = to_json(found)
         return row
 
-    @driver_call
+    @insert_call
     async def insert_rows(self, rows: Sequence[Row]) -> int:
         """Store these, up to the first whose `_id` or `id` is taken. Returns how many."""
-        await self._indexed()
         return await insert_until_duplicate(self._messages, [from_json(row) for row in rows])
 
     @driver_call

@@ -79,7 +79,7 @@ async def memory_desk(make: Callable[..., MemoryLedger] = MemoryLedger) -> Async
         now[0] += ms / 1_000
 
     async def forget() -> None:
-        ledger._state.requests.clear()
+        ledger._requests.clear()
         await ledger.outbox.remove(await ledger.outbox.oldest(1_000))
 
     yield Desk(ledger, bus, advance, forget, ledger.outbox)

@@ -354,7 +354,7 @@ class LeaselessLedger(MemoryLedger):
 
     async def claim(self, key: str, *arguments: Any) -> Claim:
         """Claim, with the lease run out."""
-        if request := self._state.requests.get(key):
+        if request := self._requests.get(key):
             request.lease_until = 0
         return await super().claim(key, *arguments)
 
@@ -364,7 +364,7 @@ class OverwritingLedger(MemoryLedger):
 
     async def conclude(self, claim: Acquired, *arguments: Any, **more: Any) -> int | None:
         """Conclude as if nothing were known."""
-        self._state.requests.pop(claim.key, None)
+        self._requests.pop(claim.key, None)
         return await super().conclude(claim, *arguments, **more)
 
 
@@ -381,7 +381,7 @@ class CountingLedger(MemoryLedger):
 
     async def release(self, claim: Acquired) -> None:
         """Give back, and count."""
-        request = self._state.requests.get(claim.key)
+        request = self._requests.get(claim.key)
         if request and request.token == claim.token:
             request.attempts += 1
         await super().release(claim)
@@ -392,7 +392,7 @@ class HastyLedger(MemoryLedger):
 
     async def conclude(self, claim: Acquired, topic: str, answer: bytes, *arguments: Any, **more: Any) -> int | None:
         """Publish, and conclude."""
-        request = self._state.requests.get(claim.key)
+        request = self._requests.get(claim.key)
         if request and request.answer is not None:
             await self._bus.publish(topic, answer)
         return await super().conclude(claim, topic, answer, *arguments, **more)
@@ -404,7 +404,7 @@ class GenerousLedger(MemoryLedger):
     async def renew(self, claim: Acquired, lease_ms: int) -> bool:
         """Renew whatever the token."""
         del lease_ms
-        request = self._state.requests.get(claim.key)
+        request = self._requests.get(claim.key)
         return request is not None and request.answer is None
 
 
@@ -413,7 +413,7 @@ class BlindLedger(MemoryLedger):
 
     async def claim(self, key: str, fingerprint: str, *arguments: Any) -> Claim:
         """Claim with the fingerprint that is known."""
-        request = self._state.requests.get(key)
+        request = self._requests.get(key)
         return await super().claim(key, request.fingerprint if request else fingerprint, *arguments)
 
 

@@ -15,7 +15,7 @@ from pymongo.errors import (
     WaitQueueTimeoutError,
 )
 
-from nexus.adapters.mongo.client import Calls
+from nexus.adapters.mongo.client import Calls, driver_call, insert_call
 from nexus.core.errors import StoreUnavailableError
 from tests.nexus.support.virtual_time import VirtualLoop
 
@@ -109,5 +109,41 @@ def test_calls_that_nobody_waits_for_hold_their_places() -> None:
         assert [task.cancelled() for task in tasks] == [True] * 3 + [False] * 3
         assert [task.result() for task in tasks[3:]] == [3, 4, 5]
         assert server.answered == 5
+
+    run(test)
+
+
+class Collection:
+    """A collection whose indexes are being made, at a client that makes one call at a time."""
+
+    def __init__(self) -> None:
+        self.calls = Calls(1)
+        self.made = asyncio.Event()
+
+    async def indexed(self) -> None:
+        """Return once the indexes are made."""
+        await self.made.wait()
+
+    @driver_call
+    async def read(self) -> str:
+        """Read."""
+        return "read"
+
+    @insert_call
+    async def insert(self) -> str:
+        """Insert."""
+        return "inserted"
+
+
+def test_inserts_that_wait_for_indexes_keep_no_read_waiting() -> None:
+    """They take a place only once the indexes are made."""
+
+    async def test() -> None:
+        collection = Collection()
+        inserts = [asyncio.create_task(collection.insert()) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        assert await asyncio.wait_for(collection.read(), 1) == "read"
+        collection.made.set()
+        assert await asyncio.gather(*inserts) == ["inserted"] * 3
 
     run(test)
