@@ -14,7 +14,6 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -24,7 +23,7 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 
 from nexus.cli.terminal import (
-    NOTHING,
+    Columns,
     Config,
     Json,
     Yes,
@@ -64,7 +63,15 @@ _ID: Final = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 _AGE: Final = re.compile(r"(?P<number>[0-9]{1,6})(?P<unit>[smhd])")
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _TOPICS: Final = frozenset(value for name, value in vars(Topics).items() if name.isupper())
-_COLUMNS: Final = ("ID", "TIME (UTC)", "TOPIC", "DELIVERIES", "SIZE", "MESSAGE ID", "REASON")
+_COLUMNS: Final[Columns] = {
+    "ID": "letter_id",
+    "TIME (UTC)": lambda letter: _time(letter.at_ms),
+    "TOPIC": "topic",
+    "DELIVERIES": "deliveries",
+    "SIZE": "size",
+    "MESSAGE ID": "message_id",
+    "REASON": "reason",
+}
 _UNCOUNTED: Final = "sent again, and kept: on a cluster pub/sub cannot tell whether anybody heard it"
 _NOT_FOUND: Final = "not found: there is no such dead letter"
 _INSTEAD: Final = "--yes does it without asking, --dry-run says what would be done"
@@ -115,8 +122,7 @@ def list_letters(
         letters = [_as_json(letter) for letter in shown]
         print_result({"total": total, "letters": letters, "next_before": following or None})
         return
-    lines = table(_COLUMNS, map(_row, shown)) if shown else []
-    print_result([*lines, _list_summary(total, len(shown), topic, before, following)])
+    print_result([*table(_COLUMNS, shown), _list_summary(total, len(shown), topic, before, following)])
 
 
 @app.command(
@@ -163,13 +169,19 @@ def replay(  # noqa: PLR0917  # typer makes options of them
         confirm(f"Send again {counted(len(wanted), 'dead letter')}?", _INSTEAD)
 
     async def work(report: Callable[[str, Outcome], None]) -> None:
-        async with AsyncExitStack() as stack:
-            letters = await stack.enter_async_context(open_dead_letters(settings.bus))
-            transport = await stack.enter_async_context(open_bus(settings.bus))
-            counts, most = counts_hearers(settings.bus), settings.bus.max_payload_bytes
-            resending = Resending(letters, transport.bus, most, counts, keep, dry_run)
+        async with open_dead_letters(settings.bus) as letters, open_bus(settings.bus) as transport:
             for letter_id in wanted:
-                report(letter_id, await resending.send(letter_id))
+                letter = await letters.find(letter_id)
+                obstacle = _obstacle(letter, settings.bus.max_payload_bytes) if letter else _NOT_FOUND
+                if letter is None or obstacle:
+                    outcome = Outcome(done=False, text=obstacle)
+                elif dry_run:
+                    outcome = Outcome(done=True, text="would be sent again")
+                else:
+                    outcome = await _send(
+                        letter, letters, transport.bus, keep=keep, counts=counts_hearers(settings.bus)
+                    )
+                report(letter_id, outcome)
 
     carry_out(wanted, work, each=not everything or dry_run)
 
@@ -220,53 +232,34 @@ def choice(ids: Sequence[str], *, everything: bool, topic: str = "", older_than:
     return Choice(tuple(dict.fromkeys(map(_checked_id, ids))), topic, before_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class Resending:
-    """Sends letters again on the topics they came from.
+def _obstacle(letter: DeadLetter, max_bytes: int) -> str:
+    """Why a letter cannot be sent again; empty where it can."""
+    if letter.body is None:
+        return "kept: it has no body to send (bus.dead_letter_bodies was false)"
+    if letter.topic not in _TOPICS:
+        return "kept: its topic is none of Nexus"
+    return "kept: it is larger than bus.max_payload_bytes" if len(letter.body) > max_bytes else ""
 
-    Attributes:
-        max_bytes: `bus.max_payload_bytes` of the service.
-        counts: whether the bus tells how many subscribers a message reached (not pub/sub on a Redis Cluster). Where it
-            does not, letters stay.
+
+async def _send(letter: DeadLetter, letters: DeadLetters, bus: Bus, *, keep: bool, counts: bool) -> Outcome:
+    """Send a letter again on the topic it came from, and drop it.
+
+    `counts`: the bus tells how many subscribers a message reached. Where it does not, letters stay.
     """
-
-    letters: DeadLetters
-    bus: Bus
-    max_bytes: int
-    counts: bool
-    keep: bool
-    dry_run: bool
-
-    async def send(self, letter_id: str) -> Outcome:
-        """Send one letter again and drop it."""
-        letter = await self.letters.find(letter_id)
-        if letter is None:
-            return Outcome(done=False, text=_NOT_FOUND)
-        if letter.body is None:
-            return Outcome(done=False, text="kept: it has no body to send (bus.dead_letter_bodies was false)")
-        if letter.topic not in _TOPICS:
-            return Outcome(done=False, text="kept: its topic is none of Nexus")
-        if len(letter.body) > self.max_bytes:
-            return Outcome(done=False, text="kept: it is larger than bus.max_payload_bytes")
-        if self.dry_run:
-            return Outcome(done=True, text="would be sent again")
-        return await self._publish(letter, letter.body)
-
-    async def _publish(self, letter: DeadLetter, body: bytes) -> Outcome:
-        await self.letters.expect_again(letter)
-        if letter.topic == Topics.CONTEXT_BUILD_REQUEST and letter.message_id:
-            await self.letters.forget_answer(letter.message_id)
-        # With --keep an operator may mean to send the letter several times.
-        once = "" if self.keep or not self.counts else f"dead-letter:{letter.letter_id}"
-        if not await self.bus.publish(letter.topic, body, once=once):
-            return Outcome(done=False, text="kept: nobody listens on its topic")
-        if self.keep:
-            return Outcome(done=True, text="sent again, and kept")
-        if not self.counts:
-            return Outcome(done=True, text=_UNCOUNTED)
-        if not await self.letters.drop(letter.letter_id):
-            return Outcome(done=True, text="sent again, but meanwhile gone: somebody else may have sent it too")
-        return Outcome(done=True, text="sent again and dropped")
+    await letters.expect_again(letter)
+    if letter.topic == Topics.CONTEXT_BUILD_REQUEST and letter.message_id:
+        await letters.forget_answer(letter.message_id)
+    # With --keep an operator may mean to send the letter several times.
+    once = "" if keep or not counts else f"dead-letter:{letter.letter_id}"
+    if not await bus.publish(letter.topic, letter.body or b"", once=once):
+        return Outcome(done=False, text="kept: nobody listens on its topic")
+    if keep:
+        return Outcome(done=True, text="sent again, and kept")
+    if not counts:
+        return Outcome(done=True, text=_UNCOUNTED)
+    if not await letters.drop(letter.letter_id):
+        return Outcome(done=True, text="sent again, but meanwhile gone: somebody else may have sent it too")
+    return Outcome(done=True, text="sent again and dropped")
 
 
 def carry_out(
@@ -362,28 +355,16 @@ def _list_summary(total: int, shown: int, topic: str, before: str, following: st
     return f"{shown} shown{of_topic}{older}; {total} in all.{more}"
 
 
-def _row(letter: DeadLetter) -> tuple[str, ...]:
-    return (
-        letter.letter_id,
-        _when(letter.at_ms),
-        printable(letter.topic) or NOTHING,
-        str(letter.deliveries),
-        str(letter.size),
-        printable(letter.message_id) or NOTHING,
-        printable(letter.reason) or NOTHING,
-    )
-
-
 def _lines(letter: DeadLetter, *, body: bool) -> list[str]:
     return facts(
         {
             "id": letter.letter_id,
-            "time": f"{_when(letter.at_ms)} UTC",
-            "topic": printable(letter.topic) or NOTHING,
-            "reason": printable(letter.reason) or NOTHING,
-            "deliveries": str(letter.deliveries),
-            "message id": printable(letter.message_id) or NOTHING,
-            "sha256": printable(letter.sha256) or NOTHING,
+            "time": f"{_time(letter.at_ms)} UTC",
+            "topic": letter.topic,
+            "reason": letter.reason,
+            "deliveries": letter.deliveries,
+            "message id": letter.message_id,
+            "sha256": letter.sha256,
             "size": f"{letter.size} bytes",
             "body": _body(letter, shown=body),
         }
@@ -395,7 +376,7 @@ def _body(letter: DeadLetter, *, shown: bool) -> str:
         return "not kept: bus.dead_letter_bodies was false at the service when it came"
     if not shown:
         return "kept; --body shows it"
-    return printable(letter.body.decode("utf-8", "backslashreplace")) or "empty"
+    return letter.body.decode("utf-8", "backslashreplace") or "empty"
 
 
 def _as_json(letter: DeadLetter, *, body: bool = False) -> dict[str, Any]:
@@ -419,7 +400,7 @@ def _as_json(letter: DeadLetter, *, body: bool = False) -> dict[str, Any]:
     return values
 
 
-def _when(at_ms: int) -> str:
+def _time(at_ms: int) -> str:
     try:
         return timestamp(datetime.fromtimestamp(at_ms / 1_000, UTC))
     except (OverflowError, ValueError, OSError):

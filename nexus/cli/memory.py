@@ -1,6 +1,5 @@
 """`nexus memory`: the working memory of a session, its history, and whether it is whole (contract §7, §10)."""
 
-from datetime import datetime
 from difflib import unified_diff
 from functools import partial
 from typing import Annotated, Any, Final, TypeVar
@@ -9,7 +8,7 @@ import typer
 from pydantic import BaseModel, ValidationError
 
 from nexus.cli.terminal import (
-    NOTHING,
+    Columns,
     Config,
     Json,
     Owner,
@@ -20,7 +19,6 @@ from nexus.cli.terminal import (
     indented,
     newest,
     print_result,
-    printable,
     run_on_store,
     session_named,
     table,
@@ -30,6 +28,7 @@ from nexus.cli.terminal import (
 from nexus.core.errors import NexusError
 from nexus.core.models import utc_now
 from nexus.core.ports import MemoryStore, Row, Store
+from nexus.core.ports.store import LARGEST
 from nexus.core.working_memory import WHOLE, Compaction, Detail, Overview
 from nexus.services.memory.documents import TEMPLATE, Audit, audit
 from nexus.services.transfer.folder import explained
@@ -40,24 +39,38 @@ app = typer.Typer(
     help="Look at the working memory of a session, and check it.",
 )
 _Model = TypeVar("_Model", bound=BaseModel)
+_Kept = tuple[Overview | None, list[Detail], Compaction | None]
 
-_ABOVE_ALL: Final = 2**63 - 1
 _COLOURS: Final = {"+": typer.colors.GREEN, "-": typer.colors.RED, "@": typer.colors.CYAN}
-_COUNTS: Final = ("MESSAGES", "IN CONTEXT", "SUMMARISED", "LOST", "TWICE")
-_DETAILS: Final = ("NAME", "KIND", "VERSION", "BYTES", "TIME (UTC)")
-_REVISIONS: Final = ("REVISION", "TIME (UTC)", "BY", "BYTES", "TURN")
-_COMPACTIONS: Final = (
-    "COMPACTION",
-    "TIME (UTC)",
-    "TARGET",
-    "STRATEGY",
-    "ASKED BY",
-    "MESSAGES",
-    "IN ALL",
-    "TOKENS",
-    "SUMMARY BY",
-)
 _TRIGGERS: Final = {"tool": "the model", "automatic": "the service", "operator": "an operator"}
+_AUDIT: Final = {
+    "MESSAGES": "messages",
+    "IN CONTEXT": "in_context",
+    "SUMMARISED": "summarised",
+    "LOST": "lost",
+    "TWICE": "twice",
+}
+_DETAILS: Final = {"NAME": "name", "KIND": "kind", "VERSION": "version", "BYTES": "bytes", "TIME (UTC)": "updated_at"}
+_REVISIONS: Final[Columns] = {
+    "REVISION": "revision",
+    "TIME (UTC)": "updated_at",
+    "BY": "author",
+    "BYTES": lambda overview: _bytes(overview.content),
+    "TURN": lambda overview: overview.turn_number or None,
+}
+_COMPACTIONS: Final[Columns] = {
+    "COMPACTION": "number",
+    "TIME (UTC)": "created_at",
+    "TARGET": "target",
+    "STRATEGY": "strategy",
+    "ASKED BY": "trigger",
+    "MESSAGES": "count",
+    "IN ALL": "total",
+    "TOKENS": lambda found: (
+        f"{found.tokens_before} -> {found.tokens_after}" if found.tokens_before or found.tokens_after else None
+    ),
+    "SUMMARY BY": "source",
+}
 
 
 @app.command(
@@ -89,19 +102,19 @@ def show(  # noqa: PLR0917  # typer makes options of them
         print_result(detail.model_dump(mode="json") if as_json else _detail_lines(detail))
         return
 
-    async def read(store: Store) -> tuple[Any, bool]:
+    async def read(store: Store) -> tuple[_Kept, bool]:
         memory = store.memory
         overview = await _overview(memory, *key, revision)
         details = [_read(Detail, document, "name") for document in await memory.list_details(*key)]
         latest = await memory.latest_compaction(*key)
         compaction = _read(Compaction, latest, "number") if latest else None
-        if as_json:
-            return _as_json(overview, details, compaction), await _is_unknown(store, *key)
-        most_bytes = settings.memory.overview_max_bytes
-        return _lines(overview, details, compaction, most_bytes), await _is_unknown(store, *key)
+        return (overview, details, compaction), await _is_unknown(store, *key)
 
-    found, unknown = run_on_store(settings.database, read)
-    print_result(_nothing_of(*key) if unknown and not as_json else found)
+    kept, unknown = run_on_store(settings.database, read)
+    if as_json:
+        print_result(_as_json(*kept))
+    else:
+        print_result(_nothing_of(*key) if unknown else _lines(*kept, settings.memory.overview_max_bytes))
 
 
 @app.command(
@@ -132,9 +145,8 @@ def history(
         listed = [{**_fields(overview, "content"), "bytes": _bytes(overview.content)} for overview in overviews]
         print_result({"overviews": listed, "compactions": [*map(_compaction_as_json, compactions)]})
         return
-    tables = [table(_REVISIONS, map(_revision_row, overviews))] if overviews else []
-    tables += [table(_COMPACTIONS, map(_compaction_row, compactions))] if compactions else []
-    lines = "\n\n".join("\n".join(lines) for lines in tables).splitlines()
+    revisions, below = table(_REVISIONS, overviews), table(_COMPACTIONS, compactions)
+    lines = [*revisions, *([""] if revisions and below else []), *below]
     nothing = [f"Nothing is written down or compacted of {session_named(owner, session)}."]
     print_result(_nothing_of(*key) if unknown else lines or nothing)
 
@@ -176,12 +188,11 @@ def check(owner: Owner, session: Session = "default", as_json: Json = False, con
         return await audit(store.memory, store, owner, session), await _is_unknown(store, owner, session)
 
     found, unknown = run_on_store(settings.database, read)
-    counts = (found.messages, found.in_context, found.summarised, found.lost, found.twice)
-    named = {name.lower().replace(" ", "_"): count for name, count in zip(_COUNTS, counts, strict=True)}
-    lines = [session_named(owner, session), *table(_COUNTS, [tuple(map(str, counts))])]
     if as_json:
-        print_result({"owner_key": owner, "session_id": session, **named})
+        counts = {name: getattr(found, name) for name in _AUDIT.values()}
+        print_result({"owner_key": owner, "session_id": session, **counts})
     else:
+        lines = [session_named(owner, session), *table(_AUDIT, [found])]
         print_result(_nothing_of(owner, session) if unknown else lines)
     if not found.is_right:
         raise typer.Exit(1)
@@ -203,7 +214,7 @@ async def _is_unknown(store: Store, owner: str, session: str) -> bool:
 
 
 async def _detail(store: MemoryStore, owner: str, session: str, name: str, version: int | None) -> Detail:
-    is_possible = version is None or 0 < version <= _ABOVE_ALL
+    is_possible = version is None or version <= LARGEST
     document = await store.find_detail(owner, session, name, version=version) if is_possible else None
     if document is None:
         versions = {str(found["name"]): found["version"] for found in await store.list_details(owner, session)}
@@ -233,13 +244,12 @@ async def _overview(store: MemoryStore, owner: str, session: str, revision: int 
     """That revision, or the newest; None for the template, which is revision 0."""
     if revision == 0:
         return None
+    latest = await store.latest_overview(owner, session)
     if revision is None:
-        document = await store.latest_overview(owner, session)
-        return _read(Overview, document, "revision") if document else None
-    is_possible = 0 < revision < _ABOVE_ALL
+        return _read(Overview, latest, "revision") if latest else None
+    is_possible = revision < LARGEST
     found = await store.overviews(owner, session, limit=1, before=revision + 1) if is_possible else []
     if not found or found[0]["revision"] != revision:
-        latest = await store.latest_overview(owner, session)
         there = f"the newest is {latest['revision']}" if latest else "nothing is written down yet"
         raise NexusError(f"there is no revision {revision}; {there}, and 0 is the template")
     return _read(Overview, found[0], "revision")
@@ -259,13 +269,13 @@ def _lines(
     found = facts(
         {
             "overview": _overview_fact(overview, most_bytes),
-            "details": str(len(details)),
+            "details": len(details),
             "compacted": _compaction_fact(compaction),
         }
     )
     sections = {
         "Overview" if overview else "Template": text_lines(overview.content if overview else TEMPLATE),
-        "Details": table(_DETAILS, map(_detail_row, details)) if details else [],
+        "Details": table(_DETAILS, details),
         "Summary of what is compacted": text_lines(compaction.summary) if compaction else [],
     }
     for title, content in sections.items():
@@ -283,10 +293,10 @@ def _as_json(overview: Overview | None, details: list[Detail], compaction: Compa
 
 def _detail_lines(found: Detail) -> list[str]:
     values = {
-        "detail": printable(found.name),
+        "detail": found.name,
         "kind": found.kind if found.compaction is None else f"{found.kind} of compaction {found.compaction}",
-        "version": str(found.version),
-        "bytes": str(found.bytes),
+        "version": found.version,
+        "bytes": found.bytes,
         "time": f"{timestamp(found.updated_at)} UTC",
     }
     return [*facts(values), "", *indented(text_lines(found.content))]
@@ -298,7 +308,7 @@ def _overview_fact(overview: Overview | None, most_bytes: int) -> str:
     by = "an import" if overview.author == "import" else f"the {overview.author}"
     turn = f" in turn {overview.turn_number}" if overview.turn_number else ""
     size = f"{_bytes(overview.content)} of {most_bytes} bytes"
-    return f"revision {overview.revision}, {size}, {_when(overview.updated_at)} by {by}{turn}"
+    return f"revision {overview.revision}, {size}, {timestamp(overview.updated_at)} UTC by {by}{turn}"
 
 
 def _compaction_fact(compaction: Compaction | None) -> str:
@@ -308,36 +318,7 @@ def _compaction_fact(compaction: Compaction | None) -> str:
     summary_by = "a model" if compaction.source == "model" else "rules"
     return (
         f"{compaction.total} messages, {compaction.count} of them by compaction {compaction.number} at "
-        f"{_when(compaction.created_at)} ({how}); summary by {summary_by}"
-    )
-
-
-def _detail_row(found: Detail) -> tuple[str, ...]:
-    return printable(found.name), found.kind, str(found.version), str(found.bytes), timestamp(found.updated_at)
-
-
-def _revision_row(overview: Overview) -> tuple[str, ...]:
-    return (
-        str(overview.revision),
-        timestamp(overview.updated_at),
-        overview.author,
-        str(_bytes(overview.content)),
-        str(overview.turn_number or NOTHING),
-    )
-
-
-def _compaction_row(compaction: Compaction) -> tuple[str, ...]:
-    counted = compaction.tokens_before or compaction.tokens_after
-    return (
-        str(compaction.number),
-        timestamp(compaction.created_at),
-        compaction.target,
-        compaction.strategy,
-        compaction.trigger,
-        str(compaction.count),
-        str(compaction.total),
-        f"{compaction.tokens_before} -> {compaction.tokens_after}" if counted else NOTHING,
-        compaction.source,
+        f"{timestamp(compaction.created_at)} UTC ({how}); summary by {summary_by}"
     )
 
 
@@ -351,7 +332,3 @@ def _fields(value: BaseModel, *left_out: str) -> dict[str, Any]:
 
 def _bytes(content: str) -> int:
     return len(content.encode("utf-8", "replace"))
-
-
-def _when(moment: datetime) -> str:
-    return f"{timestamp(moment)} UTC"

@@ -13,7 +13,6 @@ import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import IO, Annotated, Final
@@ -33,7 +32,6 @@ from nexus.cli.terminal import (
     run_on_store,
     session_named,
 )
-from nexus.config import DatabaseSettings
 from nexus.core.errors import NexusError
 from nexus.core.models import utc_now
 from nexus.core.ports.store import TransferableStore
@@ -119,28 +117,56 @@ def import_command(
     """
     settings = command_settings(config)
     check_names("x" if owner is None else owner, "default" if session is None else session)
-    folder = GivenFolder(path)
+    folder, written = GivenFolder(path), Counter[str]()
+    with _faults_of(path):
+        header = files.read_header(folder)
+    where = session_named(owner or header.owner_key, session or header.session_id)
 
-    async def prepare(store: TransferableStore) -> tuple[Plan, Found]:
-        try:
-            total = sum(files.read_header(folder).counts.values())
-            with progress("Reading", total) as advance:
-                read = partial(read_session, folder, store, owner_key=owner, session_id=session)
-                plan = read(advance=lambda _, count: advance(count))
-        except ValueError as error:
-            raise NexusError(printable(f"{path}/{error}")) from None
-        return plan, await compare(folder, store, plan)
+    async def work(store: TransferableStore) -> tuple[Plan, Found]:
+        with _faults_of(path), progress("Reading", sum(header.counts.values())) as advance:
+            plan = read_session(
+                folder, store, owner_key=owner, session_id=session, advance=lambda _, count: advance(count)
+            )
+        found = await compare(plan)
+        if found.in_the_way:
+            raise NexusError(printable(f"{where}: {'; '.join(found.in_the_way)}; nothing was written"))
+        if not dry_run:
+            await _write(plan, found, written)
+        return plan, found
 
-    plan, found = run_on_store(settings.database, prepare)
-    where = session_named(*plan.session)
-    if found.in_the_way:
-        raise NexusError(printable(f"{where}: {'; '.join(found.in_the_way)}; nothing was written"))
-    if not dry_run:
-        _import(settings.database, folder, plan, found, where)
+    broken_off = f"into {where} were written; repeat the import to go on with it"
+    try:
+        plan, found = run_on_store(settings.database, work)
+    except NexusError as error:
+        raise NexusError(printable(f"{error}; {_amount(written)} {broken_off}") if written else str(error)) from error
+    except KeyboardInterrupt:
+        if written:
+            typer.echo(f"nexus: {_amount(written)} {broken_off}", err=True)
+        raise
     verb = "would be imported" if dry_run else "imported"
     missing = {file: len(given) - len(found.present[file]) for file, given in plan.given.items()}
     already = f"; {found.count} of {plan.total} documents were there" if found.count else ""
     typer.echo(f"{_amount(missing)} {verb} into {where}{already}.")
+
+
+async def _write(plan: Plan, found: Found, written: Counter[str]) -> None:
+    with progress("Writing", plan.total) as advance:
+        advance(found.count)
+
+        def report(file: str, count: int) -> None:
+            written[file] += count
+            advance(count)
+
+        await write_session(plan, found, report)
+
+
+@contextmanager
+def _faults_of(path: str) -> Iterator[None]:
+    """Faults of the files in the folder leave as `NexusError`s."""
+    try:
+        yield
+    except ValueError as error:
+        raise NexusError(printable(f"{path}/{error}")) from None
 
 
 class GivenFolder:
@@ -313,30 +339,6 @@ def _checked_target(path: str, *, asks: bool) -> Path:
     if asks and there:
         confirm(f"{name} exists. Overwrite it?", "--yes does it without asking")
     return target
-
-
-def _import(settings: DatabaseSettings, folder: GivenFolder, plan: Plan, found: Found, where: str) -> None:
-    """Write what is missing. When it breaks off, say what was written."""
-    written = Counter[str]()
-
-    async def write(store: TransferableStore) -> None:
-        with progress("Writing", plan.total) as advance:
-            advance(found.count)
-
-            def report(file: str, count: int) -> None:
-                written[file] += count
-                advance(count)
-
-            await write_session(folder, store, plan, found, report)
-
-    broken_off = f"into {where} were written; repeat the import to go on with it"
-    try:
-        run_on_store(settings, write)
-    except NexusError as error:
-        raise NexusError(printable(f"{error}; {_amount(written)} {broken_off}")) from error
-    except KeyboardInterrupt:
-        typer.echo(f"nexus: {_amount(written)} {broken_off}", err=True)
-        raise
 
 
 def _amount(counts: Mapping[str, int]) -> str:

@@ -11,8 +11,9 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import anyio
 import typer
@@ -43,6 +44,8 @@ from nexus.services.context.pinned import PINNED_TAGS
 from nexus.services.session_state.merge import read_session
 
 _Result = TypeVar("_Result")
+# By its heading, the attribute that a column of a table shows, or a function of the item.
+Columns: TypeAlias = Mapping[str, str | Callable[[Any], object]]
 
 Config = Annotated[
     Path | None, typer.Option(help="Settings file. Default: what NEXUS_CONFIG names.", show_default=False)
@@ -52,11 +55,9 @@ Session = Annotated[str, typer.Option(help="The session.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
-NOTHING: Final = "-"
 # Of a message of a context.
 _SHOWN_LINES: Final = 40
 _PAGE: Final = 50
-_ABOVE_ALL: Final = 2**63 - 1
 SEE_MONGODB: Final = "see that MongoDB runs, and database.uri with its user and password (NEXUS_DATABASE__URI)"
 NOBODY_LISTENS: Final = "is a service running on this bus, with this bus.mode and bus.channel_prefix? (nexus doctor)"
 _OWNER: Final[TypeAdapter[str]] = TypeAdapter(Identifier)
@@ -106,7 +107,7 @@ def is_utf8(text: str) -> bool:
 
 async def newest(field: str, limit: int, read: Callable[..., Awaitable[list[Row]]]) -> list[Row]:
     """Up to `limit` documents, the highest number in `field` first. `read` takes `limit` and `before`."""
-    found, before = list[Row](), _ABOVE_ALL
+    found, before = list[Row](), None
     while most := min(_PAGE, limit - len(found)):
         page = await read(limit=most, before=before)
         found += page
@@ -143,16 +144,23 @@ def indented(lines: Iterable[str]) -> list[str]:
     return [f"  {line}".rstrip() for line in lines]
 
 
-def facts(values: dict[str, str]) -> list[str]:
+def facts(values: Mapping[str, object]) -> list[str]:
     """A line a value, behind its name."""
-    return [f"{name:<10}  {value}" for name, value in values.items()]
+    return [f"{name:<10}  {_cell(value)}" for name, value in values.items()]
 
 
-def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
-    """A line a row under a line of headings. Nothing is cut, so the longest column comes last."""
-    all_rows = [head, *rows]
-    widths = [max(len(row[column]) for row in all_rows) for column in range(len(head))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in all_rows]
+def table(columns: Columns, items: Iterable[object]) -> list[str]:
+    """A line an item under a line of headings, `[]` for none. Nothing is cut, so the longest column comes last."""
+    values = [attrgetter(value) if isinstance(value, str) else value for value in columns.values()]
+    rows = [[*columns], *([_cell(value(item)) for value in values] for item in items)]
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return lines if len(lines) > 1 else []
+
+
+def _cell(value: object) -> str:
+    text = timestamp(value) if isinstance(value, datetime) else str(value)
+    return "-" if value is None else printable(text) or "-"
 
 
 def timestamp(moment: datetime) -> str:

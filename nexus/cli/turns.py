@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from nexus.cli.terminal import (
-    NOTHING,
+    Columns,
     Config,
     Json,
     Owner,
@@ -33,6 +33,7 @@ from nexus.cli.terminal import (
 from nexus.core.errors import NexusError, TurnNotFoundError
 from nexus.core.ports import Row, Store
 from nexus.core.ports.memory import LONGEST_QUERY
+from nexus.core.ports.store import LARGEST
 from nexus.core.turns import LEVELS, Level, ToolOutcome, Turn
 from nexus.services.transfer.folder import json_of_model
 
@@ -41,8 +42,14 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Look at what is remembered of a session's runs.",
 )
-_ABOVE_ALL: Final = 2**63 - 1
-_COLUMNS: Final = ("TURN", "TIME (UTC)", "STATUS", "SUMMARY BY", "TOOLS", "BRIEF")
+_COLUMNS: Final[Columns] = {
+    "TURN": "turn_number",
+    "TIME (UTC)": "timestamp",
+    "STATUS": "status.value",
+    "SUMMARY BY": "summaries.source",
+    "TOOLS": lambda turn: ", ".join(f"{name} ({n})" if n > 1 else name for name, n in _tools(turn).items()),
+    "BRIEF": lambda turn: _on_one_line(turn.summaries.brief),
+}
 _OUTCOMES: Final = {True: "succeeded", False: "failed", None: "outcome unknown"}
 
 
@@ -85,8 +92,7 @@ def list_turns(  # noqa: PLR0917  # typer makes options of them
     if as_json:
         print_result({"total": found.total, "more": found.more, "turns": [*map(_listed_as_json, found.turns)]})
         return
-    lines = table(_COLUMNS, map(_row, found.turns)) if found.turns else []
-    print_result([*lines, _list_summary(found, session_named(owner, session), search)])
+    print_result([*table(_COLUMNS, found.turns), _list_summary(found, session_named(owner, session), search)])
 
 
 @app.command(
@@ -130,7 +136,7 @@ async def _latest(store: Store, key: tuple[str, str], search: str, limit: int) -
 
 
 async def _find(store: Store, key: tuple[str, str], number: int) -> Turn:
-    document = await store.turns.find_turn(*key, number) if number <= _ABOVE_ALL else None
+    document = await store.turns.find_turn(*key, number) if number <= LARGEST else None
     if document is None:
         raise TurnNotFoundError(number)
     try:
@@ -158,12 +164,12 @@ def _lines(turn: Turn, levels: Sequence[Level]) -> list[str]:
     usage = turn.token_usage
     found = facts(
         {
-            "turn": f"{turn.turn_number}  {printable(turn.id)}",
+            "turn": f"{turn.turn_number}  {turn.id}",
             "time": f"{timestamp(turn.timestamp)} UTC",
-            "run": printable(turn.run_id),
+            "run": turn.run_id,
             "status": turn.status.value,
             "summary by": turn.summaries.source,
-            "messages": str(len(turn.messages)),
+            "messages": len(turn.messages),
             "tokens": f"{usage.total} (thinking {usage.thinking}, action {usage.action})",
         }
     )
@@ -201,18 +207,6 @@ def _listed_as_json(turn: Turn) -> dict[str, Any]:
     }
 
 
-def _row(turn: Turn) -> tuple[str, ...]:
-    tools = (f"{printable(name)} ({count})" if count > 1 else printable(name) for name, count in _tools(turn).items())
-    return (
-        str(turn.turn_number),
-        timestamp(turn.timestamp),
-        turn.status.value,
-        turn.summaries.source,
-        ", ".join(tools) or NOTHING,
-        _on_one_line(turn.summaries.brief) or NOTHING,
-    )
-
-
 def _tools(turn: Turn) -> Counter[str]:
     return Counter(outcome.name for outcome in turn.tool_calls)
 
@@ -221,7 +215,7 @@ def _structured(turn: Turn) -> Iterator[str]:
     for name, value in turn.summaries.structured:
         title = name.replace("_", " ").capitalize()
         if isinstance(value, str):
-            yield f"{title}: {_on_one_line(value) or NOTHING}"
+            yield f"{title}: {_on_one_line(value) or '-'}"
         elif value:
             yield f"{title}:"
             yield from (f"- {_on_one_line(item)}" for item in value)

@@ -13,6 +13,8 @@ from nexus.core.working_memory import WHOLE, Tail
 
 # In a search, rows whose contents or arguments are compared one by one because the server has no pattern for them.
 STRUCTURED_SEARCHED: Final = 2_000
+# The highest number that a store can hold.
+LARGEST: Final = 2**63 - 1
 # Of a row, and names of tools whose calls are left out: each text in it, with the name of the called tool or `""`.
 TextsOf = Callable[[Row, Collection[str]], Iterable[tuple[str, str]]]
 

@@ -8,21 +8,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from pydantic import BaseModel
 
 from nexus.core.errors import NexusError
 from nexus.core.ports import MemoryStore, Row
-from nexus.core.ports.store import TransferableStore
+from nexus.core.ports.store import LARGEST, TransferableStore
 from nexus.core.turns import Turn
 from nexus.core.working_memory import Compaction, Detail, Overview
 from nexus.services.transfer import folder as files
 from nexus.services.transfer.folder import Header, NewFolder, json_line, json_of_model
 
 _PAGE: Final = 50
-# Above every number of a turn, a revision or a compaction.
-_ABOVE_ALL: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +90,7 @@ async def _messages(
 
 
 async def _turns(store: TransferableStore, key: tuple[str, str], unreadable: list[int]) -> AsyncIterator[Row]:
-    async def page(before: int) -> list[Row]:
-        return await store.turns.turns(*key, limit=_PAGE, before=before, whole=True)
-
-    async for document in _lowest_first(page, "turn_number"):
+    async for document in _lowest_first(partial(store.turns.turns, *key, limit=_PAGE, whole=True), "turn_number"):
         try:
             value = json_of_model(Turn, document)
         except ValueError:
@@ -104,24 +100,17 @@ async def _turns(store: TransferableStore, key: tuple[str, str], unreadable: lis
 
 
 async def _compactions(store: MemoryStore, key: tuple[str, str]) -> AsyncIterator[Row]:
-    async def page(before: int) -> list[Row]:
-        return await store.compactions(*key, limit=_PAGE, before=before, whole=True)
-
-    async for document in _lowest_first(page, "number"):
+    async for document in _lowest_first(partial(store.compactions, *key, limit=_PAGE, whole=True), "number"):
         yield _json(Compaction, document, "number")
 
 
 async def _revisions(store: MemoryStore, key: tuple[str, str], folder: NewFolder) -> AsyncIterator[Row]:
     newest = await store.latest_overview(*key)
-    if newest is None:
-        return
-    end = newest["revision"] + 1
-
-    async def page(before: int) -> list[Row]:
-        return await store.overviews(*key, limit=_PAGE, before=min(before, end))
-
-    async for document in _lowest_first(page, "revision"):
+    async for document in _lowest_first(partial(store.overviews, *key, limit=_PAGE), "revision"):
         value = _json(Overview, document, "revision")
+        # A revision that was written since is not part of the export.
+        if newest is None or value["revision"] > newest["revision"]:
+            return
         if value["revision"] == newest["revision"]:
             folder.write(files.OVERVIEW, value.pop("content"))
         yield value
@@ -152,16 +141,16 @@ async def _write_state(store: TransferableStore, key: tuple[str, str], folder: N
     return bool(document)
 
 
-async def _lowest_first(read: Callable[[int], Awaitable[list[Row]]], field: str) -> AsyncIterator[Row]:
+async def _lowest_first(read: Callable[..., Awaitable[list[Row]]], field: str) -> AsyncIterator[Row]:
     """The documents of pages that the store gives from the highest number down; one page is held at a time."""
     marks = list[int]()
-    before = _ABOVE_ALL
-    while page := await read(before):
-        marks.append(min(page[0][field] + 1, _ABOVE_ALL))
+    before: int | None = None
+    while page := await read(before=before):
+        marks.append(min(page[0][field] + 1, LARGEST))
         before = page[-1][field]
     last = 0
     for mark in reversed(marks):
-        for document in reversed(await read(mark)):
+        for document in reversed(await read(before=mark)):
             if document[field] > last:
                 yield document
                 last = document[field]

@@ -15,7 +15,7 @@
 Rules of this module:
 
 - Characters that a terminal might obey, or not show, are written as escapes in JSON; all others as they are.
-- A fault is reported with its file, its line, its field and what is allowed. It quotes nothing but names.
+- Readers raise a `ValueError` with the file, the line, the field and what is allowed. It quotes nothing but names.
 """
 
 import hashlib
@@ -148,11 +148,7 @@ def json_of_model(model: type[BaseModel], document: Any) -> dict[str, Any]:
 
 
 def read_header(folder: Folder) -> Header:
-    """The header of an export.
-
-    Raises:
-        ValueError: it has none that can be read.
-    """
+    """The header of an export."""
     content = folder.content(HEADER)
     if content is None:
         raise ValueError(f"no {HEADER} is in it: it is no export of a session")
@@ -160,11 +156,7 @@ def read_header(folder: Folder) -> Header:
 
 
 def messages_in(folder: Folder, header: Header, store: TransferableStore) -> Iterator[tuple[str, Row]]:
-    """The messages of an export behind their places, in JSON as the store will give them.
-
-    Raises:
-        ValueError: one cannot be imported; the file, the line, what is wrong, what is allowed.
-    """
+    """The messages of an export behind their places, in JSON as the store will give them."""
     transfer = store.transfer
     places: dict[tuple[str, str], str] = {}
     for place, value in _objects(folder, MESSAGES, most_depth=_MOST_JSON_DEPTH):
@@ -184,11 +176,7 @@ def messages_in(folder: Folder, header: Header, store: TransferableStore) -> Ite
 
 
 def turns_in(folder: Folder, header: Header) -> Iterator[tuple[str, Turn]]:
-    """The turns of an export behind their places.
-
-    Raises:
-        ValueError: as for messages.
-    """
+    """The turns of an export behind their places."""
     for place, value in _objects(folder, TURNS):
         turn = _model(place, value, Turn)
         for name in ("owner_key", "session_id"):
@@ -197,11 +185,7 @@ def turns_in(folder: Folder, header: Header) -> Iterator[tuple[str, Turn]]:
 
 
 def revisions_in(folder: Folder, exported_at: datetime) -> Iterator[tuple[str, Overview]]:
-    """The revisions of the overview behind their places. A file that no line lists is revision 1, by an import.
-
-    Raises:
-        ValueError: as for messages.
-    """
+    """The revisions of the overview behind their places. A file that no line lists is revision 1, by an import."""
     text = _text(folder, OVERVIEW)
     is_listed = False
     for place, value in _objects(folder, REVISIONS):
@@ -214,11 +198,7 @@ def revisions_in(folder: Folder, exported_at: datetime) -> Iterator[tuple[str, O
 
 
 def details_in(folder: Folder, exported_at: datetime) -> Iterator[tuple[str, Detail]]:
-    """The versions of details behind their places. A file that no line lists is a new note.
-
-    Raises:
-        ValueError: as for messages.
-    """
+    """The versions of details behind their places. A file that no line lists is a new note."""
     read, names = set[str](), set[str]()
     for place, value in _objects(folder, DETAILS):
         given = value
@@ -242,11 +222,7 @@ def details_in(folder: Folder, exported_at: datetime) -> Iterator[tuple[str, Det
 
 
 def compactions_in(folder: Folder) -> Iterator[tuple[str, Compaction]]:
-    """The compactions of an export behind their places.
-
-    Raises:
-        ValueError: as for messages.
-    """
+    """The compactions of an export behind their places."""
     for place, value in _objects(folder, COMPACTIONS):
         compaction = _model(place, value, Compaction)
         if len(compaction.rows) != compaction.count:
@@ -255,11 +231,7 @@ def compactions_in(folder: Folder) -> Iterator[tuple[str, Compaction]]:
 
 
 def state_in(folder: Folder, store: TransferableStore) -> Row | None:
-    """The document of the session's state, as the store takes it; None where there is none.
-
-    Raises:
-        ValueError: as for messages.
-    """
+    """The document of the session's state, as the store takes it; None where there is none."""
     content = folder.content(STATE)
     if content is None:
         return None

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 from pydantic import BaseModel, ValidationError
@@ -81,10 +82,9 @@ class _Messages:
     file: str = files.MESSAGES
 
     def items(self) -> Iterator[_Item]:
-        transfer = self.store.transfer
         for place, row in messages_in(self.folder, self.header, self.store):
             names: dict[str, Any] = {"owner_key": self.session[0], "session_id": self.session[1]}
-            row_id = transfer.row_id(row)
+            row_id = self.store.transfer.row_id(row)
             if new_id := self.ids.get(row_id):
                 names["_id"] = {"$oid": new_id} if is_object_id(new_id) else new_id
             # In the order of its fields, in which arguments of tools are shown.
@@ -109,44 +109,41 @@ class _Models:
     session: _Session
     file: str
     model: type[BaseModel]
-    fields: tuple[str, ...]
+    key: Callable[[Row], Key]
     read: Callable[[], Iterator[tuple[str, BaseModel]]]
-    page: Callable[[Any], Awaitable[list[Row]]]
+    page: Callable[[Key], Awaitable[list[Row]]]
     insert: Callable[[Sequence[Row]], Awaitable[int]]
 
     def items(self) -> Iterator[_Item]:
+        names = {"owner_key": self.session[0], "session_id": self.session[1]}
         last: Key = None
         for place, value in self.read():
             document = value.model_dump(mode="python")
-            if "owner_key" not in document:
-                document = {"owner_key": self.session[0], "session_id": self.session[1], **document}
+            document = document | names if isinstance(value, Turn) else names | document
             try:
                 document = self.store.transfer.checked(document)
             except ValueError as error:
                 raise ValueError(f"{place}: {error}") from None
-            key = self._key(document)
+            key = self.key(document)
             if last is not None and place.startswith(self.file) and not key > last:
                 raise ValueError(f"{place}: {self._name(key)} does not come after the line before it")
             last = key
             yield _Item(place, key, self._name(key), {**document, **_no_work(value)}, self._digest(document))
 
     async def stored(self) -> AsyncIterator[tuple[Key, str, bytes]]:
-        after: Key = None
-        while page := await self.page(after):
+        last: Key = None
+        while page := await self.page(last):
             for document in page:
-                yield (after := self._key(document)), self._name(after), self._digest(document)
-
-    def _key(self, document: Row) -> Key:
-        return tuple(document[name] for name in self.fields)
+                yield (last := self.key(document)), self._name(last), self._digest(document)
 
     def _name(self, key: Key) -> str:
         noun = "revision" if self.model is Overview else self.model.__name__.lower()
-        return f"{noun} {', version '.join(map(str, key))}"
+        return f"{noun} {key[0]}, version {key[1]}" if isinstance(key, tuple) else f"{noun} {key}"
 
     def _digest(self, document: Row) -> bytes:
         try:
             value = self.model.model_validate(document)
-            text = (_over(value) if isinstance(value, Turn) else value).model_dump_json()
+            text = value.model_copy(update=_over(value)).model_dump_json()
         except (ValidationError, PydanticSerializationError, UnicodeDecodeError):
             return b"malformed"
         return hashlib.sha256(text.encode(errors="surrogatepass")).digest()
@@ -180,15 +177,16 @@ _Part: TypeAlias = _Messages | _Models | _State
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An export that was read and checked, on its way into a session: of each file places and digests by their keys.
+    """An export that was read and checked, on its way into a session.
 
-    `ids` are new `_id`s of rows by those in the export; empty where they keep them.
+    `parts` are in the order in which they are written, messages first; `given` has by their keys the places and the
+    digests of each file's documents.
     """
 
-    header: Header
-    session: tuple[str, str]
+    store: TransferableStore
+    session: _Session
+    parts: Sequence[_Part]
     given: Mapping[str, Mapping[Key, tuple[str, bytes]]]
-    ids: Mapping[str, str]
 
     @property
     def total(self) -> int:
@@ -220,53 +218,50 @@ def read_session(
     """Read and check an export that is to become that session, or the one that it names itself.
 
     Raises:
-        ValueError: something in it cannot be imported; the file, the line, what is wrong, what is allowed.
+        ValueError: something in it cannot be imported; the file, the line, the fault, what is allowed.
     """
     header = read_header(folder)
-    key = owner_key or header.owner_key, session_id or header.session_id
+    session = owner_key or header.owner_key, session_id or header.session_id
     ids: dict[str, str] = {}
-    if key != (header.owner_key, header.session_id):
-        ids = new_row_ids((store.transfer.row_id(row) for _, row in messages_in(folder, header, store)), *key)
-    given = dict[str, dict[Key, tuple[str, bytes]]]()
-    for part in _parts(folder, store, header, key, ids):
-        of_part = given[part.file] = {}
+    if session != (header.owner_key, header.session_id):
+        ids = new_row_ids((store.transfer.row_id(row) for _, row in messages_in(folder, header, store)), *session)
+    parts = _parts(folder, store, header, session, ids)
+    given: dict[str, dict[Key, tuple[str, bytes]]] = {part.file: {} for part in parts}
+    for part in parts:
         for item in part.items():
-            of_part[item.key] = item.place, item.digest
+            given[part.file][item.key] = item.place, item.digest
             advance(part.file, 1)
-        listed = sum(place.startswith(part.file) for place, _ in of_part.values())
+        listed = sum(place.startswith(part.file) for place, _ in given[part.file].values())
         if listed != (told := header.counts[part.file]):
             raise ValueError(f"{part.file}: it has {listed} documents, and {files.HEADER} says {told}: it is not whole")
-    return Plan(header, key, given, ids)
+    return Plan(store, session, parts, given)
 
 
-async def compare(folder: Folder, store: TransferableStore, plan: Plan) -> Found:
+async def compare(plan: Plan) -> Found:
     """Compare the session with the export: documents that are there already, and obstacles.
 
     Raises:
         StoreUnavailableError: the store did not answer.
     """
     found = Found()
-    for part in _parts(folder, store, plan.header, plan.session, plan.ids):
+    for part in plan.parts:
         given, unlisted, differing = plan.given[part.file], list[str](), list[str]()
         async for key, name, digest in part.stored():
             if key not in given:
-                unlisted.append(name)
+                unlisted.append(f"{name} is there, and not in {part.file}")
             elif given[key][1] != digest:
                 differing.append(f"{name} is there, not as in {given[key][0]}")
             else:
                 found.present[part.file].add(key)
-        if unlisted:
-            found.in_the_way.append(_first_of([f"{unlisted[0]} is there, and not in {part.file}"], len(unlisted)))
-        if differing:
-            found.in_the_way.append(_first_of(differing, len(differing)))
+        for phrases in filter(None, (unlisted, differing)):
+            more = f" (and {len(phrases) - 1} more)" if len(phrases) > 1 else ""
+            found.in_the_way.append(phrases[0] + more)
     if not found.in_the_way:
-        await _look_elsewhere(folder, store, plan, found)
+        await _look_elsewhere(plan, found)
     return found
 
 
-async def write_session(
-    folder: Folder, store: TransferableStore, plan: Plan, found: Found, advance: _Advance = lambda _, __: None
-) -> None:
+async def write_session(plan: Plan, found: Found, advance: _Advance = lambda _, __: None) -> None:
     """Store the missing documents; `advance` is called with a file and how many documents of it were written.
 
     Raises:
@@ -276,7 +271,7 @@ async def write_session(
     """
     if found.in_the_way:
         raise NexusError("; ".join(found.in_the_way))
-    for part in _parts(folder, store, plan.header, plan.session, plan.ids):
+    for part in plan.parts:
         for batch in _batches(_missing(part, plan, found)):
             try:
                 count = await part.insert([item.document for item in batch])
@@ -317,12 +312,7 @@ def new_row_ids(row_ids: Iterable[str], owner_key: str, session_id: str) -> dict
 def _parts(
     folder: Folder, store: TransferableStore, header: Header, session: _Session, ids: Mapping[str, str]
 ) -> list[_Part]:
-    """The parts of an export in the order in which they are written, as documents of the session they are to become."""
     memory, turns = store.memory, store.turns
-
-    def turns_of_session() -> Iterator[tuple[str, Turn]]:
-        names = {"owner_key": session[0], "session_id": session[1]}
-        return ((place, _over(turn.model_copy(update=names))) for place, turn in turns_in(folder, header))
 
     def compactions() -> Iterator[tuple[str, Compaction]]:
         for place, value in compactions_in(folder):
@@ -336,46 +326,46 @@ def _parts(
         models(
             files.TURNS,
             Turn,
-            ("turn_number",),
-            turns_of_session,
-            lambda before: turns.turns(*session, limit=_PAGE, before=_number(before), whole=True),
+            itemgetter("turn_number"),
+            partial(turns_in, folder, header),
+            lambda before: turns.turns(*session, limit=_PAGE, before=before, whole=True),
             turns.insert_turns,
         ),
         models(
             files.DETAILS,
             Detail,
-            ("name", "version"),
-            lambda: details_in(folder, header.exported_at),
+            itemgetter("name", "version"),
+            partial(details_in, folder, header.exported_at),
             lambda after: memory.detail_versions(*session, limit=_PAGE, after=after),
             memory.insert_details,
         ),
         models(
             files.REVISIONS,
             Overview,
-            ("revision",),
-            lambda: revisions_in(folder, header.exported_at),
-            lambda before: memory.overviews(*session, limit=_PAGE, before=_number(before)),
+            itemgetter("revision"),
+            partial(revisions_in, folder, header.exported_at),
+            lambda before: memory.overviews(*session, limit=_PAGE, before=before),
             partial(_one_by_one, memory.insert_overview),
         ),
         models(
             files.COMPACTIONS,
             Compaction,
-            ("number",),
+            itemgetter("number"),
             compactions,
-            lambda before: memory.compactions(*session, limit=_PAGE, before=_number(before), whole=True),
+            lambda before: memory.compactions(*session, limit=_PAGE, before=before, whole=True),
             partial(_one_by_one, memory.insert_compaction),
         ),
         _State(folder, store, session),
     ]
 
 
-async def _look_elsewhere(folder: Folder, store: TransferableStore, plan: Plan, found: Found) -> None:
+async def _look_elsewhere(plan: Plan, found: Found) -> None:
     """See that no other session has the messages that are missing: an owner has each once."""
-    part = _parts(folder, store, plan.header, plan.session, plan.ids)[0]
-    for batch in _batches(_missing(part, plan, found), _LOOKED_UP):
-        row = await store.transfer.find_elsewhere(*plan.session, [item.document for item in batch])
+    transfer = plan.store.transfer
+    for batch in _batches(_missing(plan.parts[0], plan, found), _LOOKED_UP):
+        row = await transfer.find_elsewhere(*plan.session, [item.document for item in batch])
         if row is not None:
-            row_id, message_id = store.transfer.row_id(row), row.get("id")
+            row_id, message_id = transfer.row_id(row), row.get("id")
             item = next((one for one in batch if row_id == one.key or message_id == one.document.get("id")), batch[0])
             where = f"session {row.get('session_id')!r} of {row.get('owner_key')!r}"
             found.in_the_way.append(f"{item.place}: {item.name} is recorded in {where} already")
@@ -405,20 +395,17 @@ def _batches(items: Iterable[_Item], most: int = _BATCH) -> Iterator[list[_Item]
         yield batch
 
 
-def _first_of(phrases: Sequence[str], count: int) -> str:
-    return phrases[0] + (f" (and {count - 1} more)" if count > 1 else "")
-
-
 def _no_work(value: BaseModel) -> Row:
     """The fields of a stored document by which no work is due on it."""
     if isinstance(value, Turn):
         begun = {"begun_at": value.timestamp, "heard_at": value.timestamp}
-        return {"work": None, "due_at": None, **begun, "rows": 0, "attempts": 0, "overtaken": False}
+        return {**_over(value), "work": None, "due_at": None, **begun, "rows": 0, "attempts": 0, "overtaken": False}
     return {"work": None, "due_at": None} if isinstance(value, Compaction) else {}
 
 
-def _over(turn: Turn) -> Turn:
-    return turn if turn.status.is_over else turn.model_copy(update={"status": TurnStatus.COMPLETED})
+def _over(value: BaseModel) -> Row:
+    unfinished = isinstance(value, Turn) and not value.status.is_over
+    return {"status": TurnStatus.COMPLETED} if unfinished else {}
 
 
 async def _one_by_one(insert: Callable[[Row], Awaitable[bool]], documents: Sequence[Row]) -> int:
@@ -426,11 +413,6 @@ async def _one_by_one(insert: Callable[[Row], Awaitable[bool]], documents: Seque
         if not await insert(document):
             return count
     return len(documents)
-
-
-def _number(key: Key) -> int | None:
-    """The number that a key is, for stores that page downwards."""
-    return None if key is None else int(key[0])
 
 
 def _message(row: Row) -> str:

@@ -119,9 +119,7 @@ async def imported(store: Store, folder: Files, owner_key: str | None = None) ->
     """What an import writes."""
     written = Counter[str]()
     plan = read_session(folder, store, owner_key=owner_key)
-    await write_session(
-        folder, store, plan, await compare(folder, store, plan), lambda file, n: written.update({file: n})
-    )
+    await write_session(plan, await compare(plan), lambda file, n: written.update({file: n}))
     return +written
 
 
@@ -153,9 +151,9 @@ async def test_an_import_that_breaks_off() -> None:
     folder = await exported(store)
     copy.transfer.fails_after = 200
     plan, written = read_session(folder, copy, owner_key="bob"), Counter[str]()
-    found = await compare(folder, copy, plan)
+    found = await compare(plan)
     with pytest.raises(StoreUnavailableError):
-        await write_session(folder, copy, plan, found, lambda file, n: written.update({file: n}))
+        await write_session(plan, found, lambda file, n: written.update({file: n}))
     assert written == {files.MESSAGES: 200}
     copy.transfer.fails_after = None
     rest = await imported(copy, folder, owner_key="bob")
@@ -168,20 +166,20 @@ async def test_what_is_in_the_way() -> None:
     store = Store()
     store.fill()
     folder = await exported(store)
-    found = await compare(folder, store, read_session(folder, store, session_id="s2"))
+    found = await compare(read_session(folder, store, session_id="s2"))
     assert found.in_the_way == ["messages.jsonl: line 1: message 'm0' is recorded in session 's1' of 'ada' already"]
     store.transfer.kept[0]["content"] = "other"
     store.plant("turns", [a_turn(8), a_turn(9)])
     store.memory.rows["working_memory"][0]["updated_at"] = None
     plan = read_session(folder, store)
-    found = await compare(folder, store, plan)
+    found = await compare(plan)
     assert found.in_the_way == [
         "message 'm0' is there, not as in messages.jsonl: line 1",
         "turn 9 is there, and not in turns.jsonl (and 1 more)",
         "revision 1 is there, not as in working-memory/revisions.jsonl: line 1",
     ]
     with pytest.raises(NexusError, match="message 'm0' is there"):
-        await write_session(folder, store, plan, found)
+        await write_session(plan, found)
 
 
 async def test_a_program_that_writes_meanwhile() -> None:
@@ -190,13 +188,14 @@ async def test_a_program_that_writes_meanwhile() -> None:
     store.fill()
     folder = await exported(store)
     plan = read_session(folder, copy)
-    found = await compare(folder, copy, plan)
+    found = await compare(plan)
     copy.plant("turns", [a_turn(7, insights=["other"])])
     with pytest.raises(NexusError, match=r"turns.jsonl: line 2: turn 7 is there meanwhile"):
-        await write_session(folder, copy, plan, found)
+        await write_session(plan, found)
+    plan = read_session(folder, Store())
     folder.write(files.OVERVIEW, "changed")
     with pytest.raises(NexusError, match=r"revisions.jsonl: line 60: it was changed while it was read"):
-        await write_session(folder, Store(), plan, await compare(folder, Store(), plan))
+        await write_session(plan, await compare(plan))
 
 
 @pytest.mark.parametrize(
