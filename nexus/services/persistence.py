@@ -41,10 +41,16 @@ async def _ignore(_row: Row) -> None:
 
 
 class PersistenceService:
-    """Records results and inputs, and reads history (`Conversation`). Background writers are at work while `running()`.
+    """Records results and inputs, and reads history. Background writers are at work while `running()`.
 
-    The ledger keeps the origins of runs for all replicas. `recorded` is called with every result that was not recorded
-    before, and with every input that waited in the outbox.
+    - A build finds every row that was acknowledged before its request was sent: an input by its answer, a result by its
+      being settled. Where that takes longer than a moment for results of this process, the past is not `complete`.
+    - Where a claim says that the outbox holds rows (`outbox_waiting`), those of the owner are read from it before the
+      store is read.
+    - The ledger keeps the origins of runs for all replicas.
+    - `recorded` is called with every result that was not recorded before, and with every input that waited in the
+      outbox.
+    - Errors: `StoreUnavailableError` where the store, or the outbox, did not answer.
     """
 
     def __init__(
@@ -83,7 +89,7 @@ class PersistenceService:
         await self._recorder.flush()
 
     def remember_run(self, owner_key: str, run_id: str, origin: RunOrigin) -> None:
-        """Keep the origin of a run in this process."""
+        """Keep the origin of a run in this process: its results may come before its input is written."""
         self.origins.remember(owner_key, run_id, origin)
 
     async def begin_run(self, owner_key: str, run_id: str, origin: RunOrigin, keep_ms: int) -> RunOrigin:
@@ -112,7 +118,11 @@ class PersistenceService:
     async def insert_input(self, row: Row, *, outbox_waiting: bool = False) -> None:
         """Return when the store has the row, or that of an earlier request of the run which waits in the outbox.
 
-        Runs that were begun since go by the `_id` of the earlier one.
+        Runs that were begun since go by the `_id` of the earlier one. The caller sets the deadline.
+
+        Raises:
+            StoreUnavailableError: it is not known whether the store has it.
+            StoreRejectedError: the store will never accept it.
         """
         waiting = await self._waiting(row["owner_key"], outbox_waiting)
         earlier = [each for each in waiting if (each["run_id"], each["id"]) == (row["run_id"], row["id"])]
@@ -148,7 +158,13 @@ class PersistenceService:
         continued: bool = False,
         outbox_waiting: bool = False,
     ) -> Past:
-        """Rows enough for `messages` messages of the memory."""
+        """Rows enough for `messages` messages of the memory, every run among them whole.
+
+        Messages are counted after merging. Contents longer than twice `excerpt_chars` may come without their middle.
+        `asked` is the human input of the run that asks. Where an earlier request of the run recorded it (`continued`),
+        what was stored after it is left out; the row with `own_row_id`, which the build that reads inserts meanwhile,
+        leaves nothing out.
+        """
         complete = await self._written(owner_key, asked)
         waiting = await self._waiting(owner_key, outbox_waiting)
         past = await read_past(
@@ -176,7 +192,11 @@ class PersistenceService:
         continued: bool = False,
         outbox_waiting: bool = False,
     ) -> Past:
-        """The newest rows of a session, without those of the current run."""
+        """The newest rows of a session, whole, without those of the current run.
+
+        `messages` rows at most, those under no compaction (`tail`), up to `until` where that is known better than from
+        `asked`. The rest as for `get_past`.
+        """
         # Rows after a known end are not read, so they are not waited for.
         complete = until is not None or await self._written(owner_key, asked)
         waiting = await self._waiting(owner_key, outbox_waiting)

@@ -24,7 +24,6 @@ from nexus.core.ports.bus import (
 from nexus.core.ports.memory import MemorySource, MemoryStore, TurnSource, TurnStore
 from nexus.core.ports.model import LanguageModel, TokenCounter
 from nexus.core.ports.store import (
-    Conversation,
     Cutoff,
     DocumentStore,
     MessageStore,
@@ -42,7 +41,6 @@ __all__ = [
     "Busy",
     "Claim",
     "Conflict",
-    "Conversation",
     "Cutoff",
     "DeadLetter",
     "DeadLetters",

@@ -1,4 +1,4 @@
-"""The document store, and the conversation as a build records and reads it (contract §2)."""
+"""The document store (contract §2)."""
 
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,10 +6,9 @@ from datetime import datetime
 from typing import Any, Final, Protocol
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.models import Message, Row
-from nexus.core.ports.bus import OutboxRow
+from nexus.core.models import Row
 from nexus.core.ports.memory import MemoryStore, TurnStore
-from nexus.core.working_memory import WHOLE, Tail
+from nexus.core.working_memory import Tail
 
 # In a search, rows whose contents or arguments are compared one by one because the server has no pattern for them.
 STRUCTURED_SEARCHED: Final = 2_000
@@ -294,83 +293,4 @@ class Cutoff(Protocol):
 
     def includes(self, row: Row) -> bool:
         """Whether the row is part of the history."""
-        ...
-
-
-class Conversation(Protocol):
-    """The persistence service, as the builder uses it.
-
-    - A build finds every row that was acknowledged before its request was sent: an input by its answer, a result by its
-      being settled. It waits a moment for results that this process has accepted and not written yet; where that is not
-      enough, the past is not `complete`.
-    - Where a claim says that the outbox holds rows, those of the owner are read from it before the store is read.
-    - Errors: `StoreUnavailableError` where the store, or the outbox, did not answer.
-    """
-
-    def remember_run(self, owner_key: str, run_id: str, origin: RunOrigin) -> None:
-        """Keep the origin of a run in this process: its results may come before its input is written."""
-        ...
-
-    async def begin_run(self, owner_key: str, run_id: str, origin: RunOrigin, keep_ms: int) -> RunOrigin:
-        """Keep the origin of a run that is asked for, for all replicas. Returns that of the first request for it."""
-        ...
-
-    def input_row(self, message: Message, text: str, origin: RunOrigin) -> Row:
-        """The row of a run's human input, with its `_id`, and with a time that is not later than now."""
-        ...
-
-    async def insert_input(self, row: Row, *, outbox_waiting: bool = False) -> None:
-        """Return when the store has the row; the caller sets the deadline.
-
-        With `outbox_waiting`, the outbox holds rows, of which one may be the input, from an earlier request of the run.
-
-        Raises:
-            StoreUnavailableError: it is not known whether the store has it.
-            StoreRejectedError: the store will never accept it.
-        """
-        ...
-
-    def outbox_row(self, row: Row) -> OutboxRow:
-        """The row as the outbox keeps it until the store takes it."""
-        ...
-
-    async def get_past(
-        self,
-        owner_key: str,
-        *,
-        messages: int,
-        excerpt_chars: int,
-        asked: Message,
-        own_row_id: str | None = None,
-        continued: bool = False,
-        outbox_waiting: bool = False,
-    ) -> Past:
-        """Rows enough for `messages` messages of the memory, every run among them whole.
-
-        Messages are counted after merging. Contents longer than twice `excerpt_chars` may come without their middle.
-        `asked` is the human input of the run that asks. Where an earlier request of the run recorded it, what was
-        stored after it is left out; the row with `own_row_id`, which the build that reads inserts meanwhile, leaves
-        nothing out. `continued`: the run was begun earlier. `outbox_waiting`: the outbox holds rows, some of which may
-        be the owner's.
-        """
-        ...
-
-    async def get_session(
-        self,
-        owner_key: str,
-        origin: RunOrigin,
-        *,
-        messages: int,
-        asked: Message,
-        own_row_id: str | None = None,
-        until: Cutoff | None = None,
-        tail: Tail = WHOLE,
-        continued: bool = False,
-        outbox_waiting: bool = False,
-    ) -> Past:
-        """The newest rows of a session, whole, without those of the current run.
-
-        `messages` rows at most, those under no compaction (`tail`), up to `until` where that is known better than from
-        `asked`. The rest as for `get_past`.
-        """
         ...

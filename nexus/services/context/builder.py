@@ -26,7 +26,6 @@ from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.metrics import Metrics, NoMetrics, Part, Stage
 from nexus.core.models import Message, Role, new_run_id
 from nexus.core.ports import (
-    Conversation,
     DocumentStore,
     MemorySource,
     OutboxRow,
@@ -57,6 +56,7 @@ from nexus.services.context.run_prefix import RunPrefix, RunView, ThinkingView, 
 from nexus.services.context.run_start import RunStart
 from nexus.services.context.thinking import ThinkingInput, fit_thinking
 from nexus.services.history.transcript import Window, faults
+from nexus.services.persistence import PersistenceService
 from nexus.services.tools.registry import ToolRegistry
 
 __all__ = ["BuilderSettings", "Built", "ContextBuilder"]
@@ -111,7 +111,7 @@ class ContextBuilder:
 
     def __init__(
         self,
-        conversation: Conversation,
+        conversation: PersistenceService,
         documents: DocumentStore,
         tools: ToolRegistry,
         ledger: RequestLedger,

@@ -19,7 +19,6 @@ import structlog
 from nexus.core.errors import BusUnavailableError, NexusError, StoreUnavailableError
 from nexus.core.metrics import Metrics, Part
 from nexus.core.ports import (
-    Conversation,
     DocumentStore,
     MemorySource,
     Past,
@@ -37,6 +36,7 @@ from nexus.services.context.pinned import PINNED_FROM_END, Placement, is_all_giv
 from nexus.services.context.prompts import identity_block
 from nexus.services.context.request import BuildRequest, read_history_size
 from nexus.services.context.run_prefix import RunView, compactions_of, prefix_key
+from nexus.services.persistence import PersistenceService
 from nexus.services.session_state.state import SessionState
 from nexus.services.tools.memory_tools import MEMORY_TOOLS, READING_TOOLS
 from nexus.services.tools.registry import ToolRegistry
@@ -165,7 +165,7 @@ class Sources:
         turns, memory: None where none are kept.
     """
 
-    conversation: Conversation
+    conversation: PersistenceService
     documents: DocumentStore
     tools: ToolRegistry
     ledger: RequestLedger
