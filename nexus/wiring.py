@@ -28,9 +28,8 @@ from nexus.services.requests.claims import DeadLetterWriter
 from nexus.services.requests.envelope import RequestSettings
 from nexus.services.requests.tool_calls import ToolCallService
 from nexus.services.session_state.service import SessionStates
-from nexus.services.tools.catalogue import ToolCatalog
 from nexus.services.tools.memory_tools import MemoryLimits, definitions
-from nexus.services.tools.registry import ToolRegistry, discover
+from nexus.services.tools.registry import ToolCatalog, ToolRegistry, discover
 from nexus.services.turns.service import TurnMemory
 from nexus.services.turns.worker import TurnSettings, TurnWorker
 
@@ -153,7 +152,7 @@ def create_nexus(settings: Settings, transport: Transport, store: Store, model: 
         metrics=metrics,
     )
     requests = RequestService(builder, bus, ledger, letters, request_settings(settings.bus), metrics)
-    catalog = ToolCatalog(registry, store, refresh_s=settings.tools.refresh_seconds)
+    catalog = ToolCatalog(registry, store, refresh_s=settings.tools.refresh_seconds, metrics=metrics)
     return Nexus(
         settings,
         bus,

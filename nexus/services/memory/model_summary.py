@@ -27,7 +27,6 @@ from nexus.core.models import parse_moment
 from nexus.core.ports import LanguageModel, Row, TokenCounter
 from nexus.services.history.run_facts import entries_of, read_facts
 from nexus.services.text.digest import has_figure
-from nexus.services.text.language import language_of
 from nexus.services.text.model_reply import (
     BETWEEN,
     LEAST_ROOM,
@@ -40,7 +39,7 @@ from nexus.services.text.model_reply import (
     retry_note,
 )
 from nexus.services.text.sentences import BYTES_A_TOKEN, prompt_json, size
-from nexus.services.text.summary_checks import Evidence, evidence_in, language_of_user, refusal_in
+from nexus.services.text.summary_checks import Evidence, evidence_in, language_of, language_of_user, refusal_in
 
 SCHEMA_NAME: Final = "conversation_summary"
 _SUMMARY: Final = "summary"

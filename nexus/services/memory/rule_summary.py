@@ -27,9 +27,19 @@ from nexus.core.models import parse_moment
 from nexus.core.ports import Row
 from nexus.services.history.run_facts import TurnFacts, read_facts
 from nexus.services.history.transcript import Speaker
-from nexus.services.text.digest import DECISION, digest, excerpt, figures, sentences_with_cue
+from nexus.services.text.digest import (
+    COUNT_ROOM,
+    DECISION,
+    call_and_result,
+    describe_calls,
+    digest,
+    excerpt,
+    figures,
+    read_result,
+    sentences_with_cue,
+    tools_used,
+)
 from nexus.services.text.sentences import GAP, clip, ended, is_blank, one_line, sentences, size, slices, weight
-from nexus.services.text.tool_outcomes import COUNT_ROOM, call_and_result, describe_calls, read_result, tools_used
 
 TokenCount = Callable[[str], int]
 

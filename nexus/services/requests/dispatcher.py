@@ -29,7 +29,7 @@ from nexus.services.requests.claims import MOST_DELIVERIES, DeadLetterWriter, to
 from nexus.services.requests.envelope import RequestSettings, read_message
 from nexus.services.requests.tool_calls import MOST_CALLS, ToolCallService
 from nexus.services.session_state.service import SessionStates
-from nexus.services.tools.catalogue import ToolCatalog
+from nexus.services.tools.registry import ToolCatalog
 
 _log = structlog.get_logger(__name__)
 

@@ -1,29 +1,37 @@
-"""The gist of a text or of any JSON as one line within a weight (see `sentences`). Pure.
+"""The gist of a text, of any JSON, and of calls of tools, as one line within a weight (see `sentences`). Pure.
 
 - Of a text: its first and last sentence, and those with figures.
 - Of a JSON document: keys with their values, those with figures first. A key stands by itself where the one before it
   belongs to the same object, otherwise with its path:
 
       total: 156; pmids: 4 in all, 12345678, 23456789, 34567890, 45678901; first.title: Empagliflozin; year: 2015; ...
+- Of calls of tools: a sentence each. Where there is no room for all, the last one counts most, then those whose results
+  have figures, the latest first: the outcome of a search is worth more than its first steps. Others are counted.
+
+      pubmed_search (query: SGLT2 inhibitors; limit: 200) gave total: 156
+      fetch (pmid: 23456789) failed: time-out
+      Also used web_search 12 times, load (of 13 calls 1 failed).
 - Decisions and next steps are found by cue words in English, Chinese, German, French and Spanish. A plan is a decision
   only where a choice, an order or a reason comes with it.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-from nexus.services.text.content import compact_json, opened
+from nexus.core.turns import ToolOutcome
+from nexus.services.text.content import compact_json, is_error, opened
 from nexus.services.text.sentences import (
     GAP,
     beginning,
     between_words,
     both_ends,
     clip,
+    fitted,
     is_ended,
-    is_plain,
     joint,
     one_line,
     sentences,
@@ -51,8 +59,9 @@ _MOST_KEY: Final = 120
 _MOST_TEXT: Final = 4_096
 # A value of this weight with a figure in it is one of the key figures.
 _SHORT: Final = 64
-# Below this weight a part of a value says nothing.
+# Below this weight a part of a value says nothing, nor does one of the reason of a failure.
 _LEAST_VALUE: Final = 12
+_LEAST_REASON: Final = 16
 # A list of so many items is not counted.
 _UNCOUNTED: Final = 3
 _COUNT: Final = -1
@@ -64,7 +73,17 @@ _NEARER: Final = 1.5
 _MORE: Final = f"; {GAP}"
 _NOTHING: Final = "none"
 
+# The most weight of a call, and the least that a call gets, unless it needs less.
+_MOST_OF_CALL, _ENOUGH_FOR_CALL = 320, 128
+# The weight between two calls, and the weight reserved for counting the others.
+_APART: Final = 2
+COUNT_ROOM: Final = 120
+_MOST_NAME: Final = 64
+# Keys under which results that are objects say what went wrong.
+_REASONS: Final = ("error", "message", "reason", "detail")
+
 Path = tuple[str | int, ...]
+Describe = Callable[[ToolOutcome, int], str]
 
 
 def figures(text: str) -> list[str]:
@@ -82,8 +101,6 @@ def digest(text: str, room: int) -> str:
 
     What is left out is marked by `...`. Where there is room for little, the first sentence counts most, then the last.
     """
-    if len(line := text.strip()) <= room and is_plain(line):
-        return line
     pieces = list(sentences(text)) or [clip(one_line(text[:_MOST_BLANK]), room)]
     if sum(map(len, pieces)) <= room and weight(whole := _joined(pieces, dict(enumerate(pieces)))) <= room:
         return whole
@@ -157,12 +174,9 @@ def _joined(pieces: Sequence[str], kept: Mapping[int, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """A value in a document.
+    """A value in a document, on one line unless it is too long; is it a text rather than a number, a flag or nothing?
 
-    Attributes:
-        path: the keys and list indexes that lead to it; -1 is the index of the length of a list.
-        text: on one line, unless it is too long for one.
-        is_text: the value is a text rather than a number, a flag or nothing.
+    `path` are the keys and list indexes that lead to it; -1 is the index of the length of a list.
     """
 
     path: Path
@@ -259,6 +273,127 @@ def _worth(leaf: _Leaf, nearer: float) -> tuple[bool, float]:
 
 def _line_of(leaves: Sequence[_Leaf]) -> str:
     return "".join(f"{leaf.label(before)}{leaf.text}" for before, leaf in zip([None, *leaves], leaves, strict=False))
+
+
+def describe_calls(
+    outcomes: Sequence[ToolOutcome], describe: Describe, room: int
+) -> tuple[list[str], list[ToolOutcome]]:
+    """Descriptions of the calls for which there is room, in their order; and the other calls."""
+    if not outcomes:
+        return [], []
+    order = list(_calls_by_worth(outcomes))
+    kept = _picked(order, outcomes, describe, room)
+    if len(kept) < len(outcomes):
+        kept = _picked(order, outcomes, describe, room := room - COUNT_ROOM)
+    descriptions = [partial(describe, outcomes[index]) for index in sorted(kept)]
+    others = [outcome for index, outcome in enumerate(outcomes) if index not in kept]
+    return fitted(descriptions, room - len(kept) * _APART, _MOST_OF_CALL), others
+
+
+def call_and_result(outcome: ToolOutcome, room: int) -> str:
+    """The call and its result as one sentence without its full stop."""
+    result = _result_in_words(outcome, room)
+    call = call_with_arguments(outcome, max(room * 2 // 5, room - weight(result) - 1))
+    left = room - weight(call) - 1
+    return f"{call} {result if weight(result) <= left else _result_in_words(outcome, left)}"
+
+
+def call_with_arguments(outcome: ToolOutcome, room: int) -> str:
+    """The name and the arguments."""
+    name = _short(outcome.name)
+    left = room - weight(name) - 3
+    given = outline(outcome.arguments, left, figures_first=False) if outcome.arguments else ""
+    return f"{name} ({given})" if _says_something(given, left) else name
+
+
+def result_of_call(outcome: ToolOutcome, room: int) -> str:
+    """The name and the result."""
+    name = _short(outcome.name)
+    return f"{name} {_result_in_words(outcome, room - weight(name) - 1)}"
+
+
+def read_result(outcome: ToolOutcome) -> ToolOutcome:
+    """The outcome with its result opened; failed if the result says so, though the call itself may have succeeded."""
+    success = False if is_error(outcome.result) else outcome.success
+    return outcome.model_copy(update={"result": opened(outcome.result), "success": success})
+
+
+def tools_used(outcomes: Sequence[ToolOutcome], room: int, head: str = "Used") -> str:
+    """Which tools, how often, and how many calls came to nothing, as a sentence; `""` for none."""
+    if not outcomes:
+        return ""
+    counts: dict[str, int] = {}
+    for item in outcomes:
+        counts[item.name] = counts.get(item.name, 0) + 1
+    failed = sum(item.result is not None and item.success is False for item in outcomes)
+    lost = sum(item.result is None for item in outcomes)
+    bad = [f"{count:,} {what}" for count, what in ((failed, "failed"), (lost, "without a result")) if count]
+    end = f" (of {len(outcomes):,} calls {', '.join(bad)})" if bad else ""
+    names: list[str] = []
+    left = room - weight(f"{head}  and {len(counts):,} more{end}.")
+    for name, count in counts.items():
+        text = f"{_short(name)}{f' {count:,} times' if count > 1 else ''}"
+        left -= weight(text) + len(", ")
+        if left < 0 and names:
+            break
+        names.append(text)
+    more = f" and {len(counts) - len(names):,} more" if len(counts) > len(names) else ""
+    return f"{head} {', '.join(names)}{more}{end}."
+
+
+def _picked(order: Sequence[int], outcomes: Sequence[ToolOutcome], describe: Describe, room: int) -> set[int]:
+    """The places of the calls that are described; one at least."""
+    kept: set[int] = set()
+    for index in order:
+        room -= min(weight(describe(outcomes[index], _MOST_OF_CALL)), _ENOUGH_FOR_CALL) + _APART
+        if room < 0 and kept:
+            break
+        kept.add(index)
+    return kept
+
+
+def _calls_by_worth(outcomes: Sequence[ToolOutcome]) -> Iterator[int]:
+    """The places of the last call, of those that gave figures, and of the others; the latest first."""
+    others: list[int] = []
+    for index in reversed(range(len(outcomes))):
+        if index == len(outcomes) - 1 or _gave_figures(outcomes[index]):
+            yield index
+        else:
+            others.append(index)
+    yield from others
+
+
+def _gave_figures(outcome: ToolOutcome) -> bool:
+    return (
+        outcome.success is not False
+        and outcome.result is not None
+        and has_figure(outline(outcome.result, _ENOUGH_FOR_CALL))
+    )
+
+
+def _result_in_words(outcome: ToolOutcome, room: int) -> str:
+    if outcome.result is None:
+        return "has no result"
+    if outcome.success is False:
+        reason = _reason(outcome.result, room - len("failed: "))
+        return f"failed: {reason}" if reason else "failed"
+    left = room - len("gave ")
+    given = outline(outcome.result, left) or "an empty result"
+    return f"gave {given if _says_something(given, left) else 'a result'}"
+
+
+def _reason(result: Any, room: int) -> str:
+    if isinstance(result, Mapping):
+        result = next((result[key] for key in _REASONS if result.get(key)), result)
+    return outline(result, max(room, _LEAST_REASON))
+
+
+def _says_something(text: str, room: int) -> bool:
+    return text not in {GAP, ""} and weight(text) <= room
+
+
+def _short(name: str) -> str:
+    return clip(one_line(name), _MOST_NAME) or "unknown"
 
 
 # Of texts in lower case: to ignore the case takes several times as long.

@@ -20,9 +20,8 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 from nexus.core.errors import NexusError
 from nexus.core.turns import Structured, Summaries
-from nexus.services.text.language import NAMES, name_of
 from nexus.services.text.sentences import between_words, leading, size, slices, weight
-from nexus.services.text.summary_checks import Evidence, failure_in, refusal_in
+from nexus.services.text.summary_checks import NAMES, Evidence, failure_in, name_of, refusal_in
 
 # A prompt has room for so many bytes of its document, whatever the setting.
 LEAST_ROOM: Final = 1_200

@@ -37,8 +37,6 @@ _ENDED = re.compile(rf"[.!?…。！？｡][{_CLOSING}]*\Z")
 # The start of a line of Markdown: a heading, a quotation, an entry of a list or of a table.
 _MARKUP = re.compile(r"(?:(?:#+|[>*+•‣·-]|\|) +)+")
 _WORD = re.compile(r"\w")
-_PLAIN_WORD: Final = r"[A-Za-z0-9]++(?:[-'/.,:][A-Za-z0-9]++)*+[.,:;!?]*+"
-_PLAIN = re.compile(rf"{_PLAIN_WORD}(?: {_PLAIN_WORD})*+")
 _LAST_WORD = re.compile(r"[\w.]*\Z")
 _INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
 _ABBREVIATIONS: Final = frozenset({"al", "approx", "ca", "cf", "dr", "fig", "mr", "mrs", "ms", "prof", "st", "vs"})
@@ -93,11 +91,6 @@ def sentences(text: str) -> Iterator[str]:
     20,000 characters the middle is left out.
     """
     return iter(_sentences(both_ends(text)) if text else ())
-
-
-def is_plain(text: str) -> bool:
-    """Whether joining the sentences of `text` surely gives `text` again; False where that has to be tried."""
-    return _PLAIN.fullmatch(text) is not None
 
 
 def first_whole(text: str) -> str | None:
@@ -201,12 +194,9 @@ def _joins_to_previous(char: str) -> bool:
 
 
 def fitted(writers: Sequence[Callable[[int], str]], room: int, most: int | None = None) -> list[str]:
-    """The text of each writer, shortened to its share where they do not all fit.
+    """The text of each writer, which takes the most weight that its text may have.
 
-    Args:
-        writers: each returns its text in at most the weight that it is given.
-        room: the weight of all texts together.
-        most: the most that one may take of it, however little the others want.
+    `room` is for all together, `most` for one, however little the others want; where not all fit, each gets its share.
     """
     texts = [write(room if most is None else min(room, most)) for write in writers]
     wanted = [weight(text) for text in texts]

@@ -1,6 +1,9 @@
 """Checks of a summary that a model wrote: refusals, the language of the user, invented figures, missing parts. Pure.
 
-- A summary in another language than the user's is rejected.
+- A summary in another language than the user's is rejected. The script of the letters decides, and for Latin letters
+  the most frequent words of seven languages. A text has a language only when it is long enough, most of it is in one
+  language, and no line is in another. Short and mixed texts, code and data have none: no answer is better than a wrong
+  one. Quotations do not count, nor does text in another script behind a colon.
 - Counts and sums are figures that stand nowhere in a turn. So a text counts as inventing only when three or more of its
   numbers, and more than half of them, are in the turn neither in any spelling nor rounded. For each number that the
   turn has in words, one more may be unknown.
@@ -10,17 +13,195 @@
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Final
 
 from nexus.services.text.digest import has_figure
-from nexus.services.text.language import LATIN, differ, language_of, letters_of, likely_languages_of, name_of
 from nexus.services.text.sentences import weight
+
+# The results of `language_of`. A script that several languages share is its own result, and has no name here.
+NAMES: Final[Mapping[str, str]] = {
+    "zh": "Chinese",
+    "ja": "Japanese",
+    "ko": "Korean",
+    "en": "English",
+    "de": "German",
+    "fr": "French",
+    "es": "Spanish",
+    "it": "Italian",
+    "pt": "Portuguese",
+    "nl": "Dutch",
+}
+_OTHER: Final = "another"
+# The result for a text of which only the script is clear.
+LATIN: Final = "LATIN"
+# Words that are frequent in one of these languages and rare in the others.
+_FREQUENT: Final[Mapping[str, frozenset[str]]] = {
+    language: frozenset(words.split())
+    for language, words in {
+        "en": "the and of to is that with this for was are which from you have what please how not it be by will can "
+        "were their should there about into has had but they we or its would all these been",
+        "de": "und die der das nicht ist mit für auf eine einen einem dem des zu von wie bitte auch sich werden wurde "
+        "wird sind über oder aus nach bei ich wir ein zum zur den es als noch im haben hat",
+        "fr": "le la les des et est une dans pour que qui sur avec pas par au aux du ce cette sont plus vous nous je "
+        "il elle ont été mais ou comme leur ses entre aussi fait",
+        "es": "el la los las y es una que en por para con del se su no al lo como más pero sus sobre este esta fue "
+        "son está han ha muy también hay entre desde cuando qué",
+        "it": "il la gli le e è una che di per con non del della dei delle si sono nel nella come più ma anche questo "
+        "questa ha ho stato sul alla dal dalla tra quali cosa",
+        "pt": "o os as e é uma que em para com não do da dos das no na nos nas se por mais como mas ao foi são está "
+        "também pelo pela sobre este esta você há ser tem",
+        "nl": "het een van niet voor met zijn dat wordt werd ook naar maar deze kunnen wat hoe aan bij uit als ik wij "
+        "graag om te er is de en op die zich heeft hebben worden over door",
+        # Words of languages that would pass for one of the above.
+        _OTHER: "og ikke jeg det er på och inte att som av till för nie vir hulle amb els dels ha gjort har kan til "
+        "fra și nu este din że się jest nie ve bir için yang dan tidak và của je není",
+    }.items()
+}
+_FENCED: Final = re.compile(r"```.*?(```|\Z)|`[^`\n]*`|https?://\S+", re.DOTALL)
+_QUOTED: Final = re.compile(
+    r"""(?<!\w)'[^'\n]*'(?!\w)|"[^"\n]*"|[“„][^“”\n]*[“”]|‘[^‘’\n]*’|«[^«»\n]*»|「[^「」\n]*」|『[^『』\n]*』|《[^《》\n]*》"""
+    r"""|\([^()\n]*\)|（[^（）\n]*）"""
+)
+_COLON: Final = re.compile("[:：]")
+_WORD: Final = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+_CODE: Final = re.compile(r"[{}\[\]<>=;\\|]")
+# Scripts that are read letter by letter, not word by word.
+_DENSE: Final = frozenset({"CJK", "HIRAGANA", "KATAKANA"})
+# The language of a script that has only one; Latin letters alone are not clear.
+_LANGUAGES: Final[Mapping[str, str | None]] = {"CJK": "zh", "HANGUL": "ko", "JAPANESE": "ja", LATIN: None, _OTHER: None}
+# The script that single lines of a text may seem to be in.
+_PART_OF: Final[Mapping[str, str]] = {"JAPANESE": "CJK", **dict.fromkeys([*NAMES, _OTHER], LATIN)}
+# The characters of a text that are examined for its language, and for numbers in words.
+_EXAMINED: Final = 20_000
+_EXAMINED_FOR_WORDS: Final = 200_000
+# The letters of a dense script, or words of another, that a text needs for its language; and for its script, as a line.
+_ENOUGH: Final = 8
+_ENOUGH_FOR_SCRIPT: Final = 2
+# The least share of a text in one script.
+_LEAST_SHARE: Final = 0.6
+# Chinese borrows a letter here and there; Japanese has a third of these or more.
+_KANA: Final = 0.1
+# The largest share of a text that may be characters of code.
+_MOST_CODE: Final = 0.03
+# Of frequent words: their least share, how many different ones, and how many times those of any other language.
+_SHARE: Final = 0.15
+_DIFFERENT: Final = 3
+_TIMES: Final = 2
+
+
+def differ(found: str, expected: str) -> bool:
+    """Whether a result of `language_of` or `letters_of` contradicts the expected one."""
+    if LATIN in {found, expected}:
+        in_latin = {LATIN, *_FREQUENT}
+        return (found in in_latin) != (expected in in_latin)
+    # Japanese may do without its own letters for some lines.
+    return found != expected and (found, expected) != ("zh", "ja")
+
+
+def name_of(language: str) -> str:
+    """The name of a result of `language_of`."""
+    return NAMES.get(language) or f"a language in {language.title()} letters"
+
+
+def language_of(text: str) -> str | None:
+    """`zh`, `en`, … for a known language, else the script as Unicode names it (`CYRILLIC`); None where unclear."""
+    language = _of(text, _ENOUGH)
+    return _LANGUAGES.get(language or "", language)
+
+
+def letters_of(text: str) -> str | None:
+    """The same for a text of two letters or words or more, and `LATIN` for one in Latin letters."""
+    language = _of(text, _ENOUGH_FOR_SCRIPT)
+    return LATIN if language in NAMES or language == _OTHER else _LANGUAGES.get(language or "", language) or language
+
+
+def likely_languages_of(text: str) -> frozenset[str]:
+    """Of a text in Latin letters, the languages with the most frequent words in it; none where it has no such word."""
+    ranked = _ranked([word.lower() for word in _WORD.findall(_plain(text))])
+    most = len(ranked[0][1])
+    return frozenset(language for language, words in ranked if most and len(words) == most)
+
+
+def _of(text: str, enough: int) -> str | None:
+    plain = _plain(text)
+    if len(_CODE.findall(plain)) > _MOST_CODE * len(plain):
+        return None
+    language = _language_in(plain, enough)
+    of_lines = {_language_in(line, _ENOUGH_FOR_SCRIPT) for line in plain.splitlines()}
+    # A line of Japanese may do without its own letters, and one in Latin letters be too short to tell.
+    others = of_lines - {None, language, _PART_OF.get(language or "")}
+    return None if others else language
+
+
+def _plain(text: str) -> str:
+    """The beginning of a text without code and quotations."""
+    plain = _QUOTED.sub(" ", _FENCED.sub(" ", text[:_EXAMINED]))
+    return "\n".join(map(_own_words, plain.splitlines()))
+
+
+def _own_words(line: str) -> str:
+    head, *tail = _COLON.split(line, maxsplit=1)
+    scripts = {_script(part, _ENOUGH_FOR_SCRIPT) for part in (head, *tail)} - {None}
+    return head if len(scripts) > 1 else line
+
+
+def _language_in(text: str, enough: int) -> str | None:
+    """The language of `text` if it is clear, else its script if that is."""
+    script = _script(text, enough)
+    return (_by_words(text) or script) if script == LATIN else script
+
+
+def _script(text: str, enough: int) -> str | None:
+    """The script that most of a text is in, Japanese being one of its own."""
+    found = Counter(_units(text))
+    kana = found["HIRAGANA"] + found["KATAKANA"]
+    if kana > _KANA * (kana + found["CJK"]):
+        found["JAPANESE"] = kana + found.pop("CJK", 0)
+        found -= Counter({script: found[script] for script in ("HIRAGANA", "KATAKANA")})
+    if not found:
+        return None
+    script, count = found.most_common(1)[0]
+    return script if count >= enough and count >= _LEAST_SHARE * found.total() else None
+
+
+def _units(text: str) -> Iterator[str]:
+    """The script of every letter of a dense script, and of every word of another."""
+    for word in _WORD.findall(text):
+        before = ""
+        for letter in word:
+            script = _script_of(letter)
+            if script and (script in _DENSE or script != before):
+                yield script
+            before = script or before
+
+
+@lru_cache(maxsize=4_096)
+def _script_of(letter: str) -> str:
+    # The first word of a letter's name is its script; of full width forms it is something else.
+    return unicodedata.name(letter, "").partition(" ")[0]
+
+
+def _by_words(text: str) -> str | None:
+    """Of a text in Latin letters, the language whose frequent words it has, well ahead of every other."""
+    words = [word.lower() for word in _WORD.findall(text)]
+    (best, hits), (_, others) = _ranked(words)[:2]
+    clear = len({*hits}) >= _DIFFERENT and len(hits) >= _SHARE * len(words) and len(hits) >= _TIMES * len(others)
+    return best if clear else None
+
+
+def _ranked(words: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """The languages with those of the words that are frequent in them, most of them first."""
+    hits = {language: [word for word in words if word in frequent] for language, frequent in _FREQUENT.items()}
+    return sorted(hits.items(), key=lambda item: len(item[1]), reverse=True)
+
 
 _MOST_UNKNOWN: Final = 2
 # Beginnings by language: apologies in the first person, and reports that summarising failed.
-REFUSALS: Final[Mapping[str, str]] = {
+_REFUSALS: Final[Mapping[str, str]] = {
     "en": (
         r"(i['’]m|i am) (very |so )?sorry\b|sorry,|(unfortunately,? )?i (can(no|['’])t|am unable to|['’]m unable to) "
         r"(help|assist|summari[sz]e|comply|provide|create|generate|process|answer|continue|fulfil)|as an ai\b"
@@ -58,7 +239,7 @@ REFUSALS: Final[Mapping[str, str]] = {
     "ja": r"申し訳|すみません|ごめんなさい|要約(の|を)?(生成|作成)?(に失敗|(が|は)?でき)",
     "ko": r"죄송|미안|요약(을|할)? ?(생성|작성)?(에 실패|할 수 없|수 없| 실패)",
 }
-_REFUSAL: Final = re.compile("|".join(REFUSALS.values()), re.IGNORECASE)
+_REFUSAL: Final = re.compile("|".join(_REFUSALS.values()), re.IGNORECASE)
 _MARKS: Final = re.compile(r"[\W_]*")
 # Never part of a summary, wherever it stands (contract §6).
 _FAILED: Final = "summary generation failed"
@@ -70,8 +251,6 @@ _BETWEEN: Final = re.compile(r"[,'’\u00a0\u202f]")
 _LEAST_DIGITS: Final = 2
 _MOST_ROUNDED: Final = 7
 _ROUNDED_UP: Final = "5"
-# How much of a text is searched for words.
-_LOOKED_AT: Final = 200_000
 _NUMERALS: Final = "〇零一二三四五六七八九十百千万萬亿億两兩壹贰叁肆伍陆柒捌玖拾佰仟"
 # Numbers in words, of ten and more, in the languages that summaries are checked in.
 _WORDS: Final = re.compile(
@@ -93,9 +272,9 @@ class Evidence:
 
     Attributes:
         language: of the user's messages, or their script; None where neither is clear.
-        figures: all numbers of the turn, as `spellings` returns them.
+        figures: all numbers of the turn, as `_spellings` returns them.
         number_words: how many of its numbers are in words.
-        turn_text: the text of the turn, as `folded` returns it.
+        turn_text: the text of the turn, folded as by `_folded`.
         least: the least weight of a detailed summary.
         has_figures: the answer or a result has numbers.
         has_calls: tools were called.
@@ -122,7 +301,7 @@ class Evidence:
                 return f"it is in {name_of(language)}, and the user writes in {name_of(expected)}"
         for text in texts:
             named = numbers_in(text)
-            unknown = sum(spelling(figure) not in self.figures for figure in named)
+            unknown = sum(_spelling(figure) not in self.figures for figure in named)
             if unknown > _MOST_UNKNOWN + self.number_words and 2 * unknown > len(named):
                 return f"{unknown} of {len(named)} numbers are not in the turn"
         return None
@@ -141,12 +320,12 @@ class Evidence:
 def evidence_in(
     everything: str, *, language: str | None, least: int = 0, has_figures: bool = False, has_calls: bool = False
 ) -> Evidence:
-    """The evidence in this text, which is everything that was said and done; other arguments as in `Evidence`."""
+    """The evidence in the text of everything that was said and done; other arguments as in `Evidence`."""
     return Evidence(
         language,
-        spellings(everything),
-        number_words(everything),
-        folded(everything),
+        _spellings(everything),
+        sum(1 for _ in _WORDS.finditer(everything[:_EXAMINED_FOR_WORDS])),
+        _folded(everything),
         least=least,
         has_figures=has_figures,
         has_calls=has_calls,
@@ -171,21 +350,18 @@ def language_of_user(asked: str, answered: str, goal: str = "") -> str | None:
 
 
 def refusal_in(text: str, turn_text: str) -> str | None:
-    """The fault of a text that is a refusal or says that there is no summary; None for no fault.
-
-    `turn_text` is the text of the turn, as `folded` returns it.
-    """
+    """The fault of a text that is a refusal or says that there is no summary; see `Evidence.turn_text`."""
     begin = _MARKS.match(text)
     refusal = _REFUSAL.match(text, begin.end() if begin else 0)
-    return "it is a refusal" if refusal and folded(refusal[0]) not in turn_text else failure_in(text, turn_text)
+    return "it is a refusal" if refusal and _folded(refusal[0]) not in turn_text else failure_in(text, turn_text)
 
 
 def failure_in(text: str, turn_text: str) -> str | None:
     """The fault of a text that says anywhere that summarising failed; None for no fault."""
-    return "it says that it failed" if _FAILED in folded(text) and _FAILED not in turn_text else None
+    return "it says that it failed" if _FAILED in _folded(text) and _FAILED not in turn_text else None
 
 
-def folded(text: str) -> str:
+def _folded(text: str) -> str:
     """The text for comparisons: small letters and capitals are the same, and so are apostrophes."""
     return text.casefold().replace("’", "'")
 
@@ -199,21 +375,16 @@ def numbers_in(text: str) -> frozenset[str]:
     )
 
 
-def spellings(text: str) -> frozenset[str]:
-    """What `spelling` may be of a number that stands for one in the text: as it is, rounded, or cut off."""
+def _spellings(text: str) -> frozenset[str]:
+    """The `_spelling` of every number that stands for one in the text: as it is, rounded, or cut off."""
     whole = set(_NUMBER.findall(unicodedata.normalize("NFKC", text)))
     numbers = {_digits(number) for one in whole for number in (one, *_BETWEEN.split(one))} - {""}
-    return frozenset(spelling(rounded) for number in numbers for rounded in _rounded(number))
+    return frozenset(_spelling(rounded) for number in numbers for rounded in _rounded(number))
 
 
-def spelling(number: str) -> str:
+def _spelling(number: str) -> str:
     """The same for all powers of ten: 12 for 1.2 million, 1200 and 12%."""
     return number.rstrip("0").ljust(_LEAST_DIGITS, "0")
-
-
-def number_words(text: str) -> int:
-    """How many numbers the beginning of a text has in words; their values are not read."""
-    return sum(1 for _ in _WORDS.finditer(text[:_LOOKED_AT]))
 
 
 def _digits(number: str) -> str:

@@ -1,1 +1,1 @@
-"""Tools: their registry, the catalogue on the bus, and the memory tools that Nexus runs itself."""
+"""Tools: their registry, also over the bus, and the memory tools that Nexus runs itself."""

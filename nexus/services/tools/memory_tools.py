@@ -2,8 +2,8 @@
 
 Rules of this module:
 
-- Nexus sees to it that nothing is lost and that there is room in time; the model decides what is worth keeping in
-  view. So each description says when the tool is of use, and what happens to its arguments.
+- Nexus loses nothing and makes room in time; the model decides which texts stay in view. So each description says when
+  the tool is of use, and what happens to its arguments.
 - Every fault of a call is a `ValueError` whose text says what is wrong, where, and what is allowed, so that a model
   that reads it can call again. It quotes little of the arguments.
 - Names of details are plain names of any script, safe as names of files too. What is allowed is listed: letters,
@@ -15,7 +15,7 @@ Rules of this module:
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -32,12 +32,12 @@ SEARCH_MEMORY: Final = "search_memory"
 READING_TOOLS: Final = frozenset({READ_MEMORY_DETAIL, SEARCH_MEMORY})
 MEMORY_TOOLS: Final = READING_TOOLS | {COMPACT_HISTORY, UPDATE_WORKING_MEMORY, WRITE_MEMORY_DETAIL}
 
-DEFAULT_KEEP_RECENT: Final = 5
-MOST_KEPT: Final = 1_000
-NAME_CHARS: Final = 64
+_DEFAULT_KEEP_RECENT: Final = 5
+_MOST_KEPT: Final = 1_000
+_NAME_CHARS: Final = 64
 # Of one part of a detail: a small window has room for several.
 DEFAULT_CHARACTERS: Final = 8_000
-FEWEST_CHARACTERS, MOST_CHARACTERS = 1_000, 65_536
+_FEWEST_CHARACTERS, _MOST_CHARACTERS = 1_000, 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,91 +46,6 @@ class MemoryLimits:
 
     overview_max_bytes: int = 5_120
     detail_max_bytes: int = 65_536
-
-
-def definitions(limits: MemoryLimits | None = None) -> list[dict[str, Any]]:
-    """The definitions of all five in the OpenAI function form, by name."""
-    most = limits or MemoryLimits()
-    return [
-        _definition(
-            COMPACT_HISTORY,
-            "Replace earlier messages of this conversation by a summary, to make room. Call it when a piece of work "
-            "is finished, or when [CONTEXT_META] advises it; a conversation that grows too long is compacted without "
-            "being asked. Nothing is lost: search_memory finds what was said. The current exchange and the newest "
-            "messages stay as they are. First put what you still need into the overview with update_working_memory.",
-            target=_one_of(
-                TARGETS,
-                "tools: only calls of tools and what they gave, usually the bulk. conversation: everything else. all: "
-                "both.",
-            ),
-            strategy=_one_of(
-                STRATEGIES,
-                "summarize: a summary takes their place. archive: besides, they are kept word for word as details, to "
-                "be opened with read_memory_detail; for what may have to be quoted.",
-            ),
-            keep_recent=_number_of(
-                "How many of the newest messages stay in any case.", most=MOST_KEPT, default=DEFAULT_KEEP_RECENT
-            ),
-            required=("target", "strategy"),
-        ),
-        _definition(
-            READ_MEMORY_DETAIL,
-            "Open a detail that is listed in [WORKING_MEMORY]: a note of yours, or archived messages word for word. "
-            "Call it before you rely on something that you remember only in outline.",
-            name=_text_of("Its name as it is listed.", NAME_CHARS),
-            from_character=_number_of(
-                "Where to begin. The answer to a long detail says where it goes on, and search_memory at which "
-                "character of a detail a phrase stands.",
-                default=0,
-            ),
-            characters=_number_of(
-                "How much of it to show at once, at most. More takes more of the window.",
-                FEWEST_CHARACTERS,
-                MOST_CHARACTERS,
-                DEFAULT_CHARACTERS,
-            ),
-            required=("name",),
-        ),
-        _definition(
-            SEARCH_MEMORY,
-            "Find a phrase in everything that is remembered of this session: the overview and its earlier revisions, "
-            "details, archives, and all messages, also those that only a summary stands for. The phrase is looked for "
-            "as it is written, whatever the case: a name, a number or a rare word finds more than a sentence.",
-            query=_text_of("The phrase.", LONGEST_QUERY),
-            required=("query",),
-        ),
-        _definition(
-            UPDATE_WORKING_MEMORY,
-            "Write the overview anew: the text under [WORKING_MEMORY] that you see in every context of this session. "
-            "Call it when the goal, the state of the work, a decision or a fact to remember has changed. What you give "
-            "replaces the whole overview, so repeat what still holds and drop what does not; put long material into a "
-            "detail.",
-            content=_text_of(f"The whole overview, as Markdown, at most {most.overview_max_bytes} bytes."),
-            base_revision=_number_of(
-                "The revision that your text goes out from: the one that the last result of this tool told you, or "
-                "else the one in [WORKING_MEMORY], which is that of the start of this exchange. If somebody has "
-                "written another since then, nothing is changed and you are shown that one. Leave it out to write over "
-                "whatever there is."
-            ),
-            required=("content",),
-        ),
-        _definition(
-            WRITE_MEMORY_DETAIL,
-            "Keep a named note that is too long for the overview: findings, a design, a log of attempts. Its name is "
-            "listed in [WORKING_MEMORY], its text is read with read_memory_detail. Writing to a name that there is "
-            "replaces the text.",
-            name=_text_of(
-                "A plain name, such as flight options: letters, digits, spaces, '.', '-' and '_'.", NAME_CHARS
-            ),
-            content=_text_of(f"The whole note, as Markdown, at most {most.detail_max_bytes} bytes."),
-            required=("name", "content"),
-        ),
-    ]
-
-
-def _definition(_tool: str, _description: str, *, required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
-    schema = {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
-    return {"type": "function", "function": {"name": _tool, "description": _description, "parameters": schema}}
 
 
 def _one_of(words: tuple[str, ...], description: str) -> dict[str, Any]:
@@ -146,6 +61,116 @@ def _number_of(description: str, least: int = 0, most: int | None = None, defaul
     bounds = {"minimum": least, "maximum": most, "default": default}
     given = {name: value for name, value in bounds.items() if value is not None}
     return {"type": "integer", **given, "description": description}
+
+
+@dataclass(frozen=True, slots=True)
+class _Tool:
+    """A tool as a model sees it. Descriptions of parameters may hold `{most}`, the bytes that a text may have."""
+
+    description: str
+    parameters: Mapping[str, dict[str, Any]]
+    required: tuple[str, ...]
+
+
+_TOOLS: Final[Mapping[str, _Tool]] = {
+    COMPACT_HISTORY: _Tool(
+        "Replace earlier messages of this conversation by a summary, to make room. Call it when a piece of work "
+        "is finished, or when [CONTEXT_META] advises it; a conversation that grows too long is compacted without "
+        "being asked. Nothing is lost: search_memory finds what was said. The current exchange and the newest "
+        "messages stay as they are. First put what you still need into the overview with update_working_memory.",
+        {
+            "target": _one_of(
+                TARGETS,
+                "tools: only calls of tools and what they gave, usually the bulk. conversation: everything else. all: "
+                "both.",
+            ),
+            "strategy": _one_of(
+                STRATEGIES,
+                "summarize: a summary takes their place. archive: besides, they are kept word for word as details, to "
+                "be opened with read_memory_detail; for what may have to be quoted.",
+            ),
+            "keep_recent": _number_of(
+                "How many of the newest messages stay in any case.", most=_MOST_KEPT, default=_DEFAULT_KEEP_RECENT
+            ),
+        },
+        required=("target", "strategy"),
+    ),
+    READ_MEMORY_DETAIL: _Tool(
+        "Open a detail that is listed in [WORKING_MEMORY]: a note of yours, or archived messages word for word. "
+        "Call it before you rely on something that you remember only in outline.",
+        {
+            "name": _text_of("Its name as it is listed.", _NAME_CHARS),
+            "from_character": _number_of(
+                "Where to begin. The answer to a long detail says where it goes on, and search_memory at which "
+                "character of a detail a phrase stands.",
+                default=0,
+            ),
+            "characters": _number_of(
+                "How much of it to show at once, at most. More takes more of the window.",
+                _FEWEST_CHARACTERS,
+                _MOST_CHARACTERS,
+                DEFAULT_CHARACTERS,
+            ),
+        },
+        required=("name",),
+    ),
+    SEARCH_MEMORY: _Tool(
+        "Find a phrase in everything that is remembered of this session: the overview and its earlier revisions, "
+        "details, archives, and all messages, also those that only a summary stands for. The phrase is looked for "
+        "as it is written, whatever the case: a name, a number or a rare word finds more than a sentence.",
+        {"query": _text_of("The phrase.", LONGEST_QUERY)},
+        required=("query",),
+    ),
+    UPDATE_WORKING_MEMORY: _Tool(
+        "Write the overview anew: the text under [WORKING_MEMORY] that you see in every context of this session. "
+        "Call it when the goal, the state of the work, a decision or a fact to remember has changed. What you give "
+        "replaces the whole overview, so repeat what still holds and drop what does not; put long material into a "
+        "detail.",
+        {
+            "content": _text_of("The whole overview, as Markdown, at most {most} bytes."),
+            "base_revision": _number_of(
+                "The revision that your text goes out from: the one that the last result of this tool told you, or "
+                "else the one in [WORKING_MEMORY], which is that of the start of this exchange. If somebody has "
+                "written another since then, nothing is changed and you are shown that one. Leave it out to write over "
+                "whatever there is."
+            ),
+        },
+        required=("content",),
+    ),
+    WRITE_MEMORY_DETAIL: _Tool(
+        "Keep a named note that is too long for the overview: findings, a design, a log of attempts. Its name is "
+        "listed in [WORKING_MEMORY], its text is read with read_memory_detail. Writing to a name that there is "
+        "replaces the text.",
+        {
+            "name": _text_of(
+                "A plain name, such as flight options: letters, digits, spaces, '.', '-' and '_'.", _NAME_CHARS
+            ),
+            "content": _text_of("The whole note, as Markdown, at most {most} bytes."),
+        },
+        required=("name", "content"),
+    ),
+}
+
+
+def definitions(limits: MemoryLimits | None = None) -> list[dict[str, Any]]:
+    """The definitions of all five in the OpenAI function form, by name."""
+    limits = limits or MemoryLimits()
+    made = []
+    for name, tool in _TOOLS.items():
+        most = limits.overview_max_bytes if name == UPDATE_WORKING_MEMORY else limits.detail_max_bytes
+        properties = {
+            key: {**schema, "description": schema["description"].format(most=most)}
+            for key, schema in tool.parameters.items()
+        }
+        schema = {
+            "type": "object",
+            "properties": properties,
+            "required": [*tool.required],
+            "additionalProperties": False,
+        }
+        function = {"name": name, "description": tool.description, "parameters": schema}
+        made.append({"type": "function", "function": function})
+    return made
 
 
 # JSON numbers are exact up to here everywhere.
@@ -171,8 +196,8 @@ _VARIATION_SELECTORS: Final = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 _RESERVED: Final = re.compile(r"compaction-[0-9]", re.IGNORECASE)
 
 _ALLOWED: Final = (
-    f"allowed is a plain name of 1 to {NAME_CHARS} characters: letters, digits and, between them, spaces, '.', '-' and "
-    "'_'; no path"
+    f"allowed is a plain name of 1 to {_NAME_CHARS} characters: letters, digits and, between them, spaces, '.', '-' "
+    "and '_'; no path"
 )
 
 _Word = TypeVar("_Word", Target, Strategy)
@@ -228,15 +253,37 @@ def read_call(name: str, given: Any, limits: MemoryLimits | None = None) -> Memo
     Raises:
         ValueError: it is none; says what is wrong, where, and what is allowed.
     """
-    reader = _READERS.get(name)
-    if reader is None:
+    if name not in _TOOLS:
         raise ValueError(f"name: {_shown(name)} is unknown; allowed: {', '.join(sorted(MEMORY_TOOLS))}")
-    allowed, read = reader
-    arguments = _arguments(given)
+    limits, allowed, arguments = limits or MemoryLimits(), _TOOLS[name].parameters, _arguments(given)
     for key in arguments:
         if key not in allowed:
             raise ValueError(f"args: {_shown(key)} is unknown; allowed: {', '.join(allowed)}")
-    return read(arguments, limits or MemoryLimits())
+    if name == COMPACT_HISTORY:
+        return CompactHistory(
+            _word(arguments, "target", TARGETS),
+            _word(arguments, "strategy", STRATEGIES),
+            _whole_number(arguments, "keep_recent", _MOST_KEPT, _DEFAULT_KEEP_RECENT),
+        )
+    if name == READ_MEMORY_DETAIL:
+        return ReadDetail(
+            read_name(arguments.get("name")),
+            _whole_number(arguments, "from_character", _LARGEST, 0),
+            _whole_number(arguments, "characters", _MOST_CHARACTERS, DEFAULT_CHARACTERS, least=_FEWEST_CHARACTERS),
+        )
+    if name == UPDATE_WORKING_MEMORY:
+        content = _content(arguments, limits.overview_max_bytes, "drop what is settled, or put it into a detail")
+        base = _whole_number(arguments, "base_revision", _LARGEST) if "base_revision" in arguments else None
+        return UpdateOverview(content, base)
+    if name == WRITE_MEMORY_DETAIL:
+        detail = read_name(arguments.get("name"))
+        if is_reserved(detail):
+            raise ValueError(f"name: {detail!r} is one that archives have, which nobody writes to; take another name")
+        return WriteDetail(detail, _content(arguments, limits.detail_max_bytes, "make several details of it"))
+    query = _text(arguments, "query").strip()
+    if len(query) > LONGEST_QUERY:
+        raise ValueError(f"query: {len(query)} characters, at most {LONGEST_QUERY} are allowed; a rare word is enough")
+    return SearchMemory(query)
 
 
 def _arguments(given: Any) -> Mapping[str, Any]:
@@ -259,42 +306,6 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
 
 
-def _compact_history(arguments: Mapping[str, Any], _limits: MemoryLimits) -> CompactHistory:
-    return CompactHistory(
-        _word(arguments, "target", TARGETS),
-        _word(arguments, "strategy", STRATEGIES),
-        _whole_number(arguments, "keep_recent", MOST_KEPT, DEFAULT_KEEP_RECENT),
-    )
-
-
-def _update_working_memory(arguments: Mapping[str, Any], limits: MemoryLimits) -> UpdateOverview:
-    content = _content(arguments, limits.overview_max_bytes, "drop what is settled, or put it into a detail")
-    base = _whole_number(arguments, "base_revision", _LARGEST) if "base_revision" in arguments else None
-    return UpdateOverview(content, base)
-
-
-def _write_memory_detail(arguments: Mapping[str, Any], limits: MemoryLimits) -> WriteDetail:
-    name = read_name(arguments.get("name"))
-    if is_reserved(name):
-        raise ValueError(f"name: {name!r} is one that archives have, which nobody writes to; take another name")
-    return WriteDetail(name, _content(arguments, limits.detail_max_bytes, "make several details of it"))
-
-
-def _read_memory_detail(arguments: Mapping[str, Any], _limits: MemoryLimits) -> ReadDetail:
-    return ReadDetail(
-        read_name(arguments.get("name")),
-        _whole_number(arguments, "from_character", _LARGEST, 0),
-        _whole_number(arguments, "characters", MOST_CHARACTERS, DEFAULT_CHARACTERS, least=FEWEST_CHARACTERS),
-    )
-
-
-def _search_memory(arguments: Mapping[str, Any], _limits: MemoryLimits) -> SearchMemory:
-    query = _text(arguments, "query").strip()
-    if len(query) > LONGEST_QUERY:
-        raise ValueError(f"query: {len(query)} characters, at most {LONGEST_QUERY} are allowed; a rare word is enough")
-    return SearchMemory(query)
-
-
 def _content(arguments: Mapping[str, Any], most: int, advice: str) -> str:
     content = _text(arguments, "content")
     size = len(content.encode())
@@ -312,13 +323,9 @@ def _text(arguments: Mapping[str, Any], where: str) -> str:
     if found := _UNSTORABLE.search(value):
         what = "a NUL" if found[0] == "\x00" else "half a surrogate pair"
         raise ValueError(f"{where}: {what} at place {found.start() + 1} cannot be kept; leave it out")
-    if not any(map(_is_seen, value)):
+    if all(char in _BLANK or unicodedata.category(char) in _UNSEEN for char in value):
         raise ValueError(f"{where}: is empty; a text with something in it is needed")
     return value
-
-
-def _is_seen(char: str) -> bool:
-    return unicodedata.category(char) not in _UNSEEN and char not in _BLANK
 
 
 def _word(arguments: Mapping[str, Any], where: str, allowed: tuple[_Word, ...]) -> _Word:
@@ -352,14 +359,11 @@ def _shown(value: Any) -> str:
 
 
 def read_name(given: Any, where: str = "name") -> str:
-    """The name in its composed form (NFC).
-
-    Raises:
-        ValueError: it is no plain name; says what is allowed at the place `where`.
-    """
+    """The name in its composed form (NFC). Where it is no plain name, a ValueError says what is allowed at `where`."""
     if not isinstance(given, str):
-        raise ValueError(f"{where}: a text is needed, not {_kind(given)}; {_ALLOWED}")
-    if len(given) > 2 * NAME_CHARS:
+        kind = "null" if given is None else f"a JSON {type(given).__name__}"
+        raise ValueError(f"{where}: a text is needed, not {kind}; {_ALLOWED}")
+    if len(given) > 2 * _NAME_CHARS:
         # Composing a long text takes long, and none of these becomes a name.
         raise ValueError(f"{where}: {len(given)} characters are too many; {_ALLOWED}")
     name = unicodedata.normalize("NFC", given)
@@ -377,16 +381,19 @@ def _fault_of(name: str) -> str | None:
     size = len(name.encode("utf-8", "replace"))
     if not name:
         return "is empty"
-    if len(name) > NAME_CHARS:
+    if len(name) > _NAME_CHARS:
         return f"{len(name)} characters are too many"
     if size > _NAME_BYTES:
         return f"{size} bytes are too many, at most {_NAME_BYTES} fit"
     for place, char in enumerate(name, 1):
         if not (char in _BETWEEN or _is_plain(char)):
-            return f"{_named_char(char)} at place {place} is not allowed"
+            shown = repr(char) if char.isascii() and char.isprintable() else f"U+{ord(char):04X}"
+            return f"{shown} at place {place} is not allowed"
     if ".." in name:
         return "'..' is not allowed"
-    return None if _begins(name[0]) and name[-1] not in _BETWEEN else "a letter or a digit has to come first and last"
+    # A mark belongs to the letter before it.
+    is_begun = unicodedata.category(name[0])[0] in "LN"
+    return None if is_begun and name[-1] not in _BETWEEN else "a letter or a digit has to come first and last"
 
 
 def _is_plain(char: str) -> bool:
@@ -398,25 +405,3 @@ def _is_plain(char: str) -> bool:
     # `<compat>` is how some scripts write a vowel; the other kinds are widths, fonts, circles, raised letters.
     kind = unicodedata.decomposition(char).partition(" ")[0]
     return not kind.startswith("<") or kind == "<compat>"
-
-
-def _begins(char: str) -> bool:
-    # A mark belongs to the letter before it.
-    return unicodedata.category(char)[0] in "LN"
-
-
-def _named_char(char: str) -> str:
-    return repr(char) if char.isascii() and char.isprintable() else f"U+{ord(char):04X}"
-
-
-def _kind(value: Any) -> str:
-    return "null" if value is None else f"a JSON {type(value).__name__}"
-
-
-_READERS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any], MemoryLimits], MemoryCall]]]] = {
-    COMPACT_HISTORY: (("target", "strategy", "keep_recent"), _compact_history),
-    UPDATE_WORKING_MEMORY: (("content", "base_revision"), _update_working_memory),
-    WRITE_MEMORY_DETAIL: (("name", "content"), _write_memory_detail),
-    READ_MEMORY_DETAIL: (("name", "from_character", "characters"), _read_memory_detail),
-    SEARCH_MEMORY: (("query",), _search_memory),
-}

@@ -1,47 +1,57 @@
-"""The tools that a model may call: the registry, and its filling from Python modules (contract §3).
+"""The tools that a model may call: the registry, filled from Python modules and over the bus (contract §3).
 
-Each module lists its tools as `TOOLS = [(definition, function), …]`.
+A module lists its tools as `TOOLS = [(definition, function), …]`. Registrations on the bus are stored, so that they
+outlive a restart and reach every replica. Each replica writes every change that it receives, and the later message
+wins, however late, often or in which order messages arrive. Changes of others are read from the store periodically.
 """
 
 import importlib
 import json
 import pkgutil
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, Self
 
-from nexus.core.errors import ConfigError
+import anyio
+import structlog
+
+from nexus.core.concurrency import Pending
+from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
+from nexus.core.metrics import Event, Metrics, NoMetrics
+from nexus.core.models import Message, Topics, trusted_time
+from nexus.core.ports import DocumentStore
 from nexus.core.wire import is_deeper
+
+_log = structlog.get_logger(__name__)
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MOST_BYTES: Final = 65_536
 # An answer carries definitions three levels down, and may be 64 deep itself (contract §1.6).
 _DEEPEST: Final = 32
 _PAIR: Final = 2
+_MOST_WAITING: Final = 256
+_PAUSE_S: Final = 1.0
 
 
 class ToolRegistry:
     """Definitions in the OpenAI function form, by name.
 
-    - A definition is checked and copied when it is registered. What is listed is shared: it must not be changed.
-    - Local tools belong to this process. Remote ones run elsewhere and never take the name of a local one.
-
-    Attributes:
-        complete: the remote tools that are stored are known.
+    A definition is checked and copied when it is registered; listed ones are shared and must not be changed. Local
+    tools belong to this process. Remote ones run elsewhere and never take the name of a local one.
     """
 
     def __init__(self) -> None:
         self._local: dict[str, tuple[dict[str, Any], Callable[..., Any] | None]] = {}
         self._remote: dict[str, dict[str, Any]] = {}
+        # Whether the stored remote tools are known.
         self.complete = True
 
     def register(self, definition: Mapping[str, Any], function: Callable[..., Any] | None = None) -> None:
-        """Add a tool of this process.
-
-        Raises:
-            ValueError: the definition is malformed (the text says where), or the name is taken by another tool.
-        """
+        """Add a tool of this process. A ValueError says what is malformed and where, or that the name is taken."""
         checked = check_definition(definition)
         name = checked["function"]["name"]
         if self._local.setdefault(name, (checked, function)) != (checked, function):
@@ -75,11 +85,7 @@ class ToolRegistry:
 
 
 def check_definition(definition: Any) -> dict[str, Any]:
-    """A copy of `definition`, complete and in the OpenAI function form.
-
-    Raises:
-        ValueError: what is wrong, where, and what is allowed.
-    """
+    """A copy of `definition`, complete and in the OpenAI function form; a ValueError says what is wrong and where."""
     if not isinstance(definition, Mapping):
         raise ValueError(f"definition: a mapping is needed, not {type(definition).__name__}")
     if definition.get("type", "function") != "function":
@@ -105,11 +111,7 @@ def check_definition(definition: Any) -> dict[str, Any]:
 
 
 def check_name(name: Any, where: str) -> str:
-    """`name`, if a tool can be called that.
-
-    Raises:
-        ValueError: it cannot; the text says what is allowed at the place `where`.
-    """
+    """`name`, if it can be a tool's; else a ValueError says what is allowed at the place `where`."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"{where}: 1 to 64 letters, digits, '_' or '-' are allowed")
     return name
@@ -133,8 +135,7 @@ def _check_parameters(name: str, parameters: Any) -> None:
 def discover(registry: ToolRegistry, modules: Iterable[str]) -> None:
     """Register the tools of the named modules; of a package, those of its own modules as well.
 
-    Raises:
-        ConfigError: a module cannot be imported, lists no tools, or lists one that cannot be registered.
+    A ConfigError names a module that cannot be imported, lists no tools, or lists one that cannot be registered.
     """
     for name in modules:
         if not sum([_register(registry, module) for module in _with_submodules(_load(name))]):
@@ -169,3 +170,127 @@ def _register(registry: ToolRegistry, module: ModuleType) -> int:
         except ValueError as error:
             raise ConfigError(f"{where}: {error}") from None
     return len(tools)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A definition to store under a name; None to remove it."""
+
+    name: str
+    definition: dict[str, Any] | None
+    at: datetime
+    settled: Callable[[], None] | None
+
+
+class ToolCatalog:
+    """Keeps the remote tools of a registry equal to those in the store; `pending` are changes not stored yet."""
+
+    def __init__(
+        self,
+        registry: ToolRegistry,
+        documents: DocumentStore,
+        *,
+        refresh_s: float = 30.0,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._registry = registry
+        self._documents = documents
+        self._refresh_s = refresh_s
+        self._metrics = metrics or NoMetrics()
+        # Half of it is for messages that the bus keeps: those it hands out must find room.
+        self._send, self._receive = anyio.create_memory_object_stream[_Change](2 * _MOST_WAITING)
+        self._refreshing = anyio.Lock()
+        self.pending = Pending()
+        registry.complete = False
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Store accepted changes and refresh, until the context ends."""
+        async with self._send, self._receive, anyio.create_task_group() as tasks:
+            tasks.start_soon(self._store_changes)
+            tasks.start_soon(self._refresh_forever)
+            try:
+                yield self
+            finally:
+                tasks.cancel_scope.cancel()
+
+    def offer(self, topic: str, message: Message, settled: Callable[[], None] | None = None) -> bool:
+        """Accept a message of `tools.register` (a definition) or `tools.unregister` (`{"name": …}` or the name).
+
+        False when it is malformed, names a tool of this process, or too many are waiting; the log says which. Messages
+        that the bus keeps come with `settled`, which is called when the change is stored, or refused for good.
+        """
+        content, definition = message.content, None
+        try:
+            if topic == Topics.TOOLS_REGISTER:
+                definition = check_definition(content)
+                name = definition["function"]["name"]
+            else:
+                name = check_name(content.get("name") if isinstance(content, Mapping) else content, "name")
+        except ValueError as error:
+            _log.warning("tool_refused", message_id=message.id, reason=str(error))
+            return False
+        if self._registry.is_local(name):
+            _log.warning("tool_refused", message_id=message.id, name=name, reason="the name is taken by a module")
+            return False
+        if self._enqueue(_Change(name, definition, trusted_time(message), settled)):
+            return True
+        _log.error("tool_refused", message_id=message.id, name=name, reason="no more changes can be taken now")
+        return False
+
+    def _enqueue(self, change: _Change) -> bool:
+        if change.settled is None and self._receive.statistics().current_buffer_used >= _MOST_WAITING:
+            return False
+        try:
+            self._send.send_nowait(change)
+        except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            return False
+        self.pending.begin()
+        return True
+
+    async def refresh(self) -> None:
+        """Read the store's tools into the registry, which stays as it is when the store does not answer."""
+        # One at a time, so that an older list never replaces a newer one.
+        async with self._refreshing:
+            for fault in self._registry.set_remote(await self._documents.list_tools()):
+                _log.warning("stored_tool_passed_over", reason=fault)
+            self._registry.complete = True
+
+    async def _store_changes(self) -> None:
+        async for change in self._receive:
+            try:
+                await self._store(change)
+            except Exception as error:  # noqa: BLE001  # the outermost handler: one change must not stop the others
+                _log.exception("tool_refused", name=change.name, reason=type(error).__name__)
+                self._metrics.count(Event.BACKGROUND_FAULT)
+            self.pending.end()
+            if change.settled:
+                change.settled()
+
+    async def _store(self, change: _Change) -> None:
+        """Store the change, however long that takes: later ones wait, so that their order is kept."""
+        while True:
+            try:
+                is_newest = await self._documents.put_tool(change.name, change.definition, change.at)
+                await self.refresh()
+            except StoreUnavailableError as error:
+                _log.warning("tool_delayed", name=change.name, reason=str(error))
+                await anyio.sleep(_PAUSE_S)
+            except StoreRejectedError as error:
+                _log.error("tool_refused", name=change.name, reason=str(error))
+                return
+            else:
+                changed = "tool_registered" if change.definition else "tool_unregistered"
+                _log.info(changed if is_newest else "tool_change_outdated", name=change.name)
+                return
+
+    async def _refresh_forever(self) -> None:
+        while True:
+            await anyio.sleep(self._refresh_s if self._registry.complete else min(_PAUSE_S, self._refresh_s))
+            try:
+                await self.refresh()
+            except (StoreUnavailableError, StoreRejectedError) as error:
+                _log.warning("tools_not_refreshed", reason=str(error))
+            except Exception as error:  # noqa: BLE001  # the outermost handler of a background task
+                _log.exception("tools_not_refreshed", reason=type(error).__name__)
+                self._metrics.count(Event.BACKGROUND_FAULT)

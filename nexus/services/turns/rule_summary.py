@@ -16,17 +16,23 @@ from typing import Final
 
 from nexus.core.turns import Structured, Summaries, ToolOutcome
 from nexus.services.history.run_facts import TurnFacts
-from nexus.services.text.digest import DECISION, NEXT_STEP, digest, excerpt, figures, has_figure, sentences_with_cue
-from nexus.services.text.sentences import clip, ended, first_whole, is_blank, sentences, weight
-from nexus.services.text.tool_outcomes import (
+from nexus.services.text.digest import (
     COUNT_ROOM,
+    DECISION,
+    NEXT_STEP,
     call_and_result,
     call_with_arguments,
     describe_calls,
+    digest,
+    excerpt,
+    figures,
+    has_figure,
     read_result,
     result_of_call,
+    sentences_with_cue,
     tools_used,
 )
+from nexus.services.text.sentences import clip, ended, first_whole, is_blank, sentences, weight
 
 NO_ANSWER: Final = "No answer is known yet."
 _NOT_ASKED: Final = "Nothing is known of what was asked."

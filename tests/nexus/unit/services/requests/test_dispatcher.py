@@ -27,8 +27,7 @@ from nexus.services.requests.envelope import RequestSettings
 from nexus.services.requests.tool_calls import ToolCallService
 from nexus.services.session_state.merge import state_in
 from nexus.services.session_state.service import SessionStates
-from nexus.services.tools.catalogue import ToolCatalog
-from nexus.services.tools.registry import ToolRegistry
+from nexus.services.tools.registry import ToolCatalog, ToolRegistry
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.waiting import PATIENCE_S, take, until

@@ -7,12 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.services.text.summary_checks import (
+    LATIN,
+    NAMES,
+    evidence_in,
     failure_in,
-    folded,
+    language_of,
+    letters_of,
+    name_of,
     numbers_in,
     refusal_in,
-    spelling,
-    spellings,
 )
 from nexus.services.turns.model_summary import evidence_of
 from tests.nexus.unit.services.turns.literature import session
@@ -20,6 +23,93 @@ from tests.nexus.unit.services.turns.runs import Run
 
 CHINESE = "请帮我搜索关于抑制剂对糖尿病患者心血管结局影响的文献"
 ENGLISH = "Please find what there is about the inhibitors and their effect on the heart."
+
+
+CLEAR: dict[str, list[str]] = {
+    "zh": [
+        "请帮我搜索关于 SGLT2 抑制剂对 2 型糖尿病患者心血管结局影响的文献",
+        "使用关键词 'SGLT2 inhibitors cardiovascular outcomes type 2 diabetes' 搜索 PubMed 数据库，共 156 篇相关文献。",
+        "調用了工具 search_pubmed，參數為 limit=200。結果：共 156 篇，HR 0.86，95% CI 0.80-0.93。",
+    ],
+    "ja": ["日本語の文章を要約してください。\n結果一覧\nカタカナだけの行もあります。"],
+    "ko": ["안녕하세요 이 문서를 요약해 주시고 중요한 숫자를 모두 알려 주세요 부탁드립니다"],
+    "en": [
+        "Please find the reviews that are about SGLT2 inhibitors and heart failure.",
+        "It searched PubMed with the terms that were given and found 156 articles, 15 of which are reviews.",
+    ],
+    "de": ["Bitte finde heraus, was über diese Mittel bekannt ist und welche Übersichten es nicht sind."],
+    "fr": ["Cherche les articles qui parlent des inhibiteurs dans la base et dis-moi ce que tu as trouvé."],
+    "es": ["Busca los artículos que hablan de los inhibidores en la base y dime lo que has encontrado."],
+    "it": ["Cerca gli articoli che parlano degli inibitori nella banca dati e dimmi che cosa hai trovato."],
+    "pt": ["Procura os artigos que falam dos inibidores na base de dados e diz-me o que não foi encontrado."],
+    "nl": ["Zoek de artikelen die over de remmers gaan en zeg wat je hebt gevonden, maar niet te veel."],
+    "CYRILLIC": ["Найди обзоры по ингибиторам и сердечной недостаточности для меня, пожалуйста"],
+    "ARABIC": ["ابحث عن المراجعات التي تتحدث عن مثبطات وأمراض القلب في قاعدة البيانات"],
+    "DEVANAGARI": ["कृपया हृदय रोग और मधुमेह की दवाओं के बारे में सभी लेख खोजें और बताएं"],
+    "GREEK": ["Βρες όλα τα άρθρα για τους αναστολείς και την καρδιακή ανεπάρκεια σε παρακαλώ"],
+}
+UNCLEAR = [
+    "",
+    " \n ",
+    "继续",
+    "ok, go on",
+    "156 15 0.86 0.80-0.93",
+    "😀 😀 😀 😀 😀 😀 😀 😀 😀 😀",
+    "SGLT2 inhibitors cardiovascular outcomes type 2 diabetes mellitus review randomised trial",
+    '{"the": "and of to is that", "with": ["this for was are which from you have what please how"]}',
+    "def f(x):\n    for item in the_list_of(x):\n        if not item and x[item] == 3: return {item: x}",
+    "```\nPlease find the reviews that are about inhibitors and heart failure, and what they have in common.\n```",
+    # An instruction in one language, and what it is about in another.
+    "Summarise this text:\n这是一个关于人工智能的长篇文章，内容很多，需要总结。",
+    "请总结下面这篇文章：\nWe conducted a study of the patients that were treated with the drug and been followed.",
+    "What is it that they say in this text, and is it true?\nEs ist nicht so, dass die Mittel für alle und immer sind.",
+    # Quoted words.
+    "„Es ist nicht so, dass die Mittel für alle und immer sind.“",
+    "Was that: 这是一个关于人工智能的长篇文章，内容很多，需要总结。",
+    # Languages that look like others.
+    "Jeg vil gerne have en oversigt over det som er på listen og ikke det andet, for det er en god ide",
+    "Ek wil graag die lys van artikels hê en nie die ander nie, want dit is vir my en hulle belangrik",
+    "Vull tots els articles que parlen dels inhibidors amb les dades i els resultats, i que ha trobat",
+    "Bu konuda yazılmış bütün makaleleri bul ve bir liste yap, için ve yan etkiler de olsun lütfen",
+]
+
+
+@pytest.mark.parametrize(
+    ("language", "text"), [(language, text) for language, texts in CLEAR.items() for text in texts]
+)
+def test_what_is_clear(language: str, text: str) -> None:
+    """By its letters, or by its frequent words; foreign names and terms in it do not matter."""
+    assert language_of(text) == language
+
+
+@pytest.mark.parametrize("text", UNCLEAR, ids=[text[:20] for text in UNCLEAR])
+def test_what_is_not_clear(text: str) -> None:
+    """Short and mixed texts, code, data, and languages that are not known."""
+    assert language_of(text) is None
+
+
+def test_every_language_has_a_name() -> None:
+    """In English, for the task of the model; a script is named as one."""
+    assert [name_of(language) for language in ("zh", "CYRILLIC")] == ["Chinese", "a language in Cyrillic letters"]
+    assert all(language in NAMES for language in CLEAR if language.islower())
+
+
+@pytest.mark.parametrize(
+    ("text", "letters"),
+    [
+        ("继续", "zh"),
+        ("Was kostet das?", LATIN),
+        ("Find it, please, and say what is in it.", LATIN),
+        ("Jeg vil gerne have det, og ikke på fredag", LATIN),
+        ("Привет всем", "CYRILLIC"),
+        ("日本語で", "ja"),
+        ("Summarise this:\n这是一个关于人工智能的长篇文章", None),
+        ("156 15 😀", None),
+    ],
+)
+def test_letters(text: str, letters: str | None) -> None:
+    """The script of texts that are too short for a language, unless a line is in another."""
+    assert letters_of(text) == letters
 
 
 @pytest.mark.parametrize(
@@ -64,6 +154,7 @@ def test_invented_figures(known: str, detailed: str, *, invents: bool) -> None:
         ),
         (CHINESE, "SGLT2, PubMed, HR 0.86", None),
         (f"Summarise this:\n{CHINESE}", ENGLISH, None),
+        ("日本語の文章を要約してください。", "東京大学病院循環器内科", None),
     ],
 )
 def test_the_language(asked: str, said: str, fault: str | None) -> None:
@@ -95,13 +186,16 @@ def test_a_short_question(asked: str, answer: str, goal: str, language: str | No
 
 @given(st.text(), st.text())
 def test_any_text(asked: str, said: str) -> None:
-    """What a turn says is never an invention."""
+    """What a turn says is never an invention; a text has one language, and twice as much of it no other."""
     fault = evidence_of(Run(asked).answer(said).facts).fault_of([], said)
     assert fault is None or fault.startswith("it is in ")
+    language = language_of(said)
+    assert language is None or name_of(language)
+    assert language in {None, language_of(f"{said}\n{said}")}
 
 
 def test_what_a_summary_has_at_least() -> None:
-    """Half of the weight of a brief one by rules, figures where there are some, and deeds where there were calls."""
+    """Half of the weight of a brief one by rules, figures where there are some, and actions where there were calls."""
     run = session("English")[2]
     evidence = evidence_of(run.facts)
     assert evidence.least > 40
@@ -113,7 +207,6 @@ def test_what_a_summary_has_at_least() -> None:
     assert evidence.lack_of([told, "14%"], told, has_outcomes=True) is None
 
 
-NOTHING_SAID = ""
 REFUSING = [
     "I'm sorry, but I can't help with that.",
     "I’m sorry.",
@@ -152,22 +245,22 @@ NO_REFUSALS = [
 
 @pytest.mark.parametrize("text", REFUSING)
 def test_refusals(text: str) -> None:
-    """They are told by what a text begins with, unless the turn itself has the words."""
-    assert refusal_in(text, NOTHING_SAID) == "it is a refusal"
-    assert refusal_in(text, folded(f"He wrote: {text.upper()}")) is None
+    """A text that begins with a refusal is one, unless the turn itself has the words."""
+    assert refusal_in(text, "") == "it is a refusal"
+    assert refusal_in(text, evidence_in(f"He wrote: {text.upper()}", language=None).turn_text) is None
 
 
 @pytest.mark.parametrize("text", NO_REFUSALS)
-def test_what_is_none(text: str) -> None:
-    """Failures of what the turn was about."""
-    assert refusal_in(text, NOTHING_SAID) is None
+def test_no_refusals(text: str) -> None:
+    """Failures that the turn was about."""
+    assert refusal_in(text, "") is None
 
 
 def test_words_of_failure() -> None:
-    """They are nowhere, unless in the turn."""
+    """They make a summary unusable wherever they stand, unless the turn has them."""
     text = "It was noted that the summary generation failed."
-    assert failure_in(text, NOTHING_SAID) == refusal_in(text, NOTHING_SAID) == "it says that it failed"
-    assert failure_in(text, folded("Why 'Summary generation failed'?")) is None
+    assert failure_in(text, "") == refusal_in(text, "") == "it says that it failed"
+    assert failure_in(text, evidence_in("Why 'Summary generation failed'?", language=None).turn_text) is None
 
 
 @pytest.mark.parametrize(
@@ -178,7 +271,7 @@ def test_words_of_failure() -> None:
         ("45,678 is 45678 and 45.678 and 45'678", {"45678"}),
         ("95% CI 0.80-0.93", {"95", "80", "93"}),
         ("１５６ 篇，共 4.5 万", {"156", "45"}),
-        ("2026-11-22T08:05:00Z", {"2026", "11", "22", "8", "5", "0"} - {"8", "5", "0"}),
+        ("2026-11-22T08:05:00Z", {"2026", "11", "22"}),
         ("in 3 of 7 cases, 0.05, 1.", set()),
         ("abc123def", {"123"}),
         ("", set()),
@@ -207,7 +300,8 @@ def test_figures(text: str, found: set[str]) -> None:
 )
 def test_what_stands_for_a_number(there: str, here: str) -> None:
     """The same, rounded or cut off, at any power of ten."""
-    assert {*map(spelling, numbers_in(here))} <= spellings(there)
+    assert is_known(here, there)
+    assert not is_known("0.61", there)
 
 
 @given(st.integers(10, 10**17), st.integers(2, 6), st.integers(0, 8))
@@ -215,4 +309,9 @@ def test_any_rounding(number: int, digits: int, zeros: int) -> None:
     """A number that is rounded to two to six digits stands for it."""
     length = len(str(number))
     rounded = round(number, digits - length) if length > digits else number
-    assert spelling(str(rounded) + "0" * zeros) in spellings(f"about {number} of them")
+    assert is_known(str(rounded) + "0" * zeros, f"about {number} of them")
+
+
+def is_known(figure: str, turn: str) -> bool:
+    """Whether the number is one of the turn's: beside two that are not, one more is too many."""
+    return evidence_in(turn, language=None).fault_of([f"71 and 73 and {figure}"], "") is None

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.turns import ToolOutcome
-from nexus.services.text.sentences import one_line, weight
-from nexus.services.text.tool_outcomes import (
+from nexus.services.text.digest import (
     call_and_result,
     call_with_arguments,
     describe_calls,
@@ -16,6 +15,7 @@ from nexus.services.text.tool_outcomes import (
     result_of_call,
     tools_used,
 )
+from nexus.services.text.sentences import one_line, weight
 from tests.nexus.unit.services.text.test_digest import documents
 
 pytestmark = pytest.mark.heavy

@@ -8,8 +8,7 @@ import pytest
 
 from nexus.core.errors import StoreUnavailableError
 from nexus.core.models import Message, Role, Topics
-from nexus.services.tools.catalogue import ToolCatalog
-from nexus.services.tools.registry import ToolRegistry
+from nexus.services.tools.registry import ToolCatalog, ToolRegistry
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.waiting import until
 
