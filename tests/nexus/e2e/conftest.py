@@ -16,3 +16,16 @@ def environment(redis_url: str, mongo_uri: str, database_name: str, channel_pref
         "NEXUS_DATABASE__TIMEOUT_MS": "5000",
         "NEXUS_SYSTEM__LOG_FORMAT": "json",
     }
+
+
+@pytest.fixture(params=["pubsub", "streams"])
+def mode(request: pytest.FixtureRequest, environment: dict[str, str]) -> str:
+    """The mode of the bus, which the services of the test have."""
+    environment["NEXUS_BUS__MODE"] = request.param
+    return str(request.param)
+
+
+@pytest.fixture
+def streams(environment: dict[str, str]) -> dict[str, str]:
+    """Variables for a service on streams, where work that a dead replica had goes to another soon."""
+    return environment | {"NEXUS_BUS__MODE": "streams", "NEXUS_BUS__LEASE_MS": "500"}

@@ -6,7 +6,7 @@ import signal
 import sys
 import uuid
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,6 +16,12 @@ import anyio
 from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 from redis.asyncio import Redis
+
+from tests.nexus.support.proxy import Proxy
+from tests.nexus.support.redis_server import HOST
+
+Document = dict[str, Any]
+Environment = dict[str, str]
 
 PATIENCE_S = 30.0
 # A client of Redis has so many connections, and some are needed for what is asked otherwise.
@@ -34,7 +40,7 @@ class Service:
 
     def __init__(self, process: Process) -> None:
         self.process = process
-        self.log: list[dict[str, Any]] = []
+        self.log: list[Document] = []
         self.errors: list[str] = []
         self._logged = anyio.Event()
 
@@ -55,7 +61,7 @@ class Service:
         self._logged.set()
         self._logged = anyio.Event()
 
-    async def logged(self, event: str) -> dict[str, Any]:
+    async def logged(self, event: str) -> Document:
         """The first log line of that event; waits for it."""
         with anyio.fail_after(PATIENCE_S):
             while True:
@@ -96,6 +102,53 @@ async def starting(environment: Mapping[str, str]) -> AsyncIterator[Service]:
                     process.kill()
 
 
+class Collector:
+    """Messages from topics of the bus, by the name that each has for whoever waits for it.
+
+    Attributes:
+        found: by name, the key of the channel or stream and the message, in order.
+    """
+
+    def __init__(self, redis: Redis, key: str, name_of: Callable[[Document], str]) -> None:
+        self.found: defaultdict[str, list[tuple[str, Document]]] = defaultdict(list)
+        self._redis, self._key, self._name_of = redis, key, name_of
+        self._heard = anyio.Event()
+
+    async def subscribe(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """Collect from all channels whose names begin so. Run in a task of its own."""
+        async with self._redis.pubsub() as pubsub:
+            await pubsub.psubscribe(f"{self._key}*")
+            while True:
+                message = await pubsub.get_message(timeout=None)
+                if message and message["type"] == "psubscribe":
+                    task_status.started()
+                elif message:
+                    self._keep(message["channel"].decode(), message["data"])
+
+    async def read(self, *others: str, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """Collect from a stream, and from these others. Run in a task of its own."""
+        ends: dict[Any, Any] = dict.fromkeys([self._key, *(f"{self._key}.{other}" for other in others)], b"0")
+        task_status.started()
+        while True:
+            found: Any = await self._redis.xread(ends, block=1_000)
+            for key, entries in found:
+                for entry, fields in entries:
+                    ends[key.decode()] = entry
+                    self._keep(key.decode(), fields[b"message"])
+
+    def _keep(self, key: str, data: bytes) -> None:
+        message = json.loads(data)
+        self.found[self._name_of(message)].append((key, message))
+        self._heard.set()
+        self._heard = anyio.Event()
+
+    async def all_of(self, *names: str) -> list[Document]:
+        """The first message of each name; waits for them."""
+        while not all(self.found.get(name) for name in names):
+            await self._heard.wait()
+        return [self.found[name][0][1] for name in names]
+
+
 class Requester:
     """Publishes requests and collects every answer on every response topic."""
 
@@ -103,120 +156,105 @@ class Requester:
         self.redis = redis
         self.prefix = prefix
         self.places = anyio.Semaphore(AT_ONCE)
-        self.answers: dict[str, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
-        self._heard = anyio.Event()
+        self.collector = Collector(redis, prefix + RESPONSE, lambda answer: str(answer["metadata"]["request_id"]))
 
-    async def listen(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """Collect answers. Run in a task of its own."""
-        async with self.redis.pubsub() as pubsub:
-            await pubsub.psubscribe(f"{self.prefix}{RESPONSE}*")
-            while True:
-                message = await pubsub.get_message(timeout=None)
-                if message and message["type"] == "psubscribe":
-                    task_status.started()
-                elif message:
-                    self.keep(message["channel"].decode(), message["data"])
-
-    def keep(self, key: str, data: bytes) -> None:
-        """Collect an answer."""
-        answer = json.loads(data)
-        self.answers[answer["metadata"]["request_id"]].append((key.removeprefix(self.prefix), answer))
-        self._heard.set()
-        self._heard = anyio.Event()
+    @property
+    def answers(self) -> dict[str, list[tuple[str, Document]]]:
+        """By request the key and the message of each answer."""
+        return self.collector.found
 
     async def publish(self, topic: str, payload: bytes | Mapping[str, Any]) -> int:
         """Publish bytes, or a message as JSON. Returns how many subscribers heard it."""
-        data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
         async with self.places:
-            return int(await self.redis.publish(self.prefix + topic, data))
+            return int(await self.redis.publish(self.prefix + topic, _as_bytes(payload)))
 
-    async def answered(self, *request_ids: str, patience_s: float = PATIENCE_S) -> None:
-        """Wait until each of these requests has an answer."""
+    async def answered(self, *request_ids: str, patience_s: float = PATIENCE_S) -> list[Document]:
+        """The contents of the first answer to each of these requests; waits for them."""
         with anyio.fail_after(patience_s):
-            while not all(self.answers.get(request_id) for request_id in request_ids):
-                await self._heard.wait()
+            return [answer["content"] for answer in await self.collector.all_of(*request_ids)]
 
-    async def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def ask(self, request: Mapping[str, Any]) -> Document:
         """Publish a request and return the content of its answer."""
         await self.publish(REQUEST, request)
-        await self.answered(request["id"])
-        return dict(self.answers[request["id"]][-1][1]["content"])
+        (content,) = await self.answered(request["id"])
+        return content
 
-    async def ask_until(
-        self, make: Callable[[], Mapping[str, Any]], wanted: Callable[[dict[str, Any]], bool]
-    ) -> dict[str, Any]:
+    async def ask_until(self, make: Callable[[], Mapping[str, Any]], wanted: Callable[[Document], bool]) -> Document:
         """Ask again and again, with a new request each time, until an answer is as wanted."""
         with anyio.fail_after(PATIENCE_S):
             while True:
                 request = make()
                 try:
                     await self.publish(REQUEST, request)
-                    await self.answered(request["id"], patience_s=2)
+                    (content,) = await self.answered(request["id"], patience_s=2)
                 except (TimeoutError, OSError):
                     continue
-                content = dict(self.answers[request["id"]][-1][1]["content"])
                 if wanted(content):
                     return content
                 # What is asked is part of the next memory, which is to show something else as well.
                 await anyio.sleep(0.1)
         raise AssertionError("never as wanted")
 
-
-class StreamRequester(Requester):
-    """The same on a bus of streams, by XADD and XREAD alone."""
-
-    def __init__(self, redis: Redis, prefix: str, replies: Sequence[str]) -> None:
-        super().__init__(redis, prefix)
-        self.ends: dict[Any, Any] = {f"{prefix}{RESPONSE}{reply and f'.{reply}'}": b"0" for reply in ("", *replies)}
-
-    async def listen(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """Collect answers. Run in a task of its own."""
-        task_status.started()
-        while True:
-            found: Any = await self.redis.xread(self.ends, block=1_000)
-            for key, entries in found:
-                for entry, fields in entries:
-                    self.ends[key.decode()] = entry
-                    self.keep(key.decode(), fields[b"message"])
-
-    async def publish(self, topic: str, payload: bytes | Mapping[str, Any]) -> int:
-        """Append bytes, or a message as JSON, to the topic's stream."""
-        data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-        async with self.places:
-            await self.redis.xadd(self.prefix + topic, {b"message": data})
-        return 1
-
-    async def unfinished(self, topic: str) -> int:
-        """How much of a topic's work the service has not done: what waits and what is pending."""
-        (group,) = await self.redis.xinfo_groups(self.prefix + topic)
-        return int(group["pending"]) + int(group["lag"])
+    async def unfinished(self, topic: str) -> int:  # noqa: ARG002  # streams know it of each topic
+        """How much of a topic's work the service has not done, where the bus knows: what waits and what is pending."""
+        return 0
 
     async def finished(self, *topics: str) -> None:
-        """Wait until the service has done all of it."""
+        """Wait until the service has done all of it, where the bus knows."""
         with anyio.fail_after(PATIENCE_S):
             for topic in topics:
                 while await self.unfinished(topic):
                     await self.redis.ping()
 
 
+class StreamRequester(Requester):
+    """The same on a bus of streams, by XADD and XREAD alone."""
+
+    async def publish(self, topic: str, payload: bytes | Mapping[str, Any]) -> int:
+        """Append bytes, or a message as JSON, to the topic's stream."""
+        async with self.places:
+            await self.redis.xadd(self.prefix + topic, {b"message": _as_bytes(payload)})
+        return 1
+
+    async def unfinished(self, topic: str) -> int:
+        """What waits and what is pending."""
+        (group,) = await self.redis.xinfo_groups(self.prefix + topic)
+        return int(group["pending"]) + int(group["lag"])
+
+
+def _as_bytes(payload: bytes | Mapping[str, Any]) -> bytes:
+    return payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+
+
 @asynccontextmanager
-async def requesting_by_streams(redis_url: str, prefix: str, *replies: str) -> AsyncIterator[StreamRequester]:
-    """A requester on a bus of streams, which reads the streams of these `reply_to`s as well."""
-    async with Redis.from_url(redis_url) as redis, anyio.create_task_group() as tasks:
-        requester = StreamRequester(redis, prefix, replies)
-        await tasks.start(requester.listen)
+async def requesting(environment: Environment, *replies: str) -> AsyncIterator[Requester]:
+    """A requester on the bus of these services, which on streams reads those of these `reply_to`s as well."""
+    prefix = environment["NEXUS_BUS__CHANNEL_PREFIX"]
+    async with Redis.from_url(environment["NEXUS_BUS__URL"]) as redis, anyio.create_task_group() as tasks:
+        if is_on_streams(environment):
+            requester: Requester = StreamRequester(redis, prefix)
+            await tasks.start(requester.collector.read, *replies)
+        else:
+            requester = Requester(redis, prefix)
+            await tasks.start(requester.collector.subscribe)
         yield requester
         tasks.cancel_scope.cancel()
 
 
-@asynccontextmanager
-async def requesting(redis_url: str, prefix: str) -> AsyncIterator[Requester]:
-    """A requester on the bus."""
-    async with Redis.from_url(redis_url) as redis, anyio.create_task_group() as tasks:
-        requester = Requester(redis, prefix)
-        await tasks.start(requester.listen)
-        yield requester
-        tasks.cancel_scope.cancel()
+def is_on_streams(environment: Environment) -> bool:
+    """Whether the bus of these services is on streams."""
+    return environment.get("NEXUS_BUS__MODE") == "streams"
+
+
+def behind(proxy: Proxy) -> Environment:
+    """Variables for a service whose MongoDB is behind a proxy."""
+    return {"NEXUS_DATABASE__URI": f"mongodb://{HOST}:{proxy.port}/?directConnection=true"}
+
+
+def a_message(content: Any, run_id: str = "run_1", role: str = "AI", **changes: Any) -> Document:
+    """A message as an orchestrator publishes it; `changes` replace fields of the envelope."""
+    common = {"run_id": run_id, "owner_key": "ada", "role": role, "timestamp": datetime.now(UTC).isoformat()}
+    return {"id": f"msg_{uuid.uuid4().hex}", **common, "content": content, "metadata": {}, **changes}
 
 
 def a_request(
@@ -224,16 +262,14 @@ def a_request(
     *,
     owner: str = "ada",
     run_id: str | None = None,
-    later: list[dict[str, Any]] | None = None,
+    later: list[Document] | None = None,
     metadata: Mapping[str, Any] | None = None,
     run_metadata: Mapping[str, Any] | None = None,
     **changes: Any,
-) -> dict[str, Any]:
+) -> Document:
     """A valid build request as an orchestrator publishes it; `changes` replace fields of the envelope."""
     run_id = run_id or f"run_{uuid.uuid4().hex}"
-    now = datetime.now(UTC).isoformat()
-    common = {"run_id": run_id, "owner_key": owner, "timestamp": now, "metadata": {}}
-    human = {**common, "id": f"msg_of_{run_id}", "role": "HUMAN", "content": text}
+    human = a_message(text, run_id, "HUMAN", id=f"msg_of_{run_id}", owner_key=owner)
     run = {
         "id": run_id,
         "owner_key": owner,
@@ -243,17 +279,16 @@ def a_request(
         "tools": [],
         "metadata": dict(run_metadata or {}),
     }
-    envelope = {"id": f"msg_{uuid.uuid4().hex}", **common, "role": "SYSTEM", "content": run}
-    return {**envelope, "metadata": dict(metadata or {}), **changes}
+    return a_message(run, run_id, "SYSTEM", **{"owner_key": owner, "metadata": dict(metadata or {}), **changes})
 
 
-def stored_runs(owner: str, runs: int, *, start: datetime | None = None) -> list[dict[str, Any]]:
+def stored_runs(owner: str, runs: int, *, start: datetime | None = None) -> list[Document]:
     """Rows as recorded of runs of 11 rows each: an input, three rounds of two parallel tools, an answer.
 
     Calls are in the nested form in even runs and in the flat form in odd ones.
     """
     start = start or datetime(2025, 12, 1, 8, 0, tzinfo=UTC)
-    rows: list[dict[str, Any]] = []
+    rows: list[Document] = []
     for number in range(runs):
         at = start + timedelta(hours=number)
         events: list[tuple[str, Any, dict[str, Any]]] = [("HUMAN", f"question {number}", {"source": "new_run"})]
@@ -279,7 +314,7 @@ def stored_runs(owner: str, runs: int, *, start: datetime | None = None) -> list
     return rows
 
 
-def _call(number: int, turn: int, side: str) -> dict[str, Any]:
+def _call(number: int, turn: int, side: str) -> Document:
     call_id, arguments = f"call_{number}_{turn}_{side}", {"query": f"{side} {number}.{turn}"}
     if number % 2:
         return {"id": call_id, "name": "web_search", "arguments": arguments}

@@ -15,12 +15,11 @@ from typing import Any, Final
 from pymongo.database import Database
 
 from nexus.services.context.formats import Converted
+from tests.nexus.e2e.harness import Document
 from tests.nexus.e2e.long_player import Heard, Said
 from tests.nexus.support.long_session import MARK
 from tests.nexus.support.providers import openai_faults
 from tests.nexus.support.tokens import tokens
-
-Document = dict[str, Any]
 
 # As docs/working-memory.md says what a provider adds to texts.
 _A_MESSAGE: Final = 3

@@ -1,12 +1,10 @@
 """An orchestrator with its model and its tools, which plays a long session on a bus: redis-py and JSON alone."""
 
 import json
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from time import perf_counter
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import anyio
 from redis.asyncio import Redis
@@ -14,16 +12,17 @@ from redis.asyncio import Redis
 from tests.nexus.e2e.harness import (
     PATIENCE_S,
     REQUEST,
+    Collector,
+    Document,
+    Environment,
     Requester,
     StreamRequester,
+    a_message,
     a_request,
+    is_on_streams,
     requesting,
-    requesting_by_streams,
 )
 from tests.nexus.support.long_session import Call, Run, Step
-
-Document = dict[str, Any]
-Mode = Literal["pubsub", "streams"]
 
 RESULTS: Final = "tools.results"
 CALLS: Final = "tools.requests"
@@ -39,14 +38,12 @@ class Heard:
     Attributes:
         step: which of the run's messages the model is to say next.
         later: the messages of the run after its input that the request brought.
-        seconds: from the request to the answer.
     """
 
     run: Run
     step: int
     later: Sequence[Document]
     content: Document
-    seconds: float
 
 
 @dataclass(slots=True)
@@ -62,60 +59,11 @@ class Said:
     blocks: list[frozenset[str]] = field(default_factory=list)
 
 
-class ToolResults:
-    """Collects what is said on `tools.results`, by the calls that it answers."""
-
-    def __init__(self, redis: Redis, key: str) -> None:
-        self._redis = redis
-        self._key = key
-        self._of: dict[str, list[Document]] = {}
-        self._heard = anyio.Event()
-
-    async def subscribe(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """Collect from a channel. Run in a task of its own."""
-        async with self._redis.pubsub() as pubsub:
-            await pubsub.subscribe(self._key)
-            while True:
-                message = await pubsub.get_message(timeout=None)
-                if message and message["type"] == "subscribe":
-                    task_status.started()
-                elif message:
-                    self._keep(message["data"])
-
-    async def read(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """Collect from a stream. Run in a task of its own."""
-        end: Any = b"0"
-        task_status.started()
-        while True:
-            found: Any = await self._redis.xread({self._key: end}, block=1_000)
-            for _, entries in found:
-                for entry, fields in entries:
-                    end = entry
-                    self._keep(fields[b"message"])
-
-    def _keep(self, data: bytes) -> None:
-        message = json.loads(data)
-        self._of.setdefault(message["content"]["call_id"], []).append(message)
-        self._heard.set()
-        self._heard = anyio.Event()
-
-    def of(self, call_id: str) -> list[Document]:
-        """The results that have come."""
-        return self._of.get(call_id, [])
-
-    async def first(self, call_id: str) -> Document:
-        """The first result of a call; waits for it."""
-        while not self.of(call_id):
-            await self._heard.wait()
-        return self.of(call_id)[0]
-
-
 class Player:
     """Plays runs, one after the other.
 
     Args:
-        requester, results: on the bus.
-        session: the id of the session.
+        requester, results: on the bus; results of tools by the calls that they answer.
         session: its id.
         metadata: of each run, besides its session and layout.
         said: where it is written down what was said.
@@ -126,7 +74,7 @@ class Player:
     def __init__(
         self,
         requester: Requester,
-        results: ToolResults,
+        results: Collector,
         *,
         session: str = "long",
         metadata: Mapping[str, Any] | None = None,
@@ -153,9 +101,8 @@ class Player:
                 assert result["content"]["status"] == "success", result
                 assert call.expected in json.dumps(result["content"]["result"], ensure_ascii=False), (call, result)
             later += said
-        if isinstance(self.requester, StreamRequester):
-            # Streams are read side by side: only so is the next request later than all this.
-            await self.requester.finished("llm.results", RESULTS)
+        # Streams are read side by side: only so is the next request later than all this.
+        await self.requester.finished("llm.results", RESULTS)
 
     async def begin(self, run: Run) -> Document:
         """The first context of a run that is not played."""
@@ -170,18 +117,17 @@ class Player:
         metadata = {"deadline_ms": _DEADLINE_MS}
         request = a_request(run.input, run_id=run.id, run_metadata=self._metadata, metadata=metadata)
         request["content"]["history"] = [opened, *later]
-        asked = perf_counter()
         await self._until_answered(REQUEST, request, lambda: self.requester.answered(request["id"]), run, number)
-        seconds = perf_counter() - asked
-        ((_, answer), *_) = self.requester.answers.pop(request["id"])
-        self._watch(Heard(run, number, [*later], answer["content"], seconds))
+        _, answer = self.requester.answers.pop(request["id"])[0]
+        self._watch(Heard(run, number, [*later], answer["content"]))
         return dict(answer["content"])
 
     async def call(self, run: Run, call: Call) -> Document:
         """What Nexus answers to a call of one of its tools, which is made again while nobody answers."""
         asked = self.message(run, "SYSTEM", {"name": call.name, "args": call.arguments, "call_id": call.id})
-        await self._until_answered(CALLS, asked, lambda: self.results.first(call.id), run, call.name)
-        return await self.results.first(call.id)
+        await self._until_answered(CALLS, asked, lambda: self.results.all_of(call.id), run, call.name)
+        (result,) = await self.results.all_of(call.id)
+        return result
 
     async def _until_answered(
         self, topic: str, message: Document, answered: Callable[[], Awaitable[Any]], run: Run, what: int | str
@@ -228,9 +174,7 @@ class Player:
 
     def message(self, run: Run, role: str, content: Any) -> Document:
         """A message of the run as an orchestrator publishes it."""
-        common = {"run_id": run.id, "owner_key": "ada", "role": role, "timestamp": a_request()["timestamp"]}
-        metadata = {"session_id": self.session}
-        return {"id": f"msg_{uuid.uuid4().hex}", **common, "content": content, "metadata": metadata}
+        return a_message(content, run.id, role, metadata={"session_id": self.session})
 
 
 def _declared(call: Call, *, flat: bool) -> Document:
@@ -241,15 +185,11 @@ def _declared(call: Call, *, flat: bool) -> Document:
 
 
 @asynccontextmanager
-async def on_bus(redis_url: str, prefix: str, mode: Mode) -> AsyncIterator[tuple[Requester, ToolResults]]:
+async def on_bus(environment: Environment) -> AsyncIterator[tuple[Requester, Collector]]:
     """Who asks, and who listens to tools."""
-    requesting_in = {"pubsub": requesting, "streams": requesting_by_streams}[mode]
-    async with (
-        requesting_in(redis_url, prefix) as requester,
-        Redis.from_url(redis_url) as redis,
-        anyio.create_task_group() as tasks,
-    ):
-        results = ToolResults(redis, f"{prefix}{RESULTS}")
-        await tasks.start(results.subscribe if mode == "pubsub" else results.read)
+    url, prefix = environment["NEXUS_BUS__URL"], environment["NEXUS_BUS__CHANNEL_PREFIX"]
+    async with requesting(environment) as requester, Redis.from_url(url) as redis, anyio.create_task_group() as tasks:
+        results = Collector(redis, f"{prefix}{RESULTS}", lambda message: str(message["content"]["call_id"]))
+        await tasks.start(results.read if is_on_streams(environment) else results.subscribe)
         yield requester, results
         tasks.cancel_scope.cancel()

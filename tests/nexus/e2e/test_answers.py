@@ -1,54 +1,64 @@
-"""What an orchestrator that speaks redis-py alone gets from `nexus serve` on real servers (contract §1)."""
+"""What an orchestrator that speaks redis-py alone gets from `nexus serve` on real servers (contract §1, §3, §4.6)."""
 
+import hashlib
 import json
 import random
+import signal
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pymongo import MongoClient
 
-from tests.nexus.e2e.harness import REQUEST, RESPONSE, a_request, requesting, serving, stored_runs
+from nexus.services.context import PromptManager
+from tests.nexus.e2e.harness import (
+    REQUEST,
+    RESPONSE,
+    Document,
+    Environment,
+    a_message,
+    a_request,
+    requesting,
+    serving,
+)
 
-Environment = dict[str, str]
-Database = MongoClient[dict[str, Any]]
+GOLDEN = Path(__file__).parent / "golden" / "dialogue"
+CITY = {"city": {"type": "string", "description": "Where"}}
+PARAMETERS = {"type": "object", "properties": CITY, "required": ["city"]}
+WEATHER = {"name": "weather", "description": "Forecast for a place.", "parameters": PARAMETERS}
 
-FIVE = ["[CAPABILITIES]", "[SHARED_MEMORY count=", "[FRIENDS_INFO]", "[THIS_MOMENT]"]
 
-
-async def test_a_good_request_gets_the_five_messages(environment: Environment, channel_prefix: str) -> None:
-    """A success holds the layout, five messages, tools, manifest and an empty list of what is missing."""
-    async with serving(environment), requesting(environment["NEXUS_BUS__URL"], channel_prefix) as requester:
-        request = a_request("What's the capital of France?")
-        content = await requester.ask(request)
-    topic, answer = requester.answers[request["id"]][0]
-    assert topic == RESPONSE
+async def test_the_golden_request(
+    environment: Environment, channel_prefix: str, mongo_janitor: MongoClient[Document], database_name: str
+) -> None:
+    """A request and stored rows, from files, give the response in a third file, to the byte."""
+    rows, request = (json.loads((GOLDEN / name).read_text("utf-8")) for name in ("rows.json", "request.json"))
+    expected = (GOLDEN / "response.json").read_text(encoding="utf-8")
+    mongo_janitor[database_name]["messages"].insert_many(rows)
+    environment |= {"NEXUS_MEMORY__COUNT_TOKENS": "always"}
+    async with serving(environment), requesting(environment) as requester:
+        await requester.publish("tools.register", a_message({"type": "function", "function": WEATHER}, role="SYSTEM"))
+        await requester.ask_until(lambda: a_request(owner="somebody else"), lambda answer: bool(answer["tools"]))
+        content = await requester.ask({**request, "timestamp": a_request()["timestamp"]})
+    ((key, answer),) = requester.answers[request["id"]]
+    assert key == channel_prefix + RESPONSE
     assert (answer["role"], answer["run_id"], answer["owner_key"]) == ("SYSTEM", request["run_id"], "ada")
-    assert content["status"] == "success"
-    assert content["layout"] == "dialogue"
-    assert [message["role"] for message in content["messages"]] == ["system", *["user"] * 4]
-    assert content["messages"][0]["content"].startswith("# You are Nexus")
-    for message, start in zip(content["messages"][1:], FIVE, strict=True):
-        assert message["content"].startswith(start)
-    assert content["messages"][4]["content"] == (
-        "[THIS_MOMENT]\n<human_input>\nWhat's the capital of France?\n</human_input>"
-    )
-    assert content["tools"] == []
-    assert content["degraded"] == []
-    assert set(content["context"]) == {"layout", "blocks", "history", "prefix", "notes", "timings_ms"}
+    front = json.dumps(content["messages"][:2], ensure_ascii=False, separators=(",", ":")).encode()
+    assert content["context"]["prefix"].pop("sha256") == hashlib.sha256(front).hexdigest()
+    # The identity is in the code, and has tests of its own; the file would only repeat it.
+    identity = content["messages"].pop(0)
+    assert identity == {"role": "system", "content": PromptManager().get_core_identity()}
+    first, *others = content["context"]["blocks"]
+    assert first.pop("bytes") == len(identity["content"].encode())
+    counted = content["context"].pop("tokens")
+    assert counted["used"] > first.pop("tokens") + sum(block["tokens"] for block in others) + counted["tools"]
+    assert set(content["context"].pop("timings_ms")) == {"queue", "gather", "assemble", "build"}
+    assert json.dumps(content, ensure_ascii=False, indent=2) + "\n" == expected
 
 
-def _without(request: dict[str, Any], *path: str) -> dict[str, Any]:
-    copy: dict[str, Any] = json.loads(json.dumps(request))
-    target = copy
-    for key in path[:-1]:
-        target = target[key]
-    del target[path[-1]]
-    return copy
-
-
-def _with_run(**changes: Any) -> dict[str, Any]:
+def _with_run(**changes: Any) -> Document:
     request = a_request()
     request["content"] |= changes
     return request
@@ -58,184 +68,113 @@ def _deep(levels: int) -> bytes:
     return json.dumps(_with_run(tools="deep")).replace('"deep"', "[" * levels + "]" * levels).encode()
 
 
-@pytest.mark.parametrize(
-    ("make", "code", "where"),
-    [
-        pytest.param(lambda: _without(a_request(), "role"), "INVALID_REQUEST", "role: ", id="no message"),
-        pytest.param(lambda: _with_run(history=[]), "INVALID_REQUEST", "run.history: ", id="no history"),
-        pytest.param(lambda: a_request("  \n "), "EMPTY_INPUT", "run.history[0].content: ", id="empty input"),
-        pytest.param(
-            lambda: a_request(run_metadata={"layout": "monologue"}),
-            "UNKNOWN_LAYOUT",
-            "run.metadata.layout: 'monologue' is unknown; allowed: dialogue",
-            id="unknown layout",
-        ),
-        pytest.param(lambda: _with_run(owner_key="eve"), "OWNER_MISMATCH", "run.owner_key: ", id="owner mismatch"),
-        pytest.param(lambda: a_request("x" * (2 << 20)), "PAYLOAD_TOO_LARGE", "at most 1048576", id="2 MiB"),
-        pytest.param(lambda: _deep(10_000), "INVALID_REQUEST", "nested deeper than 64", id="depth 10,000"),
-        pytest.param(lambda: json.dumps(a_request()).encode()[:-10], "INVALID_REQUEST", "not JSON", id="cut off"),
-        pytest.param(
-            lambda: a_request(metadata={"reply_to": "a b/../c"}), "INVALID_REQUEST", "metadata.reply_to: ", id="reply"
-        ),
-        pytest.param(
-            lambda: a_request(metadata={"deadline_ms": 5}), "INVALID_REQUEST", "metadata.deadline_ms: ", id="range"
-        ),
-    ],
-)
-async def test_a_bad_request_gets_its_error(
-    environment: Environment, channel_prefix: str, make: Callable[[], dict[str, Any] | bytes], code: str, where: str
-) -> None:
-    """Each kind of bad request is answered once, with its code and the place, and the next good one as ever."""
-    async with serving(environment) as service, requesting(environment["NEXUS_BUS__URL"], channel_prefix) as requester:
-        request = make()
-        payload = request if isinstance(request, bytes) else json.dumps(request).encode()
-        await requester.publish(REQUEST, payload)
-        assert (await requester.ask(a_request()))["status"] == "success"
-        request_id = payload.split(b'"id": "', 1)[1].split(b'"', 1)[0].decode()
-        await requester.answered(request_id)
-    (answer,) = [answer for _, answer in requester.answers[request_id]]
-    content = answer["content"]
-    assert content["status"] == "error"
-    assert content["error"]["code"] == code
-    assert where in content["error"]["message"]
-    assert (content["messages"], content["tools"]) == ([], [])
-    assert service.errors == []
+BAD: list[tuple[Document | bytes, str, str]] = [
+    ({name: value for name, value in a_request().items() if name != "role"}, "INVALID_REQUEST", "role: "),
+    (_with_run(history=[]), "INVALID_REQUEST", "run.history: "),
+    (a_request("  \n "), "EMPTY_INPUT", "run.history[0].content: "),
+    (a_request(run_metadata={"layout": "zig"}), "UNKNOWN_LAYOUT", "layout: 'zig' is unknown; allowed: dialogue"),
+    (_with_run(owner_key="eve"), "OWNER_MISMATCH", "run.owner_key: "),
+    (a_request("x" * (2 << 20)), "PAYLOAD_TOO_LARGE", "at most 1048576"),
+    (_deep(10_000), "INVALID_REQUEST", "nested deeper than 64"),
+    (json.dumps(a_request()).encode()[:-10], "INVALID_REQUEST", "not JSON"),
+    (a_request(metadata={"reply_to": "a b/../c"}), "INVALID_REQUEST", "metadata.reply_to: "),
+    (a_request(metadata={"deadline_ms": 5}), "INVALID_REQUEST", "metadata.deadline_ms: "),
+]
+UNREADABLE = (b"not json: my secret", b"[1, 2]", b"{}", b"\xff\xfe", b"")
 
 
-async def test_what_nobody_can_be_told_about_becomes_a_dead_letter(
-    environment: Environment, channel_prefix: str
-) -> None:
-    """Bytes that are no JSON object are kept as a dead letter without their content, and nothing stops."""
-    async with serving(environment) as service, requesting(environment["NEXUS_BUS__URL"], channel_prefix) as requester:
-        for payload in (b"not json: my secret", b"[1, 2]", b"{}", b"\xff\xfe", b""):
+@pytest.mark.usefixtures("mode")
+async def test_bad_requests(environment: Environment, channel_prefix: str) -> None:
+    """Each is answered once, with its code and the place; of whom nobody can be told becomes a dead letter."""
+    payloads = [json.dumps(made).encode() if isinstance(made, dict) else made for made, _, _ in BAD]
+    ids = [payload.split(b'"id": "', 1)[1].split(b'"', 1)[0].decode() for payload in payloads]
+    async with serving(environment) as service, requesting(environment, "me-1.x_Y") as requester:
+        for payload in (*UNREADABLE, *payloads):
             await requester.publish(REQUEST, payload)
-        assert (await requester.ask(a_request()))["status"] == "success"
+        contents = await requester.answered(*ids)
+        good = a_request(metadata={"reply_to": "me-1.x_Y"})
+        assert (await requester.ask(good))["status"] == "success"
         # An answer may be there before the letter of something that was heard earlier; not before the end, though.
-        assert await service.stop() == 0
+        assert await service.stop(signal.SIGINT) == 0
         letters: Any = await requester.redis.xrange(f"{channel_prefix}nexus:dead-letters")
-    assert len(letters) == 5
+    for content, (_, code, where) in zip(contents, BAD, strict=True):
+        assert (content["status"], content["error"]["code"], content["messages"]) == ("error", code, [])
+        assert where in content["error"]["message"]
+    assert [len(requester.answers[name]) for name in ids] == [1] * len(ids)
+    assert [key for key, _ in requester.answers[good["id"]]] == [f"{channel_prefix}{RESPONSE}.me-1.x_Y"]
+    assert len(requester.answers) == len(ids) + 1
+    assert len(letters) == len(UNREADABLE)
     assert all(set(fields) == {b"topic", b"reason", b"deliveries", b"sha256", b"size"} for _, fields in letters)
     assert "my secret" not in json.dumps(service.log)
-    assert len(requester.answers) == 1
-
-
-async def test_an_answer_goes_where_it_is_wanted(environment: Environment, channel_prefix: str) -> None:
-    """With `reply_to` the answer goes to that topic and not to the common one."""
-    async with serving(environment), requesting(environment["NEXUS_BUS__URL"], channel_prefix) as requester:
-        request = a_request(metadata={"reply_to": "me-1.x_Y"})
-        await requester.ask(request)
-    assert [topic for topic, _ in requester.answers[request["id"]]] == [f"{RESPONSE}.me-1.x_Y"]
-
-
-async def test_a_known_id_with_another_payload_is_refused(environment: Environment, channel_prefix: str) -> None:
-    """The second payload under one id is answered ID_CONFLICT and never with the first one's context."""
-    async with serving(environment), requesting(environment["NEXUS_BUS__URL"], channel_prefix) as requester:
-        first = a_request("my question", owner="ada")
-        await requester.ask(first)
-        other = a_request("another's", owner="eve", id=first["id"], metadata={"reply_to": "eve"})
-        await requester.publish(REQUEST, other)
-        await requester.ask(a_request())
-        while len(requester.answers[first["id"]]) < 2:
-            await requester.publish(REQUEST, other)
-            await requester.ask(a_request())
-    topic, conflict = requester.answers[first["id"]][1]
-    assert topic == f"{RESPONSE}.eve"
-    assert conflict["content"]["error"]["code"] == "ID_CONFLICT"
-    assert "my question" not in json.dumps(conflict)
+    assert service.errors == []
+    assert [line["event"] for line in service.log][-2:] == ["draining", "stopped"]
 
 
 @pytest.mark.once
-async def test_it_is_up_after_ten_thousand_corrupt_payloads(environment: Environment, channel_prefix: str) -> None:
-    """Random damage to valid requests, 10,000 times: the service goes on answering."""
+async def test_it_is_up_after_thousands_of_corrupt_payloads(environment: Environment) -> None:
+    """Random damage to valid requests, 2,000 times: the service goes on answering."""
     chance = random.Random(20_251_210)  # noqa: S311  # damage that can be repeated
     whole = json.dumps(a_request("Guten Morgen, 世界")).encode()
-    async with serving(environment) as service, requesting(environment["NEXUS_BUS__URL"], channel_prefix) as requester:
-        for _ in range(10_000):
+    async with serving(environment) as service, requesting(environment) as requester:
+        for _ in range(2_000):
             await requester.publish(REQUEST, _damaged(whole, chance))
         # At first there are too many of those that can be read.
-        await requester.ask_until(a_request, lambda content: content["status"] == "success")
-        assert service.process.returncode is None
+        await requester.ask_until(a_request, lambda content: bool(content["status"] == "success"))
         assert await service.stop() == 0
     assert service.errors == []
 
 
 def _damaged(payload: bytes, chance: random.Random) -> bytes:
     damaged = bytearray(payload)
+    damages: list[Callable[[int], None]] = [
+        lambda place: damaged.__setitem__(slice(place, place + 1), chance.randbytes(1)),
+        lambda place: damaged.__delitem__(slice(place, place + chance.randint(1, 60))),
+        lambda place: damaged.__setitem__(slice(place, place), chance.randbytes(chance.randint(1, 8))),
+    ]
     for _ in range(chance.randint(1, 6)):
-        place = chance.randrange(len(damaged) or 1)
-        match chance.randrange(3):
-            case 0:
-                damaged[place : place + 1] = bytes([chance.randrange(256)])
-            case 1:
-                del damaged[place : place + chance.randint(1, 60)]
-            case _:
-                damaged[place:place] = chance.randbytes(chance.randint(1, 8))
+        chance.choice(damages)(chance.randrange(len(damaged) or 1))
     return bytes(damaged)
 
 
-async def test_thirty_runs_of_eleven_rows_give_twenty_messages(
-    environment: Environment, channel_prefix: str, mongo_uri: str, database_name: str
-) -> None:
-    """30 runs of 11 rows, limit 20: count=20, ten whole runs, both forms of calls annotated, not the current run."""
-    with Database(mongo_uri) as client:
-        client[database_name]["messages"].insert_many(stored_runs("ada", 30))
-    async with serving(environment), requesting(environment["NEXUS_BUS__URL"], channel_prefix) as requester:
-        content = await requester.ask(a_request("question 30, now", owner="ada"))
-    memory = content["messages"][2]["content"]
-    assert memory.startswith("[SHARED_MEMORY count=20]\n")
-    for number in range(20, 30):
-        assert (
-            f"Human: question {number}\n"
-            f"  Nexus: [tool_use:web_search, query:left {number}.0; tool_use:web_search, query:right {number}.0]\n"
-            f"looking {number}.1\n"
-            f"[tool_use:web_search, query:left {number}.1; tool_use:web_search, query:right {number}.1]\n"
-            f"looking {number}.2\n"
-            f"[tool_use:web_search, query:left {number}.2; tool_use:web_search, query:right {number}.2]\n"
-            f"answer {number}"
-        ) in memory
-    assert "question 19" not in memory
-    assert "question 30" not in memory
-    assert content["context"]["history"]["shown"] == 20
-    assert content["context"]["history"]["repaired"] == 0
+@pytest.mark.usefixtures("mode")
+async def test_senders_with_wrong_clocks(environment: Environment) -> None:
+    """Ten minutes slow or fast: each gets a normal answer, once."""
+    clocks = [(datetime.now(UTC) + timedelta(minutes=minutes)).isoformat() for minutes in (-10, 10)]
+    requests = [a_request(timestamp=clock, metadata={"deadline_ms": 10_000}) for clock in clocks]
+    async with serving(environment), requesting(environment) as requester:
+        assert [(await requester.ask(request))["status"] for request in requests] == ["success", "success"]
+    assert [len(requester.answers[request["id"]]) for request in requests] == [1, 1]
 
 
-async def test_malformed_rows_do_not_spoil_a_build(
-    environment: Environment, channel_prefix: str, mongo_uri: str, database_name: str
-) -> None:
-    """One row of each malformed kind among good ones: the good ones are shown, the others counted."""
-    good = {"owner_key": "ada", "session_id": "default", "metadata": {}, "timestamp": "2025-12-01T08:00:00Z"}
-    kinds: list[dict[str, Any]] = [
-        {"role": "HUMAN", "content": "good question", "run_id": "r1", "timestamp": "2025-12-01T11:00:00+01:00"},
-        {
-            "role": "AI",
-            "content": "good answer",
-            "run_id": "r1",
-            "timestamp": datetime(2025, 12, 1, 10, 0, 1, tzinfo=UTC),
-        },
-        {"role": "HUMAN", "content": "naive time", "run_id": "r11", "timestamp": "2025-12-01T12:00:00.123"},
-        {"role": "HUMAN", "content": None, "run_id": "r2"},
-        {"role": "AI", "content": {"a": 1}, "run_id": "r3"},
-        {"role": "AI", "content": ["x", 2], "run_id": "r4"},
-        {"role": "AI", "content": 42, "run_id": "r5"},
-        {"role": None, "content": "nobody", "run_id": "r6"},
-        {"role": "AI", "content": "no metadata", "metadata": None, "run_id": "r7"},
-        {"role": "HUMAN", "content": "no time", "timestamp": None, "run_id": "r8"},
-        {"role": "HUMAN", "content": "garbage time", "timestamp": "yesterday", "run_id": "r9"},
-        {"role": "AI", "content": "calls are null", "metadata": {"tool_calls": None}, "run_id": "r10"},
-    ]
-    with Database(mongo_uri) as client:
-        rows = [{**good, "id": f"row_{index}", **kind} for index, kind in enumerate(kinds)]
-        del rows[-3]["timestamp"]
-        client[database_name]["messages"].insert_many(rows)
-    async with serving(environment), requesting(environment["NEXUS_BUS__URL"], channel_prefix) as requester:
-        content = await requester.ask(a_request(owner="ada"))
-    memory = content["messages"][2]["content"]
-    assert content["status"] == "success"
-    assert (
-        "[2025-12-01 10:00] Human: good question\n  Nexus: good answer\n[2025-12-01 12:00] Human: naive time" in memory
-    )
-    assert "[Unknown time] Human: no time" in memory
-    assert "calls are null" in memory
-    assert "nobody" not in memory
-    assert content["context"]["history"]["repaired"] == 8
-    assert content["degraded"] == []
+async def test_requests_from_before_the_start(streams: Environment) -> None:
+    """What was enqueued while no replica ran is answered by the first; what lay there too long is told so."""
+    patient, hasty = a_request(metadata={"deadline_ms": 60_000}), a_request(metadata={"deadline_ms": 100})
+    async with requesting(streams) as requester:
+        for request in (patient, hasty):
+            await requester.publish(REQUEST, request)
+        # To start takes a service longer than the 100 ms.
+        async with serving(streams) as service:
+            built, late = await requester.answered(patient["id"], hasty["id"])
+            await requester.finished(REQUEST)
+    assert built["status"] == "success"
+    assert late["error"]["code"] == "DEADLINE_EXCEEDED"
+    assert late["error"]["message"] == "metadata.deadline_ms: the 100 ms have passed"
+    assert late["error"]["retryable"]
+    assert service.errors == []
+
+
+async def test_entries_that_cannot_be_read(streams: Environment, channel_prefix: str) -> None:
+    """On every topic they become dead letters, are done with, and harm nothing else."""
+    topics = (REQUEST, "llm.results", "tools.results", "tools.register", "tools.unregister", "session.state")
+    news = "config.changed"
+    async with serving(streams) as service, requesting(streams) as requester:
+        for topic in (*topics, news):
+            key = f"{channel_prefix}{topic}"
+            await requester.redis.xadd(key, {b"foreign": b"x"})
+            await requester.redis.xadd(key, {b"message": b"\xff\xfe" + topic.encode()})
+            await requester.redis.xadd(key, {b"message": b"[" * 100_000})
+        assert (await requester.ask(a_request()))["status"] == "success"
+        await requester.finished(*topics)
+        assert await service.stop() == 0
+        # The same bytes for the same reason are one letter, wherever they come from.
+        assert await requester.redis.xlen(f"{channel_prefix}nexus:dead-letters") == len(topics) + 1 + 2

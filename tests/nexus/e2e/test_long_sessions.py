@@ -4,28 +4,25 @@ import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from tests.nexus.e2e.harness import Service, serving
+from tests.nexus.e2e.harness import Document, Environment, Service, serving
 from tests.nexus.e2e.long_judge import Account, Judge, account
-from tests.nexus.e2e.long_player import Mode, Player, Said, on_bus
+from tests.nexus.e2e.long_player import Player, Said, on_bus
 from tests.nexus.support.long_session import Run, session
 from tests.nexus.support.waiting import until
-
-Document = dict[str, Any]
-Environment = dict[str, str]
 
 SESSION: Final = "long"
 # The identity alone would be half of a small window.
 BRIEF: Final = {"kind": "main", "system_prompt": "You watch a river. Keep your memory in order."}
 
 
-RUNS, WINDOW = 60, 8_000
+RUNS, WINDOW = 36, 8_000
 
 
 class Keeper:
@@ -71,10 +68,9 @@ class Scene:
     """Where a session is played."""
 
     environment: Environment
-    prefix: str
     database: Database[Document]
 
-    async def play(self, mode: Mode, sign: signal.Signals, *moments: tuple[int, int | str]) -> Account:
+    async def play(self, mode: str, sign: signal.Signals, *moments: tuple[int, int | str]) -> Account:
         """Play a session and judge each of its contexts; at these moments the service is ended with that signal.
 
         A moment is a run, and which of its requests is on its way, or the name of the tool of Nexus that is called.
@@ -92,7 +88,7 @@ class Scene:
                     await self.recorded(player)
                 await keeper.replace(sign)
 
-        async with kept(environment) as keeper, on_bus(environment["NEXUS_BUS__URL"], self.prefix, mode) as ends:
+        async with kept(environment) as keeper, on_bus(environment) as ends:
             metadata = {"context_window": WINDOW, "agent": BRIEF}
             player = Player(*ends, session=SESSION, metadata=metadata, said=said, watch=judge, meanwhile=meanwhile)
             for run in past:
@@ -115,22 +111,17 @@ class Scene:
 
 
 @pytest.fixture
-def scene(
-    environment: Environment,
-    channel_prefix: str,
-    mongo_janitor: MongoClient[Document],
-    database_name: str,
-) -> Scene:
+def scene(environment: Environment, mongo_janitor: MongoClient[Document], database_name: str) -> Scene:
     """A place of the test's own."""
-    return Scene(environment, channel_prefix, mongo_janitor[database_name])
+    return Scene(environment, mongo_janitor[database_name])
 
 
 @pytest.mark.once
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("mode", "sign"), [("pubsub", signal.SIGTERM), ("streams", signal.SIGKILL)])
-async def test_ended_while_it_compacts(mode: Mode, sign: signal.Signals, scene: Scene) -> None:
+async def test_ended_while_it_compacts(mode: str, sign: signal.Signals, scene: Scene) -> None:
     """While a request is under way, and while the model has the history compacted: no message is lost or twice."""
-    found = await scene.play(mode, sign, (29, "compact_history"), (35, 0), (41, 1))
+    found = await scene.play(mode, sign, (29, "compact_history"), (31, 0), (33, 1))
     assert (found.lost, found.twice) == (0, 0)
     assert found.in_context + found.summarised == found.messages > 5 * RUNS
     assert found.summarised > found.in_context > 0

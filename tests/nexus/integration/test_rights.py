@@ -24,8 +24,8 @@ from nexus.connections import open_bus, open_client
 from nexus.core.errors import BusUnavailableError
 from nexus.core.models import Message, Role, Run
 from nexus.core.ports import DeadLetter, OutboxRow
-from tests.nexus.support.redis_server import HOST, RedisServer
-from tests.nexus.support.redis_topologies import plain_server, secured_server, tls_is_possible
+from tests.nexus.support.redis_server import HOST, RedisServer, redis_server
+from tests.nexus.support.redis_topologies import secured_server, tls_is_possible
 from tests.nexus.support.waiting import PATIENCE_S
 
 Mode = Literal["pubsub", "streams"]
@@ -40,7 +40,7 @@ USERS = {"pubsub": "", "streams": "-streams"}
 @pytest.fixture(scope="module")
 def server() -> Iterator[RedisServer]:
     """A server with the users of the documentation."""
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(plain_server()) as found:
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(redis_server()) as found:
         for rule in RULES:
             portal.call(found.ask, *shlex.split(rule))
         yield found

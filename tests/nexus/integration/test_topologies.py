@@ -1,7 +1,5 @@
 """The Redis adapters by way of Sentinel and on a cluster, while masters die and slots move."""
 
-import os
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -28,13 +26,13 @@ from nexus.connections import open_client
 from nexus.core.errors import BusUnavailableError
 from nexus.core.models import Message, Role, Run
 from nexus.core.ports import Acquired, Answered, Busy, Claim, DeadLetter, Delivery, OutboxRow
-from tests.nexus.support.redis_server import HOST, RedisServer
-from tests.nexus.support.redis_topologies import Cluster, cluster_servers, plain_server, sentinel_servers
+from tests.nexus.support.desk import Desk
+from tests.nexus.support.redis_server import HOST, RedisServer, redis_server
+from tests.nexus.support.redis_topologies import Cluster, cluster_servers, sentinel_servers
 from tests.nexus.support.waiting import PATIENCE_S, take, until
 
 LONG_MS = 60_000
 Mode = Literal["pubsub", "streams"]
-MODES: list[Mode] = ["pubsub", "streams"]
 
 
 @dataclass(frozen=True)
@@ -164,10 +162,9 @@ def run_of(owner: str) -> Run:
     return Run(id=owner, owner_key=owner, history=[Message(run_id="r", owner_key=owner, role=Role.HUMAN, content="Hi")])
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_whole_service(url: str, mode: Mode, mongo_uri: str, database_name: str) -> None:
+async def test_a_whole_service(url: str, mongo_uri: str, database_name: str) -> None:
     """Requests are answered, and heard by those who asked."""
-    async with service(url, mode, mongo_uri, database_name) as client:
+    async with service(url, "pubsub", mongo_uri, database_name) as client:
         for owner in ("ada", "bob"):
             assert (await client.build(run_of(owner), timeout=PATIENCE_S))["degraded"] == []
         assert client.unheard == 0
@@ -175,40 +172,20 @@ async def test_a_whole_service(url: str, mode: Mode, mongo_uri: str, database_na
 
 async def test_letters_that_may_be_unheard_stay(cluster: Cluster, channel_prefix: str) -> None:
     """On pub/sub on a cluster `replay` sends letters and keeps them, and says why: nobody knows who heard them."""
-    variables = {"NEXUS_BUS__URL": cluster.url, "NEXUS_BUS__CHANNEL_PREFIX": channel_prefix}
+    desk = Desk("dead-letters", {"NEXUS_BUS__URL": cluster.url, "NEXUS_BUS__CHANNEL_PREFIX": channel_prefix})
     async with parts(cluster.url, channel_prefix) as redis, redis.bus.subscribe("llm.results") as heard:
         letters = RedisDeadLetters(redis.client, prefix=channel_prefix)
         await letters.keep(DeadLetter("llm.results", "not JSON", "0" * 64, 1, body=b"x"))
         (letter,) = await letters.newest(1)
-        command = [sys.executable, "-m", "nexus", "dead-letters", "replay", letter.letter_id]
-        done = await anyio.run_process(command, check=False, env={**os.environ, **variables})
+        told = await desk.said("replay", letter.letter_id)
         assert await take(heard, 1) == [Delivery("llm.results", b"x")]
         assert await letters.count() == 1
     said = "sent again, and kept: on a cluster pub/sub cannot tell whether anybody heard it"
-    assert (done.returncode, done.stdout.decode()) == (0, f"{letter.letter_id}: {said}\n")
+    assert told == f"{letter.letter_id}: {said}\n"
 
 
-async def test_a_service_on_a_cluster_outlives_a_master(mongo_uri: str, database_name: str) -> None:
-    """Every request is answered that is asked while the master of all streams dies and its replica takes over."""
-    async with (
-        cluster_servers(replicas=True) as servers,
-        service(servers.url, "streams", mongo_uri, database_name) as client,
-    ):
-        master = await servers.owner_of(f"{{{database_name}}}:")
-        assert len(await answered(client, master.kill)) == 30
-
-
-async def test_a_service_behind_sentinel_outlives_the_master(mongo_uri: str, database_name: str) -> None:
-    """Every request is answered that is asked while the master dies and its replica takes over."""
-    async with (
-        sentinel_servers() as servers,
-        service(servers.url, "streams", mongo_uri, database_name) as client,
-    ):
-        assert len(await answered(client, servers.master.kill)) == 30
-
-
-async def answered(client: ContextClient, kill: Callable[[], Coroutine[Any, Any, None]]) -> list[str]:
-    """The owners whose request was answered, of thirty, when `kill` is done after the first ten answers."""
+async def answered(client: ContextClient, kill: Callable[[], Coroutine[Any, Any, None]]) -> int:
+    """How many of thirty requests were answered, when `kill` is done after the first ten answers."""
     owners: list[str] = []
 
     async def ask(owner: str) -> None:
@@ -224,7 +201,7 @@ async def answered(client: ContextClient, kill: Callable[[], Coroutine[Any, Any,
             if number == 19:
                 await until(ten)
                 tasks.start_soon(kill)
-    return owners
+    return len(owners)
 
 
 async def refusal(url: str) -> str:
@@ -270,7 +247,7 @@ async def test_a_slot_that_moves(cluster: Cluster, channel_prefix: str) -> None:
 
 async def test_nodes_that_are_gone_are_forgotten(cluster: Cluster) -> None:
     """Nothing is kept of nodes that the map no longer names; what is in use there is closed when it is let go of."""
-    async with open_redis(cluster.url) as client, plain_server() as server:
+    async with open_redis(cluster.url) as client, redis_server() as server:
         assert isinstance(client, ClusterRedis)
         await client.get("k")
         known = {*client._nodes}
@@ -308,14 +285,18 @@ async def test_nothing_is_sent_twice(cluster: Cluster, channel_prefix: str) -> N
         assert await script(keys=[key]) == 3
 
 
-async def test_a_sentinel_failover() -> None:
-    """After the master's death subscription and ledger work on the promoted replica; replicated claims are kept."""
-    async with sentinel_servers() as servers, parts(servers.url) as part, part.bus.subscribe("a") as subscription:
+async def test_a_sentinel_failover(mongo_uri: str, database_name: str) -> None:
+    """The master dies: every request of a service is answered, subscriptions go on, replicated claims are kept."""
+    async with (
+        sentinel_servers() as servers,
+        parts(servers.url) as part,
+        part.bus.subscribe("a") as subscription,
+        service(servers.url, "streams", mongo_uri, database_name) as client,
+    ):
         assert isinstance(await part.ledger.claim("before", "f", LONG_MS), Acquired)
         await part.client.execute_command("WAIT", 1, 0)  # type: ignore[no-untyped-call]  # redis-py's is untyped
-        await servers.master.kill()
-        during = await claimed(part.ledger, names(20))
-        assert all(isinstance(claim, Acquired) for claim in during)
+        assert await answered(client, servers.master.kill) == 30
+        assert all(isinstance(claim, Acquired) for claim in await claimed(part.ledger, names(20)))
         await servers.promoted(servers.replica)
         await until(partial(again, subscription))
         assert isinstance(await part.ledger.claim("before", "f", LONG_MS), Busy)
@@ -342,17 +323,21 @@ async def listens(server: RedisServer) -> bool:
     return bool(await server.ask("PUBSUB", "CHANNELS"))
 
 
-async def test_a_master_of_a_cluster_dies() -> None:
-    """Its replica takes its place: requests of its slots are claimed, and channels of its slots are heard."""
-    async with cluster_servers(replicas=True) as servers, parts(servers.url) as part:
-        async with part.bus.subscribe("a") as subscription:
-            before = await claimed(part.ledger, names(20))
-            assert all(isinstance(claim, Acquired) for claim in before)
-            await servers.masters[0].kill()
-            during = await claimed(part.ledger, [f"d{number}" for number in range(20)])
-            assert all(isinstance(claim, Acquired) for claim in during)
-            await until(partial(sent, part.bus, "a", b"x"))
-            assert await take(subscription, 1) == [Delivery("a", b"x")]
+async def test_a_master_of_a_cluster_dies(mongo_uri: str, database_name: str) -> None:
+    """Its replica takes its place: a service answers every request, claims are granted, and channels are heard."""
+    async with (
+        cluster_servers(replicas=True) as servers,
+        parts(servers.url) as part,
+        part.bus.subscribe("a") as subscription,
+        service(servers.url, "streams", mongo_uri, database_name) as client,
+    ):
+        assert all(isinstance(claim, Acquired) for claim in await claimed(part.ledger, names(20)))
+        # The one that has all streams of the service.
+        master = await servers.owner_of(f"{{{database_name}}}:")
+        assert await answered(client, master.kill) == 30
+        assert all(isinstance(claim, Acquired) for claim in await claimed(part.ledger, [f"d{n}" for n in range(20)]))
+        await until(partial(sent, part.bus, "a", b"x"))
+        assert await take(subscription, 1) == [Delivery("a", b"x")]
         assert len(await claimed(part.ledger, names(40))) == 40
 
 

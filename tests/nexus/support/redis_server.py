@@ -1,5 +1,6 @@
 """A Redis of the test's own, to be killed, stopped and started again."""
 
+import os
 import shutil
 import signal
 import socket
@@ -29,9 +30,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def binary(*, real: bool) -> str:
-    """The `redis-server` of this machine, if it is wanted and there is one, else the packaged Valkey."""
-    return (shutil.which("redis-server") if real else None) or str(embedded._locate(find_spec))
+def binary(*, real: bool = False) -> str:
+    """The `redis-server` of this machine, where the tests run on a real Redis or need one, else the packaged Valkey."""
+    wanted = real or "NEXUS_TEST_REDIS_URL" in os.environ
+    return (shutil.which("redis-server") if wanted else None) or str(embedded._locate(find_spec))
 
 
 class RedisServer:

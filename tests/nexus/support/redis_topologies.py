@@ -3,7 +3,6 @@
 The servers are the packaged Valkey, or `redis-server` where there is one and the tests run on a real Redis.
 """
 
-import os
 import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -180,21 +179,9 @@ async def secured_server() -> AsyncIterator[Secured]:
         yield Secured(server, folder / "ca.pem", folder / "other.pem")
 
 
-@asynccontextmanager
-async def plain_server() -> AsyncIterator[RedisServer]:
-    """Run one server."""
-    async with _folder() as (folder, stack):
-        yield await _started(stack, folder, _options(port := free_port()), port)
-
-
 def tls_is_possible() -> bool:
     """Whether there is a server that was built with TLS. The packaged Valkey was not."""
     return shutil.which("redis-server") is not None
-
-
-def real_redis() -> bool:
-    """Whether the servers are of Redis rather than the packaged Valkey."""
-    return bool(os.environ.get("NEXUS_TEST_REDIS_URL") and shutil.which("redis-server"))
 
 
 def _options(port: int) -> list[str]:
@@ -212,7 +199,7 @@ async def _folder() -> AsyncIterator[tuple[Path, AsyncExitStack]]:
 
 
 async def _started(stack: AsyncExitStack, folder: Path, options: Sequence[str], port: int, **login: Any) -> RedisServer:
-    command = [binary(real="ssl" in login or real_redis()), *options]
+    command = [binary(real="ssl" in login), *options]
     server = RedisServer(folder / str(port), port, command, **login)
     stack.push_async_callback(_ended, server)
     await server.start()
