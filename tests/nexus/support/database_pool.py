@@ -23,11 +23,7 @@ _IN_TURN: Final = 8
 
 
 class DatabasePool:
-    """Databases that are as Nexus prepares them, and empty.
-
-    Args:
-        client: of the server on which they are.
-    """
+    """Databases that are as Nexus prepares them, and empty, on this client's server."""
 
     def __init__(self, client: MongoClient[dict[str, Any]]) -> None:
         self._client = client

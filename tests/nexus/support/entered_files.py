@@ -1,55 +1,46 @@
 """Which files of the package one cold dialogue request enters before its answer is published.
 
-Run as a script for the real adapters: `python -m tests.nexus.support.entered_files`, with `NEXUS_TEST_REDIS_URL` and
-`NEXUS_TEST_MONGO_URI` set.
+Run as a script, with `NEXUS_TEST_REDIS_URL` and `NEXUS_TEST_MONGO_URI` set: `python -m
+tests.nexus.support.entered_files`.
 """
 
 import os
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import anyio
-from pydantic import SecretStr
 
 import nexus
 from nexus.bootstrap import open_nexus
 from nexus.config import Settings
 from nexus.core.models import Message, Role, Topics
-from nexus.core.ports import Bus
+from nexus.core.ports import Bus, Subscription
 from nexus.core.wire import encode
 
 _PACKAGE = Path(nexus.__file__).parent
 
 
-class EnteredFiles:
+@contextmanager
+def entered_files() -> Iterator[list[str]]:
     """Files of the package in which a function is called while the context lasts, in the order of their first call."""
+    files: dict[str, None] = {}
 
-    def __init__(self) -> None:
-        self.files: list[str] = []
-        self._known: dict[Any, bool] = {}
-        self._before: Callable[..., Any] | None = None
+    def note(frame: FrameType, event: str, _arg: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(f"{_PACKAGE}{os.sep}"):
+            files.setdefault(str(Path(frame.f_code.co_filename).relative_to(_PACKAGE.parent)))
 
-    def __enter__(self) -> list[str]:
-        self._before = sys.getprofile()
-        sys.setprofile(self._note)
-        return self.files
-
-    def __exit__(self, *_: object) -> None:
-        sys.setprofile(self._before)
-
-    def _note(self, frame: FrameType, event: str, _arg: object) -> None:
-        if event != "call" or frame.f_code in self._known:
-            return
-        self._known[frame.f_code] = True
-        file = Path(frame.f_code.co_filename)
-        if file.is_relative_to(_PACKAGE):
-            name = str(file.relative_to(_PACKAGE.parent))
-            if name not in self.files:
-                self.files.append(name)
+    found: list[str] = []
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        yield found
+    finally:
+        sys.setprofile(before)
+        found += files
 
 
 async def entered_by_cold_request(bus: Bus) -> list[str]:
@@ -60,33 +51,30 @@ async def entered_by_cold_request(bus: Bus) -> list[str]:
         human = {"run_id": run_id, "owner_key": owner, "role": "HUMAN", "content": "hello"}
         content = {"id": run_id, "owner_key": owner, "history": [human], "metadata": {"user_profile": {}}}
         asked = encode(Message(run_id=run_id, owner_key=owner, role=Role.HUMAN, content=content))
-        async with bus.subscribe(Topics.CONTEXT_BUILD_RESPONSE) as answers:
-            await anyio.sleep(0.3)
+        async with bus.subscribe(Topics.CONTEXT_BUILD_RESPONSE) as answers, anyio.create_task_group() as tasks:
             published = anyio.Event()
-
-            async def hear(published: anyio.Event = published, answers: Any = answers) -> None:
-                async for _ in answers:
-                    published.set()
-                    return
-
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(hear)
-                await bus.publish(Topics.CONTEXT_BUILD_REQUEST, asked)
-                with EnteredFiles() as files:
-                    await published.wait()
+            tasks.start_soon(_hear, answers, published)
+            await bus.publish(Topics.CONTEXT_BUILD_REQUEST, asked)
+            with entered_files() as files:
+                await published.wait()
     return files
 
 
+async def _hear(answers: Subscription, published: anyio.Event) -> None:
+    async for _ in answers:
+        published.set()
+        return
+
+
 async def _main() -> None:
-    settings = Settings()
-    bus = settings.bus.model_copy(
-        update={"url": SecretStr(os.environ["NEXUS_TEST_REDIS_URL"]), "channel_prefix": f"{uuid.uuid4().hex}."}
+    settings = Settings.model_validate(
+        {
+            "bus": {"url": os.environ["NEXUS_TEST_REDIS_URL"], "channel_prefix": f"{uuid.uuid4().hex}."},
+            "database": {"uri": os.environ["NEXUS_TEST_MONGO_URI"], "name": f"entered_{uuid.uuid4().hex[:12]}"},
+            "system": {"http_port": 0},
+        }
     )
-    database = settings.database.model_copy(
-        update={"uri": SecretStr(os.environ["NEXUS_TEST_MONGO_URI"]), "name": f"entered_{uuid.uuid4().hex[:12]}"}
-    )
-    system = settings.system.model_copy(update={"http_port": 0})
-    async with open_nexus(settings.model_copy(update={"bus": bus, "database": database, "system": system})) as service:
+    async with open_nexus(settings) as service:
         files = await entered_by_cold_request(service.bus)
     sys.stdout.write("".join(f"{number:3} {file}\n" for number, file in enumerate(files, 1)))
 

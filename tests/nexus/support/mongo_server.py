@@ -42,7 +42,7 @@ class MongoServer:
     async def start(self) -> None:
         """Start the server; it answers afterwards."""
         data = self._folder / "data"
-        data.mkdir(exist_ok=True)
+        data.mkdir(exist_ok=True, parents=True)
         (self._folder / "secantusd.toml").touch()
         real = real_mongod()
         if real:
@@ -62,10 +62,11 @@ class MongoServer:
 
     async def kill(self) -> None:
         """End the server with SIGKILL."""
-        if self._process is not None:
-            self._process.kill()
-            await self._process.wait()
-            self._process = None
+        with anyio.CancelScope(shield=True):
+            if self._process is not None:
+                self._process.kill()
+                await self._process.wait()
+                self._process = None
 
     async def _answers(self) -> bool:
         # The driver is only asked where something listens: given up while it connects, it leaves a socket open.
@@ -85,8 +86,7 @@ async def mongo_server() -> AsyncIterator[MongoServer]:
             await server.start()
             yield server
         finally:
-            with anyio.CancelScope(shield=True):
-                await server.kill()
+            await server.kill()
 
 
 @asynccontextmanager
@@ -107,5 +107,4 @@ async def secured_mongo() -> AsyncIterator[str]:
                 await client.admin.command("createUser", "ada", pwd="secret", roles=["root"])
             yield server.uri.replace("//", "//ada:secret@", 1)
         finally:
-            with anyio.CancelScope(shield=True):
-                await server.kill()
+            await server.kill()

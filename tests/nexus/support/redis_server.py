@@ -1,6 +1,7 @@
 """A Redis of the test's own, to be killed, stopped and started again."""
 
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -25,9 +26,14 @@ HOST = "127.0.0.1"
 
 
 def free_port() -> int:
-    """A port on which nothing listens now."""
-    with socket.create_server((HOST, 0)) as probe:
-        return int(probe.getsockname()[1])
+    """A port on which nothing listens now.
+
+    It is none of those that systems give to connections: one of them could take it while its server is down.
+    """
+    while True:
+        port = 10_000 + secrets.randbelow(20_000)
+        with suppress(OSError), socket.create_server((HOST, port)):
+            return port
 
 
 def binary(*, real: bool = False) -> str:
@@ -66,11 +72,12 @@ class RedisServer:
 
     async def kill(self) -> None:
         """End the server with SIGKILL."""
-        if self._process is not None:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
-            self._process = None
+        with anyio.CancelScope(shield=True):
+            if self._process is not None:
+                with suppress(ProcessLookupError):
+                    self._process.kill()
+                await self._process.wait()
+                self._process = None
 
     def stop(self) -> None:
         """Have it stand still: what is sent to it gets no answer and no error."""
@@ -113,5 +120,4 @@ async def redis_server(
             await server.start()
             yield server
         finally:
-            with anyio.CancelScope(shield=True):
-                await server.kill()
+            await server.kill()

@@ -11,7 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import anyio
 import trustme
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS
 
@@ -201,14 +200,9 @@ async def _folder() -> AsyncIterator[tuple[Path, AsyncExitStack]]:
 async def _started(stack: AsyncExitStack, folder: Path, options: Sequence[str], port: int, **login: Any) -> RedisServer:
     command = [binary(real="ssl" in login), *options]
     server = RedisServer(folder / str(port), port, command, **login)
-    stack.push_async_callback(_ended, server)
+    stack.push_async_callback(server.kill)
     await server.start()
     return server
-
-
-async def _ended(server: RedisServer) -> None:
-    with anyio.CancelScope(shield=True):
-        await server.kill()
 
 
 def _state(fields: list[bytes] | dict[bytes, bytes]) -> tuple[str, str]:
