@@ -66,7 +66,7 @@ async def test_an_input_whose_replica_is_killed(
     async with proxied(HOST, port_of(mongo_uri)) as proxy, requesting(environment) as requester:
         async with serving(environment | behind(proxy)) as first:
             proxy.vanish()
-            answer = await requester.ask(a_request(SAID, metadata={"deadline_ms": 1_000}))
+            answer = await requester.ask(a_request(SAID, metadata={"deadline_ms": 3_000}))
             await first.stop(signal.SIGKILL)
         assert answer["status"] == "success"
         async with serving(environment) as second:

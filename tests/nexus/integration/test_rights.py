@@ -68,7 +68,7 @@ def url_of(server: RedisServer, user: str) -> str:
 async def service(url: str, mode: Mode, mongo_uri: str, database: str) -> AsyncIterator[Nexus]:
     """A whole service on that Redis."""
     settings = Settings(
-        bus=BusSettings(mode=mode, url=SecretStr(url), channel_prefix=PREFIX, lease_ms=300, heartbeat_s=0.2),
+        bus=BusSettings(mode=mode, url=SecretStr(url), channel_prefix=PREFIX, lease_ms=300, heartbeat_s=0.5),
         database=DatabaseSettings(uri=SecretStr(mongo_uri), name=database),
     )
     async with open_nexus(settings) as nexus:

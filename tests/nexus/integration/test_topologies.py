@@ -45,10 +45,10 @@ class Parts:
 
 
 @asynccontextmanager
-async def parts(url: str, prefix: str = "") -> AsyncIterator[Parts]:
+async def parts(url: str, prefix: str = "", *, heartbeat_s: float = 0.3) -> AsyncIterator[Parts]:
     """Open the parts on that Redis."""
     async with open_redis(url) as client:
-        bus = RedisPubSubBus(client, prefix=prefix, heartbeat_s=0.3)
+        bus = RedisPubSubBus(client, prefix=prefix, heartbeat_s=heartbeat_s)
         yield Parts(client, bus, RedisLedger(client, prefix=prefix, repeated_s=PATIENCE_S))
 
 
@@ -62,7 +62,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def sentinel_url() -> Iterator[str]:
     """A master watched by Sentinel, for the tests that leave it alone."""
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(sentinel_servers()) as servers:
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(sentinel_servers(10_000)) as servers:
         yield servers.url
 
 
@@ -110,7 +110,11 @@ def names(count: int) -> list[str]:
 async def test_order_is_kept_and_everybody_hears(url: str, channel_prefix: str) -> None:
     """Every subscriber hears what one publisher sends to one topic, in that order, whichever node it listens to."""
     payloads = [b"%d" % number for number in range(200)]
-    async with parts(url, channel_prefix) as one, parts(url, channel_prefix) as two, AsyncExitStack() as stack:
+    async with (
+        parts(url, channel_prefix, heartbeat_s=5) as one,
+        parts(url, channel_prefix, heartbeat_s=5) as two,
+        AsyncExitStack() as stack,
+    ):
         heard = [await stack.enter_async_context(part.bus.subscribe("a", "b")) for part in (one, one, two)]
         for payload in payloads:
             await one.bus.publish("a", payload)
@@ -121,7 +125,11 @@ async def test_order_is_kept_and_everybody_hears(url: str, channel_prefix: str) 
 
 async def test_a_request_has_one_owner_and_one_answer(url: str, channel_prefix: str) -> None:
     """Of many who ask for a request one gets it; its answer is heard once, and told to those who ask later."""
-    async with parts(url, channel_prefix) as one, parts(url, channel_prefix) as two, one.bus.subscribe("t") as heard:
+    async with (
+        parts(url, channel_prefix, heartbeat_s=5) as one,
+        parts(url, channel_prefix) as two,
+        one.bus.subscribe("t") as heard,
+    ):
         claims = [claim for part in (one, two) for claim in await claimed(part.ledger, names(50))]
         kinds = Counter(type(claim) for claim in claims)
         assert kinds == {Acquired: 50, Busy: 50}

@@ -111,8 +111,8 @@ class Secured:
 
 
 @asynccontextmanager
-async def sentinel_servers() -> AsyncIterator[Watched]:
-    """Run a master, its replica and three sentinels."""
+async def sentinel_servers(down_after_ms: int = DOWN_AFTER_MS) -> AsyncIterator[Watched]:
+    """Run a master, its replica and three sentinels, which call a server down that is silent for so long."""
     async with _folder() as (folder, stack):
         master = await _started(stack, folder, _options(port := free_port()), port)
         port = free_port()
@@ -123,7 +123,7 @@ async def sentinel_servers() -> AsyncIterator[Watched]:
             file = folder / f"sentinel-{port}.conf"
             file.write_text(
                 f"bind {HOST}\nport {port}\nsentinel monitor {SERVICE} {HOST} {master.port} 2\n"
-                f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}\n"
+                f"sentinel down-after-milliseconds {SERVICE} {down_after_ms}\n"
                 f"sentinel failover-timeout {SERVICE} 3000\n",
                 "utf-8",
             )
