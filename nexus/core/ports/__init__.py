@@ -3,64 +3,32 @@
 Adapters keep the guarantees; the tests under `tests/nexus/contract` check them on every adapter.
 """
 
-from nexus.core.models import Row
-from nexus.core.ports.bus import (
-    Acquired,
-    Announced,
-    Answered,
-    Bus,
-    Busy,
-    Claim,
-    Conflict,
-    DeadLetter,
-    DeadLetters,
-    Delivery,
-    Outbox,
-    OutboxRow,
-    RequestLedger,
-    Subscription,
-    Work,
-)
-from nexus.core.ports.memory import MemorySource, MemoryStore, TurnSource, TurnStore
-from nexus.core.ports.model import LanguageModel, TokenCounter
-from nexus.core.ports.store import (
-    Cutoff,
-    DocumentStore,
-    MessageStore,
-    Past,
-    RunOrigin,
-    SessionStateStore,
-    Store,
-)
-
-__all__ = [
-    "Acquired",
-    "Announced",
-    "Answered",
-    "Bus",
-    "Busy",
-    "Claim",
-    "Conflict",
-    "Cutoff",
-    "DeadLetter",
-    "DeadLetters",
-    "Delivery",
-    "DocumentStore",
-    "LanguageModel",
-    "MemorySource",
-    "MemoryStore",
-    "MessageStore",
-    "Outbox",
-    "OutboxRow",
-    "Past",
-    "RequestLedger",
-    "Row",
-    "RunOrigin",
-    "SessionStateStore",
-    "Store",
-    "Subscription",
-    "TokenCounter",
-    "TurnSource",
-    "TurnStore",
-    "Work",
-]
+from nexus.core.models import Row as Row
+from nexus.core.ports.bus import Acquired as Acquired
+from nexus.core.ports.bus import Announced as Announced
+from nexus.core.ports.bus import Answered as Answered
+from nexus.core.ports.bus import Bus as Bus
+from nexus.core.ports.bus import Busy as Busy
+from nexus.core.ports.bus import Claim as Claim
+from nexus.core.ports.bus import Conflict as Conflict
+from nexus.core.ports.bus import DeadLetter as DeadLetter
+from nexus.core.ports.bus import DeadLetters as DeadLetters
+from nexus.core.ports.bus import Delivery as Delivery
+from nexus.core.ports.bus import Outbox as Outbox
+from nexus.core.ports.bus import OutboxRow as OutboxRow
+from nexus.core.ports.bus import RequestLedger as RequestLedger
+from nexus.core.ports.bus import Subscription as Subscription
+from nexus.core.ports.bus import Work as Work
+from nexus.core.ports.memory import MemorySource as MemorySource
+from nexus.core.ports.memory import MemoryStore as MemoryStore
+from nexus.core.ports.memory import TurnSource as TurnSource
+from nexus.core.ports.memory import TurnStore as TurnStore
+from nexus.core.ports.model import LanguageModel as LanguageModel
+from nexus.core.ports.model import TokenCounter as TokenCounter
+from nexus.core.ports.store import Cutoff as Cutoff
+from nexus.core.ports.store import DocumentStore as DocumentStore
+from nexus.core.ports.store import MessageStore as MessageStore
+from nexus.core.ports.store import Past as Past
+from nexus.core.ports.store import RunOrigin as RunOrigin
+from nexus.core.ports.store import SessionStateStore as SessionStateStore
+from nexus.core.ports.store import Store as Store

@@ -69,11 +69,11 @@ return 1
 
 
 @asynccontextmanager
-async def memory_desk(make: Callable[..., MemoryLedger] = MemoryLedger) -> AsyncIterator[Desk]:
-    """A ledger within one process, by default the one that is used."""
+async def memory_desk() -> AsyncIterator[Desk]:
+    """The ledger within one process."""
     now = [1_000.0]
     bus = MemoryBus()
-    ledger = make(bus, clock=lambda: now[0])
+    ledger = MemoryLedger(bus, clock=lambda: now[0])
 
     async def advance(ms: float) -> None:
         now[0] += ms / 1_000

@@ -351,26 +351,6 @@ async def test_what_is_claimed(place: Place) -> None:
         assert (await memory.claim_compaction("refine", until, until) or {})["number"] == 3
 
 
-async def test_each_claimer_gets_another_compaction(place: Place) -> None:
-    """Of fifty that claim at once each gets one of the fifty that are due; the next one gets none."""
-    until = at(1_000)
-    claimed: list[int] = []
-    async with place.open() as store:
-        for number in range(1, WRITERS + 1):
-            await store.memory.insert_compaction(compaction(number))
-
-        async def claim() -> None:
-            row = await store.memory.claim_compaction("refine", at(WRITERS), until)
-            assert row is not None
-            claimed.append(row["number"])
-
-        async with anyio.create_task_group() as tasks:
-            for _ in range(WRITERS):
-                tasks.start_soon(claim)
-        assert await store.memory.claim_compaction("refine", at(WRITERS), until) is None
-    assert sorted(claimed) == [*range(1, WRITERS + 1)]
-
-
 @pytest.mark.parametrize("bad", ["\ud800", 2**64, "x" * (17 << 20)], ids=["half a pair", "too big", "too long"])
 async def test_what_cannot_be_kept(place: Place, bad: Any) -> None:
     """It is refused, and what was there stays."""

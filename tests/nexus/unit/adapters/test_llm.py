@@ -71,32 +71,6 @@ async def test_after_failures_in_a_row_no_call_is_made(scene: Scene) -> None:
             pass
 
 
-async def test_a_success_between_failures_counts(scene: Scene) -> None:
-    """Failures that are not in a row begin no rest, however many there are."""
-    for _ in range(5):
-        await scene.fail(FAILURES - 1)
-        assert await scene.call()
-    assert scene.breaker.resting_s == 0
-
-
-async def test_after_the_rest_one_call_tries(scene: Scene) -> None:
-    """If it succeeds, it takes as many failures as before for the next rest."""
-    await scene.fail()
-    scene.clock.now += LONGEST_REST_S
-    assert scene.breaker.resting_s == 0
-    assert await scene.call()
-    await scene.fail(FAILURES - 1)
-    assert await scene.call()
-
-
-async def test_a_trial_that_fails(scene: Scene) -> None:
-    """It begins the next rest alone."""
-    await scene.fail()
-    scene.clock.now += LONGEST_REST_S
-    await scene.fail(1)
-    assert scene.breaker.resting_s >= REST_S
-
-
 @pytest.mark.parametrize("error", [None, ModelUnavailableError("no")], ids=["well", "ill"])
 async def test_others_wait_for_the_trial(scene: Scene, error: ModelUnavailableError | None) -> None:
     """While it is under way no other call is made; then they are all made, or all fail."""

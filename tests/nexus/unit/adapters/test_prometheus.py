@@ -165,13 +165,6 @@ def test_foreign_texts_are_no_labels() -> None:
     assert SECRET not in metrics.exposition().decode()
 
 
-def test_two_services_in_one_process_count_apart() -> None:
-    """Nothing is global."""
-    one, other = PrometheusMetrics(), PrometheusMetrics()
-    one.answered(None)
-    assert samples(other)["nexus_requests_total", ("success",)] == 0
-
-
 def test_the_names_are_prometheus_s() -> None:
     """One prefix, snake case, units spelled out, counters in `_total`, a help text each, and no series of creation."""
     metrics: Metrics = PrometheusMetrics()

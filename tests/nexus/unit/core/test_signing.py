@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.core.errors import ErrorCode, UnreadablePayloadError
+from nexus.core.errors import ErrorCode
 from nexus.core.models import Message, Role, Topics, utc_now
 from nexus.core.signing import Signing, canonical
 from nexus.core.wire import EnvelopeError, EnvelopeIds, decode, encode
@@ -36,21 +36,6 @@ VALUE: dict[str, Any] = {
 }
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
-IDENTIFIERS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=40)
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
-    max_leaves=10,
-)
-MESSAGES = st.builds(
-    Message,
-    id=IDENTIFIERS,
-    run_id=IDENTIFIERS,
-    owner_key=IDENTIFIERS,
-    role=st.sampled_from(Role),
-    content=JSON,
-    metadata=st.dictionaries(TEXTS, JSON, max_size=3),
-)
 
 
 def signed(value: dict[str, Any] | None = None, signing: Signing = SIGNING, topic: str = TOPIC) -> dict[str, Any]:
@@ -125,14 +110,6 @@ class TestKeys:
     def test_no_secret_shows(self) -> None:
         """In a repr or a text."""
         assert repr(SIGNING) == str(SIGNING) == "Signing(keys=['k1'], required=True)"
-
-    def test_it_is_a_value(self) -> None:
-        """What the keys were made of may change afterwards, the keys do not."""
-        keys = {"k1": FIRST}
-        signing = Signing(keys)
-        keys["k2"] = SECOND
-        assert list(signing.keys) == ["k1"]
-        assert signing == LENIENT
 
 
 class TestChanges:
@@ -303,11 +280,6 @@ class TestOnTheWire:
         assert error.ids == EnvelopeIds("msg_1", "run_1", "ada", "me")
         assert not error.code.retryable
 
-    def test_nobody_to_answer(self) -> None:
-        """A message without ids is unreadable for the same reason."""
-        with pytest.raises(UnreadablePayloadError, match=r"^metadata\.signature: missing"):
-            decode(b'{"content": 1}', topic=TOPIC, signing=SIGNING)
-
     def test_what_cannot_be_parsed(self) -> None:
         """Nobody can tell who sent it: where signatures are required it is no more believed than an unsigned one."""
         data = encode(Message.model_validate(fresh()), topic=TOPIC, signing=SIGNING)
@@ -325,10 +297,6 @@ class TestOnTheWire:
     def test_signed_but_wrong_in_itself(self) -> None:
         """A signature makes no message of what is none."""
         assert refused(json.dumps(signed({**fresh(), "role": "nobody"})).encode()).code is ErrorCode.INVALID_REQUEST
-
-    def test_without_keys_signatures_do_not_matter(self) -> None:
-        """Whatever stands there."""
-        assert decode(json.dumps(with_signature("nonsense")).encode()).metadata["signature"] == "nonsense"
 
     def test_where_they_are_not_required(self) -> None:
         """Unsigned is believed, wrongly signed is not."""
@@ -380,43 +348,6 @@ class TestOnTheWire:
             else:
                 with pytest.raises(EnvelopeError, match="300 s away"):
                     decode(data, topic=TOPIC, signing=SIGNING, sent_ms=sent_ms)
-
-    @given(MESSAGES)
-    def test_any_message(self, message: Message) -> None:
-        """What is encoded is believed, is the same message, and says the same to somebody else's verifier."""
-        data = encode(message, topic=TOPIC, signing=SIGNING)
-        read = decode(data, topic=TOPIC, signing=SIGNING)
-        read.metadata.pop("signature")
-        kept = {key: item for key, item in message.metadata.items() if key != "signature"}
-        assert read == message.model_copy(update={"metadata": kept})
-
-    @given(MESSAGES, st.data())
-    def test_any_change(self, message: Message, data: st.DataObject) -> None:
-        """One other value at any place, and it is not believed."""
-        value = json.loads(encode(message, topic=TOPIC, signing=SIGNING))
-        places = [place for place in _places(value) if place != ["metadata", "signature"]]
-        *inside, last = data.draw(st.sampled_from(places))
-        changed = parent = json.loads(json.dumps(value))
-        for part in inside:
-            parent = parent[part]
-        fresh_value = data.draw(JSON)
-        # One number has many spellings, and the empty metadata are those that are left out.
-        assume(_told_apart(parent[last], fresh_value) and (inside or last != "metadata"))
-        parent[last] = fresh_value
-        with pytest.raises((EnvelopeError, UnreadablePayloadError)):
-            decode(json.dumps(changed).encode(), topic=TOPIC, signing=SIGNING)
-
-
-def _places(value: Any, before: tuple[Any, ...] = ()) -> list[list[Any]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [found for key, item in items for found in ([*before, key], *_places(item, (*before, key)))]
-
-
-def _told_apart(one: Any, other: Any) -> bool:
-    def doubles(value: Any) -> str:
-        return json.dumps(json.loads(json.dumps(value), parse_int=float), sort_keys=True)
-
-    return doubles(one) != doubles(other) and doubles([one, -0.0]) != doubles([other, 0.0])
 
 
 def test_the_example_of_the_contract() -> None:

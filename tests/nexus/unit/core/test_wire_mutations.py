@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nexus.core.errors import UnreadablePayloadError
 from nexus.core.wire import EnvelopeError, decode
-from tests.nexus.support.wire_oracle import SEEDS, SENT_MS, SIGNED, SIGNING, TOPIC, judge
+from tests.nexus.support.wire_oracle import SEEDS, judge
 
 pytestmark = pytest.mark.heavy
 
@@ -97,14 +97,6 @@ def test_objects_of_nothing_but_oddities(data: bytes) -> None:
     judge(data)
 
 
-@given(st.sampled_from(TOKENS), st.sampled_from([b"content", b"id", b"timestamp", b"metadata", b"signature", b"role"]))
-@settings(max_examples=200, deadline=None)
-def test_one_odd_value(token: bytes, field: bytes) -> None:
-    """At the end, where it is the one that counts."""
-    for seed in SEEDS:
-        judge(seed[:-1] + b',"' + field + b'":' + token + b"}", max_bytes=1 << 14)
-
-
 @pytest.mark.parametrize("seed", SEEDS, ids=range(len(SEEDS)))
 def test_cut_off_at_every_byte(seed: bytes) -> None:
     """The beginning of an envelope is none, and only the whole is believed."""
@@ -124,9 +116,3 @@ def test_every_bit_counts(seed: bytes) -> None:
             flipped = seed[:place] + bytes([seed[place] ^ (1 << bit)]) + seed[place + 1 :]
             believed += judge(flipped) == "believed"
     assert believed < 50
-
-
-def test_the_seed_is_believed_as_it_was_signed() -> None:
-    """The fuzzing would find nothing if it were not."""
-    message = decode(SEEDS[-1], topic=TOPIC, signing=SIGNING, sent_ms=SENT_MS)
-    assert message.metadata == SIGNED["metadata"]
