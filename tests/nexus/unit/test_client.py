@@ -1,23 +1,28 @@
-"""The reference requester: asks until it is answered, and takes the first answer that is one (contract §1.5)."""
+"""The reference requester: it asks until an answer comes, and takes the first that can be believed (contract §1.5)."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import pytest
 
 from nexus.adapters.in_memory import MemoryBus
-from nexus.client import ContextClient
+from nexus.client import AnswerError, ContextClient
+from nexus.core.concurrency import ungrouped
 from nexus.core.errors import BusUnavailableError, ErrorCode, RequestError
 from nexus.core.models import Message, Role, Run, Topics
+from nexus.core.signing import Signing
 from nexus.core.wire import decode, encode
-from nexus.services.requests.envelope import answer, error_answer
+from nexus.services.requests.envelope import answer
 from tests.nexus.support.waiting import PATIENCE_S, take, until
 
 Responder = Callable[[MemoryBus, Message, int], Awaitable[None]]
-SUCCESS: dict[str, Any] = {"status": "success", "layout": "dialogue", "messages": [{"role": "system", "content": "x"}]}
+REQUIRED: Final = Signing({"k1": b"the first secret"}, required=True)
+LENIENT: Final = Signing({"k1": b"the first secret"})
+UNKNOWN_CODES: Final[tuple[Any, ...]] = ("NEW_CODE", None, 5, [], {})
+STRANGER: Final = Signing({"k1": b"another secret, 16"})
 
 
 def run(text: str = "hello") -> Run:
@@ -27,20 +32,36 @@ def run(text: str = "hello") -> Run:
     return fresh.model_copy(update={"history": [human]})
 
 
-def topic(asked: Message) -> str:
-    """Where the answer belongs."""
-    return f"{Topics.CONTEXT_BUILD_RESPONSE}.{asked.metadata['reply_to']}"
+def success(*messages: Any) -> dict[str, Any]:
+    """The content of a successful answer."""
+    return {"status": "success", "messages": [*messages]}
 
 
-def reply(asked: Message, content: Any) -> bytes:
-    """An answer with this content."""
-    return encode(answer(asked.id, asked.run_id, asked.owner_key, content))
+def refusal(code: Any, **more: Any) -> dict[str, Any]:
+    """The content of an error answer."""
+    return {"status": "error", "error": {"code": code, "message": "no", **more}}
+
+
+async def reply(bus: MemoryBus, asked: Message, content: Any, signing: Signing | None = None) -> None:
+    """Answer a request with this content."""
+    topic = f"{Topics.CONTEXT_BUILD_RESPONSE}.{asked.metadata['reply_to']}"
+    payload = encode(answer(asked.id, asked.run_id, asked.owner_key, content), topic=topic, signing=signing)
+    await bus.publish(topic, payload)
 
 
 async def echo(bus: MemoryBus, asked: Message, _count: int) -> None:
     """Answer with the input as the only message."""
-    text = asked.content["history"][0]["content"]
-    await bus.publish(topic(asked), reply(asked, {"status": "success", "messages": [text]}))
+    await reply(bus, asked, success(asked.content["history"][0]["content"]))
+
+
+def replies(*contents: Any) -> Responder:
+    """Answer every request with these contents, in order; a pair is a content and what it is signed with."""
+
+    async def respond(bus: MemoryBus, asked: Message, _count: int) -> None:
+        for content in contents:
+            await reply(bus, asked, *(content if isinstance(content, tuple) else (content,)))
+
+    return respond
 
 
 @asynccontextmanager
@@ -52,7 +73,7 @@ async def answered_by(respond: Responder, bus: MemoryBus | None = None) -> Async
 
         async def serve() -> None:
             async for delivery in requests:
-                asked = decode(delivery.payload)
+                asked = decode(delivery.payload, topic=delivery.topic, signing=LENIENT)
                 counts[asked.id] = counts.get(asked.id, -1) + 1
                 await respond(bus, asked, counts[asked.id])
 
@@ -61,21 +82,33 @@ async def answered_by(respond: Responder, bus: MemoryBus | None = None) -> Async
         tasks.cancel_scope.cancel()
 
 
-async def test_the_content_of_the_answer() -> None:
-    """As Nexus gave it."""
+async def first_message(
+    respond: Responder, signing: Signing | None = None, seconds: float = PATIENCE_S, text: str = "hello"
+) -> Any:
+    """The first message of the answer that a client with these keys takes."""
+    with ungrouped():
+        async with (
+            answered_by(respond) as bus,
+            ContextClient(bus, signing=signing, resend_s=0.01).listening() as client,
+        ):
+            return (await client.build(run(text), timeout=seconds))["messages"][0]
+
+
+async def test_a_request_and_the_content_of_its_answer() -> None:
+    """The run as it is, asked for by a person's message; the content as Nexus gave it."""
     asked: list[Message] = []
+    content = {**success({"role": "system", "content": "x"}), "layout": "dialogue"}
 
     async def respond(bus: MemoryBus, message: Message, _count: int) -> None:
         asked.append(message)
-        await bus.publish(topic(message), reply(message, SUCCESS))
+        await reply(bus, message, content)
 
     given = run()
     async with answered_by(respond) as bus, ContextClient(bus).listening() as client:
-        assert await client.build(given, timeout=20) == SUCCESS
+        assert await client.build(given, timeout=20) == content
     (message,) = asked
     assert (message.run_id, message.owner_key, message.role) == (given.id, "ada", Role.HUMAN)
     assert Run.model_validate(message.content) == given
-    assert message.metadata["deadline_ms"] == 20_000
 
 
 async def test_the_same_bytes_until_it_is_answered() -> None:
@@ -87,28 +120,23 @@ async def test_the_same_bytes_until_it_is_answered() -> None:
         if count == 3:
             await echo(bus, asked, count)
 
-    async with answered_by(respond) as bus, ContextClient(bus, resend_s=0.01).listening() as client:
-        content = await client.build(run("again"), timeout=PATIENCE_S)
-    assert content["messages"] == ["again"]
+    assert await first_message(respond, text="again") == "again"
     assert len(sent) == 1
 
 
-async def test_the_first_answer_counts() -> None:
-    """Whatever is said to the same id afterwards."""
+async def test_many_at_once() -> None:
+    """Every build gets the first answer to its own request, also when more answers follow."""
+    answers: dict[str, Any] = {}
 
     async def respond(bus: MemoryBus, asked: Message, count: int) -> None:
         await echo(bus, asked, count)
-        await bus.publish(topic(asked), reply(asked, {"status": "success", "messages": ["second"]}))
+        await reply(bus, asked, success("second"))
 
-    async with answered_by(respond) as bus, ContextClient(bus).listening() as client:
-        contents = [await client.build(run(text), timeout=PATIENCE_S) for text in ("a", "b")]
-    assert [content["messages"] for content in contents] == [["a"], ["b"]]
-
-
-async def test_many_at_once() -> None:
-    """Every build gets the answer to its own request."""
-    answers: dict[str, Any] = {}
-    async with answered_by(echo) as bus, ContextClient(bus).listening() as client, anyio.create_task_group() as tasks:
+    async with (
+        answered_by(respond) as bus,
+        ContextClient(bus).listening() as client,
+        anyio.create_task_group() as tasks,
+    ):
 
         async def ask(text: str) -> None:
             answers[text] = (await client.build(run(text), timeout=PATIENCE_S))["messages"]
@@ -118,7 +146,7 @@ async def test_many_at_once() -> None:
     assert answers == {f"text {number}": [f"text {number}"] for number in range(100)}
 
 
-async def test_nobody_answers() -> None:
+async def test_no_answer() -> None:
     """A TimeoutError, and the client can be used again."""
 
     async def respond(bus: MemoryBus, asked: Message, count: int) -> None:
@@ -131,71 +159,51 @@ async def test_nobody_answers() -> None:
         assert (await client.build(run("loud"), timeout=PATIENCE_S))["messages"] == ["loud"]
 
 
-@pytest.mark.parametrize("code", list(ErrorCode))
-async def test_an_error_answer_is_raised(code: ErrorCode) -> None:
-    """With code and message."""
-
-    async def respond(bus: MemoryBus, asked: Message, _count: int) -> None:
-        error = RequestError(code, "what is wrong")
-        await bus.publish(topic(asked), encode(error_answer(asked.id, asked.run_id, asked.owner_key, error)))
-
-    async with answered_by(respond) as bus, ContextClient(bus).listening() as client:
-        with pytest.raises(RequestError) as caught:
-            await client.build(run(), timeout=PATIENCE_S)
-    assert (caught.value.code, caught.value.message) == (code, "what is wrong")
-
-
-@pytest.mark.parametrize("unknown", ["NEW_CODE", None, 5, [], {}])
-async def test_a_code_of_a_newer_nexus_is_internal(unknown: Any) -> None:
-    """An error is an error, whatever it is called."""
-
-    async def respond(bus: MemoryBus, asked: Message, _count: int) -> None:
-        await bus.publish(topic(asked), reply(asked, {"status": "error", "error": {"code": unknown, "message": "new"}}))
-
-    async with answered_by(respond) as bus, ContextClient(bus).listening() as client:
-        with pytest.raises(RequestError, match="INTERNAL: new"):
-            await client.build(run(), timeout=PATIENCE_S)
+@pytest.mark.parametrize(
+    ("content", "code", "retry_after_ms"),
+    [
+        *((refusal(code), code, None) for code in ErrorCode),
+        *((refusal(unknown), ErrorCode.INTERNAL, None) for unknown in UNKNOWN_CODES),
+        *(
+            ({**refusal("OVERLOADED", retry_after_ms=given), "more": [2]}, ErrorCode.OVERLOADED, wait)
+            for given, wait in ((1_500, 1_500), (0, 0), (None, None), ("soon", None), (1.5, None))
+        ),
+    ],
+    ids=str,
+)
+async def test_an_error_answer_is_raised(content: Any, code: ErrorCode, retry_after_ms: int | None) -> None:
+    """With its message and all of its content; a code of a newer Nexus is INTERNAL; a wait is a number."""
+    with pytest.raises(AnswerError) as caught:
+        await first_message(replies(content))
+    error = caught.value
+    assert (error.code, error.message, error.retry_after_ms, error.content) == (code, "no", retry_after_ms, content)
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        None,
-        "text",
-        5,
-        [],
-        {},
-        {"status": "success"},
-        {"status": "success", "messages": "x"},
-        {"status": "error"},
-        {"status": "error", "error": "text"},
-        {"status": "error", "error": [1]},
-        {"status": ["error"]},
+        *(None, "text", 5, [], {}, {"status": "success"}, {"status": "success", "messages": "x"}, {"status": "error"}),
+        *({"status": "error", "error": "text"}, {"status": "error", "error": [1]}, {"status": ["error"]}),
     ],
 )
-async def test_what_is_no_answer_is_ignored(content: Any) -> None:
-    """Noise on the topic, wrong ids and strange contents; the answer after them counts."""
+async def test_messages_that_are_no_answer(content: Any) -> None:
+    """Noise on the topic, wrong ids and strange contents are ignored; the answer after them counts."""
 
     async def respond(bus: MemoryBus, asked: Message, count: int) -> None:
-        stranger = asked.model_copy(update={"id": "msg_stranger"})
-        nameless = json.loads(reply(asked, SUCCESS)) | {"metadata": {"request_id": [asked.id]}}
-        for noise in (
-            b"",
-            b"\xff{[",
-            b'{"id":"x","run_id":"y"}',
-            reply(stranger, SUCCESS),
-            json.dumps(nameless).encode(),
-            reply(asked, content),
-        ):
-            await bus.publish(topic(asked), noise)
+        topic = f"{Topics.CONTEXT_BUILD_RESPONSE}.{asked.metadata['reply_to']}"
+        good = answer(asked.id, asked.run_id, asked.owner_key, success("noise"))
+        nameless = json.loads(encode(good)) | {"metadata": {"request_id": [asked.id]}}
+        for noise in (b"", b"\xff{[", b'{"id":"x","run_id":"y"}', json.dumps(nameless).encode()):
+            await bus.publish(topic, noise)
+        await reply(bus, asked.model_copy(update={"id": "msg_stranger"}), success("noise"))
+        await reply(bus, asked, content)
         await echo(bus, asked, count)
 
-    async with answered_by(respond) as bus, ContextClient(bus).listening() as client:
-        assert (await client.build(run("this"), timeout=PATIENCE_S))["messages"] == ["this"]
+    assert await first_message(respond, text="this") == "this"
 
 
 class AwayBus(MemoryBus):
-    """A bus that cannot be reached for some publications.
+    """A bus that cannot be reached for some publications, and takes each name once, as one that keeps messages does.
 
     Attributes:
         names: under which names requests were to be taken once only.
@@ -207,36 +215,20 @@ class AwayBus(MemoryBus):
         self.names: list[str] = []
 
     async def publish(self, topic: str, payload: bytes, *, once: str = "") -> int:
-        """Fail for as long as there are failures left, then publish."""
-        if topic == Topics.CONTEXT_BUILD_REQUEST:
-            self.names.append(once)
+        """Fail for as long as there are failures left, then publish what has no name, or a name for the first time."""
         if self.failures:
             self.failures -= 1
             raise BusUnavailableError("away")
-        return await super().publish(topic, payload, once=once)
-
-
-class KeepingBus(AwayBus):
-    """A bus that takes a request once only, as one that keeps messages does."""
-
-    async def publish(self, topic: str, payload: bytes, *, once: str = "") -> int:
-        """Publish what has no name, or a name for the first time."""
-        if once in self.names:
+        is_taken = once in self.names
+        if topic == Topics.CONTEXT_BUILD_REQUEST:
             self.names.append(once)
-            return 1
-        return await super().publish(topic, payload, once=once)
-
-
-async def test_a_bus_that_comes_back() -> None:
-    """The request is sent until it went through."""
-    async with answered_by(echo, AwayBus(3)) as bus, ContextClient(bus, resend_s=0.01).listening() as client:
-        assert (await client.build(run("back"), timeout=PATIENCE_S))["messages"] == ["back"]
+        return 1 if is_taken else await super().publish(topic, payload, once=once)
 
 
 async def test_a_request_is_sent_under_its_id() -> None:
-    """However often it is sent: a bus that keeps messages takes it once, and it is answered."""
+    """Until it went through and is answered; a bus that keeps messages takes it once, however often it is sent."""
     asked: list[Message] = []
-    bus = KeepingBus(0)
+    bus = AwayBus(3)
 
     async def respond(bus: MemoryBus, message: Message, count: int) -> None:
         asked.append(message)
@@ -252,44 +244,28 @@ async def test_a_request_is_sent_under_its_id() -> None:
     assert len(asked) == 1
 
 
-async def test_nobody_hears() -> None:
-    """Who comes late is asked all the same; how often nobody was there is counted."""
+async def test_a_service_that_comes_late() -> None:
+    """It is asked all the same; how often no subscriber was there is counted."""
     bus, contents = MemoryBus(), []
     async with ContextClient(bus, resend_s=0.01).listening() as client, anyio.create_task_group() as tasks:
 
         async def ask() -> None:
             contents.append((await client.build(run("late"), timeout=PATIENCE_S))["messages"])
 
-        tasks.start_soon(ask)
-
         async def unheard() -> bool:
             return client.unheard >= 2
 
+        async def answered() -> bool:
+            return bool(contents)
+
+        tasks.start_soon(ask)
         await until(unheard)
         async with answered_by(echo, bus):
-
-            async def answered() -> bool:
-                return bool(contents)
-
             await until(answered)
     assert contents == [["late"]]
 
 
-@pytest.mark.parametrize(("given", "expected"), [(1_500, 1_500), (0, 0), (None, None), ("soon", None), (1.5, None)])
-async def test_when_to_try_again(given: Any, expected: int | None) -> None:
-    """What an overloaded service says about it, if it is a number of milliseconds."""
-
-    async def respond(bus: MemoryBus, asked: Message, _count: int) -> None:
-        error = {"code": "OVERLOADED", "message": "too many", "retryable": True, "retry_after_ms": given}
-        await bus.publish(topic(asked), reply(asked, {"status": "error", "error": error}))
-
-    async with answered_by(respond) as bus, ContextClient(bus).listening() as client:
-        with pytest.raises(RequestError) as caught:
-            await client.build(run(), timeout=PATIENCE_S)
-    assert (caught.value.code, caught.value.retry_after_ms) == (ErrorCode.OVERLOADED, expected)
-
-
-async def test_what_the_user_raises_comes_out_as_it_is() -> None:
+async def test_errors_of_the_user_come_out_as_they_are() -> None:
     """Not in a group, although there is a task group inside."""
     failure = KeyError("mine")
     with pytest.raises(KeyError) as caught:
@@ -298,36 +274,88 @@ async def test_what_the_user_raises_comes_out_as_it_is() -> None:
     assert caught.value is failure
 
 
-@pytest.mark.parametrize(("timeout", "deadline_ms"), [(0.05, 100), (1.5, 1_500), (600, 60_000)])
-async def test_the_deadline_is_told(timeout: float, deadline_ms: int) -> None:  # noqa: ASYNC109  # the argument's name
-    """In milliseconds, within what Nexus allows."""
+@pytest.mark.parametrize(("seconds", "deadline_ms"), [(0.05, 100), (1.5, 1_500), (600, 60_000)])
+async def test_a_request_carries_its_deadline(seconds: float, deadline_ms: int) -> None:
+    """In milliseconds, within the bounds of Nexus."""
     bus = MemoryBus()
+
+    async def build_in_vain(client: ContextClient) -> None:
+        with suppress(TimeoutError):
+            await client.build(run(), timeout=seconds)
+
     async with (
         bus.subscribe(Topics.CONTEXT_BUILD_REQUEST) as requests,
         ContextClient(bus).listening() as client,
         anyio.create_task_group() as tasks,
     ):
-        tasks.start_soon(_build_in_vain, client, timeout)
+        tasks.start_soon(build_in_vain, client)
         (delivery,) = await take(requests, 1)
         tasks.cancel_scope.cancel()
     assert decode(delivery.payload).metadata["deadline_ms"] == deadline_ms
 
 
-async def _build_in_vain(client: ContextClient, timeout: float) -> None:  # noqa: ASYNC109  # the argument's name
-    with suppress(TimeoutError):
-        await client.build(run(), timeout=timeout)
-
-
 async def test_a_state_is_sent() -> None:
-    """It is a message about the session that is named, each time another one."""
+    """A message about the named session, each time another one, signed for its own topic and no other."""
     bus = MemoryBus()
     content = {"op": "set", "state": {"role": "r"}}
-    async with bus.subscribe(Topics.SESSION_STATE) as heard:
-        client = ContextClient(bus)
+    async with bus.subscribe(Topics.SESSION_STATE) as states:
+        client = ContextClient(bus, signing=REQUIRED)
         assert await client.send_state("ada", content, session_id="s") == 1
         assert await client.send_state("ada", content) == 1
-        first, second = [decode(delivery.payload) for delivery in await take(heard, 2)]
+        deliveries = await take(states, 2)
+    first, second = [decode(one.payload, topic=Topics.SESSION_STATE, signing=REQUIRED) for one in deliveries]
     assert (first.owner_key, first.role, first.content) == ("ada", Role.COMMAND, content)
-    assert [message.metadata for message in (first, second)] == [{"session_id": "s"}, {"session_id": "default"}]
+    assert [message.metadata["session_id"] for message in (first, second)] == ["s", "default"]
     assert first.id != second.id
     assert await client.send_state("ada", content) == 0
+    with pytest.raises(RequestError, match="UNAUTHENTICATED"):
+        decode(deliveries[0].payload, topic=Topics.LLM_RESULTS, signing=REQUIRED)
+
+
+@pytest.mark.parametrize(
+    ("signings", "mine", "taken"),
+    [((None, STRANGER, REQUIRED), REQUIRED, 2), ((STRANGER, None), LENIENT, 1), ((STRANGER,), None, 0)],
+    ids=["required", "not required", "without keys"],
+)
+async def test_which_answer_is_taken(signings: Sequence[Signing | None], mine: Signing | None, taken: int) -> None:
+    """The first whose signature holds; unsigned ones too where none is required, any where there are no keys."""
+    asked: list[Message] = []
+    respond = replies(*((success(number), signing) for number, signing in enumerate(signings)))
+
+    async def noting(bus: MemoryBus, message: Message, count: int) -> None:
+        asked.append(message)
+        await respond(bus, message, count)
+
+    assert await first_message(noting, mine) == taken
+    assert asked[0].metadata.get("signature", "").startswith("v1,k1,") == (mine is not None)
+
+
+async def test_answers_that_cannot_be_believed() -> None:
+    """They are counted, and the request ends as if there had been none."""
+    respond = replies((success(0), STRANGER), success(1))
+    async with answered_by(respond) as bus, ContextClient(bus, signing=REQUIRED).listening() as client:
+        with pytest.raises(TimeoutError):
+            await client.build(run(), timeout=0.1)
+        assert client.disbelieved >= 2
+
+
+@pytest.mark.parametrize(
+    ("code", "mine"),
+    [
+        ("UNAUTHENTICATED", REQUIRED),
+        ("ID_CONFLICT", REQUIRED),
+        ("INVALID_REQUEST", LENIENT),
+        ("PAYLOAD_TOO_LARGE", LENIENT),
+    ],
+)
+async def test_an_error_that_a_copy_of_a_stranger_may_get(code: str, mine: Signing) -> None:
+    """A copy under the same id is refused in public: the answer to the request itself counts, the refusal if none."""
+    assert await first_message(replies((refusal(code), REQUIRED), (success("mine"), REQUIRED)), mine) == "mine"
+    with pytest.raises(RequestError, match=f"{code}: no"):
+        await first_message(replies((refusal(code), REQUIRED)), mine, seconds=0.3)
+
+
+async def test_an_error_that_no_copy_can_get() -> None:
+    """Where signatures are required, only a sender with a key gets the fault of a request: it counts at once."""
+    with pytest.raises(RequestError, match="INVALID_REQUEST: no"):
+        await first_message(replies((refusal("INVALID_REQUEST"), REQUIRED), (success("mine"), REQUIRED)), REQUIRED)
