@@ -53,20 +53,14 @@ def test_the_agent_layout_marks_the_pinned_block() -> None:
     assert [message["role"] for message in raw[pinned[-1] + 2 :][:3]] == ["tool"] * 3
 
 
-def test_the_agent_layout_shows_the_goal_and_what_came_before() -> None:
-    """The turns of runs that are no longer in the session are told in summaries, at the level that is asked for."""
+def test_the_agent_layout_shows_the_memory() -> None:
+    """Working memory, goal and turns first, the length of the list last; the manifest has the tokens of each block."""
     raw = json.loads(_preview("--layout", "agent", "--level", "brief", "--raw").stdout)
-    assert raw[2]["content"].startswith("[TASK_CONTEXT]\nUser's Goal: Release ferrytime 2.3.1")
-    assert raw[3]["content"].startswith("[TURN_MEMORY level=brief count=2]\n[Turn 1] ")
-
-
-def test_the_agent_layout_shows_what_the_model_keeps() -> None:
-    """Its overview comes first and the length of the list last; the manifest has the tokens of each block."""
-    raw = json.loads(_preview("--layout", "agent", "--raw").stdout)
-    assert raw[1]["content"].startswith("[WORKING_MEMORY revision=3 bytes=")
-    assert "\n- who subtracts moments (note, 1873 bytes)\n\n# ferrytime 2.3.1\n" in raw[1]["content"]
-    assert raw[-1]["role"] == "system"
-    assert raw[-1]["content"].startswith("[CONTEXT_META]\ntokens_used: ")
+    tags = [message["content"].partition("\n")[0] for message in (*raw[1:4], raw[-1])]
+    assert [tag.split(" ")[0].strip("[]") for tag in tags] == [
+        *("WORKING_MEMORY", "TASK_CONTEXT", "TURN_MEMORY", "CONTEXT_META"),
+    ]
+    assert tags[2] == "[TURN_MEMORY level=brief count=2]"
     assert "tokens" in _preview("--layout", "agent").stdout.partition("Where it came from")[2]
 
 
@@ -76,15 +70,6 @@ def test_the_thinking_layout_shows_every_part() -> None:
     assert shown.exit_code == 0, shown.stderr
     for tag in ("TASK_CONTEXT", "WORKSPACE_CONTEXT", "TURN_MEMORY", "INPUT", "THINKING_ROUNDS"):
         assert tag in shown.stdout.partition("Where it came from")[2]
-    raw = json.loads(_preview("--layout", "thinking", "--raw").stdout)
-    assert [message["role"] for message in raw] == ["system", "user"]
-    assert [line for line in raw[1]["content"].split("\n") if line.startswith("===")] == [
-        "=== TASK CONTEXT ===",
-        "=== WORKSPACE CONTEXT ===",
-        "=== ACCUMULATED MEMORY SUMMARIES ===",
-        "=== CURRENT INPUT ===",
-        "=== PREVIOUS THINKING ROUNDS ===",
-    ]
 
 
 @pytest.mark.parametrize("form", ["openai", "anthropic", "gemini"])

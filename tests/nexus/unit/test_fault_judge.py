@@ -31,102 +31,73 @@ def _clean() -> History:
     return [_invoke("a", 1), _invoke("b", 1.1), _ok("b", 1.2), _ok("a", 1.5), _invoke("c", 2), _fail("c", 2.1)]
 
 
+def _without_a() -> History:
+    return [event for event in _clean() if event.get("request_id") != "a"]
+
+
 def test_a_clean_history_is_clean() -> None:
-    """Three requests, two contexts and an error: each answered once."""
+    """Three requests, two contexts and an error: each answered once. Nothing sent, nothing wrong."""
     verdict = judge(_clean())
     assert verdict.clean
     assert verdict.line() == "sent=3 answered_once=3 lost=0 duplicated=0 wrong=0 late=0"
     assert verdict.worst_ms == 500
     assert verdict.outcomes == {"success": 2, "OVERLOADED": 1}
+    assert (judge([]).clean, judge([]).worst_ms) == (True, 0)
 
 
-def test_nothing_at_all_is_clean() -> None:
-    """Nothing sent, nothing wrong."""
-    assert judge([]).clean
-    assert judge([]).worst_ms == 0
+_GONE = {"at": 1.3, "type": "info", "what": "abandoned", "id": "a"}
 
 
-def test_a_loss_is_found() -> None:
-    """A request without any answer."""
-    verdict = judge([event for event in _clean() if event.get("request_id") != "a"])
-    assert verdict.lost == ("a",)
-    assert verdict.answered_once == 2
-    assert not verdict.clean
-
-
-def test_who_went_away_has_lost_nothing() -> None:
-    """A request whose requester gave up needs no answer; one that comes is judged all the same."""
-    gone = {"at": 1.3, "type": "info", "what": "abandoned", "id": "a"}
-    history = [*(event for event in _clean() if event.get("request_id") != "a"), gone]
-    assert judge(history).clean
-    assert judge([*history, _ok("a", 1.6, owners=["somebody"])]).wrong == ("a",)
-
-
-@pytest.mark.parametrize("changes", [{"answer_id": "another"}, {"sha256": "other bytes"}])
-def test_a_duplicate_is_found(changes: dict[str, Any]) -> None:
-    """Two answers that are not the same."""
-    verdict = judge([*_clean(), _ok("a", 3, **changes)])
-    assert verdict.duplicated == ("a",)
-    assert verdict.answered_once == 2
-
-
-def test_an_error_after_a_context_is_a_duplicate() -> None:
-    """A second answer need not be a context to be one."""
-    assert judge([*_clean(), _fail("a", 3, answer_id="another")]).duplicated == ("a",)
+@pytest.mark.parametrize(
+    ("history", "faults", "answered_once"),
+    [
+        pytest.param(_without_a(), {"lost"}, 2, id="no answer at all"),
+        pytest.param([*_without_a(), _GONE], set(), 2, id="a requester that gave up needs none"),
+        pytest.param([*_without_a(), _GONE, _ok("a", 1.6, owners=["x"])], {"wrong"}, 2, id="and gets no wrong one"),
+        pytest.param([*_clean(), _ok("a", 3, answer_id="another")], {"duplicated"}, 2, id="two answers"),
+        pytest.param([*_clean(), _ok("a", 3, sha256="other bytes")], {"duplicated"}, 2, id="the same with other bytes"),
+        pytest.param([*_clean(), _fail("a", 3, answer_id="another")], {"duplicated"}, 2, id="an error after a context"),
+        *(
+            pytest.param([*_without_a(), _ok("a", 1.5, **changes)], {"wrong"}, 2, id=str(changes))
+            for changes in (
+                {"owner": "somebody"},
+                {"run": "another"},
+                {"marks": ["mark of b"]},
+                {"marks": []},
+                {"marks": ["mark of a", "mark of b"]},
+                {"owners": ["owner of a", "owner of b"]},
+            )
+        ),
+        pytest.param(
+            [_invoke("a", 1), _fail("a", 2, owners=["owner of b"])], {"wrong"}, 0, id="an error with another's"
+        ),
+        pytest.param([_invoke("a", 1, deadline_ms=1_000), _ok("a", 2.5)], {"late"}, 1, id="after the deadline"),
+        pytest.param([_invoke("a", 1), _fail("a", 6.5, "DEADLINE_EXCEEDED")], set(), 1, id="an error of the deadline"),
+    ],
+)
+def test_faults_are_found(history: History, faults: set[str], answered_once: int) -> None:
+    """Each is counted for the request that it befell, and no other is found."""
+    verdict = judge(history)
+    found = {name for name in ("lost", "duplicated", "wrong", "late") if getattr(verdict, name)}
+    assert (found, verdict.answered_once, verdict.clean) == (faults, answered_once, not faults)
+    assert {name for fault in found for name in getattr(verdict, fault)} <= {"a"}
 
 
 def test_the_same_bytes_again_are_no_duplicate() -> None:
     """An answer that is announced again is counted as that, and is neither a duplicate nor late."""
     verdict = judge([*_clean(), _ok("a", 30), _ok("a", 40)])
-    assert verdict.clean
-    assert verdict.reannounced == 2
+    assert (verdict.clean, verdict.reannounced) == (True, 2)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"owner": "somebody"},
-        {"run": "another"},
-        {"marks": ["mark of b"]},
-        {"marks": []},
-        {"marks": ["mark of a", "mark of b"]},
-        {"owners": ["owner of a", "owner of b"]},
-    ],
-)
-def test_a_wrong_answer_is_found(changes: dict[str, Any]) -> None:
-    """Another's owner, run, input, or any text of another."""
-    history = [event for event in _clean() if event.get("request_id") != "a"]
-    verdict = judge([*history, _ok("a", 1.5, **changes)])
-    assert verdict.wrong == ("a",)
-    assert verdict.answered_once == 2
-    assert not verdict.clean
-
-
-def test_an_error_that_shows_anothers_text_is_wrong() -> None:
-    """Errors are looked through as well."""
-    assert judge([_invoke("a", 1), _fail("a", 2, owners=["owner of b"])]).wrong == ("a",)
-
-
-def test_an_answer_to_what_nobody_asked_is_found() -> None:
+def test_an_answer_without_a_request_is_found() -> None:
     """Even where all requests have their answers."""
-    verdict = judge([*_clean(), _ok("d", 3)])
-    assert verdict.wrong == ("d",)
-    assert not verdict.clean
+    assert judge([*_clean(), _ok("d", 3)]).wrong == ("d",)
 
 
-def test_a_late_answer_is_found() -> None:
-    """After the deadline, and what is allowed beyond it."""
+def test_how_late_an_answer_may_be() -> None:
+    """As late as is allowed beyond its deadline."""
     history = [_invoke("a", 1, deadline_ms=1_000), _ok("a", 2.5)]
-    assert judge(history).late == ("a",)
-    assert judge(history, late_after_ms=499).late == ("a",)
-    assert judge(history, late_after_ms=501).late == ()
-
-
-def test_who_says_that_it_is_too_late_is_not_late() -> None:
-    """DEADLINE_EXCEEDED can only come after the deadline."""
-    verdict = judge([_invoke("a", 1), _fail("a", 6.5, "DEADLINE_EXCEEDED")])
-    assert verdict.clean
-    assert verdict.outcomes == {"DEADLINE_EXCEEDED": 1}
+    assert (judge(history, late_after_ms=499).late, judge(history, late_after_ms=501).late) == (("a",), ())
 
 
 @given(st.permutations(_clean()))
