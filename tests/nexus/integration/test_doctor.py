@@ -31,17 +31,18 @@ BROKEN = [
 ]
 
 
-async def said(url: str, mongo_uri: str, database_name: str, mode: str = "pubsub") -> tuple[bool, str]:
+async def examined(settings: Settings, *, quick: bool = False) -> tuple[bool, str]:
     """Whether all was well, and the lines."""
-    settings = Settings.model_validate(
-        {
-            "bus": BusSettings.model_validate({"mode": mode, "url": SecretStr(url), "channel_prefix": "{t}:"}),
-            "database": DatabaseSettings(uri=SecretStr(mongo_uri), name=database_name),
-        }
-    )
     lines = io.StringIO()
-    well = await examine(settings, Console(file=lines), quick=True)
+    well = await examine(settings, Console(file=lines, width=500), quick=quick)
     return well, lines.getvalue()
+
+
+async def said(url: str, mongo_uri: str, database_name: str, mode: str = "pubsub") -> tuple[bool, str]:
+    """The same of this bus and the database."""
+    bus = BusSettings.model_validate({"mode": mode, "url": url, "channel_prefix": "{t}:"})
+    database = DatabaseSettings(uri=SecretStr(mongo_uri), name=database_name)
+    return await examined(Settings(bus=bus, database=database), quick=True)
 
 
 async def test_a_redis(mongo_uri: str, database_name: str) -> None:
@@ -74,15 +75,13 @@ def test_other_errors() -> None:
 async def said_of_model(
     mongo_uri: str, name: str, llm: Mapping[str, object], *, quick: bool = False, timeout_ms: int = 1_500
 ) -> tuple[bool, str]:
-    """Whether all was well, and the lines; with these settings of the model, and no Redis."""
+    """The same with these settings of the model, and no Redis."""
     settings = Settings(
         bus=BusSettings(mode="memory"),
         database=DatabaseSettings(uri=SecretStr(mongo_uri), name=name, server_selection_timeout_ms=timeout_ms),
         llm=LlmSettings.model_validate(llm),
     )
-    lines = io.StringIO()
-    well = await examine(settings, Console(file=lines, width=500), quick=quick)
-    return well, lines.getvalue()
+    return await examined(settings, quick=quick)
 
 
 @pytest.mark.parametrize("behaviour", [good(), knowing("text"), wrapped("<think>Hm.</think>```json\n", "```")])
@@ -93,13 +92,6 @@ async def test_a_model_that_answers(mongo_uri: str, database_name: str, behaviou
     assert well
     assert "ok     model: a[b/c] answers, " in lines
     assert {len(call.user) < 100 for call in server.asked} == {True}
-
-
-async def test_no_model(mongo_uri: str, database_name: str) -> None:
-    """That is well, too."""
-    well, lines = await said_of_model(mongo_uri, database_name, {})
-    assert well
-    assert "ok     model: not configured: summaries are made by rules" in lines
 
 
 @pytest.mark.parametrize(
@@ -113,50 +105,44 @@ async def test_no_model(mongo_uri: str, database_name: str) -> None:
     ],
 )
 async def test_stored_settings(mongo_uri: str, database_name: str, stored: dict[str, Any], finding: str) -> None:
-    """A section that is not taken from there is named."""
+    """A section that is not taken from there is named. No model is well, too."""
     with MongoClient[dict[str, Any]](mongo_uri) as client:
         client[database_name]["configurations"].insert_one({"environment": "development", **stored})
     well, lines = await said_of_model(mongo_uri, database_name, {})
     assert well
     assert f"the stored ones of environment 'development' {finding}" in lines
+    assert "ok     model: not configured: summaries are made by rules" in lines
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "line"),
+    ("behaviour", "reason", "advice"),
     [
-        (
-            status(401, {"code": "invalid_api_key"}),
-            "401 invalid_api_key. To do: correct llm.api_key (NEXUS_LLM__API_KEY).",
-        ),
-        (status(403), "403 Forbidden. To do: correct llm.api_key"),
-        (status(404, {"code": "model_not_found"}), "404 model_not_found. To do: correct llm.model, and llm.base_url"),
-        (status(429), "429 Too Many Requests. To do: look at the limits and the credit"),
-        (status(302, location="/"), "302 Found. To do: correct llm.base_url: the endpoint is elsewhere"),
-        (status(503), "503 Service Unavailable. To do: look at the log of the endpoint"),
-        (
-            body(b"<html>", "text/html"),
-            "the answer is no chat completion. To do: correct llm.base_url, which usually ends",
-        ),
+        (status(401, {"code": "invalid_api_key"}), "401 invalid_api_key", "correct llm.api_key (NEXUS_LLM__API_KEY)."),
+        (status(403), "403 Forbidden", "correct llm.api_key"),
+        (status(404, {"code": "model_not_found"}), "404 model_not_found", "correct llm.model, and llm.base_url"),
+        (status(429), "429 Too Many Requests", "look at the limits and the credit"),
+        (status(302, location="/"), "302 Found", "correct llm.base_url: the endpoint is elsewhere"),
+        (status(503), "503 Service Unavailable", "look at the log of the endpoint"),
+        (body(b"<html>", "text/html"), "the answer is no chat completion", "correct llm.base_url, which usually ends"),
         (
             status(400, {"code": "context_length_exceeded"}),
-            "the prompt does not fit (400). To do: choose another llm.model, or a larger context for it",
+            "the prompt does not fit (400)",
+            "choose another llm.model,",
         ),
-        (silent(), "no answer within 0.2 s. To do: raise llm.timeout_s"),
-        (saying("Yes!"), "answers, but not with the JSON that it was asked for. To do: choose another llm.model"),
+        (silent(), "no answer within 0.2 s", "raise llm.timeout_s"),
+        (saying("Yes!"), "answers, but not with the JSON that it was asked for", "choose another llm.model"),
     ],
 )
-async def test_a_model_of_no_use(mongo_uri: str, database_name: str, behaviour: Behaviour, line: str) -> None:
-    """What is wrong has its own advice, and is asked once."""
+async def test_a_model_of_no_use(
+    mongo_uri: str, database_name: str, behaviour: Behaviour, reason: str, advice: str
+) -> None:
+    """Each fault has its own advice, and the model is asked once."""
+    timeout_s = 0.2 if "within" in reason else 60
     async with model_server(behaviour) as server:
-        llm = {
-            "base_url": server.base_url,
-            "model": "m",
-            "timeout_s": 0.2 if "within" in line else 60,
-            "api_key": "canary",
-        }
+        llm = {"base_url": server.base_url, "model": "m", "timeout_s": timeout_s, "api_key": "canary"}
         well, lines = await said_of_model(mongo_uri, database_name, llm)
     assert not well
-    assert f"wrong  model: {line}" in lines
+    assert f"wrong  model: {reason}. To do: {advice}" in lines
     assert "canary" not in lines
     # Within 0.2 s a busy machine may not even have sent it.
     assert len(server.asked) == 1 or "within" in line

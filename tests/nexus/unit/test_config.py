@@ -257,34 +257,24 @@ class TestClusters:
 class TestModels:
     """A model is there or it is not."""
 
-    def test_by_variables(self) -> None:
-        """As a container is given them; an empty one is none."""
-        empty = dict.fromkeys(("NEXUS_LLM__BASE_URL", "NEXUS_LLM__API_KEY", "NEXUS_LLM__MODEL"), "")
-        assert not load_settings(None, empty).llm.enabled
-        given = {"NEXUS_LLM__BASE_URL": "https://h/v1", "NEXUS_LLM__MODEL": "a/b:c", "NEXUS_LLM__API_KEY": "123"}
+    @pytest.mark.parametrize(
+        ("address", "model", "named"),
+        [("https://h/v1", "a/b:c", "a/b:c"), ("http://h", " m ", "m"), ("", "", "")],
+    )
+    def test_by_variables(self, address: str, model: str, named: str) -> None:
+        """As a container is given them; empty ones are none, and around a name white space does not count."""
+        given = {"NEXUS_LLM__BASE_URL": address, "NEXUS_LLM__MODEL": model, "NEXUS_LLM__API_KEY": "123"}
         llm = load_settings(None, given).llm
-        assert (llm.enabled, llm.base_url.get_secret_value(), llm.model) == (True, "https://h/v1", "a/b:c")
+        assert (llm.enabled, llm.base_url.get_secret_value(), llm.model) == (bool(named), address, named)
         assert llm.api_key.get_secret_value() == "123"
 
-    @pytest.mark.parametrize(
-        ("given", "other"), [("base_url", "model"), ("model", "base_url")], ids=["an address", "a model"]
-    )
-    def test_half_a_model(self, tmp_path: Path, given: str, other: str) -> None:
-        """Whoever gives a part of it means the whole; it is said where that part stands."""
-        variable, value = f"NEXUS_LLM__{given.upper()}", "http://h"
-        needed = f"llm.{given}: needs llm.{other}; give both, or neither"
-        assert fault(None, "", **{variable: value}).startswith(f"environment variable {variable}: {needed}")
-        in_file = f"llm: {{{given}: {value}}}"
-        assert fault(tmp_path, in_file).startswith(f"{tmp_path / 'nexus.yml'}: {needed}")
-        assert fault(tmp_path, in_file, **{f"NEXUS_LLM__{other.upper()}": ""}).startswith(f"{tmp_path / 'nexus.yml'}: ")
-
-    def test_a_model_of_white_space(self) -> None:
-        """It is none, and around a name white space does not count."""
-        assert "llm.base_url: needs llm.model" in fault(
-            None, "", NEXUS_LLM__BASE_URL="http://h", NEXUS_LLM__MODEL=" \n"
-        )
-        named = {"NEXUS_LLM__BASE_URL": "http://h", "NEXUS_LLM__MODEL": " m "}
-        assert load_settings(None, named).llm.model == "m"
+    @pytest.mark.parametrize(("given", "other", "blank"), [("base_url", "model", " \n"), ("model", "base_url", "")])
+    def test_half_a_model(self, tmp_path: Path, given: str, other: str, blank: str) -> None:
+        """A part of it means the whole; the fault is reported where that part stands."""
+        variable, needed = f"NEXUS_LLM__{given.upper()}", f"llm.{given}: needs llm.{other}; give both, or neither"
+        assert fault(None, "", **{variable: "http://h"}).startswith(f"environment variable {variable}: {needed}")
+        in_file = fault(tmp_path, f"llm: {{{given}: http://h}}", **{f"NEXUS_LLM__{other.upper()}": blank})
+        assert in_file.startswith(f"{tmp_path / 'nexus.yml'}: {needed}")
 
     @pytest.mark.parametrize(
         "address", ["http://u:hunter2-canary@:1", "https://h:x/v1", "ftp://hunter2-canary", "http://"]
@@ -301,12 +291,20 @@ class TestSecrets:
     """Addresses with passwords show nowhere."""
 
     def test_not_in_a_repr(self) -> None:
-        """Neither the repr nor the text nor a dump in JSON holds them."""
-        url = f"redis://:{SECRET}@h"
-        named = {"NEXUS_BUS__URL": url, "NEXUS_DATABASE__URI": f"mongodb://u:{SECRET}@h"}
+        """Neither the repr nor the text nor a dump in JSON holds them, also with stored settings laid over them."""
+        url, key = f"redis://:{SECRET}@h", f"{{k1: {SECRET}-long-enough}}"
+        named = {
+            "NEXUS_BUS__URL": url,
+            "NEXUS_DATABASE__URI": f"mongodb://u:{SECRET}@h",
+            "NEXUS_BUS__SIGNING__KEYS": key,
+        }
         named |= {"NEXUS_LLM__BASE_URL": f"http://u:{SECRET}@h", "NEXUS_LLM__API_KEY": SECRET, "NEXUS_LLM__MODEL": "m"}
         settings = load_settings(None, named)
-        assert SECRET not in repr(settings) + str(settings) + settings.model_dump_json() + repr(settings.model_dump())
+        stored = with_stored(settings, {"memory": {"truncate_chars": 50}}, {})
+        assert stored.bus == settings.bus
+        for shown in (settings, stored):
+            assert SECRET not in repr(shown) + str(shown) + shown.model_dump_json() + repr(shown.model_dump())
+        assert SECRET not in repr(signing_of(stored.bus.signing))
         assert settings.bus.url.get_secret_value() == url
 
     @pytest.mark.parametrize(
@@ -383,15 +381,13 @@ class TestSigning:
     def test_from_the_file(self, tmp_path: Path) -> None:
         """A secret may be filled in from a variable, and `required` may stand elsewhere than the keys."""
         path = written(tmp_path, "bus: {signing: {keys: {'2026.a_b-c': '${PW}'}}}")
-        settings = load_settings(path, {"PW": self.FIRST, "NEXUS_BUS__SIGNING__REQUIRED": "true"})
-        signing = signing_of(settings.bus.signing)
+        signing = signing_of(
+            load_settings(path, {"PW": self.FIRST, "NEXUS_BUS__SIGNING__REQUIRED": "true"}).bus.signing
+        )
         assert signing is not None
         assert (dict(signing.keys), signing.required) == ({"2026.a_b-c": self.FIRST.encode()}, True)
-
-    @pytest.mark.parametrize("text", ["", "bus: {signing: {keys: }}", "bus: {signing: {keys: {}, required: no}}"])
-    def test_none(self, tmp_path: Path, text: str) -> None:
-        """Without keys signatures do not matter."""
-        assert signing_of(load_settings(written(tmp_path, text), {}).bus.signing) is None
+        for text in ("", "bus: {signing: {keys: }}", "bus: {signing: {keys: {}, required: no}}"):
+            assert signing_of(load_settings(written(tmp_path, text), {}).bus.signing) is None
 
     def test_required_without_a_key(self, tmp_path: Path) -> None:
         """It is said what to do."""
@@ -426,17 +422,3 @@ class TestSigning:
         text = fault(None, "", NEXUS_BUS__SIGNING__KEYS=given)
         assert text.startswith(f"environment variable NEXUS_BUS__SIGNING__KEYS: {said}")
         assert SECRET not in text + fault(tmp_path, f"bus:\n  signing:\n    keys: {given}\n")
-
-    def test_not_in_a_repr(self, tmp_path: Path) -> None:
-        """Nor after stored settings were laid over them."""
-        settings = load_settings(written(tmp_path, f"bus: {{signing: {{keys: {{k1: {self.FIRST}}}}}}}"), {})
-        stored = with_stored(settings, {"memory": {"truncate_chars": 50}}, {})
-        assert stored.bus == settings.bus
-        shown = repr(stored) + stored.model_dump_json() + repr(stored.model_dump())
-        assert self.FIRST not in shown + repr(signing_of(stored.bus.signing))
-
-
-def test_settings_do_not_change() -> None:
-    """They are values."""
-    with pytest.raises(ValueError, match="frozen"):
-        load_settings(None, {}).bus.lease_ms = 5  # type: ignore[misc]  # the point of the test

@@ -45,6 +45,14 @@ def test_a_clean_history_is_clean() -> None:
     assert (judge([]).clean, judge([]).worst_ms) == (True, 0)
 
 
+_WRONG: tuple[dict[str, Any], ...] = (
+    {"owner": "somebody"},
+    {"run": "another"},
+    {"marks": ["mark of b"]},
+    {"marks": []},
+    {"marks": ["mark of a", "mark of b"]},
+    {"owners": ["owner of a", "owner of b"]},
+)
 _GONE = {"at": 1.3, "type": "info", "what": "abandoned", "id": "a"}
 
 
@@ -57,17 +65,7 @@ _GONE = {"at": 1.3, "type": "info", "what": "abandoned", "id": "a"}
         pytest.param([*_clean(), _ok("a", 3, answer_id="another")], {"duplicated"}, 2, id="two answers"),
         pytest.param([*_clean(), _ok("a", 3, sha256="other bytes")], {"duplicated"}, 2, id="the same with other bytes"),
         pytest.param([*_clean(), _fail("a", 3, answer_id="another")], {"duplicated"}, 2, id="an error after a context"),
-        *(
-            pytest.param([*_without_a(), _ok("a", 1.5, **changes)], {"wrong"}, 2, id=str(changes))
-            for changes in (
-                {"owner": "somebody"},
-                {"run": "another"},
-                {"marks": ["mark of b"]},
-                {"marks": []},
-                {"marks": ["mark of a", "mark of b"]},
-                {"owners": ["owner of a", "owner of b"]},
-            )
-        ),
+        *(pytest.param([*_without_a(), _ok("a", 1.5, **changes)], {"wrong"}, 2, id=str(changes)) for changes in _WRONG),
         pytest.param(
             [_invoke("a", 1), _fail("a", 2, owners=["owner of b"])], {"wrong"}, 0, id="an error with another's"
         ),

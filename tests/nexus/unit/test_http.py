@@ -204,7 +204,9 @@ class TestCachedCheck:
         outcomes = iter(["gone", None])
 
         async def check() -> str | None:
-            return next(outcomes, None) or await anyio.sleep_forever()
+            outcome = next(outcomes)
+            await (anyio.lowlevel.checkpoint() if outcome else anyio.sleep_forever())
+            return outcome
 
         cached = CachedCheck(check, limit_s=0.01, keep_s=0)
         assert [await cached(), await cached()] == ["gone", "no answer in time"]
