@@ -17,7 +17,7 @@ from typing import Any, Final
 from nexus.core.models import is_internal, parse_moment
 from nexus.core.turns import ThinkingRound, TokenUsage, ToolOutcome
 from nexus.services.history.merge import places_in_run, stored_order
-from nexus.services.history.rows import PHASE, THINKING, USAGE
+from nexus.services.history.rows import PHASE, THINKING, USAGE, text_or_empty
 from nexus.services.history.tool_calls import ToolCall, as_id, read_tool_calls
 from nexus.services.history.transcript import SPEAKERS, Speaker, named_tool
 from nexus.services.text.content import as_text
@@ -25,9 +25,8 @@ from nexus.services.text.model_reply import Entry
 
 # Larger numbers are not exact in other JSON readers; no run takes so many tokens.
 _MOST_TOKENS: Final = 2**53
-# The recorded status of a result without one.
-_UNSAID: Final = "unknown"
-_NO_ARGUMENTS: Final = frozenset({"", "{}", "null"})
+# The recorded status of a result without one, and the name of a tool that is not known.
+_UNKNOWN: Final = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,36 +86,12 @@ class TurnFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A call that a message makes; `id` is `""` where it has none."""
-
-    id: str
-    name: str
-    arguments: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A result.
-
-    Attributes:
-        call_id, tool: the call that it names; `""` for none.
-        success: None where it does not tell.
-        content: never None.
-    """
-
-    call_id: str
-    tool: str
-    success: bool | None
-    content: Any
-
-
-@dataclass(frozen=True, slots=True)
 class _Row:
-    """A row with the fields that its place in the run depends on; see `merge.places_in_run`.
+    """A row with the fields that its place in the run depends on; see `merge.PlacedRow`.
 
     Attributes:
-        step: the calls that it makes, or the result that it is.
+        call_id: the call that a result names; `""` for none.
+        content: of a result; never None.
         tokens: the tokens that it took.
         thinking: it is thought before acting, so no answer.
     """
@@ -125,7 +100,8 @@ class _Row:
     moment: datetime | None
     rank: int
     message: RunMessage
-    step: tuple[Call, ...] | Result
+    call_id: str
+    content: Any
     tokens: int
     thinking: bool
 
@@ -142,7 +118,7 @@ def read_facts(
     read = [item for index, row in enumerate(rows) if (item := _read_row(row, index, ranks[index]))]
     places = places_in_run(read)
     members = _once(sorted(read, key=lambda item: _place(item, places[item.index])))
-    outcomes, all_answered = match_results(item.step for item in members)
+    outcomes, all_answered = _match_results(members)
     last = next(
         (item.message for item in reversed(members) if item.message.speaker == "assistant" and not item.thinking), None
     )
@@ -176,54 +152,34 @@ def _once(rows: Iterable[_Row]) -> list[_Row]:
 def _read_row(row: Any, index: int, rank: int) -> _Row | None:
     if not isinstance(row, Mapping) or is_internal(row.get("metadata")):
         return None
-    role, row_id, metadata = row.get("role"), row.get("id"), row.get("metadata")
-    speaker = SPEAKERS.get(role.lower()) if isinstance(role, str) else None
+    content, metadata = row.get("content"), row.get("metadata")
+    speaker = SPEAKERS.get(text_or_empty(row.get("role")).lower())
     if speaker is None:
         return None
     known = metadata if isinstance(metadata, Mapping) else {}
-    stored = known.get("tool_calls") if speaker == "assistant" else None
+    is_result, is_answer = speaker == "tool", speaker == "assistant"
     message = RunMessage(
-        row_id if isinstance(row_id, str) else "",
+        text_or_empty(row.get("id")),
         speaker,
-        as_text(row.get("content")),
-        read_tool_calls(stored),
-        tool=named_tool(known) if speaker == "tool" else "",
-        success=_success(known) if speaker == "tool" else None,
+        as_text(content),
+        read_tool_calls(known.get("tool_calls")) if is_answer else (),
+        tool=named_tool(known) if is_result else "",
+        success=_success(known) if is_result else None,
     )
     return _Row(
         index,
         parse_moment(row.get("timestamp")),
         rank,
         message,
-        _result(message, known, row.get("content")) if speaker == "tool" else _called(message, stored),
-        tokens=_tokens(known.get(USAGE)) if speaker == "assistant" else 0,
+        as_id(known.get("call_id")),
+        "" if content is None else content,
+        tokens=_tokens(known.get(USAGE)) if is_answer else 0,
         thinking=known.get(PHASE) == THINKING,
     )
 
 
-def _result(message: RunMessage, known: Mapping[str, Any], content: Any) -> Result:
-    return Result(as_id(known.get("call_id")), message.tool, message.success, "" if content is None else content)
-
-
-def _called(message: RunMessage, stored: Any) -> tuple[Call, ...]:
-    if not message.calls:
-        return ()
-    given = [call for call in stored if isinstance(call, Mapping)]
-    return tuple(
-        Call(call.id, call.name, call.arguments or _unread(source))
-        for call, source in zip(message.calls, given, strict=True)
-    )
-
-
-def _unread(call: Mapping[str, Any]) -> Any:
-    """The arguments of a call that are no JSON object."""
-    function = call.get("function")
-    given = (function if isinstance(function, Mapping) else call).get("arguments")
-    return given if isinstance(given, str) and given.strip() not in _NO_ARGUMENTS else {}
-
-
 def _success(known: Mapping[str, Any]) -> bool | None:
-    if known.get("status", _UNSAID) == _UNSAID and known.get("execution_success") is not True:
+    if known.get("status", _UNKNOWN) == _UNKNOWN and known.get("execution_success") is not True:
         # For a result without a status False is recorded.
         return None
     given = known.get("execution_success")
@@ -252,18 +208,16 @@ def entries_of(facts: TurnFacts) -> Iterator[Entry]:
     """The turn as entries of a model's prompt, in the order of events; nothing is left out."""
     if facts.workspace:
         yield Entry({}, "workspace", facts.workspace)
-    # In the order of the calls in the messages, which lack arguments that were no JSON.
-    given = (outcome.arguments for outcome in facts.outcomes if outcome.arguments is not None)
-    asked = 1 if facts.messages and facts.messages[0].speaker == "user" else 0
-    for item in facts.messages[:asked]:
-        yield from _of_message(item, given)
+    inputs = 1 if facts.messages and facts.messages[0].speaker == "user" else 0
+    for item in facts.messages[:inputs]:
+        yield from _entries_of_message(item)
     for thought in facts.rounds:
         yield Entry({"thought": thought.round_number}, "text", thought.content)
-    for item in facts.messages[asked:]:
-        yield from _of_message(item, given)
+    for item in facts.messages[inputs:]:
+        yield from _entries_of_message(item)
 
 
-def _of_message(item: RunMessage, given: Iterator[Any]) -> Iterator[Entry]:
+def _entries_of_message(item: RunMessage) -> Iterator[Entry]:
     if item.speaker == "tool":
         success = {} if item.success is None else {"success": item.success}
         yield Entry({"from": "tool", "tool": item.tool, **success}, "text", item.text)
@@ -271,110 +225,84 @@ def _of_message(item: RunMessage, given: Iterator[Any]) -> Iterator[Entry]:
     if item.text:
         yield Entry({"from": item.speaker}, "text", item.text)
     for call in item.calls:
-        unread = next(given, None)
-        arguments = unread if isinstance(unread, str) else call.raw_arguments
-        yield Entry({"from": "assistant", "calls": call.name}, "arguments", arguments)
+        yield Entry({"from": "assistant", "calls": call.name}, "arguments", call.unread or call.raw_arguments)
 
 
 @dataclass(slots=True)
-class _OpenCall:
+class _Call:
+    """A call, or a result that answers none, and the place of its message in the run."""
+
     place: int
     name: str
-    arguments: Any
-    result: Result | None = None
+    arguments: Any = None
+    result: _Row | None = None
 
     @property
     def outcome(self) -> ToolOutcome:
-        came = self.result
-        return ToolOutcome(
-            name=self.name,
-            arguments=self.arguments,
-            success=came.success if came else None,
-            result=came.content if came else None,
-        )
+        if self.result is None:
+            return ToolOutcome(name=self.name, arguments=self.arguments)
+        success, content = self.result.message.success, self.result.content
+        return ToolOutcome(name=self.name, arguments=self.arguments, success=success, result=content)
 
 
-_Queue = deque[_OpenCall]
-_UNNAMED: Final = "unknown"
+# Calls by age. Answered ones leave a queue when they come to its front.
+_Queue = deque[_Call]
+_Results = list[tuple[int, _Row]]
 
 
-def match_results(steps: Iterable[tuple[Call, ...] | Result]) -> tuple[tuple[ToolOutcome, ...], bool]:
-    """The outcomes in the order in which the calls were made, and whether every call has a result.
-
-    A step is the calls of a message, or a result; steps come in the order in which they were recorded.
-    """
-    matcher = _Matcher()
-    for place, step in enumerate(steps):
-        if isinstance(step, Result):
-            matcher.take(place, step)
-        else:
-            matcher.declare(place, step)
-    return matcher.settle()
-
-
-@dataclass(slots=True)
-class _Matcher:
-    """Open calls by id, name and age. Answered ones leave the queues when they come to the front.
-
-    Attributes:
-        newest: by id, the newest message that makes a call of that id, and these calls.
-        strangers: results of calls that were never made.
-        early: results that name calls which are not made yet.
-        nameless: results that name no call.
-    """
-
-    calls: list[_OpenCall] = field(default_factory=list)
-    by_id: dict[str, _Queue] = field(default_factory=dict)
-    newest: dict[str, tuple[int, _Queue]] = field(default_factory=dict)
-    strangers: list[_OpenCall] = field(default_factory=list)
-    early: list[tuple[int, Result]] = field(default_factory=list)
-    nameless: list[tuple[int, Result]] = field(default_factory=list)
-
-    def declare(self, place: int, called: tuple[Call, ...]) -> None:
-        """Calls that the message at this place makes."""
-        for item in called:
-            call = _OpenCall(place, item.name, item.arguments)
-            self.calls.append(call)
+def _match_results(rows: Iterable[_Row]) -> tuple[tuple[ToolOutcome, ...], bool]:
+    """The outcomes in the order in which the calls were made, and whether every call has a result."""
+    calls: list[_Call] = []
+    by_id: dict[str, _Queue] = {}
+    # By id, the calls of that id in the newest message that makes one.
+    newest: dict[str, _Queue] = {}
+    # Results that name a call which is not made yet, and results that name none.
+    early, nameless = _Results(), _Results()
+    for place, row in enumerate(rows):
+        made: dict[str, _Queue] = {}
+        for item in row.message.calls:
+            call = _Call(place, item.name, item.arguments or item.unread or {})
+            calls.append(call)
             if item.id:
-                self.by_id.setdefault(item.id, deque()).append(call)
-                known_at, queue = self.newest.get(item.id, (place, deque()))
-                self.newest[item.id] = (place, queue if known_at == place else deque())
-                self.newest[item.id][1].append(call)
-
-    def take(self, place: int, came: Result) -> None:
-        """A result, for the newest call that it names, if there is one already."""
-        if not came.call_id:
-            self.nameless.append((place, came))
-        elif call := _first_open(self.newest.get(came.call_id, (0, _Queue()))[1]):
-            call.result = came
-        else:
-            self.early.append((place, came))
-
-    def settle(self) -> tuple[tuple[ToolOutcome, ...], bool]:
-        """What `match_results` returns."""
-        for place, came in self.early:
-            queue = self.by_id.get(came.call_id)
-            if queue is None:
-                self._stands_alone(place, came)
-            elif call := _first_open(queue, after=place):
-                call.result = came
-        by_name: dict[str, _Queue] = {}
-        for call in self.calls:
-            by_name.setdefault(call.name, deque()).append(call)
-        every = deque(self.calls)
-        for place, came in self.nameless:
-            if call := _first_open(by_name.get(came.tool, _Queue())) or _first_open(every):
-                call.result = came
+                by_id.setdefault(item.id, _Queue()).append(call)
+                made.setdefault(item.id, _Queue()).append(call)
+        newest |= made
+        if row.message.speaker == "tool":
+            if not row.call_id:
+                nameless.append((place, row))
+            elif answered := _first_open(newest.get(row.call_id, _Queue())):
+                answered.result = row
             else:
-                self._stands_alone(place, came)
-        shown = sorted([*self.calls, *self.strangers], key=lambda call: call.place)
-        return tuple(call.outcome for call in shown), all(call.result for call in self.calls)
-
-    def _stands_alone(self, place: int, came: Result) -> None:
-        self.strangers.append(_OpenCall(place, came.tool or _UNNAMED, None, came))
+                early.append((place, row))
+    alone = [*_match_early(early, by_id), *_match_nameless(nameless, calls)]
+    shown = sorted([*calls, *alone], key=lambda call: call.place)
+    return tuple(call.outcome for call in shown), all(call.result for call in calls)
 
 
-def _first_open(queue: _Queue, *, after: int = 0) -> _OpenCall | None:
+def _match_early(results: _Results, by_id: Mapping[str, _Queue]) -> Iterator[_Call]:
+    """Give results to later calls; yields those of calls that were never made."""
+    for place, row in results:
+        queue = by_id.get(row.call_id)
+        if queue is None:
+            yield _Call(place, row.message.tool or _UNKNOWN, result=row)
+        elif call := _first_open(queue, after=place):
+            call.result = row
+
+
+def _match_nameless(results: _Results, calls: Sequence[_Call]) -> Iterator[_Call]:
+    """Give results to the oldest open calls, first to those of their tool; yields those that are left."""
+    by_name: dict[str, _Queue] = {}
+    for call in calls:
+        by_name.setdefault(call.name, _Queue()).append(call)
+    every = _Queue(calls)
+    for place, row in results:
+        if answered := _first_open(by_name.get(row.message.tool, _Queue())) or _first_open(every):
+            answered.result = row
+        else:
+            yield _Call(place, row.message.tool or _UNKNOWN, result=row)
+
+
+def _first_open(queue: _Queue, *, after: int = 0) -> _Call | None:
     while queue and (queue[0].result or queue[0].place < after):
         queue.popleft()
     return queue[0] if queue else None

@@ -20,6 +20,7 @@ from nexus.services.text.escape import TOOL_USE, canonical, fold, with_marks
 _VALUE_CHARS: Final = 100
 _NAME_CHARS: Final = 64
 _UNNAMED: Final = "unknown"
+_NO_ARGUMENTS: Final = frozenset({"", "{}", "null"})
 _MAIN_PARAMETER: Final = {"web_search": "query"}
 _CLOSES_NAME = re.compile(r"[\]］﹈,:;]")
 _CLOSES_VALUE = re.compile(r"[\]］﹈]")
@@ -34,12 +35,14 @@ class ToolCall(NamedTuple):
         name: as stored, `"unknown"` when missing.
         arguments: parsed arguments, in the order in which they were written.
         raw_arguments: the arguments as the JSON text that a provider expects.
+        unread: the text that was given for arguments, where it is no JSON object.
     """
 
     id: str
     name: str
     arguments: Mapping[str, Any]
     raw_arguments: str
+    unread: str = ""
 
 
 def read_tool_calls(stored: Any) -> tuple[ToolCall, ...]:
@@ -52,10 +55,11 @@ def read_tool_calls(stored: Any) -> tuple[ToolCall, ...]:
 def _read_call(call: Mapping[str, Any]) -> ToolCall:
     function = call.get("function")
     source = function if isinstance(function, Mapping) else call
-    name = source.get("name")
-    arguments, raw = _read_arguments(source.get("arguments"))
+    name, given = source.get("name"), source.get("arguments")
+    arguments, raw = _read_arguments(given)
+    unread = given if not arguments and isinstance(given, str) and given.strip() not in _NO_ARGUMENTS else ""
     named = name if isinstance(name, str) and name.strip() else _UNNAMED
-    return ToolCall(as_id(call.get("id")), named, arguments, raw)
+    return ToolCall(as_id(call.get("id")), named, arguments, raw, unread)
 
 
 def as_id(value: Any) -> str:

@@ -1,6 +1,7 @@
 """The facts in the rows of a run: messages, calls with their results, whether it is over (contract §2, §6)."""
 
 import random
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.turns import ThinkingRound, TokenUsage, ToolOutcome
-from nexus.services.history.run_facts import Call, Result, match_results, read_facts
+from nexus.services.history.run_facts import TurnFacts, read_facts
 from tests.nexus.unit.services.turns.runs import Run
 
 
@@ -46,7 +47,7 @@ class TestWhatWasSaid:
         ]
         assert [call.raw_arguments for call in facts.messages[1].calls] == ['{"q": "SGLT2", "limit": 5}', "{}"]
         assert (facts.goal, facts.workspace, facts.rounds) == ("reviews", "a shelf", rounds)
-        assert (facts.input, facts.answer, facts.finished) == ("Find reviews.", "There are 156.", True)
+        assert (facts.answer, facts.finished) == ("There are 156.", True)
         assert facts.message_ids == ("m1", "m2", "m3", "m4", "m5")
 
     @pytest.mark.parametrize(
@@ -177,64 +178,90 @@ def test_very_many_calls() -> None:
     )
 
 
-def call(call_id: str, name: str = "f") -> Call:
+# The calls of a message, or a result.
+Step = tuple[tuple[str, str, dict[str, Any]], ...] | dict[str, str]
+
+
+def call(call_id: str, name: str = "f") -> tuple[str, str, dict[str, Any]]:
     """A call."""
-    return Call(call_id, name, {})
+    return call_id, name, {}
 
 
-def came(call_id: str, content: str, tool: str = "f") -> Result:
+def came(call_id: str, content: str, tool: str = "f") -> dict[str, str]:
     """A result."""
-    return Result(call_id, tool, None, content)
+    return {"call_id": call_id, "content": content, "tool_name": tool}
 
 
-def matched(*steps: tuple[Call, ...] | Result) -> tuple[list[tuple[str, str | None]], bool]:
+def run_of(steps: Iterable[Step]) -> TurnFacts:
+    """The facts of a run in which the model makes these calls, answered by these results, and is done."""
+    run = Run("q")
+    for step in steps:
+        if isinstance(step, dict):
+            run.add("TOOL", step["content"], call_id=step["call_id"], tool_name=step["tool_name"])
+        else:
+            run.calls(*step)
+    return run.answer("Done.").facts
+
+
+def matched(*steps: Step) -> tuple[list[tuple[str, str | None]], bool]:
     """Names and results, and whether every call has one."""
-    outcomes, complete = match_results(steps)
-    return [(item.name, item.result) for item in outcomes], complete
+    facts = run_of(steps)
+    return [(item.name, item.result) for item in facts.outcomes], facts.finished
 
 
-def test_by_id() -> None:
-    """Whatever the order, and whatever tool the result names."""
-    calls = (call("a"), call("b", "g"))
-    assert matched(calls, came("b", "of b"), came("a", "of a", "g")) == ([("f", "of a"), ("g", "of b")], True)
-
-
-def test_without_an_id() -> None:
-    """The oldest open call of the tool, else the oldest open one."""
-    calls = (call("", "f"), call("", "g"), call("", "g"))
-    assert matched(calls, came("", "1", "g"), came("", "2", "g"), came("", "3", "h")) == (
-        [("f", "3"), ("g", "1"), ("g", "2")],
-        True,
-    )
-
-
-def test_an_id_that_is_used_again() -> None:
-    """The newest message that uses it is answered; an older one stays open."""
-    assert matched((call("a"),), (call("a", "g"),), came("a", "x")) == ([("f", None), ("g", "x")], False)
-    assert matched((call("a"),), came("a", "x"), (call("a", "g"),), came("a", "y")) == ([("f", "x"), ("g", "y")], True)
-    assert matched((call("a"), call("a", "g")), came("a", "x"), came("a", "y")) == ([("f", "x"), ("g", "y")], True)
-
-
-def test_a_result_before_its_call() -> None:
-    """By a clock that is ahead: it is the call's all the same."""
-    assert matched(came("a", "x"), (call("a"),)) == ([("f", "x")], True)
-    assert matched(came("", "x"), (call(""),)) == ([("f", "x")], True)
-
-
-def test_a_second_result_of_a_call() -> None:
-    """Says nothing new, and answers no older call of that id."""
-    assert matched((call("a"),), came("a", "x"), came("a", "y")) == ([("f", "x")], True)
-    assert matched((call("a"),), (call("a", "g"),), came("a", "x"), came("a", "y")) == (
-        [("f", None), ("g", "x")],
-        False,
-    )
-
-
-def test_a_result_that_nobody_asked_for() -> None:
-    """Stands by itself, where it came, and leaves open calls open."""
-    steps = (came("", "early"), (call("a"),), came("z", "other", ""), (call("b", "g"),), came("b", "of b"))
-    assert matched(*steps) == ([("f", "early"), ("unknown", "other"), ("g", "of b")], True)
-    assert matched((call("a"),), came("z", "other", "h")) == ([("f", None), ("h", "other")], False)
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        pytest.param(
+            [(call("a"), call("b", "g")), came("b", "of b"), came("a", "of a", "g")],
+            ([("f", "of a"), ("g", "of b")], True),
+            id="by id, whatever tool the result names",
+        ),
+        pytest.param(
+            [(call("", "f"), call("", "g"), call("", "g")), came("", "1", "g"), came("", "2", "g"), came("", "3", "h")],
+            ([("f", "3"), ("g", "1"), ("g", "2")], True),
+            id="without an id, the oldest open call of the tool, else the oldest open one",
+        ),
+        pytest.param(
+            [(call("a"),), (call("a", "g"),), came("a", "x")],
+            ([("f", None), ("g", "x")], False),
+            id="the newest message that uses an id, an older one stays open",
+        ),
+        pytest.param(
+            [(call("a"),), came("a", "x"), (call("a", "g"),), came("a", "y")],
+            ([("f", "x"), ("g", "y")], True),
+            id="an id that is used again",
+        ),
+        pytest.param(
+            [(call("a"), call("a", "g")), came("a", "x"), came("a", "y")],
+            ([("f", "x"), ("g", "y")], True),
+            id="an id that is used twice in a message",
+        ),
+        pytest.param([came("a", "x"), (call("a"),)], ([("f", "x")], True), id="a result before its call"),
+        pytest.param([came("", "x"), (call(""),)], ([("f", "x")], True), id="a result without an id before its call"),
+        pytest.param(
+            [(call("a"),), came("a", "x"), came("a", "y")], ([("f", "x")], True), id="a second result says nothing new"
+        ),
+        pytest.param(
+            [(call("a"),), (call("a", "g"),), came("a", "x"), came("a", "y")],
+            ([("f", None), ("g", "x")], False),
+            id="a second result answers no older call",
+        ),
+        pytest.param(
+            [came("", "early"), (call("a"),), came("z", "other", ""), (call("b", "g"),), came("b", "of b")],
+            ([("f", "early"), ("unknown", "other"), ("g", "of b")], True),
+            id="a result of no call stands by itself, where it came",
+        ),
+        pytest.param(
+            [(call("a"),), came("z", "other", "h")],
+            ([("f", None), ("h", "other")], False),
+            id="and leaves open calls open",
+        ),
+    ],
+)
+def test_matching(steps: list[Step], expected: tuple[list[tuple[str, str | None]], bool]) -> None:
+    """Each result answers the call that it most likely belongs to."""
+    assert matched(*steps) == expected
 
 
 _ids = st.sampled_from(["", "a", "b", "c"])
@@ -246,13 +273,13 @@ _steps = st.lists(
 
 
 @given(_steps)
-def test_no_result_is_told_twice_and_no_call_is_lost(steps: list[tuple[Call, ...] | Result]) -> None:
+def test_each_result_once_and_no_call_is_lost(steps: list[Step]) -> None:
     """Each call has its place; a result is there at most once, and always if it names no call."""
-    outcomes, complete = match_results(steps)
-    calls = [item for step in steps if not isinstance(step, Result) for item in step]
-    results = [step for step in steps if isinstance(step, Result)]
-    told = [item.result for item in outcomes if item.result is not None]
-    assert [item.name for item in outcomes if item.arguments is not None] == [item.name for item in calls]
-    assert len(told) == len(set(told))
-    assert {item.content for item in results if not item.call_id} <= set(told)
-    assert complete == all(item.result is not None for item in outcomes)
+    facts = run_of(steps)
+    calls = [item for step in steps if not isinstance(step, dict) for item in step]
+    results = [step for step in steps if isinstance(step, dict)]
+    shown = [item.result for item in facts.outcomes if item.result is not None]
+    assert [item.name for item in facts.outcomes if item.arguments is not None] == [name for _, name, _ in calls]
+    assert len(shown) == len(set(shown))
+    assert {item["content"] for item in results if not item["call_id"]} <= set(shown)
+    assert facts.finished == all(item.result is not None for item in facts.outcomes)
