@@ -8,6 +8,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -36,18 +37,25 @@ _LONGEST_PAUSE: Final = timedelta(days=1)
 _MOST_DOUBLINGS: Final = 16
 # Some weeks of them.
 _MOST_ATTEMPTS: Final = 40
+_AFTER_FAULT: Final = timedelta(hours=1)
+NOTHING_DUE: Final[Mapping[str, Any]] = {"work": None, "due_at": None}
 
 # Sets these fields of a document if the second ones still have these values; says whether they had.
 Write = Callable[[Mapping[str, Any], Mapping[str, Any]], Awaitable[bool]]
 
 
+@dataclass(frozen=True, slots=True)
+class WorkSettings:
+    """Seconds until a model is asked again, twice as many each time; seconds for which a claim holds unrenewed."""
+
+    again_s: float = 30.0
+    lease_s: float = 15.0
+
+
 class WorkClaim:
     """A claimed document. Writes to it count only while the claim holds, and the first `finish` ends it.
 
-    Args:
-        until: when the claim ends; the `due_at` of the document.
-        lease: how long a claim holds that is not renewed.
-        unchanged: fields that must be as they were claimed for a result to be written.
+    The claim ends at `until`, the `due_at` of the document. A result is written if `unchanged` fields are as claimed.
     """
 
     def __init__(
@@ -89,9 +97,10 @@ class WorkClaim:
         self._until = None
 
     async def give_back(self) -> None:
-        """Make the document due at once, if nothing was written."""
+        """Make the document due at once, if nothing was written and the store takes it."""
         if self._until:
-            await self.finish({"due_at": utc_now()})
+            with suppress(StoreUnavailableError, StoreRejectedError):
+                await self.finish({"due_at": utc_now()})
 
     def _seen(self) -> dict[str, Any]:
         return {**{name: self.document.get(name) for name in self._unchanged}, "due_at": self._until}
@@ -121,7 +130,7 @@ async def claim_due(
     lease_s: float,
     unchanged: Sequence[str],
 ) -> WorkClaim | None:
-    """Claim a document with due work, for `lease_s` seconds; None where there is none or the store is away.
+    """Claim a document with due work; None where there is none or the store is away.
 
     `claim` claims a document that is due by the first moment, until the second one; `write` changes that document.
     """
@@ -145,7 +154,7 @@ async def run_due_work(
 ) -> None:
     """Do due work whenever there is some, up to `at_once` pieces at a time; never returns.
 
-    An exception of `do` is counted and leaves the piece to the next claim.
+    An exception of `do`, or of a renewal, is counted and leaves the piece to the next claim.
     """
     places = anyio.Semaphore(at_once)
     async with anyio.create_task_group() as tasks:
@@ -170,19 +179,23 @@ async def _hold(
     claimed: WorkClaim, do: Callable[[WorkClaim], Awaitable[None]], places: anyio.Semaphore, metrics: Metrics
 ) -> None:
     """Do the work while keeping the claim."""
+
+    async def guard(work: Awaitable[None]) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001  # one document must not stop the work on all others
+            _log.exception("due_work_failed", reason=type(error).__name__)
+            metrics.count(Event.BACKGROUND_FAULT)
+            claimed.abandon()
+
     try:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(claimed.keep)
-            try:
-                await do(claimed)
-            except Exception as error:  # noqa: BLE001  # one document must not stop the work on all others
-                _log.exception("due_work_failed", reason=type(error).__name__)
-                metrics.count(Event.BACKGROUND_FAULT)
-                claimed.abandon()
+            tasks.start_soon(guard, claimed.keep())
+            await guard(do(claimed))
             tasks.cancel_scope.cancel()
     finally:
-        with anyio.move_on_after(_GIVE_BACK_S, shield=True), suppress(StoreUnavailableError, StoreRejectedError):
-            await claimed.give_back()
+        with anyio.move_on_after(_GIVE_BACK_S, shield=True):
+            await guard(claimed.give_back())
         places.release()
 
 
@@ -196,8 +209,13 @@ def after_unusable_reply(document: Row, again_s: float) -> dict[str, Any]:
     """The changes to a document for which the model gave an unusable reply; the last time nothing is due any more."""
     attempts = (document.get("attempts") or 0) + 1
     if attempts >= _MOST_ATTEMPTS:
-        return {"attempts": attempts, "work": None, "due_at": None}
+        return {"attempts": attempts, **NOTHING_DUE}
     return {"attempts": attempts, "due_at": utc_now() + _pause(again_s, attempts - 1, _LONGEST_PAUSE)}
+
+
+def after_fault() -> dict[str, Any]:
+    """The changes to a document on which the work failed unexpectedly."""
+    return {"due_at": utc_now() + _AFTER_FAULT}
 
 
 def _pause(again_s: float, before: int, longest: timedelta) -> timedelta:

@@ -117,6 +117,8 @@ _BATCH: Final = 100
 _BATCH_BYTES: Final = 1 << 20
 _MOST_WAITING: Final = 10_000
 _MOST_WAITING_BYTES: Final = 64 << 20
+# A row whose insertion fails unexpectedly so often, for about a minute, is rejected: it would hold a writer for ever.
+_MOST_FAULTS: Final = 40
 # An id that is older than this no longer says when its row was stored, on which compactions rely.
 _ID_LASTS_S: Final = 1
 _INPUT_ID_LASTS_S: Final = 60
@@ -203,12 +205,13 @@ class PendingWrites:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """An accepted row, and what is called when readers find it and when it is dealt with."""
+    """An accepted row, what is called when readers find it and when it is dealt with, and its unexpected faults."""
 
     row: Row
     size: int
     settled: Callable[[], None]
     written: Callable[[], None]
+    faults: int = 0
 
 
 class Recorder:
@@ -317,7 +320,10 @@ class Recorder:
         except Exception as error:  # noqa: BLE001  # a fault that may pass loses no row
             self._log_fault(error, len(batch))
             if len(batch) == 1:
-                return [(batch[0].row, StoreUnavailableError(f"unexpected: {type(error).__name__}"))]
+                batch[0].faults += 1
+                given_up = batch[0].faults >= _MOST_FAULTS
+                reason = f"unexpected: {type(error).__name__}"
+                return [(batch[0].row, StoreRejectedError(reason) if given_up else StoreUnavailableError(reason))]
         alone = [inserted for item in batch for inserted in await self._attempt([item])]
         # One that is there now may have been written by the attempt that failed.
         return [(row, True if outcome is False else outcome) for row, outcome in alone]

@@ -36,9 +36,12 @@ from nexus.core.ports import LanguageModel, MessageStore, Row, TokenCounter
 from nexus.core.ports.memory import MemoryStore
 from nexus.core.working_memory import REFINE
 from nexus.services.due_work import (
+    NOTHING_DUE,
     WorkClaim,
+    WorkSettings,
     WorkSignal,
     after_delay,
+    after_fault,
     after_unusable_reply,
     claim_due,
     run_due_work,
@@ -50,28 +53,22 @@ from nexus.services.text.sentences import weight
 _log = structlog.get_logger(__name__)
 
 _ROWS_AT_ONCE: Final = 200
-_AFTER_FAULT: Final = timedelta(hours=1)
 _HOLDS_UP: Final = 3
 # The model's summary weighs at least this part of that by rules, which uses all the room there is.
 _LEAST_PART: Final = 10
-_NOTHING_DUE: Final[Mapping[str, Any]] = {"work": None, "due_at": None}
 _BY_MODEL: Final = "model"
 
 
 @dataclass(frozen=True, slots=True)
-class RefiningSettings:
+class RefiningSettings(WorkSettings):
     """Settings of the refiner.
 
     Attributes:
         at_once: compactions that are with the model at once.
-        again_s: seconds until a model is asked again whose reply was unusable; twice as long each time.
-        lease_s: seconds that a claim holds without being renewed.
         max_input_tokens: of one prompt.
     """
 
     at_once: int = 2
-    again_s: float = 30.0
-    lease_s: float = 15.0
     max_input_tokens: int = 24_000
     summary_max_tokens: int = 1_500
 
@@ -137,19 +134,19 @@ class SummaryRefiner:
         except StoreRejectedError as error:
             _log.error("refined_summary_rejected", run_id=run_id, reason=str(error))
             with suppress(StoreUnavailableError):
-                await claimed.finish(_NOTHING_DUE)
+                await claimed.finish(NOTHING_DUE)
         except Exception as error:  # noqa: BLE001  # the outermost handler of a background task
             _log.exception("refining_failed", run_id=run_id, reason=type(error).__name__)
             self._metrics.count(Event.BACKGROUND_FAULT)
             with suppress(StoreUnavailableError):
                 attempts = (claimed.document.get("attempts") or 0) + 1
-                await claimed.finish({"attempts": attempts, "due_at": utc_now() + _AFTER_FAULT})
+                await claimed.finish({"attempts": attempts, **after_fault()})
 
     async def _refine(self, claimed: WorkClaim) -> None:
         document = claimed.document
         before, after = await self._neighbours(document)
         if after and after.get("source") == _BY_MODEL:
-            changes: Mapping[str, Any] = _NOTHING_DUE
+            changes: Mapping[str, Any] = NOTHING_DUE
         elif before and _holds_up(before):
             await claimed.finish(self._waiting(before))
             return
@@ -176,8 +173,8 @@ class SummaryRefiner:
             _log.warning("refining_refused", run_id=document.get("run_id"), reason=str(error), attempts=attempts)
             return changes
         if summary is None:
-            return _NOTHING_DUE
-        return {**_NOTHING_DUE, "summary": summary, "source": _BY_MODEL, "tokens_after": self._counter.count(summary)}
+            return NOTHING_DUE
+        return {**NOTHING_DUE, "summary": summary, "source": _BY_MODEL, "tokens_after": self._counter.count(summary)}
 
     async def _summary(self, document: Row, before: Row | None) -> str | None:
         """The model's summary; None where the rows are gone or hold nothing to tell."""

@@ -50,6 +50,7 @@ from nexus.core.turns import (
     TurnStatus,
 )
 from nexus.core.wire import is_deeper
+from nexus.services.due_work import NOTHING_DUE
 from nexus.services.history.rows import storable, text_or_empty
 from nexus.services.history.run_facts import RunMessage, TurnFacts, read_facts
 from nexus.services.text.content import compact_json
@@ -62,7 +63,6 @@ _LOOK_AFTER: Final = timedelta(seconds=30)
 _RESULT_AFTER: Final = timedelta(seconds=1)
 # Changes to a turn that is not over when another begins: it counts as completed, until more of it is recorded.
 OVERTAKEN: Final[Mapping[str, Any]] = {"status": TurnStatus.COMPLETED.value, "overtaken": True}
-_NOTHING_DUE: Final[Mapping[str, Any]] = {"work": None, "due_at": None}
 # Arguments and results in a document; the rows have them whole.
 _MOST_CHARS: Final = 4_000
 _MOST_CHARS_A_TURN: Final = 1 << 20
@@ -197,13 +197,13 @@ def facts_of(document: Row, rows: Sequence[Row]) -> TurnFacts:
 
 def changes_by_summary(summaries: Summaries, insights: Sequence[str]) -> dict[str, Any]:
     """The changes when a model has summarised the turn."""
-    return {"summaries": summaries.model_dump(), "insights": list(insights), **_NOTHING_DUE}
+    return {"summaries": summaries.model_dump(), "insights": list(insights), **NOTHING_DUE}
 
 
 def changes_by_refusal(document: Row) -> dict[str, Any]:
     """The changes to a turn whose result the store refuses: nothing is due on it any more."""
     over = {"status": TurnStatus.COMPLETED.value} if is_going_on(document) else {}
-    return {**over, **_NOTHING_DUE}
+    return {**over, **NOTHING_DUE}
 
 
 def is_numbered(turn: Row) -> bool:
@@ -230,7 +230,7 @@ def _changes_at_end(document: Row, facts: TurnFacts, rows: int, summarise_at: da
     if rows < known or not facts.messages:
         # Rows were removed or never came: the summaries that are there stay.
         over = TurnStatus.COMPLETED if known or document.get("overtaken") else TurnStatus.FAILED
-        return {"status": over.value, **_NOTHING_DUE}
+        return {"status": over.value, **NOTHING_DUE}
     phase = _phase_of(document)
     thought = facts.usage.thinking or (phase.tokens_used if phase else 0)
     changes = {
@@ -242,7 +242,7 @@ def _changes_at_end(document: Row, facts: TurnFacts, rows: int, summarise_at: da
     }
     if known == rows and _source(document) == "model":
         # Nothing new was recorded since the last look.
-        return {**changes, **_NOTHING_DUE}
+        return {**changes, **NOTHING_DUE}
     if not _says_all(document, facts):
         changes |= {"summaries": summarise_by_rules(facts).model_dump(), "insights": []}
     return {**changes, "work": SUMMARISE, "due_at": summarise_at, "attempts": 0, "delays": 0}

@@ -25,8 +25,10 @@ from nexus.core.ports import LanguageModel, MessageStore, Row, TurnStore
 from nexus.core.turns import CLOSE, SUMMARISE
 from nexus.services.due_work import (
     WorkClaim,
+    WorkSettings,
     WorkSignal,
     after_delay,
+    after_fault,
     after_unusable_reply,
     claim_due,
     run_due_work,
@@ -47,26 +49,21 @@ _log = structlog.get_logger(__name__)
 
 _ROWS_AT_ONCE: Final = 200
 _CLOSED_AT_ONCE: Final = 2
-_AFTER_FAULT: Final = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
-class TurnSettings:
+class TurnSettings(WorkSettings):
     """Settings of the work on turns.
 
     Attributes:
         idle_s: seconds of silence after which a turn is over although it has no answer.
         summaries_at_once: turns that are with the model at once.
-        again_s: seconds until a model is asked again that gave no summary; twice as long with each attempt.
-        lease_s: seconds for which a claim holds that is not renewed.
         settled_s: seconds of silence after which nothing of a run is on its way any more; in streams each replica
             records its share of the messages at its own pace.
     """
 
     idle_s: float = 300.0
     summaries_at_once: int = 4
-    again_s: float = 30.0
-    lease_s: float = 15.0
     settled_s: float = 5.0
 
 
@@ -149,7 +146,7 @@ class TurnWorker:
             _log.exception("turn_work_failed", run_id=run_id, reason=type(error).__name__)
             self._metrics.count(Event.BACKGROUND_FAULT)
             with suppress(StoreUnavailableError):
-                await claimed.finish({"due_at": utc_now() + _AFTER_FAULT})
+                await claimed.finish(after_fault())
 
     async def _close(self, claimed: WorkClaim) -> None:
         """Write the facts of a turn that is over."""

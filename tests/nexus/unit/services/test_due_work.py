@@ -6,11 +6,13 @@ from datetime import datetime
 from typing import Any
 
 import anyio
+import pytest
 
 from nexus.core.errors import StoreRejectedError
-from nexus.core.metrics import NoMetrics
+from nexus.core.metrics import Event
 from nexus.core.ports import Row
 from nexus.services.due_work import WorkClaim, WorkSignal, claim_due, run_due_work
+from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.virtual_time import VirtualLoop
 
 
@@ -33,8 +35,9 @@ def test_a_store_that_is_slow_to_claim() -> None:
     assert found.document == {"id": "a"}
 
 
-def test_a_store_that_rejects_renewals() -> None:
-    """The piece is left to the next claim, and the work on others goes on."""
+@pytest.mark.parametrize("error", [StoreRejectedError("not a primary any more"), RuntimeError("boom")])
+def test_a_store_that_takes_no_renewals(error: Exception) -> None:
+    """The piece is left to the next claim, and the work on others goes on; an unexpected fault is counted."""
     waiting = [{"id": "b"}, {"id": "a"}]
     done: list[str] = []
 
@@ -42,7 +45,7 @@ def test_a_store_that_rejects_renewals() -> None:
         return waiting.pop() if waiting else None
 
     async def write(_document: Row, _changes: Mapping[str, Any], _seen: Mapping[str, Any]) -> bool:
-        raise StoreRejectedError("not a primary any more")
+        raise error
 
     async def claimed() -> WorkClaim | None:
         return await claim_due(claim, write, lease_s=15, unchanged=())
@@ -53,8 +56,10 @@ def test_a_store_that_rejects_renewals() -> None:
 
     async def served() -> None:
         with anyio.move_on_after(60):
-            await run_due_work(claimed, do, WorkSignal(), 1, NoMetrics())
+            await run_due_work(claimed, do, WorkSignal(), 1, metrics)
 
+    metrics = RecordingMetrics()
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(served())
     assert done == ["a", "b"]
+    assert (metrics.counted[Event.BACKGROUND_FAULT] > 0) == isinstance(error, RuntimeError)

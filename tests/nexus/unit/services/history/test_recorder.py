@@ -1,5 +1,6 @@
 """Results are recorded once, together, and sooner or later; readers wait a moment for them (contract §2)."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -17,6 +18,7 @@ from nexus.services.persistence import PersistenceService
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.rows import START, row
+from tests.nexus.support.virtual_time import VirtualLoop
 from tests.nexus.support.waiting import PATIENCE_S
 
 
@@ -139,6 +141,26 @@ async def test_an_unexpected_fault() -> None:
         store.healed = True
     assert ([found["id"] for found in store.messages], settled.is_set()) == (["m2", "m1"], True)
     assert metrics.counted[Event.ROW_LOST] == 0
+
+
+def test_a_fault_that_stays() -> None:
+    """After a minute its row is rejected, and holds no writer any more."""
+
+    class Faulty(FakeStore):
+        async def insert_messages(self, rows: Sequence[Row]) -> list[bool | StoreRejectedError | StoreUnavailableError]:
+            raise RuntimeError(f"boom: {len(rows)}")
+
+    async def rejected() -> float:
+        async with PersistenceService(Faulty(), metrics).running() as service:
+            began = anyio.current_time()
+            assert offer(service, result("m1"))
+            await service.flush()
+            return anyio.current_time() - began
+
+    metrics = RecordingMetrics()
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        assert 30 < runner.run(rejected()) < 120
+    assert (metrics.counted[Event.ROW_REJECTED], metrics.counted[Event.ROW_LOST]) == (1, 0)
 
 
 async def test_a_fault_after_rows_were_stored() -> None:
