@@ -17,8 +17,7 @@ from nexus.services.context.blocks import Assembled
 from nexus.services.context.budget import Room, close
 from nexus.services.context.dialogue import DialogueInput, assemble_dialogue
 from nexus.services.context.formats import FORMATS
-from nexus.services.context.memory_blocks import Remembered
-from nexus.services.context.meta import Meta
+from nexus.services.context.memory_blocks import Meta, Remembered
 from nexus.services.context.pinned import PINNED_FROM_END, Placement, what_to_pin
 from nexus.services.context.request import DEFAULT_FORMAT, LAYOUTS
 from nexus.services.context.run_prefix import in_format

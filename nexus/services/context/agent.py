@@ -6,7 +6,7 @@ Rules of this module:
   folder notes of the pinned block, then the summary of compacted messages. Instructions, role, TODO list, working
   memory, goal and input stay.
 - A tool call goes together with its results.
-- What has gone is counted in the block's manifest entry, or noted where no block is left.
+- The block's manifest entry counts the lost items; a note names a block that has gone altogether.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,15 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
+from nexus.core.errors import ErrorCode, RequestError
+from nexus.core.metrics import Part
 from nexus.core.working_memory import Snapshot
 from nexus.services.context.blocks import Assembled, Block, Passage, Section, Weights, assemble, source_of
 from nexus.services.context.budget import NO_ROOM, Budget, Room, WindowSettings, largest
+from nexus.services.context.gather import Build
 from nexus.services.context.memory_blocks import (
     NOTHING,
+    Meta,
     Remembered,
     summary_block,
     task_block,
@@ -26,9 +30,12 @@ from nexus.services.context.memory_blocks import (
     without_oldest,
     working_memory_block,
 )
-from nexus.services.context.pinned import PINNED_FROM_END, Placement, pinned_blocks, pinned_position
+from nexus.services.context.pinned import PINNED_FROM_END, Placement, pinned_blocks, pinned_position, what_to_pin
 from nexus.services.context.prompts import identity_block
-from nexus.services.history.rows import MAIN, Agent
+from nexus.services.context.run_prefix import RunView
+from nexus.services.context.session import Recalled, RunMemory, SessionSources
+from nexus.services.history.reader import UntilShown
+from nexus.services.history.rows import MAIN, Agent, missing_role
 from nexus.services.history.transcript import Admitted, Window, admit
 from nexus.services.session_state.state import SessionState
 from nexus.services.text.escape import CountingEscape
@@ -37,18 +44,18 @@ from nexus.services.text.tokens import Measure
 
 @dataclass(frozen=True, slots=True)
 class AgentInput:
-    """Everything that a context of the agent layout is made of.
+    """The content of an agent context.
 
     Attributes:
         window: the part of the session that is shown.
-        remembered: the goal, and the turns of which the input is not shown.
-        settled: all of the session and its memory could be read, and no summary is about to be replaced.
-        role: pinned as the agent's role; `""` for none.
+        remembered: the goal, and the turns whose input the window does not show.
+        settled: session and memory were read completely, and no summary is about to be replaced.
+        role: the pinned role; `""` for none.
         state: the rest of the pinned block.
-        placement, pinned_from_end: before which message, or assistant message, from the end of the history it stands.
-        input_id: id of the message that the input came in.
+        placement, pinned_from_end: the message, or assistant message, from the end of the history that follows it.
+        input_id: id of the input's message.
         snapshot: the working memory; None where none is shown.
-        memory_missing: that is so because it could not be read.
+        memory_missing: the working memory could not be read.
     """
 
     window: Window
@@ -66,13 +73,106 @@ class AgentInput:
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
-    """The parts of a context that may lose something.
+class AgentContext:
+    """The messages of the agent layout up to the current input, and their sources.
 
     Attributes:
-        start: number of the oldest messages of the history that have gone.
+        snapshot: the working memory that is shown; None for none.
+        tools: the definitions that go with the messages.
+        degraded: parts that are missing.
+    """
+
+    memory: RunMemory
+    snapshot: Snapshot | None
+    session: SessionSources
+    recalled: Recalled
+    assembled: Assembled
+    tools: list[dict[str, Any]]
+    degraded: list[str]
+
+    @property
+    def view(self) -> RunView:
+        """The view for later builds of the run, where this is the first."""
+        session = self.session
+        return RunView(UntilShown.of(session.rows), session.cut, self.tools, self.recalled.remembered, self.snapshot)
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes of the reads, for the manifest."""
+        return [*self.session.notes, *self.recalled.notes]
+
+    def meta(self, build: Build) -> Meta:
+        """The figures of `[CONTEXT_META]`, as of now: no cache holds the last message."""
+        snapshot, goal = self.memory.snapshot or self.snapshot, self.session.goal
+        overview = snapshot.overview if snapshot else None
+        turn_number = goal.turn_number if goal and snapshot else None
+        written_in = overview.turn_number if overview else 0
+        weights, window, limit = self.assembled.weights, build.settings.window, build.budget.limit
+        return Meta(
+            tokens_limit=limit,
+            overview_bytes=len(overview.content.encode("utf-8", "replace")) if overview else 0,
+            overview_revision=overview.revision if overview else 0,
+            turns_since_overview_update=None if turn_number is None else max(turn_number - written_in, 0),
+            compactable=bool(weights and window.is_worth_compacting(weights, limit)),
+            has_tools=build.request.agent.kind == "main",
+            # An overview that could not be read may exist.
+            is_template=snapshot is not None and overview is None,
+            compact_at=window.compact_at,
+        )
+
+
+def agent_context(  # noqa: PLR0917  # one for each thing that was read
+    build: Build,
+    memory: RunMemory,
+    session: SessionSources,
+    window: Window,
+    recalled: Recalled,
+    tools: list[dict[str, Any]],
+    degraded: list[str],
+) -> AgentContext:
+    """The context that fits into the window; `degraded` names the missing parts.
+
+    Raises:
+        RequestError: MISSING_AGENT_ROLE for a sub-agent without a role; HISTORY_UNAVAILABLE where its role could not be
+            read.
+    """
+    request, settings = build.request, build.settings
+    snapshot = memory.shown(request)
+    role, state = what_to_pin(request.agent, request.state, session.state)
+    if request.agent.kind == "sub" and not role:
+        if Part.STATE in degraded:
+            reason = f"the role of sub-agent {request.agent.id!r} could not be read in time"
+            raise RequestError(ErrorCode.HISTORY_UNAVAILABLE, reason)
+        raise missing_role(request.agent)
+    missing = {Part.HISTORY, Part.TURNS, Part.WORKING_MEMORY} & {*degraded}
+    compaction = snapshot.compaction if snapshot else None
+    is_by_model = recalled.remembered.is_by_model and (compaction is None or compaction.source == "model")
+    given = AgentInput(
+        window=window,
+        remembered=recalled.remembered,
+        settled=not missing and (is_by_model or not settings.summaries_by_model),
+        current_input=request.current_input,
+        agent=request.agent,
+        role=role,
+        state=state,
+        placement=settings.placement,
+        pinned_from_end=settings.pinned_from_end,
+        input_id=request.human.id,
+        snapshot=snapshot,
+        memory_missing=snapshot is None and Part.WORKING_MEMORY in missing,
+    )
+    assembled = fit_agent(given, build.budget_with(tools), settings.window)
+    return AgentContext(memory, snapshot, session, recalled, assembled, tools, degraded)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The parts of a context that may be shortened.
+
+    Attributes:
+        start: number of the oldest messages of the history that are left out.
         items: number of useful information and folder notes that stay; None for all.
-        summary: the block for compacted messages; `[]` also where it has gone.
+        summary: the block for compacted messages; `[]` also where it is left out.
     """
 
     remembered: Remembered
@@ -103,10 +203,10 @@ def instructions(agent: Agent) -> list[Block]:
 
 
 def fit_agent(given: AgentInput, budget: Budget, window: WindowSettings) -> Assembled:
-    """The context within its budget, as far as leaving memory out can bring that about.
+    """The context within its budget, as far as leaving memory out goes.
 
-    A run that is too long beside the parts that always stay has its tool results cut before the memory goes: `run_room`
-    of the result says to how many tokens.
+    A run that is too long beside the parts that always stay has its tool results cut before the memory goes, to
+    `run_room` tokens of the result.
     """
     measure = budget.measure
     if measure is None:
@@ -120,12 +220,7 @@ def fit_agent(given: AgentInput, budget: Budget, window: WindowSettings) -> Asse
 
 
 def assemble_agent(given: AgentInput, room: Room | None = None) -> Assembled:
-    """The messages up to the current input, for the main agent and for sub-agents alike.
-
-    Args:
-        given: what they are made of.
-        room: tokens that they may take; None for as many as they need.
-    """
+    """The messages up to the current input, in at most the tokens of `room`; None for as many as they need."""
     window, snapshot = given.window, given.snapshot
     past = admit(window.messages, "history", going_on=True)
     opening = instructions(given.agent)
@@ -140,9 +235,9 @@ def assemble_agent(given: AgentInput, room: Room | None = None) -> Assembled:
     position = pinned_position(shown, given.placement, given.pinned_from_end)
     before = [*parts.turns, *parts.summary]
     if not given.memory_missing:
-        # Where something has gone to make the rest fit, more of it goes when the session is longer.
+        # A longer session loses more than this one.
         settled = given.settled and not (room and weights and weights.total > room.tokens)
-        # Also where nothing is pinned: the next build may have something to pin, or be able to read it.
+        # Also where nothing is pinned: the next build may pin something.
         stable_opening = len(opening) + (len(before) + _stays(len(shown), position, given) if settled else 0)
     dropped = window.left_out + parts.start
     passages = _history(past, parts.start, position if pinned else len(shown), pinned, dropped=dropped)
@@ -181,7 +276,7 @@ def _stays(count: int, position: int, given: AgentInput) -> int:
 
 
 def _fit(fixed: Sequence[Block], parts: _Parts, room: Room) -> tuple[_Parts, Weights]:
-    """The parts within the room beside the fixed blocks, and what all of it would have taken."""
+    """The parts within the room beside the fixed blocks, and the tokens before anything was left out."""
     measure = room.measure
     parts = replace(parts, remembered=_fitting_turns(parts.remembered, room.turns, measure))
     parts = _fitting_items(parts, room.pinned, measure)
@@ -210,7 +305,7 @@ def _fit(fixed: Sequence[Block], parts: _Parts, room: Room) -> tuple[_Parts, Wei
 
 
 def _gone(whole: _Parts, left: _Parts) -> list[str]:
-    """Notes on blocks that have gone altogether."""
+    """Notes on blocks that are left out altogether."""
     tags = {block.tag for block in (*left.turns, *left.pinned, *left.summary)}
     gone = [block.tag for block in (*whole.turns, *whole.pinned, *whole.summary) if block.tag not in tags]
     gone += ["HISTORY"] if left.start and left.start == len(left.past.messages) else []
@@ -223,7 +318,7 @@ def _fitting_turns(remembered: Remembered, room: int, measure: Measure) -> Remem
     def fits(kept: int) -> bool:
         return _weight(turns_block(without_oldest(remembered, every - kept)), measure) <= room
 
-    # All of them fit nearly always.
+    # Nearly always all of them fit.
     return remembered if fits(every) else without_oldest(remembered, every - largest(0, every, fits))
 
 
@@ -239,7 +334,7 @@ def _fitting_items(parts: _Parts, room: int, measure: Measure) -> _Parts:
 
 
 def _start(messages: Sequence[dict[str, Any]], tokens: Sequence[int], over: int) -> int:
-    """The number of the oldest messages that have to go for `over` tokens, no call without its results."""
+    """The number of the oldest messages that make up `over` tokens, no call without its results."""
     for index, gone in enumerate(accumulate(tokens)):
         following = index + 1
         if gone >= over and (following == len(messages) or messages[following]["role"] != "tool"):

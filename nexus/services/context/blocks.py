@@ -1,7 +1,7 @@
-"""The parts of a message list, the list that they make, and what its manifest says of them (contract §8). Pure.
+"""The parts of a message list, the list that they make, and its manifest (contract §8). Pure.
 
-A section is one message of one or several blocks, or several messages as they were said. The manifest has an entry for
-each block, which names the message in which it begins.
+A section is one message of one or several blocks, or a passage of recorded messages. The manifest has an entry for each
+block, which names the message in which it begins.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from nexus.services.text.tokens import Measure
 
 
 class Section(Protocol):
-    """Parts that belong together: one rendered message, or messages as they were said."""
+    """Parts that belong together: one rendered message, or a passage of recorded messages."""
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -23,12 +23,7 @@ class Section(Protocol):
         ...
 
     def describe(self, index: int, measure: Measure | None = None) -> list[dict[str, Any]]:
-        """The manifest entries of its parts.
-
-        Args:
-            index: place of its first message in the list.
-            measure: counts tokens; without it the entries have no `tokens`.
-        """
+        """The manifest entries of its parts; its first message stands at `index`. `tokens` only with a measure."""
         ...
 
 
@@ -38,11 +33,9 @@ class Block:
 
     Attributes:
         tag: its name without brackets, such as `SHARED_MEMORY`.
-        role: role of the message that carries it.
-        text: content of that message.
-        sources: ids of the messages it was made from.
-        truncated: messages that were shortened.
-        dropped: messages that were at hand and are not shown.
+        role, text: of the message that carries it.
+        sources: ids of the messages that it shows.
+        truncated, dropped: messages that are shortened, or not shown although they were read.
         escaped: places where text looked like structure and was marked.
     """
 
@@ -95,11 +88,11 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """Messages as they were said, one after another.
+    """Recorded messages, one after another.
 
     Attributes:
-        origins: for each message its source; None for a result that was lost.
-        dropped: messages before it that were at hand and are not shown.
+        origins: the source of each message; None for a lost result.
+        dropped: messages before it that were read and are not shown.
     """
 
     tag: str
@@ -136,10 +129,10 @@ class Weights:
     """Tokens of a context before anything was left out to make it fit.
 
     Attributes:
-        total: everything that was put together.
-        fixed: of that, the parts that always stay.
-        history: messages of the session.
-        summary: the block that stands for compacted messages.
+        total: of all messages.
+        fixed: of the parts that always stay.
+        history: of messages of the session.
+        summary: of the block that stands for compacted messages.
     """
 
     total: int
@@ -152,7 +145,7 @@ class Assembled(NamedTuple):
     """A message list with its manifest, without notes and timings.
 
     Attributes:
-        repairs: notes on what was changed or left out.
+        repairs: notes on changes and omissions.
         weights: None where nothing was counted.
         run_room: tokens to which the run's own messages have to be cut; None if they need not be.
     """
@@ -173,13 +166,13 @@ def assemble(
     repairs: Sequence[str] = (),
     measure: Measure | None = None,
 ) -> Assembled:
-    """The sections one after another.
+    """The list of these sections.
 
     Args:
         layout: its name.
         sections: in their order.
-        rows: the numbers that the manifest gives of the rows that were read.
-        stable: how many of the first messages the next build of the owner or session can use again.
+        rows: numbers of rows, for the manifest.
+        stable: number of the first messages that the next build of the owner or session repeats.
         repairs: for the notes.
         measure: counts tokens; without it the manifest has none.
     """

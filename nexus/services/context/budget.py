@@ -4,10 +4,10 @@ Rules of this module:
 
 - A context that fits by its bytes fits by its tokens. It is not counted, and its manifest has no tokens
   (docs/decisions/0018-tokens-are-counted.md). Its messages are the same as if it were counted.
-- In the agent layout the model is told how long its context is, so all of those are counted.
+- Contexts of the agent layout show their length to the model, so all of them are counted.
 - The run's own messages are shown as they were. Where they do not fit although no memory is left to drop, results of
   its tools are replaced by a line that says so; a request that does not fit then is refused.
-- `[CONTEXT_META]` is about this one list, and its last message, so that no prompt cache of a provider breaks over it.
+- `[CONTEXT_META]` is about this one list, and its last message, so that it breaks no prompt cache of a provider.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.ports import TokenCounter
 from nexus.core.wire import compact
 from nexus.services.context.blocks import Weights
-from nexus.services.context.meta import MOST_TOKENS, Meta, meta_block
+from nexus.services.context.memory_blocks import MOST_TOKENS, Meta, meta_block
 from nexus.services.text.tokens import ByteBound, Measure
 
 _Message = Mapping[str, Any]
@@ -28,16 +28,16 @@ NO_ROOM: Final = "window: there is no room for {}"
 # Tag of the run's own later messages; a continuation has one such block.
 RUN: Final = "RUN"
 
-# This part of the window stays word for word, whatever else is in it; and as long as the history takes no more than
-# the other, a compaction would gain nothing.
+# A compaction leaves at least this part of the window word for word, and a history below the other part gains nothing
+# by one.
 _LEAST_KEPT: Final = 0.05
 _LEAST_GAINED: Final = 0.1
 # The part of a small window that a summary may take.
 _SUMMARY: Final = 1 / 16
-# Of a session with more messages than are shown, this part of the shown ones is kept: then for some time no message is
-# neither shown nor compacted.
+# Of a session with more messages than are shown, this part of the shown ones is kept: then for some time every message
+# is shown or compacted.
 _OF_SHOWN: Final = 0.5
-# A compaction has to gain something, however the settings stand to each other.
+# The largest target of a compaction, as a part of the threshold: it has to gain something under all settings.
 _BELOW: Final = 0.9
 _NO_LIMIT: Final = 1 << 62
 _LEFT_OUT: Final = (
@@ -48,13 +48,7 @@ _LEFT_OUT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Tokens that a context of the agent layout may take.
-
-    Attributes:
-        measure: counts them.
-        tokens: of the whole.
-        turns, pinned: of `[TURN_MEMORY]`, and of the pinned block.
-    """
+    """Tokens that a context of the agent layout may take, of them `[TURN_MEMORY]` and the pinned block."""
 
     measure: Measure
     tokens: int
@@ -67,10 +61,10 @@ class WindowSettings:
     """The settings of the window.
 
     Attributes:
-        context_window: tokens that the model takes, unless a request says otherwise.
-        max_tokens: by layout, tokens that a context of it takes at most; the window, where it has none.
+        context_window: tokens of the model's window, unless a request names another.
+        max_tokens: by layout, the most tokens of a context; by default the window.
         turn_share, pinned_share: parts of that which `[TURN_MEMORY]` and the pinned block take at most.
-        compact_at, compact_to: at which part of the window a session is compacted, and to which.
+        compact_at, compact_to: the part of the window at which a session is compacted, and to which it is.
         summary_max_tokens: the longest summary.
     """
 
@@ -83,12 +77,12 @@ class WindowSettings:
     summary_max_tokens: int = 1_500
 
     def limit(self, layout: str, window: int | None = None) -> int:
-        """Tokens that a context of the layout may take; `window` is the one that a request named."""
+        """The most tokens of a context of the layout, with the model's `window` from a request."""
         given = window or self.context_window
         return min(given, self.max_tokens.get(layout) or given)
 
     def room(self, measure: Measure, limit: int, taken: int) -> Room:
-        """The room for the messages of a layout, where `taken` tokens go with them."""
+        """The room for the messages of a layout, beside `taken` tokens."""
         return Room(measure, max(limit - taken, 0), int(limit * self.turn_share), int(limit * self.pinned_share))
 
     def is_heavy(self, weights: Weights, taken: int, limit: int) -> bool:
@@ -101,7 +95,7 @@ class WindowSettings:
         return is_heavy and weights.fixed + taken < limit and self.is_worth_compacting(weights, limit)
 
     def is_worth_compacting(self, weights: Weights, limit: int) -> bool:
-        """Whether something would be gained."""
+        """Whether a compaction would gain something."""
         return weights.history >= limit * _LEAST_GAINED
 
     def summary_tokens(self, limit: int, measure: Measure) -> int:
@@ -109,14 +103,9 @@ class WindowSettings:
         return min(self.summary_max_tokens, measure.unscaled(int(limit * _SUMMARY)))
 
     def keep_tokens(self, weights: Weights, taken: int, limit: int, measure: Measure, *, cut: bool) -> int:
-        """Tokens of the history that stay when the session is compacted, as the vocabulary counts them.
+        """Tokens of the history that a compaction leaves, as the vocabulary counts them.
 
-        Args:
-            weights: of the context as it would be.
-            taken: by what comes with it.
-            limit: of both together.
-            measure: with which all that was counted.
-            cut: the session has messages that are not read for a context.
+        `taken` tokens go with the context; `cut`: the session has messages that are not read for a context.
         """
         shown = int(weights.history * _OF_SHOWN)
         if not self.is_heavy(weights, taken, limit):
@@ -130,15 +119,15 @@ class WindowSettings:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The tokens of one context: what may be taken, and what is taken besides the layout's own messages.
+    """The tokens of one context: its limit, and the tokens besides the layout's own messages.
 
     Attributes:
-        limit: of everything that is sent: messages, and definitions of tools.
+        limit: of messages and definitions of tools together.
         tools: those definitions, in OpenAI's form.
-        run: messages that the run has added itself, as the validity gate leaves them.
+        run: the run's own later messages, as the validity gate leaves them.
         measure: counts tokens; None where nothing is counted, and then nothing has a limit.
-        bound: finds at least as many without counting; None where every context is counted.
-        has_meta: `[CONTEXT_META]` is put at the end.
+        bound: an upper bound without counting; None where every context is counted.
+        has_meta: `[CONTEXT_META]` comes at the end.
     """
 
     limit: int
@@ -160,7 +149,7 @@ class Budget:
         run: Sequence[dict[str, Any]] = (),
         always: bool = False,
     ) -> Self:
-        """The budget of a context in that layout and format; `always` to count also what surely fits."""
+        """The budget of a context in that layout and format; `always` to count contexts that surely fit, too."""
         is_agent = layout == "agent"
         measure = Measure(counter, form) if counter else None
         bound = Measure(ByteBound(counter), form) if counter and not (always or is_agent) else None
@@ -172,11 +161,7 @@ class Budget:
         return max(self.limit - self.besides(), 0)
 
     def besides(self, run_room: int | None = None) -> int:
-        """Tokens taken besides the layout's own messages: tools, `[CONTEXT_META]`, and the run.
-
-        Args:
-            run_room: tokens to which the run's own messages are cut.
-        """
+        """Tokens of tools, `[CONTEXT_META]` and the run's own messages, these cut to `run_room` tokens."""
         return self._besides(self.measure, run_room) if self.measure else 0
 
     def surely_fits(self, messages: Sequence[_Message]) -> bool:
@@ -186,11 +171,7 @@ class Budget:
         return self.bound is not None and self.bound.messages(messages) + self._besides(self.bound) <= self.limit
 
     def check_input(self, opening: Sequence[_Message], text: str) -> None:
-        """Check that there can be a context for this input.
-
-        Args:
-            opening: messages that a context of the layout begins with, whatever else is in it.
-            text: the input.
+        """Check that the input fits beside the messages that every context of the layout begins with.
 
         Raises:
             RequestError: PAYLOAD_TOO_LARGE, where instructions, tools and the input do not fit into the window.
@@ -212,7 +193,7 @@ class Budget:
     def room_of_run(self, weights: Weights | None) -> int | None:
         """Tokens to which the run's own messages have to be cut, to fit beside the parts that always stay.
 
-        None where they fit: then memory goes before anything of the run does.
+        None where they fit: then memory goes first.
         """
         if self.measure is None or weights is None or weights.fixed + self.besides() <= self.limit:
             return None
@@ -224,15 +205,9 @@ class Budget:
         meta: Meta | None = None,
         run_room: int | None = None,
     ) -> dict[str, Any]:
-        """The content of the answer, within the limit.
+        """The content of the answer, within the limit; raises as the function `close`, which has the same arguments.
 
-        Args:
-            content_with: makes the whole content, with tokens in its manifest where a measure is given.
-            meta: content of `[CONTEXT_META]`; None for a layout that has none.
-            run_room: see `Assembled`.
-
-        Raises:
-            RequestError: as for `close`.
+        `content_with` makes the whole content, with tokens in its manifest where a measure is given.
         """
         if self.measure is None:
             return content_with(None)
@@ -258,9 +233,9 @@ def close(
     Args:
         content: with all its messages, and tokens in its manifest.
         measure: counts tokens.
-        limit: of everything that is sent: messages, and definitions of tools.
-        meta: content of `[CONTEXT_META]`; None for a layout that has none.
-        run_room: tokens for the run's own messages, where they are known to be too long beside what always stays.
+        limit: of messages and definitions of tools together.
+        meta: content of `[CONTEXT_META]`; None for a layout without it.
+        run_room: tokens to which the run's own messages are cut in any case; see `Assembled`.
 
     Raises:
         RequestError: PAYLOAD_TOO_LARGE, where the instructions, the input and the run are too long by themselves.
@@ -310,10 +285,10 @@ def _with_shorter_run(content: Mapping[str, Any], measure: Measure, room: int) -
 
 
 def shortened(messages: Sequence[dict[str, Any]], measure: Measure, room: int) -> tuple[list[dict[str, Any]], int]:
-    """The messages of a run in `room` tokens, as far as that is possible, and how many tool results were replaced.
+    """The messages of a run in `room` tokens, as far as that is possible, and the number of replaced tool results.
 
-    All messages and calls stay; results give way to a line that says so. First those that would not fit if there were
-    nothing else, then the oldest.
+    All messages and calls stay; results give way to a line that says so: first those that alone would not fit, then the
+    oldest.
     """
     tokens = [measure.message(message) for message in messages]
     total, shown, gone = sum(tokens), list(messages), 0
@@ -329,7 +304,7 @@ def shortened(messages: Sequence[dict[str, Any]], measure: Measure, room: int) -
 
 
 def largest(low: int, high: int, fits: Callable[[int], bool]) -> int:
-    """The largest number from `low` to `high` that fits, where everything below a number that fits does, too."""
+    """The largest number from `low` to `high` that fits, where all numbers below a fitting one fit, too."""
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)

@@ -2,15 +2,15 @@
 
 Rules of this module:
 
-- What cannot be read in time is missing from the context, which says so in `degraded`; the history may be demanded
-  instead (`on_history_failure`).
-- The first build of a run records its input and has it remembered as a turn. So does every build that is no
-  continuation, since the first may have failed on the way.
-- The first build keeps what later builds begin with: in the dialogue layout its first messages, in the others where the
-  history ended and what was remembered, so that what is pinned or thought can be new each time.
-- Of a context with parts missing nothing is kept: a later build of the run may be whole again.
-- In the agent layout what is pinned is made anew for every build. All else is that of the run's first build, until the
-  session is compacted: then all is read again.
+- A part that is not read in time is missing from the context, which says so in `degraded`; a missing history may be an
+  error instead (`on_history_failure`).
+- The first build of a run records its input and its turn. So does every build that is no continuation, since the first
+  may have failed on the way.
+- The first build keeps the beginning of later builds: in the dialogue layout its first messages, in the others a view
+  on history and memory, so that the pinned block or the thoughts can be new each time.
+- Nothing is kept of a context with missing parts: a later build of the run may be whole again.
+- In the agent layout the pinned block is new in every build. All else is as in the run's first build, until the session
+  is compacted: then everything is read again.
 """
 
 import time
@@ -33,27 +33,34 @@ from nexus.core.ports import (
     TokenCounter,
     TurnSource,
 )
-from nexus.services.context.agent_context import AgentContext, agent_context, shown_snapshot
+from nexus.services.context import agent, thinking
+from nexus.services.context.agent import AgentContext, agent_context
 from nexus.services.context.budget import Budget
-from nexus.services.context.compaction import NOT_IN_TIME, CompactionCooldown, compact
 from nexus.services.context.dialogue import DialogueInput, fit_dialogue
 from nexus.services.context.gather import (
     Build,
     BuilderSettings,
     DialogueSources,
-    NoStates,
+    RunStart,
     Sources,
     StateSource,
     gather_dialogue,
-    gather_session,
     offered,
-    read_standing,
 )
 from nexus.services.context.pinned import is_role_given
-from nexus.services.context.recall import Recalled, recall_all, recall_beside
+from nexus.services.context.prompts import identity_block
 from nexus.services.context.request import BuildRequest, Deadline, read_request
 from nexus.services.context.run_prefix import RunPrefix, RunView, ThinkingView, in_format, run_messages
-from nexus.services.context.run_start import RunStart
+from nexus.services.context.session import (
+    NOT_COMPACTED,
+    CompactionCooldown,
+    Recalled,
+    compact_session,
+    gather_session,
+    read_run_memory,
+    recall_all,
+    recall_hidden,
+)
 from nexus.services.context.thinking import ThinkingInput, fit_thinking
 from nexus.services.history.transcript import Window, faults
 from nexus.services.persistence import PersistenceService
@@ -64,19 +71,19 @@ __all__ = ["BuilderSettings", "Built", "ContextBuilder"]
 _log = structlog.get_logger(__name__)
 
 _DEFAULT_ALLOWED_MS: Final = 5_000
-# Of the time that is left, this part is for gathering; the rest is for assembling and publishing.
+# The part of the remaining time for gathering; the rest is for assembling and publishing.
 _GATHERING: Final = 0.8
 _SHOWN_FAULTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What came of a build.
+    """The outcome of a build.
 
     Attributes:
-        result: the content of the answer (contract §1.4), or the error that the request deserves.
-        outbox: the row of the run's input, where it was to be recorded and the store has not taken it in time.
-        failed: the build is at fault, and the log says why.
+        result: the content of the answer (contract §1.4), or an error.
+        outbox: the row of the run's input, where the store has not taken it in time.
+        failed: the error is the builder's fault, and the log says why.
     """
 
     result: dict[str, Any] | RequestError
@@ -85,7 +92,7 @@ class Built:
 
 
 class _Timings:
-    """How long the stages of one build take, for the metrics and the manifest."""
+    """Durations of the stages of one build, for the metrics and the manifest."""
 
     def __init__(self, metrics: Metrics, before_ms: Mapping[str, float]) -> None:
         self.ms = dict(before_ms)
@@ -93,7 +100,7 @@ class _Timings:
 
     @contextmanager
     def measured(self, stage: Stage) -> Iterator[None]:
-        """Measure what is done inside, whatever becomes of it."""
+        """Measure the work inside, also if it fails."""
         started = time.perf_counter()
         try:
             yield
@@ -104,10 +111,7 @@ class _Timings:
 
 
 class ContextBuilder:
-    """Builds the message list for a request.
-
-    `settings` may be replaced at any time; a build uses those that it began with.
-    """
+    """Builds message lists. `settings` may be replaced at any time; a build uses those at its beginning."""
 
     def __init__(
         self,
@@ -124,9 +128,7 @@ class ContextBuilder:
         metrics: Metrics | None = None,
     ) -> None:
         self._metrics = metrics or NoMetrics()
-        self._sources = Sources(
-            conversation, documents, tools, ledger, states or NoStates(), turns, memory, self._metrics
-        )
+        self._sources = Sources(conversation, documents, tools, ledger, states, turns, memory, self._metrics)
         self._cooldown = CompactionCooldown()
         self._counter = counter
         self.settings = settings or BuilderSettings()
@@ -139,18 +141,14 @@ class ContextBuilder:
         timings_ms: Mapping[str, float] | None = None,
         outbox_waiting: bool = False,
     ) -> Built:
-        """Build what a request asks for. Raises nothing but cancellation.
+        """Build the context for the run in `message`. Raises nothing but cancellation.
 
-        Args:
-            message: the envelope, whose content is the run.
-            deadline: when the answer is needed; what cannot be read in time is missing from it.
-            timings_ms: what was measured before, for the manifest.
-            outbox_waiting: recorded rows wait in the outbox, so that it has to be read too.
+        `timings_ms` of earlier stages are for the manifest; `outbox_waiting`: the outbox has rows to be read, too.
         """
         try:
             request = read_request(message, default_layout=self.settings.default_layout)
-            build = self._begun(request, deadline, outbox_waiting=outbox_waiting)
-            build.check_input()
+            build = self._begin(request, deadline, outbox_waiting=outbox_waiting)
+            _check_input(build)
         except RequestError as error:
             return Built(error)
         start = RunStart(self._sources, build)
@@ -158,7 +156,7 @@ class ContextBuilder:
         failed = False
         try:
             with anyio.move_on_after(deadline.left_s):
-                async with start.beside():
+                async with start.running():
                     result = await self._content(build, start, _Timings(self._metrics, timings_ms or {}))
         except RequestError as error:
             result = error
@@ -169,7 +167,7 @@ class ContextBuilder:
         return Built(result or deadline.exceeded(), start.outbox_row(), failed)
 
     def remember_run(self, message: Message) -> None:
-        """Note where the run of a request belongs that another replica answers."""
+        """Note the session of a run that another replica builds."""
         try:
             request = read_request(message, default_layout=self.settings.default_layout)
         except RequestError:
@@ -189,8 +187,7 @@ class ContextBuilder:
         """The five messages of the dialogue layout, for use without a bus. Nothing is recorded.
 
         Raises:
-            RequestError: an argument is refused as it would be in a request; or HISTORY_UNAVAILABLE, where settings
-                want that rather than a context without history.
+            RequestError: as for a request; HISTORY_UNAVAILABLE only where `on_history_failure` is `error`.
         """
         run_id = current_run_id or new_run_id()
         metadata = {
@@ -203,10 +200,10 @@ class ContextBuilder:
         run = {"id": run_id, "owner_key": owner_key, "history": [human], "metadata": metadata}
         request = read_request(Message(run_id=run_id, owner_key=owner_key, role=Role.HUMAN, content=run))
         deadline = Deadline(_DEFAULT_ALLOWED_MS, anyio.current_time() + _DEFAULT_ALLOWED_MS / 1_000)
-        prefix, _ = await self._fresh_dialogue(self._begun(request, deadline), _Timings(self._metrics, {}))
+        prefix, _ = await self._new_dialogue(self._begin(request, deadline), _Timings(self._metrics, {}))
         return prefix.messages
 
-    def _begun(self, request: BuildRequest, deadline: Deadline, *, outbox_waiting: bool = False) -> Build:
+    def _begin(self, request: BuildRequest, deadline: Deadline, *, outbox_waiting: bool = False) -> Build:
         settings = self.settings
         budget = Budget.of(
             self._counter,
@@ -224,17 +221,12 @@ class ContextBuilder:
     async def _content(self, build: Build, start: RunStart, timings: _Timings) -> dict[str, Any]:
         """The content of the answer, when the run's input is recorded."""
         request = build.request
-        if not request.continuation and _begins_at_once(request):
-            # Beside all reads; that of the goal waits for the run's turn to be written.
+        if not request.continuation and _may_begin(request):
+            # Beside all reads; the read of the goal waits for the run's turn to be written.
             start.begin()
+        make = {"agent": self._agent, "thinking": self._thinking}.get(request.layout, self._dialogue)
         with timings.measured(Stage.BUILD):
-            match request.layout:
-                case "agent":
-                    prefix = await self._agent(build, start, timings)
-                case "thinking":
-                    prefix = await self._thinking(build, start, timings)
-                case _:
-                    prefix = await self._dialogue(build, start, timings)
+            prefix = await make(build, start, timings)
             content = build.budget_with(prefix.tools).close(
                 lambda measure: prefix.continued(request, measure), prefix.meta, prefix.run_room
             )
@@ -252,7 +244,7 @@ class ContextBuilder:
         start.begin("" if kept else None)
         if kept:
             return RunPrefix.from_bytes(kept)
-        prefix, complete = await self._fresh_dialogue(build, timings)
+        prefix, complete = await self._new_dialogue(build, timings)
         prefix = prefix._replace(notes=[*prefix.notes, *await start.notes()])
         if not complete or prefix.degraded:
             # An earlier build of the run may have been whole.
@@ -262,8 +254,8 @@ class ContextBuilder:
         kept = await self._sources.keep(build, mine)
         return prefix if kept == mine else RunPrefix.from_bytes(kept)
 
-    async def _fresh_dialogue(self, build: Build, timings: _Timings) -> tuple[RunPrefix, bool]:
-        """The five messages as of now, and whether every row that was accepted before is in them."""
+    async def _new_dialogue(self, build: Build, timings: _Timings) -> tuple[RunPrefix, bool]:
+        """The five messages as of now, and whether all accepted rows are in them."""
         with timings.measured(Stage.GATHER):
             gathered = await gather_dialogue(self._sources, build)
             degraded = self._degraded(gathered.missing, build)
@@ -288,20 +280,20 @@ class ContextBuilder:
     async def _agent(self, build: Build, start: RunStart, timings: _Timings) -> RunPrefix:
         context, memory = await self._agent_context(build, start, timings), self._sources.memory
         notes: list[str] = []
-        if memory and context.standing.snapshot:
-            compacted = await compact(
+        if memory and context.memory.snapshot:
+            compacted = await compact_session(
                 memory, self._cooldown, build, context.assembled, context.tools, cut=context.session.cut
             )
             if compacted:
                 context = await self._agent_context(build, start, timings)
-            notes = [NOT_IN_TIME] if compacted is None else []
-        view = context.standing.view
-        # A sub-agent without a role has been refused by now, and nothing of it is recorded.
+            notes = [NOT_COMPACTED] if compacted is None else []
+        view = context.memory.view
+        # Nothing is recorded of a sub-agent without a role: it has been refused by now.
         start.begin(view.remembered.goal if view else None)
         if view is None:
             view = context.view
             if context.session.complete and not context.degraded:
-                kept = await self._sources.keep(build, view.to_bytes(), context.standing.compactions)
+                kept = await self._sources.keep(build, view.to_bytes(), context.memory.compactions)
                 view = RunView.from_bytes(kept)
         assembled = context.assembled
         return RunPrefix(
@@ -316,31 +308,29 @@ class ContextBuilder:
 
     async def _agent_context(self, build: Build, start: RunStart, timings: _Timings) -> AgentContext:
         request, sources = build.request, self._sources
-        standing = await read_standing(sources, build)
-        view, snapshot = standing.view, shown_snapshot(request, standing)
+        memory = await read_run_memory(sources, build)
+        view, snapshot = memory.view, memory.shown(request)
         kept = view.remembered if view else None
-        if _begins_at_once(request):
+        if _may_begin(request):
             start.begin(kept.goal if kept else None)
         with timings.measured(Stage.GATHER):
             session = await gather_session(sources, build, view, snapshot)
-            # Which turns are read depends on what is shown of the session.
+            # The turns to read depend on the rows of the session.
             window = Window.of(session.rows, request.agent, cut=session.cut, current_run_id=request.run_id)
             partly = Part.HISTORY in session.missing or bool(snapshot and not snapshot.tail.is_all)
-            recalled = await recall_beside(sources, build, session, window, kept, partly=partly)
-            missing = [*session.missing, *standing.missing, *recalled.missing]
-            degraded = self._degraded(missing, build)
+            recalled = await recall_hidden(sources, build, session, window, kept, partly=partly)
+            degraded = self._degraded([*session.missing, *memory.missing, *recalled.missing], build)
         with timings.measured(Stage.ASSEMBLE):
             tools = view.tools if view else offered(sources.tools, request)
-            return agent_context(build, standing, snapshot, session, window, recalled, tools, degraded)
+            return agent_context(build, memory, session, window, recalled, tools, degraded)
 
     def _degraded(self, missing: Sequence[Part], build: Build) -> list[str]:
-        """What is missing of a context, the tools included, in order and counted.
+        """The missing parts of a context, the tools included, in a fixed order, and counted.
 
         Raises:
-            RequestError: HISTORY_UNAVAILABLE, where settings want that rather than a context without history.
+            RequestError: HISTORY_UNAVAILABLE, where `on_history_failure` is `error`.
         """
         tools = [] if self._sources.tools.complete else [Part.TOOLS]
-        # Which part failed first is chance; the answer must not depend on it.
         parts = sorted([*missing, *tools])
         for part in parts:
             self._metrics.degraded(part)
@@ -349,16 +339,29 @@ class ContextBuilder:
         return [part.value for part in parts]
 
 
-def _begins_at_once(request: BuildRequest) -> bool:
-    """Whether the run can be begun before anything is read: a sub-agent whose role has to be read may be refused."""
+def _may_begin(request: BuildRequest) -> bool:
+    """Whether the run may begin before anything is read: a sub-agent whose role has to be read may be refused."""
     agent = request.agent
     return request.layout != "agent" or agent.kind == "main" or is_role_given(agent, request.state)
+
+
+def _check_input(build: Build) -> None:
+    """Check the length of the input before anything of the run is recorded. Raises as `Budget.check_input`."""
+    request = build.request
+    match request.layout:
+        case "thinking":
+            opening = thinking.instructions()
+        case "agent":
+            opening = agent.instructions(request.agent)
+        case _:
+            opening = [identity_block()]
+    messages = [message for block in opening for message in block.messages]
+    build.budget.check_input(messages, request.current_input)
 
 
 def _dialogue_prefix(
     build: Build, gathered: DialogueSources, tools: list[dict[str, Any]], degraded: list[str]
 ) -> RunPrefix:
-    """The five messages of the dialogue layout; `degraded` names what is missing of them."""
     request, settings = build.request, build.settings
     given = DialogueInput(
         tools=tools,
@@ -379,7 +382,6 @@ def _dialogue_prefix(
 
 
 def _thinking_prefix(build: Build, recalled: Recalled, tools: list[dict[str, Any]], degraded: list[str]) -> RunPrefix:
-    """The two messages of the thinking layout; `degraded` names what is missing of them."""
     request = build.request
     given = ThinkingInput(
         current_input=request.current_input,

@@ -14,29 +14,28 @@ from nexus.core.working_memory import Snapshot
 from nexus.services.context.blocks import Passage
 from nexus.services.context.budget import RUN
 from nexus.services.context.formats import convert
-from nexus.services.context.memory_blocks import Remembered
-from nexus.services.context.meta import Meta
+from nexus.services.context.memory_blocks import Meta, Remembered
 from nexus.services.context.request import DEFAULT_FORMAT, BuildRequest
 from nexus.services.history.reader import UntilShown
 from nexus.services.history.transcript import Admitted, admit, transcript_of_run
 from nexus.services.text.tokens import Measure
 
-# That of what is kept. Replicas of another release keep it in another, and neither finds what it cannot read.
+# The version of the kept form, a part of its key: replicas of another release cannot read it and do not find it.
 _FORM: Final = "3"
 _SNAPSHOT: Final[TypeAdapter[Snapshot | None]] = TypeAdapter(Snapshot | None)
 
 
 class RunPrefix(NamedTuple):
-    """What the first build of a run makes, and every later build begins with.
+    """The messages that every build of a run begins with.
 
     Attributes:
         messages: the layout's own messages.
-        manifest: how they came to be, without notes and timings.
+        manifest: without notes and timings.
         tools: the definitions that go with them.
         degraded: parts that are missing; a prefix with any is not kept.
-        notes: what was passed over or repaired.
-        meta: what `[CONTEXT_META]` is to say; None where there is none. It is not kept.
-        run_room: tokens to which the run's later messages are shortened; None for as they are. It is not kept.
+        notes: on omissions and repairs.
+        meta: the figures of `[CONTEXT_META]`; None without it. Not kept.
+        run_room: tokens to which the run's later messages are cut; None if they need not be. Not kept.
     """
 
     messages: list[dict[str, Any]]
@@ -78,14 +77,14 @@ class RunPrefix(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """What every build of a run of the agent layout goes by; its list is made anew each time.
+    """The limits of what all builds of a run of the agent layout show; the list is made anew each time.
 
     Attributes:
-        until: up to which row the first build showed the session.
+        until: the last rows of the session in the first build.
         cut: that build left older rows out.
         tools: the definitions at that time.
-        remembered: what that build showed of the goal and of earlier turns.
-        snapshot: the working memory that it showed; None for none.
+        remembered: the goal and earlier turns in that build.
+        snapshot: the working memory in that build; None for none.
     """
 
     until: UntilShown
@@ -93,11 +92,6 @@ class RunView:
     tools: list[dict[str, Any]]
     remembered: Remembered
     snapshot: Snapshot | None = None
-
-    @property
-    def compactions(self) -> int:
-        """How often the session had been compacted."""
-        return compactions_of(self.snapshot)
 
     def to_bytes(self) -> bytes:
         """The view as it is kept."""
@@ -115,11 +109,7 @@ class RunView:
 
 @dataclass(frozen=True, slots=True)
 class ThinkingView:
-    """What every build of a run of the thinking layout goes by.
-
-    Attributes:
-        tools, remembered: as for `RunView`.
-    """
+    """The parts that stay the same in all builds of a run of the thinking layout; see `RunView`."""
 
     tools: list[dict[str, Any]]
     remembered: Remembered
@@ -141,14 +131,14 @@ def run_messages(request: BuildRequest) -> Admitted:
 
 
 def compactions_of(snapshot: Snapshot | None) -> int:
-    """How often the session had been compacted, as far as is known."""
+    """How often the session had been compacted; 0 if unknown."""
     return snapshot.compaction.number if snapshot and snapshot.compaction else 0
 
 
 def _counted(
     block: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], measure: Measure | None
 ) -> Mapping[str, Any]:
-    """What the manifest says of a block, with its tokens if this build counts, whatever was done by the one before."""
+    """The manifest entry of a block, with its tokens only if this build counts."""
     if (measure is None) == ("tokens" not in block):
         return block
     if measure is None:
@@ -168,7 +158,7 @@ def _parsed(kept: bytes) -> Any:
 def in_format(form: str, content: dict[str, Any]) -> dict[str, Any]:
     """The content of an answer with its messages and tools in that format.
 
-    The manifest goes on counting the messages of the OpenAI form; each block says besides where it went.
+    The manifest still counts the messages of the OpenAI form; each block names its place in the other, too.
     """
     if form == DEFAULT_FORMAT:
         return content
@@ -195,13 +185,11 @@ def in_format(form: str, content: dict[str, Any]) -> dict[str, Any]:
 def prefix_key(request: BuildRequest, compactions: int = 0) -> str:
     """The key under which a run's prefix is kept: the same for every build of the run by an agent, and for no other.
 
-    Args:
-        request: of one of the builds.
-        compactions: how often the session has been compacted, if that was since the run's first build; then the run
-            goes on with another prefix.
+    `compactions` is the number of compactions of a session that was compacted since the run's first build: then the run
+    goes on with another prefix.
     """
     identity = [_FORM, request.owner_key, request.session_id, request.run_id, request.layout, request.current_input]
-    # An agent is not shown what is internal to another, nor offered the same tools.
+    # Agents have internal rows, and tools, of their own.
     agent = request.agent.sub_agent if request.layout == "agent" else None
     identity += [str(compactions)] if compactions or agent is not None else []
     identity += [] if agent is None else [agent]

@@ -11,7 +11,7 @@ from nexus.core.errors import ErrorCode, RequestError
 from nexus.core.wire import compact
 from nexus.services.context.blocks import Weights
 from nexus.services.context.budget import WindowSettings, close, shortened
-from nexus.services.context.meta import MOST_TOKENS, Meta
+from nexus.services.context.memory_blocks import MOST_TOKENS, Meta
 from nexus.services.context.request import BuildRequest, read_request
 from nexus.services.context.run_prefix import RunPrefix
 from nexus.services.history.transcript import faults

@@ -13,8 +13,16 @@ from hypothesis import strategies as st
 from nexus.adapters.tokenizer import VOCABULARIES, open_tokenizer
 from nexus.core.working_memory import Snapshot
 from nexus.services.context.formats import FORMATS
-from nexus.services.context.memory_blocks import working_memory_block
-from nexus.services.context.meta import MOST_TOKENS, STALE_TURNS, Band, Meta, band_of, meta_block, percent_of
+from nexus.services.context.memory_blocks import (
+    MOST_TOKENS,
+    STALE_TURNS,
+    Band,
+    Meta,
+    band_of,
+    meta_block,
+    percent_of,
+    working_memory_block,
+)
 from nexus.services.memory.documents import TEMPLATE
 from nexus.services.text.escape import escape
 from nexus.services.text.tokens import Measure

@@ -1,0 +1,364 @@
+"""What the agent and thinking layouts read, and the compaction of a session that is too long (contract §5, §6, §7).
+
+Rules of this module:
+
+- A session that has been compacted since the run's first build is shown anew; while that is unknown, the run goes on as
+  its first build began.
+- Turns are shown as the run began with them, so that their bytes stay; but a request for another level of detail holds.
+- A build waits briefly for a turn whose answer has just come: its summary is being made.
+- A session is compacted before the answer, in a part of the time. If that does not succeed, the oldest of its messages
+  are left out of this one context, and the next build tries again. Sessions with more messages than are ever read for a
+  context are compacted in the background.
+- The session is the main agent's. A sub-agent, whose model may be a smaller one, is shown less of it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final
+
+import anyio
+
+from nexus.core.metrics import Part
+from nexus.core.models import utc_now
+from nexus.core.ports import MemorySource, Past, Row, RunOrigin, TurnSource
+from nexus.core.turns import CLOSE, Goal, Level, TurnStatus
+from nexus.core.working_memory import WHOLE, CompactionRequest, Snapshot
+from nexus.services.context.blocks import Assembled
+from nexus.services.context.gather import Build, Read, Sources, first_deadline, incomplete_note, read_all
+from nexus.services.context.memory_blocks import Remembered
+from nexus.services.context.pinned import is_all_given
+from nexus.services.context.request import BuildRequest
+from nexus.services.context.run_prefix import RunView, compactions_of
+from nexus.services.history.transcript import Window
+from nexus.services.session_state.state import SessionState
+from nexus.services.turns.documents import read_turns
+
+_ANSWERED_LATELY: Final = timedelta(seconds=2)
+# How long a build waits for the summary of a turn, and how often it reads the turn.
+_SUMMARY_S: Final = 0.25
+_READ_AGAIN_S: Final = 0.02
+# The part of the remaining time for a compaction.
+_COMPACTING: Final = 0.5
+# A session that is heavy with runs in progress would be tried at every build. Runs end, but seldom between two steps.
+_COOLDOWN_S: Final = 10.0
+_MOST_COOLDOWNS: Final = 1_000
+NOT_COMPACTED: Final = "history: the session could not be compacted in time; it is tried again for the next context"
+
+
+@dataclass(frozen=True, slots=True)
+class RunMemory:
+    """The working memory of a session, and the view of a run on it.
+
+    Attributes:
+        snapshot: the working memory now; None where there is none, or it could not be read.
+        view: of an earlier build of the run; None in the first.
+        compactions: the number of compactions with which the view is kept; see `prefix_key`.
+        missing: parts that were not read in time.
+    """
+
+    snapshot: Snapshot | None = None
+    view: RunView | None = None
+    compactions: int = 0
+    missing: Sequence[Part] = ()
+
+    def shown(self, request: BuildRequest) -> Snapshot | None:
+        """The working memory that the context shows. Its template is for the main agent, who may replace it."""
+        if self.view:
+            return self.view.snapshot
+        is_template = self.snapshot == Snapshot()
+        return None if request.agent.kind == "sub" and is_template else self.snapshot
+
+
+async def read_run_memory(sources: Sources, build: Build) -> RunMemory:
+    """Read the working memory and the view of the run at once."""
+    request, memory = build.request, sources.memory
+    first: bytes | None = None
+    reads: dict[Part, Read] = {}
+    if memory:
+        call = partial(memory.snapshot, request.owner_key, request.session_id)
+        reads[Part.WORKING_MEMORY] = Read(call, first_deadline(build))
+
+    async def read_first() -> None:
+        nonlocal first
+        first = await sources.kept(request)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read_first)
+        found = await read_all(reads)
+    snapshot: Snapshot | None = found.get(Part.WORKING_MEMORY)
+    missing = [part for part in reads if part not in found]
+    view = RunView.from_bytes(first) if first else None
+    compactions = compactions_of(snapshot)
+    if view is None or snapshot is None or compactions_of(view.snapshot) == compactions:
+        return RunMemory(snapshot, view, 0, missing)
+    later = await sources.kept(request, compactions)
+    return RunMemory(snapshot, RunView.from_bytes(later) if later else None, compactions, missing)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSources:
+    """The data of one session for the agent layout.
+
+    Attributes:
+        rows: newest first.
+        cut: the session has older rows.
+        state: as stored; an empty one also where it was not needed.
+        goal: as stored; None where it was not read.
+        complete, missing, notes: as for `DialogueSources`.
+    """
+
+    rows: Sequence[Row]
+    cut: bool
+    state: SessionState
+    goal: Goal | None
+    complete: bool
+    missing: Sequence[Part]
+    notes: Sequence[str]
+
+
+async def gather_session(
+    sources: Sources, build: Build, view: RunView | None, snapshot: Snapshot | None
+) -> SessionSources:
+    """Read the rows of the session that no compaction of `snapshot` covers, its state and its goal."""
+    request = build.request
+    history = partial(
+        sources.conversation.get_session,
+        request.owner_key,
+        RunOrigin(request.session_id, request.agent.sub_agent),
+        messages=build.settings.history_messages,
+        asked=request.human,
+        own_row_id=build.input_row["_id"],
+        until=view.until if view else None,
+        tail=snapshot.tail if snapshot else WHOLE,
+        continued=request.continuation,
+        outbox_waiting=build.outbox_waiting,
+    )
+    reads = {Part.HISTORY: Read(history, build.deadline)}
+    if sources.states and not is_all_given(request.agent, request.state):
+        call = partial(sources.states.get, request.owner_key, request.session_id)
+        reads[Part.STATE] = Read(call, build.deadline)
+    if sources.turns and _needs_goal(request, view.remembered if view else None):
+        reads[Part.TURNS] = _goal_of(sources.turns, build)
+    found = await read_all(reads)
+    past: Past = found.get(Part.HISTORY, Past([]))
+    return SessionSources(
+        rows=past.rows,
+        # Rows that the view leaves out may have the time of rows that it shows, and are then not read any more.
+        cut=view.cut if view else past.stopped_early,
+        state=found.get(Part.STATE, SessionState()),
+        goal=found.get(Part.TURNS),
+        complete=past.complete,
+        missing=[part for part in reads if part not in found],
+        notes=[*request.notes, *incomplete_note(past)],
+    )
+
+
+def _goal_of(turns: TurnSource, build: Build) -> Read:
+    request = build.request
+    return Read(partial(turns.goal, request.owner_key, request.session_id, request.run_id), build.deadline)
+
+
+def _needs_goal(request: BuildRequest, kept: Remembered | None) -> bool:
+    """Whether the stored goal has to be read; with it the number of the run's turn."""
+    return kept is None or not request.turn.task_context or _wants_another_level(request, kept)
+
+
+def _wants_another_level(request: BuildRequest, kept: Remembered) -> bool:
+    return bool(kept.turns) and request.turn.summary_detail_level not in {None, kept.level}
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """The goal and earlier turns that a context shows; `missing` and `notes` as for `DialogueSources`."""
+
+    remembered: Remembered
+    missing: Sequence[Part] = ()
+    notes: Sequence[str] = ()
+
+
+async def recall_hidden(
+    sources: Sources, build: Build, session: SessionSources, window: Window, kept: Remembered | None, *, partly: bool
+) -> Recalled:
+    """The goal, and the turns whose input the window does not show.
+
+    `kept` is what the run's first build has shown, None in that build; `partly`: not all of the session was read.
+    """
+    earlier = session.goal.earlier if session.goal else 0
+    # Rows may have been removed, turns may have come without them, and runs may be older than turn memory: then the
+    # numbers of turns and of inputs differ.
+    needs_turns = window.cut or partly or len(window.runs) != earlier
+    return await _recall(sources, build, kept, session.goal, needs_turns=needs_turns, shown_runs=window.runs)
+
+
+async def recall_all(sources: Sources, build: Build, kept: Remembered | None) -> Recalled:
+    """The goal and all earlier turns; `kept` is what the run's first build has shown, None in that build."""
+    needed = sources.turns and _needs_goal(build.request, kept)
+    found = await read_all({Part.TURNS: _goal_of(sources.turns, build)}) if sources.turns and needed else {}
+    recalled = await _recall(sources, build, kept, found.get(Part.TURNS))
+    return replace(recalled, missing=[Part.TURNS]) if needed and not found else recalled
+
+
+async def _recall(  # one for each thing that is known before turns are read
+    sources: Sources,
+    build: Build,
+    kept: Remembered | None,
+    goal: Goal | None,
+    *,
+    needs_turns: bool = True,
+    shown_runs: Collection[str] = (),
+) -> Recalled:
+    request = build.request
+    level = request.turn.summary_detail_level or (kept.level if kept else build.settings.summary_detail_level)
+    text, source = _goal_shown(request, goal, kept)
+    remembered = replace(kept or Remembered(level=level), goal=text, goal_source=source)
+    wanted = _wants_another_level(request, kept) if kept else needs_turns
+    if not sources.turns or goal is None or not wanted:
+        return Recalled(remembered)
+    past = await _past_turns(sources.turns, build, goal, level, shown_runs)
+    if past is None:
+        return Recalled(remembered, [Part.TURNS])
+    return replace(past, remembered=replace(past.remembered, goal=text, goal_source=source))
+
+
+async def _past_turns(
+    turns: TurnSource, build: Build, goal: Goal, level: Level, shown_runs: Collection[str]
+) -> Recalled | None:
+    """The newest turns before the run's own, without those of `shown_runs`; None where they could not be read."""
+    request, most = build.request, build.settings.turns_shown
+    without = sorted({*shown_runs, request.run_id})
+
+    async def read(limit: int, before: int | None) -> list[Row] | None:
+        call = partial(
+            turns.past_turns, request.owner_key, request.session_id, limit=limit, before=before, without_runs=without
+        )
+        found = await read_all({Part.TURNS: Read(call, build.deadline)})
+        rows = found.get(Part.TURNS)
+        return None if rows is None else [row for row in rows if row.get("owner_key") == request.owner_key]
+
+    waiting_until = min(anyio.current_time() + _SUMMARY_S, build.deadline)
+    # One more than are shown tells whether there are more.
+    rows = await read(most + 1, goal.turn_number)
+    while rows and anyio.current_time() < waiting_until and any(map(_is_being_summarised, rows)):
+        # Its text would change with the next run, and break the prompt cache for everything behind it.
+        await anyio.sleep(_READ_AGAIN_S)
+        rows = await read(most + 1, goal.turn_number)
+    if rows is None:
+        return None
+    missing: list[Part] = []
+    shown, malformed = read_turns(rows[:most], level)
+    if malformed and rows[most:] and isinstance(rows[most].get("turn_number"), int):
+        # As many older ones may take their places.
+        older = await read(malformed, rows[most]["turn_number"])
+        missing = [Part.TURNS] if older is None else []
+        rows = [*rows, *(older or [])]
+        most += malformed
+        shown, malformed = read_turns(rows[:most], level)
+    notes = [f"turns: {malformed} of those that are stored cannot be read and are not shown"] if malformed else []
+    dropped = malformed + sum(map(_number, rows[most : most + 1]))
+    if dropped and not shown:
+        # Without a block the manifest has no other place for it.
+        notes.append(f"turns: {dropped} earlier ones are not shown")
+    return Recalled(Remembered(level=level, turns=shown, dropped=dropped), missing, notes)
+
+
+def _goal_shown(request: BuildRequest, stored: Goal | None, kept: Remembered | None) -> tuple[str, str]:
+    """The goal and its source.
+
+    It is the goal in the request; else that of the run's own turn, which another build may have brought since; else the
+    goal with which the run began; where nothing is stored of the session, the current input.
+    """
+    if request.turn.task_context:
+        return request.turn.task_context, request.human.id
+    goal = stored or Goal()
+    # Without a turn of the run's own the stored goal is that of another run, which may change meanwhile.
+    if kept and (goal.turn_number is None or goal.text in {"", kept.goal}):
+        return kept.goal, kept.goal_source
+    if stored and not stored.text and request.origin.sub_agent is None:
+        # The first turn of the session was not accepted; it would have had this goal.
+        return request.current_input, request.human.id
+    return goal.text, goal.turn_id
+
+
+def _is_being_summarised(row: Row) -> bool:
+    heard_at = row.get("heard_at")
+    lately = isinstance(heard_at, datetime) and utc_now() - heard_at < _ANSWERED_LATELY
+    return lately and row.get("work") == CLOSE and row.get("status") == TurnStatus.ACTING
+
+
+def _number(row: Row) -> int:
+    """The number of a turn, which counts the turns up to it: numbers have no gaps."""
+    number = row.get("turn_number")
+    return number if isinstance(number, int) else 1
+
+
+class CompactionCooldown:
+    """Sessions that had nothing to compact a moment ago."""
+
+    def __init__(self) -> None:
+        self._until: OrderedDict[tuple[str, str], float] = OrderedDict()
+
+    def begin(self, request: CompactionRequest) -> None:
+        """Hold the session for 10 s."""
+        self._until[request.session] = anyio.current_time() + _COOLDOWN_S
+        if len(self._until) > _MOST_COOLDOWNS:
+            self._until.popitem(last=False)
+
+    def holds(self, request: CompactionRequest) -> bool:
+        """Whether the session is not to be tried yet."""
+        return anyio.current_time() < self._until.get(request.session, 0.0)
+
+
+async def compact_session(
+    memory: MemorySource,
+    cooldown: CompactionCooldown,
+    build: Build,
+    assembled: Assembled,
+    tools: Sequence[dict[str, Any]],
+    *,
+    cut: bool,
+) -> bool | None:
+    """Compact the session if the assembled context is too heavy, or `cut`: older messages are never read.
+
+    Returns:
+        Whether the session was compacted, and has to be read again; None where that was not done in time.
+    """
+    request = _compaction(build, assembled, tools, cut=cut)
+    if request is None or cooldown.holds(request):
+        return False
+    job = memory.compact_soon(request, long=cut)
+    if cut:
+        # It takes long. If there is nothing to compact, the next steps of the run need not try again.
+        cooldown.begin(request)
+    if cut or job is None:
+        return False
+    with anyio.move_on_after(max((build.deadline - anyio.current_time()) * _COMPACTING, 0)):
+        await job.done.wait()
+    if job.made is not None:
+        return True
+    if job.failed or not job.done.is_set():
+        return None
+    cooldown.begin(request)
+    return False
+
+
+def _compaction(
+    build: Build, assembled: Assembled, tools: Sequence[dict[str, Any]], *, cut: bool
+) -> CompactionRequest | None:
+    """The compaction that the context needs, if any."""
+    request, budget, weights, window = build.request, build.budget_with(tools), assembled.weights, build.settings.window
+    measure, limit = budget.measure, budget.limit
+    if weights is None or measure is None or request.agent.kind == "sub":
+        return None
+    taken = budget.besides(assembled.run_room)
+    if not (cut or window.is_heavy(weights, taken, limit)):
+        return None
+    return CompactionRequest(
+        request.owner_key,
+        request.session_id,
+        keep_tokens=window.keep_tokens(weights, taken, limit, measure, cut=cut),
+        summary_tokens=window.summary_tokens(limit, measure),
+        run_id=request.run_id,
+    )
