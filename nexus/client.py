@@ -31,15 +31,9 @@ _OF_AN_UNSIGNED_COPY: Final = frozenset({ErrorCode.INVALID_REQUEST, ErrorCode.PA
 
 
 class AnswerError(RequestError):
-    """An error answer of Nexus.
+    """An error answer of Nexus, with its content as it came."""
 
-    Attributes:
-        content: of the answer, as it came.
-    """
-
-    def __init__(
-        self, code: ErrorCode, message: str, retry_after_ms: int | None = None, *, content: dict[str, Any]
-    ) -> None:
+    def __init__(self, code: ErrorCode, message: str, retry_after_ms: int | None, content: dict[str, Any]) -> None:
         super().__init__(code, message, retry_after_ms)
         self.content = content
 
@@ -87,9 +81,7 @@ class ContextClient:
     async def build(self, run: Run, *, timeout: float = 5.0) -> dict[str, Any]:  # noqa: ASYNC109  # the contract's name
         """The content of a successful answer: `messages`, `tools`, `context`, `degraded` (contract §1.4).
 
-        Args:
-            run: its first HUMAN message is the input.
-            timeout: seconds until the answer is of no use any more, 0.1 to 60; the request carries it.
+        The run's first HUMAN message is the input. The request carries the `timeout`, 0.1 to 60 seconds.
 
         Raises:
             AnswerError: Nexus answered with an error, named by `code`; `retry_after_ms` says when trying again, with a
@@ -97,12 +89,13 @@ class ContextClient:
             TimeoutError: no answer came in time.
         """
         low, high = _DEADLINE_MS
+        deadline_ms = min(max(int(timeout * 1_000), low), high)
         message = Message(
             run_id=run.id,
             owner_key=run.owner_key,
             role=Role.HUMAN,
             content=run.model_dump(mode="json"),
-            metadata={"reply_to": self._reply_to, "deadline_ms": min(max(int(timeout * 1_000), low), high)},
+            metadata={"reply_to": self._reply_to, "deadline_ms": deadline_ms},
         )
         waiting = self._waiting[message.id] = _Waiting()
         try:
@@ -122,10 +115,8 @@ class ContextClient:
     async def send_state(self, owner_key: str, content: Mapping[str, Any], *, session_id: str = "default") -> int:
         """Change a session's state (contract §5): `{"op": "set", "state": {…}}`, a `patch` or a `clear`.
 
-        There is no answer. Sending the same again, after an error or where no subscriber received it, does no harm.
-
-        Returns:
-            How many subscribers received it, as for `Bus.publish`.
+        Returns how many subscribers received it, as `Bus.publish` does; there is no answer. Sending the same again,
+        after an error or where no subscriber received it, does no harm.
 
         Raises:
             BusUnavailableError: it may or may not have been received.
@@ -203,4 +194,4 @@ def _outcome(content: Any) -> Outcome | None:
     known = ErrorCode(code) if code in list(ErrorCode) else ErrorCode.INTERNAL
     retry_after_ms = error.get("retry_after_ms")
     wait_ms = retry_after_ms if type(retry_after_ms) is int else None
-    return AnswerError(known, str(error.get("message", "")), wait_ms, content=content)
+    return AnswerError(known, str(error.get("message", "")), wait_ms, content)

@@ -1,7 +1,7 @@
 """`nexus doctor`: checks all that Nexus needs, and says what to do about each fault."""
 
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from functools import partial
 from typing import Annotated, Final
 
 import anyio
@@ -66,31 +66,26 @@ def command(
 
 async def examine(settings: Settings, console: Console, quick: bool = False) -> bool:
     """Run the checks and print a line for each; `quick` stops after bus and database. Returns whether all passed."""
-    async with AsyncExitStack() as stack:
-        transport = await stack.enter_async_context(open_bus(settings.bus))
-        store = await stack.enter_async_context(open_store(settings.database))
-        bus_answers = await _run_check(
-            console, "bus", lambda: _check_bus(transport.bus), bus_advice
-        ) and await _run_check(console, "ledger", lambda: _check_ledger(transport.probe), bus_advice)
-        store_answers = await _run_check(console, "database", lambda: _check_store(store), SEE_MONGODB)
+    check = partial(_run_check, console)
+    async with open_bus(settings.bus) as transport, open_store(settings.database) as store:
+        bus_answers = await check("bus", lambda: _check_bus(transport.bus), bus_advice)
+        bus_answers = bus_answers and await check("ledger", lambda: _check_ledger(transport.probe), bus_advice)
+        store_answers = await check("database", lambda: _check_store(store), SEE_MONGODB)
+        results = [bus_answers, store_answers]
         if quick:
-            return bus_answers and store_answers
-        checks: list[tuple[str, Check, Advice]] = [
-            ("indexes", lambda: _make_indexes(store), "see the reason; the user needs the right to make indexes"),
-            (
-                "settings",
-                lambda: _check_settings(store, settings),
-                "correct the document with scripts/database_manager.py",
-            ),
-            ("tools", lambda: _check_tools(store, settings), "correct tools.modules"),
-        ]
-        results = [await _run_check(console, *check) for check in checks if store_answers]
+            return all(results)
+        if store_answers:
+            correct = "correct the document with scripts/database_manager.py"
+            see = "see the reason; the user needs the right to make indexes"
+            results += [
+                await check("indexes", lambda: _make_indexes(store), see),
+                await check("settings", lambda: _check_settings(store, settings), correct),
+                await check("tools", lambda: _check_tools(store, settings), "correct tools.modules"),
+            ]
         # A call of the model has a time limit of its own.
         timeout_s = settings.llm.timeout_s + _TIMEOUT_S
-        results.append(
-            await _run_check(console, "model", lambda: _check_model(settings.llm), _model_advice, timeout_s=timeout_s)
-        )
-    return bus_answers and store_answers and all(results)
+        results.append(await check("model", lambda: _check_model(settings.llm), _model_advice, timeout_s=timeout_s))
+    return all(results)
 
 
 async def _run_check(

@@ -13,14 +13,13 @@ from nexus.cli.terminal import (
     Json,
     Owner,
     Session,
-    check_names,
-    command_settings,
     facts,
     indented,
     newest,
     print_result,
     run_on_store,
     session_named,
+    session_settings,
     table,
     text_lines,
     timestamp,
@@ -94,8 +93,7 @@ def show(  # noqa: PLR0917  # typer makes options of them
 
     What a terminal might obey in it is shown escaped.
     """
-    settings = command_settings(config)
-    check_names(owner, session)
+    settings = session_settings(config, owner, session)
     key = owner, session
     if name:
         detail = run_on_store(settings.database, lambda store: _detail(store.memory, *key, name, revision))
@@ -128,8 +126,7 @@ def history(
     config: Config = None,
 ) -> None:
     """Show the revisions of the overview and the compactions of a session, the newest first."""
-    settings = command_settings(config)
-    check_names(owner, session)
+    settings = session_settings(config, owner, session)
     key = owner, session
 
     async def read(store: Store) -> tuple[list[Overview], list[Compaction], bool]:
@@ -164,8 +161,7 @@ def diff(
     config: Config = None,
 ) -> None:
     """Show what differs between two revisions of the overview: the newest two, where none are named."""
-    settings = command_settings(config)
-    check_names(owner, session)
+    settings = session_settings(config, owner, session)
     before, after = run_on_store(settings.database, lambda store: _pair(store.memory, owner, session, first, second))
     names = f"revision {before.revision}", f"revision {after.revision}"
     differing = [*unified_diff(text_lines(before.content), text_lines(after.content), *names, lineterm="")]
@@ -181,8 +177,7 @@ def check(owner: Owner, session: Session = "default", as_json: Json = False, con
 
     Messages that are a sub-agent's own business do not count. Exit 1 when one is lost, or there twice.
     """
-    settings = command_settings(config)
-    check_names(owner, session)
+    settings = session_settings(config, owner, session)
 
     async def read(store: Store) -> tuple[Audit, bool]:
         return await audit(store.memory, store, owner, session), await _is_unknown(store, owner, session)

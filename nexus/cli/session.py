@@ -23,14 +23,13 @@ from nexus.cli.terminal import (
     Config,
     Owner,
     Session,
-    check_names,
-    command_settings,
     confirm,
     counted,
     printable,
     progress,
     run_on_store,
     session_named,
+    session_settings,
 )
 from nexus.core.errors import NexusError
 from nexus.core.models import utc_now
@@ -74,8 +73,7 @@ def export_command(
     The folder appears when it is whole, readable by its owner alone. Exit 1 also when a turn could not be read and was
     left out.
     """
-    settings = command_settings(config)
-    check_names(owner, session)
+    settings = session_settings(config, owner, session)
     target = _checked_target(path, asks=not yes)
     where = session_named(owner, session)
 
@@ -115,8 +113,7 @@ def import_command(
     Nothing is written unless all of the export can be read and nothing is in its way. An import that broke off is gone
     on with by repeating it.
     """
-    settings = command_settings(config)
-    check_names("x" if owner is None else owner, "default" if session is None else session)
+    settings = session_settings(config, "x" if owner is None else owner, "default" if session is None else session)
     folder, written = GivenFolder(path), Counter[str]()
     with _faults_of(path):
         header = files.read_header(folder)
@@ -245,39 +242,32 @@ class GivenFolder:
 
 
 class _PartFolder:
-    """`nexus.services.transfer.folder.NewFolder` on the disk. Errors are `OSError`."""
+    """`nexus.services.transfer.folder.NewFolder` on the disk; `opened` closes its files, which are then on the disk."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, opened: ExitStack) -> None:
         self._path = path
+        self._opened = opened
         self._files: dict[str, IO[bytes]] = {}
-        self._stack = ExitStack()
 
     def put(self, name: str, line: str) -> None:
         """Append a line to a file."""
         if name not in self._files:
-            self._files[name] = self._stack.enter_context(self._new(name))
+            self._files[name] = self._opened.enter_context(self._new(name))
         self._files[name].write(f"{line}\n".encode())
 
     def write(self, name: str, text: str) -> None:
         """Write a whole file."""
         with self._new(name) as file:
             file.write(text.encode())
-            _synchronise(file)
 
-    def finish(self) -> None:
-        """Have all of it on the disk."""
-        for file in self._files.values():
-            _synchronise(file)
-        self.close()
-
-    def close(self) -> None:
-        """Close what is open."""
-        self._stack.close()
-
-    def _new(self, name: str) -> IO[bytes]:
+    @contextmanager
+    def _new(self, name: str) -> Iterator[IO[bytes]]:
         path = self._path / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
 
 
 @contextmanager
@@ -290,13 +280,11 @@ def _written(target: Path) -> Iterator[_PartFolder]:
     try:
         # Readable by its owner alone.
         part = Path(mkdtemp(prefix=f".{target.name[:_PREFIX_CHARS]}.", suffix=".part", dir=target.parent))
-        folder = _PartFolder(part)
         try:
-            yield folder
-            folder.finish()
+            with ExitStack() as opened:
+                yield _PartFolder(part, opened)
             _replace(target, part)
         except BaseException:
-            folder.close()
             shutil.rmtree(part, ignore_errors=True)
             raise
     except OSError as error:
@@ -346,8 +334,3 @@ def _amount(counts: Mapping[str, int]) -> str:
     rest = {file: count for file, count in counts.items() if count and file != files.MESSAGES}
     named = [counted(rest[file], noun) for file, noun in _NOUNS.items() if file in rest]
     return ", ".join([counted(counts.get(files.MESSAGES, 0), "message"), *named])
-
-
-def _synchronise(file: IO[bytes]) -> None:
-    file.flush()
-    os.fsync(file.fileno())

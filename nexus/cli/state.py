@@ -6,11 +6,12 @@ A change is checked as a service will check it, since nothing answers a `session
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final
+from typing import Annotated, Any, Final
 
 import typer
 from pydantic_core import PydanticSerializationError
@@ -21,8 +22,6 @@ from nexus.cli.terminal import (
     Owner,
     Session,
     Yes,
-    check_names,
-    command_settings,
     confirm,
     json_of,
     print_result,
@@ -30,16 +29,16 @@ from nexus.cli.terminal import (
     run_on_bus,
     run_on_store,
     session_named,
+    session_settings,
     text_lines,
 )
 from nexus.client import ContextClient, state_message
-from nexus.config import BusSettings, Settings, signing_of
+from nexus.config import BusSettings, signing_of
 from nexus.connections import counts_hearers, open_bus
 from nexus.core.errors import NexusError, StoreUnavailableError
 from nexus.core.models import Topics
 from nexus.core.ports import Store
 from nexus.core.wire import MAX_DEPTH, EnvelopeError, decode, encode
-from nexus.services.context.blocks import Block
 from nexus.services.context.pinned import pinned_blocks
 from nexus.services.session_state.merge import OPS, read_change, state_in
 from nexus.services.session_state.state import PARTS, SessionState
@@ -67,8 +66,7 @@ def show(
 
     What a terminal might obey is shown escaped. Nothing kept is {} with --json.
     """
-    settings = command_settings(config)
-    check_names(owner, session)
+    settings = session_settings(config, owner, session)
     state, faults = run_on_store(settings.database, partial(_stored, owner=owner, session=session))
     if faults:
         first = printable(faults[0])
@@ -93,8 +91,7 @@ def send_state(
     What a service would refuse is not sent. Exit 1 when no service heard it (on pub/sub). There is no answer: `nexus
     state show` shows the result.
     """
-    settings = _bus_settings(config)
-    check_names(owner, session)
+    settings = _bus_settings(config, owner, session)
     _publish(content_of(path, settings, owner, session), settings, owner, session)
 
 
@@ -112,8 +109,7 @@ def clear(
     config: Config = None,
 ) -> None:
     """Publish that all of a session's state, or parts of it, are not given any more. Asks first."""
-    settings = _bus_settings(config)
-    check_names(owner, session)
+    settings = _bus_settings(config, owner, session)
     parts = [*dict.fromkeys(part or ())]
     content = {"op": "clear", "parts": parts} if parts else {"op": "clear"}
     try:
@@ -154,16 +150,23 @@ def lines(state: SessionState) -> list[str]:
 def as_object(state: SessionState) -> dict[str, Any]:
     """The parts that are given, as a `set` takes them."""
     roles = dict(state.sub_agent_roles) or None
-    lists = {name: _items(getattr(state, name)) for name in ("todos", "useful_info", "folder_notes")}
-    parts = {"role": state.role, "sub_agent_roles": roles, **lists}
-    return {name: part for name, part in parts.items() if part is not None}
+    parts: dict[str, Any] = {"role": state.role, "sub_agent_roles": roles}
+    for name in ("todos", "useful_info", "folder_notes"):
+        items = getattr(state, name)
+        parts[name] = None if items is None else [_given(asdict(item)) for item in items]
+    return _given(parts)
 
 
-def _bus_settings(config: Path | None) -> BusSettings:
-    settings: Settings = command_settings(config)
-    if settings.bus.mode == "memory":
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    given = {name: value for name, value in values.items() if value is not None}
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in given.items()}
+
+
+def _bus_settings(config: Path | None, owner: str, session: str) -> BusSettings:
+    bus = session_settings(config, owner, session).bus
+    if bus.mode == "memory":
         raise NexusError("bus.mode is memory: there is no other process to tell")
-    return settings.bus
+    return bus
 
 
 async def _stored(store: Store, owner: str, session: str) -> tuple[SessionState, list[str]]:
@@ -210,15 +213,9 @@ def _check(content: Mapping[str, Any], settings: BusSettings, owner: str, sessio
 
 
 def _read(path: str, name: str, most: int) -> bytes:
-    def read(file: BinaryIO) -> bytes:
-        return file.read(most + 1)
-
     try:
-        if path == "-":
-            found = read(sys.stdin.buffer)
-        else:
-            with Path(path).open("rb") as file:
-                found = read(file)
+        with nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as file:
+            found = file.read(most + 1)
     except OSError as error:
         raise NexusError(f"{name}: cannot be read: {error.strerror}") from None
     if len(found) > most:
@@ -228,27 +225,11 @@ def _read(path: str, name: str, most: int) -> bytes:
 
 def _sections(state: SessionState) -> Iterator[str]:
     for block in pinned_blocks(state.role or "", state):
-        yield from _pinned(block)
+        yield block.text
+        if block.dropped:
+            yield f"({block.dropped} more, older, are kept and not pinned; --json shows them)"
     if state.sub_agent_roles:
         roles = (f"- {printable(agent)}: {canonical(role).strip()}" for agent, role in state.sub_agent_roles.items())
         yield "Roles of sub-agents:\n\n" + "\n".join(role.replace("\n", "\n  ") for role in roles)
     if empty := [name for name in PARTS if getattr(state, name) == ()]:
         yield f"Given and empty: {', '.join(empty)}"
-
-
-def _pinned(block: Block) -> Iterator[str]:
-    yield block.text
-    if block.dropped:
-        yield f"({block.dropped} more, older, are kept and not pinned; --json shows them)"
-
-
-def _items(items: tuple[Any, ...] | None) -> list[dict[str, Any]] | None:
-    return None if items is None else [_fields(asdict(item)) for item in items]
-
-
-def _fields(item: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: value.isoformat() if isinstance(value, datetime) else value
-        for name, value in item.items()
-        if value is not None
-    }

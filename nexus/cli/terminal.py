@@ -83,12 +83,13 @@ def command_settings(config: Path | None) -> Settings:
     return load_settings(config)
 
 
-def check_names(owner: str, session: str) -> None:
-    """Check `--owner` and `--session`.
+def session_settings(config: Path | None, owner: str, session: str) -> Settings:
+    """The settings of a short command about a session, whose `--owner` and `--session` are checked.
 
     Raises:
         NexusError: no owner or no session can be called so.
     """
+    settings = command_settings(config)
     if not is_utf8(owner + session):
         raise NexusError("--owner and --session: UTF-8 text is needed")
     try:
@@ -98,6 +99,7 @@ def check_names(owner: str, session: str) -> None:
         raise NexusError(explain(error, "--owner")) from None
     except ValueError as error:
         raise NexusError(str(error).replace("metadata.session_id", "--session")) from None
+    return settings
 
 
 def is_utf8(text: str) -> bool:

@@ -15,8 +15,6 @@ from nexus.cli.terminal import (
     Json,
     Owner,
     Session,
-    check_names,
-    command_settings,
     counted,
     facts,
     indented,
@@ -26,6 +24,7 @@ from nexus.cli.terminal import (
     printable,
     run_on_store,
     session_named,
+    session_settings,
     table,
     text_lines,
     timestamp,
@@ -78,8 +77,7 @@ def list_turns(  # noqa: PLR0917  # typer makes options of them
     config: Config = None,
 ) -> None:
     """Show the turns of a session with their brief summaries, the latest first."""
-    settings = command_settings(config)
-    check_names(owner, session)
+    settings = session_settings(config, owner, session)
     if len(search) > LONGEST_QUERY:
         raise NexusError(f"--search: more than {LONGEST_QUERY} characters")
     if not is_utf8(search):
@@ -110,8 +108,7 @@ def show(  # noqa: PLR0917  # typer makes options of them
     config: Config = None,
 ) -> None:
     """Show everything that is remembered of a turn. What a terminal might obey in it is shown escaped."""
-    settings = command_settings(config)
-    check_names(owner, session)
+    settings = session_settings(config, owner, session)
     levels = [known for known in LEVELS if level in {known, ""}]
     if not levels:
         raise NexusError(f"--level: {printable(level)!r} is unknown; allowed: {', '.join(LEVELS)}")
