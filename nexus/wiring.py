@@ -184,7 +184,9 @@ def _memory_services(  # noqa: PLR0917  # one for each part
     metrics: PrometheusMetrics,
 ) -> MemoryServices:
     compactor = Compactor(store.memory, store, counter, compaction_settings(settings))
-    memory = WorkingMemory(store.memory, store, compactor.compact, turns, memory_limits(settings))
+    memory = WorkingMemory(
+        store.memory, store, compactor.compact, turns, limits=memory_limits(settings), metrics=metrics
+    )
     refiner = None
     if model:
         refining = refining_settings(settings)

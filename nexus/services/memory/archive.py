@@ -38,7 +38,7 @@ from nexus.services.history.tool_calls import as_id
 from nexus.services.text.content import compact_json
 from nexus.services.text.sentences import beginning, weight
 
-# Of an id, a role or a name.
+# Characters of an id, a role or a name.
 _MOST_NAME: Final = 256
 _LONGEST_FENCE: Final = 16
 _FENCES = re.compile("`{3,}")
@@ -49,14 +49,6 @@ _ROLES: Final = ("HUMAN", "AI", "TOOL", "SYSTEM")
 # Of a part, the room for its title and for the fences around a text.
 _TITLE_BYTES: Final = 128
 _FENCE_BYTES: Final = 2 * _LONGEST_FENCE + 16
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One detail of an archive."""
-
-    name: str
-    content: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +71,10 @@ class _Section:
         fence = "`" * min(longest + 1, _LONGEST_FENCE)
         return f"{head}{fence}\n{self.text}\n{fence}\n"
 
-    def shell(self) -> int:
-        """The most bytes that stand around the text."""
-        return weight(replace(self, text="-").rendered()) + _FENCE_BYTES
-
-    def goes_on(self) -> "_Section":
-        return _Section(self.place, " goes on", {}, "")
-
 
 class _Pages:
+    """Parts that are filled one after the other."""
+
     def __init__(self, most_bytes: int) -> None:
         self.pages: list[list[str]] = [[]]
         self._whole = self._room = most_bytes - _TITLE_BYTES
@@ -107,14 +94,15 @@ class _Pages:
     def _divide(self, section: _Section) -> None:
         begin, shown = 0, section
         while begin < len(section.text) or shown is section:
-            shell = shown.shell() + 1
+            # The bytes that may stand around the text, and one between it and the next.
+            shell = weight(replace(shown, text="-").rendered()) + _FENCE_BYTES + 1
             if self._room < shell + self._whole // 4:
                 self._turn()
             room = self._room - shell
             window = section.text[begin : begin + max(room, 1)]
             at = beginning(window, room) if window else 0
             self._put(replace(shown, text=window[:at]).rendered())
-            begin, shown = begin + at, section.goes_on()
+            begin, shown = begin + at, _Section(section.place, " goes on", {}, "")
 
     def _put(self, *texts: str) -> None:
         self.pages[-1] += texts
@@ -126,23 +114,19 @@ class _Pages:
         self._room = self._whole
 
 
-def archive(rows: Sequence[Row], number: int, *, most_bytes: int, attempt: int = 1) -> list[Part]:
-    """The rows as details of the compaction with this number, each of at most `most_bytes` bytes in UTF-8.
+def archive(rows: Sequence[Row], number: int, *, most_bytes: int, attempt: int = 1) -> list[tuple[str, str]]:
+    """The rows, in the order of the conversation, as names and contents of the details of a compaction.
 
-    Args:
-        rows: in the order of the conversation.
-        number: of the compaction.
-        most_bytes: 1,024 at least.
-        attempt: part of the names from 2 on, where those of earlier attempts are taken.
+    Each has at most `most_bytes` bytes in UTF-8, of which there are 1,024 at least. From 2 on, `attempt` is part of the
+    names, where those of earlier attempts are taken.
     """
     pages, run_id = _Pages(most_bytes), ""
     for index, row in enumerate(rows, start=1):
         before, run_id = run_id, _name(row.get("run_id"))
-        told = {} if run_id == before else {"run": run_id}
-        pages.write(_sections(row, index, told, most_bytes // 4))
+        pages.write(_sections(row, index, {} if run_id == before else {"run": run_id}, most_bytes // 4))
     name = f"compaction-{number:04}" + (f"-again-{attempt}" if attempt > 1 else "")
     return [
-        Part(
+        (
             name if place == 1 else f"{name}-part-{place}",
             "\n".join([f"# Messages of compaction {number}, part {place} of {len(pages.pages)}\n", *page]),
         )
@@ -177,9 +161,8 @@ def _at(row: Row) -> str:
         return "at an unknown time"
     at = moment.astimezone(UTC).replace(tzinfo=None)
     # As exactly as it is known, and stores keep milliseconds.
-    return (
-        f"{at.isoformat(' ', 'auto' if at.microsecond % 1_000 else 'milliseconds' if at.microsecond else 'seconds')}Z"
-    )
+    exactness = "auto" if at.microsecond % 1_000 else "milliseconds" if at.microsecond else "seconds"
+    return f"{at.isoformat(' ', exactness)}Z"
 
 
 def _call(call: Mapping[str, Any], place: str) -> _Section:

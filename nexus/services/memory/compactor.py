@@ -3,19 +3,19 @@
 Rules of this module:
 
 - A compaction exists once it is stored under its number, and each number is stored once. A replica that finds it taken
-  starts again with what is left then. So no row is under two compactions.
+  starts again with the rows that are left. So no row is under two compactions.
 - Archives are stored before their compaction. The archive of a compaction that is then not stored is harmless (see
   `disowned_archives`), and another attempt with the same words uses it.
 - A tail that is too long for memory is compacted in steps, each of which is valid by itself and covers nothing that is
   to be kept. All carry the id of the message that asked, and all but the last are marked as steps: when a replica dies
   in between, the resent message does the rest.
-- A compaction goes on when its requester stops waiting: a later request can use it. What is undone when the service
-  ends is asked for again by the session's next context.
+- A compaction goes on when its requester stops waiting: a later request can use it. One that is not finished when the
+  service ends is asked for again by the session's next context.
 - Work that grows with the rows is done in a thread.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -28,6 +28,7 @@ from anyio import to_thread
 
 from nexus.core.concurrency import Pauses
 from nexus.core.errors import CallRefusedError, StoreRejectedError, StoreUnavailableError
+from nexus.core.metrics import Event, Metrics
 from nexus.core.models import is_internal, parse_moment, to_milliseconds, utc_now
 from nexus.core.ports import MemoryStore, MessageStore, Row, TokenCounter
 from nexus.core.working_memory import REFINE, WHOLE, Compaction, CompactionJob, CompactionRequest, Detail
@@ -63,10 +64,8 @@ _MOST_JOBS: Final = 1_000
 class CompactionSettings:
     """Settings of compactions.
 
-    Attributes:
-        idle_s: seconds of silence after which a run is over although its answer is not known.
-        refine: a model is to write a better summary later.
-        detail_max_bytes: of one part of an archive.
+    A run is over after `idle_s` seconds of silence although its answer is not known. With `refine`, a model writes a
+    better summary later. `detail_max_bytes` is for one part of an archive.
     """
 
     idle_s: float = 300.0
@@ -75,28 +74,8 @@ class CompactionSettings:
     detail_max_bytes: int = 65_536
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A compaction before it is stored, without the names of its archives, and the rows that it covers."""
-
-    compaction: Compaction
-    covered: tuple[Row, ...]
-
-    def archive(self, most_bytes: int, attempt: int) -> list[Detail]:
-        """Its rows word for word; see `archive`."""
-        return [
-            Detail(
-                name=part.name,
-                version=1,
-                kind="archive",
-                bytes=weight(part.content),
-                updated_at=self.compaction.created_at,
-                content=storable(part.content),
-                compaction=self.compaction.number,
-                call_id=self.compaction.call_id,
-            )
-            for part in archive(self.covered, self.compaction.number, most_bytes=most_bytes, attempt=attempt)
-        ]
+# A compaction before it is stored, without the names of its archives, and the rows that it covers.
+Draft = tuple[Compaction, tuple[Row, ...]]
 
 
 class Compactor:
@@ -121,7 +100,7 @@ class Compactor:
         to compact.
 
         Raises:
-            CallRefusedError: a model asks for a summary that would be no shorter than what it stands for.
+            CallRefusedError: a model asks for a summary that would be no shorter than the rows it stands for.
             StoreUnavailableError: the store did not answer. The compaction may have been stored or not.
         """
         made: Compaction | None = None
@@ -135,13 +114,12 @@ class Compactor:
             if drafted is None and found.goes_on:
                 # The oldest rows all stay: look further.
                 most_rows *= 2
-            elif drafted is None or (made and not _is_worthwhile(request, drafted.compaction)):
+            elif drafted is None or (made and not _is_worthwhile(request, drafted[0])):
                 return await self._finished(request, made) if made else (latest if attempts else None)
-            elif not _is_worthwhile(request, drafted.compaction):
-                planned = drafted.compaction
+            elif not _is_worthwhile(request, planned := drafted[0]):
                 grown = planned.tokens_after - planned.tokens_carried
                 raise CallRefusedError(_NO_GAIN.format(planned.tokens_before, grown))
-            elif compaction := await self._store_draft(drafted, request, latest):
+            elif compaction := await self._store_draft(*drafted, request, latest):
                 made, attempts = compaction, 0
                 # Where some of the oldest rows are not meant, they come first again.
                 most_rows = MOST_ROWS if request.target == "all" else 2 * most_rows
@@ -184,12 +162,11 @@ class Compactor:
         return made.model_copy(update=changes)
 
     async def _store_draft(
-        self, drafted: Draft, request: CompactionRequest, latest: Compaction | None
+        self, compaction: Compaction, covered: Sequence[Row], request: CompactionRequest, latest: Compaction | None
     ) -> Compaction | None:
         """Store the archive, then the compaction; None where its number is taken."""
-        compaction = drafted.compaction
         if compaction.strategy == "archive":
-            names = await self._store_archive(drafted, request.session)
+            names = await self._store_archive(compaction, covered, request.session)
             compaction = compaction.model_copy(update={"details": names})
         listed = read_all(Detail, request.session, await self._store.list_details(*request.session))
         compaction = compaction.model_copy(update={"disowned": disowned_archives(listed, compaction, latest)})
@@ -197,11 +174,25 @@ class Compactor:
         document = {**document_of(compaction, request.session), **work}
         return compaction if await self._store.insert_compaction(document) else None
 
-    async def _store_archive(self, drafted: Draft, session: tuple[str, str]) -> tuple[str, ...]:
+    async def _store_archive(
+        self, compaction: Compaction, covered: Sequence[Row], session: tuple[str, str]
+    ) -> tuple[str, ...]:
+        number, most_bytes = compaction.number, self.settings.detail_max_bytes
         for attempt in count(1):
-            details = await to_thread.run_sync(
-                partial(drafted.archive, self.settings.detail_max_bytes, attempt), abandon_on_cancel=True
-            )
+            make = partial(archive, covered, number, most_bytes=most_bytes, attempt=attempt)
+            details = [
+                Detail(
+                    name=name,
+                    version=1,
+                    kind="archive",
+                    bytes=weight(content),
+                    updated_at=compaction.created_at,
+                    content=storable(content),
+                    compaction=number,
+                    call_id=compaction.call_id,
+                )
+                for name, content in await to_thread.run_sync(make, abandon_on_cancel=True)
+            ]
             if await self._store_details([document_of(detail, session) for detail in details], session):
                 return tuple(detail.name for detail in details)
         raise AssertionError
@@ -221,19 +212,20 @@ class Compactor:
 class BackgroundCompactions:
     """Makes compactions in the background, one at a time for each session, while `running()`.
 
-    Those that a request waits for start at once. Those of sessions with more messages than a context ever reads, such
-    as sessions from before there was working memory, take long, and few of them run at once.
+    Compactions that a request waits for start at once. Those of sessions with more messages than a context ever reads,
+    such as sessions from before there was working memory, take long, and few of them run at once.
     """
 
-    def __init__(self, compact: Compact) -> None:
+    def __init__(self, compact: Compact, metrics: Metrics) -> None:
         self._compact = compact
+        self._metrics = metrics
         self._jobs: dict[tuple[str, str], CompactionJob] = {}
         self._long = anyio.Semaphore(_LONG_AT_ONCE)
         self._tasks = anyio.create_task_group()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
-        """Make what is started, until the context ends."""
+        """Make the started compactions, until the context ends."""
         async with self._tasks:
             try:
                 yield self
@@ -241,7 +233,7 @@ class BackgroundCompactions:
                 self._tasks.cancel_scope.cancel()
 
     def start(self, request: CompactionRequest, *, long: bool) -> CompactionJob | None:
-        """Start it, or join the one of the session that is under way. None when too many are."""
+        """Start it, or join the one of the session that is under way. None when too many sessions have one."""
         if job := self._jobs.get(request.session):
             return job
         if len(self._jobs) >= _MOST_JOBS:
@@ -252,10 +244,7 @@ class BackgroundCompactions:
 
     async def _run(self, request: CompactionRequest, job: CompactionJob, long: bool) -> None:  # start_soon: positional
         try:
-            if long:
-                async with self._long:
-                    job.made = await self._compact(request)
-            else:
+            async with self._long if long else nullcontext():
                 job.made = await self._compact(request)
         except (StoreUnavailableError, StoreRejectedError) as error:
             job.failed = True
@@ -263,6 +252,7 @@ class BackgroundCompactions:
         except Exception as error:  # noqa: BLE001  # the outermost handler of a background task
             job.failed = True
             _log.exception("compaction_failed", run_id=request.run_id, reason=type(error).__name__)
+            self._metrics.count(Event.BACKGROUND_FAULT)
         finally:
             del self._jobs[request.session]
             job.done.set()
@@ -281,15 +271,12 @@ def draft(
     """The compaction that follows `latest`, `now` to the millisecond; None where there is nothing to compact. Pure."""
     measure = Measure(counter)
     cost = partial(_cost_of, measure)
-    tail = latest.tail if latest else WHOLE
+    tail, before, total = (latest.tail, latest.summary, latest.total) if latest else (WHOLE, "", 0)
     selected = select(request, found, tail, now=now, idle=timedelta(seconds=settings.idle_s), cost=cost, known=known)
     covered = selected.covered
     if not covered:
         return None
-    before, total = (latest.summary, latest.total) if latest else ("", 0)
-    # A call of the model names no window; the compaction before may have been made with one.
-    asked = request.summary_tokens or (latest.summary_tokens if latest else None)
-    most_tokens = min(settings.summary_max_tokens, asked or settings.summary_max_tokens)
+    most_tokens = _most_tokens(request, latest, settings)
     summary = summarise(
         before,
         by_run(covered),
@@ -299,13 +286,11 @@ def draft(
         by_model=latest is not None and latest.source == "model",
         elsewhere=_runs_left(found.rows, covered),
     )
-    moments = [moment for row in covered if (moment := parse_moment(row.get("timestamp")))]
+    moments = [to_milliseconds(moment) for row in covered if (moment := parse_moment(row.get("timestamp")))]
     compaction = Compaction(
         number=1 + (latest.number if latest else 0),
         created_at=now,
         target=selected.target,
-        strategy=request.strategy,
-        trigger=request.trigger,
         summary=storable(summary),
         rows=tuple(row["_id"] for row in covered),
         count=len(covered),
@@ -313,17 +298,25 @@ def draft(
         is_step=found.goes_on,
         since=selected.tail.since,
         without=tuple(sorted(selected.tail.without)),
-        first_at=to_milliseconds(min(moments)) if moments else None,
-        last_at=to_milliseconds(max(moments)) if moments else None,
-        keep_recent=request.keep_recent,
+        first_at=min(moments, default=None),
+        last_at=max(moments, default=None),
         summary_tokens=most_tokens,
-        run_id=request.run_id,
-        call_id=request.call_id,
         tokens_before=sum(map(cost, covered)),
         tokens_after=measure.text(summary),
         tokens_carried=measure.text(before) if before else 0,
+        strategy=request.strategy,
+        trigger=request.trigger,
+        keep_recent=request.keep_recent,
+        run_id=request.run_id,
+        call_id=request.call_id,
     )
-    return Draft(compaction, covered)
+    return compaction, covered
+
+
+def _most_tokens(request: CompactionRequest, latest: Compaction | None, settings: CompactionSettings) -> int:
+    # A call of the model names no window; the compaction before may have been made with one.
+    asked = request.summary_tokens or (latest.summary_tokens if latest else None)
+    return min(settings.summary_max_tokens, asked or settings.summary_max_tokens)
 
 
 def _is_worthwhile(request: CompactionRequest, made: Compaction) -> bool:

@@ -51,11 +51,9 @@ _COMPACTIONS_AT_ONCE: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller of a memory tool.
+    """The caller of a memory tool; `call_id` is the message that asks, which is served once.
 
-    Attributes:
-        call_id: of the message that asks; one message is served once.
-        is_sub_agent: a sub-agent may read the memory of its session and not change it.
+    A sub-agent may read the memory of its session and not change it.
     """
 
     owner_key: str
@@ -73,8 +71,7 @@ class Caller:
 def read_all(kind: type[_Stored], session: tuple[str, str], documents: Sequence[Row | None]) -> list[_Stored]:
     """These documents of a session, but for None and those that are malformed.
 
-    Raises:
-        StoreUnavailableError: one is of another session, which breaks the store's promise.
+    One of another session, which breaks the store's promise, is a `StoreUnavailableError`.
     """
     found = []
     for document in documents:
@@ -97,16 +94,18 @@ def document_of(value: Overview | Detail | Compaction, session: tuple[str, str])
 
 
 async def read_snapshot(store: MemoryStore, owner_key: str, session_id: str) -> Snapshot:
-    """The working memory of a session, as far as a context shows it.
-
-    Raises:
-        StoreUnavailableError: the store did not answer.
-    """
+    """The working memory of a session, as far as a context shows it."""
     session = owner_key, session_id
     newest = await store.newest(*session, notes=MOST_NOTES, archives=MOST_ARCHIVES)
     overview = next(iter(read_all(Overview, session, [newest.overview])), None)
     compaction = next(iter(read_all(Compaction, session, [newest.compaction])), None)
-    listed = owned_details(read_all(Detail, session, newest.details), compaction)
+    number, disowned = (compaction.number, compaction.disowned) if compaction else (0, ())
+    # The notes, and the archives of stored compactions.
+    listed = tuple(
+        item
+        for item in read_all(Detail, session, newest.details)
+        if item.kind == "note" or ((item.compaction or 0) <= number and item.name not in disowned)
+    )
     count = newest.detail_count - (len(newest.details) - len(listed))
     return Snapshot(overview, listed, compaction, count if count > len(listed) else None)
 
@@ -115,8 +114,8 @@ def disowned_archives(listed: Iterable[Detail], made: Compaction, latest: Compac
     """Names of archives that belong to no compaction up to `made`, which is about to be stored.
 
     An archive is stored before its compaction. Where that is then not stored, because another replica was first or the
-    process died, what the archive says of itself is wrong: it can be read and searched, and is listed nowhere. An
-    archive of another replica for the number of `latest`, the compaction before, may have come later.
+    process died, the archive names a compaction that is not its own: it can be read and searched, and is listed
+    nowhere. An archive of another replica for the number of `latest`, the compaction before, may have come later.
     """
     names = set(latest.disowned if latest else ())
     for compaction in filter(None, (latest, made)):
@@ -125,23 +124,11 @@ def disowned_archives(listed: Iterable[Detail], made: Compaction, latest: Compac
     return tuple(sorted(names))
 
 
-def owned_details(details: Iterable[Detail], latest: Compaction | None) -> tuple[Detail, ...]:
-    """The notes among these, and the archives of stored compactions."""
-    number, names = (latest.number, {*latest.disowned}) if latest else (0, set[str]())
-    return tuple(
-        item for item in details if item.kind == "note" or ((item.compaction or 0) <= number and item.name not in names)
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Audit:
     """Numbers of messages of a session; the others add up to `messages`.
 
-    Attributes:
-        in_context: in the next context.
-        summarised: under one compaction.
-        lost: neither.
-        twice: under several, or under one and in the context.
+    A message is in the next context or summarised by one compaction; else it is lost, or there twice.
     """
 
     messages: int = 0
@@ -161,9 +148,6 @@ async def audit(store: MemoryStore, messages: MessageStore, owner_key: str, sess
 
     The rows that compactions name are counted one by one, and not the boundary that they leave. Rows internal to a
     sub-agent are not counted: that sub-agent is shown them, and they are never compacted.
-
-    Raises:
-        StoreUnavailableError: the store did not answer.
     """
     under, tail = await _compacted(store, owner_key, session_id)
     counts: Counter[str] = Counter()
@@ -174,7 +158,8 @@ async def audit(store: MemoryStore, messages: MessageStore, owner_key: str, sess
         )
         for row in page:
             if row["_id"] not in seen and not is_internal(row.get("metadata")):
-                counts[_where(under[row["_id"]], in_context=tail.includes(row["_id"]))] += 1
+                places = ["summarised"] * under[row["_id"]] + ["in_context"] * tail.includes(row["_id"])
+                counts[places[0] if len(places) == 1 else "twice" if places else "lost"] += 1
             seen.add(row["_id"])
         if len(page) < _ROWS_AT_ONCE:
             return Audit(messages=counts.total(), **counts)
@@ -192,9 +177,3 @@ async def _compacted(store: MemoryStore, owner_key: str, session_id: str) -> tup
         if len(documents) < _COMPACTIONS_AT_ONCE:
             return under, tail
         before = min(document["number"] for document in documents)
-
-
-def _where(compactions: int, *, in_context: bool) -> str:
-    if compactions + in_context > 1:
-        return "twice"
-    return "summarised" if compactions else "in_context" if in_context else "lost"

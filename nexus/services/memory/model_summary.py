@@ -87,11 +87,9 @@ outcome that is not in the document. At most {tokens} tokens, about {words} word
 
 @dataclass(frozen=True, slots=True)
 class SummaryPrompt:
-    """One prompt: the summary of everything before, and what came after it.
+    """One prompt: the summary of everything before, and the messages after it; `language` is the user's, if known.
 
-    Attributes:
-        most_tokens, most_bytes: of the reply, as JSON for the bytes, so that it leaves room in the next prompt.
-        language: in which the user writes, if that is known.
+    The reply has at most `most_tokens`, and `most_bytes` as JSON, so that it leaves room in the next prompt.
     """
 
     so_far: str
@@ -112,7 +110,7 @@ class SummaryPrompt:
         return _TASK.format(tokens=tokens, words=words, language=in_language(self.language)) + retry_note(fault)
 
     def evidence(self, least: int) -> Evidence:
-        """What a reply is checked against; `least` is the weight that it has at least."""
+        """The evidence for checks of a reply, which weighs `least` at least."""
         told = [str(value) for entry in self.entries for value in entry.whole.values()]
         # Numbers that the user gives may be of no use, and a summary by rules has dates. Those of results matter.
         came = (entry.text for entry in self.entries if entry.fields.get("from") != "user" and entry.key == "text")
@@ -124,11 +122,7 @@ class SummaryPrompt:
         )
 
     def read_reply(self, text: str, evidence: Evidence, counter: TokenCounter) -> str:
-        """The summary in a reply.
-
-        Raises:
-            UnusableReplyError: there is none, or it is too long.
-        """
+        """The summary in a reply; an `UnusableReplyError` where there is none, or where it is too long."""
         summary = clean(find_object(text, _SUMMARY).get(_SUMMARY))
         if fault := _fault_of(summary, evidence):
             raise UnusableReplyError(fault)
@@ -140,7 +134,7 @@ class SummaryPrompt:
 
 
 def entries_in(rows: Iterable[Row]) -> Iterator[Entry]:
-    """What was said and done in these rows, each minute's first message with its time. Hidden rows are left out."""
+    """The messages and calls of these rows, the first of each minute with its time. Hidden rows are left out."""
     known = ""
     for row in rows:
         moment = parse_moment(row.get("timestamp"))

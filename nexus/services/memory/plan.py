@@ -3,28 +3,27 @@
 Rules of this module:
 
 - Units are compacted whole (`units`), the oldest first, so that the rest is shown as before: every result with its
-  call, in the same order. Runs that may go on stay, and so does what is to be kept.
+  call, in the same order. Runs that may go on stay, and so do the messages to keep.
 - Only rows that no later compaction could find, because their `_id` does not say when they were stored, are compacted
   in any case.
 - A tail lists the covered rows among those that are left, and every context reads that list. Where it would have more
-  than `MOST_LISTED` rows, the oldest rows between go as well, of either kind, until it has half as many. What is to be
-  kept is not touched by that, nor a run with recent messages.
+  than `MOST_LISTED` rows, the oldest rows between go as well, of either kind, until it has half as many; but not the
+  messages to keep, nor a run with recent messages.
 - n log n time in the number of rows.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from nexus.core.models import LONG_AGO, SECOND, is_internal, is_object_id
 from nexus.core.ports import MessageStore, Row
 from nexus.core.working_memory import CompactionRequest, Tail, Target
 from nexus.services.history.run_facts import read_facts
 from nexus.services.memory.units import (
-    NOTHING_KNOWN,
     Item,
     KnownRuns,
     RunProgress,
@@ -71,12 +70,10 @@ class TailRows:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How much stays of what could be compacted.
+    """How many of the rows stay that could be compacted: of messages, else of tokens, else none.
 
-    Attributes:
-        messages: the newest so many, the run that asks aside; a unit stays if one of them is in it.
-        tokens: the newest units that take no more, with all else that stays; not used with `messages`.
-        cost: the tokens that a row takes in a context.
+    `messages` are the newest, the run that asks aside; a unit stays if one of them is in it. `tokens` are those of the
+    newest units, with everything else that stays; a row takes `cost` tokens in a context.
     """
 
     messages: int | None = None
@@ -85,18 +82,10 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """The rows that are compacted and those that stay, both in the order of the conversation."""
-
-    covered: tuple[Row, ...]
-    kept: tuple[Row, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Selection:
     """The rows that a compaction covers, in the order of the conversation, and the tail that is left.
 
-    `target` is as asked for, or `all` where the list of the tail would have become too long.
+    `target` is the requested one, or `all` where the list of the tail would have become too long.
     """
 
     covered: tuple[Row, ...]
@@ -110,9 +99,6 @@ async def read_tail(
     """The oldest rows of a tail, and the newest: up to `most_rows` of the former, fewer where they are long.
 
     The first compaction of a session covers every row whose `_id` does not say when it was stored: all these are read.
-
-    Raises:
-        StoreUnavailableError: the store did not answer.
     """
     rows: dict[str, Row] = {}
     skip, chars, goes_on = 0, 0, False
@@ -151,11 +137,7 @@ async def _read_newest(
 async def look_at_runs(
     messages: MessageStore, owner_key: str, found: TailRows, *, now: datetime, idle: timedelta
 ) -> KnownRuns:
-    """What whole runs say, of those of which the tail has only a part or no recent row.
-
-    Raises:
-        StoreUnavailableError: the store did not answer.
-    """
+    """Which runs are over or go on, by all their rows, of those that are in the tail in part or without recent rows."""
     over = set()
     for run_id in headless_runs(found.rows, now=now, idle=idle)[:_MOST_RUNS]:
         if read_facts(await messages.run_messages(owner_key, run_id, limit=MOST_ROWS)).finished:
@@ -179,7 +161,7 @@ def select(
     cost: Callable[[Row], int],
     known: KnownRuns,
 ) -> Selection:
-    """What is compacted of the rows of this tail; nothing that may go on in rows that are not at hand. Pure.
+    """The rows of this tail to compact, without runs that may go on in rows that are not at hand. Pure.
 
     A run is over after the silence `idle` although its answer is not known; `cost` is the tokens that a row takes.
     """
@@ -195,7 +177,7 @@ def select(
             known=known,
             fixed=frozenset(row["_id"] for row in found.newest or []),
             clear=clear,
-        ).covered
+        )
         if not covered:
             return Selection((), tail, request.target)
         until = now
@@ -217,18 +199,18 @@ def select(
 
 
 def plan(
-    rows: Sequence[Any],
+    rows: Sequence[Row],
     retention: Retention,
     *,
     now: datetime,
     idle: timedelta | None,
-    target: Target = "all",
-    run_id: str = "",
-    known: KnownRuns = NOTHING_KNOWN,
+    target: Target,
+    run_id: str,
+    known: KnownRuns,
     fixed: Collection[str] = (),
     clear: datetime = LONG_AGO,
-) -> Plan:
-    """Which of the rows of a session, under no compaction and in any order, are compacted. Pure.
+) -> tuple[Row, ...]:
+    """The rows to compact, of those of a session under no compaction, in the order of the conversation. Pure.
 
     - `idle` is the silence after which a run is over; None where later rows may exist that are not at hand.
     - `target` `tools` compacts blocks only, `conversation` everything but blocks. `run_id` is the run that asks.
@@ -240,7 +222,7 @@ def plan(
     progress = RunProgress(items, SilenceLimits.at(now, idle, clear), run_id, known)
     movable = [
         unit
-        for unit in _finished_units(units, items, progress)
+        for unit in progress.finished(units)
         if _is_meant(unit, items, target, clear)
         and not (fixed and any(items[place].row["_id"] in fixed for place in unit.places))
     ]
@@ -252,34 +234,13 @@ def plan(
         gone = _beyond_tokens(units, movable, costs, retention.tokens)
     else:
         gone = movable
-    must = {place for unit in units if _must_go(items, unit) for place in unit.places}
+    lost_later = {place for place, item in enumerate(items) if _is_lost_later(item.row["_id"])}
+    must = {place for unit in units if lost_later & {*unit.places} for place in unit.places}
     covered = {place for unit in gone for place in unit.places} | must
     # Where no message is to be kept, a run may go as a whole, unless something in it has to stay.
     is_free = target == "all" and retention.messages is None
     _keep_order(covered, items, must, {place for unit in movable for place in unit.places} if is_free else frozenset())
-    return Plan(
-        tuple(item.row for place, item in enumerate(items) if place in covered),
-        tuple(item.row for place, item in enumerate(items) if place not in covered),
-    )
-
-
-def _must_go(items: Sequence[Item], unit: Unit) -> bool:
-    return _are_named(items, unit.places) and any(_is_lost_later(items[place].row["_id"]) for place in unit.places)
-
-
-def _are_named(items: Sequence[Item], places: Iterable[int]) -> bool:
-    return all(isinstance(items[place].row.get("_id"), str) for place in places)
-
-
-def _finished_units(units: Iterable[Unit], items: Sequence[Item], progress: RunProgress) -> Iterator[Unit]:
-    """The units of which no more is expected. Of rows without a run, no block stays before one that goes."""
-    going_on, awaited = progress.going_on(), set[str]()
-    for unit in units:
-        if progress.is_awaited(unit, items):
-            awaited.add(unit.run_id)
-        is_held = unit.run_id in awaited and (unit.is_block or bool(unit.run_id))
-        if not is_held and unit.run_id not in going_on and _are_named(items, unit.places):
-            yield unit
+    return tuple(item.row for place, item in enumerate(items) if place in covered)
 
 
 def _is_meant(unit: Unit, items: Sequence[Item], target: Target, clear: datetime) -> bool:
@@ -304,14 +265,13 @@ def _beyond_tokens(units: Sequence[Unit], movable: Sequence[Unit], costs: Sequen
     for index in range(len(movable) - 1, -1, -1):
         free -= of_units[index]
         if free < 0:
-            return list(
-                movable[: _between_runs(movable, of_units, index + 1, room - free - of_units[index] - room // 2)]
-            )
+            spare = room - free - of_units[index] - room // 2
+            return list(movable[: _between_runs(movable, of_units, index + 1, spare)])
     return []
 
 
 def _between_runs(movable: Sequence[Unit], costs: Sequence[int], cut: int, spare: int) -> int:
-    """The next place that divides no run, if at most `spare` tokens lie between; else `cut`."""
+    """The next place between two runs, if at most `spare` tokens lie before it; else `cut`."""
     gone = {unit.run_id for unit in movable[:cut]} - {""}
     for place in range(cut, len(movable)):
         if movable[place].run_id not in gone:
@@ -323,7 +283,7 @@ def _between_runs(movable: Sequence[Unit], costs: Sequence[int], cut: int, spare
 
 
 def _keep_order(covered: set[int], items: Sequence[Item], must: AbstractSet[int], free: AbstractSet[int]) -> None:
-    """Change `covered` so that what is left of each run is shown in the order in which it was.
+    """Change `covered` so that the rest of each run is shown in the same order as before.
 
     A run for which this is not so stays whole; or goes whole, where some of it must go or all of it may.
     """

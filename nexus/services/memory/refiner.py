@@ -61,14 +61,11 @@ _BY_MODEL: Final = "model"
 
 @dataclass(frozen=True, slots=True)
 class RefiningSettings(WorkSettings):
-    """Settings of the refiner.
+    """Settings of the refiner."""
 
-    Attributes:
-        at_once: compactions that are with the model at once.
-        max_input_tokens: of one prompt.
-    """
-
+    # Compactions that are with the model at once.
     at_once: int = 2
+    # Of one prompt.
     max_input_tokens: int = 24_000
     summary_max_tokens: int = 1_500
 
@@ -76,8 +73,7 @@ class RefiningSettings(WorkSettings):
 class SummaryRefiner:
     """Rewrites summaries while `running()`.
 
-    Attributes:
-        settings: may be replaced at any time; `at_once` and `max_input_tokens` stay as they were.
+    `settings` may be replaced at any time; `at_once` and `max_input_tokens` stay as they were.
     """
 
     def __init__(
@@ -101,7 +97,7 @@ class SummaryRefiner:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
-        """Rewrite what is due, until the context ends; claims are given back then."""
+        """Rewrite summaries that are due, until the context ends; claims are given back then."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run_due_work, self._take, self._handle, self._signal, self.settings.at_once, self._metrics)
             try:
@@ -201,13 +197,13 @@ class SummaryRefiner:
         return before, next((other for other in around if other["number"] > number), None)
 
     def _waiting(self, before: Row) -> dict[str, Any]:
-        """It is looked at again when the one before it is done, else after its lease."""
+        """It is due again when the one before it is done, else after its lease."""
         soon = to_milliseconds(utc_now()) + timedelta(seconds=self.settings.lease_s)
         until = max(soon, before["due_at"])
         return {"due_at": until, "waits": until}
 
     async def _release_next(self, document: Row) -> None:
-        """Have the next one done now, if it waits. Were it claimed meanwhile, its `due_at` would have changed."""
+        """Make the next one due, if it waits. Were it claimed meanwhile, its `due_at` would have changed."""
         _, after = await self._neighbours(document)
         if after and after.get("work") == REFINE and after.get("waits") and after["waits"] == after.get("due_at"):
             await self._write(after, {"due_at": utc_now()}, {"work": REFINE, "due_at": after["due_at"]})

@@ -12,15 +12,16 @@ Rules of this module:
   has the same bytes in the next summary. Then the oldest are left out and counted in the first line. A third of the
   room is for the earlier lines, as long as there is that much of them.
 - A line has parts, each behind a label. In a shorter form, sentences with figures and names come first, in the answer
-  before the question: however short it is, it says what is known now.
-- A compaction may cover a part of a run, or its tool calls alone. Then the line tells that, and calls nothing
-  missing: it may stand in an earlier compaction or in what is left.
+  before the question: however short it is, it says the outcome.
+- A compaction may cover a part of a run, or its tool calls alone. Then the line says "in part", and calls nothing
+  missing: it may stand in an earlier compaction or in the rows that are left.
 - Texts are escaped where the summary is shown, not here. The same rows give the same text.
 """
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 from nexus.core.models import parse_moment
@@ -103,12 +104,8 @@ def summarise(
     """
     carried, untold = _read(previous, told_before, most_tokens, count, by_model=by_model)
     first = max(len(runs) - max(most_tokens // _LEAST_TOKENS, 1), 0)
-    untold += sum(map(len, runs[:first]))
-    new = []
-    for run in runs[first:]:
-        line = _line_of(run, elsewhere)
-        untold += 0 if line else len(run)
-        new += [line] if line else []
+    new = [line for run in runs[first:] if (line := _line_of(run, elsewhere))]
+    untold += sum(map(len, runs)) - sum(line.messages for line in new)
     return _Fitting(carried, new, untold, most_tokens, count).text()
 
 
@@ -132,13 +129,9 @@ def by_run(rows: Sequence[Row]) -> list[list[Row]]:
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """A run, or a text that a model wrote about many.
+    """A run, or a text that a model wrote about many: the messages that it stands for, and shorter and shorter forms.
 
-    Attributes:
-        messages: how many it stands for.
-        forms: the text in shorter and shorter forms.
-        by_model: a model wrote it.
-        step: the form that is used; beyond the last, the line is left out.
+    `step` is the form that is used; beyond the last, the line is left out.
     """
 
     messages: int
@@ -159,18 +152,20 @@ class _Fitting:
         self._untold = untold
         self._most = most
         self._count = count
-        self._costs: dict[str, int] = {}
+        self._count_line = cache(count)
 
     def text(self) -> str:
+        """The lines, as long as they may be together."""
         if self._fits() or any(self._fits() for _ in self._steps()):
             return self._joined()
         text = self._joined()
         return text[: max(_longest(text, self._most, self._count), 1)]
 
     def _joined(self) -> str:
-        lines = [_NOT_TOLD.format(self._untold)] if self._untold else []
-        lines += filter(None, (line.text for line in (*self._carried, *self._new)))
-        return "\n".join(lines) or _NOTHING
+        lines = [*self._carried, *self._new]
+        untold = self._untold + sum(line.messages for line in lines if not line.text)
+        told = [line.text for line in lines if line.text]
+        return "\n".join([_NOT_TOLD.format(untold), *told] if untold else told) or _NOTHING
 
     def _fits(self) -> bool:
         # Adding up what single lines take is fast; what they take together may differ by a few.
@@ -200,16 +195,12 @@ class _Fitting:
     def _leave_out(self, lines: Sequence[_Line], *, above: int = -1) -> Iterator[None]:
         for line in lines:
             if line.text and self._cost(self._carried) > above:
-                self._untold += line.messages
                 line.step = len(line.forms)
                 yield
 
     def _cost(self, lines: Sequence[_Line]) -> int:
         """The tokens of these lines, one by one."""
-        for text in (line.text for line in lines):
-            if text not in self._costs:
-                self._costs[text] = self._count(text)
-        return sum(self._costs[line.text] for line in lines)
+        return sum(self._count_line(line.text) for line in lines)
 
 
 def _read(
@@ -275,7 +266,7 @@ def _forms(head: str, text: str) -> tuple[str, ...]:
 
 
 def _text_of(facts: TurnFacts) -> str:
-    """What was asked, what tools gave, what was decided and what was answered, on one line; `""` for nothing."""
+    """Question, tool outcomes, decisions and answer on one line; `""` where there is none of these."""
     room = _ANSWERED_ROOM if facts.outcomes else _ANSWERED_ALONE_ROOM
     asked = _labelled(_ASKED, _said_by(facts, "user"), _ASKED_ROOM)
     if facts.finished:
@@ -319,7 +310,7 @@ class _Sentence:
 
     @property
     def worth(self) -> int:
-        """How much it says. Of what was asked, only questions count."""
+        """How much it says: figures and names. Of a question's part, only questions count."""
         asks = _QUESTION.search(self.text[-8:]) is not None
         if self.label == _ASKED:
             return asks
@@ -371,7 +362,7 @@ def _by_worth(found: Sequence[_Sentence]) -> list[_Sentence]:
 
 
 def _joined(found: Sequence[_Sentence], kept: dict[_Sentence, str]) -> str:
-    """What is kept, each part behind its label, with a mark between sentences where some are left out."""
+    """The kept sentences, each part behind its label, with a mark between sentences where some are left out."""
     text, before = "", None
     for sentence in (sentence for sentence in found if sentence in kept):
         if before is None or before.part != sentence.part:

@@ -2,7 +2,7 @@
 
 Finds are quoted line by line behind `> `, so that no text can pass for another find; the line that names the place is
 one line, whatever names are in it. Calls and results of the two reading tools are no finds: they would stand before
-what they were asked for. Messages of the run that asks come last; they may have left its context.
+the messages that they searched for. Messages of the run that asks come last; they may have left its context.
 """
 
 import re
@@ -57,11 +57,9 @@ async def search(store: MemoryStore, messages: MessageStore, caller: Caller, que
     """The places of the phrase with the text around them, newest first, in bounded length.
 
     A phrase that stands nowhere as it is written is searched in its composed and decomposed Unicode forms too.
-
-    Raises:
-        StoreUnavailableError: the store did not answer.
     """
-    for form in _forms(query):
+    forms = [query, unicodedata.normalize("NFC", query), unicodedata.normalize("NFD", query)]
+    for form in (form for form in dict.fromkeys(forms) if len(form) <= LONGEST_QUERY):
         found = await _find(store, messages, caller, form)
         if places := _places(found, caller, form):
             more = "; there may be more, and a rarer phrase finds them" if found.may_be_more else ""
@@ -117,11 +115,6 @@ def _texts_in(value: Any, levels: int) -> Iterator[str]:
             yield from _texts_in(each, levels - 1)
 
 
-def _forms(query: str) -> list[str]:
-    forms = [query, unicodedata.normalize("NFC", query), unicodedata.normalize("NFD", query)]
-    return [form for form in dict.fromkeys(forms) if len(form) <= LONGEST_QUERY]
-
-
 def _places(found: _Found, caller: Caller, query: str) -> list[str]:
     overviews = (each for each in found.overviews if place_of(each.content, query) is not None)
     places = [_quoted(f"Overview, revision {each.revision}", each.content, query) for each in overviews][:1]
@@ -130,7 +123,10 @@ def _places(found: _Found, caller: Caller, query: str) -> list[str]:
         for each in found.compactions
         if place_of(each.summary, query) is not None
     ]
-    places += [_quoted(_detail_head(detail, query), detail.content, query) for detail in found.details]
+    for detail in found.details:
+        at = place_of(detail.content, query) or 0
+        head = f"Detail {one_line(detail.name)} ({detail.kind}, version {detail.version}), at character {at}"
+        places.append(_quoted(head, detail.content, query))
     rows = (row for row in (*found.earlier, *found.of_the_run) if row.get("owner_key") == caller.owner_key)
     return [*places, *(_quoted_message(row, caller, query) for row in rows)]
 
@@ -171,11 +167,6 @@ async def _find(store: MemoryStore, messages: MessageStore, caller: Caller, quer
             for find in (find_overviews, find_summary, find_details, find_earlier, find_of_the_run):
                 tasks.start_soon(find)
     return found
-
-
-def _detail_head(detail: Detail, query: str) -> str:
-    place = place_of(detail.content, query) or 0
-    return f"Detail {one_line(detail.name)} ({detail.kind}, version {detail.version}), at character {place}"
 
 
 def _quoted_message(row: Row, caller: Caller, query: str) -> str:

@@ -3,8 +3,8 @@
 Rules of this module:
 
 - A call is checked before anything is done, and a refused call changes nothing.
-- One message is served once, however often and by however many replicas it is tried, and also where the replica that
-  did it died before it answered.
+- One message is served once, however often and by however many replicas it is tried, even where a replica served it
+  and died before it answered.
 - Inserting a revision or version is the compare-and-set: of several writers of the same one, one succeeds and the
   others read again.
 - Names of details ignore case: a model that writes to "Flights" means its note "flights". Archives are read-only.
@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 
 from nexus.core.concurrency import Pauses
 from nexus.core.errors import CallRefusedError, StoreRejectedError, StoreUnavailableError
+from nexus.core.metrics import Metrics, NoMetrics
 from nexus.core.models import to_milliseconds, utc_now
 from nexus.core.ports import MemoryStore, MessageStore, Row, TurnSource
 from nexus.core.working_memory import (
@@ -64,11 +65,7 @@ _NOTHING_TO_COMPACT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a call, as the model reads it.
-
-    Attributes:
-        done: the call was carried out; else `text` says why not, and nothing was changed.
-    """
+    """The result of a call, as the model reads it. Without `done`, it says why nothing was changed."""
 
     text: str
     done: bool = True
@@ -86,35 +83,37 @@ class WorkingMemory:
         messages: MessageStore,
         compact: Compact,
         turns: TurnSource | None = None,
+        *,
         limits: MemoryLimits | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._store = store
         self._messages = messages
         self._compact_session = compact
         self._turns = turns
+        self._metrics = metrics or NoMetrics()
         self._background: BackgroundCompactions | None = None
         self.limits = limits or MemoryLimits()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Make compactions in the background, until the context ends."""
-        async with BackgroundCompactions(self._compact_session).running() as self._background:
+        async with BackgroundCompactions(self._compact_session, self._metrics).running() as self._background:
             yield self
 
     async def snapshot(self, owner_key: str, session_id: str) -> Snapshot:
-        """The working memory of a session; see `MemorySource.snapshot`."""
+        """The working memory of a session."""
         return await read_snapshot(self._store, owner_key, session_id)
 
     def compact_soon(self, request: CompactionRequest, /, *, long: bool = False) -> CompactionJob | None:
-        """Compact in the background, while `running()`; see `MemorySource.compact_soon`."""
+        """Compact in the background, while `running()`."""
         return self._background.start(request, long=long) if self._background else None
 
     async def run(self, name: str, args: Any, caller: Caller) -> Outcome:
         """Carry out a call of the memory tool `name`; `args` as the model gave them.
 
-        Raises:
-            StoreUnavailableError: the store did not answer, and the call may have been carried out or not. Trying again
-                with the same caller carries it out once.
+        When the store does not answer, the call may have been carried out or not; trying again with the same caller
+        carries it out once.
         """
         try:
             return Outcome(await self._carry_out(self._checked(name, args, caller), caller))
@@ -268,8 +267,7 @@ def _named(known: Iterable[Detail], name: str) -> Detail | None:
 def _check_writable(call: WriteDetail, known: list[Detail], same: Detail | None) -> None:
     if same and same.kind == "archive":
         raise CallRefusedError(f"name: {same.name!r} is an archive, which nobody writes to; take another name")
-    notes = sum(detail.kind == "note" for detail in known)
-    if same is None and notes >= MOST_NOTES:
+    if same is None and sum(detail.kind == "note" for detail in known) >= MOST_NOTES:
         raise CallRefusedError(
             f"name: {call.name!r} would be one more than the {MOST_NOTES} notes that are kept; use one"
         )
@@ -285,7 +283,7 @@ def _names_of(known: list[Detail]) -> str:
 
 
 def _part_of(detail: Detail, call: ReadDetail) -> str:
-    """The part of a detail that is asked for, below a line that says what it is and where it goes on."""
+    """The requested part of a detail, below a line with its name and where it goes on."""
     text = detail.content[call.from_character :]
     if call.from_character and not text:
         raise CallRefusedError(f"from_character: the detail has {len(detail.content)} characters")

@@ -13,7 +13,7 @@ Rules of this module:
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -36,9 +36,8 @@ _SOME_TEXT: Final = "…"
 class Item:
     """A row with everything on which its place depends; see `places_in_run`.
 
-    Attributes:
-        run_id: `""` for a row of no run.
-        said: as the validity gate takes it, without its text; None for what is never shown.
+    `run_id` is `""` for a row of no run. `said` is the message as the validity gate takes it, without its text; None
+    for a row that is never shown.
     """
 
     index: int
@@ -72,14 +71,10 @@ class Unit:
         return self.places[-1]
 
 
-def ordered_items(rows: Sequence[Any]) -> list[Item]:
+def ordered_items(rows: Sequence[Row]) -> list[Item]:
     """The rows in the order of the conversation, whatever order they come in."""
     ranks = stored_order(rows)
-    items = [
-        _item(row, index, ranks[index])
-        for index, row in enumerate(rows)
-        if isinstance(row, Mapping) and not is_internal(row.get("metadata"))
-    ]
+    items = [_item(row, index, ranks[index]) for index, row in enumerate(rows) if not is_internal(row.get("metadata"))]
     runs: defaultdict[str, list[Item]] = defaultdict(list)
     places: dict[int, Place] = {}
     for item in items:
@@ -123,9 +118,10 @@ def _units_of_run(run_id: str, places: Sequence[int], blocks: Sequence[Unit]) ->
         # Rows without a run have nothing to do with each other.
         if run_id:
             between = places[bisect_left(places, block.places[0]) : bisect_right(places, block.end)]
-            block = replace(block, places=tuple(between))  # noqa: PLW2901  # the same block with what lies between
-        inside.update(block.places)
-        units.append(block)
+            units.append(replace(block, places=tuple(between)))
+        else:
+            units.append(block)
+        inside.update(units[-1].places)
     return units + [Unit((place,), run_id) for place in places if place not in inside]
 
 
@@ -149,23 +145,21 @@ def _merged(blocks: Iterable[Unit]) -> list[Unit]:
 
 
 def _blocks(items: Sequence[Item]) -> list[Unit]:
-    def block(places: Sequence[int], *, is_open: bool) -> Unit:
-        return Unit(tuple(sorted(places)), items[min(places)].run_id, is_block=True, is_open=is_open)
-
     said = [replace(item.said, source=str(place)) for place, item in enumerate(items) if item.said is not None]
     admitted = admit(said, "rows")
-    found: list[Unit] = []
-    members: list[int] = []
-    is_open = False
+    # Places of the messages with calls and of their results; None for a lost result.
+    groups: list[list[int | None]] = []
     for message, origin in zip(admitted.messages, admitted.origins, strict=True):
-        if message["role"] != "tool":
-            found += [block(members, is_open=is_open)] if members else []
-            members, is_open = [int(origin.source)] if origin and origin.calls else [], False
-        elif origin is None:
-            is_open = True
+        if message["role"] == "tool":
+            groups[-1].append(int(origin.source) if origin else None)
         else:
-            members.append(int(origin.source))
-    return [*found, block(members, is_open=is_open)] if members else found
+            groups.append([int(origin.source)] if origin and origin.calls else [])
+    found = []
+    for group in groups:
+        places = tuple(sorted(place for place in group if place is not None))
+        if places:
+            found.append(Unit(places, items[places[0]].run_id, is_block=True, is_open=None in group))
+    return found
 
 
 def _item(row: Mapping[str, Any], index: int, rank: int) -> Item:
@@ -194,12 +188,9 @@ class KnownRuns:
     alive: Collection[str] = frozenset()
 
 
-NOTHING_KNOWN: Final = KnownRuns()
-
-
 @dataclass(frozen=True, slots=True)
 class SilenceLimits:
-    """The earliest moments at which a row says that its run goes on, and a call that its result may come."""
+    """The earliest moments of a row whose run may still go on, and of a call whose result may still come."""
 
     rows: datetime
     calls: datetime
@@ -215,27 +206,34 @@ class SilenceLimits:
 class RunProgress:
     """Which runs may go on; `asking` is the run that asks for a compaction, `""` for none."""
 
-    def __init__(self, items: Iterable[Item], limits: SilenceLimits, asking: str, known: KnownRuns) -> None:
+    def __init__(self, items: Sequence[Item], limits: SilenceLimits, asking: str, known: KnownRuns) -> None:
+        self._items = items
         self._limits = limits
         self._asking = asking
         self._known = known
         self._runs = _by_run(item.row for item in items)
         self._finished: dict[str, bool] = {}
 
-    def going_on(self) -> set[str]:
-        """The runs of which nothing is compacted."""
-        found = {
+    def finished(self, units: Iterable[Unit]) -> Iterator[Unit]:
+        """The units of which no more is expected. Of rows without a run, no block stays before one that goes."""
+        going_on = {
             run_id
             for run_id, members in self._runs.items()
             if (run_id in self._known.alive or _newest(members) >= self._limits.rows) and not self._is_over(run_id)
         }
-        return found | ({self._asking} if self._asking else set())
+        awaited = set[str]()
+        for unit in units:
+            if self._is_awaited(unit):
+                awaited.add(unit.run_id)
+            is_held = unit.run_id in awaited and (unit.is_block or bool(unit.run_id))
+            if not is_held and unit.run_id not in going_on and not (self._asking and unit.run_id == self._asking):
+                yield unit
 
-    def is_awaited(self, unit: Unit, items: Sequence[Item]) -> bool:
+    def _is_awaited(self, unit: Unit) -> bool:
         """Whether a call of this unit may still be answered."""
         return (
             unit.is_open
-            and any(recorded_at(items[place].row) >= self._limits.calls for place in unit.places)
+            and any(recorded_at(self._items[place].row) >= self._limits.calls for place in unit.places)
             and not (unit.run_id and self._is_over(unit.run_id))
         )
 

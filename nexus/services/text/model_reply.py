@@ -1,7 +1,7 @@
 """Prompts to a model and its replies: records cut into parts, and the JSON of a summary read back (contract §6). Pure.
 
 - A record becomes entries of a JSON document, cut into parts in which nothing is left out.
-- Of a reply, thoughts before the answer, a fence around it and words before and after it are passed over. The rest must
+- In a reply, thoughts before the answer, a fence around it and words before and after it are ignored. The rest must
   be one JSON object with the fields of `SCHEMA`, none of them empty.
 - A reply that repeats the schema, refuses, is in another language than the user's or invents figures is rejected.
 - A summary is shown in many contexts after its turn. Texts that are too long are cut at the end of a sentence, or of a
@@ -12,8 +12,9 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Annotated, Any, Final
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
@@ -44,10 +45,6 @@ class Entry:
     def whole(self) -> dict[str, Any]:
         """As it stands in the document."""
         return {**self.fields, self.key: self.text}
-
-    def shown(self, room: int) -> Iterator[dict[str, Any]]:
-        """The entry as it stands there, or as many as it takes for none to need more than `room` bytes."""
-        return (entry.whole for entry in self.cut(room))
 
     def cut(self, room: int) -> Iterator["Entry"]:
         """The entry, or as many as it takes for none to need more than `room` bytes."""
@@ -80,7 +77,7 @@ def packed(items: Iterable[dict[str, Any]], room: int, least: int = 1) -> Iterat
 
 
 def in_language(language: str | None) -> str:
-    """The words that tell a model in which language to write: a result of `language_of`, else the user's."""
+    """The words of a task for the language of the reply: a result of `language_of`, else the user's."""
     theirs = "in the language that the user writes in"
     if not language:
         return theirs
@@ -99,7 +96,7 @@ _STRUCTURED: Final = {"overview": _TEXT, "actions": _LIST, "results": _LIST, "de
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    # Endpoints that hold an answer to a schema want every field required, no others, and no
+    # Endpoints that hold an answer to a schema want every field required and no others.
     return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 
 
@@ -201,11 +198,7 @@ class Reply:
 
 
 def read_reply(text: str, evidence: Evidence) -> Reply:
-    """The summary in an answer.
-
-    Raises:
-        UnusableReplyError: there is none.
-    """
+    """The summary in an answer; an `UnusableReplyError` names the fault."""
     answer = _validated(find_object(text, "brief", "detailed"))
     if fault := _fault_of(answer, evidence):
         raise UnusableReplyError(fault)
@@ -230,11 +223,7 @@ def _bounded(answer: _SummaryAnswer) -> Reply:
 
 
 def find_object(text: str, *names: str) -> dict[str, Any]:
-    """The first JSON object with one of these fields, else the first one.
-
-    Raises:
-        UnusableReplyError: there is none.
-    """
+    """The first JSON object with one of these fields, else the first one; an `UnusableReplyError` for none."""
     if not text.strip():
         raise UnusableReplyError("it is empty")
     *thoughts, said = _THOUGHT_ENDS.split(text)
@@ -242,12 +231,11 @@ def find_object(text: str, *names: str) -> dict[str, Any]:
         raise UnusableReplyError("it ends before the answer begins")
     # The words of an answer may hold such a mark as well. An object around the one that is meant does not count.
     objects = (value for source in (said, text) for value in _objects(source))
-    found = next((value for value in objects if not value.keys().isdisjoint(names)), None)
-    if found is None:
-        found = next(_objects(text), None)
-    if found is None:
-        raise UnusableReplyError("its JSON is broken" if "{" in text else "it holds no JSON object")
-    return found
+    for found in (value for value in objects if not value.keys().isdisjoint(names)):
+        return found
+    for found in _objects(text):
+        return found
+    raise UnusableReplyError("its JSON is broken" if "{" in text else "it holds no JSON object")
 
 
 def placeholder_in(text: str) -> str | None:
@@ -259,16 +247,9 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
     """All objects in a text, nested ones too."""
     # Not strict: models write line ends as they are.
     decoder = json.JSONDecoder(strict=False)
-    begin = -1
-    for _ in range(_MOST_OPENINGS):
-        begin = text.find("{", begin + 1)
-        if begin < 0:
-            return
-        try:
-            value: dict[str, Any] = decoder.raw_decode(text, begin)[0]
-        except (ValueError, RecursionError):
-            continue
-        yield value
+    for opening in islice(re.finditer("{", text), _MOST_OPENINGS):
+        with suppress(ValueError, RecursionError):
+            yield decoder.raw_decode(text, opening.start())[0]
 
 
 def _validated(value: dict[str, Any]) -> _SummaryAnswer:

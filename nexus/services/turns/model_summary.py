@@ -104,7 +104,7 @@ def prompts_of(facts: TurnFacts, room: int) -> list[Prompt]:
     if goal != facts.goal:
         entries.insert(0, Entry({}, "goal", facts.goal))
     left = room - size(goal) - _AROUND
-    parts = list(packed((shown for entry in entries for shown in entry.shown(left)), left))
+    parts = list(packed((piece.whole for entry in entries for piece in entry.cut(left)), left))
     if len(parts) <= 1:
         return [Prompt({"goal": goal, "turn": parts[0] if parts else []})]
     return [

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from nexus.core.errors import CallRefusedError, StoreRejectedError, StoreUnavailableError
+from nexus.core.metrics import Event, NoMetrics
 from nexus.core.ports import Row
 from nexus.core.working_memory import STRATEGIES, TARGETS, Compaction, CompactionRequest, Target
 from nexus.services.memory.compactor import BackgroundCompactions, CompactionSettings, Compactor
@@ -23,6 +24,7 @@ from nexus.services.memory.plan import MOST_ROWS
 from tests.nexus.support.archives import read_archive
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.waiting import until
 from tests.nexus.unit.services.memory.sessions import blocks, orphans, rows
 from tests.nexus.unit.services.memory.test_plan import exchange, row
@@ -360,7 +362,7 @@ async def _begun(compacting: Compacting, count: int) -> None:
 async def test_one_of_a_session_at_a_time() -> None:
     """Whoever wants another gets the one that is under way; sessions do not wait for each other."""
     compacting = Compacting()
-    async with BackgroundCompactions(compacting.compact).running() as soon:
+    async with BackgroundCompactions(compacting.compact, NoMetrics()).running() as soon:
         first, again, other = soon.start(ADA, long=False), soon.start(ADA, long=True), soon.start(BEN, long=False)
         await _begun(compacting, 2)
         assert first is again
@@ -376,21 +378,22 @@ async def test_one_of_a_session_at_a_time() -> None:
     "problem", [StoreUnavailableError("away"), StoreRejectedError("too large"), ZeroDivisionError()]
 )
 async def test_one_that_fails(problem: Exception) -> None:
-    """It says so, and stops no other."""
-    compacting = Compacting(problem)
+    """It is marked as failed and stops no other; an unexpected error is counted."""
+    compacting, metrics = Compacting(problem), RecordingMetrics()
     compacting.go.set()
-    async with BackgroundCompactions(compacting.compact).running() as soon:
+    async with BackgroundCompactions(compacting.compact, metrics).running() as soon:
         for wish in (ADA, BEN):
             job = soon.start(wish, long=False)
             assert job
             await job.done.wait()
             assert job.failed
+    assert metrics.counted == ({Event.BACKGROUND_FAULT: 2} if isinstance(problem, ZeroDivisionError) else {})
 
 
 async def test_long_ones_wait_for_each_other() -> None:
     """Two are done at once, and one that somebody waits for is not held up by them."""
     compacting = Compacting()
-    async with BackgroundCompactions(compacting.compact).running() as soon:
+    async with BackgroundCompactions(compacting.compact, NoMetrics()).running() as soon:
         for owner in range(5):
             soon.start(CompactionRequest(f"owner {owner}", "s"), long=True)
         soon.start(ADA, long=False)

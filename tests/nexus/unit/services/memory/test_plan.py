@@ -10,7 +10,7 @@ from nexus.core.models import is_object_id, parse_moment
 from nexus.core.ports import Row
 from nexus.core.working_memory import TARGETS, WHOLE, Target
 from nexus.services.history.transcript import transcript_of_rows
-from nexus.services.memory.plan import Plan, Retention, plan, tail_after
+from nexus.services.memory.plan import Retention, plan, tail_after
 from nexus.services.memory.units import LONGEST_CALL, KnownRuns, headless_runs
 from tests.nexus.unit.services.memory.sessions import START, blocks, object_id, orphans, rows
 
@@ -53,58 +53,61 @@ def exchange(first: int, run: str, calls: int = 1) -> list[Row]:
     return [*made, row(first + 2 * calls + 1, "AI", run)]
 
 
-def planned(given: list[Row], keep: Retention | None = None, *, target: Target = "all", **changes: Any) -> Plan:
-    """The plan at a time when everything is over."""
-    return plan(given, keep or Retention(), **{"now": LATER, "idle": IDLE, "target": target, **changes})
+def planned(given: list[Row], keep: Retention | None = None, **changes: Any) -> tuple[list[Row], list[Row]]:
+    """The rows that are compacted, in their order, and those that stay, as given; by default when every run is over."""
+    options = {"now": LATER, "idle": IDLE, "target": "all", "run_id": "", "known": KnownRuns(), **changes}
+    gone = list(plan(given, keep or Retention(), **options))
+    taken = {found["_id"] for found in gone}
+    assert len(taken) == len(gone)
+    return gone, [found for found in given if found["_id"] not in taken]
 
 
 def covered(given: list[Row], keep: Retention | None = None, **changes: Any) -> list[str]:
-    """The ids of what is compacted."""
-    return [found["id"] for found in planned(given, keep, **changes).covered]
+    """The ids of the rows that are compacted."""
+    return [found["id"] for found in planned(given, keep, **changes)[0]]
 
 
 class TestAnySession:
-    """What is true whatever was recorded."""
+    """Properties of every session."""
 
     @given(rows().flatmap(lambda given: st.tuples(st.just(given), st.permutations(given))), KEEPS, st.data())
     def test_is_shown_as_before(self, both: tuple[list[Row], list[Row]], keep: Retention, data: st.DataObject) -> None:
-        """Every row is covered or kept; what is kept has the same calls with the same results as before."""
+        """The rows that stay have the same calls with the same results as before, in whatever order they come."""
         given, mixed = both
         target, run_id = data.draw(st.sampled_from(TARGETS)), data.draw(RUNS)
         now = START + timedelta(seconds=data.draw(st.integers(0, 3_000)))
-        made = plan(mixed, keep, now=now, idle=IDLE, target=target, run_id=run_id)
-        assert sorted(found["_id"] for found in (*made.covered, *made.kept)) == [found["_id"] for found in given]
-        whole, left = blocks(given), blocks(list(made.kept))
+        gone, _ = planned(mixed, keep, now=now, target=target, run_id=run_id)
+        kept = [found for found in given if found not in gone]
+        whole, left = blocks(given), blocks(kept)
         assert left == {source: whole[source] for source in left}
-        assert orphans(list(made.kept)) <= orphans(given)
-        assert not any(found["run_id"] == run_id for found in made.covered if run_id)
+        assert orphans(kept) <= orphans(given)
+        assert not any(found["run_id"] == run_id for found in gone if run_id)
 
     @given(rows(), st.integers(0, 30), st.sampled_from(TARGETS), RUNS)
     def test_the_newest_messages_stay(self, given: list[Row], most: int, target: Target, run_id: str) -> None:
         """So many of them, not counting the run that asks; and with none to keep, everything goes that may."""
-        made = planned(given, Retention(most), target=target, run_id=run_id)
+        _, kept = planned(given, Retention(most), target=target, run_id=run_id)
         shown = transcript_of_rows(given, current_run_id=run_id)[0]
-        kept = {found["id"] for found in made.kept}
-        assert {item.source for item in shown[len(shown) - min(most, len(shown)) :]} <= kept
+        newest = {item.source for item in shown[len(shown) - min(most, len(shown)) :]}
+        assert newest <= {found["id"] for found in kept}
         if most == 0 and target == "all":
-            assert all(run_id and found["run_id"] == run_id for found in made.kept)
+            assert all(run_id and found["run_id"] == run_id for found in kept)
 
     @given(rows(), st.integers(0, 60))
     def test_the_newest_that_fit(self, given: list[Row], most: int) -> None:
         """What stays takes no more tokens than were said."""
         shown = {item.source for item in transcript_of_rows(given)[0]}
-        made = planned(given, Retention(None, most, lambda _: 5))
-        assert sum(5 for found in made.kept if found["id"] in shown) <= most
-        if 5 * len(shown) <= most:
-            assert made.covered == ()
+        gone, kept = planned(given, Retention(None, most, lambda _: 5))
+        assert sum(5 for found in kept if found["id"] in shown) <= most
+        assert not gone or 5 * len(shown) > most
 
     @given(rows(foreign=True), KEEPS, st.sampled_from(TARGETS), RUNS)
     def test_what_no_tail_could_find_again(
         self, given: list[Row], keep: Retention, target: Target, run_id: str
     ) -> None:
         """Is covered whatever is asked for, and takes its block along."""
-        made = planned(given, keep, target=target, run_id=run_id)
-        assert all(is_object_id(found["_id"]) for found in made.kept)
+        _, kept = planned(given, keep, target=target, run_id=run_id)
+        assert all(is_object_id(found["_id"]) for found in kept)
 
     @given(st.lists(rows(most=8), min_size=1, max_size=4), st.data())
     def test_step_by_step(self, parts: list[list[Row]], data: st.DataObject) -> None:
@@ -117,10 +120,10 @@ class TestAnySession:
             ]
             now = START + timedelta(seconds=place * 10_000 + data.draw(st.integers(0, 9_000)))
             given = [found for found in everything if tail.includes(found["_id"])]
-            made = plan(given, data.draw(KEEPS), now=now, idle=IDLE, target=data.draw(st.sampled_from(TARGETS)))
-            if made.covered:
-                tail = tail_after(tail, given, made.covered, now)
-            done += [found["_id"] for found in made.covered]
+            gone, _ = planned(given, data.draw(KEEPS), now=now, target=data.draw(st.sampled_from(TARGETS)))
+            if gone:
+                tail = tail_after(tail, given, gone, now)
+            done += [found["_id"] for found in gone]
             assert len(done) == len(set(done))
             for found in everything:
                 assert tail.includes(found["_id"]) == (found["_id"] not in done)
@@ -135,14 +138,14 @@ class TestAnySession:
         keep, target = Retention(data.draw(st.integers(0, 12))), data.draw(st.sampled_from(TARGETS))
         newest = given[last:]
         shown = transcript_of_rows(given)[0]
-        made = planned([*given[:first], *newest], keep, target=target, idle=None, fixed={row["_id"] for row in newest})
-        gone = {found["id"] for found in made.covered}
+        fixed = {row["_id"] for row in newest}
+        gone = {*covered([*given[:first], *newest], keep, target=target, idle=None, fixed=fixed)}
         assert gone <= {row["id"] for row in given[:first]}
         assert not gone & {item.source for item in shown[max(len(shown) - (keep.messages or 0), 0) :]}
 
 
 class TestUnits:
-    """What goes together."""
+    """Rows that are compacted together."""
 
     def test_a_block_is_not_split(self) -> None:
         """The newest message to stay is a result, so its call does, and what lies between."""
@@ -171,7 +174,7 @@ class TestUnits:
 
 
 class TestRunsInProgress:
-    """Of which nothing is compacted."""
+    """Nothing of them is compacted."""
 
     def test_an_unanswered_one(self) -> None:
         """Stays until it has been silent for as long as a run may be."""
@@ -183,7 +186,7 @@ class TestRunsInProgress:
         assert covered(given, idle=None) == ["m1", "m2", "m3", "m4"]
 
     def test_a_call_that_is_not_answered(self) -> None:
-        """Stays for a day with all that came after it: somebody may have to approve it."""
+        """Stays for a day with all that came after it: it may need an approval."""
         given = [*exchange(1, "one"), row(10, run="two"), *exchange(20, "two")[1:3]]
         given += [row(31, "AI", "two", calls=["a"]), row(32, "AI", "two")]
         before = ["m1", "m2", "m3", "m4", "m10", "m21", "m22"]
@@ -212,7 +215,7 @@ class TestRunsInProgress:
 
 
 class TestTail:
-    """What is left after a compaction."""
+    """The tail after a compaction."""
 
     @given(st.lists(st.integers(0, 9_000), max_size=300), st.integers(0, 300), st.integers(0, 10_000))
     def test_lists_few(self, seconds: list[int], many: int, second: int) -> None:
@@ -232,5 +235,5 @@ def test_only_runs_without_input_are_cut(given_rows: list[Row]) -> None:
     cut = headless_runs(given_rows, now=now, idle=timedelta(days=1))
     asked = {each["run_id"] for each in given_rows if each["role"] == "HUMAN"}
     assert not asked & {*cut}
-    made = plan(given_rows, Retention(), now=now, idle=timedelta(days=1), known=KnownRuns(over=cut))
-    assert not {each["run_id"] for each in made.kept} & {*cut}
+    _, kept = planned(given_rows, now=now, idle=timedelta(days=1), known=KnownRuns(over=cut))
+    assert not {each["run_id"] for each in kept} & {*cut}
