@@ -142,31 +142,24 @@ class Metrics(Protocol):
 
     def count(self, event: Event, amount: int = 1) -> None:
         """The event happened, `amount` times."""
-        ...
 
     def answered(self, code: ErrorCode | None) -> None:
         """A request got its answer: an error with this code, or for None a success."""
-        ...
 
     def degraded(self, part: Part) -> None:
         """A context was built without this part."""
-        ...
 
     def dead_letter(self, cause: DeadLetterCause) -> None:
         """A message became a dead letter."""
-        ...
 
     def took(self, stage: Stage, seconds: float) -> None:
         """A stage of one request took so long."""
-        ...
 
     def read_from(self, reading: Reading, read: Callable[[], float]) -> None:
         """Have `read` called whenever the reading is asked for. It must not wait; when it raises, nothing is shown."""
-        ...
 
     def backlog_from(self, topic: str, read: Callable[[], float]) -> None:
         """Likewise for the number of messages of a topic, one of `Topics`, that wait on the bus for this service."""
-        ...
 
 
 class NoMetrics:

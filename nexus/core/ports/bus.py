@@ -66,11 +66,9 @@ class Bus(Protocol):
 
         A bus that keeps messages takes what is sent under the name `once` once only, and returns 1.
         """
-        ...
 
     def subscribe(self, *topics: str) -> AbstractAsyncContextManager["Subscription"]:
         """Receive everything on `topics` for as long as the context lasts. In force when the context is entered."""
-        ...
 
     def consume(self, work: Sequence[Work], news: Sequence[str] = ()) -> AbstractAsyncContextManager["Subscription"]:
         """Take part in the `work` of a service, and receive its `news`, for as long as the context lasts.
@@ -78,11 +76,9 @@ class Bus(Protocol):
         On a bus that keeps messages each message of `work` goes to one replica, `shared`, which has it in hand until it
         is `done`; what is left undone at the end of the context goes to another. News reach every replica.
         """
-        ...
 
     def done(self, delivery: Delivery) -> None:
         """Let the bus know, soon, that this delivery need not be handed out again. Never waits."""
-        ...
 
 
 class Subscription(Protocol):
@@ -97,7 +93,6 @@ class Subscription(Protocol):
     @property
     def backlogs(self) -> Mapping[str, int]:
         """How many messages of work no replica has been given yet, by topic, as of some seconds ago; else `{}`."""
-        ...
 
     @property
     def silent_s(self) -> float:
@@ -105,11 +100,9 @@ class Subscription(Protocol):
 
         Infinite where the connection is known to be lost.
         """
-        ...
 
     async def stop(self) -> None:
         """Take in nothing more. Iterating ends after what had arrived until then."""
-        ...
 
     def __aiter__(self) -> AsyncIterator[Delivery]: ...
 
@@ -190,11 +183,9 @@ class RequestLedger(Protocol):
         `Announced` is the reply to a delivery that arrived before the answer was last announced, or less than a second
         after.
         """
-        ...
 
     async def renew(self, claim: Acquired, lease_ms: int) -> bool:
         """Hold the request for another `lease_ms`. False when it is no longer the caller's."""
-        ...
 
     async def conclude(  # noqa: PLR0917  # of a request, its answer, and what is done in the same step
         self,
@@ -213,19 +204,15 @@ class RequestLedger(Protocol):
         Returns:
             How many subscribers received it, as for `Bus.publish`; None when the request has an answer already.
         """
-        ...
 
     async def release(self, claim: Acquired) -> None:
         """Give the request back unanswered. The attempt does not count."""
-        ...
 
     async def keep_first(self, key: str, value: bytes, keep_ms: int) -> bytes:
         """Keep `value` under `key` unless something is kept there; returns what is kept."""
-        ...
 
     async def kept(self, key: str) -> bytes | None:
         """What `keep_first` keeps under `key`; None when nothing, or no longer."""
-        ...
 
 
 class Outbox(Protocol):
@@ -239,15 +226,12 @@ class Outbox(Protocol):
 
     async def of_owner(self, owner_key: str) -> list[OutboxRow]:
         """The rows of one owner, in no order."""
-        ...
 
     async def oldest(self, limit: int, offset: int = 0) -> list[OutboxRow]:
         """Up to `limit` rows of all owners, those that have waited longest first, after the first `offset` rows."""
-        ...
 
     async def remove(self, rows: Sequence[OutboxRow]) -> None:
         """Take rows out. Rows that are not there are ignored."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,28 +267,21 @@ class DeadLetters(Protocol):
 
     async def keep(self, letter: DeadLetter) -> None:
         """Keep a dead letter. The same bytes for the same reason within a minute are one letter."""
-        ...
 
     async def count(self) -> int:
         """How many there are."""
-        ...
 
     async def newest(self, limit: int, *, before: str = "") -> list[DeadLetter]:
         """Up to `limit` letters, newest first; those older than the letter `before`, where it is given."""
-        ...
 
     async def find(self, letter_id: str) -> DeadLetter | None:
         """The letter with that id."""
-        ...
 
     async def drop(self, letter_id: str) -> bool:
         """Remove a letter; the same bytes become a letter again from now on. False when there is none of that id."""
-        ...
 
     async def expect_again(self, letter: DeadLetter) -> None:
         """Let the same bytes become a letter of their own at once. For a letter that is sent again."""
-        ...
 
     async def forget_answer(self, key: str) -> None:
         """Let the request `key` be answered anew, as if it had never been asked. For a letter that is sent again."""
-        ...

@@ -45,19 +45,15 @@ class TurnStore(Protocol):
 
     async def insert_turns(self, turns: Sequence[Row]) -> int:
         """Keep these, in their order, up to the first whose number or run is taken. Returns how many were kept."""
-        ...
 
     async def latest_turn(self, owner_key: str, session_id: str) -> Row | None:
         """The turn with the highest number, without `messages` and `tool_calls`, which are long."""
-        ...
 
     async def find_turn(self, owner_key: str, session_id: str, turn_number: int) -> Row | None:
         """The turn with that number."""
-        ...
 
     async def turns_of_runs(self, owner_key: str, session_id: str, run_ids: Sequence[str]) -> list[Row]:
         """The turns of these runs, in any order, without `messages` and `tool_calls`."""
-        ...
 
     async def turns(
         self,
@@ -73,7 +69,6 @@ class TurnStore(Protocol):
 
         `whole`: with `messages`, `tool_calls`, `thinking_phase` and `workspace_context`, which are long.
         """
-        ...
 
     async def search_turns(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
         """Up to `limit` turns with `text` in a summary or an insight, whatever the case; the highest number first.
@@ -81,31 +76,26 @@ class TurnStore(Protocol):
         `text` is taken literally; a text of more than `LONGEST_QUERY` characters is rejected. The turns are not
         whole; see `turns`.
         """
-        ...
 
     async def count_turns(self, owner_key: str, session_id: str) -> int:
         """How many turns the session has."""
-        ...
 
     async def update_turn(
         self, owner_key: str, session_id: str, turn_number: int, changes: Mapping[str, Any], *, seen: Mapping[str, Any]
     ) -> bool:
         """Set these fields, if those in `seen` still have these values. False, and no change, when they have not."""
-        ...
 
     async def touch_runs(self, touches: Sequence[TurnTouch]) -> list[TurnTouch]:
         """Set these fields of the turns of runs, of each run in this order. Returns the touches of runs without a turn.
 
         Repeating it changes nothing. Where one of them is rejected, some of the others may have been changed.
         """
-        ...
 
     async def claim(self, work: str, now: datetime, until: datetime) -> Row | None:
         """Of the turns on which this work is due by `now`, the one last due, whole; it is then due at `until`.
 
         Concurrent callers get different turns. None when nothing is due.
         """
-        ...
 
 
 class TurnSource(Protocol):
@@ -117,7 +107,6 @@ class TurnSource(Protocol):
         Never waits. A goal, surroundings or rounds that a later call brings are taken over. The event is set when the
         turn is kept; None when too much is waiting already.
         """
-        ...
 
     async def goal(self, owner_key: str, session_id: str, run_id: str) -> Goal:
         """The goal of the run's turn, or of the latest turn where the run has none.
@@ -127,7 +116,6 @@ class TurnSource(Protocol):
         Raises:
             StoreUnavailableError: the store did not answer.
         """
-        ...
 
     async def past_turns(
         self, owner_key: str, session_id: str, *, limit: int, before: int | None, without_runs: Sequence[str] = ()
@@ -137,7 +125,6 @@ class TurnSource(Protocol):
         Raises:
             StoreUnavailableError: the store did not answer.
         """
-        ...
 
 
 class NewestMemory(NamedTuple):
@@ -170,23 +157,18 @@ class MemoryStore(Protocol):
 
     async def insert_overview(self, overview: Row) -> bool:
         """Store a revision. False, and no change, when it is taken."""
-        ...
 
     async def latest_overview(self, owner_key: str, session_id: str) -> Row | None:
         """The overview with the highest revision."""
-        ...
 
     async def overviews(self, owner_key: str, session_id: str, *, limit: int, before: int | None = None) -> list[Row]:
         """Up to `limit` overviews, the highest revision first; only those below `before`."""
-        ...
 
     async def insert_details(self, details: Sequence[Row]) -> int:
         """Store these in order, up to the first whose name and version are taken. Returns how many were stored."""
-        ...
 
     async def list_details(self, owner_key: str, session_id: str) -> list[Row]:
         """The newest version of each detail, by name, without `content`."""
-        ...
 
     async def newest(self, owner_key: str, session_id: str, *, notes: int, archives: int) -> NewestMemory:
         """The working memory of a session as it is now, in one read.
@@ -194,19 +176,16 @@ class MemoryStore(Protocol):
         Of details the newest version of the notes and archives written last, at most so many of each. It takes time for
         what is returned, not for all archives.
         """
-        ...
 
     async def find_detail(
         self, owner_key: str, session_id: str, name: str, *, version: int | None = None
     ) -> Row | None:
         """That version of the detail; its newest where none is named."""
-        ...
 
     async def detail_versions(
         self, owner_key: str, session_id: str, *, limit: int, after: tuple[str, int] | None = None
     ) -> list[Row]:
         """Up to `limit` versions, whole, by name and then by version; only those after that name and version."""
-        ...
 
     async def search_details(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
         """Up to `limit` whole details whose content has `text`, ignoring case, the last written first.
@@ -214,34 +193,28 @@ class MemoryStore(Protocol):
         Of each detail the newest version that has it. `text` is literal; more than `LONGEST_QUERY` characters are
         rejected. A text index of the server may speed this up, but never hide a find.
         """
-        ...
 
     async def insert_compaction(self, compaction: Row) -> bool:
         """Store a compaction. False, and no change, when its number is taken."""
-        ...
 
     async def latest_compaction(self, owner_key: str, session_id: str) -> Row | None:
         """The compaction with the highest number, without `rows`, which are many."""
-        ...
 
     async def compactions(
         self, owner_key: str, session_id: str, *, limit: int, before: int | None = None, whole: bool = False
     ) -> list[Row]:
         """Up to `limit` compactions, the highest number first; only those below `before`; `whole`: with `rows`."""
-        ...
 
     async def update_compaction(
         self, owner_key: str, session_id: str, number: int, changes: Mapping[str, Any], *, seen: Mapping[str, Any]
     ) -> bool:
         """Set these fields, if those in `seen` still have these values. False, and no change, when they have not."""
-        ...
 
     async def claim_compaction(self, work: str, now: datetime, until: datetime) -> Row | None:
         """Claim the compaction on which this work has been due the longest by `now`; it is then due at `until`.
 
         Callers at the same time get different ones. None when nothing is due.
         """
-        ...
 
 
 class MemorySource(Protocol):
@@ -253,7 +226,6 @@ class MemorySource(Protocol):
         Raises:
             StoreUnavailableError: the store did not answer.
         """
-        ...
 
     def compact_soon(self, request: CompactionRequest, /, *, long: bool = False) -> CompactionJob | None:
         """Start the compaction in the background, or join the one of the session that is under way. Never waits.
@@ -261,4 +233,3 @@ class MemorySource(Protocol):
         `long`: it may take long and no request waits for it; only a few of these run at once. None when too many are
         under way; it is not started then.
         """
-        ...

@@ -16,19 +16,16 @@ class LanguageModel(Protocol):
     @property
     def name(self) -> str:
         """The name of the model."""
-        ...
 
     @property
     def resting_s(self) -> float:
         """For how many seconds from now every call fails at once; 0 when the next one is made."""
-        ...
 
     async def complete(self, system: str, user: str, *, schema: Mapping[str, Any], schema_name: str) -> str:
         """The text of the model's answer to the instructions `system` and the material `user`, unchecked.
 
         An endpoint without schemas is only asked to follow the JSON schema, whose name is `[a-z_]+`.
         """
-        ...
 
 
 class TokenCounter(Protocol):
@@ -42,13 +39,10 @@ class TokenCounter(Protocol):
     @property
     def name(self) -> str:
         """The vocabulary, such as `o200k_base`."""
-        ...
 
     @property
     def most_per_byte(self) -> int:
         """How many tokens a byte is at most: 1, or 3 with a vocabulary that normalises texts first, as `qwen3` does."""
-        ...
 
     def count(self, text: str) -> int:
         """How many tokens the text is with this vocabulary; exact for valid Unicode."""
-        ...

@@ -43,7 +43,6 @@ class MessageStore(Protocol):
 
         A row may bring its `_id`, made by `new_row_id`; else the store gives it one.
         """
-        ...
 
     async def insert_messages(self, rows: Sequence[Row]) -> list[bool | StoreRejectedError | StoreUnavailableError]:
         """Record rows in their order; returns of each what `insert_message` returns or raises.
@@ -51,7 +50,6 @@ class MessageStore(Protocol):
         Raises:
             StoreUnavailableError: it is not known which of them were recorded.
         """
-        ...
 
     async def newest_messages(
         self, owner_key: str, *, limit: int, skip: int = 0, excerpt_chars: int | None = None
@@ -63,21 +61,17 @@ class MessageStore(Protocol):
         With `excerpt_chars`, contents longer than twice this come as their first and last so many characters, and of
         metadata the tool calls suffice; None for whole rows.
         """
-        ...
 
     async def all_messages(self, owner_key: str, *, limit: int) -> list[Row]:
         """Up to `limit` rows of every role, whole, newest first."""
-        ...
 
     async def messages_of_runs(
         self, owner_key: str, run_ids: Sequence[str], *, limit: int, excerpt_chars: int | None = None
     ) -> list[Row]:
         """Up to `limit` rows of these runs as `newest_messages` gives them, newest first."""
-        ...
 
     async def find_message(self, owner_key: str, message_id: str) -> Row | None:
         """The row with that `id`, without its content."""
-        ...
 
     async def session_messages(
         self, owner_key: str, session_id: str, *, limit: int, skip: int = 0, sub_agent: str | None = None
@@ -87,7 +81,6 @@ class MessageStore(Protocol):
         With `sub_agent`, also the rows that are internal to the sub-agent of this id or to one without an id; None for
         nothing internal.
         """
-        ...
 
     async def tail_messages(
         self,
@@ -105,11 +98,9 @@ class MessageStore(Protocol):
         It takes as long as what is read, whatever lies before the tail. With `sub_agent`, also the rows that are
         internal to this sub-agent, wherever they are; `""` for one without an id, None for nothing internal.
         """
-        ...
 
     async def messages_of_ids(self, owner_key: str, row_ids: Sequence[str]) -> list[Row]:
         """The rows with these `_id`s, as texts, whole and in any order. Those that are not there are left out."""
-        ...
 
     async def search_messages(
         self,
@@ -130,23 +121,18 @@ class MessageStore(Protocol):
         and arguments that are or that have an escape in them, are compared as the texts that `texts_of` gives of the
         row, in the newest `STRUCTURED_SEARCHED` rows with such.
         """
-        ...
 
     async def run_messages(self, owner_key: str, run_id: str, *, limit: int, skip: int = 0) -> list[Row]:
         """Up to `limit` rows of a run after the newest `skip`, whole, newest first, of any role."""
-        ...
 
     async def first_input(self, owner_key: str, session_id: str) -> Row | None:
         """The oldest row of role HUMAN in a session that is not internal to a sub-agent, whole."""
-        ...
 
     async def run_input(self, owner_key: str, run_id: str) -> Row | None:
         """The oldest row of role HUMAN of a run that is not internal to a sub-agent, whole."""
-        ...
 
     async def find_origin(self, owner_key: str, run_id: str) -> RunOrigin | None:
         """Where the run's first human input was recorded; None when it was not, or not in a session."""
-        ...
 
 
 class DocumentStore(Protocol):
@@ -154,19 +140,15 @@ class DocumentStore(Protocol):
 
     async def prepare(self) -> None:
         """Make the indexes that the promises rest on. May be repeated and run by many at once."""
-        ...
 
     async def ping(self) -> None:
         """Return when the store answers."""
-        ...
 
     async def find_identity(self, public_key: str) -> Row | None:
         """The identity with that public key."""
-        ...
 
     async def find_configuration(self, environment: str) -> Row | None:
         """The `configurations` document of the environment."""
-        ...
 
     async def put_tool(self, name: str, definition: Mapping[str, Any] | None, said_at: datetime) -> bool:
         """Keep the definition, or for None that there is none, unless the one that is kept is later than `said_at`.
@@ -174,11 +156,9 @@ class DocumentStore(Protocol):
         So the same messages in any order, however often, lead to the same tools. Returns whether it was kept; times are
         compared to the millisecond.
         """
-        ...
 
     async def list_tools(self) -> list[Row]:
         """The definitions that are kept, by name."""
-        ...
 
 
 class SessionStateStore(Protocol):
@@ -186,7 +166,6 @@ class SessionStateStore(Protocol):
 
     async def find_session_state(self, owner_key: str, session_id: str) -> Row | None:
         """The session's `document` and its `revision`, with `owner_key` and `session_id`; None when there is none."""
-        ...
 
     async def put_session_state(
         self, owner_key: str, session_id: str, document: Mapping[str, Any], revision: int
@@ -195,7 +174,6 @@ class SessionStateStore(Protocol):
 
         False, and no change, when another was kept in between.
         """
-        ...
 
 
 class Store(MessageStore, DocumentStore, SessionStateStore, Protocol):
@@ -204,12 +182,10 @@ class Store(MessageStore, DocumentStore, SessionStateStore, Protocol):
     @property
     def turns(self) -> TurnStore:
         """Where turns are kept."""
-        ...
 
     @property
     def memory(self) -> MemoryStore:
         """Where working memory is kept."""
-        ...
 
 
 class TransferStore(Protocol):
@@ -223,7 +199,6 @@ class TransferStore(Protocol):
 
     def to_json(self, value: Any) -> Any:
         """A stored value as JSON."""
-        ...
 
     def from_json(self, value: Any) -> Any:
         """The value that `to_json` gave this JSON for.
@@ -231,7 +206,6 @@ class TransferStore(Protocol):
         Raises:
             ValueError: it gives no such JSON; says what is wrong.
         """
-        ...
 
     def checked(self, document: Row) -> Row:
         """The document as it is read again once it is stored.
@@ -239,30 +213,24 @@ class TransferStore(Protocol):
         Raises:
             ValueError: it cannot be stored; says what is wrong.
         """
-        ...
 
     def row_id(self, row: Row) -> str:
         """The `_id` of a row in JSON as the text by which compactions name it."""
-        ...
 
     async def count_rows(self, owner_key: str, session_id: str) -> int:
         """How many rows a session has."""
-        ...
 
     def rows(self, owner_key: str, session_id: str) -> AsyncGenerator[list[Row]]:
         """All rows of a session in JSON, in the order of their `_id`s, in pages that are read as they are asked for."""
-        ...
 
     async def find_elsewhere(self, owner_key: str, session_id: str, rows: Sequence[Row]) -> Row | None:
         """A row of another session whose `_id`, or whose owner and `id`, one of these rows in JSON has; None for none.
 
         It has `_id`, `id`, `owner_key` and `session_id` alone.
         """
-        ...
 
     async def insert_rows(self, rows: Sequence[Row]) -> int:
         """Store rows in JSON, in their order, up to the first whose `_id` or `id` is taken. Returns how many."""
-        ...
 
 
 class TransferableStore(Store, Protocol):
@@ -271,7 +239,6 @@ class TransferableStore(Store, Protocol):
     @property
     def transfer(self) -> TransferStore:
         """Recorded messages as exports hold them."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,4 +260,3 @@ class Cutoff(Protocol):
 
     def includes(self, row: Row) -> bool:
         """Whether the row is part of the history."""
-        ...
