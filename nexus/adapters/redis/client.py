@@ -45,6 +45,13 @@ _COMMAND_S: Final = 2.0
 # A subscription holds one for as long as it lasts.
 _MOST_CONNECTIONS: Final = 100
 _POOL: Final[dict[str, Any]] = {"max_connections": _MOST_CONNECTIONS, "timeout": _COMMAND_S}
+_OPTIONS: Final[dict[str, Any]] = {
+    "retry": Retry(NoBackoff(), 0),
+    "socket_connect_timeout": _CONNECT_S,
+    "socket_timeout": _COMMAND_S,
+    "socket_keepalive": True,
+    "client_name": "nexus",
+}
 # Of operations that are repeated.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 # How often Sentinel is asked, and how long one reply counts for all who ask.
@@ -72,19 +79,9 @@ async def open_redis(url: str) -> AsyncIterator[Redis]:
             await client.aclose()
 
 
-def _options() -> dict[str, Any]:
-    return {
-        "retry": Retry(NoBackoff(), 0),
-        "socket_connect_timeout": _CONNECT_S,
-        "socket_timeout": _COMMAND_S,
-        "socket_keepalive": True,
-        "client_name": "nexus",
-    }
-
-
 def _open(url: RedisUrl, address: Address | None = None) -> Redis:
     """A client for one server, which is the only one of `url` unless an address is given."""
-    options = {**_options(), **url.login, **url.tls, "db": url.database}
+    options = {**_OPTIONS, **url.login, **url.tls, "db": url.database}
     if url.path:
         # A Unix socket has nothing to keep alive.
         del options["socket_keepalive"]
@@ -98,17 +95,12 @@ def _open(url: RedisUrl, address: Address | None = None) -> Redis:
 @asynccontextmanager
 async def _open_sentinel(url: RedisUrl) -> AsyncIterator[Redis]:
     """A client for the master of the service that `url` names."""
-    options = _options()
     tls = {"ssl": True, **url.tls} if url.secure else {}
     sentinels: Any = Sentinel
-    manager = sentinels(url.addresses, sentinel_kwargs={**options, **tls, **url.sentinel_login})
-    arguments: dict[str, Any] = {
-        "service_name": url.service,
-        "sentinel_manager": manager,
-        "connection_class": robust(SentinelManagedSSLConnection if url.secure else SentinelManagedConnection),
-        "db": url.database,
-    }
-    masters = _MasterPool(**{**arguments, **options, **_POOL, **url.login, **url.tls})
+    manager = sentinels(url.addresses, sentinel_kwargs={**_OPTIONS, **tls, **url.sentinel_login})
+    options: dict[str, Any] = {**_OPTIONS, **_POOL, **url.login, **url.tls, "db": url.database}
+    connection = robust(SentinelManagedSSLConnection if url.secure else SentinelManagedConnection)
+    masters = _MasterPool(service_name=url.service, sentinel_manager=manager, connection_class=connection, **options)
     client = _MasterRedis.from_pool(masters)
     with ungrouped():
         async with anyio.create_task_group() as tasks:

@@ -54,11 +54,6 @@ MOST_BYTES: Final = 64 << 20
 _AT_ONCE: Final = 500
 
 
-def _member_of(row: OutboxRow) -> str:
-    """The member that stands for a row in the order."""
-    return json.dumps([row.owner_key, row.id])
-
-
 class RedisOutbox:
     """`nexus.core.ports.Outbox` on Redis.
 
@@ -91,7 +86,7 @@ class RedisOutbox:
     def put_arguments(self, row: OutboxRow) -> tuple[list[str], list[str | bytes | int]]:
         """Keys and arguments with which a script puts a row."""
         keys = [self.order_key, self._size_key, self.rows_key(row.owner_key)]
-        return keys, [_member_of(row), row.id, row.content, *self._limits]
+        return keys, [_member(row), row.id, row.content, *self._limits]
 
     async def put(self, row: OutboxRow) -> bool:
         """Put a row in a step of its own. False when the outbox is full."""
@@ -110,36 +105,35 @@ class RedisOutbox:
         """Up to `limit` rows after the first `offset`, those that have waited longest first."""
         until = offset + limit - 1
         members: Any = await repeated(self._client.zrange, self.order_key, offset, until, for_s=self._repeated_s)
-        rows = [OutboxRow(owner_key, row_id, b"") for owner_key, row_id in map(json.loads, members)]
-        if not rows:
+        names = [*map(json.loads, members)]
+        if not names:
             return []
-        keys, ids = [self.rows_key(row.owner_key) for row in rows], [row.id for row in rows]
+        keys, ids = [self.rows_key(owner_key) for owner_key, _ in names], [row_id for _, row_id in names]
         found: Any = await repeated(self._read, keys, ids, for_s=self._repeated_s)
+        rows = [OutboxRow(owner, row_id, held or b"") for (owner, row_id), held in zip(names, found, strict=True)]
         # A row without content was evicted, or removed a moment ago.
-        await self.remove([row for row, content in zip(rows, found, strict=True) if content is None])
-        return [
-            OutboxRow(row.owner_key, row.id, content)
-            for row, content in zip(rows, found, strict=True)
-            if content is not None
-        ]
+        await self.remove([row for row in rows if not row.content])
+        return [row for row in rows if row.content]
 
     async def remove(self, rows: Sequence[OutboxRow]) -> None:
         """Take rows out."""
         for start in range(0, len(rows), _AT_ONCE):
             some = rows[start : start + _AT_ONCE]
             keys = [self.order_key, self._size_key, *(self.rows_key(row.owner_key) for row in some)]
-            arguments = [part for row in some for part in (_member_of(row), row.id)]
+            arguments = [part for row in some for part in (_member(row), row.id)]
             await repeated(self._remove, keys, arguments, for_s=self._repeated_s)
+
+
+def _member(row: OutboxRow) -> str:
+    """A row's member of the order."""
+    return json.dumps([row.owner_key, row.id])
 
 
 @dataclass(frozen=True, slots=True)
 class StreamAnswers:
-    """How a ledger publishes on streams.
+    """How a ledger publishes on streams: it acknowledges entries of the `group` and calls `acknowledged` with each.
 
-    Attributes:
-        group: the consumer group whose entries are acknowledged.
-        reply_keep_ms: how long the stream of one requester (`….<reply_to>`) is kept after its last answer.
-        acknowledged: called with each delivery that `conclude` has acknowledged.
+    The stream of one requester (`….<reply_to>`) is kept for `reply_keep_ms` after its last answer.
     """
 
     group: str

@@ -89,11 +89,7 @@ class StreamSubscription:
 
     async def deliver(self, delivery: Delivery) -> None:
         """Put a delivery where the subscriber reads, and wait while the buffer is full."""
-        try:
-            # Without a pass of the event loop for each of many.
-            self._send.send_nowait(delivery)
-        except anyio.WouldBlock:
-            await self._send.send(delivery)
+        await self._send.send(delivery)
 
     def __aiter__(self) -> AsyncIterator[Delivery]:
         return items_of(self._receive)

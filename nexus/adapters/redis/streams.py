@@ -12,7 +12,7 @@
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import anyio
@@ -42,15 +42,11 @@ _OWN_TOPICS: Final = "nexus."
 
 
 class RedisStreamsBus:
-    """`nexus.core.ports.Bus` on Redis Streams.
+    """`nexus.core.ports.Bus` on Redis 7.0 or newer, or Valkey.
 
-    Args:
-        client: Redis 7.0 or newer, or Valkey.
-        prefix: before every key.
-        settings: of the consumer group.
-        once_ms: how long a name that was given to `publish` is known.
-        reply_keep_ms: how long the stream of one requester's answers, or of a check, lasts after the last entry.
-        connect_s: how long a subscription waits for a Redis that cannot be reached; for ever without.
+    A name that was given to `publish` is known for `once_ms`. The stream of one requester's answers, or of a check,
+    lasts for `reply_keep_ms` after the last entry. A subscription waits for `connect_s` seconds for a Redis that cannot
+    be reached; for ever without.
     """
 
     def __init__(
@@ -79,9 +75,9 @@ class RedisStreamsBus:
         0 when the key of a single requester's topic is no stream, so that nothing can be read there.
         """
         keys = [self._prefix + topic, *([f"{self._prefix}nexus:enqueued:{once}"] if once else [])]
-        # No service trims these: their reader may never come again.
-        of_one = is_of_one_requester(topic) or topic.startswith(_OWN_TOPICS)
-        lasts_ms = self._reply_keep_ms if of_one else 0
+        # No service trims the stream of one reader, which may never come again.
+        has_one_reader = is_of_one_requester(topic) or topic.startswith(_OWN_TOPICS)
+        lasts_ms = self._reply_keep_ms if has_one_reader else 0
         with translated():
             try:
                 return int(await self._publish(keys=keys, args=[payload, self._once_ms, lasts_ms]))
@@ -163,14 +159,6 @@ class RedisStreamsBus:
                     subscription.backlogs[topic] = await self._trimmer.backlog(topic)
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """Where a stream ended at a moment of this process's own clock."""
-
-    entry: bytes
-    seen_at: float
-
-
 class StreamTrimmer:
     """Trims the streams of a prefix, and counts what waits in them.
 
@@ -185,7 +173,8 @@ class StreamTrimmer:
         self._group = group
         self._keep_ms = keep_ms
         self._trim = client.register_script(STREAM_TRIM)
-        self._ends: dict[str, _End] = {}
+        # Where a stream ended, and when that was seen by this process's own clock.
+        self._ends: dict[str, tuple[bytes, float]] = {}
 
     async def trim(self, topic: str) -> None:
         """Remove what is old and every group is done with; forget consumers that are gone.
@@ -193,10 +182,10 @@ class StreamTrimmer:
         Raises:
             RedisError, OSError: it may or may not have been done.
         """
-        end = self._ends.get(topic)
         now = anyio.current_time()
-        is_old = end is not None and now - end.seen_at >= self._keep_ms / 1_000
-        old = end.entry if end and is_old else _BEGINNING
+        end, seen_at = self._ends.get(topic, (None, now))
+        is_old = end is not None and now - seen_at >= self._keep_ms / 1_000
+        old = end if end and is_old else _BEGINNING
         arguments: list[bytes | str | int] = [self._group, self._keep_ms, _GONE_MS, old]
         in_the_future = await self._trim(keys=[self._prefix + topic], args=arguments)
         if not in_the_future:
@@ -204,7 +193,7 @@ class StreamTrimmer:
         elif end is None or is_old:
             if end is None:
                 _log.warning("entry_from_the_future", topic=topic, entry=in_the_future.decode())
-            self._ends[topic] = _End(in_the_future, now)
+            self._ends[topic] = (in_the_future, now)
 
     async def backlog(self, topic: str) -> int:
         """How many entries of a topic the group has not been given yet.
