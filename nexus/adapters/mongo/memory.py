@@ -17,8 +17,8 @@ from pymongo import ASCENDING, DESCENDING, UpdateOne
 from pymongo.errors import OperationFailure
 
 from nexus.adapters.mongo.client import Calls, claim_due, driver_call, insert_call, insert_until_duplicate, read_page
-from nexus.adapters.mongo.rows import check_phrase, inner_word
-from nexus.adapters.mongo.schema import WORDS, containing, of_session, unchanged
+from nexus.adapters.mongo.schema import WORDS, of_session, unchanged
+from nexus.adapters.mongo.search import check_phrase, containing, inner_word
 from nexus.core.ports import Row
 from nexus.core.ports.memory import NewestMemory, TurnTouch
 from nexus.core.turns import CLOSE, Structured

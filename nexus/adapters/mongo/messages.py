@@ -1,33 +1,75 @@
-"""Recorded messages in MongoDB: inserting rows, and the reads of `nexus.core.ports.MessageStore` (contract §2)."""
+"""Recorded messages in MongoDB: inserting rows, and the reads of `nexus.core.ports.MessageStore` (contract §2, §7).
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+- MongoDB sorts values of one type before those of another, so rows whose `timestamp` is a text would come after all
+  that have a date. Where there are such rows, which other programs write, they are read by themselves and merged here.
+- Long contents are cut on the server, so that a page stays small however long its contents are.
+- A tail is read by an index that has a session's rows in stored order, so that it takes as long as its own rows. Where
+  many rows are left out of it, their `_id`s are compared here: some servers need for it the product of both numbers.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
+from heapq import merge
+from time import monotonic
 from typing import Any, Final
 
 import bson
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
-from pymongo.errors import BulkWriteError, DuplicateKeyError
+from pymongo import ASCENDING, DESCENDING
+from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure
 
-from nexus.adapters.mongo.client import DUPLICATE_KEY, NOT_ENCODABLE, Calls, driver_call, insert_call, is_unacceptable
-from nexus.adapters.mongo.rows import HEADER, Rows, Search, Tails
+from nexus.adapters.mongo.client import (
+    DUPLICATE_KEY,
+    NO_SUCH_INDEX,
+    NOT_ENCODABLE,
+    Calls,
+    Order,
+    driver_call,
+    insert_call,
+    is_unacceptable,
+)
 from nexus.adapters.mongo.schema import (
+    INTERNAL_IN_SESSION,
+    NEWEST_FIRST,
+    NO_TEXT_TIME,
     NOT_INTERNAL,
     NOT_SHOWN,
     OF_SESSION,
     OLDEST_FIRST,
+    STORED_IN_SESSION,
+    TEXT_TIME,
     id_of,
     id_text,
+    internal_to,
+    newest_first,
     of_run,
     of_session,
     origin_of,
     seen_by,
 )
+from nexus.adapters.mongo.search import Search
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.models import AGENT_ID, INTERNAL
+from nexus.core.models import AGENT_ID, INTERNAL, is_object_id
 from nexus.core.ports import Row, RunOrigin
 from nexus.core.ports.store import TextsOf
 from nexus.core.working_memory import Tail
 
+HEADER: Final = dict.fromkeys(("id", "run_id", "owner_key", "session_id", "role", "timestamp"), 1)
+# Of a row's metadata, what an excerpt needs.
+_KEPT_METADATA: Final = ("tool_calls", INTERNAL)
+# Errors of $substrCP and $strLenCP on a text that is not UTF-8.
+_NOT_UTF8: Final = range(34450, 34474)
+_IDS_AT_ONCE: Final = 500
+# How long it may take until the first row with a text as timestamp is noticed.
+_TEXT_TIMES_CHECKED_S: Final = 60
+_FIRST_STORED_FIRST: Final = [("_id", ASCENDING)]
+_LAST_STORED_FIRST: Final = [("_id", DESCENDING)]
+# Of a second, the first `_id`.
+_FIRST_OF_SECOND: Final = "0" * 16
+# So many rows the server may leave out by itself.
+_FEW: Final = 16
+_STORED_AT_ONCE: Final = 1_000
 _ORIGIN: Final = dict.fromkeys(("session_id", f"metadata.{INTERNAL}", f"metadata.{AGENT_ID}"), 1)
 _LARGEST_DOCUMENT: Final = 1 << 24
 
@@ -150,7 +192,7 @@ class MongoMessages:
     ) -> list[Row]:
         """Up to `limit` rows of a session that have `text` in them, newest first."""
         search = Search(of_session(owner_key, session_id), text, texts_of, tuple(without_tools), without_run)
-        return await search.run(self._rows, limit=limit)
+        return await search.run(self._rows.newest, limit=limit)
 
     @driver_call
     async def run_messages(self, owner_key: str, run_id: str, *, limit: int, skip: int = 0) -> list[Row]:
@@ -191,3 +233,178 @@ def _outcome_of(code: int | None) -> Outcome:
     if code == DUPLICATE_KEY:
         return False
     return (StoreRejectedError if is_unacceptable(code) else StoreUnavailableError)(f"WriteError {code}")
+
+
+class Rows:
+    """Reads pages of one collection of messages. A row that the server cannot cut or sort spoils none around it."""
+
+    def __init__(self, collection: Any) -> None:
+        self._collection = collection
+        self._text_times = False
+        self._check_at = 0.0
+
+    async def newest(
+        self,
+        query: Mapping[str, Any],
+        *,
+        limit: int,
+        skip: int = 0,
+        excerpt_chars: int | None = None,
+        index: Order | None = None,
+    ) -> list[Row]:
+        """Up to `limit` rows after the newest `skip`, newest first; the rest as for `find`."""
+        find = partial(self.find, excerpt_chars=excerpt_chars, index=index)
+        if not await self._has_text_times():
+            return await find(query, limit=limit, skip=skip)
+        end = skip + limit
+        dated = await find({**query, **NO_TEXT_TIME}, limit=end)
+        texts = await find({**query, **TEXT_TIME}, limit=end)
+        return newest_first([*dated, *texts])[skip:end]
+
+    async def oldest(self, query: Mapping[str, Any], *, index: Order | None = None) -> Row | None:
+        """The first row of all."""
+        find = partial(self.find, index=index, order=OLDEST_FIRST, limit=1)
+        if not await self._has_text_times():
+            rows = await find(query)
+        else:
+            rows = newest_first([*await find({**query, **NO_TEXT_TIME}), *await find({**query, **TEXT_TIME})])
+        return rows[-1] if rows else None
+
+    async def find(
+        self,
+        query: Mapping[str, Any],
+        *,
+        limit: int,
+        skip: int = 0,
+        excerpt_chars: int | None = None,
+        only: Mapping[str, Any] | None = None,
+        index: Order | None = None,
+        order: Order = NEWEST_FIRST,
+    ) -> list[Row]:
+        """Up to `limit` rows in the order in which the server sorts them, with texts as `_id`s.
+
+        With `excerpt_chars`, contents longer than twice this come without their middle; else the projection is `only`.
+        The index with the fields `index` is used, where it was made.
+        """
+        page = {"limit": limit, "skip": skip, "sort": [*order] or None, "hint": index}
+        if excerpt_chars is not None:
+            rows = await self._excerpts(query, excerpt_chars, page)
+        else:
+            rows = await self._page(query, only, page)
+        for row in rows:
+            row["_id"] = id_text(row["_id"])
+        return rows
+
+    async def of_ids(self, owner_key: str, row_ids: Sequence[str]) -> list[Row]:
+        """The rows of the owner with these `_id`s, in any order."""
+        found: list[Row] = []
+        for first in range(0, len(row_ids), _IDS_AT_ONCE):
+            ids = [id_of(row_id) for row_id in row_ids[first : first + _IDS_AT_ONCE]]
+            # In this order, unsorted and without a hint, every server looks up each `_id` by itself.
+            query = {"_id": {"$in": ids}, "owner_key": {"$eq": owner_key}}
+            found += await self.find(query, limit=len(ids), order=())
+        return found
+
+    async def _excerpts(self, query: Mapping[str, Any], chars: int, page: Mapping[str, Any]) -> list[Row]:
+        try:
+            return await self._page(query, excerpt(chars), page)
+        except OperationFailure as error:
+            if error.code not in _NOT_UTF8:
+                raise
+        # One by one, so that no more than one long content is held at a time.
+        rows: list[Row] = []
+        async for row in self._collection.find(query, **page).batch_size(1):
+            content = row.get("content")
+            if isinstance(content, str) and len(content) > 2 * chars:
+                row["content"] = content[:chars] + content[len(content) - chars :]
+            rows.append(row)
+        return rows
+
+    async def _page(
+        self, query: Mapping[str, Any], projection: Mapping[str, Any] | None, page: Mapping[str, Any]
+    ) -> list[Row]:
+        try:
+            # A batch that holds all of them, so that the server keeps no cursor.
+            cursor = self._collection.find(query, projection, batch_size=page["limit"] + 1, **page)
+            rows: list[Row] = await cursor.to_list(page["limit"])
+        except OperationFailure as error:
+            if not page["hint"] or error.code != NO_SUCH_INDEX:
+                raise
+            return await self._page(query, projection, {**page, "hint": None})
+        return rows
+
+    async def _has_text_times(self) -> bool:
+        now = monotonic()
+        if now >= self._check_at:
+            self._text_times = await self._collection.find_one(TEXT_TIME, {"_id": 1}) is not None
+            self._check_at = now + _TEXT_TIMES_CHECKED_S
+        return self._text_times
+
+
+def excerpt(chars: int) -> dict[str, Any]:
+    """The projection that leaves the first and last `chars` code points of contents longer than twice as many."""
+    length = {"$strLenCP": "$content"}
+    ends = [{"$substrCP": ["$content", start, chars]} for start in (0, {"$subtract": [length, chars]})]
+    shortened = {"$cond": [{"$gt": [length, 2 * chars]}, {"$concat": ends}, "$content"]}
+    metadata = {name: f"$metadata.{name}" for name in _KEPT_METADATA}
+    # The conditions stand outside because a length can only be asked of a text.
+    return {
+        **HEADER,
+        "content": {"$cond": [{"$eq": [{"$type": "$content"}, "string"]}, shortened, "$content"]},
+        "metadata": {"$cond": [{"$eq": [{"$type": "$metadata"}, "object"]}, metadata, "$metadata"]},
+    }
+
+
+class Tails:
+    """Reads the tail of one session, the first stored first or the last."""
+
+    def __init__(self, rows: Rows, owner_key: str, session_id: str, tail: Tail, *, oldest_first: bool) -> None:
+        self._rows = rows
+        self._owner_key = owner_key
+        self._session = of_session(owner_key, session_id)
+        self._tail = tail
+        self._oldest_first = oldest_first
+        order: Order = _FIRST_STORED_FIRST if oldest_first else _LAST_STORED_FIRST
+        self._stored = partial(rows.find, index=STORED_IN_SESSION, order=order)
+        self._internal = partial(rows.find, index=INTERNAL_IN_SESSION, order=order)
+
+    async def read(self, *, limit: int, skip: int, sub_agent: str | None) -> list[Row]:
+        """The rows, as `MessageStore.tail_messages` has them."""
+        if self._tail.is_all:
+            return await self._stored({**self._session, **seen_by(sub_agent)}, limit=limit, skip=skip)
+        shared = self._filtered_here if len(self._tail.without) > _FEW else self._filtered_there
+        if sub_agent is None:
+            return await shared(limit, skip)
+        end = skip + limit
+        own = await self._internal({**self._session, **internal_to(sub_agent)}, limit=end)
+        return [*merge(await shared(end, 0), own, key=_stored_at, reverse=not self._oldest_first)][skip:end]
+
+    async def _filtered_there(self, limit: int, skip: int) -> list[Row]:
+        without = [ObjectId(row_id) for row_id in self._tail.without if is_object_id(row_id)]
+        return await self._stored(self._shared(**self._since(), **{"$nin": without}), limit=limit, skip=skip)
+
+    async def _filtered_here(self, limit: int, skip: int) -> list[Row]:
+        beyond = "$gt" if self._oldest_first else "$lt"
+        stored, left, is_more = self._since(), list[str](), True
+        while is_more and len(left) < skip + limit:
+            page = await self._stored(self._shared(**stored), limit=_STORED_AT_ONCE, only={"_id": 1})
+            left += [row["_id"] for row in page if row["_id"] not in self._tail.without]
+            is_more = len(page) == _STORED_AT_ONCE
+            if is_more:
+                stored[beyond] = ObjectId(page[-1]["_id"])
+        wanted = left[skip : skip + limit]
+        found = {row["_id"]: row for row in await self._rows.of_ids(self._owner_key, wanted)}
+        return [found[row_id] for row_id in wanted if row_id in found]
+
+    def _since(self) -> dict[str, Any]:
+        # Only values of one type are compared: an `_id` that is no ObjectId is not among them.
+        return {"$gte": ObjectId(self._tail.since + _FIRST_OF_SECOND)}
+
+    def _shared(self, **stored: Any) -> Mapping[str, Any]:
+        return {**self._session, **NOT_INTERNAL, "_id": stored}
+
+
+def _stored_at(row: Row) -> str:
+    # Rows with an `_id` of another program's stand before all others.
+    row_id: str = row["_id"]
+    return row_id if is_object_id(row_id) else ""

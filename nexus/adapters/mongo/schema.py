@@ -4,8 +4,7 @@ An owner is always compared as a text (`$eq`), so that no name of an owner can b
 """
 
 import asyncio
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 
 from nexus.adapters.mongo.client import Calls
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
-from nexus.core.models import AGENT_ID, INTERNAL, is_object_id, named_agent
+from nexus.core.models import AGENT_ID, INTERNAL, LONG_AGO, is_object_id, named_agent, parse_moment
 from nexus.core.ports import Row, RunOrigin
 
 
@@ -246,10 +245,9 @@ def _names(sub_agent: str) -> dict[str, Any]:
     return {f"metadata.{AGENT_ID}": {"$in": [None, "", sub_agent]}}
 
 
-def containing(text: str) -> dict[str, str]:
-    """The condition for a text that has this one in it, whatever the case."""
-    # A pattern ends at a NUL, so that is written as its escape.
-    return {"$regex": re.escape(text).replace("\x00", r"\x00"), "$options": "i"}
+def newest_first(rows: Iterable[Row]) -> list[Row]:
+    """The rows by moment, whatever form their timestamps have; those without a readable one last."""
+    return sorted(rows, key=lambda row: (parse_moment(row.get("timestamp")) or LONG_AGO, row["_id"]), reverse=True)
 
 
 def unchanged(seen: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,99 @@
+"""Phrases in documents of MongoDB, taken literally and found whatever their case (contract §7)."""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from nexus.adapters.mongo.schema import NOT_INTERNAL, OF_SESSION, newest_first
+from nexus.core.errors import StoreRejectedError
+from nexus.core.ports import Row
+from nexus.core.ports.memory import LONGEST_QUERY
+from nexus.core.ports.store import STRUCTURED_SEARCHED, TextsOf
+
+# Reads rows that meet a condition, newest first; see `Rows.newest`.
+Newest: TypeAlias = Callable[..., Awaitable[list[Row]]]
+
+_STRUCTURED: Final[Row] = {"$type": ["object", "array"]}
+_CALLS: Final = "metadata.tool_calls"
+# Calls are stored flat or nested.
+_NAMES: Final = ("name", "function.name")
+_ARGUMENTS: Final = ("arguments", "function.arguments")
+# JSON text that is not what a tool is given.
+_ESCAPED: Final[Row] = {"$regex": r"\\"}
+_STRUCTURED_PAGE: Final = 200
+# Words between blanks in a phrase, which stand whole wherever the phrase stands. Not with K or S: a pattern takes other
+# letters for these as well, and an index of words does not.
+_INNER_WORD: Final = re.compile(r"(?<=[ \n])[0-9A-JL-RT-Za-jl-rt-z]+(?=[ \n])")
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A search for a phrase among the rows that meet the condition `session`; see `MessageStore.search_messages`."""
+
+    session: Mapping[str, Any]
+    text: str
+    texts_of: TextsOf
+    without_tools: tuple[str, ...] = ()
+    without_run: str | None = None
+
+    async def run(self, newest: Newest, *, limit: int) -> list[Row]:
+        """The finds, newest first."""
+        check_phrase(self.text)
+        pattern = containing(self.text)
+        in_calls = [self._in_a_call(field, pattern) for field in (*_NAMES, *_ARGUMENTS)]
+        query = {**self._searched(), "$or": [{"content": pattern}, *in_calls]}
+        finds = await newest(query, limit=limit, index=OF_SESSION)
+        finds += await self._structured(newest, limit)
+        # A list of texts may have been found both ways.
+        return newest_first({row["_id"]: row for row in finds}.values())[:limit]
+
+    async def _structured(self, newest: Newest, limit: int) -> list[Row]:
+        """Finds in objects, lists and escaped JSON, for which the server has no pattern."""
+        in_calls = [self._in_a_call(field, each) for field in _ARGUMENTS for each in (_STRUCTURED, _ESCAPED)]
+        query = {**self._searched(), "$or": [{"content": _STRUCTURED}, *in_calls]}
+        phrase = re.compile(re.escape(self.text), re.IGNORECASE)
+        finds: list[Row] = []
+        for skip in range(0, STRUCTURED_SEARCHED, _STRUCTURED_PAGE):
+            page = await newest(query, limit=_STRUCTURED_PAGE, skip=skip, index=OF_SESSION)
+            finds += [
+                row for row in page if any(phrase.search(text) for _, text in self.texts_of(row, self.without_tools))
+            ]
+            if len(page) < _STRUCTURED_PAGE or len(finds) >= limit:
+                break
+        return finds[:limit]
+
+    def _searched(self) -> Row:
+        """The condition for the rows that may be finds."""
+        condition: Row = {**self.session, **NOT_INTERNAL}
+        if self.without_tools:
+            condition["metadata.tool_name"] = {"$nin": [*self.without_tools]}
+        if self.without_run is not None:
+            condition["run_id"] = {"$ne": self.without_run}
+        return condition
+
+    def _in_a_call(self, field: str, condition: Row) -> Row:
+        """The condition for a row with a call, of a tool that is not left out, whose field is like this."""
+        others: Row = {name: {"$nin": [*self.without_tools]} for name in _NAMES} if self.without_tools else {}
+        return {_CALLS: {"$elemMatch": {**others, field: {**others.get(field, {}), **condition}}}}
+
+
+def check_phrase(text: str) -> None:
+    """Refuse a phrase that is too long for a pattern.
+
+    Raises:
+        StoreRejectedError: it has more than `LONGEST_QUERY` characters.
+    """
+    if len(text) > LONGEST_QUERY:
+        raise StoreRejectedError(f"no text of more than {LONGEST_QUERY} characters can be searched for")
+
+
+def inner_word(text: str) -> str | None:
+    """The longest word that an index of words has for every text with the phrase; None where there is no such word."""
+    return max(_INNER_WORD.findall(text), key=len, default=None)
+
+
+def containing(text: str) -> dict[str, str]:
+    """The condition for a text that has this one in it, whatever the case."""
+    # A pattern ends at a NUL, so that is written as its escape.
+    return {"$regex": re.escape(text).replace("\x00", r"\x00"), "$options": "i"}
