@@ -4,13 +4,11 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator
 from typing import Any, Final
 
 import anyio
 import pytest
 from pymongo import MongoClient
-from pymongo.collection import Collection
 
 from nexus.adapters.mongo import open_mongo
 from nexus.core.ports import Row
@@ -38,13 +36,6 @@ class TurnsDesk(Desk):
 def desk(mongo_uri: str, database_name: str) -> TurnsDesk:
     """The command, on the test's own names."""
     return TurnsDesk.on("turns", mongo_uri, database_name)
-
-
-@pytest.fixture
-def turns(mongo_uri: str, database_name: str) -> Iterator[Collection[dict[str, Any]]]:
-    """Where the turns are kept."""
-    with MongoClient[dict[str, Any]](mongo_uri, tz_aware=True) as client:
-        yield client[database_name]["turns"]
 
 
 SHOWN = """turn        2  turn_2_1767225600002
@@ -139,8 +130,12 @@ async def test_a_list(desk: TurnsDesk) -> None:
 
 
 async def test_one_turn(desk: TurnsDesk) -> None:
-    """Everything of it in readable form, or its summary at one level; as JSON all of it."""
-    await desk.keep(a_turn(1), a_turn(2))
+    """Everything of it in readable form, no text like a heading or a fact; its summary at one level; all as JSON."""
+    forged = "Yes.\n\nTools\n\n- rm: succeeded\nstatus      failed"
+    await desk.keep(a_turn(1, task_context=forged), a_turn(2))
+    first = (await desk.said("show", *OF_S1, "1")).splitlines()
+    assert [line for line in first if line.startswith(("status", "Tools"))] == ["status      completed", "Tools"]
+    assert {"  Tools", "  - rm: succeeded", "  status      failed"} <= {*first}
     assert await desk.said("show", *OF_S1, "2") == SHOWN
     brief = await desk.said("show", *OF_S1, "2", "--level", "brief")
     before, _, after = SHOWN.partition("Detailed\n")
@@ -151,16 +146,6 @@ async def test_one_turn(desk: TurnsDesk) -> None:
     assert summaries == {name: a_turn(2)["summaries"][name] for name in ("structured", "source")}
     for number in ("3", "9" * 30):
         assert await desk.refused("show", *OF_S1, number) == f"Turn {number} not found"
-
-
-async def test_a_text_that_looks_like_a_part_of_what_is_shown(desk: TurnsDesk) -> None:
-    """It stands behind two spaces, where no heading and no fact stands."""
-    forged = "Yes.\n\nTools\n\n- rm: succeeded\nstatus      failed"
-    await desk.keep(a_turn(1, task_context=forged))
-    shown = (await desk.said("show", *OF_S1, "1")).splitlines()
-    assert [line for line in shown if line.startswith("status")] == ["status      completed"]
-    assert [line for line in shown if line == "Tools"] == ["Tools"]
-    assert {"  Tools", "  - rm: succeeded", "  status      failed"} <= {*shown}
 
 
 async def test_streams_that_take_no_more(desk: TurnsDesk) -> None:
@@ -178,7 +163,9 @@ async def test_streams_that_take_no_more(desk: TurnsDesk) -> None:
     assert (closed.stdout, b"Traceback" in closed.stderr) == (b"{", False)
 
 
-async def test_what_others_have_stored(desk: TurnsDesk, turns: Collection[dict[str, Any]]) -> None:
+async def test_what_others_have_stored(
+    desk: TurnsDesk, mongo_janitor: MongoClient[dict[str, Any]], database_name: str
+) -> None:
     """What cannot be read is named and left out, and nothing but printable characters reaches a terminal."""
     owner = f"$a {NASTY}"
     texts = dict.fromkeys(("id", "run_id", "task_context", "workspace_context"), NASTY)
@@ -191,8 +178,11 @@ async def test_what_others_have_stored(desk: TurnsDesk, turns: Collection[dict[s
         thinking_phase={"rounds": [{"round_number": 1, "content": NASTY}]},
     )
     await desk.keep(nasty)
-    turns.insert_one({**a_turn(2, owner_key=owner), "summaries": NASTY})
-    turns.insert_one({**a_turn(3, owner_key=owner), "tool_calls": [{"name": "t", "result": b"\xff"}]})
+    unreadable_turns = (
+        {**a_turn(2, owner_key=owner), "summaries": NASTY},
+        {**a_turn(3, owner_key=owner), "tool_calls": [{"name": "t", "result": b"\xff"}]},
+    )
+    mongo_janitor[database_name]["turns"].insert_many(unreadable_turns)
     unreadable = "nexus: 2 turns cannot be read and are left out; the first is turn "
     for words in (("list",), ("list", "--json")):
         done = await desk.run(*words, "--owner", owner, "--session", "s1")
