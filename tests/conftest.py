@@ -29,6 +29,8 @@ settings.register_profile(
 settings.load_profile("default")
 
 
+# Otherwise it is an embedded one, which takes seconds to drop what goes with it anyway.
+_MONGO_IS_NAMED: Final = bool(os.environ.get("NEXUS_TEST_MONGO_URI"))
 _UNIT: Final = Path(__file__).parent / "nexus" / "unit"
 _OF_TESTS = ("NEXUS_TEST_", "NEXUS_FAULTS_", "NEXUS_REAL_")
 
@@ -101,7 +103,8 @@ def database_pool(mongo_janitor: MongoClient[dict[str, Any]]) -> Iterator[Databa
     """What `prepared_database` takes its databases from."""
     pool = DatabasePool(mongo_janitor)
     yield pool
-    pool.close()
+    if _MONGO_IS_NAMED:
+        pool.close()
 
 
 @pytest.fixture
@@ -114,10 +117,11 @@ def prepared_database(database_pool: DatabasePool) -> Iterator[str]:
 
 @pytest.fixture
 def database_name(mongo_janitor: MongoClient[dict[str, Any]]) -> Iterator[str]:
-    """A database of this test's own that is not there yet, dropped afterwards."""
+    """A database of this test's own that is not there yet, dropped afterwards where its server stays."""
     name = f"test_{uuid.uuid4().hex}"
     yield name
-    mongo_janitor.drop_database(name)
+    if _MONGO_IS_NAMED:
+        mongo_janitor.drop_database(name)
 
 
 @pytest.fixture

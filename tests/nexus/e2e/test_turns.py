@@ -12,7 +12,6 @@ import anyio
 import pytest
 from pymongo import MongoClient
 
-from nexus.core.turns import Structured
 from tests.nexus.e2e.harness import Document, Environment, Requester, a_message, a_request, requesting, serving
 from tests.nexus.support.model_behaviours import good, silent
 from tests.nexus.support.model_server import ModelServer, model_server
@@ -135,26 +134,26 @@ def with_model(environment: Environment, server: ModelServer, **settings: str) -
     return {**environment, **{f"NEXUS_LLM__{name}": value for name, value in {**given, **settings}.items()}}
 
 
-async def three_runs(session: Session) -> list[Document]:
-    """The seed's example: search, then filter, then extract."""
-    return [
-        await session.run(GOAL, "run_1", {"SGLT2 inhibitors cardiovascular": SEARCHED}, "There are 156 articles."),
-        await session.run("Only reviews, please", "run_2", {"filter 2018-2024": FILTERED}, "15 reviews are left."),
-        await session.run("What do they say?", "run_3", {"extract": EXTRACTED, "verify": "verified"}, ANSWERED),
-    ]
-
-
 @pytest.mark.usefixtures("mode")
 async def test_every_turn_knows_the_goal(environment: Environment, turns: Turns) -> None:
-    """Three runs with tools; a goal given later replaces it from there on; a second session has its own."""
+    """A goal given later replaces it from there on; a second session has its own; what was found is remembered."""
+    # With a working memory the session would be compacted meanwhile, and more turns be told.
+    environment |= {"NEXUS_LAYOUTS__AGENT__HISTORY_MESSAGES": "8", "NEXUS_MEMORY__WORKING_MEMORY": "false"}
     async with playing(environment) as requester:
         session, other = Session(requester), Session(requester, "other")
-        contexts = await three_runs(session)
-        contexts.append(await session.run("Now write", "run_4", {}, "Written.", task_context="Write a review"))
-        contexts.append(await session.run("Thanks", "run_5", {}, "You are welcome."))
+        contexts = [
+            await session.run(GOAL, "run_1", {"SGLT2 inhibitors cardiovascular": SEARCHED}, "There are 156 articles."),
+            await session.run("Only reviews, please", "run_2", {"filter 2018-2024": FILTERED}, "15 reviews are left."),
+            await session.run("What do they say?", "run_3", {"extract": EXTRACTED, "verify": "verified"}, ANSWERED),
+            await session.run("Now write", "run_4", {}, "Written.", task_context="Write a review"),
+            await session.run("Thanks", "run_5", {}, "You are welcome."),
+        ]
         elsewhere = await other.run("Good morning", "run_6", {}, "Good morning!")
         found = await turns.all_are(is_closed, 5)
         (lone,) = await turns.all_are(is_closed, 1, "other")
+        later = await session.ask("And now?", "run_7", summary_detail_level="detailed")
+        rounds = [{"round_number": 1, "content": "Look closer."}]
+        thinking = await session.ask("And now?", "run_8", layout="thinking", thinking_rounds=rounds)
     goals = [GOAL] * 3 + ["Write a review"] * 2
     assert [turn["task_context"] for turn in found] == goals
     assert [(turn["turn_number"], turn["run_id"]) for turn in found] == [(n, f"run_{n}") for n in range(1, 6)]
@@ -164,41 +163,24 @@ async def test_every_turn_knows_the_goal(environment: Environment, turns: Turns)
     assert contents(elsewhere)[1] == "[TASK_CONTEXT]\nUser's Goal: Good morning"
     assert [len(turn["tool_calls"]) for turn in found] == [1, 1, 2, 0, 0]
     assert found[2]["token_usage"] == {"thinking": 0, "action": 200, "total": 200}
+    assert {turn["summaries"]["source"] for turn in found} == {"fallback"}
+    for turn, figures in zip(found, [("156 articles",), ("15",), ("HR 0.86", "95% CI 0.80-0.93"), (), ()], strict=True):
+        assert all(figure in turn["summaries"]["detailed"] for figure in figures)
+    memory = contents(later)[2]
+    assert memory.startswith("[TURN_MEMORY level=detailed count=")
+    assert f"[Turn 1] {found[0]['summaries']['detailed']}" in memory
+    system, user = thinking["messages"]
+    assert (system["role"], user["role"]) == ("system", "user")
+    for part in ("User's Goal: Write a review", "=== ACCUMULATED MEMORY SUMMARIES ===", "Round 1: Look closer."):
+        assert part in user["content"]
 
 
-async def test_the_figures_are_kept(environment: Environment, turns: Turns) -> None:
-    """By rules at once and by the model later: after the last result, and in the right fields."""
-    async with model_server(good()) as server:
-        async with playing(environment) as requester:
-            await three_runs(Session(requester))
-            by_rules = await turns.all_are(is_closed, 3)
-        assert not server.asked
-        async with playing(with_model(environment, server)):
-            by_model = await turns.all_are(is_by_model, 3)
-    assert {turn["summaries"]["source"] for turn in by_rules} == {"fallback"}
-    for found in (by_rules, by_model):
-        said = [turn["summaries"] for turn in found]
-        assert "156 articles" in said[0]["detailed"]
-        assert any("156 articles" in item for item in said[0]["structured"]["results"])
-        assert any("SGLT2 inhibitors cardiovascular" in item for item in said[0]["structured"]["actions"])
-        assert "15" in said[1]["detailed"]
-        assert any("15" in item for item in said[1]["structured"]["results"])
-        for figure in ("0.86", "0.80-0.93"):
-            assert figure in said[2]["detailed"]
-            assert any(figure in item for item in said[2]["structured"]["results"])
-        assert "HR 0.86" in said[2]["detailed"]
-        assert "95% CI 0.80-0.93" in said[2]["detailed"]
-    assert len(server.asked) == 3
-    assert {call.headers["authorization"] for call in server.asked} == {"Bearer sk-canary"}
-
-
-@pytest.mark.usefixtures("mode")
 @pytest.mark.once
-async def test_many_runs_at_once(environment: Environment, turns: Turns) -> None:
+async def test_many_runs_at_once(streams: Environment, turns: Turns) -> None:
     """Sixty runs of one session on two replicas: numbers without a gap, one goal, and each is summarised."""
     async with (
         model_server(good()) as server,
-        playing(with_model(environment, server), replicas=2) as requester,
+        playing(with_model(streams, server), replicas=2) as requester,
         anyio.create_task_group() as tasks,
     ):
         session = Session(requester)
@@ -236,45 +218,3 @@ async def test_ended_between_answer_and_summary(sign: signal.Signals, environmen
         async with serving(given):
             found = await turns.all_are(is_by_model, 3)
     assert [turn["turn_number"] for turn in found] == [1, 2, 3]
-
-
-async def test_turns_beyond_the_history(environment: Environment, turns: Turns) -> None:
-    """They are shown at the level that is asked for; `comprehensive` reads as the structured summary."""
-    # With a working memory the session would be compacted meanwhile, and more turns be told.
-    alone = {"NEXUS_LAYOUTS__AGENT__HISTORY_MESSAGES": "8", "NEXUS_MEMORY__WORKING_MEMORY": "false"}
-    given = environment | alone
-    async with playing(given) as requester:
-        session = Session(requester)
-        await three_runs(session)
-        stored = await turns.all_are(is_closed, 3)
-        shown = {}
-        for level in ("brief", "detailed", "comprehensive"):
-            context = await session.ask("And now?", f"run_{level}", summary_detail_level=level)
-            shown[level] = contents(context)[2]
-        thinking = await session.ask(
-            "And now?",
-            "run_thinking",
-            layout="thinking",
-            workspace_context="A library",
-            thinking_rounds=[{"round_number": 1, "content": "Look closer."}],
-            summary_detail_level="brief",
-        )
-    for level in ("brief", "detailed"):
-        assert shown[level].startswith(f"[TURN_MEMORY level={level} count=2]\n[Turn 1] ")
-        assert "156 articles" in shown[level]
-    head, first, *_ = shown["comprehensive"].split("\n")
-    assert head == "[TURN_MEMORY level=comprehensive count=2]"
-    assert Structured.model_validate_json(first.removeprefix("[Turn 1] ")) == Structured.model_validate(
-        stored[0]["summaries"]["structured"]
-    )
-    system, user = thinking["messages"]
-    parts = [
-        "=== TASK CONTEXT ===",
-        "=== WORKSPACE CONTEXT ===",
-        "=== ACCUMULATED MEMORY SUMMARIES ===",
-        "=== PREVIOUS THINKING ROUNDS ===",
-    ]
-    assert (system["role"], user["role"]) == ("system", "user")
-    assert [line for line in user["content"].split("\n") if line in parts] == parts
-    assert f"User's Goal: {GOAL}" in user["content"]
-    assert "Round 1: Look closer." in user["content"]

@@ -20,7 +20,7 @@ from nexus.connections import open_model
 from nexus.core.concurrency import ungrouped
 from nexus.core.errors import ConfigError, ModelUnavailableError, PromptTooLongError
 from tests.nexus.support.model_asked import KEY, LIMITS, SCHEMA, WELL, ask, asked, refusal
-from tests.nexus.support.model_behaviours import Behaviour, body, breaking_off, flooding, good, status
+from tests.nexus.support.model_behaviours import body, flooding, good, status
 from tests.nexus.support.model_exchange import Exchange
 from tests.nexus.support.model_server import HOST, ModelServer, model_server
 
@@ -148,31 +148,26 @@ NO_ANSWERS: Final[dict[str, tuple[bytes, str]]] = {
 class TestAnswers:
     """What comes with the status of a success."""
 
-    @pytest.mark.parametrize(("content", "kind"), NO_ANSWERS.values(), ids=NO_ANSWERS.keys())
-    async def test_what_is_no_answer(self, content: bytes, kind: str) -> None:
+    async def test_what_is_no_answer(self) -> None:
         """It is said that it is none, once; the next call is made."""
-        async with asked(body(content, kind)) as (model, server):
-            assert await refusal(model) == "the answer is no chat completion"
+        async with asked(*(body(content, kind) for content, kind in NO_ANSWERS.values())) as (model, server):
+            for called, name in enumerate(NO_ANSWERS, 1):
+                assert await refusal(model) == "the answer is no chat completion", name
+                assert len(server.asked) == called
             assert await ask(model) == WELL
-            assert len(server.asked) == 2
 
-    @pytest.mark.parametrize(
-        ("content", "text"),
-        [
-            (None, ""),
-            (5, ""),
-            (
-                [{"type": "thinking", "thinking": []}, {"type": "text", "text": "we"}, {"type": "text", "text": "ll"}],
-                "well",
-            ),
-            ([{"type": "text"}, "x", None, {"type": "text", "text": 5}], ""),
-        ],
-    )
-    async def test_a_content_of_another_kind(self, content: Any, text: str) -> None:
+    async def test_a_content_of_another_kind(self) -> None:
         """Nothing is empty, and parts are put together."""
-        answer = {"choices": [{"message": {"content": content}, "finish_reason": "length"}]}
-        async with asked(body(json.dumps(answer).encode())) as (model, _):
-            assert await ask(model) == text
+        thought = {"type": "thinking", "thinking": []}
+        contents: dict[str, list[Any]] = {
+            "": [None, 5, [{"type": "text"}, "x", None, {"type": "text", "text": 5}]],
+            "well": [[thought, {"type": "text", "text": "we"}, {"type": "text", "text": "ll"}]],
+        }
+        for text, given in contents.items():
+            for content in given:
+                answer = {"choices": [{"message": {"content": content}, "finish_reason": "length"}]}
+                async with asked(body(json.dumps(answer).encode())) as (model, _):
+                    assert await ask(model) == text
 
     async def test_errors_with_the_status_of_a_success(self) -> None:
         """As LM Studio and gateways send them: a prompt that does not fit, and another error."""
@@ -213,23 +208,21 @@ class TestAnswers:
 class TestSecrets:
     """The key, and user and password of the address, are said to nobody but the endpoint."""
 
-    @pytest.mark.parametrize(
-        "behaviour",
-        [
+    async def test_errors_and_logs(self) -> None:
+        """Whatever the endpoint repeats of it."""
+        behaviours = (
             status(401, {"message": f"Incorrect API key provided: {KEY}", "code": KEY, "type": KEY}),
             status(400, f"no {KEY}"),
             body(KEY.encode(), "text/plain"),
             body(json.dumps({"error": KEY}).encode()),
-            breaking_off(),
-        ],
-    )
-    async def test_errors_and_logs(self, behaviour: Behaviour) -> None:
-        """Whatever the endpoint repeats of it."""
+        )
+        said: list[str] = []
         with capture_logs() as lines:
-            async with asked(then=behaviour) as (model, server):
+            async with asked() as (model, server):
                 address = f"http://user:{KEY}@{HOST}:{server.port}/v1"
                 async with open_llm(address, KEY, "m", LIMITS) as other:
-                    said = [repr(model), repr(other), await refusal(model), await refusal(other)]
+                    for server.behaviour in behaviours:
+                        said += [repr(model), repr(other), await refusal(model), await refusal(other)]
         assert lines
         assert KEY not in json.dumps([*said, *lines])
 
