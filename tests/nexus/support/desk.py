@@ -109,7 +109,7 @@ class Desk:
     async def said(self, *words: str) -> str:
         """The output of a command that does what it is asked."""
         done = await self.run(*words)
-        assert (done.returncode, done.stderr) == (0, "")
+        assert (done.returncode, done.stderr) == (0, ""), f"{done.returncode}: {done.stderr}\n{done.stdout}"
         return done.stdout
 
     async def refused(self, *words: str, stdin: bytes = b"", **environment: str) -> str:
