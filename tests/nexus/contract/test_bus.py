@@ -211,14 +211,14 @@ async def test_a_slow_reader_holds_nobody_up(open_bus: OpenBus) -> None:
 
 
 async def test_nothing_is_published_twice(open_bus: OpenBus) -> None:
-    """A hundred publishers at once are each heard once, more than there are connections."""
+    """A hundred and fifty publishers at once are each heard once, more than there are connections."""
     async with open_bus() as bus, bus.subscribe("a", "end") as subscription:
         async with anyio.create_task_group() as tasks:
-            for payload in numbered(100):
+            for payload in numbered(150):
                 tasks.start_soon(bus.publish, "a", payload)
         await subscription.stop()
         heard = Counter(delivery.payload for delivery in await take_all(subscription))
-    assert heard == dict.fromkeys(numbered(100), 1)
+    assert heard == dict.fromkeys(numbered(150), 1)
 
 
 async def test_prefixes_separate_installations(redis_url: str, channel_prefix: str) -> None:
