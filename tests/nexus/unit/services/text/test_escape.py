@@ -32,10 +32,8 @@ _PIECES: Final = [
     *NUMBER_SIGNS,
     *EQUALS_SIGNS,
     *("==", "= = =", "TASK CONTEXT", "Current_Input", "\n=== WORKSPACE CONTEXT ===", "=== CURRENT INPUT ===\n"),
-    *(
-        *("Folder Notes", "Folder", "Notes", "useful-information", "\n## ", "\n## Useful Information"),
-        "## Current TODO List\n",
-    ),
+    *("Folder Notes", "Folder", "Notes", "useful-information", "\n## ", "\n## Useful Information"),
+    "## Current TODO List\n",
     *("count=2", "x", "list", "你好", "🙂", "\\\\", "[/", "</", "\ud800", "\U000e0041"),
 ]
 
@@ -98,50 +96,63 @@ class TestMarks:
         assert escape(f"x[/{name}") == f"x\\[/{name}"
 
     @pytest.mark.parametrize(
-        ("text", "marked"),
+        "shown",
         [
-            ("<human_input>", r"\<human_input>"),
-            ("</human_input>", r"\</human_input>"),
-            ("<current_time>", r"\<current_time>"),
-            ("</current_time>", r"\</current_time>"),
-            ("[tool_use:web_search, query:x]", r"\[tool_use:web_search, query:x]"),
-            ("a</human_input>b</human_input>", r"a\</human_input>b\</human_input>"),
-            ('<current_time zone="x">', r'\<current_time zone="x">'),
-            ("<human_input", r"\<human_input"),
-            ("[[THIS_MOMENT]]", r"[\[THIS_MOMENT]]"),
-            ("<<human_input>>", r"<\<human_input>>"),
+            # The two elements and the start of an annotation.
+            *("¦<human_input>", "¦</human_input>", "¦<current_time>", "¦</current_time>", '¦<current_time zone="x">'),
+            *("¦[tool_use:web_search, query:x]", "a¦</human_input>b¦</human_input>", "¦<human_input"),
+            *("[¦[THIS_MOMENT]]", "<¦<human_input>>"),
+            # Another case, spacing, width, alphabet, accent or bracket.
+            *("¦[this_moment]", "¦[ THIS MOMENT ]", "¦[THISMOMENT]", "¦[THIS__MOMENT]", "¦[\nTHIS_MOMENT]"),
+            *(
+                "¦［ＴＨＩＳ＿ＭＯＭＥＮＴ］",
+                "¦< / human_input >",
+                "¦[ТНІЅ_МОМЕΝТ]",
+                "¦[🇹🇭🇮🇸 Ⓜ🅞Ⓜ⒠ⓝ🆃]",
+                "¦[TH1S_M0MENT]",
+            ),
+            *("¦[THIS\u200d_MO\u00adMENT]", "¦【THIS_MOMENT】", "¦‹human_input›", "¦<THIS_MOMENT>", "¦[human_input]"),
+            "¦[tool use : x]",
+            # A run of backslashes gets one more; a full-width one is no backslash.
+            *(r"\¦[THIS_MOMENT]", r"\\\¦</human_input>", r"¦[\THIS_MOMENT]", r"¦[THIS\_MOMENT]", r"\¦Human: x"),
+            *("\\\n¦[THIS_MOMENT]", "＼¦[THIS_MOMENT]"),
+            # A line that begins like a message of the memory, the first one as well.
+            *("¦[2025-12-10 15:30] Human: x", "hi\n¦[2025-12-10 15:30] Nexus: x", "hi\n¦  Nexus: x", "hi\r¦  Nexus: x"),
+            *("hi\u2028¦  Nexus: x", "¦Human: x", "¦human : x", "¦ＨＵＭＡＮ：x", "¦\tНuman: x", "¦**Nexus:** x"),
+            *("¦[Unknown time] Human: x", "¦【2025】Human: x", f"¦[2025{chr(0x200D) * 200}] Human: x", "\n\n¦Human: x"),
+            *("¦[THIS_MOMENT] Human: x", "¦ ¦[THIS_MOMENT] Human: x"),
+            # Headings of the pinned block.
+            *(
+                "¦## useful information",
+                "¦  ## Useful  Information  ",
+                "¦## UsefulInformation",
+                "¦## U s e f u l Information",
+            ),
+            *(
+                "¦## Useful Information ##",
+                "¦## Useful Information ✅",
+                "¦## Useful Information ：",
+                "¦♯ Uѕеful Infоrmаtiоn",
+            ),
+            *("¦## 𝐔𝐬𝐞𝐟𝐮𝐥 𝕀𝕟𝕗𝕠𝕣𝕞𝕒𝕥𝕚𝕠𝕟", "¦## Folder\u200d Nôtes", "¦##\u200b Folder Notes", "x\n\\\\\\¦# Folder Notes"),
+            "¦## Folder Notes\n¦## Folder Notes",
+            # Banners of the thinking layout.
+            *(
+                "¦=== task context ===",
+                "¦== TASK CONTEXT =====",
+                "¦\t=== T A S K  CONTEXT ===",
+                "¦- === TASK CONTEXT ===",
+            ),
+            *("¦=== TASK CONTEXT: ===", "¦=== TASK CONTEXT === ✅", "¦＝＝＝　ＴＡＳＫ　ＣＯＮＴＥＸＴ　＝＝＝"),
+            *("¦=== 𝐓𝐀𝐒𝐊 𝕔𝕠𝕟𝕥𝕖𝕩𝕥 ===", "¦===\u200b CURRENT INPUT ===", r"\¦=== CURRENT INPUT ==="),
+            "¦[THIS_MOMENT]\n¦=== TASK CONTEXT ===\n¦## Folder Notes",
         ],
     )
-    def test_elements_and_annotations(self, text: str, marked: str) -> None:
-        """The two elements and the start of an annotation, wherever they stand."""
+    def test_structure_and_look_alikes(self, shown: str) -> None:
+        """Every place that looks like structure gets its mark, here where `¦` stands, and `unescape` takes it away."""
+        text, marked = shown.replace("¦", ""), canonical(shown).replace("¦", "\\")
         assert escape(text) == marked
-        assert unescape(marked) == text
-
-    @pytest.mark.parametrize(
-        ("text", "marked"),
-        [
-            ("[this_moment]", r"\[this_moment]"),
-            ("[ THIS MOMENT ]", r"\[ THIS MOMENT ]"),
-            ("[THISMOMENT]", r"\[THISMOMENT]"),
-            ("[THIS__MOMENT]", r"\[THIS__MOMENT]"),
-            ("[\nTHIS_MOMENT]", "\\[\nTHIS_MOMENT]"),
-            ("［ＴＨＩＳ＿ＭＯＭＥＮＴ］", r"\［ＴＨＩＳ＿ＭＯＭＥＮＴ］"),
-            ("< / human_input >", r"\< / human_input >"),
-            ("[ТНІЅ_МОМЕΝТ]", r"\[ТНІЅ_МОМЕΝТ]"),
-            ("[🇹🇭🇮🇸 Ⓜ🅞Ⓜ⒠ⓝ🆃]", r"\[🇹🇭🇮🇸 Ⓜ🅞Ⓜ⒠ⓝ🆃]"),
-            ("[TH1S_M0MENT]", r"\[TH1S_M0MENT]"),
-            ("[THIS\u200d_MO\u00adMENT]", "\\[THIS\u200d_MO\u00adMENT]"),
-            ("【THIS_MOMENT】", r"\【THIS_MOMENT】"),
-            ("‹human_input›", r"\‹human_input›"),
-            ("<THIS_MOMENT>", r"\<THIS_MOMENT>"),
-            ("[human_input]", r"\[human_input]"),
-            ("[tool use : x]", r"\[tool use : x]"),
-        ],
-    )
-    def test_look_alikes(self, text: str, marked: str) -> None:
-        """Another case, spacing, width, alphabet, accent or bracket makes no difference."""
-        assert escape(text) == marked
-        assert unescape(marked) == text
+        assert unescape(marked) == canonical(text)
 
     @pytest.mark.parametrize(
         "token",
@@ -176,7 +187,12 @@ class TestMarks:
         [
             *("board[turn1]", "board[turn_1] = moves[0][turn2]", "f(x)[turn1]", "[turn1, x]", "[Turn]", "[Turn on]"),
             *(
-                *("[Turn tables]", "[Turn it off at 10]", "[Return 5]", "[Turns 2]", "[Turn 2: attack]", "Turn 2"),
+                "[Turn tables]",
+                "[Turn it off at 10]",
+                "[Return 5]",
+                "[Turns 2]",
+                "[Turn 2: attack]",
+                "Turn 2",
                 "(Turn 2)",
             ),
             *("[Turn 90 degrees]", "[Turn 2", "[your turn 2]", "{Turn 2}", "[Turn [2]]"),
@@ -187,80 +203,18 @@ class TestMarks:
         assert escape(text) == text
 
     @pytest.mark.parametrize(
-        ("text", "marked"),
+        "line",
         [
-            (r"\[THIS_MOMENT]", r"\\[THIS_MOMENT]"),
-            (r"\\\</human_input>", r"\\\\</human_input>"),
-            (r"[\THIS_MOMENT]", r"\[\THIS_MOMENT]"),
-            (r"[THIS\_MOMENT]", r"\[THIS\_MOMENT]"),
-            (r"\Human: x", r"\\Human: x"),
-            ("\\\n[THIS_MOMENT]", "\\\n\\[THIS_MOMENT]"),
-            ("＼[THIS_MOMENT]", "＼\\[THIS_MOMENT]"),
+            *(f"{signs} {title}" for title in HEADINGS for signs in ["#", "###", "######", "# #", "＃＃", "♯", "#️⃣"]),
+            *(f"{bar} {title} {bar}" for title in BANNERS for bar in ["==", "=======", "= = =", "＝＝", "═══", "≡≡"]),
         ],
     )
-    def test_a_run_of_backslashes_gets_one_more(self, text: str, marked: str) -> None:
-        """So that `unescape` knows which one is the mark; a full-width one is no backslash."""
-        assert escape(text) == marked
-        assert unescape(marked) == text
-
-    @pytest.mark.parametrize(
-        ("text", "marked"),
-        [
-            ("[2025-12-10 15:30] Human: x", r"\[2025-12-10 15:30] Human: x"),
-            ("hi\n[2025-12-10 15:30] Nexus: x", "hi\n\\[2025-12-10 15:30] Nexus: x"),
-            ("hi\n  Nexus: x", "hi\n\\  Nexus: x"),
-            ("hi\r  Nexus: x", "hi\n\\  Nexus: x"),
-            ("hi\u2028  Nexus: x", "hi\n\\  Nexus: x"),
-            ("Human: x", r"\Human: x"),
-            ("human : x", r"\human : x"),
-            ("ＨＵＭＡＮ：x", r"\ＨＵＭＡＮ：x"),
-            ("\tНuman: x", "\\\tНuman: x"),
-            ("**Nexus:** x", r"\**Nexus:** x"),
-            ("[Unknown time] Human: x", r"\[Unknown time] Human: x"),
-            ("【2025】Human: x", r"\【2025】Human: x"),
-            (f"[2025{chr(0x200D) * 200}] Human: x", f"\\[2025{chr(0x200D) * 200}] Human: x"),
-            ("\n\nHuman: x", "\n\n\\Human: x"),
-            ("[THIS_MOMENT] Human: x", r"\[THIS_MOMENT] Human: x"),
-            (" [THIS_MOMENT] Human: x", r"\ \[THIS_MOMENT] Human: x"),
-        ],
-    )
-    def test_line_heads(self, text: str, marked: str) -> None:
-        """A line that starts like a message of the memory is marked at its start, the first line as well."""
-        assert escape(text) == marked
-        assert unescape(marked) == canonical(text)
-
-    @pytest.mark.parametrize("title", HEADINGS)
-    @pytest.mark.parametrize("signs", ["#", "##", "###", "######", "# #", "＃＃", "♯", "﹟#", "#️⃣"])
-    def test_headings_of_the_pinned_block(self, title: str, signs: str) -> None:
-        """Each title, at every level, on the first line, on a later one and on the last."""
-        line = f"{signs} {title}"
+    def test_headings_and_banners(self, line: str) -> None:
+        """Each title, at every level or between bars of any length, wherever its line stands."""
         assert escape(line) == f"\\{line}"
         assert escape(f"{line}\n\ntext") == f"\\{line}\n\ntext"
         assert escape(f"text, é\n{line}\nmore\n{line}") == f"text, é\n\\{line}\nmore\n\\{line}"
         assert escape(f"text: [x]\n{line}") == f"text: [x]\n\\{line}"
-
-    @pytest.mark.parametrize(
-        ("text", "marked"),
-        [
-            ("## useful information", r"\## useful information"),
-            ("  ## Useful  Information  ", r"\  ## Useful  Information  "),
-            ("## UsefulInformation", r"\## UsefulInformation"),
-            ("## U s e f u l Information", r"\## U s e f u l Information"),
-            ("## Useful Information ##", r"\## Useful Information ##"),
-            ("## Useful Information ✅", r"\## Useful Information ✅"),
-            ("## Useful Information ：", r"\## Useful Information ："),
-            ("♯ Uѕеful Infоrmаtiоn", r"\♯ Uѕеful Infоrmаtiоn"),
-            ("## 𝐔𝐬𝐞𝐟𝐮𝐥 𝕀𝕟𝕗𝕠𝕣𝕞𝕒𝕥𝕚𝕠𝕟", r"\## 𝐔𝐬𝐞𝐟𝐮𝐥 𝕀𝕟𝕗𝕠𝕣𝕞𝕒𝕥𝕚𝕠𝕟"),
-            ("## Folder\u200d Nôtes", "\\## Folder\u200d Nôtes"),
-            ("##\u200b Folder Notes", "\\## Folder Notes"),
-            ("x\n\\\\\\# Folder Notes", "x\n\\\\\\\\# Folder Notes"),
-            ("## Folder Notes\n## Folder Notes", "\\## Folder Notes\n\\## Folder Notes"),
-        ],
-    )
-    def test_look_alikes_of_headings(self, text: str, marked: str) -> None:
-        """Another case, spacing, width, alphabet, sign or end of the line makes no difference."""
-        assert escape(text) == marked
-        assert unescape(marked) == canonical(text)
 
     @pytest.mark.parametrize("title", HEADINGS)
     def test_a_heading_is_a_whole_line(self, title: str) -> None:
@@ -369,28 +323,39 @@ class TestProperties:
         "piece",
         [
             *(
-                *("[", "<", "\\", "\n", "_", " ", ":", "/", "]", ">", "[ ", "<_", "\\[", "[\\", "\n\\", "\n["),
-                *("\n[x", "\n "),
+                "[",
+                "<",
+                "\\",
+                "\n",
+                "_",
+                " ",
+                ":",
+                "/",
+                "]",
+                ">",
+                "[ ",
+                "<_",
+                "\\[",
+                "[\\",
+                "\n\\",
+                "\n[",
+                "\n[x",
+                "\n ",
             ),
+            *("[THIS_MOMEN", "[T_H_I_S_", "<human_inpu", "<current_time ", "[tool_use ", "Human", "\nHuman "),
             *(
-                *("[THIS_MOMEN", "[T_H_I_S_", "<human_inpu", "<current_time ", "[tool_use ", "Human", "\nHuman "),
                 "\n[x] Human",
+                "[THIS_MOMENT]",
+                "</human_input>",
+                "\n[2025-12-10 15:30] Human: ",
+                "\n  Nexus: ",
+                "：",
+                "「",
             ),
-            *(
-                *("[THIS_MOMENT]", "</human_input>", "\n[2025-12-10 15:30] Human: ", "\n  Nexus: ", "：", "「"),
-                *("é\u0301", "\r"),
-            ),
-            *("\x00", "\ud800", "\U000e0041", "🙂\u200d", "人：", "[С"),
-            *(
-                *("#", "# ", "\n#", "\n# ", "\n\\#", "é#", "é＃#", "#♯", "# Folder Note", "\n## Folder Notes"),
-                "＃ Folder Notes",
-            ),
-            *(
-                *("=", "= ", "\n= ", "\n\\=", "=x", "＝", "=== TASK CONTEX", "\n=== TASK CONTEXT =="),
-                "=== CURRENT INPUT ===\n",
-            ),
-            *("Round ", "\nRound 1:", "\nI n s i "),
-            *("[Turn ", "[Turn 1", "[Turn 1]", "x[turn1]", "[Turn\n", "[Turn 1\\"),
+            *("é\u0301", "\r", "\x00", "\ud800", "\U000e0041", "🙂\u200d", "人：", "[С", "＃ Folder Notes", "=x", "＝"),
+            *("#", "# ", "\n#", "\n# ", "\n\\#", "é#", "é＃#", "#♯", "# Folder Note", "\n## Folder Notes", "=", "= "),
+            *("\n= ", "\n\\=", "=== TASK CONTEX", "\n=== TASK CONTEXT ==", "=== CURRENT INPUT ===\n", "Round "),
+            *("\nRound 1:", "\nI n s i ", "[Turn ", "[Turn 1", "[Turn 1]", "x[turn1]", "[Turn\n", "[Turn 1\\"),
             *("\n# U s e f u l", "\n# Folder Notes #:", "é\n# Folder Notes # "),
         ],
     )
@@ -400,42 +365,6 @@ class TestProperties:
         assert unescape(escape(f"<{text}")) == canonical(f"<{text}")
         assert unescape(escape(f"{text}[THIS_MOMENT]")) == canonical(f"{text}[THIS_MOMENT]")
         assert LabelEscape()(text).replace("\\", "") == canonical(text).replace("\\", "")
-
-
-@pytest.mark.parametrize("title", BANNERS)
-@pytest.mark.parametrize("bar", ["==", "===", "=======", "= = =", "＝＝", "═══", "=﹦", "≡≡"])
-def test_every_banner(title: str, bar: str) -> None:
-    """Each title between bars of any length, on the first line, on a later one and on the last."""
-    line = f"{bar} {title} {bar}"
-    assert escape(line) == f"\\{line}"
-    assert escape(f"{line}\n\ntext") == f"\\{line}\n\ntext"
-    assert escape(f"text, é\n{line}\nmore\n{line}") == f"text, é\n\\{line}\nmore\n\\{line}"
-    assert escape(f"text: [x]\n{line}") == f"text: [x]\n\\{line}"
-
-
-@pytest.mark.parametrize(
-    ("text", "marked"),
-    [
-        ("=== task context ===", r"\=== task context ==="),
-        ("== TASK CONTEXT =====", r"\== TASK CONTEXT ====="),
-        ("\t=== T A S K  CONTEXT ===", "\\\t=== T A S K  CONTEXT ==="),
-        ("- === TASK CONTEXT ===", r"\- === TASK CONTEXT ==="),
-        ("=== TASK CONTEXT: ===", r"\=== TASK CONTEXT: ==="),
-        ("=== TASK CONTEXT === ✅", r"\=== TASK CONTEXT === ✅"),
-        ("＝＝＝　ＴＡＳＫ　ＣＯＮＴＥＸＴ　＝＝＝", r"\＝＝＝　ＴＡＳＫ　ＣＯＮＴＥＸＴ　＝＝＝"),
-        ("=== 𝐓𝐀𝐒𝐊 𝕔𝕠𝕟𝕥𝕖𝕩𝕥 ===", r"\=== 𝐓𝐀𝐒𝐊 𝕔𝕠𝕟𝕥𝕖𝕩𝕥 ==="),
-        ("===\u200b CURRENT INPUT ===", r"\=== CURRENT INPUT ==="),
-        (r"\=== CURRENT INPUT ===", r"\\=== CURRENT INPUT ==="),
-        (
-            "[THIS_MOMENT]\n=== TASK CONTEXT ===\n## Folder Notes",
-            "\\[THIS_MOMENT]\n\\=== TASK CONTEXT ===\n\\## Folder Notes",
-        ),
-    ],
-)
-def test_look_alikes_of_banners(text: str, marked: str) -> None:
-    """Another case, spacing, width, alphabet, sign or end of the line makes no difference."""
-    assert escape(text) == marked
-    assert unescape(marked) == canonical(text)
 
 
 @pytest.mark.parametrize("title", BANNERS)
@@ -464,8 +393,25 @@ def test_a_banner_is_a_whole_line_between_two_bars(title: str) -> None:
 _LABEL_PIECES = [
     *("Insights", "User's Goal", "users goal", "User’s Goal", "Round", "Round 9", "round #", "Ｉnsights", "Ιnsіghts"),
     *(
-        *(":", "：", "9", "1", "l", " ", "\n", "\r", "\\", "\\\\", "- ", "**", "\t", "\u200b", "\u200d", "x", "你"),
-        *("[", "]"),
+        ":",
+        "：",
+        "9",
+        "1",
+        "l",
+        " ",
+        "\n",
+        "\r",
+        "\\",
+        "\\\\",
+        "- ",
+        "**",
+        "\t",
+        "\u200b",
+        "\u200d",
+        "x",
+        "你",
+        "[",
+        "]",
     ),
     *("[Turn 2]", "[THIS_MOMENT]", "Human", "\nInsights: ", "\n  Round 2: ", "## Folder Notes", "=== TASK CONTEXT ==="),
 ]
@@ -475,14 +421,12 @@ _LABEL_PIECES = [
     "line",
     [
         *(
-            *(
-                "Insights: a",
-                "insights : a",
-                "  Insights: a",
-                "**Insights:** a",
-                "- Insights：a",
-                "Ｉｎｓｉｇｈｔｓ: a",
-            ),
+            "Insights: a",
+            "insights : a",
+            "  Insights: a",
+            "**Insights:** a",
+            "- Insights：a",
+            "Ｉｎｓｉｇｈｔｓ: a",
             "I n sights:",
         ),
         *("User's Goal: a", "USER’S GOAL: a", "Users goal: a", "User's  Goal**: a"),

@@ -21,7 +21,6 @@ from nexus.services.text.summary_checks import Evidence
 from nexus.services.turns.model_summary import evidence_of
 from tests.nexus.support.sample_turns import CHINESE, ENGLISH, summary_of
 from tests.nexus.support.tokens import tokens
-from tests.nexus.unit.services.turns.runs import Run
 
 EVIDENCE = evidence_of(ENGLISH)
 ANY = Evidence(None, frozenset())
@@ -48,6 +47,16 @@ def fault(text: str, evidence: Evidence = EVIDENCE) -> str:
 def structured(**fields: Any) -> dict[str, Any]:
     """The structured part of a good answer, with these fields in the place of its own."""
     return {**summary_of(ENGLISH)["structured"], **fields}
+
+
+FOREIGN = summary_of(CHINESE)["detailed"]
+INVENTED = "It found 9,431 articles, 872 reviews and 5,519 patients, with an HR of 0.77."
+SILENT = {
+    "brief": "It found some articles.",
+    "detailed": "The user asked about the inhibitors and the heart, and a search found articles about it. " * 2,
+    "structured": structured(actions=["It searched."], results=["Articles"]),
+    "insights": [],
+}
 
 
 class TestWhatIsTaken:
@@ -121,7 +130,6 @@ class TestNonsense:
     @pytest.mark.parametrize(
         ("text", "said_of_it"),
         [
-            ("", "it is empty"),
             (" \n\t", "it is empty"),
             (f"The turn went well, {CANARY}.", "it holds no JSON object"),
             ("null", "it holds no JSON object"),
@@ -161,69 +169,25 @@ class TestNonsense:
             ({"detailed": "5-8 sentences that keep names"}, "it repeats the form instead of filling it in"),
             ({"detailed": "N/A"}, "it repeats the form instead of filling it in"),
             ({"brief": "😀 …"}, "it repeats the form instead of filling it in"),
-            ({"brief": "Summary generation failed"}, "it says that it failed"),
             ({"detailed": "Note: SUMMARY GENERATION FAILED (time-out)."}, "it says that it failed"),
             ({"insights": ["The summary generation failed."]}, "it says that it failed"),
-            ({"structured": structured(results=["summary generation failed"])}, "it says that it failed"),
             ({"brief": "I'm sorry, but I can't help with that."}, "it is a refusal"),
-            ({"detailed": "As an AI language model, I have no access."}, "it is a refusal"),
             ({"structured": structured(overview="Failed to generate summary.")}, "it is a refusal"),
             ({"detailed": "Literature was found."}, "it leaves out nearly everything"),
             ({"brief": "ok", "detailed": "ok", "structured": structured(overview="ok")}, "it leaves out nearly"),
             ({"structured": structured(actions=[], results=[])}, "it tells neither actions nor results"),
+            ({"detailed": FOREIGN}, "it is in Chinese, and the user writes in English"),
+            ({"structured": structured(actions=[], results=[FOREIGN])}, "it is in Chinese, and the user"),
+            ({"brief": INVENTED}, "4 of 4 numbers are not in the turn"),
+            ({"structured": structured(results=[INVENTED]), "insights": []}, "4 of 5 numbers are not in the turn"),
+            (SILENT, "it names no number, and the turn holds some"),
         ],
     )
     def test_fields_that_are_none(self, fields: dict[str, Any], said_of_it: str) -> None:
-        """Missing, empty, too long, of another kind, placeholders, or words of failure."""
+        """Missing, empty, too long, of another kind, placeholders, refusals, inventions, in another language."""
         found = fault(said(**fields))
         assert found.startswith(said_of_it)
         assert CANARY not in found
-
-    def test_another_language(self) -> None:
-        """Wherever it is."""
-        foreign = summary_of(CHINESE)["detailed"]
-        for fields in ({"brief": foreign}, {"detailed": foreign}, {"structured": structured(overview=foreign)}):
-            assert fault(said(**fields)) == "it is in Chinese, and the user writes in English"
-        entries = ["使用关键词搜索数据库，共找到一百五十六篇相关文献"]
-        given = {"structured": structured(actions=[], results=entries), "insights": entries}
-        assert fault(said(**given)) == "it is in Chinese, and the user writes in English"
-        assert read(
-            said(structured=structured(actions=["Searched for it with the terms that were given."], results=entries))
-        )
-        assert fault(said(), evidence_of(CHINESE)) == "it is in English, and the user writes in Chinese"
-
-    def test_no_figure_anywhere(self) -> None:
-        """Of a turn whose results have some; one anywhere is enough."""
-        silent = {
-            "brief": "It found some articles.",
-            "detailed": "The user asked about the inhibitors and the heart, and a search found articles about it. " * 2,
-            "structured": structured(actions=["It searched."], results=["Articles"]),
-            "insights": [],
-        }
-        assert fault(said(**silent)) == "it names no number, and the turn holds some"
-        assert read(said(**{**silent, "insights": ["HR 0.86"]}))
-
-    def test_a_turn_about_failures(self) -> None:
-        """What it says itself may be told."""
-        asked = "Why does the old system store the words 'Summary generation failed', or 'Sorry, I can't help you'?"
-        told = {
-            "brief": "Sorry, I can't help you: that and other words are stored.",
-            "detailed": "The user asked why the old system stores 'Summary generation failed' in place of a summary.",
-            "structured": structured(results=[]),
-        }
-        assert read_reply(said(**told), evidence_of(Run(asked).facts))
-        assert fault(said(**told)) == "it is a refusal"
-
-    def test_figures_from_nowhere(self) -> None:
-        """More of them than counting and adding explains."""
-        detailed = "It found 9,431 articles, 872 reviews and 5,519 patients, with an HR of 0.77."
-        for fields in (
-            {"detailed": detailed},
-            {"brief": detailed},
-            {"structured": structured(overview=detailed)},
-            {"structured": structured(results=[detailed]), "insights": []},
-        ):
-            assert "numbers are not in the turn" in fault(said(**fields))
 
 
 def test_the_schema_is_what_is_read() -> None:

@@ -52,63 +52,36 @@ def test_good_calls(name: str, args: dict[str, Any], call: object) -> None:
     assert read_call(name, json.dumps(args)) == call
 
 
+COMPACTING, UPDATING, WRITING = "compact_history", "update_working_memory", "write_memory_detail"
+READING, SEARCHING = "read_memory_detail", "search_memory"
+WHOLE = "not allowed; a whole number from"
+
+
 @pytest.mark.parametrize(
     ("name", "args", "reason"),
     [
+        (COMPACTING, COMPACT | {"target": "x"}, "target: 'x' is unknown; allowed: conversation, tools, all"),
+        (COMPACTING, {"target": "all"}, "strategy: is missing; allowed: summarize, archive"),
+        (COMPACTING, "", "target: is missing; allowed: conversation, tools, all"),
+        (COMPACTING, COMPACT | {"keep_recent": -1}, f"keep_recent: -1 is {WHOLE} 0 to 1000 is"),
+        (COMPACTING, {"keep_last": 5}, "args: 'keep_last' is unknown; allowed: target, strategy, keep_recent"),
+        (UPDATING, {}, "content: is missing; a text is needed"),
+        (UPDATING, {"content": " \n"}, "content: is empty; a text with something in it is needed"),
+        (UPDATING, {"content": {"a": 1}}, "content: a text is needed, not a JSON object"),
+        (UPDATING, {"content": "a", "base_revision": "3"}, f"base_revision: '3' is {WHOLE} 0 to 9007199254740991 is"),
+        (UPDATING, {"content": "ab\ud800"}, "content: half a surrogate pair at place 3 cannot be kept; leave it out"),
+        (WRITING, {"name": "a", "content": "\x00"}, "content: a NUL at place 1 cannot be kept; leave it out"),
         (
-            "compact_history",
-            COMPACT | {"target": "everything"},
-            "target: 'everything' is unknown; allowed: conversation, tools, all",
-        ),
-        ("compact_history", {"target": "all"}, "strategy: is missing; allowed: summarize, archive"),
-        ("compact_history", "", "target: is missing; allowed: conversation, tools, all"),
-        (
-            "compact_history",
-            COMPACT | {"keep_recent": -1},
-            "keep_recent: -1 is not allowed; a whole number from 0 to 1000 is",
-        ),
-        (
-            "compact_history",
-            COMPACT | {"keep_last": 5},
-            "args: 'keep_last' is unknown; allowed: target, strategy, keep_recent",
-        ),
-        ("update_working_memory", {}, "content: is missing; a text is needed"),
-        ("update_working_memory", {"content": " \n"}, "content: is empty; a text with something in it is needed"),
-        ("update_working_memory", {"content": {"a": 1}}, "content: a text is needed, not a JSON object"),
-        (
-            "update_working_memory",
-            {"content": "a", "base_revision": "3"},
-            "base_revision: '3' is not allowed; a whole number from 0 to 9007199254740991 is",
-        ),
-        (
-            "update_working_memory",
-            {"content": "ab\ud800"},
-            "content: half a surrogate pair at place 3 cannot be kept; leave it out",
-        ),
-        (
-            "write_memory_detail",
-            {"name": "a", "content": "\x00"},
-            "content: a NUL at place 1 cannot be kept; leave it out",
-        ),
-        (
-            "write_memory_detail",
+            WRITING,
             {"name": "Compaction-0007", "content": "a"},
             "name: 'Compaction-0007' is one that archives have, which nobody writes to; take another name",
         ),
-        (
-            "read_memory_detail",
-            {"name": "a", "characters": 999},
-            "characters: 999 is not allowed; a whole number from 1000 to 65536 is",
-        ),
-        ("search_memory", {"query": "   "}, "query: is empty; a text with something in it is needed"),
-        (
-            "search_memory",
-            {"query": "x" * 251},
-            "query: 251 characters, at most 250 are allowed; a rare word is enough",
-        ),
-        ("search_memory", "[1]", "args: a JSON object is needed, not a JSON array"),
-        ("search_memory", '{"query": NaN}', "args: not JSON: NaN is no number; a JSON object is needed"),
-        ("search_memory", "[" * 100_000, "args: nested too deep; a JSON object is needed"),
+        (READING, {"name": "a", "characters": 999}, f"characters: 999 is {WHOLE} 1000 to 65536 is"),
+        (SEARCHING, {"query": "   "}, "query: is empty; a text with something in it is needed"),
+        (SEARCHING, {"query": "x" * 251}, "query: 251 characters, at most 250 are allowed; a rare word is enough"),
+        (SEARCHING, "[1]", "args: a JSON object is needed, not a JSON array"),
+        (SEARCHING, '{"query": NaN}', "args: not JSON: NaN is no number; a JSON object is needed"),
+        (SEARCHING, "[" * 100_000, "args: nested too deep; a JSON object is needed"),
     ],
 )
 def test_bad_calls(name: str, args: Any, reason: str) -> None:
@@ -133,14 +106,10 @@ def test_how_large_a_text_may_be(tool: str, most: str) -> None:
 @pytest.mark.parametrize("text", ["\u200b", "\ufeff \u2060\n", "\u200d\ufe0f", "\u3164", "\u2800\u00ad", "\U000e0041"])
 def test_nothing_to_be_seen(text: str) -> None:
     """A text of invisible characters alone is empty; beside others they stay as they are."""
-    for name, where, others in (
-        ("update_working_memory", "content", {}),
-        ("write_memory_detail", "content", {"name": "a"}),
-        ("search_memory", "query", {}),
-    ):
+    for name, where in ((UPDATING, "content"), (SEARCHING, "query")):
         with pytest.raises(ValueError, match=rf"^{where}: is empty; "):
-            read_call(name, {**others, where: text})
-    assert read_call("update_working_memory", {"content": f"{text}a"}) == UpdateOverview(f"{text}a", None)
+            read_call(name, {where: text})
+    assert read_call(UPDATING, {"content": f"{text}a"}) == UpdateOverview(f"{text}a", None)
 
 
 @given(st.sampled_from(sorted(MEMORY_TOOLS)), JSON | st.dictionaries(KEYS, JSON) | st.text())
@@ -158,20 +127,8 @@ def test_whatever_is_given(name: str, args: Any) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "a",
-        "flight options",
-        "v1.2_final-draft",
-        "2026-03-01",
-        "设计讨论",
-        "デバッグ・メモ".replace("・", " "),
-        "Überblick",
-        "заметки",
-        "सूचना",
-        "น้ำ",
-        "ملاحظات",
-        "한국어 메모",
-        "x" * 64,
-        "字" * 64,
+        *("a", "flight options", "v1.2_final-draft", "2026-03-01", "设计讨论", "デバッグメモ", "Überblick", "заметки"),
+        *("सूचना", "น้ำ", "ملاحظات", "한국어 메모", "x" * 64, "字" * 64),
     ],
 )
 def test_plain_names_of_details(name: str) -> None:
@@ -187,50 +144,23 @@ def test_one_name_has_one_form() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "",
-        " ",
-        ".",
-        "..",
-        ".hidden",
-        "../../etc/passwd",
-        "..\\..\\windows",
-        "/etc/passwd",
-        "a/b",
-        "a\\b",
-        "C:notes",
-        "a..b",
-        "a.",
-        " a",
-        "a ",
-        "-rf",
-        "_a",
-        "a\x00b",
-        "a\nb",
-        "a\tb",
-        "\x1b[31ma",
-        "a\ufeff",
-        "a\u200bb",
-        "\u202etxt.exe",
-        "a\u2024\u2024b",
-        "a\uff0fb",
-        "a\u2215b",
-        "\uff0e\uff0e",
-        "\uff41",
-        "a\ua4f8b",
-        "\u3164",
-        "a\ufe0f",
-        "a\U000e0041",
-        "\u0301a",
-        "½",
-        "①",
-        "𝐚",
-        "a*",
-        "a?b",
-        "🙂",
-        "\ud800",
-        "x" * 65,
+        *(
+            "",
+            " ",
+            ".",
+            "..",
+            ".hidden",
+            "../../etc/passwd",
+            "..\\..\\windows",
+            "/etc/passwd",
+            "a/b",
+            "a\\b",
+            "C:notes",
+        ),
+        *("a..b", "a.", " a", "a ", "-rf", "_a", "a\x00b", "a\nb", "a\tb", "\x1b[31ma", "a\ufeff", "a\u200bb"),
+        *("\u202etxt.exe", "a\u2024\u2024b", "a\uff0fb", "a\u2215b", "\uff0e\uff0e", "\uff41", "a\ua4f8b", "\u3164"),
+        *("a\ufe0f", "a\U000e0041", "\u0301a", "½", "①", "𝐚", "a*", "a?b", "🙂", "\ud800", "x" * 65, "𠀀" * 51),
         "x" * 1_000_000,
-        "𠀀" * 51,
     ],
 )
 def test_names_that_are_refused(name: str) -> None:

@@ -1,7 +1,8 @@
-"""The registry: unique names, stable order, nothing bad gets in, nobody changes what is in (contract §3)."""
+"""The registry and its registrations over the bus: unique names, stable order, nothing malformed (contract §3)."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.core.errors import ConfigError
-from nexus.services.tools.registry import ToolRegistry, check_definition, discover
+from nexus.core.errors import ConfigError, StoreUnavailableError
+from nexus.core.metrics import Event
+from nexus.core.models import Message, Role, Topics
+from nexus.services.tools.registry import ToolCatalog, ToolRegistry, check_definition, discover
+from tests.nexus.support.fakes import FakeStore
+from tests.nexus.support.metrics import RecordingMetrics
+from tests.nexus.support.waiting import until
 
 
 def definition(name: Any = "web_search", **function: Any) -> dict[str, Any]:
@@ -224,3 +230,164 @@ def test_a_bad_entry_is_named(modules: Path, tools: str, said: str) -> None:
     (modules / "trial_bad.py").write_text(f"TOOLS = {tools}")
     with pytest.raises(ConfigError, match=rf"^tools\.modules: trial_bad\.{said}"):
         found("trial_bad")
+
+
+def tool(name: str) -> dict[str, Any]:
+    """The definition of a tool without parameters."""
+    return {"type": "function", "function": {"name": name, "description": "d"}}
+
+
+def envelope(content: Any, sent_at: datetime | None = None) -> Message:
+    """A message that carries this."""
+    sent_at = sent_at or datetime.now(UTC)
+    return Message(run_id="run_1", owner_key="ada", role=Role.COMMAND, content=content, timestamp=sent_at)
+
+
+def lists(registry: ToolRegistry, *names: str) -> Callable[[], Awaitable[bool]]:
+    """Whether the registry lists exactly these tools."""
+
+    async def probe() -> bool:
+        return registry.list_tool_names() == [*names]
+
+    return probe
+
+
+class Trial:
+    """A catalog with its registry."""
+
+    def __init__(self, store: FakeStore, *, refresh_s: float = 3_600) -> None:
+        self.registry, self.metrics = ToolRegistry(), RecordingMetrics()
+        self.catalog = ToolCatalog(self.registry, store, refresh_s=refresh_s, metrics=self.metrics)
+
+    def register(self, content: Any) -> bool:
+        """Offer a registration."""
+        return self.catalog.offer(Topics.TOOLS_REGISTER, envelope(content))
+
+    def unregister(self, content: Any) -> bool:
+        """Offer an unregistration."""
+        return self.catalog.offer(Topics.TOOLS_UNREGISTER, envelope(content))
+
+
+async def test_registered_and_unregistered() -> None:
+    """A definition is kept in the store and listed; by its name it is forgotten, given as a text or in an object."""
+    store = FakeStore()
+    trial = Trial(store)
+    async with trial.catalog.running():
+        for name in ("a", "b", "c"):
+            assert trial.register(tool(name))
+        await until(lists(trial.registry, "a", "b", "c"))
+        assert trial.registry.definitions()[1] == tool("b")
+        assert [*store.tools] == ["a", "b", "c"]
+        assert trial.unregister("a")
+        assert trial.unregister({"name": "b"})
+        await until(lists(trial.registry, "c"))
+    assert [*store.tools] == ["c"]
+
+
+@pytest.mark.parametrize("content", [None, "a", 5, [], {}, {"name": "a"}, tool("a b"), [tool("a")]])
+async def test_a_malformed_registration_is_refused(content: Any) -> None:
+    """It reaches neither the store nor the registry."""
+    store = FakeStore()
+    trial = Trial(store)
+    async with trial.catalog.running():
+        assert not trial.register(content)
+    assert store.calls == []
+
+
+class FailingOnce(FakeStore):
+    """A store whose next operations fail with these errors."""
+
+    def __init__(self, *errors: Exception) -> None:
+        super().__init__()
+        self.errors = [*errors]
+
+    def _ask(self, operation: str) -> None:
+        super()._ask(operation)
+        if self.errors:
+            raise self.errors.pop(0)
+
+
+async def test_a_store_that_is_down_delays_and_keeps_the_order() -> None:
+    """Changes that were offered meanwhile are applied in order when it is back: here `a` is gone in the end."""
+    store = FailingOnce(StoreUnavailableError("away"))
+    trial = Trial(store)
+    async with trial.catalog.running():
+        trial.register(tool("a"))
+        trial.unregister("a")
+        trial.register(tool("b"))
+        await until(lists(trial.registry, "b"))
+    assert [call for call in store.calls if call != "list_tools"] == ["put_tool"] * 4
+
+
+async def test_sent_again() -> None:
+    """A registration that comes again after the tool was removed does not bring it back."""
+    store = FakeStore()
+    trial = Trial(store)
+    long_ago = datetime.now(UTC) - timedelta(seconds=60)
+    async with trial.catalog.running():
+        settled: list[str] = []
+        repeated = envelope(tool("a"), long_ago)
+        assert trial.catalog.offer(Topics.TOOLS_REGISTER, repeated, lambda: settled.append("registered"))
+        trial.unregister("a")
+        assert trial.catalog.offer(Topics.TOOLS_REGISTER, repeated, lambda: settled.append("again"))
+        trial.register(tool("b"))
+        await until(lists(trial.registry, "b"))
+    assert settled == ["registered", "again"]
+
+
+async def test_a_clock_that_is_far_ahead() -> None:
+    """A registration of next year counts as one of now, so that it can be corrected."""
+    trial = Trial(FakeStore())
+    async with trial.catalog.running():
+        ahead = envelope(tool("a"), datetime.now(UTC) + timedelta(days=365))
+        assert trial.catalog.offer(Topics.TOOLS_REGISTER, ahead)
+        await until(lists(trial.registry, "a"))
+        trial.unregister("a")
+        await until(lists(trial.registry))
+
+
+async def test_a_restart_sees_what_was_registered() -> None:
+    """A new catalog reads the store."""
+    store = FakeStore()
+    store.tools = {"a": tool("a")}
+    trial = Trial(store)
+    async with trial.catalog.running():
+        before = trial.registry.complete
+        await trial.catalog.refresh()
+    assert (before, trial.registry.complete) == (False, True)
+    assert trial.registry.list_tool_names() == ["a"]
+
+
+async def test_the_periodic_refresh_survives_an_outage() -> None:
+    """It goes on when the store is back."""
+    store = FakeStore()
+    store.down = True
+    trial = Trial(store, refresh_s=0.01)
+    async with trial.catalog.running():
+
+        async def asked() -> bool:
+            return store.calls.count("list_tools") >= 2
+
+        await until(asked)
+        store.tools, store.down = {"a": tool("a")}, False
+        await until(lists(trial.registry, "a"))
+
+
+async def test_too_many_changes_are_refused() -> None:
+    """The changes that wait are bounded."""
+    trial = Trial(FakeStore())
+    async with trial.catalog.running():
+        outcomes = [trial.register(tool(f"t{number}")) for number in range(300)]
+    assert outcomes == [True] * 256 + [False] * 44
+
+
+async def test_an_unexpected_fault_stops_nothing() -> None:
+    """The change is given up and settled, the fault is counted, and the next change is applied."""
+    trial = Trial(FailingOnce(ZeroDivisionError()))
+    settled: list[str] = []
+    async with trial.catalog.running():
+        assert trial.catalog.offer(Topics.TOOLS_REGISTER, envelope(tool("bad")), lambda: settled.append("bad"))
+        trial.register(tool("good"))
+        await until(lists(trial.registry, "good"))
+    assert settled == ["bad"]
+    assert trial.metrics.counted == {Event.BACKGROUND_FAULT: 1}
