@@ -1,11 +1,12 @@
-"""Connections as settings describe them: to the bus in each of its modes, the store, the model, and for a requester."""
+"""Connections as settings describe them: to the bus in each of its modes, the store, the model, and for a requester.
+
+Each raises `ConfigError` for an address or a key that cannot be used.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
-
-from redis.asyncio import Redis
 
 from nexus.adapters.in_memory import MemoryBus, MemoryDeadLetters, MemoryLedger
 from nexus.adapters.mongo import open_mongo
@@ -33,11 +34,7 @@ _PROBE_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """A bus, the ledger of its requests with the outbox, and the dead letters.
-
-    Attributes:
-        probe: a ledger like `ledger` that gives up soon, to tell whether Redis answers.
-    """
+    """A bus, the ledger of its requests, the outbox and the dead letters; `probe` is a ledger that gives up soon."""
 
     bus: Bus
     ledger: RequestLedger
@@ -60,11 +57,7 @@ async def try_claim(ledger: RequestLedger) -> None:
 
 @asynccontextmanager
 async def open_bus(settings: BusSettings) -> AsyncIterator[Transport]:
-    """The transport of `settings.mode`.
-
-    Raises:
-        ConfigError: the URL cannot be used.
-    """
+    """The transport of `settings.mode`."""
     if settings.mode == "memory":
         memory = MemoryBus()
         memory_ledger = MemoryLedger(memory)
@@ -72,42 +65,29 @@ async def open_bus(settings: BusSettings) -> AsyncIterator[Transport]:
         yield Transport(memory, memory_ledger, letters, memory_ledger, memory_ledger.outbox)
         return
     async with open_redis(settings.url.get_secret_value()) as client:
-        prefix = settings.channel_prefix
-        dead_letters = RedisDeadLetters(client, prefix=prefix, most=settings.dead_letter_max)
-        probe = RedisLedger(client, prefix=prefix, repeated_s=_PROBE_S)
+        prefix, keep_ms = settings.channel_prefix, settings.stream_keep_s * 1_000
+        bus: Bus
+        answers = None
         if settings.mode == "pubsub":
-            pubsub = RedisPubSubBus(client, prefix=prefix, heartbeat_s=settings.heartbeat_s)
-            ledger = RedisLedger(client, prefix=prefix)
-            yield Transport(pubsub, ledger, dead_letters, probe, ledger.outbox)
-            return
-        streams = _streams_bus(client, settings)
-        answers = StreamAnswers(_GROUP, settings.stream_keep_s * 1_000, streams.acknowledged)
+            bus = RedisPubSubBus(client, prefix=prefix, heartbeat_s=settings.heartbeat_s)
+        else:
+            group = GroupSettings(_GROUP, lease_ms=settings.lease_ms, keep_ms=keep_ms)
+            once_ms = settings.answer_ttl_s * 1_000
+            bus = RedisStreamsBus(client, prefix=prefix, settings=group, once_ms=once_ms, reply_keep_ms=keep_ms)
+            answers = StreamAnswers(_GROUP, keep_ms, bus.acknowledged)
+        dead_letters = RedisDeadLetters(client, prefix=prefix, most=settings.dead_letter_max)
         ledger = RedisLedger(client, prefix=prefix, streams=answers)
-        yield Transport(streams, ledger, dead_letters, probe, ledger.outbox)
+        probe = RedisLedger(client, prefix=prefix, repeated_s=_PROBE_S)
+        yield Transport(bus, ledger, dead_letters, probe, ledger.outbox)
 
 
-def _streams_bus(client: Redis, settings: BusSettings) -> RedisStreamsBus:
-    keep_ms = settings.stream_keep_s * 1_000
-    return RedisStreamsBus(
-        client,
-        prefix=settings.channel_prefix,
-        settings=GroupSettings(_GROUP, lease_ms=settings.lease_ms, keep_ms=keep_ms),
-        once_ms=settings.answer_ttl_s * 1_000,
-        reply_keep_ms=keep_ms,
-    )
-
-
-def counts_hearers(settings: BusSettings) -> bool:
+def counts_subscribers(settings: BusSettings) -> bool:
     """Whether PUBLISH, or XADD, on this Redis tells whether a message was received."""
     return settings.mode == "streams" or parse_redis_url(settings.url.get_secret_value()).kind != "cluster"
 
 
 def open_store(settings: DatabaseSettings) -> AbstractAsyncContextManager[TransferableStore]:
-    """The document store. Connects when it is first used.
-
-    Raises:
-        ConfigError: the URI cannot be used.
-    """
+    """The document store. Connects when it is first used."""
     return open_mongo(
         settings.uri.get_secret_value(),
         settings.name,
@@ -119,11 +99,7 @@ def open_store(settings: DatabaseSettings) -> AbstractAsyncContextManager[Transf
 
 @asynccontextmanager
 async def open_model(settings: LlmSettings) -> AsyncIterator[LanguageModel | None]:
-    """The model that writes summaries, reached when it is first asked; None where none is configured.
-
-    Raises:
-        ConfigError: the address or the key cannot be used.
-    """
+    """The model that writes summaries, reached when it is first asked; None where none is configured."""
     if not settings.enabled:
         yield None
         return
@@ -154,14 +130,10 @@ async def open_client(
 
     Raises:
         BusUnavailableError: Redis could not be reached within `connect_s` seconds.
-        ConfigError: the URL cannot be used.
     """
     async with open_redis(url) as redis:
-        bus: Bus
-        if mode == "streams":
-            bus = RedisStreamsBus(redis, prefix=channel_prefix, connect_s=connect_s)
-        else:
-            bus = RedisPubSubBus(redis, prefix=channel_prefix, connect_s=connect_s)
+        kind = RedisStreamsBus if mode == "streams" else RedisPubSubBus
+        bus: Bus = kind(redis, prefix=channel_prefix, connect_s=connect_s)
         async with ContextClient(bus, signing=signing).listening() as client:
             yield client
 

@@ -14,13 +14,11 @@ import quicktok  # type: ignore[import-untyped]  # it comes without types
 from nexus.core.errors import ConfigError
 
 VOCABULARIES: Final = ("o200k_base", "cl100k_base", "o200k_harmony", "llama3", "qwen3")
-
 # It composes characters before it cuts a text into tokens, which makes up to three bytes of one.
 _NORMALISING: Final = ("qwen3",)
 _NORMALISED: Final = 3
 _DATA: Final = Path(quicktok.__file__).parent / "data"
 _UNREADABLE: Final = "memory.tokenizer: {} cannot be read, install quicktok-v1 anew ({})"
-
 _NO_TEXT: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -49,9 +47,7 @@ class BundledTokenizer:
         return _NORMALISED if self.name in _NORMALISING else 1
 
     def load(self) -> None:
-        """Read the vocabulary, if this process has not.
-
-        It takes half a second in which no other thread runs, and up to 70 MB. The first count does it otherwise.
+        """Read the vocabulary now rather than at the first count: half a second in which no other thread runs.
 
         Raises:
             ConfigError: what the package holds cannot be read.
@@ -85,14 +81,9 @@ def _vocabulary(name: str) -> _Vocabulary:
         return found
     with _loading:
         if name not in _loaded:
-            _loaded[name] = _read(name)
+            try:
+                # Not its `get_encoding`, which goes on looking in the home folder.
+                _loaded[name] = quicktok.Tokenizer(name, "")
+            except RuntimeError as error:
+                raise ConfigError(_UNREADABLE.format(name, error)) from None
         return _loaded[name]
-
-
-def _read(name: str) -> _Vocabulary:
-    try:
-        # Not its `get_encoding`, which goes on looking in the home folder.
-        vocabulary: _Vocabulary = quicktok.Tokenizer(name, "")
-    except RuntimeError as error:
-        raise ConfigError(_UNREADABLE.format(name, error)) from None
-    return vocabulary

@@ -39,7 +39,7 @@ from nexus.cli.terminal import (
     timestamp,
 )
 from nexus.config import Settings
-from nexus.connections import counts_hearers, open_bus, open_dead_letters
+from nexus.connections import counts_subscribers, open_bus, open_dead_letters
 from nexus.core.errors import NexusError
 from nexus.core.models import Topics
 from nexus.core.ports import Bus, DeadLetter, DeadLetters
@@ -179,7 +179,7 @@ def replay(  # noqa: PLR0917  # typer makes options of them
                     outcome = Outcome(done=True, text="would be sent again")
                 else:
                     outcome = await _send(
-                        letter, letters, transport.bus, keep=keep, counts=counts_hearers(settings.bus)
+                        letter, letters, transport.bus, keep=keep, counts=counts_subscribers(settings.bus)
                     )
                 report(letter_id, outcome)
 

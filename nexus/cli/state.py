@@ -34,7 +34,7 @@ from nexus.cli.terminal import (
 )
 from nexus.client import ContextClient, state_message
 from nexus.config import BusSettings, signing_of
-from nexus.connections import counts_hearers, open_bus
+from nexus.connections import counts_subscribers, open_bus
 from nexus.core.errors import NexusError, StoreUnavailableError
 from nexus.core.models import Topics
 from nexus.core.ports import Store
@@ -186,7 +186,7 @@ def _publish(content: Mapping[str, Any], settings: BusSettings, owner: str, sess
     subscribers = run_on_bus("session.state", send)
     if settings.mode == "streams":
         typer.echo("Sent: it is on the stream until a service has stored it.")
-    elif not counts_hearers(settings):
+    elif not counts_subscribers(settings):
         typer.echo("Sent. On a cluster pub/sub cannot tell whether anybody heard it.")
     elif subscribers:
         typer.echo(f"Sent: {subscribers} service{'' if subscribers == 1 else 's'} heard it.")

@@ -52,26 +52,13 @@ class Topics:
 
 
 class Role(StrEnum):
-    """Who speaks in a message."""
+    """The speaker of a message."""
 
     HUMAN = "HUMAN"
     AI = "AI"
     SYSTEM = "SYSTEM"
     TOOL = "TOOL"
     COMMAND = "COMMAND"
-
-
-class RunStatus(StrEnum):
-    """How far an orchestrator has come with a run. Nexus carries it and does not act on it."""
-
-    PENDING = "PENDING"
-    BUILDING_CONTEXT = "BUILDING_CONTEXT"
-    AWAITING_LLM_DECISION = "AWAITING_LLM_DECISION"
-    AWAITING_TOOL_RESULT = "AWAITING_TOOL_RESULT"
-    GENERATING_RESPONSE = "GENERATING_RESPONSE"
-    COMPLETED = "COMPLETED"
-    FAILED = "FAILED"
-    TIMED_OUT = "TIMED_OUT"
 
 
 def utc_now() -> datetime:
@@ -191,7 +178,8 @@ class Run(_WireModel):
 
     id: Identifier = Field(default_factory=new_run_id)
     owner_key: Identifier
-    status: RunStatus | str = RunStatus.PENDING
+    # How far an orchestrator has come with it; Nexus does not act on it.
+    status: str = "PENDING"
     history: list[Message] = Field(default_factory=list)
     iteration_count: int = 0
     tools: list[Any] = Field(default_factory=list)

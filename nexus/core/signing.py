@@ -1,4 +1,4 @@
-"""Who sent a message: `metadata.signature` (contract §1.7). Pure.
+"""The signature of a message, `metadata.signature`: its sender holds a key of the bus (contract §1.7). Pure.
 
 A signature is `v1,<key id>,<base64>`. The base64 is HMAC-SHA256, under the secret of that key id, of the canonical form
 of

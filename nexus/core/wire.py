@@ -45,7 +45,7 @@ _ESCAPE = re.compile(
     re.DOTALL,
 )
 # A string and whether a colon follows, or a bracket. A string that the payload ends in is none: half an id may be
-# somebody else's.
+# another's.
 _TOKEN = re.compile(rb'"((?:[^"\\]++|\\.)*+)(?:"(\s*+:)?|\\?\Z(?P<cut>))|([\[{])|([\]}])', re.DOTALL)
 # A number may be beyond a double, which the parser reads as an infinity, if it has an exponent of two digits or more
 # than 308 digits.

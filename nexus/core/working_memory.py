@@ -17,7 +17,7 @@ Target = Literal["conversation", "tools", "all"]
 TARGETS: Final[tuple[Target, ...]] = get_args(Target)
 Strategy = Literal["summarize", "archive"]
 STRATEGIES: Final[tuple[Strategy, ...]] = get_args(Strategy)
-# A call of the model's, the 75 % rule, or an operator.
+# A call by the model, the 75 % rule, or an operator.
 Trigger = Literal["tool", "automatic", "operator"]
 Author = Literal["model", "operator", "import"]
 

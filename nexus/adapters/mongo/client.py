@@ -1,4 +1,4 @@
-"""A client of MongoDB, by motor or by pymongo's asyncio API, and how it is called (contract §2).
+"""How a client of MongoDB is called, by motor or by pymongo's asyncio API (contract §2).
 
 - Every call has a time limit: without `timeoutMS` a server that stops answering would hang it for ever.
 - A call runs to its end in a task of its own, even where its caller is cancelled. pymongo's asyncio client does not
@@ -11,25 +11,18 @@
 """
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
-from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 import anyio
-import anyio.to_thread
-import pymongo
 from bson.errors import BSONError
-from motor.motor_asyncio import AsyncIOMotorClient
-from pymongo import AsyncMongoClient, ReturnDocument
+from pymongo import ReturnDocument
 from pymongo.errors import (
     BulkWriteError,
-    ConfigurationError,
     ConnectionFailure,
     DocumentTooLarge,
-    InvalidURI,
     NetworkTimeout,
     NotPrimaryError,
     OperationFailure,
@@ -38,21 +31,15 @@ from pymongo.errors import (
     WriteError,
 )
 
-from nexus.core.errors import ConfigError, StoreRejectedError, StoreUnavailableError
+from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.models import Row
 
-Driver = Literal["motor", "pymongo"]
 Order = Sequence[tuple[str, int]]
 
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
 
-# When the client is closed, how long calls without a caller may still take, and then ending its sessions.
-_CLOSING_S: Final = 0.5
 _COOLDOWN_S: Final = 0.5
-# Motor runs its calls on threads, five a core unless MOTOR_MAX_WORKERS says otherwise; pymongo has a connection pool.
-_MOTOR_CALLS: Final = int(os.environ.get("MOTOR_MAX_WORKERS", (os.cpu_count() or 1) * 5))
-_PYMONGO_CALLS: Final = 100
 
 DUPLICATE_KEY: Final = 11000
 # The hint names no index of the collection.
@@ -85,40 +72,6 @@ _UNACCEPTABLE: Final = frozenset(
         17280,  # KeyTooLong
     }
 )
-
-
-@asynccontextmanager
-async def open_client(
-    uri: str, *, driver: Driver, timeout_ms: int, server_selection_timeout_ms: int
-) -> AsyncIterator[tuple[Any, "Calls"]]:
-    """A client, which connects when it is first used, and the calls to make on it.
-
-    Raises:
-        ConfigError: the URI cannot be used. The text does not repeat it.
-    """
-    options: dict[str, Any] = {
-        "timeoutMS": timeout_ms,
-        "serverSelectionTimeoutMS": server_selection_timeout_ms,
-        # The driver's own 20 s would keep its monitor on a connection that a vanished server left behind.
-        "connectTimeoutMS": server_selection_timeout_ms,
-        "w": "majority",
-        "retryReads": True,
-        "retryWrites": True,
-        "appname": "nexus",
-    }
-    try:
-        client: Any = AsyncIOMotorClient(uri, **options) if driver == "motor" else AsyncMongoClient(uri, **options)
-    except (ConfigurationError, InvalidURI, ValueError) as error:
-        raise ConfigError(f"database.uri: cannot be used ({type(error).__name__})") from None
-    calls = Calls(_MOTOR_CALLS if driver == "motor" else _PYMONGO_CALLS)
-    try:
-        yield client, calls
-    finally:
-        with anyio.CancelScope(shield=True):
-            await calls.finish(min(timeout_ms / 1_000, _CLOSING_S))
-            # It ends its sessions at the server, which may be away; motor blocks meanwhile.
-            with pymongo.timeout(_CLOSING_S):
-                await (anyio.to_thread.run_sync(client.close) if driver == "motor" else client.close())
 
 
 class Calls:

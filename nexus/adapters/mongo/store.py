@@ -1,24 +1,37 @@
 """The document store on MongoDB: messages, turns, memory, and the small collections beside them (contract §2)."""
 
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+import anyio
+import anyio.to_thread
+import pymongo
 from bson import ObjectId
-from pymongo import ASCENDING
-from pymongo.errors import DuplicateKeyError
+from motor.motor_asyncio import AsyncIOMotorClient
+from pymongo import ASCENDING, AsyncMongoClient
+from pymongo.errors import ConfigurationError, DuplicateKeyError, InvalidURI
 
-from nexus.adapters.mongo.client import Calls, Driver, driver_call, insert_call, open_client
+from nexus.adapters.mongo.client import Calls, driver_call, insert_call
 from nexus.adapters.mongo.memory import MongoMemory, MongoTurns
 from nexus.adapters.mongo.messages import MongoMessages
 from nexus.adapters.mongo.schema import CODEC, Indexes, of_session
 from nexus.adapters.mongo.transfer import MongoTransfer
+from nexus.core.errors import ConfigError
 from nexus.core.models import utc_now
 from nexus.core.ports import Row, TurnStore
 from nexus.core.ports.memory import MemoryStore
 from nexus.core.ports.store import TransferStore
 
+Driver = Literal["motor", "pymongo"]
+
+# When the client is closed, how long calls without a caller may still take, and then ending its sessions.
+_CLOSING_S: Final = 0.5
+# Motor runs its calls on threads, five a core unless MOTOR_MAX_WORKERS says otherwise; pymongo has a connection pool.
+_MOTOR_CALLS: Final = int(os.environ.get("MOTOR_MAX_WORKERS", (os.cpu_count() or 1) * 5))
+_PYMONGO_CALLS: Final = 100
 _WITHOUT_ID: Final = {"_id": 0}
 
 
@@ -36,10 +49,29 @@ async def open_mongo(
     Raises:
         ConfigError: the URI cannot be used. The text does not repeat it.
     """
-    async with open_client(
-        uri, driver=driver, timeout_ms=timeout_ms, server_selection_timeout_ms=server_selection_timeout_ms
-    ) as (client, calls):
+    options: dict[str, Any] = {
+        "timeoutMS": timeout_ms,
+        "serverSelectionTimeoutMS": server_selection_timeout_ms,
+        # The driver's own 20 s would keep its monitor on a connection that a vanished server left behind.
+        "connectTimeoutMS": server_selection_timeout_ms,
+        "w": "majority",
+        "retryReads": True,
+        "retryWrites": True,
+        "appname": "nexus",
+    }
+    try:
+        client: Any = AsyncIOMotorClient(uri, **options) if driver == "motor" else AsyncMongoClient(uri, **options)
+    except (ConfigurationError, InvalidURI, ValueError) as error:
+        raise ConfigError(f"database.uri: cannot be used ({type(error).__name__})") from None
+    calls = Calls(_MOTOR_CALLS if driver == "motor" else _PYMONGO_CALLS)
+    try:
         yield MongoStore(client, database, calls)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await calls.finish(min(timeout_ms / 1_000, _CLOSING_S))
+            # It ends its sessions at the server, which may be away; motor blocks meanwhile.
+            with pymongo.timeout(_CLOSING_S):
+                await (anyio.to_thread.run_sync(client.close) if driver == "motor" else client.close())
 
 
 class MongoStore(MongoMessages):

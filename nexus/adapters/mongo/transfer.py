@@ -40,21 +40,74 @@ _OPTIONS: Final = JSONOptions(
 )
 
 
+def to_json(value: Any) -> Any:
+    """A value that MongoDB gave, as JSON."""
+    if isinstance(value, dict):
+        items = {name: to_json(item) for name, item in value.items()}
+        return {_LITERAL: items} if _is_marked(value) else items
+    if isinstance(value, list | tuple):
+        return [to_json(item) for item in value]
+    if isinstance(value, Int64):
+        # As an `int`, since a range looks for other types one by one.
+        plain = int(value)
+        return {"$numberLong": str(plain)} if plain in _SMALL else plain
+    # A text of MongoDB's code is a `str` too, so the type has to be exact.
+    if value is None or type(value) in {str, bool, int} or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return json.loads(json_util.dumps(value, json_options=_OPTIONS))
+
+
+def from_json(value: Any) -> Any:
+    """The value that `to_json` gave this JSON for.
+
+    Raises:
+        ValueError: it gives no such JSON; says what is wrong.
+    """
+    if isinstance(value, list):
+        return [from_json(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if not _is_marked(value):
+        return {name: from_json(item) for name, item in value.items()}
+    literal = value.get(_LITERAL)
+    if len(value) == 1 and isinstance(literal, dict):
+        return {name: from_json(item) for name, item in literal.items()}
+    return _marked(value)
+
+
+def _is_marked(value: dict[str, Any]) -> bool:
+    return any(name.startswith("$") for name in value)
+
+
+def _marked(value: dict[str, Any]) -> Any:
+    fault = f'an object whose key begins with $ is no Extended JSON; as it is, it is written {{"{_LITERAL}": …}}'
+    try:
+        found = json_util.loads(json.dumps(value), json_options=_OPTIONS)
+    # Its parsers raise whatever the constructors behind them do.
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, BSONError):
+        raise ValueError(fault) from None
+    if isinstance(found, dict | DBRef):
+        raise ValueError(fault)
+    return found
+
+
+def _names(value: Any) -> list[str]:
+    """All keys in it, at any depth."""
+    if isinstance(value, dict):
+        return [*value, *(name for item in value.values() for name in _names(item))]
+    return [name for item in value for name in _names(item)] if isinstance(value, list | tuple) else []
+
+
 class MongoTransfer:
     """`nexus.core.ports.store.TransferStore` on the collection of messages; see `MongoMessages`."""
+
+    to_json = staticmethod(to_json)
+    from_json = staticmethod(from_json)
 
     def __init__(self, messages: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
         self.calls = calls
         self._messages = messages
         self.indexed = indexed
-
-    def to_json(self, value: Any) -> Any:
-        """A stored value as JSON."""
-        return to_json(value)
-
-    def from_json(self, value: Any) -> Any:
-        """The value that `to_json` gave this JSON for."""
-        return from_json(value)
 
     def checked(self, document: Row) -> Row:
         """The document as it is read again once it is stored."""
@@ -130,61 +183,3 @@ class MongoTransfer:
         cursor = self._messages.find(query, hint=index).sort(_BY_ID).skip(skip).limit(-_PAGE)
         rows: list[Row] = await cursor.batch_size(_PAGE).to_list(_PAGE)
         return rows
-
-
-def to_json(value: Any) -> Any:
-    """A value that MongoDB gave, as JSON."""
-    if isinstance(value, dict):
-        items = {name: to_json(item) for name, item in value.items()}
-        return {_LITERAL: items} if _is_marked(value) else items
-    if isinstance(value, list | tuple):
-        return [to_json(item) for item in value]
-    if isinstance(value, Int64):
-        # As an `int`, since a range looks for other types one by one.
-        plain = int(value)
-        return {"$numberLong": str(plain)} if plain in _SMALL else plain
-    # A text of MongoDB's code is a `str` too, so the type has to be exact.
-    if value is None or type(value) in {str, bool, int} or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    return json.loads(json_util.dumps(value, json_options=_OPTIONS))
-
-
-def from_json(value: Any) -> Any:
-    """The value that `to_json` gave this JSON for.
-
-    Raises:
-        ValueError: it gives no such JSON; says what is wrong.
-    """
-    if isinstance(value, list):
-        return [from_json(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if not _is_marked(value):
-        return {name: from_json(item) for name, item in value.items()}
-    literal = value.get(_LITERAL)
-    if len(value) == 1 and isinstance(literal, dict):
-        return {name: from_json(item) for name, item in literal.items()}
-    return _marked(value)
-
-
-def _is_marked(value: dict[str, Any]) -> bool:
-    return any(name.startswith("$") for name in value)
-
-
-def _marked(value: dict[str, Any]) -> Any:
-    fault = f'an object whose key begins with $ is no Extended JSON; as it is, it is written {{"{_LITERAL}": …}}'
-    try:
-        found = json_util.loads(json.dumps(value), json_options=_OPTIONS)
-    # Its parsers raise whatever the constructors behind them do.
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, BSONError):
-        raise ValueError(fault) from None
-    if isinstance(found, dict | DBRef):
-        raise ValueError(fault)
-    return found
-
-
-def _names(value: Any) -> list[str]:
-    """All keys in it, at any depth."""
-    if isinstance(value, dict):
-        return [*value, *(name for item in value.values() for name in _names(item))]
-    return [name for item in value for name in _names(item)] if isinstance(value, list | tuple) else []

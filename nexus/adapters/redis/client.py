@@ -54,7 +54,7 @@ _OPTIONS: Final[dict[str, Any]] = {
 }
 # Of operations that are repeated.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
-# How often Sentinel is asked, and how long one reply counts for all who ask.
+# How often Sentinel is asked, and how long one reply counts for all callers.
 _ASKED_EVERY_S: Final = 1.0
 _ADDRESS_LASTS_S: Final = 0.1
 

@@ -34,7 +34,7 @@ class Work:
 
     Attributes:
         most: how many one replica may have in hand at once.
-        sheds: when more than `most` are waiting for all replicas, what is above is handed out as `surplus`.
+        sheds: messages that wait beyond `most` for all replicas are handed out as `surplus`.
     """
 
     topic: str
@@ -178,10 +178,10 @@ class RequestLedger(Protocol):
     """
 
     async def claim(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0) -> Claim:
-        """Ask for the request `key`, whose payload has this `fingerprint` and arrived `waited_ms` ago.
+        """Ask for the request `key` with a payload of this `fingerprint`, which arrived `waited_ms` ago.
 
-        `Announced` is the reply to a delivery that arrived before the answer was last announced, or less than a second
-        after.
+        `Announced` is the reply to a delivery that arrived before the answer was last announced, or within a second
+        after it.
         """
 
     async def renew(self, claim: Acquired, lease_ms: int) -> bool:
@@ -199,10 +199,8 @@ class RequestLedger(Protocol):
         """Publish `answer` on `topic` and keep it for `keep_ms`; acknowledge `delivery`, which brought the request.
 
         A row for the `outbox` is put there in the same step. An outbox that is full takes no more rows; the answer is
-        published nevertheless, and `outbox_full` is logged.
-
-        Returns:
-            How many subscribers received it, as for `Bus.publish`; None when the request has an answer already.
+        published nevertheless, and `outbox_full` is logged. Returns how many subscribers received it, as for
+        `Bus.publish`; None when the request has an answer already.
         """
 
     async def release(self, claim: Acquired) -> None:
