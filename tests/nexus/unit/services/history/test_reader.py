@@ -111,12 +111,6 @@ async def test_a_run_with_a_thousand_rows() -> None:
     assert shown(await read(rows, 1), 1) == [[str(n) for n in range(1_000)]]
 
 
-async def test_runs_without_a_human_row() -> None:
-    """Are whole as well."""
-    rows = [row(run * 10 + n, run_id=f"r{run}", role="AI", content=f"{run}-{n}") for run in range(9) for n in range(7)]
-    assert shown(await read(rows, 3), 3) == [[f"{run}-{n}" for n in range(7)] for run in (8, 7, 6)]
-
-
 @pytest.mark.parametrize("rows", [0, 1, 100, 6_000])
 async def test_the_current_run_does_not_count(rows: int) -> None:
     """However many rows it has, the messages are those before it; beyond 5,000 nothing more is read."""

@@ -156,17 +156,6 @@ async def test_what_is_internal() -> None:
         assert await read_session(store, "o", RunOrigin("s", sub_agent), messages=300) == main
 
 
-@pytest.mark.parametrize("later", [0, 1, 99, 100, 101, 400])
-async def test_a_cut_stays_where_it_is(later: int) -> None:
-    """For every build of a run, however many rows were stored since the first."""
-    store = store_of(*(row(number, content="x" * 20_000) for number in range(600)))
-    before = await read_session(store, "o", SESSION, messages=1_000)
-    assert before.stopped_early
-    store.plant("messages", [row(1_000 + number) for number in range(later)])
-    until = UntilShown.of(before.rows)
-    assert (await read_session(store, "o", SESSION, messages=1_000, until=until)).rows == before.rows
-
-
 async def test_rows_that_come_while_it_is_read() -> None:
     """Push others to the next page: none of those is shown twice, and none is missing."""
 
@@ -219,10 +208,6 @@ class TestTail:
         main = await read_session(store, "o", SESSION, messages=20, tail=tail)
         assert [row["id"] for row in sub.rows] == ["9", "8", "7", "5", "3", "1"]
         assert [row["id"] for row in main.rows] == ["8"]
-
-    async def test_nothing_is_left(self) -> None:
-        """A session of which everything is compacted has an empty tail."""
-        assert await read([at(number) for number in range(5)], 10, tail=Tail(f"{9:08x}")) == Past([])
 
     async def test_without_a_compaction(self) -> None:
         """All of it is left, also rows whose `_id` says nothing of when they were stored."""

@@ -13,7 +13,7 @@ from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event
 from nexus.core.models import Message, Role, Topics, new_row_id
 from nexus.core.ports import Row, RunOrigin
-from nexus.services.history.recorder import PendingWrites, insert_rows, with_fresh_id
+from nexus.services.history.recorder import PendingWrites, insert_rows
 from nexus.services.persistence import PersistenceService
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
@@ -223,13 +223,6 @@ async def test_an_id_of_another_run() -> None:
     rows = [row(1, run_id=run_id, _id=new_row_id()) for run_id in ("first", "second", "second", "first")]
     outcomes = [(stored["id"], outcome) for each in rows for stored, outcome in await insert_rows(store, [each])]
     assert outcomes == [("m1", True), ("m1@second", True), ("m1@second", False), ("m1", False)]
-
-
-def test_an_old_row_id() -> None:
-    """A row is stored under an `_id` that says when, give or take a minute."""
-    young, old = row(1, _id=new_row_id()), row(2, _id="00000001" + "0" * 16)
-    assert with_fresh_id(young) == young
-    assert with_fresh_id(old)["_id"] > young["_id"]
 
 
 class TestPendingWrites:

@@ -80,13 +80,6 @@ async def test_many_runs() -> None:
         await origins.known("ada", "run_1000")
 
 
-async def test_without_a_ledger() -> None:
-    """A program that embeds the service alone has what it remembers and what is stored."""
-    origins = RunOrigins(FakeStore())
-    assert await origins.begin("ada", "run_1", SCOUT, KEEP_MS) == SCOUT
-    assert await origins.find("ada", "run_2") == RunOrigin("default")
-
-
 async def test_a_result_before_the_input_is_written_at_another_replica() -> None:
     """The input waits in the replica that built; the result comes to one that has never heard of the run."""
     ledger, away, store = MemoryLedger(MemoryBus()), FakeStore(), FakeStore()

@@ -69,18 +69,6 @@ async def test_nothing_is_marked_otherwise() -> None:
         assert all("agent_id" not in row["metadata"] for row in rows.values())
 
 
-async def test_a_result_before_the_input_is_written() -> None:
-    """The run's origin is known from the moment its input is offered, although the store has nothing of it."""
-    store = FakeStore()
-    async with PersistenceService(store).running() as service:
-        service.remember_run("o", "r", SUB)
-        assert service.offer(*ANSWER, 1)
-        with anyio.fail_after(PATIENCE_S):
-            await service.flush()
-        await service.insert_input(service.input_row(HUMAN, "x", SUB))
-    assert [(row["id"], marks(row)) for row in store.messages] == [("a", MARKS), ("h", MARKS)]
-
-
 @pytest.mark.parametrize("origin", [SUB, RunOrigin("s", "")], ids=["named", "nameless"])
 async def test_a_result_at_another_replica(origin: RunOrigin) -> None:
     """Which learns from the store whose run it is, and asks it once."""
@@ -90,15 +78,6 @@ async def test_a_result_at_another_replica(origin: RunOrigin) -> None:
     assert sorted(rows) == ["a", "h", "t"]
     assert all(marks(row) == {**MARKS, "agent_id": origin.sub_agent} for row in rows.values())
     assert store.calls.count("find_origin") <= 2
-
-
-async def test_the_same_run_id_of_another_owner() -> None:
-    """Says nothing of this one's run."""
-    store = FakeStore()
-    await recorded(store, SUB)
-    other = ANSWER[1].model_copy(update={"id": "b", "owner_key": "p"})
-    rows = await recorded(store, (Topics.LLM_RESULTS, other))
-    assert (marks(rows["b"]), rows["b"]["session_id"]) == ({}, "default")
 
 
 @pytest.mark.parametrize(

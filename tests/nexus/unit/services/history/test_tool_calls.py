@@ -43,7 +43,6 @@ def test_extract_tool_call_annotation_empty(tool_calls: Any) -> None:
 def test_extract_tool_call_annotation_multiple_tools() -> None:
     """Several calls of one message share a bracket."""
     calculator = flat("calculator", {"expression": "1+1", "precision": 2})
-
     assert extract([flat("web_search", {"query": "AI"}), calculator]) == (
         "[tool_use:web_search, query:AI; tool_use:calculator, expression:1+1]"
     )
@@ -57,14 +56,12 @@ class TestReading:
     def test_nested_and_flat_with_objects_and_json_texts(self, form: Any, arguments: Any) -> None:
         """As real orchestrators store them and as tests write them."""
         (call,) = read_tool_calls([form("web_search", arguments)])
-
         assert (call.id, call.name, call.arguments) == ("c", "web_search", {"query": "AI", "limit": 3})
         assert json.loads(call.raw_arguments) == {"query": "AI", "limit": 3}
 
     def test_a_complete_json_text_is_kept_byte_for_byte(self) -> None:
         """A provider is given back what it wrote."""
         text = '{ "query" : "\\u4f60", "limit":3.0 }'
-
         assert read_tool_calls([nested("t", text)])[0].raw_arguments == text
 
     @pytest.mark.parametrize(
@@ -87,7 +84,6 @@ class TestReading:
     def test_broken_json_is_read_as_far_as_it_goes(self, text: str, arguments: dict[str, Any]) -> None:
         """And what a provider would be given is JSON of an object again."""
         (call,) = read_tool_calls([nested("t", text)])
-
         assert call.arguments == arguments
         assert json.loads(call.raw_arguments) == arguments
 
@@ -95,7 +91,6 @@ class TestReading:
     def test_other_arguments_are_none(self, arguments: Any) -> None:
         """What is neither an object nor its text."""
         (call,) = read_tool_calls([flat("t", arguments)])
-
         assert (call.arguments, call.raw_arguments) == ({}, "{}")
 
     @pytest.mark.parametrize("name", [None, "", "  ", 7, ["t"]])
@@ -216,7 +211,6 @@ class TestShowing:
     def test_a_strict_reader_finds_the_calls_that_were_made(self, calls: list[tuple[str, dict[str, str]]]) -> None:
         """As many, with their names, keys and values, each in one line."""
         line = extract([flat(name, arguments) for name, arguments in calls])
-
         read = [
             (
                 unescape(unmarked_name(call.name)),

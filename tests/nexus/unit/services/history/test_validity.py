@@ -239,14 +239,6 @@ class TestRuns:
         )
         assert words(*both) == ["+c1", "c1=1", "+call_1", "call_1=2"]
 
-    def test_a_result_of_another_run(self) -> None:
-        """Answers nothing, however open the call is."""
-        assert words(declared("c1", run="one"), answered("c1", run="two")) == ["+c1", f"c1={NO_RESULT}"]
-        assert noted(declared("c1", run="one"), answered("c1", run="two")) == [
-            "history: the tool result t-two answers no open call and was left out",
-            "history: call a-one[0] has no result",
-        ]
-
 
 class TestClocks:
     """A result whose sender's clock is behind."""
@@ -255,16 +247,6 @@ class TestClocks:
         """Is put where it belongs."""
         assert words(spoke(), answered("c1"), declared("c1")) == ["q", "+c1", "c1=ok"]
         assert noted(spoke(), answered("c1"), declared("c1")) == []
-
-    def test_never_in_another_run(self) -> None:
-        """Nor is it shown twice."""
-        assert words(answered("c1", run="one"), declared("c1", run="two")) == ["+c1", f"c1={NO_RESULT}"]
-        assert words(answered("c1", "1"), declared("c1"), declared("c1")) == [
-            "+c1",
-            "c1=1",
-            "+call_1",
-            f"call_1={NO_RESULT}",
-        ]
 
 
 class TestIds:
@@ -294,14 +276,6 @@ class TestIds:
         assert words(declared(given_id), answered(given_id)) == [f"+{shown}", f"{shown}=ok"]
         assert len(noted(declared(given_id), answered(given_id))) == (given_id != shown)
 
-    @pytest.mark.parametrize(("one", "two"), [("a.b", "a:b"), ("x" * 40 + "1", "x" * 40 + "2"), ("a_b", "a b")])
-    def test_ids_that_collide_after_the_change(self, one: str, two: str) -> None:
-        """Are told apart, in one message as in two."""
-        together = words(declared(one, two), answered(two, "2"), answered(one, "1"))
-        apart = words(declared(one), answered(one, "1"), declared(two), answered(two, "2"))
-        assert [word.split("=")[-1] for word in together[1:]] == ["1", "2"]
-        assert [word.split("=")[-1] for word in apart[1::2]] == ["1", "2"]
-
     def test_ids_of_what_stands_before(self) -> None:
         """Are not used again."""
         before = tuple(admit([declared("c1", "c2"), answered("c1"), answered("c2")], "history").messages)
@@ -315,11 +289,6 @@ class TestIds:
         """What has been gated is done with."""
         before = tuple(admit([declared("c1")], "history").messages)
         assert words(answered("c1"), after=before) == []
-
-    @pytest.mark.parametrize("name", ["a.b", "x" * 65, "é", "a b"])
-    def test_names_that_are_refused(self, name: str) -> None:
-        """Are changed, and a result without an id that says the name still answers the call."""
-        assert words(declared("c1", "c2", name=name), answered("", "1", name=name))[1] == "c1=1"
 
 
 def test_empty_messages_are_noted() -> None:

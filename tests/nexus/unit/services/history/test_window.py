@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus.services.history.rows import Agent
 from nexus.services.history.transcript import Window
 from tests.nexus.unit.services.parts import past
 
@@ -45,13 +44,6 @@ def test_an_input_that_is_blank(blank: Any) -> None:
     """Is not shown, so its run is not, either."""
     rows = [row(0, "HUMAN", "one", blank), row(1, "AI", "one"), row(2, "HUMAN", "one", "more"), row(3, "HUMAN", "two")]
     assert Window.of(rows).runs == {"two"}
-
-
-def test_what_is_not_for_the_agent() -> None:
-    """A sub-agent's run is shown to nobody else."""
-    rows = [row(0, "HUMAN", "main"), row(1, "HUMAN", "sub", sub_agent_internal=True, agent_id="scout")]
-    assert Window.of(rows).runs == {"main"}
-    assert Window.of(rows, Agent("sub", "scout")).runs == {"main", "sub"}
 
 
 @given(st.integers(0, 40), st.booleans(), st.randoms(use_true_random=False))

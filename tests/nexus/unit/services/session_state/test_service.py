@@ -116,24 +116,6 @@ async def _given(answers: list[SessionState]) -> bool:
     return bool(answers)
 
 
-async def test_a_store_that_is_away() -> None:
-    """What was accepted waits and is tried again; who asks meanwhile is told, rather than shown what is old."""
-    store = FakeStore()
-    states = SessionStates(store)
-    async with states.running():
-        store.down = True
-        offer(states, said(role("a")))
-        with pytest.raises(StoreUnavailableError):
-            await states.get("ada", "default")
-        with pytest.raises(StoreUnavailableError):
-            await states.get("ada", "other")
-        offer(states, said(todo(1), 1))
-        store.down = False
-        await states.pending.none()
-        state = await states.get("ada", "default")
-    assert (state.role, [each.text for each in state.todos or ()]) == ("a", ["todo 1"])
-
-
 @pytest.mark.parametrize(
     ("message", "reason"),
     [

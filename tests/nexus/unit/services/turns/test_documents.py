@@ -4,6 +4,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import bson
 import pytest
 
 from nexus.core.ports import Row
@@ -78,14 +79,6 @@ def test_what_is_heard(row: Row, status: str, due: float | None) -> None:
         assert (changes["work"], seconds(changes), unless_due) == (CLOSE, due, {})
 
 
-def test_a_turn_that_is_over() -> None:
-    """It is closed with what its rows say, and a model is asked when nothing is on its way any more."""
-    changes = looked(document(heard_at=NOW), RUN, 0)
-    assert (changes["status"], changes["work"], seconds(changes)) == ("completed", SUMMARISE, 5)
-    assert (changes["rows"], changes["attempts"], changes["delays"], changes["insights"]) == (4, 0, 0, [])
-    assert changes["summaries"]["source"] == "fallback"
-
-
 @pytest.mark.parametrize(("after", "due"), [(0, 1), (1, 2), (8, 16), (100, 130)])
 def test_a_result_that_is_missing(after: float, due: float) -> None:
     """Once the answer is known it is waited for ever longer."""
@@ -132,6 +125,18 @@ def test_tokens() -> None:
         )
         changes = changes_by_review(document(thinking_phase=rounds), facts, 4, NOW, idle=IDLE, settled=SETTLED)
         assert changes["token_usage"] == {"thinking": thinking or 7, "action": 5, "total": total}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ['{"a\\u0000": 1}', '{"a": "\\ud800"}', '{"a": 36893488147419103232}', "[" * 500 + "]" * 500, '{"$a.b": {"": 1}}'],
+)
+def test_what_no_store_keeps(arguments: str) -> None:
+    """A turn is closed whatever a model wrote as arguments."""
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": arguments}}
+    called = {**RUN[1], "metadata": {**RUN[1]["metadata"], "tool_calls": [call]}}
+    kept = looked(document(heard_at=NOW), [RUN[0], called, *RUN[2:]], 0)["tool_calls"]
+    assert bson.encode({"arguments": kept[0]["arguments"]})
 
 
 @pytest.mark.parametrize("count", [1, 100, 1_000])

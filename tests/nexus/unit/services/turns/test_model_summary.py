@@ -15,7 +15,7 @@ from nexus.core.turns import ThinkingRound
 from nexus.services.history.run_facts import TurnFacts, read_facts
 from nexus.services.text.model_reply import LEAST_ROOM, SCHEMA, UnusableReplyError, read_reply
 from nexus.services.text.sentences import size
-from nexus.services.turns.model_summary import Prompt, Summariser, evidence_of, prompts_of, prompts_of_parts, room_in
+from nexus.services.turns.model_summary import Prompt, Summariser, evidence_of, prompts_of, prompts_of_parts
 from tests.nexus.support.fake_model import FakeModel
 from tests.nexus.support.sample_turns import CHINESE, ENGLISH, summary_of
 from tests.nexus.support.summary_writer import write
@@ -130,14 +130,6 @@ def test_hostile_sizes(place: str) -> None:
     assert all(size(prompt.document) <= LEAST_ROOM for prompt in prompts)
     text = "".join(entry.get("text", "") + entry.get("arguments", "") for entry in entries(prompts))
     assert text.count("h") >= (20_000 if place != "id" else 0)
-
-
-def test_the_estimate() -> None:
-    """Three bytes a token, the task included; and room for something in any case."""
-    assert room_in(24_000) == 72_000 - len(
-        Prompt({}, prompts_of_parts("", [REPLY, REPLY], ROOM)[0][0].what).system(None)
-    )
-    assert room_in(1_000) >= LEAST_ROOM
 
 
 @pytest.mark.parametrize(("count", "room"), [(2, ROOM), (7, ROOM), (7, 2_000), (2, LEAST_ROOM), (9, LEAST_ROOM)])

@@ -122,22 +122,6 @@ class TestWhatIsSaid:
         run.answer("156 were found. 15 are left. Bye.")
         assert summary(run).structured.results == ("f gave total: 156", "15 are left.")
 
-    def test_many_calls(self) -> None:
-        """Are all told where there is room, so that what was found in the end is there."""
-        run = Run("Find the hazard ratio.")
-        for number in range(10):
-            run.call("search", {"q": f"topic {number}"}, f"{number + 500} hits")
-        said = summary(
-            run.call("search", {"q": "full text"}, "HR 0.86, 95% CI 0.74-0.99").answer("It is in the table.")
-        )
-        hits = [f"search (q: topic {number}) gave {number + 500} hits." for number in range(10)]
-        assert said.detailed == (
-            f"Asked: Find the hazard ratio. {' '.join(hits)} search (q: full text) gave HR 0.86, 95% CI 0.74-0.99. "
-            "Answered: It is in the table."
-        )
-        assert said.structured.actions[9:] == ("search (q: topic 9)", "search (q: full text)")
-        assert said.structured.results[9:] == ("search gave 509 hits", "search gave HR 0.86, 95% CI 0.74-0.99")
-
     def test_more_calls_than_there_is_room_for(self) -> None:
         """The last are told, and those before it that gave figures; the others are counted."""
         run = Run("Find it.").call("read", {}, "HR 0.86, 95% CI 0.74-0.99, 7,020 patients")

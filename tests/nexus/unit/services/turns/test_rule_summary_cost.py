@@ -11,7 +11,6 @@ from nexus.core.turns import Level
 from nexus.services.turns.documents import RememberedTurn, turns_text
 from nexus.services.turns.rule_summary import summarise_by_rules
 from tests.nexus.support.tokens import tokens
-from tests.nexus.unit.services.turns.literature import LANGUAGES, session
 from tests.nexus.unit.services.turns.runs import Run
 
 pytestmark = pytest.mark.heavy
@@ -84,9 +83,3 @@ def test_sessions(language: str, fewest: int, most: int) -> None:
     chance = random.Random(1)  # noqa: S311  # tests are to be repeatable
     runs = [a_run(chance, language, chance.randint(fewest, most), chance.randint(3, 8)) for _ in range(TURNS)]
     assert 3 * cost(runs, "brief") <= cost(runs, "detailed")
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_the_literature(language: str) -> None:
-    """The session by which the turn memory was asked for."""
-    assert 3 * cost(session(language), "brief") <= cost(session(language), "detailed")

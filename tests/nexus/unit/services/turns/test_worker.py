@@ -79,20 +79,6 @@ async def test_a_turn_with_a_model() -> None:
     assert "They are wet." in asked
 
 
-async def test_a_result_that_comes_after_the_answer() -> None:
-    """The turn is not over before it, whatever order they are recorded in."""
-    async with remembering() as memory:
-        await memory.begin("a")
-        await memory.record(calls("a", "1"))
-        await memory.record(answer("a"))
-        await memory.until(lambda document: document["due_at"] > document["heard_at"])
-        (document,) = await memory.documents()
-        assert not is_over(document)
-        await memory.record(result("a", "1"))
-        document = await memory.until(is_over)
-    assert document["tool_calls"][0]["result"] == "156 beans are wet"
-
-
 async def test_a_turn_that_goes_on_after_its_summary() -> None:
     """It is closed again, and summarised again with what has come."""
     model = scripted()
@@ -103,24 +89,6 @@ async def test_a_turn_that_goes_on_after_its_summary() -> None:
         document = await memory.until(lambda document: is_summarised(document) and document["rows"] == 6)
     assert [("7 are dry" in asked) for asked in model.users] == [False, True]
     assert document["messages"][-1] == "later"
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    ['{"a\\u0000": 1}', '{"a": "\\ud800"}', '{"a": 36893488147419103232}', "[" * 500 + "]" * 500, '{"$a.b": {"": 1}}'],
-)
-async def test_what_no_store_keeps(arguments: str) -> None:
-    """A turn is closed whatever a model wrote as arguments."""
-    function = {"name": "look", "arguments": arguments}
-    async with remembering() as memory:
-        await memory.begin("a")
-        row = calls("a", "1")
-        made = [{"id": "1", "type": "function", "function": function}]
-        await memory.record({**row, "metadata": {**row["metadata"], "tool_calls": made}})
-        await memory.record(result("a", "1"))
-        await memory.record(answer("a"))
-        document = await memory.until(is_over)
-    assert document["tool_calls"][0]["arguments"]
 
 
 class InterruptedStore(FakeStore):
