@@ -41,7 +41,7 @@ from nexus.core.signing import parsed
 from nexus.core.wire import explain
 from nexus.log import configure_logging
 from nexus.services.context.pinned import PINNED_TAGS
-from nexus.services.session_state.merge import read_session
+from nexus.services.session_state.merge import read_session_id
 
 _Result = TypeVar("_Result")
 # By its heading, the attribute that a column of a table shows, or a function of the item.
@@ -94,7 +94,7 @@ def session_settings(config: Path | None, owner: str, session: str) -> Settings:
         raise NexusError("--owner and --session: UTF-8 text is needed")
     try:
         _OWNER.validate_python(owner)
-        read_session({"session_id": session})
+        read_session_id({"session_id": session})
     except ValidationError as error:
         raise NexusError(explain(error, "--owner")) from None
     except ValueError as error:

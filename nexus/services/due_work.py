@@ -27,8 +27,7 @@ _log = structlog.get_logger(__name__)
 _RENEWALS: Final = 3
 # Seconds between two looks for due work when nothing signals any.
 _POLL_S: Final = 1.0
-# How long a claim may take, also at the end of a service. The store may still make one that is given up, and then its
-# document waits until that claim runs out.
+# How long a claim may take, also at the end of a service. Of one that is given up the document may have to wait.
 _CLAIM_S: Final = 5.0
 # How long giving back a claim may hold up the end of a service.
 _GIVE_BACK_S: Final = 0.5

@@ -53,14 +53,12 @@ class _Session(Generic[_Item]):
 
 
 class SessionQueue(Generic[_Item]):
-    """Accepts writes and has them done. Use `running()` to have the workers at work.
+    """Accepts writes and has them done while `running()`. Writes of a session are gathered for `pause_s`.
 
-    Args:
-        do: does writes of one session in their order. `StoreUnavailableError` has all of them done again later; any
-            other exception says that they never will be.
-        settled: called with each write that is done, or with the reason why it never will be.
-        delayed: called with the reason when a session has to wait for the store, once until it goes on.
-        pause_s: for how long writes of a session are gathered.
+    - `do` does writes of one session in their order. `StoreUnavailableError` has all of them done again later; any
+      other exception says that they never will be.
+    - `settled` is called with each write that is done, or with the reason why it never will be.
+    - `delayed` is called with the reason when a session has to wait for the store, once until it goes on.
     """
 
     def __init__(
@@ -117,11 +115,7 @@ class SessionQueue(Generic[_Item]):
         return True
 
     async def settled(self, key: Key) -> None:
-        """Return when every write of the session that was accepted until now is settled.
-
-        Raises:
-            StoreUnavailableError: they cannot be done now.
-        """
+        """Return when all accepted writes of the session are settled; StoreUnavailableError where they must wait."""
         session = self._sessions.get(key)
         if session is None:
             return

@@ -5,9 +5,10 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple
 
 from nexus.core.models import LONG_AGO, is_object_id, parse_moment
 from nexus.services.history.rows import Entry, read_rows
@@ -125,28 +126,21 @@ def _assumed_moments(moments: Sequence[datetime | None]) -> list[datetime]:
     return [assumed := moment or assumed for moment in moments]
 
 
-class PlacedRow(Protocol):
-    """A row that can be shown."""
+@dataclass(frozen=True, slots=True)
+class PlacedRow:
+    """A row that can be shown, with all on which its place depends.
 
-    @property
-    def index(self) -> int:
-        """Its place in the list that was read."""
-        ...
+    Attributes:
+        index: its place in the list that was read.
+        moment: in UTC; None when it has no readable time.
+        rank: in stored order.
+        is_human: it is the user's.
+    """
 
-    @property
-    def moment(self) -> datetime | None:
-        """In UTC; None when it has no readable time."""
-        ...
-
-    @property
-    def rank(self) -> int:
-        """In stored order."""
-        ...
-
-    @property
-    def is_human(self) -> bool:
-        """Whether it is the user's."""
-        ...
+    index: int
+    moment: datetime | None
+    rank: int
+    is_human: bool
 
 
 def places_in_run(members: Sequence[PlacedRow]) -> dict[int, Place]:

@@ -65,15 +65,11 @@ class RunOrigins:
         return self._keep((owner_key, run_id), RunOrigin(*json.loads(first)))
 
     async def find(self, owner_key: str, run_id: str) -> RunOrigin:
-        """The origin of a run: the main agent in the default session, if none is known.
-
-        Raises:
-            StoreUnavailableError: the ledger or the store did not answer.
-        """
+        """The origin of a run, by default the main agent in the default session; raises as `known` does."""
         return await self.known(owner_key, run_id) or _MAIN
 
     async def known(self, owner_key: str, run_id: str) -> RunOrigin | None:
-        """The origin of a run; None if none is known. Raises as `find` does."""
+        """The origin of a run; None if none is known. StoreUnavailableError where ledger or store did not answer."""
         run = owner_key, run_id
         if known := self._find(run):
             return known
@@ -127,8 +123,7 @@ _INPUT_ID_LASTS_S: Final = 60
 async def insert_rows(store: MessageStore, rows: Sequence[Row]) -> list[tuple[Row, Outcome]]:
     """Insert rows, and under an id of their own those whose `id` belongs to a row of another run.
 
-    Returns:
-        Each row as it is stored, and whether it is new, or why it is not in the store.
+    Returns each row as it is stored, and whether it is new, or why it is not in the store.
     """
     try:
         outcomes: list[Outcome] = [*await store.insert_messages(rows)] if rows else []
@@ -191,11 +186,7 @@ class PendingWrites:
         return end
 
     async def written(self, owner_key: str, seconds: float, *, except_run: str = "") -> bool:
-        """Wait for the owner's rows that have been accepted by now, but for those of one run.
-
-        Returns:
-            False when writing them takes longer than `seconds`.
-        """
+        """Wait for the owner's rows accepted by now, but for one run's. False where it takes longer than `seconds`."""
         events = [event for event, run_id in self._of_owner.get(owner_key, {}).items() if run_id != except_run]
         with anyio.move_on_after(seconds):
             for event in events:
@@ -297,7 +288,8 @@ class Recorder:
                 if isinstance(outcome, StoreUnavailableError):
                     delayed.append(item)
                     if not pauses.begun:
-                        self._log_delay(row, outcome)
+                        reason, unwritten = str(outcome), self.unwritten
+                        _log.warning("record_delayed", message_id=row["id"], reason=reason, unwritten=unwritten)
                     continue
                 item.written()
                 if isinstance(outcome, StoreRejectedError):
@@ -337,9 +329,6 @@ class Recorder:
     def _log_fault(self, error: Exception, rows: int) -> None:
         _log.exception("recording_failed", rows=rows, reason=type(error).__name__)
         self._metrics.count(Event.BACKGROUND_FAULT)
-
-    def _log_delay(self, row: Row, reason: StoreUnavailableError) -> None:
-        _log.warning("record_delayed", message_id=row["id"], reason=str(reason), unwritten=self.unwritten)
 
     def _settle(self, item: _Waiting) -> None:
         item.settled()

@@ -59,11 +59,7 @@ def internal_marks(sub_agent: str | None) -> dict[str, Any]:
 
 
 def read_agent(metadata: Mapping[str, Any]) -> tuple[Agent, list[str]]:
-    """The agent in `run.metadata`, the main one when it is not given, and notes on fields that are ignored.
-
-    Raises:
-        RequestError: INVALID_REQUEST, naming the place.
-    """
+    """The agent in `run.metadata`, by default the main one, and notes on ignored fields; INVALID_REQUEST for none."""
     given = metadata.get("agent")
     if given is None:
         return MAIN, []
@@ -105,9 +101,7 @@ def unknown_value(where: str, value: Any, allowed: Iterable[str]) -> str:
 
 
 def _text(given: Mapping[str, Any], name: str) -> str:
-    value = given.get(name)
-    if value is None:
-        return ""
+    value = "" if given.get(name) is None else given[name]
     if not isinstance(value, str):
         raise invalid_request(f"run.metadata.agent.{name}: a text is needed")
     return value
@@ -297,11 +291,6 @@ def tool_row(message: Message) -> Row:
     return _row(message, "TOOL", content["result"], metadata)
 
 
-def _given_session(message: Message) -> str | None:
-    session = message.metadata.get("session_id")
-    return session if isinstance(session, str) and session else None
-
-
 def _given_cost(content: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
     """What a model's result says of the tokens it took and of the phase they belong to, as far as it is in order."""
     cost: dict[str, Any] = {}
@@ -323,7 +312,7 @@ def _row(message: Message, role: str, content: Any, metadata: dict[str, Any]) ->
         "id": message.id,
         "run_id": message.run_id,
         "owner_key": message.owner_key,
-        "session_id": _given_session(message) if role != "HUMAN" else None,
+        "session_id": (text_or_empty(message.metadata.get("session_id")) or None) if role != "HUMAN" else None,
         "role": role,
         "content": storable(content),
         "timestamp": message.timestamp,

@@ -11,12 +11,11 @@
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Final
 
 from nexus.core.models import is_internal, parse_moment
 from nexus.core.turns import ThinkingRound, TokenUsage, ToolOutcome
-from nexus.services.history.merge import places_in_run, stored_order
+from nexus.services.history.merge import PlacedRow, places_in_run, stored_order
 from nexus.services.history.rows import PHASE, THINKING, USAGE, text_or_empty
 from nexus.services.history.tool_calls import ToolCall, as_id, read_tool_calls
 from nexus.services.history.transcript import SPEAKERS, Speaker, named_tool
@@ -86,8 +85,8 @@ class TurnFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """A row with the fields that its place in the run depends on; see `merge.PlacedRow`.
+class _Row(PlacedRow):
+    """A row of the run.
 
     Attributes:
         call_id: the call that a result names; `""` for none.
@@ -96,18 +95,11 @@ class _Row:
         thinking: it is thought before acting, so no answer.
     """
 
-    index: int
-    moment: datetime | None
-    rank: int
     message: RunMessage
     call_id: str
     content: Any
     tokens: int
     thinking: bool
-
-    @property
-    def is_human(self) -> bool:
-        return self.message.speaker == "user"
 
 
 def read_facts(
@@ -170,6 +162,7 @@ def _read_row(row: Any, index: int, rank: int) -> _Row | None:
         index,
         parse_moment(row.get("timestamp")),
         rank,
+        speaker == "user",
         message,
         as_id(known.get("call_id")),
         "" if content is None else content,

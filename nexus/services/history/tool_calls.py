@@ -91,14 +91,10 @@ def _parse(text: str) -> tuple[Any, bool]:
         return None, False
 
 
-def annotate(calls: tuple[ToolCall, ...], escape: Callable[[str], str]) -> str:
-    """The annotation of the calls of one message; `""` for none."""
-    return f"[{'; '.join([_annotated(call, escape) for call in calls])}]" if calls else ""
-
-
 def annotate_stored(stored: Any, escape: Callable[[str], str]) -> str:
     """The annotation of the calls of one message, as stored; `""` for none."""
-    return annotate(read_tool_calls(stored), escape)
+    calls = [_annotated(call, escape) for call in read_tool_calls(stored)]
+    return f"[{'; '.join(calls)}]" if calls else ""
 
 
 def _annotated(call: ToolCall, escape: Callable[[str], str]) -> str:

@@ -22,14 +22,13 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from itertools import takewhile
 from typing import Any, Final, Literal, Self
 
 from pydantic_core import from_json
 
 from nexus.core.models import Message, Role, parse_moment
-from nexus.services.history.merge import places_in_run, stored_order
+from nexus.services.history.merge import PlacedRow, places_in_run, stored_order
 from nexus.services.history.rows import MAIN, Agent, count_others, text_or_empty
 from nexus.services.history.tool_calls import ToolCall, as_id, read_tool_calls
 from nexus.services.text.content import as_text
@@ -68,17 +67,8 @@ class TranscriptMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """A row that can be shown, as `merge.PlacedRow` describes it."""
-
-    index: int
+class _Row(PlacedRow):
     message: TranscriptMessage
-    moment: datetime | None
-    rank: int
-
-    @property
-    def is_human(self) -> bool:
-        return self.message.role == "user"
 
 
 def transcript_of_run(later: Sequence[Message], agent: Agent = MAIN) -> list[TranscriptMessage]:
@@ -119,7 +109,7 @@ def transcript_of_rows(
         item, faulty = _read_row(row, agent)
         if item is not None:
             moment = parse_moment(row.get("timestamp"))
-            shown.append(_Row(index, item, moment, ranks[index]))
+            shown.append(_Row(index, moment, ranks[index], item.role == "user", item))
             faulty |= moment is None
         faults += faulty
     return [row.message for row in _in_order(shown)], faults

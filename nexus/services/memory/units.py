@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from nexus.core.models import LONG_AGO, SECOND, is_internal, is_object_id, parse_moment
 from nexus.core.ports import Row
-from nexus.services.history.merge import Place, places_in_run, stored_order
+from nexus.services.history.merge import Place, PlacedRow, places_in_run, stored_order
 from nexus.services.history.run_facts import read_facts
 from nexus.services.history.tool_calls import as_id, read_tool_calls
 from nexus.services.history.transcript import SPEAKERS, Speaker, TranscriptMessage, admit, named_tool
@@ -33,24 +33,16 @@ _SOME_TEXT: Final = "…"
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """A row with everything on which its place depends; see `places_in_run`.
+class Item(PlacedRow):
+    """A row of a session.
 
     `run_id` is `""` for a row of no run. `said` is the message as the validity gate takes it, without its text; None
     for a row that is never shown.
     """
 
-    index: int
     row: Row
     run_id: str
-    moment: datetime | None
-    rank: int
     said: TranscriptMessage | None
-
-    @property
-    def is_human(self) -> bool:
-        """Whether it is the user's."""
-        return self.said is not None and self.said.role == "user"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +169,7 @@ def _item(row: Mapping[str, Any], index: int, rank: int) -> Item:
             call_id=as_id(known.get("call_id")) if speaker == "tool" else "",
             tool_name=named_tool(known) if speaker == "tool" else "",
         )
-    return Item(index, dict(row), run, parse_moment(row.get("timestamp")), rank, said)
+    return Item(index, parse_moment(row.get("timestamp")), rank, speaker == "user", dict(row), run, said)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from nexus.core.wire import EnvelopeError, EnvelopeIds, compact, decode, encode
 from nexus.services.context.request import REPLY_TO, reply_suffix
 from nexus.services.history.rows import internal_marks
 from nexus.services.history.tool_calls import as_id
-from nexus.services.session_state.merge import read_session
+from nexus.services.session_state.merge import read_session_id
 from nexus.services.tools.memory_tools import MEMORY_TOOLS
 
 _KEY_CHARS: Final = 32
@@ -298,7 +298,7 @@ def read_tool_call(
 
 def _session_in(message: Message) -> tuple[str | None, str | None]:
     try:
-        return (read_session(message.metadata) if message.metadata.get("session_id") else None), None
+        return (read_session_id(message.metadata) if message.metadata.get("session_id") else None), None
     except ValueError as error:
         return None, str(error)
 

@@ -102,11 +102,7 @@ class Change:
 
 
 def read_change(content: Any, at: datetime, message_id: str) -> Change:
-    """The change in the content of a message of this time.
-
-    Raises:
-        ValueError: it is none; says where and what is allowed.
-    """
+    """The change in the content of a message of this time; ValueError for any other content, which says why."""
     op = content.get("op") if isinstance(content, Mapping) else None
     if op is None:
         raise ValueError(f"content: a JSON object is needed, with op: {', '.join(OPS)}")
@@ -127,12 +123,8 @@ def read_change(content: Any, at: datetime, message_id: str) -> Change:
             return Change(_stamp(at, _REPLACES, message_id), cleared)
 
 
-def read_session(metadata: Mapping[str, Any]) -> str:
-    """The session that a message names, else the default one.
-
-    Raises:
-        ValueError: what it names is none.
-    """
+def read_session_id(metadata: Mapping[str, Any]) -> str:
+    """The session that a message names, else the default one; ValueError where what it names is none."""
     session = metadata.get("session_id")
     if session is None:
         return DEFAULT_SESSION
@@ -252,11 +244,7 @@ class _Part:
 
 
 def apply(document: Mapping[str, Any] | None, *changes: Change) -> Document:
-    """The document with the changes merged in; an equal one where they change nothing.
-
-    Raises:
-        ValueError: the state would become too large; says what is allowed.
-    """
+    """The document with the changes merged in, an equal one for none; ValueError where it would become too large."""
     parts, _ = _load(document)
     merged = {name: _tidied(name, reduce(partial(_merged, name), changes, parts[name])) for name in PARTS}
     todos = len(_readable("todos", merged["todos"]))

@@ -21,7 +21,7 @@ from nexus.core.metrics import Event, Metrics, NoMetrics, Reading
 from nexus.core.models import Message, trusted_time
 from nexus.core.ports import SessionStateStore
 from nexus.services.session_queue import Key, SessionQueue
-from nexus.services.session_state.merge import Change, apply, read_change, read_session, state_in
+from nexus.services.session_state.merge import Change, apply, read_change, read_session_id, state_in
 from nexus.services.session_state.state import SessionState
 
 _log = structlog.get_logger(__name__)
@@ -67,24 +67,16 @@ class SessionStates:
                     self._metrics.count(Event.STATE_LOST, self.pending.count)
 
     def offer(self, message: Message, size: int, settled: Settled = _ignore) -> bool:
-        """Accept a `session.state` message whose payload has `size` bytes. Never waits.
+        """Accept a `session.state` message of `size` bytes. Never waits; False when too much is waiting already.
 
-        Returns:
-            False when too many changes are waiting already.
-
-        Raises:
-            ValueError: the message holds no change; says where and what is allowed.
+        ValueError where the message holds no change; it says where and what is allowed.
         """
-        key = message.owner_key, read_session(message.metadata)
+        key = message.owner_key, read_session_id(message.metadata)
         change = read_change(message.content, trusted_time(message), message.id)
         return self._changes.offer(key, _Accepted(change, message.id, settled), size)
 
     async def get(self, owner_key: str, session_id: str) -> SessionState:
-        """The state of a session, with every change that was accepted before the call.
-
-        Raises:
-            StoreUnavailableError: the store did not answer, or an accepted change cannot be stored now.
-        """
+        """The state with every change that was accepted before; StoreUnavailableError where that cannot be had now."""
         await self._changes.settled((owner_key, session_id))
         _, document = await self._find((owner_key, session_id))
         state, faults = state_in(document)

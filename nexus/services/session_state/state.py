@@ -80,10 +80,7 @@ class FolderNote:
 class SessionState:
     """The state that is pinned into an agent's context, items in the order in which they were given.
 
-    Attributes:
-        role: of the main agent; None when it is not given.
-        sub_agent_roles: by the sub-agent's id.
-        todos, useful_info, folder_notes: None when not given, `()` when given and empty.
+    `role` is that of the main agent. Parts are None when not given, and lists `()` when given and empty.
     """
 
     role: str | None = None
@@ -94,15 +91,7 @@ class SessionState:
 
 
 def read_state(value: Any, where: str) -> SessionState:
-    """The state in a JSON value: an object with any of `PARTS`.
-
-    Args:
-        value: any JSON value.
-        where: its name in reasons, such as `run.metadata.state`.
-
-    Raises:
-        ValueError: it is none; says where and what is allowed. Nothing else is raised, whatever the value is.
-    """
+    """The state in a JSON value, an object with any of `PARTS`; ValueError for any other, which names `where`."""
     return state_of(read_parts(value, where))
 
 
@@ -111,39 +100,26 @@ def state_of(parts: Mapping[str, Any]) -> SessionState:
     return SessionState(
         role=parts.get("role"),
         sub_agent_roles=dict(parts.get("sub_agent_roles") or {}),
-        todos=_items_of(parts, "todos", _todo),
-        useful_info=_items_of(parts, "useful_info", _info),
-        folder_notes=_items_of(parts, "folder_notes", _note),
+        todos=_items_of(parts, "todos", Todo),
+        useful_info=_items_of(parts, "useful_info", Info),
+        folder_notes=_items_of(parts, "folder_notes", FolderNote),
     )
 
 
-def _items_of(parts: Mapping[str, Any], name: str, make: Callable[[Fields], Any]) -> tuple[Any, ...] | None:
+def _items_of(parts: Mapping[str, Any], name: str, kind: Callable[..., Any]) -> tuple[Any, ...] | None:
     items: Sequence[Fields] | None = parts.get(name)
-    return None if items is None else tuple(map(make, items))
+    return None if items is None else tuple(kind(**_typed(fields)) for fields in items)
 
 
-def _todo(fields: Fields) -> Todo:
-    return Todo(fields["id"], fields["text"], TodoStatus(fields.get("status", TodoStatus.PENDING)))
-
-
-def _info(fields: Fields) -> Info:
-    return Info(fields["id"], fields["text"], parse_moment(fields.get("created_at")))
-
-
-def _note(fields: Fields) -> FolderNote:
-    return FolderNote(fields["id"], fields["folder"], fields["text"], parse_moment(fields.get("created_at")))
+def _typed(fields: Fields) -> Fields:
+    typed = {"status": TodoStatus, "created_at": parse_moment}
+    return {name: typed[name](value) if name in typed else value for name, value in fields.items()}
 
 
 def read_parts(value: Any, where: str, *, patch: bool = False) -> dict[str, Any]:
     """The parts that a state gives, by name: `role` a text, `sub_agent_roles` texts by id, the others lists of fields.
 
-    Args:
-        value: any JSON value.
-        where: its name in reasons.
-        patch: an item may give only some of its fields. A part that is `null` is returned as None, and a role too.
-
-    Raises:
-        ValueError: it is no state.
+    In a patch an item may give only some of its fields, and a part or a role that is `null` is returned as None.
     """
     if not isinstance(value, Mapping):
         raise ValueError(f"{where}: a JSON object is needed, with any of {', '.join(PARTS)}")
@@ -158,11 +134,7 @@ def read_parts(value: Any, where: str, *, patch: bool = False) -> dict[str, Any]
 
 
 def read_id(value: Any, where: str) -> str:
-    """The id of an item: a text, or a whole number, which becomes one.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """The id of an item: a text, or a whole number, which becomes one."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     # A larger number has too many digits, and Python might refuse to write it out.
@@ -176,11 +148,7 @@ def read_id(value: Any, where: str) -> str:
 
 
 def read_sub_agent(value: Any, where: str) -> str:
-    """The id of a sub-agent: a text, which may be a name with spaces.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """The id of a sub-agent: a text, which may be a name with spaces."""
     return _text(value, where, most=ID_CHARS)
 
 
@@ -241,13 +209,7 @@ def _read_roles(value: Any, where: str, *, patch: bool) -> dict[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A field of an item.
-
-    Attributes:
-        spellings: the keys under which it may stand, its own name first.
-        read: checks a value; its second argument is the place for reasons.
-        needed: an item without it is refused.
-    """
+    """A field of an item: the keys under which it may stand, its own name first, and the check of its value."""
 
     spellings: tuple[str, ...]
     read: Callable[[Any, str], str]
@@ -256,12 +218,9 @@ class _Field:
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """A part that is a list.
+    """A part that is a list of at most `most` items with an id and these fields.
 
-    Attributes:
-        most: how many items may be given at once.
-        fields: of an item, besides its id.
-        defaults: the fields of an item that is a mere text; None where an item must be an object with an id.
+    `defaults` are the fields of an item that is a mere text; None where an item must be an object with an id.
     """
 
     most: int

@@ -72,12 +72,7 @@ _PARTS: Final = "one turn of a conversation, as summaries of its consecutive par
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One call of the model.
-
-    Attributes:
-        document: the JSON object of the user message.
-        what: the subject of the document, as the task names it.
-    """
+    """One call of the model: the JSON object of the user message, and its subject as the task names it."""
 
     document: Mapping[str, Any]
     what: str = _TURN
@@ -138,12 +133,7 @@ class Summariser:
         self._known = _Parts()
 
     async def summarise(self, facts: TurnFacts) -> Reply:
-        """All three depths and a few insights.
-
-        Raises:
-            ModelUnavailableError: the model could not be asked.
-            UnusableReplyError: its replies are no summary.
-        """
+        """All three depths and a few insights; ModelUnavailableError or UnusableReplyError where there are none."""
         turn_calls = _TurnCalls(self._model, facts, await to_thread.run_sync(evidence_of, facts), self._known)
         room = self._room
         while True:
@@ -159,16 +149,10 @@ class Summariser:
                 return reply
 
 
-def _hash_of(prompt: Prompt) -> bytes:
-    return hashlib.sha256(f"{prompt.what}\n{prompt.user}".encode("utf-8", "replace")).digest()
-
-
 class _TurnCalls:
     """The calls for one turn."""
 
-    def __init__(
-        self, model: LanguageModel, facts: TurnFacts, evidence: Evidence, known: OrderedDict[bytes, Reply]
-    ) -> None:
+    def __init__(self, model: LanguageModel, facts: TurnFacts, evidence: Evidence, known: _Parts) -> None:
         self._model = model
         self._facts = facts
         self._evidence = evidence
@@ -195,7 +179,7 @@ class _TurnCalls:
         return fewer
 
     async def _part(self, prompt: Prompt, evidence: Evidence) -> Reply:
-        key = _hash_of(prompt)
+        key = hashlib.sha256(f"{prompt.what}\n{prompt.user}".encode("utf-8", "replace")).digest()
         if key not in self._known:
             self._known[key] = await self._reply(prompt, evidence)
         reply = self._known[key]
@@ -203,16 +187,16 @@ class _TurnCalls:
             self._known.popitem(last=False)
         return reply
 
-    async def _reply(self, prompt: Prompt, evidence: Evidence) -> Reply:
-        try:
-            return await self._answer(prompt, evidence, "")
-        except UnusableReplyError as error:
-            return await self._answer(prompt, evidence, str(error))
-
-    async def _answer(self, prompt: Prompt, evidence: Evidence, fault: str) -> Reply:
+    async def _reply(self, prompt: Prompt, evidence: Evidence, fault: str = "") -> Reply:
+        """The reply to the prompt, which is asked once more with the fault of the first reply."""
         system = prompt.system(evidence.language, fault)
         text = await self._model.complete(system, prompt.user, schema=SCHEMA, schema_name=SCHEMA_NAME)
-        return read_reply(text, evidence)
+        try:
+            return read_reply(text, evidence)
+        except UnusableReplyError as error:
+            if fault:
+                raise
+            return await self._reply(prompt, evidence, str(error))
 
 
 def evidence_of(facts: TurnFacts) -> Evidence:

@@ -53,13 +53,7 @@ _MOST_AFTER: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class AskedStart:
-    """A turn that is to begin.
-
-    Attributes:
-        start: what it begins with.
-        asked_at: when this process was asked for it.
-        settled: set when it is kept, or never will be.
-    """
+    """A turn that is to begin, when this process was asked for it, and an event: it is kept, or never will be."""
 
     start: TurnStart
     asked_at: datetime
@@ -76,12 +70,7 @@ class TurnStarter:
         self._worker = worker
 
     async def begin(self, key: Key, asked: Iterable[AskedStart]) -> None:
-        """Begin turns of one session in their order; runs that are turns already take over what they bring.
-
-        Raises:
-            StoreUnavailableError: the store did not answer.
-            StoreRejectedError: it will never keep the turns.
-        """
+        """Begin turns of one session in their order; runs that are turns already take over what they bring."""
         waiting = _merged(asked)
         while waiting:
             latest = await self._store.latest_turn(*key)
@@ -96,11 +85,7 @@ class TurnStarter:
                     await self._take_over(key, waiting.pop(known["run_id"]).start, known)
 
     async def begin_late(self, touch: TurnTouch) -> Key | None:
-        """Begin the turn of a run that has only results so far, from its recorded input.
-
-        Returns:
-            Its session, which is that of the input; None where no input is recorded.
-        """
+        """Begin the turn of a run that has only results so far. Returns the session of its input; None without one."""
         row = await self._messages.run_input(touch.owner_key, touch.run_id)
         text = as_text(row.get("content")) if row else ""
         if not row or not text:
@@ -189,7 +174,10 @@ _MOST_FOUND: Final = 100
 
 
 class TurnMemory:
-    """Begins, follows and reads turns. Use `running()` to have the background tasks at work."""
+    """Begins, follows and reads turns. Use `running()` to have the background tasks at work.
+
+    Methods raise `StoreUnavailableError` where the store did not answer.
+    """
 
     def __init__(
         self, store: TurnStore, messages: MessageStore, worker: TurnWorker, metrics: Metrics | None = None
@@ -238,15 +226,7 @@ class TurnMemory:
         return asked.settled
 
     async def start_turn(self, start: TurnStart) -> Turn:
-        """Begin a turn now. One of the session that is not over counts as completed.
-
-        Returns:
-            The turn; the existing one, where the run has one.
-
-        Raises:
-            StoreUnavailableError: the store did not answer.
-            StoreRejectedError: it will never keep the turn.
-        """
+        """Begin a turn now. Returns it, or the one that the run has; StoreRejectedError where it is never kept."""
         await self._queue.settled(_key(start))
         await self._starter.begin(_key(start), [AskedStart(start, utc_now())])
         (kept,) = await self._store.turns_of_runs(*_key(start), [start.run_id])
@@ -272,8 +252,7 @@ class TurnMemory:
         turn = own[0] if own else await self._store.latest_turn(owner_key, session_id)
         if turn is None:
             return Goal()
-        number = turn["turn_number"]
-        text, turn_id = goal_of(turn), str(turn.get("id", ""))
+        number, text, turn_id = turn["turn_number"], goal_of(turn), str(turn.get("id", ""))
         return Goal(text, turn_id, number, number - 1) if own else Goal(text, turn_id, None, number)
 
     async def past_turns(
@@ -283,12 +262,7 @@ class TurnMemory:
         return await self._store.turns(owner_key, session_id, limit=limit, before=before, without_runs=without_runs)
 
     async def get_turn_by_number(self, owner_key: str, session_id: str, turn_number: int) -> Turn:
-        """The turn with that number.
-
-        Raises:
-            TurnNotFoundError: there is none that can be read.
-            StoreUnavailableError: the store did not answer.
-        """
+        """The turn with that number; TurnNotFoundError where there is none that can be read."""
         document = await self._store.find_turn(owner_key, session_id, turn_number)
         turn = read_turn(document) if document else None
         if turn is None:
@@ -296,15 +270,11 @@ class TurnMemory:
         return turn
 
     async def get_user_facing_summary(self, owner_key: str, session_id: str, turn_number: int) -> str:
-        """The detailed summary of a turn. Errors as for `get_turn_by_number`."""
+        """The detailed summary of a turn, or TurnNotFoundError."""
         return (await self.get_turn_by_number(owner_key, session_id, turn_number)).summaries.detailed
 
     async def get_accumulated_summaries(self, owner_key: str, session_id: str, level: Level = "brief") -> str:
-        """All turns of a session at that level, as contexts show them; `""` where there are none.
-
-        Raises:
-            StoreUnavailableError: the store did not answer.
-        """
+        """All turns of a session at that level, as contexts show them; `""` where there are none."""
         documents: list[Row] = []
         before = None
         while True:
@@ -315,11 +285,7 @@ class TurnMemory:
             before = page[-1]["turn_number"]
 
     async def search(self, owner_key: str, session_id: str, text: str) -> list[Turn]:
-        """Up to 100 turns with `text` in a summary or an insight, whatever the case, the highest number first.
-
-        Raises:
-            StoreUnavailableError: the store did not answer.
-        """
+        """Up to 100 turns with `text` in a summary or an insight, whatever the case, the highest number first."""
         found = await self._store.search_turns(owner_key, session_id, text, limit=_MOST_FOUND)
         return [turn for document in found if (turn := read_turn(document))]
 

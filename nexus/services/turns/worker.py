@@ -68,11 +68,7 @@ class TurnSettings(WorkSettings):
 
 
 class TurnWorker:
-    """Closes and summarises turns while `running()`. Without a model, summaries by rules stay.
-
-    Attributes:
-        settings: may be replaced at any time.
-    """
+    """Closes and summarises turns while `running()`, by `settings` that may be replaced at any time."""
 
     def __init__(
         self,
@@ -118,9 +114,8 @@ class TurnWorker:
         return await self._claim_due(SUMMARISE, ("heard_at",))
 
     async def _claim_due(self, work: str, unchanged: tuple[str, ...]) -> WorkClaim | None:
-        return await claim_due(
-            partial(self._claim, work), self._write, lease_s=self.settings.lease_s, unchanged=unchanged
-        )
+        claim = partial(self._claim, work)
+        return await claim_due(claim, self._write, lease_s=self.settings.lease_s, unchanged=unchanged)
 
     async def _claim(self, work: str, now: datetime, until: datetime) -> Row | None:
         """Claim a turn. Malformed ones, which nothing can be written to, are passed over."""

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.models import Message
-from nexus.services.session_state.merge import Change, Document, apply, read_change, read_session, state_in
+from nexus.services.session_state.merge import Change, Document, apply, read_change, read_session_id, state_in
 from nexus.services.session_state.state import SessionState, Todo, TodoStatus, read_state
 
 pytestmark = pytest.mark.heavy
@@ -176,7 +176,7 @@ def test_the_example_of_the_contract() -> None:
     *messages, state = map(json.loads, blocks)
     for heard in (messages, messages[::-1], messages * 2):
         read = [Message.model_validate(message) for message in heard]
-        assert {read_session(message.metadata) for message in read} == {"s1"}
+        assert {read_session_id(message.metadata) for message in read} == {"s1"}
         changes = [read_change(message.content, message.timestamp, message.id) for message in read]
         assert state_in(apply(None, *changes)) == (read_state(state, "state"), [])
 
