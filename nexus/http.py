@@ -57,12 +57,9 @@ class CachedCheck:
 
 
 def create_app(checks: Mapping[str, Check], metrics: Callable[[], bytes], *, check_s: float = 2.0) -> Starlette:
-    """The application.
+    """The application: the service is ready when all `checks` are well, for which each has `check_s` seconds.
 
-    Args:
-        checks: the service is ready when all of them are well; each has `check_s` seconds.
-        metrics: the exposition in Prometheus's text format.
-        check_s: see `checks`.
+    `metrics` gives the exposition in Prometheus's text format.
     """
 
     async def livez(_request: Request) -> Response:
@@ -83,10 +80,7 @@ def create_app(checks: Mapping[str, Check], metrics: Callable[[], bytes], *, che
 
 @asynccontextmanager
 async def serving(app: Starlette, host: str, port: int) -> AsyncIterator[int]:
-    """Serve `app` on every address of `host` until the context ends. `port` 0 takes a free one.
-
-    Yields:
-        The port.
+    """Serve `app` on every address of `host` until the context ends; yields the port. 0 takes a free one.
 
     Raises:
         ConfigError: the port cannot be had.

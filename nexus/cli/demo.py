@@ -71,8 +71,7 @@ class _Orchestrator:
             await self._play_run(run)
         question = self._conversation["question"]
         self._console.print(f"\nThe question: [bold]{question['text']}[/bold]\n")
-        content = await self._ask("run_demo_question", question)
-        show_context(self._console, content)
+        show_context(self._console, await self._ask("run_demo_question", question))
 
     async def _register(self, tools: Sequence[Mapping[str, Any]]) -> None:
         for tool in tools:
@@ -92,7 +91,7 @@ class _Orchestrator:
         size = 0
         for step in run["steps"]:
             size += await self._publish(run["run_id"], step)
-        await self._wait_until_recorded()
+        await _until(self._is_recorded, "the conversation is recorded")
         history, milliseconds = content["context"]["history"], content["context"]["timings_ms"]["build"]
         self._console.print(
             f"  {run['run_id']}: context of {history['shown']:2} messages in {milliseconds:5.1f} ms, "
@@ -124,11 +123,8 @@ class _Orchestrator:
         self._published += 1
         return len(payload)
 
-    async def _wait_until_recorded(self) -> None:
-        async def is_recorded() -> bool:
-            return len(await self._nexus.persistence.get_history(self._owner, limit=1_000)) >= self._published
-
-        await _until(is_recorded, "the conversation is recorded")
+    async def _is_recorded(self) -> bool:
+        return len(await self._nexus.persistence.get_history(self._owner, limit=1_000)) >= self._published
 
 
 async def _until(holds: Callable[[], Awaitable[bool]], what: str) -> None:

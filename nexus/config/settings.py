@@ -19,7 +19,6 @@ _NO_HASH_TAG: Final = (
     "one slot; for instance '{nexus}:'"
 )
 
-
 _PREFIX: Final = re.compile(r"[A-Za-z0-9._:-]*(\{[A-Za-z0-9._:-]+\}[A-Za-z0-9._:-]*)?")
 _MAX_PREFIX: Final = 64
 _NO_PREFIX: Final = (
@@ -37,17 +36,14 @@ def _checked_address(address: SecretStr) -> SecretStr:
     text = address.get_secret_value()
     if not re.fullmatch(r"(https?://\S+)?", text):
         raise PydanticCustomError("base_url", "An address that begins with http:// or https:// is needed, or nothing")
-    if text and not _names_a_place(text):
+    try:
+        parts = urlsplit(text)
+        names_a_place = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        names_a_place = False
+    if text and not names_a_place:
         raise PydanticCustomError("base_url", "Names no host and port; http://host:port/v1 is allowed")
     return address
-
-
-def _names_a_place(address: str) -> bool:
-    try:
-        parts = urlsplit(address)
-        return bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
 
 
 class _Section(BaseModel):
@@ -87,7 +83,6 @@ def _check_keys(keys: Any) -> Any:
 
 
 def _key_error(name: Any, secret: Any) -> LiteralString | None:
-
     text = secret.get_secret_value() if isinstance(secret, SecretStr) else secret
     if not isinstance(name, str):
         return "An id of a key is no text: put it in quotes"
@@ -148,19 +143,13 @@ class ContextSettings(_Section):
     on_history_failure: Literal["degrade", "error"] = "degrade"
 
 
-# A window in which the instructions of a layout alone would not fit is of no use to anybody.
+# A smaller window would not hold the instructions of a layout alone.
 _Window = Annotated[int, Field(ge=1_000, le=10_000_000)]
 _Share = Annotated[float, Field(gt=0, le=1)]
 
 
-class DialogueLayoutSettings(_Section):
-    """The layout for dialogues (contract §4)."""
-
-    max_tokens: _Window | None = None
-
-
-class ThinkingLayoutSettings(_Section):
-    """The layout for rounds of thought (contract §6)."""
+class PlainLayoutSettings(_Section):
+    """The layout for dialogues (contract §4), or for rounds of thought (contract §6)."""
 
     max_tokens: _Window | None = None
 
@@ -186,9 +175,9 @@ class LayoutSettings(_Section):
     """Recipes for the message list."""
 
     default: Literal["dialogue", "agent", "thinking"] = "dialogue"
-    dialogue: DialogueLayoutSettings = DialogueLayoutSettings()
+    dialogue: PlainLayoutSettings = PlainLayoutSettings()
     agent: AgentLayoutSettings = AgentLayoutSettings()
-    thinking: ThinkingLayoutSettings = ThinkingLayoutSettings()
+    thinking: PlainLayoutSettings = PlainLayoutSettings()
 
 
 class MemorySettings(_Section):
