@@ -6,20 +6,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pymongo import MongoClient
 from pymongo.collection import Collection
 from redis import Redis
 
 from nexus.bootstrap import Nexus, open_nexus
-from nexus.cli.state import as_object, content_of, lines
+from nexus.cli.state import content_of, lines
 from nexus.config import BusSettings, load_settings
 from nexus.core.errors import NexusError
 from nexus.services.session_state.merge import state_in
@@ -75,7 +72,6 @@ Roles of sub-agents:
   Twice.
 """
 QUESTION = "Clear todos, role of session s1 of ada? [y/N]"
-Items = st.SearchStrategy[Any]
 STAMP = f"{1:018d}0{'a' * 16}"
 NOBODY = "is a service running on this bus, with this bus.mode and bus.channel_prefix? (nexus doctor)"
 
@@ -194,7 +190,6 @@ async def test_clearing_asks_on_a_terminal(desk: StateDesk) -> None:
         ('{"todos": [{"id": "a", "text": "x", "status": "done"}]}', "todos[0].status: 'done' is unknown; allowed: pe"),
         ('{"todo": []}', "'todo' is unknown; allowed: role, sub_agent_roles, todos, useful_info, folder_notes"),
         ('{"op": "sett"}', "op: 'sett' is unknown; allowed: set, patch, clear"),
-        ('{"op": null}', "a JSON object is needed, with op: set, patch, clear"),
         ('{"op": "set", "state": {"role": " "}}', "state.role: is blank; a text of 1 to 32000 characters is needed"),
         ('{"op": "clear", "parts": ["x"]}', "parts[0]: 'x' is unknown; allowed: role, sub_agent_roles"),
         ("[]", "a JSON object is needed: a state, or a message with op: set, patch, clear"),
@@ -270,32 +265,3 @@ def test_what_is_kept_and_not_pinned() -> None:
         "(20 more, older, are kept and not pinned; --json shows them)",
         "(2 more, older, are kept and not pinned; --json shows them)",
     ]
-
-
-def items(**fields: Items) -> st.SearchStrategy[list[dict[str, Any]]]:
-    """Lists of items with these fields, ids and texts; no two have one id."""
-    item = st.fixed_dictionaries({"id": st.integers(0, 9), "text": WORDS, **fields})
-    return st.lists(item, unique_by=lambda one: one["id"])
-
-
-WORDS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=9).map(lambda text: f"x{text}")
-TIMES = st.none() | st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat)
-STATES = st.fixed_dictionaries(
-    {},
-    optional={
-        "role": WORDS,
-        "sub_agent_roles": st.dictionaries(WORDS, WORDS, max_size=3),
-        "todos": items(status=st.sampled_from(["pending", "completed", "inProgress"])),
-        "useful_info": items(created_at=TIMES),
-        "folder_notes": items(folder=WORDS, created_at=TIMES),
-    },
-)
-
-
-@given(STATES)
-def test_every_state(value: dict[str, Any]) -> None:
-    """As JSON it is read as the same state, and its lines can be shown on any terminal."""
-    state = read_state(value, "")
-    assert read_state(json.loads(json.dumps(as_object(state))), "") == state
-    assert all(line.isprintable() for line in lines(state))
-    assert bool(lines(state)) == (state != SessionState())

@@ -137,6 +137,8 @@ async def test_there_and_back() -> None:
         files.REVISIONS: 60,
         files.COMPACTIONS: 1,
     }
+    stored = [*copy.turns.rows, *copy.memory.rows["compactions"]]
+    assert {document["work"] for document in stored} == {None}
     again = await exported(copy)
     folder.files[files.TURNS] = folder.files[files.TURNS].replace(b'"status":"acting"', b'"status":"completed"')
     assert again.files == folder.files
