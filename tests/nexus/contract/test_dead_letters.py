@@ -229,17 +229,6 @@ async def test_the_fields_of_an_entry(redis_url: str, channel_prefix: str) -> No
     assert [set(fields) for _, fields in entries] == [common | {b"message_id", b"body"}, common]
 
 
-async def test_the_keys_of_a_letter_share_a_slot(redis_url: str, channel_prefix: str) -> None:
-    """On a Redis Cluster the script that keeps letters may be run, with and without a hash tag in the prefix."""
-    async with open_redis(redis_url) as client:
-        for prefix in (channel_prefix, f"{{{channel_prefix}}}"):
-            letters = RedisDeadLetters(client, prefix=prefix)
-            await letters.keep(letter(b"x"))
-            keys = [key async for key in client.scan_iter(match=f"*{channel_prefix}*nexus:dead-letter*", count=10_000)]
-            tags = {key.partition(b"{")[2].partition(b"}")[0] or key for key in keys if key.startswith(prefix.encode())}
-            assert len(tags) == 1
-
-
 async def test_a_letter_that_was_not_kept_is_not_taken_for_one_that_was(redis_url: str, channel_prefix: str) -> None:
     """While the key is no stream keeping a letter fails, each time; once it is one, the same letter is kept."""
     async with open_redis(redis_url) as client:

@@ -135,26 +135,6 @@ class TestConclude:
                 heard = await desk.ledger.conclude(await acquire(desk.ledger, "b"), TOPIC, b"2", LONG_MS)
             assert heard == (1 if keeps else 2)
 
-    async def test_of_twenty_at_once_one_counts(self, open_desk: OpenDesk) -> None:
-        """However many have held the request."""
-        results: list[int | None] = []
-        async with open_desk() as desk:
-            claims = []
-            for _ in range(20):
-                claims.append(await acquire(desk.ledger))
-                await desk.advance(LEASE_MS)
-
-            async def finish_all() -> None:
-                async with anyio.create_task_group() as tasks:
-                    for number, claim in enumerate(claims):
-                        tasks.start_soon(finish, claim, b"%d" % number)
-
-            async def finish(claim: Acquired, answer: bytes) -> None:
-                results.append(await desk.ledger.conclude(claim, TOPIC, answer, LONG_MS))
-
-            assert len(await announced(desk, finish_all)) == 1
-        assert results.count(None) == 19
-
     async def test_a_kept_answer_is_told_again_at_most_once_a_second(self, open_desk: OpenDesk) -> None:
         """Of many who ask at once for an answer that was just given, none repeats it; after a second, one does."""
         async with open_desk() as desk:

@@ -201,16 +201,6 @@ async def test_newest(place: Place) -> None:
         assert everything.compaction == await memory.latest_compaction("o", "s")
 
 
-@pytest.mark.parametrize("name", ["", "A", "a ", "$ne", '{"$gt": ""}', ".*", "a\x00"])
-async def test_a_name_is_a_text(place: Place, name: str) -> None:
-    """Whatever a detail is called, that one is found and no other."""
-    async with place.open() as store:
-        await store.memory.insert_details([detail("a")])
-        assert await store.memory.find_detail("o", "s", name) is None
-        await store.memory.insert_details([detail(name)])
-        assert await store.memory.find_detail("o", "s", name) == detail(name)
-
-
 async def test_owners_and_sessions_are_texts(place: Place) -> None:
     """Whatever an owner or a session is called, each has its own memory and no other's."""
     names = [(owner, session) for owner in OWNERS for session in ("s", owner)]

@@ -1,7 +1,7 @@
 """What is MongoDB's own: plans, servers that do not answer, and documents that only a real server can hold."""
 
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from nexus.services.memory.search import texts_of
 from tests.nexus.contract.test_turns import turn
 from tests.nexus.support.drivers import DRIVERS
 from tests.nexus.support.mongo_server import real_mongod, secured_mongo
-from tests.nexus.support.proxy import Proxy, proxied
+from tests.nexus.support.proxy import proxied
 from tests.nexus.support.rows import START, ids, row
 from tests.nexus.support.waiting import until
 
@@ -81,47 +81,6 @@ async def test_text_that_is_not_utf8(
     assert len(found[1]["content"]) <= 21
     assert found[2]["metadata"]["tool_calls"] == []
     assert found[2]["content"] == "x" * 20
-
-
-@pytest.mark.parametrize("driver", DRIVERS)
-async def test_connections_that_are_cut(
-    mongo_janitor: Janitor, mongo_uri: str, database_name: str, driver: Driver
-) -> None:
-    """Each row is there once when its caller has tried as long as it was told to, whatever connections were lost."""
-    host, port = mongo_janitor.address or ("", 0)
-    rows = [row(number) for number in range(400)]
-    async with proxied(host, port) as proxy:
-        uri = f"mongodb://127.0.0.1:{proxy.port}/?directConnection=true"
-        async with open_mongo(uri, database_name, driver=driver, timeout_ms=20_000) as store:
-            await store.prepare()
-            async with anyio.create_task_group() as tasks:
-                proxy.latency_s = 0.005
-                tasks.start_soon(_cut_often, proxy)
-                for start in range(0, 400, 100):
-                    with anyio.fail_after(60):
-                        await _insert_all(store, rows[start : start + 100])
-                tasks.cancel_scope.cancel()
-    found = [document["id"] for document in mongo_janitor[database_name].messages.find()]
-    assert sorted(found) == sorted(each["id"] for each in rows)
-    assert mongo_uri
-
-
-async def _insert_all(store: MongoStore, rows: Sequence[Row]) -> None:
-    left = [*rows]
-    while left:
-        try:
-            outcomes = await store.insert_messages(left)
-        except StoreUnavailableError:
-            await anyio.sleep(0.05)
-            continue
-        left = [each for each, outcome in zip(left, outcomes, strict=True) if isinstance(outcome, Exception)]
-
-
-async def _cut_often(proxy: Proxy) -> None:
-    while True:
-        await anyio.sleep(0.02)
-        proxy.reset()
-        await anyio.sleep(0.3)
 
 
 async def test_rows_that_are_there_twice(mongo_janitor: Janitor, mongo_uri: str, database_name: str) -> None:

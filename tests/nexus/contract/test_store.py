@@ -334,14 +334,6 @@ async def test_the_first_input(place: Place) -> None:
     assert found == [row(2, content=long)] * 2
 
 
-@pytest.mark.parametrize(("text", "first"), [("2024-01-01T00:01:00Z", "m3"), ("2025-01-01T00:00:00Z", "m2")])
-async def test_the_first_input_among_other_times(place: Place, text: str, first: str) -> None:
-    """A time that is stored as a text is compared as the moment that it is."""
-    place.plant("messages", [row(number, timestamp=text if number == 3 else moment(number)) for number in (4, 3, 2)])
-    async with place.open() as store:
-        assert (await store.first_input("o", "s") or {})["id"] == first
-
-
 async def test_a_message_is_found_by_its_id(place: Place) -> None:
     """A row is found by its id without its content, and its `_id` is the one that reading gives."""
     async with place.open() as store:

@@ -62,16 +62,6 @@ async def test_each_piece_of_work_goes_to_one(redis_url: str, channel_prefix: st
     assert [delivery.sent_ms for delivery in taken] == [int(delivery.entry.split("-")[0]) for delivery in taken]
 
 
-async def test_work_that_was_there_before(redis_url: str, channel_prefix: str) -> None:
-    """What was enqueued while nobody was there is handed out to the first who comes."""
-    async with open_redis(redis_url) as client:
-        bus = streams_bus(client, channel_prefix)
-        for message in numbered(3):
-            assert await bus.publish("a", message) == 1
-        async with bus.consume(WORK) as subscription:
-            assert payloads(await take(subscription, 3)) == numbered(3)
-
-
 async def test_what_is_done_is_forgotten(redis_url: str, channel_prefix: str) -> None:
     """What was reported done is pending no longer; what was not comes again, and that only."""
     key = f"{channel_prefix}a"

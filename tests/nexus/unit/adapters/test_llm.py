@@ -1,6 +1,5 @@
 """The circuit breaker: when calls are made, and when they fail at once."""
 
-from collections.abc import Callable
 from contextlib import suppress
 
 import anyio
@@ -164,15 +163,3 @@ async def test_calls_one_after_the_other(steps: list[Step]) -> None:
             trying = bool(error) and (trying or in_a_row >= FAILURES)
             assert (scene.breaker.resting_s > 0) is trying
         scene.clock.now += passed
-
-
-def test_replicas_do_not_come_back_at_once() -> None:
-    """Rests differ in length."""
-
-    async def rest() -> float:
-        scene = Scene()
-        await scene.fail()
-        return scene.breaker.resting_s
-
-    run: Callable[..., float] = anyio.run
-    assert len({run(rest) for _ in range(10)}) > 1

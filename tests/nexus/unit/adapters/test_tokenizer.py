@@ -28,20 +28,6 @@ TEXTS = {
     "letters that look alike": "[ТНIS_МОМЕNT] ａｂｃ ﬁ ǅ",
 }
 ODD_LETTERS = [*"aZ1 \n\r\t'’sStTmMlL-/.，中あ한😀\u00e9ſİǅª٣\u0301\u200d\ufe0f\u00a0\u3000"]
-# In a process of its own, as the vocabulary is there already in this one.
-THREADS_THAT_BEGIN_AT_ONCE = """
-import threading
-from nexus.adapters import tokenizer
-
-start, found = threading.Barrier(8), []
-def count():
-    start.wait()
-    found.append((tokenizer.open_tokenizer("cl100k_base").count("one two"), tokenizer._vocabulary("cl100k_base")))
-threads = [threading.Thread(target=count) for _ in range(8)]
-[thread.start() for thread in threads]
-[thread.join() for thread in threads]
-print(len(found), {count for count, _ in found}, len({id(vocabulary) for _, vocabulary in found}))
-"""
 UNREADABLE = """
 from nexus.adapters.tokenizer import open_tokenizer
 from nexus.core.errors import ConfigError
@@ -91,11 +77,6 @@ def test_unknown_names(name: str) -> None:
     """They are refused at once, with the names that there are, and nothing is looked for."""
     with pytest.raises(ConfigError, match=r"memory\.tokenizer: one of o200k_base, .*qwen3 is needed"):
         open_tokenizer(name)
-
-
-def test_threads_that_begin_at_once() -> None:
-    """They all count, with one vocabulary that was read once."""
-    assert run(THREADS_THAT_BEGIN_AT_ONCE) == "8 {2} 1"
 
 
 def test_nothing_is_fetched(tmp_path: Path) -> None:

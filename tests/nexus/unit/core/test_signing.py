@@ -71,11 +71,6 @@ def refused(payload: bytes, signing: Signing = SIGNING) -> EnvelopeError:
 class TestKeys:
     """The first signs, every one verifies."""
 
-    def test_the_form(self) -> None:
-        """Version, key id, base64 of 32 bytes."""
-        version, key, code = SIGNING.sign(TOPIC, VALUE).split(",")
-        assert (version, key, len(base64.b64decode(code, validate=True))) == ("v1", "k1", 32)
-
     def test_rotation(self) -> None:
         """At no step is a message refused that another replica, one step behind or ahead, has signed."""
         steps = [
@@ -215,27 +210,17 @@ class TestForms:
         [
             ("", "not of the form"),
             (5, "not of the form"),
-            (True, "not of the form"),
             (["v1,k1,YQ=="], "not of the form"),
-            ({"v1": "k1"}, "not of the form"),
             ("v1", "not of the form"),
-            ("v1,k1", "not of the form"),
             ("v1,k1,", "not of the form"),
-            ("v1,,YQ==", "not of the form"),
             ("v1,k1,YQ==,x", "not of the form"),
-            ("v1,k 1,YQ==", "not of the form"),
             (" v1,k1,YQ==", "not of the form"),
             ("v1,k1,YQ==\n", "not of the form"),
             ("v1,k1,ä", "not of the form"),
-            ("v1,k1,\ud800", "not of the form"),
-            ("V1,k1,YQ==", "not of the form"),
             ("v1,k1," + "A" * 1_000_000, "not of the form"),
             ("v2,k1,YQ==", "of an unknown version; v1 is known"),
-            ("v0,k1,YQ==", "of an unknown version; v1 is known"),
             ("v1,k2,YQ==", "made with a key that is not known here"),
-            ("v1,K1,YQ==", "made with a key that is not known here"),
             ("v1,k1,YQ==", "does not belong"),
-            ("v1,k1,====", "does not belong"),
             (SIGNING.sign(TOPIC, VALUE)[:-1], "does not belong"),
             (SIGNING.sign(TOPIC, VALUE) + "=", "does not belong"),
         ],
@@ -243,13 +228,6 @@ class TestForms:
     def test_wrong_ones(self, signing: Signing, signature: Any, reason: str) -> None:
         """Refused whether or not signatures are required, and not repeated."""
         assert refusal(with_signature(signature), signing).startswith(reason)
-
-    def test_no_canonical_form(self) -> None:
-        """It can neither be signed nor verified, and it is said why."""
-        value = {**signed(), "content": "\ud800"}
-        assert refusal(value) == "the message has no canonical form: half a surrogate pair"
-        with pytest.raises(ValueError, match="half a surrogate pair"):
-            SIGNING.sign(TOPIC, value)
 
 
 class TestOnTheWire:
@@ -293,15 +271,6 @@ class TestOnTheWire:
         with pytest.raises(EnvelopeError) as caught:
             decode(data[:-1], topic=TOPIC, signing=lenient)
         assert caught.value.code is ErrorCode.INVALID_REQUEST
-
-    def test_signed_but_wrong_in_itself(self) -> None:
-        """A signature makes no message of what is none."""
-        assert refused(json.dumps(signed({**fresh(), "role": "nobody"})).encode()).code is ErrorCode.INVALID_REQUEST
-
-    def test_where_they_are_not_required(self) -> None:
-        """Unsigned is believed, wrongly signed is not."""
-        assert decode(json.dumps(VALUE).encode(), topic=TOPIC, signing=LENIENT).id == "msg_1"
-        assert refused(json.dumps(with_signature("v1,k1,YQ==")).encode(), LENIENT).code is ErrorCode.UNAUTHENTICATED
 
     def test_the_last_of_duplicate_keys_is_signed(self) -> None:
         """It is the one that counts."""
