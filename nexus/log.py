@@ -63,12 +63,9 @@ def configure_logging(
 ) -> None:
     """Send structlog's events to stderr, in JSON lines or, for `console` and in a terminal, in readable ones.
 
-    Each line is written before the call returns, so that none is lost with the process.
-
-    Args:
-        level: the lowest that is written.
-        form: `auto` is `console` in a terminal, else `json`.
-        for_good: loggers are cached, so that later calls of this function do not change them.
+    Each line is written before the call returns, so that none is lost with the process. `level` is the lowest that is
+    written; `form` `auto` is `console` in a terminal, else `json`; `for_good` caches loggers, so that later calls of
+    this function do not change them.
     """
     console = form == "console" or (form == "auto" and sys.stderr.isatty())
     renderer = structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer(_dumps)

@@ -47,11 +47,9 @@ def command(
 
 
 def event_loop(wanted: str, *, find: Callable[[str], object] = find_spec) -> str:
-    """The event loop to run on: `asyncio`, or `uvloop` where it is installed.
+    """The event loop for the setting `system.event_loop`: `asyncio`, or `uvloop` where it is installed.
 
-    Args:
-        wanted: the setting `system.event_loop`.
-        find: looks a package up by its name; None where it is not installed.
+    `find` looks a package up by its name; None where it is not installed.
 
     Raises:
         ConfigError: uvloop is wanted and not installed.

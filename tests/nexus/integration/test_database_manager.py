@@ -608,7 +608,7 @@ class TestInitConfig:
 
 
 class TestUsage:
-    """What is wrong is said in one line, and the exit code tells whose fault it is."""
+    """A fault is one line, and the exit code says whether usage or the server is at fault."""
 
     def test_a_server_that_is_not_there(self, manager: Manager) -> None:
         """A server that does not answer is one line, without the password."""

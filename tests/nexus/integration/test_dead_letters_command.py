@@ -119,7 +119,7 @@ def test_the_list(desk: Desk) -> None:
 
 
 def test_nothing_there(desk: Desk) -> None:
-    """An empty stream is said to be empty, and there is nothing to send or drop."""
+    """An empty stream has nothing to show, send or drop."""
     listed, of_topic, replayed, dropped = desk.each(
         ("list",), ("list", "--json"), ("replay", "--all"), ("drop", "--all")
     )
@@ -225,7 +225,7 @@ def test_letters_that_cannot_be_sent_stay(desk: Desk) -> None:
 
 
 def test_sending_all(desk: Desk) -> None:
-    """Oldest first; asks, unless it is told not to; of one topic, if one is named."""
+    """Oldest first, after a question; of one topic, if one is named."""
     others = [desk.plant(number, b"other", topic="llm.results") for number in range(3)]
     ids = [desk.plant(10 + number, b"%d" % number) for number in range(50)]
     with desk.listening(REQUEST, "llm.results") as heard:
@@ -259,7 +259,7 @@ def test_two_operators_at_once(desk: Desk) -> None:
 
 
 def test_dropping(desk: Desk) -> None:
-    """By id, by age, by topic, all; asks, unless it is told not to."""
+    """By id, by age, by topic, all; after a question, or with --yes."""
     now = int(time.time() - START_MS / 1_000)
     old = [desk.plant(number, topic="llm.results") for number in range(2)]
     middle, new = desk.plant(now - 7_300), desk.plant(now - 60)
@@ -298,7 +298,7 @@ def test_what_chooses_nothing(ids: tuple[str, ...], options: dict[str, Any], sai
 
 
 def test_letters_that_are_none(desk: Desk) -> None:
-    """A key of that name that is no stream is said to be the reason, in one line; exit code 1."""
+    """A key of that name that is no stream is named as the reason, in one line; exit code 1."""
     desk.redis.set(desk.stream, "no stream")
     result = desk.run("list")
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (1, "", 1)
@@ -306,7 +306,7 @@ def test_letters_that_are_none(desk: Desk) -> None:
 
 
 def test_stale_signatures(desk: Desk) -> None:
-    """Where messages are signed, it is said beforehand that an old one will be refused."""
+    """Where messages are signed, a warning comes first that old ones will be refused."""
     old = desk.plant(1, b"x")
     keys = {"NEXUS_BUS__SIGNING__KEYS": "{k1: a secret of 16 characters}"}
     with desk.listening(REQUEST) as heard:
@@ -316,7 +316,7 @@ def test_stale_signatures(desk: Desk) -> None:
 
 
 def test_work_that_breaks_off(capsys: pytest.CaptureFixture[str]) -> None:
-    """When Redis goes in the middle, what was done until then is summed up before the error is said."""
+    """When Redis goes in the middle, a summary of the work until then comes before the error."""
 
     async def work(report: Callable[[str, Outcome], None]) -> None:
         report("1-1", Outcome(done=True, text="sent again and dropped"))

@@ -46,7 +46,7 @@ async def said(url: str, mongo_uri: str, database_name: str, mode: str = "pubsub
 
 
 async def test_a_redis(mongo_uri: str, database_name: str) -> None:
-    """A bus that is heard, with a ledger that takes a claim, is well; what is not has its kind and its own advice."""
+    """A bus that hears itself, with a ledger that takes a claim, is well; each fault has its own advice."""
     async with redis_server() as server, open_redis(server.url) as admin:
         for mode in ("pubsub", "streams", "memory"):
             well, lines = await said(server.url, mongo_uri, database_name, mode)
@@ -162,7 +162,7 @@ async def test_a_model_that_is_away(database_name: str) -> None:
 
 
 async def test_a_key_of_a_model_that_cannot_be_used(mongo_uri: str, database_name: str) -> None:
-    """It is one line like the others, does not repeat it, and sends nobody to the endpoint."""
+    """One line like the others, which does not repeat the key, and advises about the setting, not the endpoint."""
     llm = {"base_url": "http://h", "model": "m", "api_key": "canary\u20ac"}
     well, lines = await said_of_model(mongo_uri, database_name, llm)
     assert not well

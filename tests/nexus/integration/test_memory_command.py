@@ -113,7 +113,7 @@ async def test_what_is_wrong_with_words(desk: Desk, words: Sequence[str], fault:
 
 
 async def test_a_session_without_anything(desk: Desk, db: _Database) -> None:
-    """That is said, with its name."""
+    """The output says so, with its name."""
     for command in ("show", "history", "check"):
         assert await desk.said(command, *OF_S1) == "There is nothing of session s1 of ada.\n"
     db["messages"].insert_one(a_row(0))

@@ -1,4 +1,4 @@
-"""`nexus state` as operators use it: the program, on a Redis and a MongoDB, with a service that keeps what is said."""
+"""`nexus state` as operators use it: the program, on a Redis and a MongoDB, with a service that stores changes."""
 
 import json
 import os
@@ -90,7 +90,7 @@ class StateDesk(Desk):
 
 @pytest.fixture
 def desk(redis_url: str, mongo_uri: str, database_name: str, channel_prefix: str) -> StateDesk:
-    """The command and whoever serves, on the test's own names."""
+    """The command and its service, on the test's own names."""
     bus = {"NEXUS_BUS__URL": redis_url, "NEXUS_BUS__CHANNEL_PREFIX": channel_prefix}
     return StateDesk.on("state", mongo_uri, database_name, **bus)
 
@@ -203,7 +203,7 @@ async def test_clearing_asks_on_a_terminal(desk: StateDesk) -> None:
     ids=lambda value: value[:40],
 )
 def test_what_is_wrong_with_a_file(tmp_path: Path, text: str, fault: str) -> None:
-    """Is said with the place and what is allowed, and nothing is sent."""
+    """The fault has the place and what is allowed, and nothing is sent."""
     file = tmp_path / "x.json"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(NexusError) as caught:
@@ -213,7 +213,7 @@ def test_what_is_wrong_with_a_file(tmp_path: Path, text: str, fault: str) -> Non
 
 
 async def test_a_stream_that_is_none(desk: StateDesk, channel_prefix: str) -> None:
-    """A key of the topic's name that is no stream is said to be the reason."""
+    """A key of the topic's name that is no stream is named as the reason."""
     with Redis.from_url(desk.environment["NEXUS_BUS__URL"]) as redis:
         redis.set(f"{channel_prefix}session.state", "x", ex=60)
     done = await desk.run("send", "--owner", "ada", "-", stdin="{}", NEXUS_BUS__MODE="streams")
@@ -256,7 +256,7 @@ async def test_a_terminal_of_another_encoding(desk: StateDesk, states: Collectio
 
 
 def test_what_is_kept_and_not_pinned() -> None:
-    """Of what is too much for a context it is said how much more there is; parts that are empty are named."""
+    """Items that a context has no room for are counted; parts that are empty are named."""
     notes = [{"folder": "a", "text": f"note {number}"} for number in range(7)]
     state = read_state({"useful_info": [f"info {n}" for n in range(120)], "folder_notes": notes, "todos": []}, "")
     found = lines(state)

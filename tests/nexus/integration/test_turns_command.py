@@ -98,7 +98,7 @@ Tools
 
 
 async def test_a_list(desk: TurnsDesk) -> None:
-    """The latest first, with what was used and who summarised; as many as are asked for, or only those with a text."""
+    """The latest first, with tools and the source of the summary; up to the limit, or only those with a text."""
     other = {**a_turn(3)["summaries"], "brief": "Said\nhello.", "source": "fallback"}
     await desk.keep(a_turn(1), a_turn(2), a_turn(3, summaries=other, tool_calls=[], insights=[], status="acting"))
     assert (await desk.said("list", *OF_S1)).splitlines() == [
@@ -149,7 +149,7 @@ async def test_one_turn(desk: TurnsDesk) -> None:
 
 
 async def test_streams_that_take_no_more(desk: TurnsDesk) -> None:
-    """A full one is said to be, by every command; one that is closed early is nobody's fault."""
+    """A full one is a fault of every command; one that is closed early is none."""
     await desk.keep(*(a_turn(number) for number in range(1, 20)))
     nexus = [sys.executable, "-m", "nexus"]
     environment = {**os.environ, **desk.environment, "NEXUS_BUS__MODE": "memory"}

@@ -29,7 +29,7 @@ def test_help_names_every_command() -> None:
 
 
 def test_similar_name_is_suggested() -> None:
-    """Also of a command that nobody called yet."""
+    """Also of a command that was not called yet."""
     result = CliRunner().invoke(app, ["memori"])
     assert result.exit_code == 2
     assert "'memory'" in result.output

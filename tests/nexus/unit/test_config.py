@@ -23,7 +23,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 def fault(folder: Path | None = None, text: str = "", **variables: str) -> str:
-    """What is said of wrong settings."""
+    """The fault that wrong settings are refused with."""
     with pytest.raises(ConfigError) as caught:
         load_settings(written(folder, text) if folder else None, variables)
     return str(caught.value)
@@ -339,7 +339,7 @@ class TestStored:
         assert changed.bus == settings.bus
 
     def test_other_sections_are_not_taken(self) -> None:
-        """Nobody changes addresses through the database, and its own fields are ignored."""
+        """Addresses cannot be changed through the database, and its own fields are ignored."""
         assert STORED_SECTIONS == ("memory", "layouts", "user_defaults")
         settings = load_settings(None, {})
         document = {"_id": 1, "environment": "x", "bus": {"url": "redis://evil"}, "memory": None}
@@ -385,7 +385,7 @@ class TestSigning:
             assert signing_of(load_settings(written(tmp_path, text), {}).bus.signing) is None
 
     def test_required_without_a_key(self, tmp_path: Path) -> None:
-        """It is said what to do."""
+        """The fault names the setting and what to do."""
         assert fault(tmp_path, "bus: {signing: {required: true}}") == (
             f"{tmp_path / 'nexus.yml'}: bus.signing.required: needs a key to sign with: set bus.signing.keys, "
             "for instance NEXUS_BUS__SIGNING__KEYS='{k1: a secret of 16 characters or more}', or leave it at false"

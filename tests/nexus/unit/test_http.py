@@ -25,7 +25,7 @@ async def passing() -> None:
 async def opened(
     metrics: Callable[[], bytes] = bytes, check_s: float = PATIENCE_S, **checks: Check
 ) -> AsyncIterator[int]:
-    """A port that answers, and closes in time whatever was done to it."""
+    """A port that answers, and closes in time after everything that a test does."""
     with anyio.fail_after(2 * PATIENCE_S):
         async with serving(create_app(checks, metrics, check_s=check_s), "127.0.0.1", 0) as port:
             yield port
@@ -124,7 +124,7 @@ class TestRefusals:
 
 
 class TestHostileClients:
-    """Whatever a client sends or omits, the next probe is answered."""
+    """No client keeps the next probe from its answer."""
 
     async def test_bytes_that_are_not_http(self) -> None:
         """400, or the end of the connection."""
@@ -154,7 +154,7 @@ class TestHostileClients:
 
 
 class TestListening:
-    """Which port is taken, and what is said when it cannot be."""
+    """Which port is taken, and the fault when it cannot be."""
 
     async def test_a_port_that_is_taken(self) -> None:
         """One line that names the setting."""

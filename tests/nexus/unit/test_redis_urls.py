@@ -1,4 +1,4 @@
-"""What `bus.url` may say, and that what is wrong is told without it."""
+"""The URLs that `bus.url` allows, and faults that do not repeat them."""
 
 import pytest
 

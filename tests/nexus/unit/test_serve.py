@@ -22,6 +22,6 @@ def test_the_faster_one_is_taken_where_it_is_installed(wanted: str, installed: b
 
 
 def test_one_that_is_not_installed_is_no_fallback() -> None:
-    """Whoever names uvloop is told that it is missing, and how to install it."""
+    """The fault of a uvloop that is missing says how to install it."""
     with pytest.raises(ConfigError, match=r"system.event_loop: .*nexus-context\[speed\]"):
         event_loop("uvloop", find=lambda _: None)

@@ -224,7 +224,7 @@ class TestPlan:
     """What the stored settings should become."""
 
     def test_an_operators_change_is_kept(self) -> None:
-        """A differing value stays, a missing one is added, an equal one is told of, each with its value."""
+        """A differing value stays, a missing one is added, an equal one is listed, each with its value."""
         plan = make_plan(TEMPLATE, {"environment": "e", "memory": {"history_context_size": 50}})
         assert [(entry.key, entry.value, entry.state) for entry in plan.entries] == [
             ("memory.history_context_size", 50, "kept"),
@@ -252,7 +252,7 @@ class TestPlan:
         assert plan.unchanged["memory"] == {"$eq": stored}
 
     def test_unknown_keys_are_kept_and_not_judged(self) -> None:
-        """A key that the settings do not know is told of without its value, and not given to the settings."""
+        """A key that the settings do not know is listed without its value, and not given to the settings."""
         stored = {"environment": "e", "llm": {"api_key": "hunter2"}, "memory": {"old": 1}, "created_at": NOW}
         plan = make_plan(TEMPLATE, stored)
         assert [(entry.key, entry.value) for entry in plan.entries if entry.state == "unknown"] == [
