@@ -1,19 +1,9 @@
 """The folder of an exported session, and how its files are written and read, one document at a time. Pure.
 
-| file | contents |
-|---|---|
-| `session.json` | the header: whose session, and how many lines the other files have; written last |
-| `messages.jsonl` | a line a recorded row, in the order of storing, as `TransferStore.to_json` gives it |
-| `turns.jsonl` | a line a turn, the lowest number first |
-| `compactions.jsonl` | a line a compaction, the lowest number first |
-| `state.json` | the session's state for agents; missing where there is none |
-| `working-memory/overview.md` | the newest revision of the overview |
-| `working-memory/revisions.jsonl` | a line a revision, the lowest first; the newest without `content`: see above |
-| `working-memory/detail/*.md` | the newest version of each detail |
-| `working-memory/details.jsonl` | a line a version, by name; the newest of each with `file` in place of `content` |
+`docs/working-memory.md` ("A session as a folder") says what each file holds. Rules of this module:
 
-Rules of this module:
-
+- Messages are in the order of storing, as `TransferStore.to_json` gives them; turns, compactions and revisions have the
+  lowest number first; details are by name and version. The header is written last.
 - Characters that a terminal might obey, or not show, are written as escapes in JSON; all others as they are.
 - Readers raise a `ValueError` with the file, the line, the field and what is allowed. It quotes nothing but names.
 """

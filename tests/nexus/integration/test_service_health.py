@@ -3,6 +3,7 @@
 import http.client
 import json
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import anyio
 from anyio.abc import TaskStatus
@@ -15,7 +16,8 @@ from nexus.bootstrap import Nexus, open_nexus
 from nexus.client import ContextClient
 from nexus.config import BusSettings, DatabaseSettings, Settings
 from nexus.config.settings import SystemSettings
-from nexus.core.models import Message, Role, Run
+from nexus.core.models import Message, Role, Run, Topics
+from nexus.core.wire import encode
 from tests.nexus.support.proxy import proxied
 from tests.nexus.support.redis_server import HOST, redis_server
 from tests.nexus.support.waiting import PATIENCE_S, until
@@ -33,12 +35,12 @@ def settings(uri: str, name: str, drain_seconds: float = 0) -> Settings:
     )
 
 
-async def build(nexus: Nexus) -> None:
-    """Have a context built for somebody whose every word is a canary."""
+async def build(nexus: Nexus) -> dict[str, Any]:
+    """A context of an owner whose every word is a canary."""
     human = Message(run_id=f"run-{SECRET}", owner_key=SECRET, role=Role.HUMAN, content=SECRET)
     run = Run(id=human.run_id, owner_key=SECRET, history=[human])
     async with ContextClient(nexus.bus).listening() as client:
-        await client.build(run, timeout=PATIENCE_S)
+        return await client.build(run, timeout=PATIENCE_S)
 
 
 async def got(nexus: Nexus, path: str) -> tuple[int, str]:
@@ -76,12 +78,13 @@ def readiness(nexus: Nexus, check: str, *, well: bool) -> Callable[[], Awaitable
 
 
 async def test_a_service_that_is_well(mongo_uri: str, database_name: str) -> None:
-    """Alive, ready, and its first request is in the figures, without a word of whose it was and what it said."""
+    """Alive, ready, and its first request is answered and in the figures, which hold no owner and no text."""
     async with open_nexus(settings(mongo_uri, database_name)) as nexus:
         assert (await got(nexus, "/livez"))[0] == 200
         status, body = await got(nexus, "/readyz")
         assert (status, json.loads(body)["checks"]) == (200, dict.fromkeys(CHECKS, "ok"))
-        await build(nexus)
+        content = await build(nexus)
+        assert (len(content["messages"]), content["degraded"]) == (5, [])
         # No answer waits for its turn or its row.
         await nexus.turns.drained()
         await nexus.persistence.flush()
@@ -119,7 +122,11 @@ async def test_a_store_that_says_nothing(mongo_uri: str, database_name: str) -> 
             try:
                 assert await until(readiness(nexus, "database", well=False))
                 assert (await got(nexus, "/livez"))[0] == 200
-                await build(nexus)
+                # No request waits for settings that are asked for again and again.
+                changed = encode(Message(run_id="setup", owner_key="operator", role=Role.SYSTEM))
+                for _ in range(20):
+                    await nexus.bus.publish(Topics.CONFIG_CHANGED, changed)
+                assert (await build(nexus))["degraded"] == ["history", "profile", "tools"]
                 counted = await figures(nexus)
                 assert [counted[f"nexus_degraded_total {part}"] for part in ("history", "profile", "tools")] == [1] * 3
                 assert counted["nexus_queue_depth turns"] == 1

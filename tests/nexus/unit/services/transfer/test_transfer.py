@@ -108,6 +108,11 @@ class Files:
         return sorted(name.removeprefix(f"{folder}/") for name in self.files if name.startswith(f"{folder}/"))
 
 
+def of_ada(fields: bytes) -> bytes:
+    """A message of the session with these fields."""
+    return b'{"owner_key": "ada", "session_id": "s1", "_id": 1, %s}' % fields
+
+
 async def exported(store: Store) -> Files:
     """An export of what the store has."""
     folder = Files()
@@ -210,29 +215,17 @@ async def test_a_program_that_writes_meanwhile() -> None:
         (files.MESSAGES, b'{"owner_key": "ada", "session_id": "s1"}', "line 2: _id: one is needed"),
         (
             files.MESSAGES,
-            b'{"owner_key": "ada", "session_id": "s1", "_id": 1, "x": {"$where": 1}}',
-            "line 2: an object whose key begins with $ is no Extended JSON",
+            of_ada(b'"x": {"$where": 1}'),
+            "line 2: an object whose key begins with $ is no Extended",
         ),
+        (files.MESSAGES, of_ada(b'"x": 9223372036854775808'), "line 2: a whole number of more than 64 bits"),
+        (files.MESSAGES, of_ada(b'"x": {"\\u0000": 1}'), "line 2: a key with a NUL"),
         (
             files.MESSAGES,
-            b'{"owner_key": "ada", "session_id": "s1", "_id": 1, "x": 9223372036854775808}',
-            "line 2: a whole number of more than 64 bits",
+            of_ada(b'"x": "%s"' % (b"x" * (1 << 24))),
+            "line 2: as a document it has more than 16776192",
         ),
-        (
-            files.MESSAGES,
-            b'{"owner_key": "ada", "session_id": "s1", "_id": 1, "x": {"\\u0000": 1}}',
-            "line 2: a key with a NUL",
-        ),
-        (
-            files.MESSAGES,
-            b'{"owner_key": "ada", "session_id": "s1", "_id": 1, "x": "%s"}' % (b"x" * (1 << 24)),
-            "line 2: as a document it has more than 16776192 bytes",
-        ),
-        (
-            files.MESSAGES,
-            b'{"owner_key": "ada", "session_id": "s1", "_id": 1, "id": "m0"}',
-            "line 2: id: it is that of messages.jsonl: line 1",
-        ),
+        (files.MESSAGES, of_ada(b'"id": "m0"'), "line 2: id: it is that of messages.jsonl: line 1"),
         (files.MESSAGES, b'{"a":' * 300 + b"1" + b"}" * 300, "line 2: nested deeper than 200"),
         (files.MESSAGES, b"", "it has 1 documents, and session.json says 2: it is not whole"),
         (files.TURNS, b"{}", "line 2: id: Field required (and 6 more)"),
