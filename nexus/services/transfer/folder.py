@@ -139,10 +139,7 @@ def json_of_model(model: type[BaseModel], document: Any) -> dict[str, Any]:
 
 def read_header(folder: Folder) -> Header:
     """The header of an export."""
-    content = folder.content(HEADER)
-    if content is None:
-        raise ValueError(f"no {HEADER} is in it: it is no export of a session")
-    return _model(HEADER, _object(HEADER, content), Header)
+    return _model(HEADER, _object(HEADER, folder.content(HEADER) or b""), Header)
 
 
 def messages_in(folder: Folder, header: Header, store: TransferableStore) -> Iterator[tuple[str, Row]]:
@@ -150,8 +147,7 @@ def messages_in(folder: Folder, header: Header, store: TransferableStore) -> Ite
     transfer = store.transfer
     places: dict[tuple[str, str], str] = {}
     for place, value in _objects(folder, MESSAGES, most_depth=_MOST_JSON_DEPTH):
-        for name in ("owner_key", "session_id"):
-            _check_name(place, name, value.get(name), header)
+        _check_session(place, value, header)
         if not isinstance(value.get("_id"), str | int | float | dict):
             raise ValueError(f"{place}: _id: one is needed that is no list")
         try:
@@ -169,8 +165,7 @@ def turns_in(folder: Folder, header: Header) -> Iterator[tuple[str, Turn]]:
     """The turns of an export behind their places."""
     for place, value in _objects(folder, TURNS):
         turn = _model(place, value, Turn)
-        for name in ("owner_key", "session_id"):
-            _check_name(place, name, getattr(turn, name), header)
+        _check_session(place, value, header)
         yield place, turn
 
 
@@ -244,9 +239,10 @@ def detail_files(names: Collection[str]) -> dict[str, str]:
     return {name: _detail_file(name, is_alone=counts[folded[name]] == 1) for name in names}
 
 
-def _check_name(place: str, name: str, value: object, header: Header) -> None:
-    if value != getattr(header, name):
-        raise ValueError(f"{place}: {name}: it is not that of {HEADER}")
+def _check_session(place: str, value: Row, header: Header) -> None:
+    for name in ("owner_key", "session_id"):
+        if value.get(name) != getattr(header, name):
+            raise ValueError(f"{place}: {name}: it is not that of {HEADER}")
 
 
 def _new_detail(folder: Folder, file: str, names: set[str], exported_at: datetime) -> Detail:
