@@ -99,10 +99,8 @@ class PersistenceService:
     def offer(self, topic: str, message: Message, size: int, settled: Callable[[], None] = lambda: None) -> bool:
         """Accept a result from the bus, with a payload of `size` bytes, for recording. Never waits.
 
-        `settled` is called when it is written, or never will be because the store does not accept it.
-
-        Returns:
-            False when too much is waiting already; True also for what is not recorded by rule.
+        `settled` is called when it is written, or never will be because the store does not accept it. False when too
+        much is waiting already; True also for what is not recorded by rule.
         """
         row = llm_row(message) if topic == Topics.LLM_RESULTS else tool_row(message)
         if row is None:
@@ -118,11 +116,7 @@ class PersistenceService:
     async def insert_input(self, row: Row, *, outbox_waiting: bool = False) -> None:
         """Return when the store has the row, or that of an earlier request of the run which waits in the outbox.
 
-        Runs that were begun since go by the `_id` of the earlier one. The caller sets the deadline.
-
-        Raises:
-            StoreUnavailableError: it is not known whether the store has it.
-            StoreRejectedError: the store will never accept it.
+        Runs that were begun since go by the `_id` of the earlier one.
         """
         waiting = await self._waiting(row["owner_key"], outbox_waiting)
         earlier = [each for each in waiting if (each["run_id"], each["id"]) == (row["run_id"], row["id"])]
@@ -140,11 +134,7 @@ class PersistenceService:
         return write_outbox_row(row)
 
     async def get_history(self, owner_key: str, limit: int = 20) -> list[Row]:
-        """The newest `limit` rows of every role, whole, newest first.
-
-        Raises:
-            StoreUnavailableError: the store did not answer.
-        """
+        """The newest `limit` rows of every role, whole, newest first."""
         return _own_rows(owner_key, await self._store.all_messages(owner_key, limit=limit)) if limit > 0 else []
 
     async def get_past(

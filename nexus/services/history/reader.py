@@ -29,12 +29,7 @@ _NEVER: Final = "00000000"
 
 @dataclass(frozen=True, slots=True)
 class UntilShown:
-    """The rows that a build showed: all that were stored before a moment, and these of the later ones.
-
-    Attributes:
-        since: the moment, as the seconds of an `_id`.
-        ids: the `_id`s of the later ones.
-    """
+    """The rows that a build showed: all that were stored before a second of `_id`s, and some of the later ones."""
 
     since: str
     ids: frozenset[str]
@@ -56,9 +51,7 @@ class UntilShown:
 class UntilStored:
     """The rows that were stored no later than a certain one.
 
-    Attributes:
-        row_id: the `_id` of that row.
-        moment: its time, which decides between rows that several replicas stored in the same second.
+    Its time decides between rows that several replicas stored in the same second.
     """
 
     row_id: str
@@ -116,9 +109,6 @@ async def read_past(
       results that another replica stored before may seem to be later than it.
     - `until`: where the past ends, where that is known.
     - `waiting`: rows of the owner that may not be in the store yet.
-
-    Raises:
-        StoreUnavailableError: the store did not answer.
     """
     waiting = [row for row in waiting if _is_dialogue(row)]
     rows: list[Row] = []
@@ -163,9 +153,6 @@ async def read_session(
     - `messages`: rows at most.
     - `tail`: which rows are under no compaction; where some are, the newest are those that were stored last.
     - `asked`, `own_row_id`, `until` and `waiting` are as for `read_past`.
-
-    Raises:
-        StoreUnavailableError: the store did not answer.
     """
     waiting = [row for row in waiting if _is_of(row, origin)]
     rows: list[Row] = []

@@ -248,10 +248,7 @@ def of_run(row: Row, origin: RunOrigin) -> Row:
 
 
 def llm_row(message: Message) -> Row | None:
-    """The row of a model's result, without its session; None for what is not recorded.
-
-    Not recorded are SYSTEM messages (streaming) and results with neither text nor calls.
-    """
+    """The row of a model's result; None for SYSTEM messages (streaming) and results with neither text nor calls."""
     if message.role is Role.SYSTEM:
         return None
     content: Mapping[str, Any] = message.content if isinstance(message.content, dict) else {"content": message.content}

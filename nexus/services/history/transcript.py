@@ -98,8 +98,7 @@ def transcript_of_rows(
 ) -> tuple[list[TranscriptMessage], int]:
     """The rows of a session, oldest first, and how many had to be repaired or left out.
 
-    Rows of the current run, of SYSTEM and COMMAND, and those that are not for `agent` are left out without being
-    counted.
+    Not counted are those of the current run, of SYSTEM and COMMAND, and those that are not for `agent`.
     """
     ranks = stored_order(rows)
     shown, faults = [], 0
@@ -126,12 +125,9 @@ def window_start(messages: Sequence[TranscriptMessage]) -> int:
     older = messages[: (len(messages) + 1) // 2]
     for role in ("user", "assistant"):
         if places := [index for index, item in enumerate(older) if item.role == role]:
-            return min(places, key=lambda index: _hash(messages[index].source))
+            sources = {index: messages[index].source.encode("utf-8", "replace") for index in places}
+            return min(places, key=lambda index: hashlib.sha256(sources[index]).digest())
     return 0
-
-
-def _hash(source: str) -> bytes:
-    return hashlib.sha256(source.encode("utf-8", "replace")).digest()
 
 
 def _in_order(rows: list[_Row]) -> list[_Row]:
@@ -254,13 +250,9 @@ class Admitted:
 
 @dataclass(slots=True)
 class _Call:
-    """A declared call.
+    """A declared call: id and name as given, to which a result may refer, and as a provider accepts them.
 
-    Attributes:
-        given_id, given_name: as declared; a result may refer to either.
-        id, name: as a provider accepts them.
-        place: of the declaration, for the notes.
-        order: of the declaration.
+    `place` stands in the notes; `order` is the number of the step that declares it.
     """
 
     given_id: str

@@ -56,27 +56,17 @@ _EPOCH: Final = datetime.min.replace(tzinfo=UTC)
 _MOST_REMOVED: Final = {name: part.most for name, part in LISTS.items()} | {"sub_agent_roles": MOST_SUB_AGENTS}
 
 MOST_TODOS: Final = LISTS["todos"].most
-MOST_INFOS: Final = 1_000
-MOST_NOTES_A_FOLDER: Final = 50
-MOST_MARKS: Final = 1_000
+_MOST_MARKS: Final = 1_000
 MOST_BYTES: Final = 1 << 20
-_MOST_KEPT: Final = {
-    "useful_info": MOST_INFOS,
-    "folder_notes": MOST_NOTES_A_FOLDER,
-    "sub_agent_roles": MOST_SUB_AGENTS,
-}
+# Notes of each folder.
+_MOST_KEPT: Final = {"useful_info": 1_000, "folder_notes": 50, "sub_agent_roles": MOST_SUB_AGENTS}
 # Stamps kept of an item: the first and the newest. Only an item written more often than this forgets any.
 _MOST_STAMPS: Final = 16
 
-_FIELDS: Final = {
-    "role": ("text",),
-    "sub_agent_roles": ("text",),
-    **{name: tuple(each.spellings[0] for each in part.fields) for name, part in LISTS.items()},
-}
-_NEEDED: Final = {
-    "role": ("text",),
-    "sub_agent_roles": ("text",),
-    **{name: tuple(each.spellings[0] for each in part.fields if each.needed) for name, part in LISTS.items()},
+_ROLES: Final = {"role": ["text"], "sub_agent_roles": ["text"]}
+_FIELDS: Final = _ROLES | {name: [each.spellings[0] for each in part.fields] for name, part in LISTS.items()}
+_NEEDED: Final = _ROLES | {
+    name: [each.spellings[0] for each in part.fields if each.needed] for name, part in LISTS.items()
 }
 
 
@@ -95,10 +85,6 @@ class Change:
     emptied: Mapping[str, bool] = field(default_factory=dict)
     items: Mapping[str, Sequence[Fields]] = field(default_factory=dict)
     removed: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-    def stamp_at(self, place: int) -> str:
-        """The stamp of the item at this place, which follows that of the change itself."""
-        return f"{self.stamp}{place:04d}"
 
 
 def read_change(content: Any, at: datetime, message_id: str) -> Change:
@@ -283,7 +269,8 @@ def _merged(name: str, part: _Part, change: Change) -> _Part:
         known = items.get(each, unseen)
         items[each] = replace(known, removed=max(known.removed, change.stamp))
     for place, fields in enumerate(change.items.get(name, ())):
-        items[fields["id"]] = items.get(fields["id"], unseen).written(fields, change.stamp_at(place))
+        # The stamp of an item follows that of its change.
+        items[fields["id"]] = items.get(fields["id"], unseen).written(fields, f"{change.stamp}{place:04d}")
     return _Part(floor, given, part.forgotten, items)
 
 
@@ -292,8 +279,8 @@ def _tidied(name: str, part: _Part) -> _Part:
     forgotten = part.forgotten if part.forgotten > part.floor else ""
     marks = [(item.removed, key) for key, item in items.items() if not item.stamps and item.removed > forgotten]
     marks.sort(reverse=True)
-    if len(marks) > MOST_MARKS:
-        forgotten = marks[MOST_MARKS][0]
+    if len(marks) > _MOST_MARKS:
+        forgotten = marks[_MOST_MARKS][0]
     kept = {key for removed, key in marks if removed > forgotten}
     kept |= _newest(name, {key: item for key, item in items.items() if item.stamps})
     return _Part(part.floor, part.given, forgotten, {key: items[key] for key in sorted(kept)})
