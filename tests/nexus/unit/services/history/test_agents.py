@@ -67,34 +67,26 @@ def test_wrong_forms_are_refused(agent: Any, reason: str) -> None:
     assert (caught.value.code, caught.value.message) == (ErrorCode.INVALID_REQUEST, reason)
 
 
-@pytest.mark.parametrize("agent", [MAIN, Agent("main", "reviewer"), SUB, NAMELESS], ids=["main", "named", "sub", ""])
-@pytest.mark.parametrize(
-    "metadata",
-    [None, {}, "sub_agent_internal", ["sub_agent_internal"], 5, {"agent_id": "other"}, {"sub_agent_internal": False}],
-    ids=str,
-)
-def test_what_is_not_internal_is_for_everybody(agent: Agent, metadata: Any) -> None:
-    """Metadata of whatever form that does not say that the message is internal."""
-    assert not is_internal(metadata)
-    assert agent.sees(metadata)
-
-
-@pytest.mark.parametrize("agent_id", ["", None, "reviewer", "other", 5, [], {}], ids=str)
-@pytest.mark.parametrize("agent", [MAIN, Agent("main", "reviewer")], ids=["main", "named as the sub-agent"])
-def test_the_main_agent_never_sees_what_is_internal(agent: Agent, agent_id: Any) -> None:
-    """Whoever it belongs to, also where the main agent has the very id."""
-    assert not agent.sees({"sub_agent_internal": True, "agent_id": agent_id})
-    assert not agent.sees({"sub_agent_internal": True})
+INTERNAL_TO: list[Any] = [None, "", "reviewer", "other", "Reviewer", 5, []]
 
 
 @pytest.mark.parametrize(
-    ("agent_id", "seen"),
-    [("reviewer", True), ("", True), (None, True), ("other", False), ("Reviewer", False), (5, False), ([], False)],
-    ids=str,
+    ("agent", "seen"),
+    [
+        (MAIN, []),
+        (Agent("main", "reviewer"), []),
+        (SUB, [None, "", "reviewer"]),
+        (NAMELESS, [None, ""]),
+    ],
+    ids=["main", "main with the sub-agent's id", "sub", "sub without an id"],
 )
-def test_a_sub_agent_sees_its_own(agent_id: Any, seen: bool) -> None:
-    """And what names nobody; never what is another's, nor what names an agent in a form that is none."""
-    assert SUB.sees({"sub_agent_internal": True, "agent_id": agent_id}) is seen
+def test_what_an_agent_sees(agent: Agent, seen: list[Any]) -> None:
+    """Everything that is not marked as internal; of what is, a sub-agent sees its own and that of no named agent."""
+    marked = [name for name in INTERNAL_TO if agent.sees({"sub_agent_internal": True, "agent_id": name})]
+    assert marked == seen
+    for metadata in (None, {}, "sub_agent_internal", ["x"], 5, {"agent_id": "other"}, {"sub_agent_internal": False}):
+        assert not is_internal(metadata)
+        assert agent.sees(metadata)
 
 
 def test_marks() -> None:

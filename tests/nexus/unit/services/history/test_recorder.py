@@ -210,13 +210,6 @@ async def test_waiting_rows_are_bounded_in_number() -> None:
     assert taken == [True] * 10_000 + [False]
 
 
-async def test_after_its_end_a_service_refuses() -> None:
-    """And says so."""
-    async with flushed(FakeStore()) as service:
-        assert offer(service, result("m1"))
-    assert not offer(service, result("late"))
-
-
 async def test_an_id_of_another_run() -> None:
     """Its row is recorded under an id of its own, once; a row of the same run is there already."""
     store = FakeStore()

@@ -81,35 +81,23 @@ async def test_a_result_at_another_replica(origin: RunOrigin) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_marks", "kept"),
+    ("given_marks", "in_main_run", "in_sub_run"),
     [
-        ({"sub_agent_internal": True, "agent_id": "helper"}, {"sub_agent_internal": True, "agent_id": "helper"}),
-        ({"sub_agent_internal": True}, {"sub_agent_internal": True, "agent_id": ""}),
-        ({"sub_agent_internal": True, "agent_id": 5}, {"sub_agent_internal": True, "agent_id": ""}),
-        ({"sub_agent_internal": 1, "agent_id": None}, {"sub_agent_internal": True, "agent_id": ""}),
-        ({"sub_agent_internal": False, "agent_id": "helper"}, {}),
-        ({"agent_id": "helper"}, {}),
+        ({"sub_agent_internal": True, "agent_id": "helper"}, "helper", "helper"),
+        ({"sub_agent_internal": True}, "", "reviewer"),
+        ({"sub_agent_internal": True, "agent_id": 5}, "", "reviewer"),
+        ({"sub_agent_internal": 1, "agent_id": None}, "", "reviewer"),
+        ({"sub_agent_internal": False, "agent_id": "helper"}, None, "reviewer"),
+        ({"agent_id": "helper"}, None, "reviewer"),
     ],
 )
-async def test_a_message_that_its_sender_marks(given_marks: dict[str, Any], kept: dict[str, Any]) -> None:
-    """In the main agent's run: it is internal as the sender says, in the one form that is stored."""
+async def test_a_message_that_its_sender_marks(
+    given_marks: dict[str, Any], in_main_run: str | None, in_sub_run: str
+) -> None:
+    """It is internal as the sender says, in the one form that is stored; one that names nobody is the run's own."""
     answer = (Topics.LLM_RESULTS, message("a", Role.AI, **given_marks))
     result = (Topics.TOOLS_RESULTS, message("t", Role.TOOL, **given_marks))
-    rows = await recorded(FakeStore(), RunOrigin("s"), answer, result)
-    assert (marks(rows["h"]), marks(rows["a"]), marks(rows["t"])) == ({}, kept, kept)
-
-
-@pytest.mark.parametrize(
-    ("given_marks", "agent_id"),
-    [
-        ({"sub_agent_internal": True, "agent_id": "helper"}, "helper"),
-        ({"sub_agent_internal": True}, "reviewer"),
-        ({"sub_agent_internal": True, "agent_id": ""}, "reviewer"),
-        ({"sub_agent_internal": False}, "reviewer"),
-    ],
-)
-async def test_a_message_that_its_sender_marks_in_a_sub_agents_run(given_marks: dict[str, Any], agent_id: str) -> None:
-    """The agent that it names counts; one that names nobody is the run's own, and no other sub-agent's to see."""
-    answer = (Topics.LLM_RESULTS, message("a", Role.AI, **given_marks))
-    rows = await recorded(FakeStore(), SUB, answer)
-    assert marks(rows["a"]) == {"sub_agent_internal": True, "agent_id": agent_id}
+    for origin, agent_id in ((RunOrigin("s"), in_main_run), (SUB, in_sub_run)):
+        rows = await recorded(FakeStore(), origin, answer, result)
+        kept = {} if agent_id is None else {"sub_agent_internal": True, "agent_id": agent_id}
+        assert (marks(rows["a"]), marks(rows["t"])) == (kept, kept)

@@ -349,20 +349,21 @@ class TestFaults:
         planted = [*VALID[:place], {**VALID[place], "content": content}, *VALID[place + 1 :]]
         assert bool(faults(planted)) == (content is not None or place != 2)
 
-    @pytest.mark.parametrize("bad", ["", "a b", "x" * 41, "é", "a\n"])
-    def test_bad_ids(self, bad: str) -> None:
-        """Of other characters, or of another length."""
-        assert faults([faulty(id=bad), {"role": "tool", "tool_call_id": bad, "content": "r"}])
-
-    @pytest.mark.parametrize("bad", ["", "a b", "x" * 65, "é", "a\n"])
-    def test_bad_names(self, bad: str) -> None:
-        """Of functions."""
-        assert faults([faulty(name=bad), VALID[3]])
-
-    @pytest.mark.parametrize("bad", ["", "[]", "null", "1", '"x"', "{", '{"a": NaN}', '{"a": Infinity}', "{} {}"])
-    def test_arguments_that_are_no_object(self, bad: str) -> None:
-        """Or no JSON at all."""
-        assert faults([faulty(arguments=bad), VALID[3]])
+    @pytest.mark.parametrize(
+        ("field", "bad"),
+        [
+            *(("id", bad) for bad in ("", "a b", "x" * 41, "é", "a\n")),
+            *(("name", bad) for bad in ("", "a b", "x" * 65, "é", "a\n")),
+            *(
+                ("arguments", bad)
+                for bad in ("", "[]", "null", "1", '"x"', "{", '{"a": NaN}', '{"a": Infinity}', "{} {}")
+            ),
+        ],
+    )
+    def test_a_call_that_is_refused(self, field: str, bad: str) -> None:
+        """For its id, its function's name, or arguments that are no JSON object."""
+        answer = {**VALID[3], "tool_call_id": bad} if field == "id" else VALID[3]
+        assert faults([faulty(**{field: bad}), answer])
 
 
 _IDS = st.sampled_from(["", "a", "b", "a b", "a_b", "call_0", "call_1", "x" * 41, "x" * 42])

@@ -85,6 +85,15 @@ def test_a_result_that_is_missing(after: float, due: float) -> None:
     assert looked(document(heard_at=NOW), [RUN[0], RUN[1], RUN[3]], after) == {"due_at": NOW + timedelta(seconds=due)}
 
 
+@pytest.mark.parametrize(
+    ("rows", "status"), [([], "failed"), ([calls("a", "1")], "failed"), ([calls("a", "1", text="Let me")], "completed")]
+)
+def test_a_turn_that_falls_silent(rows: list[Row], status: str) -> None:
+    """After a while it is over all the same."""
+    assert looked(document(), rows, 299).keys() == {"due_at"}
+    assert looked(document(), rows, 300)["status"] == status
+
+
 def test_a_summary_that_says_all_is_kept() -> None:
     """Where nothing is recorded but the input, the summary with which the turn began stays; else it is made again."""
     turn = document(overtaken=True)

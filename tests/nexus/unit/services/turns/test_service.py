@@ -10,7 +10,7 @@ import pytest
 from nexus.core.errors import StoreUnavailableError, TurnNotFoundError
 from nexus.core.metrics import Event
 from nexus.core.ports import Row
-from nexus.core.turns import LEVELS, SUMMARISE, Goal, ThinkingRound, TurnStatus
+from nexus.core.turns import LEVELS, SUMMARISE, Goal, ThinkingRound
 from nexus.services.turns.service import TurnMemory
 from nexus.services.turns.worker import TurnSettings, TurnWorker
 from tests.nexus.support.fake_turns import FakeTurns
@@ -56,19 +56,6 @@ async def test_a_session_from_before_there_were_turns() -> None:
         await memory.begin("a", "The next")
         (document,) = await memory.documents()
     assert (document["turn_number"], document["task_context"]) == (1, "The very first")
-
-
-async def test_what_a_turn_begins_with() -> None:
-    """Its id says number and time, and it has a summary from the start, made by rules."""
-    async with remembering() as memory:
-        start = a_start("a", "How are the beans?", workspace_context="the garden")
-        turn = await memory.turns.start_turn(start)
-    assert turn.id == f"turn_1_{int(start.timestamp.timestamp() * 1_000)}"
-    assert (turn.turn_number, turn.run_id, turn.owner_key, turn.session_id) == (1, "a", "o", "s")
-    assert (turn.status, turn.workspace_context, turn.messages) == (TurnStatus.PENDING, "the garden", ("msg_of_a",))
-    assert (turn.tool_calls, turn.insights, turn.token_usage.total) == ((), (), 0)
-    assert turn.summaries.source == "fallback"
-    assert "How are the beans?" in turn.summaries.detailed
 
 
 async def test_a_run_is_one_turn() -> None:
@@ -148,20 +135,6 @@ async def test_many_runs_at_once_on_two_replicas() -> None:
     assert [document["turn_number"] for document in documents] == [*range(1, RUNS + 1)]
     assert sorted(document["run_id"] for document in documents) == sorted(runs)
     assert Counter(document["task_context"] for document in documents) == {"How are the beans?": RUNS}
-
-
-async def test_a_store_that_is_away() -> None:
-    """A turn waits for it, the goal cannot be told meanwhile, and nothing is lost."""
-    async with remembering() as memory:
-        memory.store.down = True
-        kept = memory.turns.begin_turn(a_start("a"))
-        assert kept is not None
-        with pytest.raises(StoreUnavailableError):
-            await memory.turns.goal("o", "s", "a")
-        memory.store.down = False
-        with anyio.fail_after(PATIENCE_S):
-            await kept.wait()
-        assert len(await memory.documents()) == 1
 
 
 class ForgetfulTurns(FakeTurns):

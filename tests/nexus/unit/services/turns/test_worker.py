@@ -123,22 +123,6 @@ async def test_what_nobody_has_told_of() -> None:
     assert ["7 are dry" in asked for asked in model.users] == [True]
 
 
-@pytest.mark.parametrize(
-    ("rows", "status"), [([], "failed"), ([calls("a", "1")], "failed"), ([calls("a", "1", text="Let me")], "completed")]
-)
-async def test_a_turn_that_falls_silent(rows: list[Row], status: str) -> None:
-    """After a while it is over all the same."""
-    async with remembering(idle_s=0.05) as memory:
-        await memory.begin("a")
-        for row in rows:
-            await memory.store.insert_message(row)
-        await memory.store.turns.touch_runs([TurnTouch("o", "s", "a", {"due_at": utc_now()})])
-        memory.turns.worker.wake()
-        document = await memory.until(is_over)
-    assert document["status"] == status
-    assert len(document["tool_calls"]) == len([row for row in rows if row["metadata"]["has_tool_calls"]])
-
-
 async def test_a_turn_that_is_overtaken() -> None:
     """It is closed soon; a model is only asked when it has been silent for long, or its answer has come after all."""
     model = scripted()
@@ -328,13 +312,3 @@ async def test_a_malformed_document(bad: dict[str, Any]) -> None:
         await memory.begin("b")
         await memory.record(answer("b"))
         await memory.until(is_summarised, 2)
-
-
-async def test_rows_of_sub_agents_are_their_own_business() -> None:
-    """They do not touch the turn of the run that they stand in."""
-    async with remembering() as memory:
-        await memory.begin("a")
-        before = await memory.documents()
-        row = answer("a")
-        await memory.record({**row, "metadata": {**row["metadata"], "sub_agent_internal": True, "agent_id": "scout"}})
-        assert await memory.documents() == before
