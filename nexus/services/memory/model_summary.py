@@ -4,8 +4,8 @@ Rules of this module:
 
 - A prompt is a task and one JSON document, the summary so far and the messages after it. All of the document is data:
   nothing of it gets into the task. The reply is checked against the document (see `text/summary_checks`).
-- What does not fit into one prompt is summarised part after part, each with the summary of those before it, so that
-  earlier parts are weighed against every later one. Nothing is left out; an entry that is too long is cut.
+- Rows that do not fit into one prompt are summarised part after part, each with the summary of those before it, so
+  that earlier parts are weighed against every later one. Nothing is left out; an entry that is too long is cut.
 - Rows are taken page by page, so that a compaction of many needs no more memory than a prompt.
 - A reply that is no summary is asked for once more, with the fault; then it is given up. Summaries of parts are kept
   for a while: when a later part fails, the next attempt asks for the rest.
@@ -111,14 +111,14 @@ class SummaryPrompt:
 
     def evidence(self, least: int) -> Evidence:
         """The evidence for checks of a reply, which weighs `least` at least."""
-        told = [str(value) for entry in self.entries for value in entry.whole.values()]
+        texts = [str(value) for entry in self.entries for value in entry.whole.values()]
         # Numbers that the user gives may be of no use, and a summary by rules has dates. Those of results matter.
-        came = (entry.text for entry in self.entries if entry.fields.get("from") != "user" and entry.key == "text")
+        results = (entry.text for entry in self.entries if entry.fields.get("from") != "user" and entry.key == "text")
         return evidence_in(
-            "\n".join([self.so_far, *told]),
+            "\n".join([self.so_far, *texts]),
             language=self.language,
             least=least,
-            has_figures=any(map(has_figure, came)),
+            has_figures=any(map(has_figure, results)),
         )
 
     def read_reply(self, text: str, evidence: Evidence, counter: TokenCounter) -> str:

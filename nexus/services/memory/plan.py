@@ -1,4 +1,4 @@
-"""What a compaction covers of a session's tail, and the tail that it leaves (contract §7).
+"""The rows of a session's tail that a compaction covers, and the tail that it leaves (contract §7).
 
 Rules of this module:
 
@@ -27,7 +27,6 @@ from nexus.services.memory.units import (
     Item,
     KnownRuns,
     RunProgress,
-    SilenceLimits,
     Unit,
     headless_runs,
     keeps_order,
@@ -219,14 +218,14 @@ def plan(
     """
     items = ordered_items(rows)
     units = units_of(items)
-    progress = RunProgress(items, SilenceLimits.at(now, idle, clear), run_id, known)
+    progress = RunProgress(items, known, now=now, idle=idle, asking=run_id, given_up=clear)
     movable = [
         unit
         for unit in progress.finished(units)
         if _is_meant(unit, items, target, clear)
         and not (fixed and any(items[place].row["_id"] in fixed for place in unit.places))
     ]
-    counted = [item.said is not None and not (run_id and item.run_id == run_id) for item in items]
+    counted = [item.message is not None and not (run_id and item.run_id == run_id) for item in items]
     if retention.messages is not None:
         gone = _before_newest(movable, counted, retention.messages)
     elif retention.tokens is not None:
@@ -311,7 +310,7 @@ def tail_after(tail: Tail, rows: Iterable[Row], covered: Iterable[Row], now: dat
     listed = _seconds({*taken, *tail.without})
     cheap = listed[-_FEW - 1] + 1 if len(listed) > _FEW else 0
     since = min(max(edge_s - _LONGEST_SLACK_S, cheap), edge_s - _SLACK_S)
-    # What was stored before the earlier boundary is covered and no longer listed.
+    # Rows stored before the earlier boundary are covered and no longer listed.
     return tail.after(taken, f"{max(since, int(tail.since, 16), 1):08x}")
 
 

@@ -6,7 +6,7 @@
 
 Rules of this module:
 
-- The summary before this one comes first, unchanged: lines like these, and before them what a model has written. A
+- The summary before this one comes first, unchanged: lines like these, and before them a text of a model. A
   model's text may look like such lines; none counts for more messages than the summary stands for, nor all together.
 - Where there is too much, lines become shorter, the oldest first, in fixed steps, so that a line that need not change
   has the same bytes in the next summary. Then the oldest are left out and counted in the first line. A third of the
@@ -62,7 +62,7 @@ _LINE: Final = re.compile(
     r"(- (?:\d{4}-\d\d-\d\d \d\d:\d\dZ|at an unknown time) \((\d[\d,]{0,15}) messages?(?:, in part)?\): )(\S.*)"
 )
 
-# Weights (see `sentences`) of a line and of its parts; the rest is for what tools did.
+# Weights (see `sentences`) of a line and of its parts; the rest is for outcomes of tools.
 _LINE_ROOM: Final = 1_200
 _ASKED_ROOM: Final = 320
 _DECIDED_ROOM: Final = 160
@@ -82,7 +82,7 @@ _CALLS: Final = re.compile(r"(?<=[.!?…。！？]) (?=\S+ (?:\(|gave |failed|ha
 _QUESTION: Final = re.compile(r"[?？]\W*\Z")
 # A cut sentence of less weight says nothing.
 _LEAST_SENTENCE: Final = 24
-# With more room than this, the best sentence leaves some for what was asked.
+# With more room than this, the best sentence leaves some for the question.
 _ONE_SENTENCE_ROOM: Final = 120
 _BETWEEN: Final = f" {GAP} "
 
@@ -164,11 +164,11 @@ class _Fitting:
     def _joined(self) -> str:
         lines = [*self._carried, *self._new]
         untold = self._untold + sum(line.messages for line in lines if not line.text)
-        told = [line.text for line in lines if line.text]
-        return "\n".join([_NOT_TOLD.format(untold), *told] if untold else told) or _NOTHING
+        shown = [line.text for line in lines if line.text]
+        return "\n".join([_NOT_TOLD.format(untold), *shown] if untold else shown) or _NOTHING
 
     def _fits(self) -> bool:
-        # Adding up what single lines take is fast; what they take together may differ by a few.
+        # Adding up the tokens of single lines is fast; together they may take a few more or less.
         alone = self._cost(self._carried) + self._cost(self._new)
         return alone <= self._most and self._count(self._joined()) <= self._most
 

@@ -28,7 +28,7 @@ from nexus.services.history.transcript import SPEAKERS, Speaker, TranscriptMessa
 
 # No call is awaited longer.
 LONGEST_CALL: Final = timedelta(hours=24)
-# The gate looks at whether there is a text, not at what it says.
+# The gate asks whether there is a text, and reads none.
 _SOME_TEXT: Final = "…"
 
 
@@ -36,13 +36,13 @@ _SOME_TEXT: Final = "…"
 class Item(PlacedRow):
     """A row of a session.
 
-    `run_id` is `""` for a row of no run. `said` is the message as the validity gate takes it, without its text; None
+    `run_id` is `""` for a row of no run. `message` is the row as the validity gate takes it, without its text; None
     for a row that is never shown.
     """
 
     row: Row
     run_id: str
-    said: TranscriptMessage | None
+    message: TranscriptMessage | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def ordered_items(rows: Sequence[Row]) -> list[Item]:
     runs: defaultdict[str, list[Item]] = defaultdict(list)
     places: dict[int, Place] = {}
     for item in items:
-        if item.said is None:
+        if item.message is None:
             # It has no part in the order of its run, as it has none in a context.
             places[item.index] = (item.moment or LONG_AGO, item.rank, True, item.rank)
         else:
@@ -81,11 +81,11 @@ def ordered_items(rows: Sequence[Row]) -> list[Item]:
 
 
 def keeps_order(items: Iterable[Item]) -> bool:
-    """Whether these rows of a run would be shown in this order if the run's other rows were not there.
+    """Whether these rows of a run would be shown in this order without the run's other rows.
 
     Where clocks differ the order rests on the human input, before which nothing comes.
     """
-    shown = [item for item in items if item.said is not None]
+    shown = [item for item in items if item.message is not None]
     places = places_in_run(shown)
     return all(places[one.index] < places[following.index] for one, following in pairwise(shown))
 
@@ -137,8 +137,8 @@ def _merged(blocks: Iterable[Unit]) -> list[Unit]:
 
 
 def _blocks(items: Sequence[Item]) -> list[Unit]:
-    said = [replace(item.said, source=str(place)) for place, item in enumerate(items) if item.said is not None]
-    admitted = admit(said, "rows")
+    shown = [replace(item.message, source=str(place)) for place, item in enumerate(items) if item.message is not None]
+    admitted = admit(shown, "rows")
     # Places of the messages with calls and of their results; None for a lost result.
     groups: list[list[int | None]] = []
     for message, origin in zip(admitted.messages, admitted.origins, strict=True):
@@ -158,10 +158,10 @@ def _item(row: Mapping[str, Any], index: int, rank: int) -> Item:
     run_id, metadata = row.get("run_id"), row.get("metadata")
     run = run_id if isinstance(run_id, str) else ""
     speaker = speaker_of(row)
-    said = None
+    message = None
     if speaker is not None:
         known = metadata if isinstance(metadata, Mapping) else {}
-        said = TranscriptMessage(
+        message = TranscriptMessage(
             speaker,
             _SOME_TEXT,
             run_id=run,
@@ -169,7 +169,7 @@ def _item(row: Mapping[str, Any], index: int, rank: int) -> Item:
             call_id=as_id(known.get("call_id")) if speaker == "tool" else "",
             tool_name=named_tool(known) if speaker == "tool" else "",
         )
-    return Item(index, parse_moment(row.get("timestamp")), rank, speaker == "user", dict(row), run, said)
+    return Item(index, parse_moment(row.get("timestamp")), rank, speaker == "user", dict(row), run, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,27 +180,26 @@ class KnownRuns:
     alive: Collection[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class SilenceLimits:
-    """The earliest moments of a row whose run may still go on, and of a call whose result may still come."""
-
-    rows: datetime
-    calls: datetime
-
-    @classmethod
-    def at(cls, now: datetime, idle: timedelta | None, given_up: datetime = LONG_AGO) -> "SilenceLimits":
-        """The limits; `idle` None for never. Calls before `given_up` are awaited no longer than other messages."""
-        rows = _before(now, idle)
-        calls = _before(now, None if idle is None else max(idle, LONGEST_CALL))
-        return cls(rows, min(max(calls, given_up), rows))
-
-
 class RunProgress:
-    """Which runs may go on; `asking` is the run that asks for a compaction, `""` for none."""
+    """Which runs may go on: by default for ever, else until a silence of `idle`.
 
-    def __init__(self, items: Sequence[Item], limits: SilenceLimits, asking: str, known: KnownRuns) -> None:
+    `asking` is the run that asks for a compaction, `""` for none. Calls recorded before `given_up` are awaited no
+    longer than other messages.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[Item],
+        known: KnownRuns,
+        *,
+        now: datetime,
+        idle: timedelta | None,
+        asking: str,
+        given_up: datetime,
+    ) -> None:
         self._items = items
-        self._limits = limits
+        self._young = _before(now, idle)
+        self._young_calls = min(max(_before(now, _for_calls(idle)), given_up), self._young)
         self._asking = asking
         self._known = known
         self._runs = _by_run(item.row for item in items)
@@ -211,7 +210,7 @@ class RunProgress:
         going_on = {
             run_id
             for run_id, members in self._runs.items()
-            if (run_id in self._known.alive or _newest(members) >= self._limits.rows) and not self._is_over(run_id)
+            if (run_id in self._known.alive or _newest(members) >= self._young) and not self._is_over(run_id)
         }
         awaited = set[str]()
         for unit in units:
@@ -225,7 +224,7 @@ class RunProgress:
         """Whether a call of this unit may still be answered."""
         return (
             unit.is_open
-            and any(recorded_at(self._items[place].row) >= self._limits.calls for place in unit.places)
+            and any(recorded_at(self._items[place].row) >= self._young_calls for place in unit.places)
             and not (unit.run_id and self._is_over(unit.run_id))
         )
 
@@ -247,14 +246,13 @@ def headless_runs(rows: Iterable[Row], *, now: datetime, idle: timedelta) -> lis
 
 def silent_runs(rows: Iterable[Row], *, now: datetime, idle: timedelta) -> list[str]:
     """The runs that are not over and have been silent, by these rows; the most recently recorded first."""
-    limits = SilenceLimits.at(now, idle)
-    runs = {run_id: (_newest(members), members) for run_id, members in _by_run(rows).items()}
+    earliest, latest = _before(now, _for_calls(idle)), _before(now, idle)
     silent = {
         run_id: newest
-        for run_id, (newest, members) in runs.items()
-        if limits.calls <= newest < limits.rows and not read_facts(members).finished
+        for run_id, members in _by_run(rows).items()
+        if earliest <= (newest := _newest(members)) < latest and not read_facts(members).finished
     }
-    return sorted(silent, key=lambda run_id: silent[run_id], reverse=True)
+    return sorted(silent, key=silent.__getitem__, reverse=True)
 
 
 def speaker_of(row: Mapping[str, Any]) -> Speaker | None:
@@ -287,6 +285,10 @@ def _by_run(rows: Iterable[Row]) -> Mapping[str, list[Row]]:
         if isinstance(run_id, str) and run_id:
             runs[run_id].append(row)
     return runs
+
+
+def _for_calls(idle: timedelta | None) -> timedelta | None:
+    return None if idle is None else max(idle, LONGEST_CALL)
 
 
 def _before(now: datetime, idle: timedelta | None) -> datetime:

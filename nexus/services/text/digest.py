@@ -79,7 +79,7 @@ _MOST_OF_CALL, _ENOUGH_FOR_CALL = 320, 128
 _APART: Final = 2
 COUNT_ROOM: Final = 120
 _MOST_NAME: Final = 64
-# Keys under which results that are objects say what went wrong.
+# Keys under which results that are objects give the reason of a failure.
 _REASONS: Final = ("error", "message", "reason", "detail")
 
 Path = tuple[str | int, ...]
@@ -99,7 +99,7 @@ def has_figure(text: str) -> bool:
 def digest(text: str, room: int) -> str:
     """One line of at most this weight: all of `text`, or its first and last sentence and those with figures.
 
-    What is left out is marked by `...`. Where there is room for little, the first sentence counts most, then the last.
+    Omissions are marked by `...`. Where there is room for little, the first sentence counts most, then the last.
     """
     pieces = list(sentences(text)) or [clip(one_line(text[:_MOST_BLANK]), room)]
     if sum(map(len, pieces)) <= room and weight(whole := _joined(pieces, dict(enumerate(pieces)))) <= room:
@@ -160,7 +160,7 @@ def _by_worth(pieces: Sequence[str]) -> Iterator[int]:
 
 
 def _joined(pieces: Sequence[str], kept: Mapping[int, str]) -> str:
-    """What is kept of these sentences, in their order, with a mark where some are left out."""
+    """The kept sentences in their order, with a mark where some are left out."""
     line, after = "", 0
     for index in sorted(kept):
         if index != after:

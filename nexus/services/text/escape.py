@@ -15,14 +15,14 @@ Rules of this module:
 - A place is marked by exactly one backslash, before the bracket or at the head of the line. Backslashes that are
   already there become one more, so `unescape` can take one away again, as mbox quoting does.
 - Marking a place neither makes nor hides another place. For this a tag cannot contain an opening bracket, a line head
-  is recognised with or without backslashes where marks may stand, also behind a title, and what is asked of the
-  character before a bracket is true of a backslash.
+  is recognised with or without backslashes where marks may stand, also behind a title, and the conditions on the
+  character before a bracket hold for a backslash.
 - A heading or a banner is a whole line. Code that puts something before a text on its line escapes the line, not the
   text: `### ` and a name can make a heading that the name alone is not.
 - Patterns are possessive and cannot overlap, so every input takes linear time.
 
-Structure cannot be forged, and `unescape(escape(text)) == canonical(text)`. What the words say is still for the model
-to judge.
+Structure cannot be forged, and `unescape(escape(text)) == canonical(text)`. The meaning of the words is still for the
+model to judge.
 
 Sources of the look-alikes: Unicode NFKD and character names as Python ships them; for letters of other scripts the
 Unicode confusables data (UTS #39), as far as the letters occur in structural tokens. Every character that folds to an
@@ -192,7 +192,7 @@ _SUSPECT: Final = re.compile(
     f"(?<![\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff][{COLONS}])"
 )
 
-# What may stand between the letters of a name, between a bracket and a name, and before the slash of a closing tag.
+# Characters between the letters of a name, between a bracket and a name, and before the slash of a closing tag.
 _GAP: Final = r"[ _\n\\]*+"
 _LEAD: Final = r"[ _\n\\/]*+"
 _CLOSING: Final = rf"{_GAP}/{_LEAD}"
@@ -208,7 +208,7 @@ _BLOCK: Final = f"(?:{_spelled(*BLOCK_TAGS)})"
 _CALL: Final = f"{_spelled(TOOL_USE)}{_GAP}:"
 _INPUT, _TIME = (_spelled(name) for name in ELEMENTS)
 # Two patterns, because one that starts with a plain character is searched for ten times as fast. A tag in the other
-# kind of bracket counts as well. What code is full of does not: `a < current_time`, `schedule[current_time]`,
+# kind of bracket counts as well. Frequent forms in code do not: `a < current_time`, `schedule[current_time]`,
 # `Vec<Capabilities>`, `<current_timestamp>`.
 _SQUARE_TAG: Final = re.compile(
     rf"\[(?:{_LEAD}(?:{_BLOCK}|{_CALL})"
@@ -228,7 +228,7 @@ _HEAD_GAP: Final = "[ _]*+"
 _MEMORY_HEAD: Final = (
     rf"(?:\\*+[\[<][^\[\]<>\n]*+[\]>]{_HEAD_GAP})?(?:{_spelled(*SPEAKERS, gap=_HEAD_GAP)}){_HEAD_GAP}:"
 )
-# What may follow a title or a bar up to the end of the line: symbols and marks, but no letter.
+# Characters between a title or a bar and the end of the line: symbols and marks, but no letter.
 _END: Final = r"[ _#=:;?/<>\[\]\\]*+(?=\n|\Z)"
 # One to six number signs and a title.
 _HEADING: Final = rf"#(?:{_HEAD_GAP}#){{0,5}}+{_HEAD_GAP}(?:{_spelled(*HEADINGS, gap=_HEAD_GAP)}){_END}"

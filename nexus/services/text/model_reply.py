@@ -26,9 +26,8 @@ from nexus.services.text.summary_checks import NAMES, Evidence, failure_in, name
 
 # A prompt has room for so many bytes of its document, whatever the setting.
 LEAST_ROOM: Final = 1_200
-# What JSON writes between two entries.
+# Bytes between two entries in JSON, and those of an entry besides its text.
 BETWEEN: Final = len(", ")
-# What an entry has besides its text.
 _AROUND_ENTRY: Final = 48
 _RETRY: Final = "\nAn answer that was given before could not be used: {fault}. Avoid that."
 
@@ -112,14 +111,14 @@ MOST_ENTRIES: Final = 12
 MOST_INSIGHTS: Final = 5
 
 _MORE: Final = " …"
-# What a text does not end in where it is cut.
+# Characters that a cut text does not end in.
 _HANGING: Final = " ,;:(，；：、（"
-# `brief` costs at most one of so many parts of what `detailed` does, where `[Turn n] ` stands before both; in fifths of
-# a token. Below the least it would say nothing.
+# `brief` costs at most one of so many parts of `detailed`, with `[Turn n] ` before both; in fifths of a token. Below
+# the least it would say nothing.
 _BRIEF_PART: Final = 3
 _HEAD: Final = 35
 _LEAST: Final = 45
-# What a digit, or a mark, costs more than a letter.
+# The costs of a digit and of a mark beyond that of a letter.
 _DIGIT: Final = 2
 _MARK: Final = 4
 
@@ -206,16 +205,16 @@ def read_reply(text: str, evidence: Evidence) -> Reply:
 
 
 def _bounded(answer: _SummaryAnswer) -> Reply:
-    said, detailed = answer.structured, within(answer.detailed, MOST_DETAILED)
+    parts, detailed = answer.structured, within(answer.detailed, MOST_DETAILED)
     summaries = Summaries(
         brief=brief_within(answer.brief, detailed),
         detailed=detailed,
         structured=Structured(
-            overview=within(said.overview, MOST_BRIEF),
-            actions=listed(said.actions),
-            results=listed(said.results),
-            decisions=listed(said.decisions),
-            next_steps=listed(said.next_steps),
+            overview=within(parts.overview, MOST_BRIEF),
+            actions=listed(parts.actions),
+            results=listed(parts.results),
+            decisions=listed(parts.decisions),
+            next_steps=listed(parts.next_steps),
         ),
         source="model",
     )
@@ -226,11 +225,11 @@ def find_object(text: str, *names: str) -> dict[str, Any]:
     """The first JSON object with one of these fields, else the first one; an `UnusableReplyError` for none."""
     if not text.strip():
         raise UnusableReplyError("it is empty")
-    *thoughts, said = _THOUGHT_ENDS.split(text)
+    *thoughts, rest = _THOUGHT_ENDS.split(text)
     if not thoughts and _THOUGHT_BEGINS.match(text):
         raise UnusableReplyError("it ends before the answer begins")
     # The words of an answer may hold such a mark as well. An object around the one that is meant does not count.
-    objects = (value for source in (said, text) for value in _objects(source))
+    objects = (value for source in (rest, text) for value in _objects(source))
     for found in (value for value in objects if not value.keys().isdisjoint(names)):
         return found
     for found in _objects(text):
@@ -262,9 +261,9 @@ def _validated(value: dict[str, Any]) -> _SummaryAnswer:
 
 
 def _fault_of(answer: _SummaryAnswer, evidence: Evidence) -> str | None:
-    said = answer.structured
-    texts = answer.brief, answer.detailed, said.overview
-    lists = said.actions, said.results, said.decisions, said.next_steps, answer.insights
+    parts = answer.structured
+    texts = answer.brief, answer.detailed, parts.overview
+    lists = parts.actions, parts.results, parts.decisions, parts.next_steps, answer.insights
     entries = [entry for items in lists for entry in items]
     faults = (
         *(refusal_in(text, evidence.turn_text) for text in texts),
@@ -272,7 +271,7 @@ def _fault_of(answer: _SummaryAnswer, evidence: Evidence) -> str | None:
         next(filter(None, map(placeholder_in, texts)), None),
         # Entries are taken together: one by itself may be no more than a name or a title.
         evidence.fault_of([*texts, "\n".join(entries)], answer.detailed),
-        evidence.lack_of([*texts, *entries], answer.detailed, has_outcomes=bool(said.actions or said.results)),
+        evidence.lack_of([*texts, *entries], answer.detailed, has_outcomes=bool(parts.actions or parts.results)),
     )
     return next(filter(None, faults), None)
 

@@ -154,7 +154,7 @@ def clip(text: str, room: int) -> str:
     if len(text) <= room and weight(text) <= room:
         return text
     at = between_words(text, beginning(text, room - len(GAP)))
-    # Half a figure would be another one. What is longer than any figure is cut all the same.
+    # Half a figure would be another one. A longer run of digits is cut all the same.
     before, behind = _DIGITS_AT_END.search(text, max(at - _LONGEST_WORD, 0), at), _DIGITS.match(text, at)
     if before and behind and len(before[0]) + len(behind[0]) < _LONGEST_WORD:
         at = before.start()

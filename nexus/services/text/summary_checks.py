@@ -245,7 +245,7 @@ _MARKS: Final = re.compile(r"[\W_]*")
 _FAILED: Final = "summary generation failed"
 
 _NUMBER: Final = re.compile(r"\d(?:[\d.,'’\u00a0\u202f]*\d)?")
-# What stands between numbers as well as within one.
+# Marks that stand between numbers as well as within one.
 _BETWEEN: Final = re.compile(r"[,'’\u00a0\u202f]")
 # The fewest digits that tell a number from a count, and the most to which a number is rounded.
 _LEAST_DIGITS: Final = 2
@@ -268,23 +268,18 @@ _WORDS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a summary is checked against.
+    """Facts of a turn that its summary is checked against."""
 
-    Attributes:
-        language: of the user's messages, or their script; None where neither is clear.
-        figures: all numbers of the turn, as `_spellings` returns them.
-        number_words: how many of its numbers are in words.
-        turn_text: the text of the turn, folded as by `_folded`.
-        least: the least weight of a detailed summary.
-        has_figures: the answer or a result has numbers.
-        has_calls: tools were called.
-    """
-
+    # Of the user's messages, or their script; None where neither is clear.
     language: str | None
+    # All numbers, as `_spellings` returns them, and how many more are in words.
     figures: frozenset[str]
     number_words: int = 0
+    # The text, as `_folded` returns it.
     turn_text: str = field(default="", repr=False)
+    # The least weight of a detailed summary.
     least: int = 0
+    # Whether the answer or a result has numbers, and whether tools were called.
     has_figures: bool = False
     has_calls: bool = False
 

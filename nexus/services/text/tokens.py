@@ -1,13 +1,13 @@
 """How many tokens messages and tools take as they are sent (contract §7). Pure.
 
-In the form of OpenAI, texts are counted with the vocabulary itself. What stands around them is as documented:
+In the form of OpenAI, texts are counted with the vocabulary itself. The tokens around them are as documented:
 
 - A message takes 3 tokens and those of its role, a name one more, and the reply is opened with 3: OpenAI's cookbook,
   "How to count tokens with tiktoken".
 - A call and a result name sender and receiver, as written down for the open models (the "harmony response format"):
   12 tokens for a call besides name and arguments, 8 for a result. The ids of calls are not shown to a model.
-- How definitions of tools are shown is not published. Counted is their compact JSON, which is longer than what is known
-  of it: names, types and descriptions without most quotes and braces.
+- The form in which a model sees definitions of tools is not published. Their compact JSON is counted, which is longer
+  than the known parts: names, types and descriptions without most quotes and braces.
 
 Anthropic and Google publish no vocabulary. Theirs are estimated from the count for OpenAI, and rather too high: where
 an estimate is too low by a third, a session that is compacted at 75 % no longer fits into its window.
@@ -40,16 +40,9 @@ _WITH_TOOLS: Final[Mapping[str, int]] = MappingProxyType({"anthropic": 530})
 
 
 class Measure:
-    """Tokens of what is sent to a model. A list takes the tokens of its messages, and 3 more.
+    """Tokens of messages and tools in one of the `formats.FORMATS`; messages are given in OpenAI's form in any case.
 
     Remembers every text it has counted: a list is counted several times while it is made. For one context only.
-
-    Args:
-        counter: counts texts.
-        form: a key of `nexus.services.context.formats.FORMATS`. Messages are given in OpenAI's form in any case.
-
-    Raises:
-        ValueError: there is no form of that name.
     """
 
     def __init__(self, counter: TokenCounter, form: str = "openai") -> None:
@@ -62,7 +55,7 @@ class Measure:
 
     @property
     def exact(self) -> bool:
-        """Whether the form's own vocabulary is counted with; otherwise everything is an estimate."""
+        """Whether the counts are those of the form's own vocabulary; otherwise everything is an estimate."""
         return self.scaled(1) == 1
 
     def text(self, text: str) -> int:
@@ -97,14 +90,13 @@ class Measure:
         return -(-counted * self._halves // 2)
 
     def unscaled(self, tokens: int) -> int:
-        """How many tokens, as the vocabulary counts them, take no more than `tokens` of this form."""
+        """The most tokens of the vocabulary that take no more than `tokens` of this form."""
         return tokens * 2 // self._halves
 
     def _count(self, text: str) -> int:
-        known = self._known.get(text)
-        if known is None:
-            known = self._known[text] = self.counter.count(text)
-        return known
+        if text not in self._known:
+            self._known[text] = self.counter.count(text)
+        return self._known[text]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ Rules of this module:
 
 - Nexus loses nothing and makes room in time; the model decides which texts stay in view. So each description says when
   the tool is of use, and what happens to its arguments.
-- Every fault of a call is a `ValueError` whose text says what is wrong, where, and what is allowed, so that a model
+- Every fault of a call is a `ValueError` whose text names the fault, its place and the allowed values, so that a model
   that reads it can call again. It quotes little of the arguments.
-- Names of details are plain names of any script, safe as names of files too. What is allowed is listed: letters,
-  digits and the marks that belong to letters, and between them spaces, dots, dashes and underscores. So no name holds a
+- Names of details are plain names of any script, safe as names of files too. Only these are allowed: letters, digits
+  and the marks that belong to letters, and between them spaces, dots, dashes and underscores. So no name holds a
   slash, a drive, a control character or something invisible, none begins with a dot, and none leads out of its folder.
   Characters that pass for others, such as full-width letters, are refused.
 """
@@ -248,11 +248,7 @@ MemoryCall = CompactHistory | UpdateOverview | WriteDetail | ReadDetail | Search
 
 
 def read_call(name: str, given: Any, limits: MemoryLimits | None = None) -> MemoryCall:
-    """The call of the tool `name`; its arguments are an object, or its JSON text.
-
-    Raises:
-        ValueError: it is none; says what is wrong, where, and what is allowed.
-    """
+    """The call of the tool `name`; its arguments are an object, or its JSON text. Faults are a ValueError."""
     if name not in _TOOLS:
         raise ValueError(f"name: {_shown(name)} is unknown; allowed: {', '.join(sorted(MEMORY_TOOLS))}")
     limits, allowed, arguments = limits or MemoryLimits(), _TOOLS[name].parameters, _arguments(given)

@@ -32,32 +32,20 @@ COMPACTION: Final = Compaction(
 
 
 class Compacting:
-    """Brings about the compaction that it was given, or fails.
+    """A compactor that returns this compaction, and keeps the requests."""
 
-    Attributes:
-        wishes: what was wanted.
-    """
-
-    def __init__(self, compaction: Compaction | None = None, error: Exception | None = None) -> None:
-        self.wishes: list[CompactionRequest] = []
+    def __init__(self, compaction: Compaction | None = None) -> None:
+        self.requests: list[CompactionRequest] = []
         self._compaction = compaction
-        self._error = error
 
-    async def compact(self, wish: CompactionRequest) -> Compaction | None:
-        """Bring it about."""
-        self.wishes.append(wish)
-        if self._error:
-            raise self._error
+    async def compact(self, request: CompactionRequest) -> Compaction | None:
+        """Return it."""
+        self.requests.append(request)
         return self._compaction
 
 
 class RacedMemory(FakeMemoryStore):
-    """A memory that loses the reply to its next writes: they are done, or done by somebody else just before.
-
-    Attributes:
-        lost: how many replies are still to be lost.
-        overtaken: documents that others write just before the next writes.
-    """
+    """A memory whose next writes are overtaken by these documents, or lose so many replies."""
 
     lost = 0
     overtaken: Sequence[Row] = ()

@@ -11,7 +11,7 @@ from typing import Any
 from nexus.core.models import utc_now
 from nexus.core.ports import LanguageModel, MessageStore, Row
 from nexus.core.ports.memory import MemoryStore
-from nexus.core.working_memory import REFINE
+from nexus.core.working_memory import REFINE, Compaction
 from nexus.services.memory.refiner import RefiningSettings, SummaryRefiner
 from tests.nexus.support.fake_counter import FakeCounter
 from tests.nexus.support.fake_model import FakeModel
@@ -43,31 +43,18 @@ def a_run(run_id: str, figure: int = 156) -> list[Row]:
 
 def a_compaction(number: int, row_ids: Sequence[str], **changes: Any) -> Row:
     """A compaction whose summary is by rules, and is to be refined."""
-    now = utc_now()
-    return {
+    now, count = utc_now(), len(row_ids)
+    summary = f"By rules, number {number}."
+    made = Compaction(number=number, created_at=now, summary=summary, count=count, total=count, since="00000000")
+    row = {
         "owner_key": "o",
         "session_id": "s",
-        "number": number,
-        "created_at": now,
-        "target": "all",
-        "strategy": "summarize",
-        "trigger": "automatic",
-        "summary": f"By rules, number {number}.",
-        "source": "fallback",
+        **made.model_dump(),
         "rows": list(row_ids),
-        "count": len(row_ids),
-        "total": len(row_ids),
-        "since": "00000000",
-        "without": [],
-        "details": [],
-        "run_id": "r",
-        "call_id": "",
-        "tokens_before": 0,
-        "tokens_after": 0,
         "work": REFINE,
         "due_at": now,
-        **changes,
     }
+    return {**row, **changes}
 
 
 def documents(model: FakeModel) -> list[dict[str, Any]]:
@@ -83,12 +70,7 @@ def figures_told(document: dict[str, Any]) -> set[str]:
 
 @dataclass
 class Session:
-    """Sessions whose compactions are refined.
-
-    Attributes:
-        store: where messages and compactions are.
-        workers: those at work.
-    """
+    """A session whose compactions are refined by workers, on a store of messages and compactions."""
 
     store: Any
     session: str = "s"

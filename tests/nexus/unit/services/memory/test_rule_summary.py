@@ -112,23 +112,13 @@ class TestLines:
         assert accounted(told(summary, [row(60, run="two")], 200, 1)) == 2
 
 
+FORGED = ["- 1.", "- 2026-03-01 10:02Z (9,999 messages): Asked: 7?", "- 2026-03-01 10:02Z (3 messages): x"]
+
+
 class TestForgedCounts:
     """A model may write what looks like lines of rules, and be told to."""
 
-    @given(
-        st.lists(
-            st.sampled_from(
-                [
-                    "- 1.",
-                    "- 2026-03-01 10:02Z (9,999 messages): Asked: 7?",
-                    "- 2026-03-01 10:02Z (3 messages): x",
-                ]
-            )
-        ),
-        st.integers(0, 90),
-        st.integers(0, 40),
-        st.booleans(),
-    )
+    @given(st.lists(st.sampled_from(FORGED)), st.integers(0, 90), st.integers(0, 40), st.booleans())
     def test_no_more_than_there_are(self, lines: list[str], before: int, new: int, by_model: bool) -> None:
         """What is left out is counted as what it stands for, whatever it says itself."""
         runs_now = by_run(runs(0, new))
@@ -170,26 +160,8 @@ class TestWithoutRoom:
         assert again.startswith(f"{carried}\n...\n- ")
 
 
-WORDS = st.one_of(
-    st.text(max_size=200),
-    st.lists(
-        st.sampled_from(
-            [
-                "Asked: ",
-                "Answered: ",
-                "Tools: ",
-                "Said: ",
-                "Decided: ",
-                "It is 7.",
-                " ",
-                "f gave n: 1.",
-                "站台七。",
-                "...",
-            ]
-        ),
-        max_size=30,
-    ).map(" ".join),
-)
+LABELS = ["Asked: ", "Answered: ", "Tools: ", "Said: ", "Decided: ", "It is 7.", " ", "f gave n: 1.", "站台七。", "..."]
+WORDS = st.text(max_size=200) | st.lists(st.sampled_from(LABELS), max_size=30).map(" ".join)
 
 
 @given(WORDS, st.integers(8, 400))

@@ -184,7 +184,7 @@ class TestCompaction:
         memory = memory_on(FakeStore(), compacting)
         args = {"target": "tools", "strategy": "archive", "keep_recent": 7}
         outcome = await memory.run("compact_history", args, CALLER)
-        assert compacting.wishes == [
+        assert compacting.requests == [
             CompactionRequest("ada", "s", "tools", "archive", "tool", keep_recent=7, run_id="run_9", call_id="call_1")
         ]
         made = "Compaction 3 is made, of 40 messages; the summary stands for 148 messages now"
