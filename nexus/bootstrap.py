@@ -38,8 +38,7 @@ _LEDGER_TRIED_EVERY_S: Final = 3.0
 async def open_nexus(settings: Settings) -> AsyncIterator[Nexus]:
     """A service that answers, records and registers until the context ends, and then finishes its work in flight.
 
-    Raises:
-        ConfigError: settings, tool modules or stored settings are wrong.
+    ConfigError where settings, tool modules or stored settings are wrong.
     """
     async with AsyncExitStack() as stack:
         stack.enter_context(ungrouped())

@@ -44,11 +44,7 @@ class Transport:
 
 
 async def try_claim(ledger: RequestLedger) -> None:
-    """Claim a request that no replica asks for and release it: what every answer begins with.
-
-    Raises:
-        BusUnavailableError: no request could be answered now.
-    """
+    """Claim and release a request that no replica asks for, as every answer begins; BusUnavailableError if it fails."""
     claim = await ledger.claim(f"{_PROBE}{new_message_id()}", "", _PROBE_LEASE_MS)
     if not isinstance(claim, Acquired):
         raise BusUnavailableError("a claim that nothing else asks for cannot be had")
@@ -128,8 +124,7 @@ async def open_client(
 ) -> AsyncIterator[ContextClient]:
     """A requester on the Redis at `url`. Mode, prefix and keys are those of the service.
 
-    Raises:
-        BusUnavailableError: Redis could not be reached within `connect_s` seconds.
+    BusUnavailableError where Redis is not reached within `connect_s` seconds.
     """
     async with open_redis(url) as redis:
         kind = RedisStreamsBus if mode == "streams" else RedisPubSubBus

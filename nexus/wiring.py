@@ -112,11 +112,7 @@ class Nexus:
 
 
 def create_nexus(settings: Settings, transport: Transport, store: Store, model: LanguageModel | None) -> Nexus:
-    """A service that is not running yet.
-
-    Raises:
-        ConfigError: a tool module, or the tokenizer, is not there or wrong.
-    """
+    """A service that is not running yet; ConfigError for a tool module or tokenizer that is missing or wrong."""
     bus, ledger = transport.bus, transport.ledger
     metrics = PrometheusMetrics(version=__version__)
     registry = ToolRegistry()

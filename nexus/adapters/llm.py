@@ -51,10 +51,9 @@ class ModelLimits:
 
 @asynccontextmanager
 async def open_llm(base_url: str, api_key: str, name: str, limits: ModelLimits) -> AsyncIterator["OpenAiModel"]:
-    """The model `name` at an endpoint, which is connected to by the first call. An empty key is not sent.
+    """The model `name` at an endpoint, connected to by the first call; ConfigError for an unusable address or key.
 
-    Raises:
-        ConfigError: the address or the key cannot be used.
+    An empty key is not sent.
     """
     address = read_address(base_url, api_key)
     http = open_http(address, at_once=limits.max_concurrency, max_bytes=limits.max_answer_bytes)
@@ -99,11 +98,7 @@ class Breaker:
 
     @asynccontextmanager
     async def call(self) -> AsyncIterator[None]:
-        """A call, which fails by `ModelUnavailableError`; `PromptTooLongError` is an answer.
-
-        Raises:
-            ModelUnavailableError: the breaker is open.
-        """
+        """A call; ModelUnavailableError while the breaker is open. PromptTooLongError, raised inside, is an answer."""
         trial = await self._admitted()
         try:
             yield

@@ -64,11 +64,7 @@ class BundledTokenizer:
 
 
 def open_tokenizer(name: str) -> BundledTokenizer:
-    """The tokenizer of that name, whose vocabulary is there but not read yet.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The tokenizer of that name, with a vocabulary that is there but not read yet; ConfigError where there is none."""
     if name not in VOCABULARIES:
         raise ConfigError(f"memory.tokenizer: one of {', '.join(VOCABULARIES)} is needed")
     if not (_DATA / f"{name.partition('_')[0]}.vocab").is_file():

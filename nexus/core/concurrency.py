@@ -50,22 +50,23 @@ class Pauses:
 
     Attributes:
         begun: there has been a pause since the last success.
+        next_s: the most that the next pause may take.
     """
 
     def __init__(self, first_s: float = 0.05, longest_s: float = 2.0) -> None:
         self.begun = False
-        self._first_s = self._next_s = first_s
+        self._first_s = self.next_s = first_s
         self._longest_s = longest_s
 
     async def wait(self) -> None:
         """Sleep for half of the current pause or more, and double it up to the longest."""
         self.begun = True
-        await anyio.sleep(self._next_s * random.uniform(0.5, 1))  # noqa: S311  # jitter needs no secrecy
-        self._next_s = min(self._next_s * 2, self._longest_s)
+        await anyio.sleep(self.next_s * random.uniform(0.5, 1))  # noqa: S311  # jitter needs no secrecy
+        self.next_s = min(self.next_s * 2, self._longest_s)
 
     def end(self) -> None:
         """An attempt succeeded: the next pause is the first again."""
-        self.begun, self._next_s = False, self._first_s
+        self.begun, self.next_s = False, self._first_s
 
 
 class Pending:

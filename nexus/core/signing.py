@@ -69,8 +69,7 @@ class Signing:
     def sign(self, topic: str, value: Mapping[str, Any]) -> str:
         """The signature of the message `value` for `topic`. One that it holds already is not signed.
 
-        Raises:
-            ValueError: the message has no id, no timestamp or no canonical form.
+        ValueError where the message has no id, no timestamp or no canonical form.
         """
         if wrong := _unsignable(value):
             raise ValueError(wrong)
@@ -139,11 +138,7 @@ def _staleness(timestamp: str, now: float) -> str | None:
 
 
 def parsed(found: bytes) -> Any:
-    """The JSON value in these bytes, if it has a canonical form.
-
-    Raises:
-        ValueError: it is none, or has none; says where.
-    """
+    """The JSON value in these bytes; ValueError, which says where, if it is none or has no canonical form."""
     try:
         value = json.loads(found.decode("utf-8-sig"))
         canonical(value)

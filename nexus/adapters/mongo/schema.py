@@ -142,11 +142,7 @@ class Indexes:
             raise StoreUnavailableError(str(error)) from error
 
     async def make(self) -> None:
-        """Make what is missing.
-
-        Raises:
-            StoreRejectedError: stored documents or another index stand in the way; names the collection.
-        """
+        """Make what is missing; StoreRejectedError names a collection where documents or an index are in the way."""
         if self._making is None:
             self._making = asyncio.create_task(self._calls.run(self._make))
             self._making.add_done_callback(self._ended)

@@ -79,11 +79,7 @@ class Search:
 
 
 def check_phrase(text: str) -> None:
-    """Refuse a phrase that is too long for a pattern.
-
-    Raises:
-        StoreRejectedError: it has more than `LONGEST_QUERY` characters.
-    """
+    """Refuse a phrase of more than `LONGEST_QUERY` characters, too long for a pattern, by StoreRejectedError."""
     if len(text) > LONGEST_QUERY:
         raise StoreRejectedError(f"no text of more than {LONGEST_QUERY} characters can be searched for")
 

@@ -88,11 +88,7 @@ class MongoStore(MongoMessages):
         self.transfer: TransferStore = MongoTransfer(self._messages, calls, indexed)
 
     async def prepare(self) -> None:
-        """Make the indexes.
-
-        Raises:
-            StoreRejectedError: stored documents break a promise of uniqueness; names the collection.
-        """
+        """Make the indexes; StoreRejectedError names a collection whose documents break a promise of uniqueness."""
         await self._indexes.make()
 
     @driver_call

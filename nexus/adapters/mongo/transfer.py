@@ -58,11 +58,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """The value that `to_json` gave this JSON for.
-
-    Raises:
-        ValueError: it gives no such JSON; says what is wrong.
-    """
+    """The value that `to_json` gave this JSON for; ValueError, which says what is wrong, for other JSON."""
     if isinstance(value, list):
         return [from_json(item) for item in value]
     if not isinstance(value, dict):

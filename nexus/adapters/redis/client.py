@@ -8,7 +8,6 @@
   second for the master, so that a subscription to a former master ends, too.
 """
 
-import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -33,7 +32,7 @@ from redis.exceptions import RedisError
 
 from nexus.adapters.redis.cluster import ClusterRedis
 from nexus.adapters.redis.urls import Address, RedisUrl, parse_redis_url
-from nexus.core.concurrency import ungrouped
+from nexus.core.concurrency import Pauses, ungrouped
 from nexus.core.errors import BusRefusedError, BusUnavailableError
 
 _Result = TypeVar("_Result")
@@ -53,7 +52,7 @@ _OPTIONS: Final[dict[str, Any]] = {
     "client_name": "nexus",
 }
 # Of operations that are repeated.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.04, 0.5
 # How often Sentinel is asked, and how long one reply counts for all callers.
 _ASKED_EVERY_S: Final = 1.0
 _ADDRESS_LASTS_S: Final = 0.1
@@ -200,23 +199,21 @@ def _translation(error: RedisError | OSError) -> BusUnavailableError:
 async def repeated(
     operation: Callable[[*_Arguments], Awaitable[_Result]], *arguments: *_Arguments, for_s: float
 ) -> _Result:
-    """Call `operation`, whose repetition does no harm, again after errors until `for_s` seconds have passed.
+    """Call `operation`, whose repetition does no harm, and again after errors until `for_s` seconds have passed.
 
-    Raises:
-        BusUnavailableError: every attempt failed, or Redis refused one.
+    BusUnavailableError where every attempt failed, or Redis refused one.
     """
     end = time.monotonic() + for_s
-    pause = _FIRST_PAUSE
+    pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
     while True:
         try:
             return await operation(*arguments)
         except (RedisError, OSError) as error:
             failed = error
         failure = _translation(failed)
-        pause = min(pause * 2, _LONGEST_PAUSE)
-        if isinstance(failure, BusRefusedError) or time.monotonic() + pause > end:
+        if isinstance(failure, BusRefusedError) or time.monotonic() + pauses.next_s > end:
             raise failure from failed
-        await anyio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311  # jitter needs no secrecy
+        await pauses.wait()
 
 
 @cache

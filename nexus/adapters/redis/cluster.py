@@ -200,8 +200,7 @@ class _Script(AsyncScript):
 def key_of(args: tuple[Any, ...]) -> Any:
     """The first key of a command; for PUBLISH the channel; None where any node will do.
 
-    Raises:
-        NotImplementedError: the command is not for one node.
+    NotImplementedError for a command that is not for one node.
     """
     name, *further = str(args[0]).upper().split()
     rest: list[Any] = [*further, *args[1:]]

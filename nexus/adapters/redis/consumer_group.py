@@ -72,7 +72,7 @@ class GroupSettings:
 
 
 class GroupReader:
-    """A consumer of one topic. Use `run` in a task of its own, and `close` afterwards."""
+    """A consumer of one topic. Use `run` in a task of its own, and give back what is `in_hand` afterwards."""
 
     def __init__(
         self, client: Redis, prefix: str, work: Work, settings: GroupSettings, subscription: StreamSubscription
@@ -84,31 +84,18 @@ class GroupReader:
         self._names = (settings.name, settings.consumer)
         self._settings = settings
         self._subscription = subscription
-        self._in_hand = EntriesInHand(client, self.topic, self._key, self._names, settings.lease_ms)
+        self.in_hand = EntriesInHand(client, self.topic, self._key, self._names, settings.lease_ms)
         self._largest = _LARGEST_EXPECTED
         self._look_at = 0.0
         self._shed, self._fetch = client.register_script(GROUP_SHED), client.register_script(GROUP_FETCH)
-
-    @property
-    def in_hand(self) -> int:
-        """How many entries are in hand."""
-        return len(self._in_hand)
-
-    def done(self, delivery: Delivery, *, acknowledged: bool = False) -> None:
-        """Let go of an entry; it is acknowledged soon, unless it has been."""
-        self._in_hand.done(delivery, acknowledged=acknowledged)
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Read, take over, renew and acknowledge. Waits for Redis before it has started."""
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._read_until_stopped)
             task_status.started()
-            tasks.start_soon(self._in_hand.keep_renewing, self._renewed)
-            tasks.start_soon(self._in_hand.keep_acknowledging)
-
-    async def close(self) -> None:
-        """Acknowledge what is done, and give the rest back, to be taken over at once."""
-        await self._in_hand.give_back()
+            tasks.start_soon(self.in_hand.keep_renewing, self._renewed)
+            tasks.start_soon(self.in_hand.keep_acknowledging)
 
     async def _read_until_stopped(self, *, task_status: TaskStatus[None]) -> None:
         """One read after the other, so that what one reply brings is known before the next."""
@@ -160,7 +147,7 @@ class GroupReader:
         False when there was no room for all of it.
         """
         while (room := self._room()) > 0:
-            arguments: list[_Argument] = [*self._names, room, idle_ms, *self._in_hand.entries]
+            arguments: list[_Argument] = [*self._names, room, idle_ms, *self.in_hand.entries]
             fetched = await self._fetch(keys=[self._key], args=arguments)
             for entry, _, deliveries in fetched if idle_ms else ():
                 _log.info("work_taken_over", topic=self.topic, entry=entry.decode(), deliveries=deliveries)
@@ -182,12 +169,12 @@ class GroupReader:
             self._subscription.replied(self.topic)
             await self._take(delivery_of(self.topic, entry, fields, shared=True) for entry, fields in entries_of(found))
             return
-        await self._in_hand.wait_for_less(_LOOK_AGAIN_S if self._work.sheds else BLOCK_MS / 1_000)
+        await self.in_hand.wait_for_less(_LOOK_AGAIN_S if self._work.sheds else BLOCK_MS / 1_000)
         if self._work.sheds and self._room() <= 0:
             await self._take_surplus()
 
     async def _take_surplus(self) -> None:
-        free = min(_MOST_SURPLUS - self._in_hand.surplus, _READ_AT_ONCE, self._room_for_bytes(2 * _MOST_BYTES))
+        free = min(_MOST_SURPLUS - self.in_hand.surplus, _READ_AT_ONCE, self._room_for_bytes(2 * _MOST_BYTES))
         if free < 1:
             return
         arguments: list[_Argument] = [*self._names, self._work.most, free]
@@ -205,12 +192,12 @@ class GroupReader:
 
     def _room(self) -> int:
         """How many entries may be read now."""
-        free = self._work.most - len(self._in_hand) + self._in_hand.surplus
+        free = self._work.most - len(self.in_hand) + self.in_hand.surplus
         return min(free, _READ_AT_ONCE, self._room_for_bytes(_MOST_BYTES))
 
     def _room_for_bytes(self, most: int) -> int:
         """How many entries as large as the largest of late there is room for; one, as long as there is any."""
-        left = most - self._in_hand.bytes
+        left = most - self.in_hand.bytes
         return max(left // self._largest, 1) if left >= 0 else 0
 
     async def _take(self, read: Iterable[Delivery]) -> None:
@@ -219,7 +206,7 @@ class GroupReader:
             self._largest = max(self._largest // 2, *(len(delivery.payload) for delivery in deliveries), 1)
         for delivery in deliveries:
             # Once stopping, it is not renewed, so another replica has it soon.
-            if not self._subscription.stopping.is_set() and self._in_hand.take(delivery):
+            if not self._subscription.stopping.is_set() and self.in_hand.take(delivery):
                 await self._subscription.deliver(delivery)
 
 
@@ -265,7 +252,7 @@ class EntriesInHand:
         self.surplus += delivery.surplus
         return True
 
-    def done(self, delivery: Delivery, *, acknowledged: bool) -> None:
+    def done(self, delivery: Delivery, *, acknowledged: bool = False) -> None:
         """Let go of an entry; it is acknowledged soon, unless it has been."""
         if self._in_hand.pop(delivery.entry, None) is None:
             return

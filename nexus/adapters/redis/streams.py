@@ -100,12 +100,12 @@ class RedisStreamsBus:
     def done(self, delivery: Delivery) -> None:
         """Acknowledge the entry, with the next others."""
         for reader in self._readers_of(delivery):
-            reader.done(delivery)
+            reader.in_hand.done(delivery)
 
     def acknowledged(self, delivery: Delivery) -> None:
         """Take note that the entry has been acknowledged elsewhere (`RedisLedger`)."""
         for reader in self._readers_of(delivery):
-            reader.done(delivery, acknowledged=True)
+            reader.in_hand.done(delivery, acknowledged=True)
 
     def _readers_of(self, delivery: Delivery) -> list[GroupReader]:
         return [reader for reader in self._readers if delivery.shared and reader.topic == delivery.topic]
@@ -129,7 +129,7 @@ class RedisStreamsBus:
                 with anyio.move_on_after(_CLOSING_S, shield=True):
                     async with anyio.create_task_group() as tasks:
                         for reader in readers:
-                            tasks.start_soon(reader.close)
+                            tasks.start_soon(reader.in_hand.give_back)
 
     async def _start(self, tasks: TaskGroup, subscription: StreamSubscription, readers: list[GroupReader]) -> None:
         try:
@@ -177,11 +177,7 @@ class StreamTrimmer:
         self._ends: dict[str, tuple[bytes, float]] = {}
 
     async def trim(self, topic: str) -> None:
-        """Remove what is old and every group is done with; forget consumers that are gone.
-
-        Raises:
-            RedisError, OSError: it may or may not have been done.
-        """
+        """Remove what is old and every group is done with; forget consumers that are gone. Errors of Redis pass."""
         now = anyio.current_time()
         end, seen_at = self._ends.get(topic, (None, now))
         is_old = end is not None and now - seen_at >= self._keep_ms / 1_000
@@ -196,11 +192,7 @@ class StreamTrimmer:
             self._ends[topic] = (in_the_future, now)
 
     async def backlog(self, topic: str) -> int:
-        """How many entries of a topic the group has not been given yet.
-
-        Raises:
-            RedisError, OSError: Redis did not say.
-        """
+        """How many entries of a topic the group has not been given yet. Errors of Redis pass."""
         groups: list[dict[str, Any]] = await self._client.xinfo_groups(self._prefix + topic)
         for group in groups:
             if group["name"].decode() == self._group:

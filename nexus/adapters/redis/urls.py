@@ -46,11 +46,7 @@ class RedisUrl:
 
 
 def parse_redis_url(url: str) -> RedisUrl:
-    """The parts of a URL.
-
-    Raises:
-        ConfigError: it cannot be used. The text does not repeat it.
-    """
+    """The parts of a URL; ConfigError, which does not repeat it, where it cannot be used."""
     try:
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))

@@ -109,22 +109,15 @@ class TurnSource(Protocol):
         """
 
     async def goal(self, owner_key: str, session_id: str, run_id: str) -> Goal:
-        """The goal of the run's turn, or of the latest turn where the run has none.
+        """The goal of the run's turn, or of the latest turn where the run has none. StoreUnavailableError.
 
         Writes that this replica has accepted for the session come first.
-
-        Raises:
-            StoreUnavailableError: the store did not answer.
         """
 
     async def past_turns(
         self, owner_key: str, session_id: str, *, limit: int, before: int | None, without_runs: Sequence[str] = ()
     ) -> list[Row]:
-        """Up to `limit` turns, not whole, the highest number first; see `TurnStore.turns`.
-
-        Raises:
-            StoreUnavailableError: the store did not answer.
-        """
+        """Up to `limit` turns, not whole, the highest number first; see `TurnStore.turns`. StoreUnavailableError."""
 
 
 class NewestMemory(NamedTuple):
@@ -221,11 +214,7 @@ class MemorySource(Protocol):
     """The working memory as the context builder uses it."""
 
     async def snapshot(self, owner_key: str, session_id: str) -> Snapshot:
-        """The working memory of a session.
-
-        Raises:
-            StoreUnavailableError: the store did not answer.
-        """
+        """The working memory of a session, or StoreUnavailableError."""
 
     def compact_soon(self, request: CompactionRequest, /, *, long: bool = False) -> CompactionJob | None:
         """Start the compaction in the background, or join the one of the session that is under way. Never waits.

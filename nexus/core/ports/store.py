@@ -47,8 +47,7 @@ class MessageStore(Protocol):
     async def insert_messages(self, rows: Sequence[Row]) -> list[bool | StoreRejectedError | StoreUnavailableError]:
         """Record rows in their order; returns of each what `insert_message` returns or raises.
 
-        Raises:
-            StoreUnavailableError: it is not known which of them were recorded.
+        StoreUnavailableError where it is not known which of them were recorded.
         """
 
     async def newest_messages(
@@ -201,18 +200,10 @@ class TransferStore(Protocol):
         """A stored value as JSON."""
 
     def from_json(self, value: Any) -> Any:
-        """The value that `to_json` gave this JSON for.
-
-        Raises:
-            ValueError: it gives no such JSON; says what is wrong.
-        """
+        """The value that `to_json` gave this JSON for; ValueError, which says what is wrong, for other JSON."""
 
     def checked(self, document: Row) -> Row:
-        """The document as it is read again once it is stored.
-
-        Raises:
-            ValueError: it cannot be stored; says what is wrong.
-        """
+        """The document as it is read again once it is stored; ValueError, which says what is wrong, if it cannot be."""
 
     def row_id(self, row: Row) -> str:
         """The `_id` of a row in JSON as the text by which compactions name it."""

@@ -45,7 +45,7 @@ async def in_hand_are(count: int, *buses: RedisStreamsBus) -> None:
     """Wait until these buses have so many in hand, of their first topic."""
 
     async def so_many() -> bool:
-        return sum(bus._readers[0].in_hand for bus in buses) == count
+        return sum(len(bus._readers[0].in_hand) for bus in buses) == count
 
     await until(so_many)
 
@@ -311,7 +311,7 @@ async def test_more_than_all_together_may_have_waiting(redis_url: str, channel_p
             shed = [
                 delivery
                 for bus, subscription in ((one, of_one), (other, of_other))
-                for delivery in await take(subscription, bus._readers[0].in_hand - 4)
+                for delivery in await take(subscription, len(bus._readers[0].in_hand) - 4)
             ]
             assert payloads(shed) == [b"surplus"] * 3
             assert all(delivery.surplus and delivery.deliveries == 1 for delivery in shed)
@@ -322,7 +322,7 @@ async def test_more_than_all_together_may_have_waiting(redis_url: str, channel_p
             rest = [
                 delivery
                 for bus, subscription in ((one, of_one), (other, of_other))
-                for delivery in await take(subscription, bus._readers[0].in_hand)
+                for delivery in await take(subscription, len(bus._readers[0].in_hand))
             ]
             assert payloads(rest) == [b"waits"] * 4
             assert not any(delivery.surplus for delivery in rest)
@@ -340,7 +340,7 @@ async def test_no_more_surplus_than_can_be_refused(redis_url: str, channel_prefi
             for delivery in taken[:32]:
                 bus.done(delivery)
             await take(subscription, 30)
-            assert bus._readers[0].in_hand <= 66
+            assert len(bus._readers[0].in_hand) <= 66
 
 
 async def test_where_redis_cannot_tell_how_many_wait(redis_url: str, channel_prefix: str) -> None:
@@ -374,7 +374,7 @@ async def test_no_more_in_hand_than_may_be(redis_url: str, channel_prefix: str) 
         async with bus.consume([Work("a", 7)]) as subscription:
             while len(seen) < 200:
                 (delivery,) = await take(subscription, 1)
-                most_in_hand = max(most_in_hand, bus._readers[0].in_hand)
+                most_in_hand = max(most_in_hand, len(bus._readers[0].in_hand))
                 assert delivery.payload not in seen
                 seen.add(delivery.payload)
                 if len(seen) > 6:

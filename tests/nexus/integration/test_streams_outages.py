@@ -242,7 +242,7 @@ async def test_a_finish_whose_reply_is_lost(redis_url: str, channel_prefix: str)
                 await pending_are(wire.direct, wire.key, 0)
                 wire.proxy.reset()
         assert await wire.direct.xlen(f"{channel_prefix}answers") == 2
-        assert wire.bus._readers[0].in_hand == 0
+        assert len(wire.bus._readers[0].in_hand) == 0
 
 
 async def destroyed(client: Redis, key: str) -> None:
