@@ -1,4 +1,4 @@
-"""What every test may ask for: the two servers, and names on them that no other test uses.
+"""Fixtures for every test: the two servers, and names on them that no other test uses.
 
 The servers are those that `NEXUS_TEST_REDIS_URL` and `NEXUS_TEST_MONGO_URI` name, otherwise an embedded pair that
 starts with the first test that needs it and lasts for the whole run.
@@ -29,7 +29,7 @@ settings.register_profile(
 settings.load_profile("default")
 
 
-# Otherwise it is an embedded one, which takes seconds to drop what goes with it anyway.
+# Otherwise it is an embedded one, which takes seconds to drop a database that goes with it anyway.
 _MONGO_IS_NAMED: Final = bool(os.environ.get("NEXUS_TEST_MONGO_URI"))
 _UNIT: Final = Path(__file__).parent / "nexus" / "unit"
 _OF_TESTS = ("NEXUS_TEST_", "NEXUS_FAULTS_", "NEXUS_REAL_")
@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs no server is tried once, whatever the servers are."""
+    """Tests that need no server run once, on whichever servers."""
     for item in items:
         if _UNIT in item.path.parents:
             item.add_marker(pytest.mark.once)
@@ -93,14 +93,14 @@ def mongo_uri(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def mongo_janitor(mongo_uri: str) -> Iterator[MongoClient[dict[str, Any]]]:
-    """One client for the whole run that drops what the tests made."""
+    """One client for the whole run that drops the tests' databases."""
     with MongoClient[dict[str, Any]](mongo_uri) as client:
         yield client
 
 
 @pytest.fixture(scope="session")
 def database_pool(mongo_janitor: MongoClient[dict[str, Any]]) -> Iterator[DatabasePool]:
-    """What `prepared_database` takes its databases from."""
+    """The pool behind `prepared_database`."""
     pool = DatabasePool(mongo_janitor)
     yield pool
     if _MONGO_IS_NAMED:
@@ -109,7 +109,7 @@ def database_pool(mongo_janitor: MongoClient[dict[str, Any]]) -> Iterator[Databa
 
 @pytest.fixture
 def prepared_database(database_pool: DatabasePool) -> Iterator[str]:
-    """An empty database that Nexus has prepared, for what writes only from within this test."""
+    """An empty database that Nexus has prepared, for tests whose writers end with them."""
     name, shape = database_pool.take()
     yield name
     database_pool.give_back(name, shape)
@@ -126,5 +126,5 @@ def database_name(mongo_janitor: MongoClient[dict[str, Any]]) -> Iterator[str]:
 
 @pytest.fixture
 def channel_prefix() -> str:
-    """What goes before every topic and key of this test."""
+    """The prefix of every topic and key of this test."""
     return f"t{uuid.uuid4().hex}:"

@@ -24,7 +24,7 @@ Document = dict[str, Any]
 Environment = dict[str, str]
 
 PATIENCE_S = 30.0
-# A client of Redis has so many connections, and some are needed for what is asked otherwise.
+# A client of Redis has so many connections, and a test needs some of them besides.
 AT_ONCE = 50
 RESPONSE = "context.build.response"
 REQUEST = "context.build.request"
@@ -36,7 +36,7 @@ def port_of(uri: str) -> int:
 
 
 class Service:
-    """A `nexus serve` process and what it has logged."""
+    """A `nexus serve` process and its log lines."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -103,7 +103,7 @@ async def starting(environment: Mapping[str, str]) -> AsyncIterator[Service]:
 
 
 class Collector:
-    """Messages from topics of the bus, by the name that each has for whoever waits for it.
+    """Messages from topics of the bus, each under a name by which a test waits for it.
 
     Attributes:
         found: by name, the key of the channel or stream and the message, in order.
@@ -191,12 +191,12 @@ class Requester:
                     continue
                 if wanted(content):
                     return content
-                # What is asked is part of the next memory, which is to show something else as well.
+                # Every request is part of the next memory, which is to show something else as well.
                 await anyio.sleep(0.1)
         raise AssertionError("never as wanted")
 
     async def unfinished(self, topic: str) -> int:  # noqa: ARG002  # streams know it of each topic
-        """How much of a topic's work the service has not done, where the bus knows: what waits and what is pending."""
+        """How many messages of a topic wait or are pending, where the bus knows."""
         return 0
 
     async def finished(self, *topics: str) -> None:
@@ -217,7 +217,7 @@ class StreamRequester(Requester):
         return 1
 
     async def unfinished(self, topic: str) -> int:
-        """What waits and what is pending."""
+        """Entries that wait or are pending."""
         (group,) = await self.redis.xinfo_groups(self.prefix + topic)
         return int(group["pending"]) + int(group["lag"])
 

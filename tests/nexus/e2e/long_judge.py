@@ -21,7 +21,7 @@ from tests.nexus.support.long_session import MARK
 from tests.nexus.support.providers import openai_faults
 from tests.nexus.support.tokens import tokens
 
-# As docs/working-memory.md says what a provider adds to texts.
+# What a provider adds to texts (docs/working-memory.md).
 _A_MESSAGE: Final = 3
 _A_CALL: Final = 12
 _A_RESULT: Final = 8
@@ -51,7 +51,7 @@ class Account:
 
 
 class Judge:
-    """Holds every context to what is promised of it, and takes notes.
+    """Holds every context to its promises, and takes notes.
 
     Args:
         window: tokens that no context may have more of.
@@ -120,7 +120,7 @@ def sources(content: Mapping[str, Any]) -> list[str]:
 
 
 def marks_of(messages: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int]]:
-    """What stands in a context as it was said, by the marks of the texts."""
+    """The texts that stand in a context verbatim, by their marks."""
     for message in messages:
         found = MARK.match(message["content"] or "")
         if found and message["role"] != "system":
@@ -128,7 +128,7 @@ def marks_of(messages: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int]]
 
 
 def account(database: Database[Document], session: str, content: Mapping[str, Any]) -> Account:
-    """What of a session is in this context, and what under a compaction, by the database alone."""
+    """The messages of a session in this context and under compactions, by the database alone."""
     rows = {str(row["_id"]): row["id"] for row in database["messages"].find({"session_id": session}, {"id": 1})}
     covered = Counter(row for made in database["compactions"].find({"session_id": session}) for row in made["rows"])
     shown = set(sources(content))

@@ -26,7 +26,7 @@ from tests.nexus.support.long_session import Call, Run, Step
 
 RESULTS: Final = "tools.results"
 CALLS: Final = "tools.requests"
-# On a bus that keeps nothing, what is not answered is said again after so long.
+# On a bus that keeps nothing, an unanswered message is sent again after so long.
 _AGAIN_S: Final = 2.0
 _DEADLINE_MS: Final = 30_000
 
@@ -48,7 +48,7 @@ class Heard:
 
 @dataclass(slots=True)
 class Said:
-    """What was published and is to be recorded.
+    """Messages that were published and are to be recorded.
 
     Attributes:
         messages: ids, in order.
@@ -123,7 +123,7 @@ class Player:
         return dict(answer["content"])
 
     async def call(self, run: Run, call: Call) -> Document:
-        """What Nexus answers to a call of one of its tools, which is made again while nobody answers."""
+        """The result of a call of one of Nexus's tools, which is made again while it has none."""
         asked = self.message(run, "SYSTEM", {"name": call.name, "args": call.arguments, "call_id": call.id})
         await self._until_answered(CALLS, asked, lambda: self.results.all_of(call.id), run, call.name)
         (result,) = await self.results.all_of(call.id)
@@ -144,7 +144,7 @@ class Player:
                 await self.requester.publish(topic, message)
 
     async def act(self, run: Run, step: Step) -> list[Document]:
-        """Say what the model says, and have its calls answered. Returns the messages, results in the order of calls."""
+        """Publish the model's message and have its calls answered. Returns it and the results in the order of calls."""
         calls = [_declared(call, flat=run.number % 3 == 0) for call in step.calls]
         said = self.message(run, "AI", {"content": step.text, "tool_calls": calls or None})
         await self.requester.publish("llm.results", said)
@@ -186,7 +186,7 @@ def _declared(call: Call, *, flat: bool) -> Document:
 
 @asynccontextmanager
 async def on_bus(environment: Environment) -> AsyncIterator[tuple[Requester, Collector]]:
-    """Who asks, and who listens to tools."""
+    """A requester, and a collector of tool results."""
     url, prefix = environment["NEXUS_BUS__URL"], environment["NEXUS_BUS__CHANNEL_PREFIX"]
     async with requesting(environment) as requester, Redis.from_url(url) as redis, anyio.create_task_group() as tasks:
         results = Collector(redis, f"{prefix}{RESULTS}", lambda message: str(message["content"]["call_id"]))

@@ -35,7 +35,7 @@ SCOUT = {"kind": "sub", "id": "scout", "role": "You look things up.", "task_prom
 
 
 class Session:
-    """What an orchestrator does in one session of an owner."""
+    """An orchestrator in one session of an owner."""
 
     def __init__(self, requester: Requester, database: Any = None) -> None:
         self._requester = requester
@@ -80,7 +80,7 @@ def result(run_id: str, call_id: str, text: str) -> Document:
 
 
 def texts(content: Mapping[str, Any]) -> list[str]:
-    """The texts of the messages after the first, without the goal and what is said of the memory."""
+    """The texts of the messages after the first, without the goal and the blocks about memory."""
     said = [item["content"] or "+".join(call["id"] for call in item["tool_calls"]) for item in content["messages"][1:]]
     return [text for text in said if not text.startswith((GOAL, *ABOUT_MEMORY))]
 
@@ -119,7 +119,7 @@ async def test_the_golden_request(
 
 @pytest.mark.usefixtures("mode")
 async def test_a_session(environment: Environment, mongo_janitor: MongoClient[Document], database_name: str) -> None:
-    """Two runs with parallel calls and a sub-agent's between them: what was said comes back as it was said."""
+    """Two runs with parallel calls and a sub-agent's between them: every message comes back as it was published."""
     async with serving(environment), requesting(environment) as requester:
         session = Session(requester, mongo_janitor[database_name])
         first = await session.ask("How are the beans?", "run_1", state=STATE)

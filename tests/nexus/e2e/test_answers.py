@@ -1,4 +1,4 @@
-"""What an orchestrator that speaks redis-py alone gets from `nexus serve` on real servers (contract §1, §3, §4.6)."""
+"""Answers of `nexus serve` on real servers to an orchestrator that speaks redis-py alone (contract §1, §3, §4.6)."""
 
 import hashlib
 import json
@@ -85,7 +85,7 @@ UNREADABLE = (b"not json: my secret", b"[1, 2]", b"{}", b"\xff\xfe", b"")
 
 @pytest.mark.usefixtures("mode")
 async def test_bad_requests(environment: Environment, channel_prefix: str) -> None:
-    """Each is answered once, with its code and the place; of whom nobody can be told becomes a dead letter."""
+    """Each is answered once, with its code and the place; one without a readable id becomes a dead letter."""
     payloads = [json.dumps(made).encode() if isinstance(made, dict) else made for made, _, _ in BAD]
     ids = [payload.split(b'"id": "', 1)[1].split(b'"', 1)[0].decode() for payload in payloads]
     async with serving(environment) as service, requesting(environment, "me-1.x_Y") as requester:
@@ -94,7 +94,7 @@ async def test_bad_requests(environment: Environment, channel_prefix: str) -> No
         contents = await requester.answered(*ids)
         good = a_request(metadata={"reply_to": "me-1.x_Y"})
         assert (await requester.ask(good))["status"] == "success"
-        # An answer may be there before the letter of something that was heard earlier; not before the end, though.
+        # An answer may come before the dead letter of an earlier payload; not before the service has ended, though.
         assert await service.stop(signal.SIGINT) == 0
         letters: Any = await requester.redis.xrange(f"{channel_prefix}nexus:dead-letters")
     for content, (_, code, where) in zip(contents, BAD, strict=True):
@@ -147,7 +147,7 @@ async def test_senders_with_wrong_clocks(environment: Environment) -> None:
 
 
 async def test_requests_from_before_the_start(streams: Environment) -> None:
-    """What was enqueued while no replica ran is answered by the first; what lay there too long is told so."""
+    """Requests enqueued while no replica ran are answered by the first; past its deadline one gets an error."""
     patient, hasty = a_request(metadata={"deadline_ms": 60_000}), a_request(metadata={"deadline_ms": 100})
     async with requesting(streams) as requester:
         for request in (patient, hasty):

@@ -62,7 +62,7 @@ async def test_without_mongodb_it_says_so_and_recovers(
 async def test_an_input_whose_replica_is_killed(
     environment: Environment, mongo_uri: str, mongo_janitor: MongoClient[Document], database_name: str
 ) -> None:
-    """What was answered is shown to the next run by another replica, which writes it, once."""
+    """An answered input is shown to the next run by another replica, which writes it, once."""
     async with proxied(HOST, port_of(mongo_uri)) as proxy, requesting(environment) as requester:
         async with serving(environment | behind(proxy)) as first:
             proxy.vanish()
@@ -126,7 +126,7 @@ async def test_results_survive_mongodb_and_the_service(
 async def test_a_state_that_waits_for_mongodb(
     environment: Environment, mongo_uri: str, mongo_janitor: MongoClient[Document], database_name: str
 ) -> None:
-    """What was said of a session while MongoDB was gone is stored when it is back, also by a service that stops."""
+    """Session states sent while MongoDB was gone are stored when it is back, also by a service that stops."""
     async with proxied(HOST, port_of(mongo_uri)) as proxy:
         environment |= behind(proxy) | QUICKLY
         async with serving(environment) as service, requesting(environment) as requester:

@@ -33,7 +33,7 @@ async def _answers(requester: Requester, streams: bool) -> int:
     if streams:
         entries: Any = await requester.redis.xrange(f"{requester.prefix}{RESPONSE}")
         return len({fields[b"message"] for _, fields in entries})
-    # Whoever is stopped has finished all it had taken in, so no late second answer is still to come.
+    # A stopped service has finished every request that it took, so no second answer is still to come.
     key, last = f"{requester.prefix}{RESPONSE}", b'{"content": {}, "metadata": {"request_id": "last"}}'
     assert await requester.redis.publish(key, last) == 1
     await requester.answered("last")
@@ -69,7 +69,7 @@ async def test_two_replicas(environment: Environment, mongo_janitor: MongoClient
 
 
 async def test_sigterm_under_load(environment: Environment) -> None:
-    """Stopped in the middle of a stream of requests: whatever it heard is answered, exactly once, and it exits 0."""
+    """Stopped in the middle of a stream of requests: each delivered one is answered exactly once, and it exits 0."""
     heard: list[str] = []
     # Long enough for a machine that does other things as well.
     async with (
@@ -96,7 +96,7 @@ async def test_sigterm_under_load(environment: Environment) -> None:
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
 async def test_a_replica_ends_under_load(streams: Environment, sign: signal.Signals) -> None:
-    """What a replica had in hand when it was stopped or killed is answered by another: everything, once."""
+    """Requests that a replica had in hand when it was stopped or killed are answered by another, each once."""
     requests = [a_request(f"question {number}", metadata={"deadline_ms": 60_000}) for number in range(100)]
     async with serving(streams) as one, serving(streams), requesting(streams) as requester:
         for request in requests[:60]:

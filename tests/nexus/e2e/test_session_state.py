@@ -1,4 +1,4 @@
-"""What is said of a session on the bus: one state, whatever the order, the copies and the replicas (contract §5)."""
+"""Messages about a session give one state in any order, in copies, and on several replicas (contract §5)."""
 
 import random
 from datetime import UTC, datetime, timedelta
@@ -30,7 +30,7 @@ def todo(number: int) -> Document:
 async def test_shuffled_and_doubled(
     environment: Environment, mongo_janitor: MongoClient[Document], database_name: str
 ) -> None:
-    """Two replicas, a session's messages in any order and twice: the state is what was said last of each thing."""
+    """Two replicas, a session's messages in any order and twice: the latest message about each part counts."""
     messages = [
         said({"op": "set", "state": {"role": "old", "todos": [todo(90)], "useful_info": ["forgotten"]}}, 0),
         said({"op": "clear", "parts": ["useful_info"]}, 1),
@@ -52,7 +52,7 @@ async def test_shuffled_and_doubled(
         return state if state.sub_agent_roles else None
 
     async with serving(environment), serving(environment), requesting(environment) as requester:
-        # Nothing else is said of roles. On pubsub whoever has stored the last message has stored all before it.
+        # No other message is about roles. On pubsub the replica that has stored the last one has stored all before it.
         for message in [*doubled, said({"op": "patch", "state": {"sub_agent_roles": {"end": "all"}}}, 92)]:
             await requester.publish(STATE, message)
         await until(ended)

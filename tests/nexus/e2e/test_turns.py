@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 class Session:
-    """What an orchestrator and its tools do in one session."""
+    """An orchestrator and its tools in one session."""
 
     def __init__(self, requester: Requester, name: str = "review") -> None:
         self.requester = requester
@@ -62,7 +62,7 @@ class Turns:
         return list(self._rows.find({"session_id": session}, {"_id": 0}).sort("turn_number", 1))
 
     def let_claims_run_out(self) -> None:
-        """What a dead service had claimed is due."""
+        """Make everything due that a dead service had claimed."""
         self._rows.update_many({"work": {"$ne": None}}, {"$set": {"due_at": datetime.now(UTC)}})
 
     async def all_are(self, wanted: Callable[[Document], Any], count: int, session: str = "review") -> list[Document]:
@@ -101,7 +101,7 @@ def is_by_model(turn: Document) -> bool:
 
 
 def contents(context: Document) -> list[str]:
-    """The texts of a context's messages, without what the model keeps itself."""
+    """The texts of a context's messages, without the working memory."""
     texts = [item["content"] for item in context["messages"] if isinstance(item["content"], str)]
     return [text for text in texts if not text.startswith("[WORKING_MEMORY ")]
 
@@ -114,7 +114,7 @@ def turns(mongo_janitor: MongoClient[Document], database_name: str) -> Turns:
 
 @asynccontextmanager
 async def playing(environment: Environment, *, replicas: int = 1) -> AsyncIterator[Requester]:
-    """Services on one bus, and somebody who asks them."""
+    """Services on one bus, and their requester."""
     async with AsyncExitStack() as stack:
         for _ in range(replicas):
             await stack.enter_async_context(serving(environment))
@@ -136,7 +136,7 @@ def with_model(environment: Environment, server: ModelServer, **settings: str) -
 
 @pytest.mark.usefixtures("mode")
 async def test_every_turn_knows_the_goal(environment: Environment, turns: Turns) -> None:
-    """A goal given later replaces it from there on; a second session has its own; what was found is remembered."""
+    """A goal given later replaces it from there on; a second session has its own; figures are remembered."""
     # With a working memory the session would be compacted meanwhile, and more turns be told.
     environment |= {"NEXUS_LAYOUTS__AGENT__HISTORY_MESSAGES": "8", "NEXUS_MEMORY__WORKING_MEMORY": "false"}
     async with playing(environment) as requester:
@@ -201,7 +201,7 @@ async def asked_of(server: ModelServer) -> int:
 @pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize(("mode", "sign"), [("pubsub", signal.SIGTERM), ("streams", signal.SIGKILL)], indirect=["mode"])
 async def test_ended_between_answer_and_summary(sign: signal.Signals, environment: Environment, turns: Turns) -> None:
-    """No turn is lost, and no summary: whoever comes next finishes what was begun."""
+    """No turn is lost, and no summary: the next service finishes the work."""
     async with model_server(silent()) as server, requesting(environment) as requester:
         given = with_model(environment, server)
         session = Session(requester)

@@ -27,13 +27,13 @@ LAST: Final = Run(9_001, "And now?", (Step("Nothing."),))
 
 @dataclass(frozen=True)
 class Desk:
-    """A session, and a look at what is stored of it."""
+    """A session, and its stored documents."""
 
     player: Player
     database: Database[Document]
 
     async def done(self, tool: str, /, **arguments: Any) -> str:
-        """What a call gave that succeeds."""
+        """The result of a call that succeeds."""
         call = Call(uuid.uuid4().hex, tool, arguments)
         _, result = await self.player.act(CALLER, Step("", (call,)))
         content = result["content"]
@@ -92,7 +92,7 @@ async def test_an_archive_keeps_the_words(environment: Environment, mongo_janito
 
 
 async def _read_through(desk: Desk, name: str) -> str:
-    """A detail as a model reads it: page after page, by what each says of the next."""
+    """A detail as a model reads it: page after page, by each page's word on the next."""
     text, start = "", "0"
     while start:
         page = await desk.done("read_memory_detail", name=name, from_character=int(start))
@@ -103,13 +103,13 @@ async def _read_through(desk: Desk, name: str) -> str:
 
 
 def _texts_of(run: Run) -> list[str]:
-    """What was said in a run, as it was said."""
+    """The texts of a run, verbatim."""
     said = [run.input, *(step.text for step in run.steps)]
     return [*said, *(call.result for step in run.steps for call in step.calls if isinstance(call.result, str))]
 
 
 def _summary_in(content: Document) -> str:
-    """What a context says of what was compacted."""
+    """The summary of compacted messages in a context."""
     texts = (item["content"] or "" for item in content["messages"])
     (summary,) = (text for text in texts if text.startswith("[CONVERSATION_SUMMARY "))
     return summary

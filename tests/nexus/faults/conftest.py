@@ -28,7 +28,7 @@ def faults_mongo(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def stage(request: pytest.FixtureRequest, faults_mongo: str, tmp_path_factory: pytest.TempPathFactory) -> Stage:
-    """What all scenarios share. Histories and logs are kept below `NEXUS_FAULTS_DIR` when it is set."""
+    """The stage of all scenarios. Histories and logs are kept below `NEXUS_FAULTS_DIR` when it is set."""
     named = os.environ.get("NEXUS_FAULTS_DIR")
     run = f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
     folder = Path(named).resolve() / run if named else tmp_path_factory.mktemp("faults")
@@ -37,7 +37,7 @@ def stage(request: pytest.FixtureRequest, faults_mongo: str, tmp_path_factory: p
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the search for secrets last: it reads what all others have left behind."""
+    """Run the search for secrets last: it reads the output of all others."""
     items.sort(key=lambda item: item.name.startswith("test_no_secret"))
 
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 class Replica:
-    """One process and what it has logged."""
+    """One process and its log."""
 
     def __init__(self, name: str, process: Process, log: Path) -> None:
         self.name = name
@@ -76,7 +76,7 @@ class Replica:
         return page
 
     def memory_kb(self) -> int:
-        """What of it is in memory now."""
+        """Its resident memory now."""
         status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
         return int(status.partition("VmRSS:")[2].split()[0])
 
@@ -146,7 +146,7 @@ class Fleet:
         return sum(all(line.get(name) == value for name, value in fields.items()) for line in lines)
 
     async def close(self) -> None:
-        """Kill what still runs."""
+        """Kill all replicas that still run."""
         self._open = False
         for replica in self.running:
             replica.expected_to_end = True

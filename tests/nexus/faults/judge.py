@@ -1,4 +1,4 @@
-"""The history of a scenario, and what it says about the promises (contract §1.4, §1.5).
+"""The history of a scenario, and the verdict on the promises (contract §1.4, §1.5).
 
 A history is what an orchestrator saw, one event a line, each with `at` on one monotonic clock:
 
@@ -39,7 +39,7 @@ class History:
         return at
 
     def happened(self, what: str, **fields: Any) -> float:
-        """Write down what was done to the system. Returns when."""
+        """Write down an action on the system. Returns its moment."""
         return self.note("info", what=what, wall=datetime.now(UTC).isoformat(), **fields)
 
     def close(self) -> None:
@@ -55,7 +55,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found. Requests are named by their ids, so that a history can be searched for them.
+    """Requests by outcome, named by their ids, so that a history can be searched for them.
 
     Attributes:
         sent: requests, each counted once however often it was sent.
@@ -139,7 +139,7 @@ def judge(history: Iterable[Event], *, late_after_ms: float = 0) -> Verdict:
 
 
 def _right(asked: Event, answer: Event) -> bool:
-    """Whether an answer is to this request and shows nobody else's text."""
+    """Whether an answer is to this request and shows no other owner's text."""
     same = answer["owner"] == asked["owner"] and answer["run"] == asked["run"]
     own = set(answer["owners"]) <= {asked["owner"]}
     shown = answer["type"] == "fail" or set(answer["marks"]) == {asked["mark"]}
@@ -152,7 +152,7 @@ def moments(history: Iterable[Event], what: str) -> list[float]:
 
 
 def undegraded_between(history: Sequence[Event], begin: float, end: float) -> list[str]:
-    """Requests sent and answered between two moments whose answer has a context and does not say what is missing."""
+    """Requests sent and answered between two moments whose answer has a context and names no missing part."""
     sent = {event["id"]: event["at"] for event in history if event["type"] == "invoke"}
     return [
         event["request_id"]

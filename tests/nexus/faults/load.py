@@ -25,7 +25,7 @@ CANARY: Final = "CANARY"
 _MARK: Final = re.compile(rf"{CANARY}_([a-z0-9]+)_[0-9a-f]+")
 _MARK_BYTES: Final = re.compile(_MARK.pattern.encode())
 _PAUSE_S: Final = 0.05
-# Less on a machine that is busy with other things: what cannot be done in time is late or given up, and shows nothing.
+# Less on a machine that is busy with other things: there requests are late or given up, which shows nothing.
 _PACE: Final = float(os.environ.get("NEXUS_FAULTS_PACE", "1"))
 _BARRIER: Final = "barrier"
 

@@ -31,7 +31,7 @@ PREFIX: Final = "faults:"
 REDIS_PASSWORD: Final = f"{CANARY}-redis-{uuid.uuid4().hex}"
 MONGO_PASSWORD: Final = f"{CANARY}-mongo-{uuid.uuid4().hex}"
 SIGNING_SECRET: Final = f"{CANARY}-signing-{uuid.uuid4().hex}"
-# Variables of a service that takes nothing but what is signed.
+# Variables of a service that takes signed messages only.
 SIGNED: Final = {"bus__signing__keys": json.dumps({"k1": SIGNING_SECRET}), "bus__signing__required": "true"}
 
 _SCALE: Final = float(os.environ.get("NEXUS_FAULTS_SCALE", "1"))
@@ -40,7 +40,7 @@ MODES: Final = ["pubsub", "streams"]
 
 
 def scaled(count: int, *, least: int = 1) -> int:
-    """`count`, or the share of it that `NEXUS_FAULTS_SCALE` asks for, but no less than what shows anything."""
+    """`count`, or the share of it that `NEXUS_FAULTS_SCALE` asks for, but no less than `least`."""
     return max(least, round(count * _SCALE))
 
 
@@ -51,7 +51,7 @@ def lasting(seconds: float, *, least: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What a scenario has shown."""
+    """The figures of a scenario."""
 
     name: str
     mode: str
@@ -61,7 +61,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Stage:
-    """What all scenarios share.
+    """The folder, the MongoDB and the figures of all scenarios.
 
     Attributes:
         folder: where each keeps its history and its replicas' output.
@@ -157,7 +157,7 @@ class Scene:
         return found
 
     def print_figures(self, **figures: Any) -> None:
-        """Print a line and keep it, where who was answered is not the question."""
+        """Print a line and keep it, for a scenario without a verdict on answers."""
         self._print(None, figures)
 
     def _print(self, found: Verdict | None, more: Mapping[str, Any]) -> None:
@@ -239,7 +239,7 @@ def _uri(credentials: str, port: int, database: str) -> str:
 
 
 class _mongo_user:  # noqa: N801  # used as a function
-    """A user with a password that may only use this database; on a server without users, nobody."""
+    """A user with a password that may only use this database; on a server without users, no user."""
 
     def __init__(self, port: int, database: str) -> None:
         self._client = Database(f"mongodb://{HOST}:{port}/?directConnection=true", serverSelectionTimeoutMS=5_000)

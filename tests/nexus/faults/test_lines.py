@@ -47,7 +47,7 @@ async def _noticed(scene: Scene, replica: Replica) -> tuple[float, float]:
 
 
 async def _connections_stall(stage: Stage, mode: str) -> None:
-    """The only replica's connections stall and nobody is told, Redis neither: noticed within 15 s, for 60 s no harm."""
+    """The only replica's connections stall without an error, also for Redis: noticed within 15 s, for 60 s no harm."""
     async with staged(stage, "half_open", mode, deadline_ms=30_000) as scene:
         (replica,) = await scene.fleet.start(variables=through(scene.redis_proxy))
         await scene.load.offer(10, 20, scene.asks())
@@ -73,7 +73,7 @@ async def _connections_stall(stage: Stage, mode: str) -> None:
 
 
 async def _build(client: ContextClient, seen: History, number: int) -> None:
-    """Have a context built, and write down what the caller of the client sees."""
+    """Have a context built, and write down what the caller of the client receives."""
     ids = {"run_id": f"run_{uuid.uuid4().hex}", "owner_key": f"o{number}"}
     said = Message(**ids, role=Role.HUMAN, content=f"number {number}")
     run = Run(id=said.run_id, owner_key=said.owner_key, history=[said])
@@ -84,7 +84,7 @@ async def _build(client: ContextClient, seen: History, number: int) -> None:
 
 
 async def _the_requesters_connections_stall(stage: Stage, mode: str) -> None:
-    """What the client listens and sends on stalls: it notices by itself within 15 s, and all it asked is answered."""
+    """The client's connections stall: it notices by itself within 15 s, and each of its requests is answered."""
     async with staged(stage, "requester_half_open", mode) as scene, proxied(HOST, scene.redis.port) as proxy:
         await scene.fleet.start()
         url = f"redis://:{REDIS_PASSWORD}@{HOST}:{proxy.port}/0"
@@ -127,7 +127,7 @@ async def _a_line_of_a_kilobyte_a_second(stage: Stage, mode: str) -> None:
     async with staged(stage, "narrow_line", mode, deadline_ms=60_000) as scene:
         await scene.fleet.start(variables=through(scene.redis_proxy))
         await scene.load.offer(5, 20, scene.asks())
-        # Who asks again every second would fill the line with copies alone.
+        # Requests sent again every second would fill the line with copies alone.
         scene.load.resend_s = 20.0
         scene.redis_proxy.bytes_per_s = round(_KILOBYTE / lasting(1, least=0))
         await scene.load.offer(2, 0.1, scene.asks())

@@ -26,7 +26,7 @@ async def _outage(scene: Scene, begin: Callable[[], Awaitable[None]], end: Calla
 @pytest.mark.timeout(120)
 @in_both_modes
 async def test_mongodb_killed_vanished_and_restarted(stage: Stage, mode: str) -> None:
-    """Every request is answered before its deadline, and what was answered without MongoDB says so."""
+    """Every request is answered before its deadline, and answers without MongoDB say so."""
     async with mongo_server() as mongo, staged(stage, "mongodb_gone", mode, mongo_port=mongo.port) as scene:
         await scene.fleet.start(2)
         proxy = scene.mongo_proxy

@@ -1,4 +1,4 @@
-"""More than can be done, and somebody who does not read (contract §1.6)."""
+"""Overload, and a subscriber that does not read (contract §1.6)."""
 
 import socket
 
@@ -18,7 +18,7 @@ def _memory_kb(scene: Scene) -> int:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("mode", MODES)
 async def test_ten_times_more_than_can_be_done(stage: Stage, mode: str) -> None:
-    """Whatever is too much is told so at once; nobody is left without an answer, and memory does not grow with it."""
+    """Excess requests get OVERLOADED at once; none is left without an answer, and memory does not grow with them."""
     async with staged(stage, "overload", mode, settings={"bus__max_in_flight": 4}) as scene:
         await scene.fleet.start(2)
         # A build takes about half a second, so two replicas with four each can do some twenty a second.

@@ -36,7 +36,7 @@ async def _break_connections(scene: Scene, over: anyio.Event) -> None:
 
 
 async def _replace(scene: Scene, times: int) -> list[int]:
-    """Stop one replica after another, whatever it has in hand. Returns their exit codes."""
+    """Stop one replica after another, in the middle of builds. Returns their exit codes."""
     codes = []
     async for _ in every(1.0, times):
         await scene.fleet.start(variables=through(scene.redis_proxy))

@@ -48,7 +48,7 @@ async def _holders(scene: Scene) -> Counter[str]:
 
 
 async def _handed_out_again(scene: Scene, dead: set[str]) -> set[str]:
-    """Wait until every result is in the hands of the living; returns who they are."""
+    """Wait until every result is in the hands of the living; returns their names."""
 
     async def all_held() -> Counter[str] | None:
         held, pending = await _holders(scene), 0

@@ -45,7 +45,7 @@ async def _flush(scene: Scene, times: int) -> None:
 @pytest.mark.timeout(120)
 @in_both_modes
 async def test_redis_forgets_everything(stage: Stage, mode: str) -> None:
-    """FLUSHALL three times under load: no process ends, and who asks again is answered."""
+    """FLUSHALL three times under load: no process ends, and requests sent again are answered."""
     async with staged(stage, "flushall", mode, settings=sabotage.SETTINGS) as scene:
         await scene.fleet.start(2)
         async with scene.load.offered(20, scene.asks(say=sabotage.SLOW), least=scaled(200), most=30):
@@ -67,7 +67,7 @@ async def _lose_replies(scene: Scene, times: int) -> None:
 @pytest.mark.timeout(120)
 @in_both_modes
 async def test_replies_of_redis_get_lost(stage: Stage, mode: str) -> None:
-    """What a replica tells Redis is done, but the reply is lost or the connection reset: one answer all the same."""
+    """Commands are executed, but the reply is lost or the connection reset: one answer all the same."""
     async with staged(stage, "replies_lost", mode, deadline_ms=20_000, settings={"bus__heartbeat_s": 1}) as scene:
         await scene.fleet.start(2, through(scene.redis_proxy))
         async with scene.load.offered(30, scene.asks(), least=scaled(240)):

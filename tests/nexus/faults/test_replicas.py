@@ -69,18 +69,18 @@ async def test_replicas_replaced_one_after_another(stage: Stage, mode: str) -> N
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.timeout(120)
 async def test_a_replica_that_sleeps_through_its_lease(stage: Stage, mode: str) -> None:
-    """SIGSTOP for two leases in the middle of builds, then SIGCONT: the other answers, and what is late is dropped."""
+    """SIGSTOP for two leases in the middle of builds, then SIGCONT: the other answers, and late answers are dropped."""
     slow = {"database__timeout_ms": 4_000, "database__server_selection_timeout_ms": 4_000}
     async with staged(stage, "replica_sleeps", mode, deadline_ms=8_000, settings=slow) as scene:
         sleeper, _ = await scene.fleet.start(2)
         await scene.load.offer(scaled(60), 60, scene.asks())
         scene.mongo_proxy.latency_s = 0.3
-        # Stopped in the middle of builds, whatever the scale.
+        # Stopped in the middle of builds, at every scale.
         async with scene.load.offered(60, scene.asks(), least=60):
             await anyio.sleep(0.9)
             scene.history.happened("stopped", replica=sleeper.name)
             sleeper.send(signal.SIGSTOP)
-            # The other one is quick, so that it is the sleeper who comes late.
+            # The other one is quick, so that the sleeper comes late.
             scene.mongo_proxy.behave()
             await anyio.sleep(2 * scene.lease_ms / 1_000)
             scene.history.happened("continued", replica=sleeper.name)
@@ -102,7 +102,7 @@ async def test_one_id_asked_a_hundred_times_at_once(stage: Stage, mode: str) -> 
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(scene.load.ask, asked)
                 for _ in range(99):
-                    # Not as a requester would, who enqueues once.
+                    # Not as a requester would, which enqueues once.
                     tasks.start_soon(scene.load.wire.say, REQUEST, asked.payload)
         await scene.load.wire.done(REQUEST)
         arrived = await scene.load.wire.arrived(REQUEST)
@@ -114,10 +114,10 @@ async def test_one_id_asked_a_hundred_times_at_once(stage: Stage, mode: str) -> 
 
 
 def _with_clock(skew: str) -> dict[str, str]:
-    """Variables for a process whose clock is wrong by `skew`; what it measures durations with is not."""
+    """Variables for a process whose clock is wrong by `skew`; its monotonic clock is right."""
     shown = subprocess.run(["faketime", "-f", skew, "env"], capture_output=True, text=True, check=True).stdout
     found = dict(line.partition("=")[::2] for line in shown.splitlines())
-    # Without what it shares with other processes under the same wrapper, which ends with the wrapper.
+    # Without the memory shared by processes under the same wrapper, which ends with the wrapper.
     names = ("FAKETIME", "LD_PRELOAD")
     return {**{name: found[name] for name in names}, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
 
@@ -144,7 +144,7 @@ async def test_replicas_ten_minutes_apart(stage: Stage, mode: str) -> None:
 @pytest.mark.timeout(150)
 @in_both_modes
 async def test_a_request_that_kills_its_builder(stage: Stage, mode: str) -> None:
-    """It is given up after five attempts, with an error answer and a dead letter; what is built beside it succeeds."""
+    """It is given up after five attempts, with an error answer and a dead letter; builds beside it succeed."""
     async with staged(stage, "poison", mode, deadline_ms=20_000, lease_ms=1_000, settings=sabotage.SETTINGS) as scene:
         await scene.fleet.start(3)
         scene.fleet.kept = True

@@ -1,4 +1,4 @@
-"""Secrets and what people wrote are in no log, no metric, no error and no dead letter."""
+"""Secrets and texts of people are in no log, no metric, no error and no dead letter."""
 
 import json
 from collections.abc import Iterator
@@ -72,7 +72,7 @@ async def _ask_everything(scene: Scene) -> None:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("mode", ["pubsub"])
 async def test_no_secret_and_no_text_shows(stage: Stage, mode: str) -> None:
-    """After everything that went right and wrong in this run: not one mark in what the services have shown."""
+    """After everything that went right and wrong in this run: not one mark in the output of the services."""
     async with staged(stage, "secrets", mode, deadline_ms=2_000, settings={"system__log_level": "debug"}) as scene:
         (replica,) = await scene.fleet.start()
         await scene.load.offer(20, 20, scene.asks())

@@ -56,7 +56,7 @@ _WRONG: dict[str, Seal | None] = {
 
 
 async def _send_results(scene: Scene) -> None:
-    """Results and tools that nobody signed, and that were signed as something else."""
+    """Results and tools that are unsigned, or signed for another topic."""
     for seal in (None, _RIGHT):
         result = {**a_request(owner="o1"), "role": "AI", "content": {"content": "forged", "tool_calls": None}}
         tool = {**a_request(owner="o1"), "content": {"type": "function", "function": {"name": "forged"}}}
@@ -127,7 +127,7 @@ async def _request_again(scene: Scene) -> str:
 
 
 async def _replay_one(scene: Scene, request_id: str, payload: bytes, known: int) -> None:
-    """Send it, and wait until somebody has looked at it."""
+    """Send it, and wait until a replica has looked at it."""
     await scene.load.wire.say(REQUEST, payload)
 
     async def seen() -> bool:

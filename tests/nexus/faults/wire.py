@@ -1,4 +1,4 @@
-"""What an orchestrator says to Nexus, in either mode of the bus: redis-py and the contract, nothing of Nexus."""
+"""The messages of an orchestrator, in either mode of the bus: redis-py and the contract, nothing of Nexus."""
 
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -27,7 +27,7 @@ return 1
 
 
 def connect(url: str) -> Redis:
-    """A client that does everything once: what is repeated is repeated by the requester, and counted."""
+    """A client that does everything once: only the requester repeats, and counts it."""
     once = Retry(NoBackoff(), 0)
     pool = BlockingConnectionPool.from_url(
         url, max_connections=_CONNECTIONS, timeout=None, retry=once, socket_timeout=None, socket_connect_timeout=2
@@ -92,7 +92,7 @@ class PubSubWire(Wire):
         return self._said[topic]
 
     async def done(self, topic: str) -> None:
-        """Nobody knows."""
+        """The bus does not know."""
 
     async def read(self) -> AsyncIterator[bytes | None]:
         """Subscribe to the answers of everybody."""

@@ -1,4 +1,4 @@
-"""Indexes: who makes them, what stands in their way, and that queries go by them and read no more than they return."""
+"""Indexes: they are made or found, and queries go by them and read no more than they return."""
 
 import subprocess
 import sys
@@ -72,7 +72,7 @@ async def test_an_index_that_stands_in_the_way_is_named(
 async def _profiled(
     janitor: Janitor, name: str, read: Callable[[], Awaitable[Any]], query: Row
 ) -> tuple[Any, list[Row]]:
-    """What a read gives, and what the server says of the queries that it made."""
+    """The result of a read, and the profiles of its queries."""
     janitor[name].command("profile", 2)
     found = await read()
     janitor[name].command("profile", 0)
@@ -148,7 +148,7 @@ async def test_a_tail_costs_what_it_holds(
 async def test_sessions_without_their_indexes(
     mongo_uri: str, mongo_janitor: Janitor, database_name: str, driver: Driver
 ) -> None:
-    """A session and its tail are read before anybody has made the indexes, and when somebody drops them."""
+    """A session and its tail are read before the indexes are made, and when they are dropped."""
     messages = mongo_janitor[database_name]["messages"]
     messages.insert_many([row(number, session_id="s") for number in range(5)])
     async with open_mongo(mongo_uri, database_name, driver=driver) as store:
@@ -196,7 +196,7 @@ def test_messages_come_out_of_their_indexes(explained: Janitor, prepared_databas
 
 
 async def test_turns_come_out_of_their_indexes(explained: Janitor, mongo_uri: str, prepared_database: str) -> None:
-    """A page of turns, the turn of a run and what is due are read without a sort, and no others but those left out."""
+    """A page of turns, the turn of a run and due turns are read without a sort, and no others but those left out."""
     async with open_mongo(mongo_uri, prepared_database) as store:
         for session in range(5):
             mine = [turn(n, session_id=f"s{session}", run_id=f"r{session}-{n}", work=None) for n in range(1, 201)]
@@ -218,7 +218,7 @@ async def test_turns_come_out_of_their_indexes(explained: Janitor, mongo_uri: st
 
 
 async def test_memory_comes_out_of_its_indexes(explained: Janitor, mongo_uri: str, prepared_database: str) -> None:
-    """What is asked for is read without a sort and nothing besides, however much there is; of names only the newest."""
+    """Each query is read without a sort and nothing besides, however much there is; of names only the newest."""
     async with open_mongo(mongo_uri, prepared_database) as store:
         for number in range(1, 101):
             await store.memory.insert_overview(overview(number))

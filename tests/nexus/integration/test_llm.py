@@ -1,4 +1,4 @@
-"""The adapter for language models at a real HTTP server: what is sent, what is read, and what is said of it."""
+"""The adapter for language models at a real HTTP server: requests, answers, secrets."""
 
 import gzip
 import json
@@ -40,13 +40,13 @@ anyio.run(main)
 
 
 async def said_elsewhere(base_url: str, environment: dict[str, str]) -> str:
-    """What a model says to a process with these variables and no others."""
+    """A model's reply to a process with these variables and no others."""
     done = await anyio.run_process([sys.executable, "-c", PROGRAM, base_url], env=environment)
     return done.stdout.decode().strip()
 
 
 class TestWhatIsSent:
-    """A request says what it must, and nothing of the process that sends it."""
+    """A request has the fields that it must have, and none of the process that sends it."""
 
     async def test_the_request(self) -> None:
         """Model, messages and the schema that the answer is to follow, on the one path."""
@@ -90,7 +90,7 @@ class TestWhatIsSent:
         assert second.path == "/v1/chat/completions?api-version=1"
 
     async def test_nothing_comes_from_the_environment(self) -> None:
-        """Whatever variables of the SDK are set, also where settings say nothing."""
+        """No variable of the SDK counts, also where a setting is empty."""
         names = ("API_KEY", "ADMIN_KEY", "ORG_ID", "PROJECT_ID", "WEBHOOK_SECRET")
         environment = {f"OPENAI_{name}": f"canary-{name}" for name in names}
         environment |= {"OPENAI_BASE_URL": "http://127.0.0.1:1", "OPENAI_CUSTOM_HEADERS": "X-Canary: canary"}
@@ -107,7 +107,7 @@ class TestWhatIsSent:
         assert server.connections == 1
 
     async def test_certificates(self, tmp_path: Path) -> None:
-        """One that nobody trusts is said to be the reason, and nothing is sent; SSL_CERT_FILE names who is trusted."""
+        """An untrusted one is named as the reason, and nothing is sent; SSL_CERT_FILE names trusted authorities."""
         authority, context = trustme.CA(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         authority.issue_cert(HOST).configure_cert(context)
         authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
@@ -146,7 +146,7 @@ NO_ANSWERS: Final[dict[str, tuple[bytes, str]]] = {
 
 
 class TestAnswers:
-    """What comes with the status of a success."""
+    """Bodies with the status of a success."""
 
     async def test_what_is_no_answer(self) -> None:
         """It is said that it is none, once; the next call is made."""
@@ -180,7 +180,7 @@ class TestAnswers:
 
     @pytest.mark.parametrize("code", [200, 500])
     async def test_an_answer_without_end(self, code: int) -> None:
-        """It is read up to the limit, and no further, whatever its status."""
+        """It is read up to the limit, and no further, with any status."""
 
         async def behave(exchange: Exchange) -> None:
             await exchange.begin(None, code)
@@ -206,10 +206,10 @@ class TestAnswers:
 
 
 class TestSecrets:
-    """The key, and user and password of the address, are said to nobody but the endpoint."""
+    """The key, and user and password of the address, are sent to the endpoint alone."""
 
     async def test_errors_and_logs(self) -> None:
-        """Whatever the endpoint repeats of it."""
+        """They do not have it, however the endpoint repeats it."""
         behaviours = (
             status(401, {"message": f"Incorrect API key provided: {KEY}", "code": KEY, "type": KEY}),
             status(400, f"no {KEY}"),
@@ -245,7 +245,7 @@ class TestOpening:
             assert model is None
 
     async def test_nothing_is_loaded_in_vain(self) -> None:
-        """The SDK is for those who have a model."""
+        """The SDK is loaded only where a model is configured."""
         program = "import sys, nexus.cli; sys.exit(bool({'openai', 'httpx2'} & {*sys.modules}))"
         assert (await anyio.run_process([sys.executable, "-c", program], check=False)).returncode == 0
 

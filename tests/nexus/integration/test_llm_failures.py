@@ -1,4 +1,4 @@
-"""The adapter for language models at a server that fails: what is tried again, what is given up, and for how long."""
+"""The adapter for language models at a server that fails: retries, refusals, and the breaker."""
 
 from dataclasses import replace
 from functools import partial
@@ -70,7 +70,7 @@ class TestForms:
 
 
 class TestRetries:
-    """The SDK retries what may pass, and nothing else."""
+    """The SDK retries passing failures, and nothing else."""
 
     @pytest.mark.parametrize(
         "behaviour",
@@ -185,7 +185,7 @@ class TestBreaker:
             assert (len(server.asked), model.resting_s) == (3, 0)
 
     async def test_what_the_log_says(self) -> None:
-        """One line when the model begins to fail, one when it is back, whatever is between."""
+        """One line when the model begins to fail, one when it is back, none between."""
         with capture_logs() as lines:
             async with asked(*[status(401)] * 3, *[saying("")] * 2, status(401)) as (model, _):
                 for failing in (True, True, True, False, False, True, False):
@@ -208,10 +208,10 @@ class TestBreaker:
 
 
 class TestBeingAway:
-    """Nobody there, and back again."""
+    """An endpoint that does not listen, and is back again."""
 
     async def test_nobody_listens(self) -> None:
-        """It fails at once; when somebody does, it answers."""
+        """The call fails at once; when the endpoint listens, it answers."""
         port = free_port()
         async with open_llm(f"http://{HOST}:{port}/v1", KEY, "m", LIMITS) as model:
             assert await refusal(model) == "no connection (Connection refused)"

@@ -119,7 +119,7 @@ async def test_a_redis_that_is_away(redis_url: str, channel_prefix: str) -> None
 
 
 async def test_stop_while_redis_is_away(redis_url: str, channel_prefix: str) -> None:
-    """Stopping between two connections delivers what had arrived, and ends."""
+    """Stopping between two connections delivers all payloads that had arrived, and ends."""
     async with line(redis_url, channel_prefix) as wire, wire.bus.subscribe("a") as subscription:
         await wire.bus.publish("a", b"x")
         wire.proxy.refusing = True
@@ -130,7 +130,7 @@ async def test_stop_while_redis_is_away(redis_url: str, channel_prefix: str) -> 
 
 
 async def test_stop_on_a_half_open_connection(redis_url: str, channel_prefix: str) -> None:
-    """Stopping ends also when nobody confirms it."""
+    """Stopping ends also without a confirmation."""
     async with (
         line(redis_url, channel_prefix, heartbeat_s=0.1) as wire,
         wire.bus.subscribe("a") as subscription,
@@ -142,7 +142,7 @@ async def test_stop_on_a_half_open_connection(redis_url: str, channel_prefix: st
 
 
 async def test_a_publish_without_a_reply_is_not_repeated(redis_url: str, channel_prefix: str) -> None:
-    """When the reply is lost, what was published was heard once, and the publisher learns that it may not have been."""
+    """When the reply is lost, the payload is delivered once, and the publisher gets an error."""
     async with line(redis_url, channel_prefix) as wire, wire.direct.subscribe("a") as subscription:
         await wire.bus.publish("b", b"to have a connection")
         wire.proxy.mute()
@@ -189,7 +189,7 @@ async def test_an_answer_whose_reply_is_lost_is_announced_once(redis_url: str, c
 
 
 async def test_a_claim_whose_reply_is_lost_is_the_callers(redis_url: str, channel_prefix: str) -> None:
-    """`begin` is repeated when its reply is lost, and finds the request taken by nobody but itself."""
+    """`claim` is repeated when its reply is lost, and finds the request taken by itself."""
     claims: list[Claim] = []
     async with line(redis_url, channel_prefix) as wire, open_redis(redis_url) as client:
         await wire.ledger.claim("other", "f", LONG_MS)
@@ -239,7 +239,7 @@ async def test_a_letter_whose_removal_was_not_confirmed_was_dropped(redis_url: s
 
 
 async def heard(bus: RedisPubSubBus, payload: bytes) -> bool:
-    """Publish; False when that failed, as it does on each connection that ended while nobody used it."""
+    """Publish; False when that failed, as it does on each connection that ended while idle."""
     try:
         return await bus.publish("b", payload) == 1
     except BusUnavailableError:
@@ -284,7 +284,7 @@ async def test_a_redis_that_takes_no_publish() -> None:
 
 
 async def test_a_reader_that_is_busy_for_long(redis_url: str, channel_prefix: str) -> None:
-    """Redis buffers meanwhile; nothing is lost, and what is not read is not taken for silence."""
+    """Redis buffers meanwhile; nothing is lost, and unread payloads are not taken for silence."""
     count = 5_000
     async with open_redis(redis_url) as client:
         bus = RedisPubSubBus(client, prefix=channel_prefix, heartbeat_s=0.5)

@@ -88,7 +88,7 @@ async def replica_set(folder: Path) -> AsyncIterator[ReplicaSet]:
 
 
 def result_of(number: int) -> bytes:
-    """What a model said, as it is published."""
+    """A model's result, as it is published."""
     return encode(
         Message(id=f"m{number}", run_id=f"r{number}", owner_key="bob", role=Role.AI, content=f"Answer {number}")
     )
@@ -103,7 +103,7 @@ async def offer_rows(nexus: Nexus) -> None:
 
 
 async def ask(client: ContextClient, contents: list[Row], enough: anyio.Event) -> None:
-    """Ask for contexts of an owner who has a past, one after another."""
+    """Ask for contexts of an owner with a past, one after another."""
     while not enough.is_set():
         run = f"q{len(contents)}"
         human = Message(run_id=run, owner_key="ada", role=Role.HUMAN, content="What sings?")

@@ -81,7 +81,7 @@ def run_of(owner: str) -> Run:
 
 
 async def refused_in(server: RedisServer) -> list[str]:
-    """What the server has refused since it was last asked."""
+    """The commands that the server has refused since the last look."""
     log = await server.ask("ACL", "LOG")
     await server.ask("ACL", "LOG", "RESET")
     entries = [dict(zip(entry[::2], entry[1::2], strict=True)) if isinstance(entry, list) else entry for entry in log]
@@ -140,7 +140,7 @@ async def denied(server: RedisServer, user: str, *commands: str) -> None:
 
 
 async def test_what_an_orchestrator_may_not(server: RedisServer) -> None:
-    """It neither answers, nor reads the ledger, nor hears what others ask, nor brings tools."""
+    """It neither answers, nor reads the ledger, nor hears requests of others, nor brings tools."""
     await denied(
         server,
         "orchestrator",

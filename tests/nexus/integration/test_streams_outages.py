@@ -1,4 +1,4 @@
-"""The bus on streams when the network breaks, Redis goes away, or somebody tampers with what it keeps."""
+"""The bus on streams when the network breaks, Redis goes away, or another program changes its keys."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -75,7 +75,7 @@ async def all_done(bus: RedisStreamsBus, deliveries: list[Delivery]) -> None:
 
 
 async def test_work_in_a_reply_that_was_lost(redis_url: str, channel_prefix: str) -> None:
-    """What Redis handed out in a reply that never came is fetched when the connection is back, each piece once."""
+    """Entries in a reply that never came are fetched when the connection is back, each once."""
     async with line(redis_url, channel_prefix) as wire, wire.bus.consume(WORK) as subscription:
         await enqueue(wire.direct, wire.key, [b"known"])
         known = await take(subscription, 1)
@@ -100,7 +100,7 @@ async def test_work_in_a_reply_that_was_lost(redis_url: str, channel_prefix: str
 
 
 async def test_what_was_done_while_redis_was_away(redis_url: str, channel_prefix: str) -> None:
-    """What was done in an outage is acknowledged after it, and not handed out again."""
+    """Work done in an outage is acknowledged after it, and not handed out again."""
     async with line(redis_url, channel_prefix) as wire, wire.bus.consume(WORK) as subscription:
         await enqueue(wire.direct, wire.key, numbered(100))
         deliveries = await take(subscription, 100)
@@ -116,7 +116,7 @@ async def test_what_was_done_while_redis_was_away(redis_url: str, channel_prefix
 
 
 async def test_acknowledgements_that_are_lost(redis_url: str, channel_prefix: str) -> None:
-    """What could not be acknowledged to the end, nor given back, goes to another after the lease."""
+    """Work that could neither be acknowledged nor given back goes to another after the lease."""
     async with line(redis_url, channel_prefix, lease_ms=SHORT_MS) as wire:
         async with wire.bus.consume(WORK) as subscription:
             await enqueue(wire.direct, wire.key, numbered(5))
@@ -175,7 +175,7 @@ async def is_heard(subscription: StreamSubscription) -> None:
 
 
 async def test_full_hands_are_no_silence(redis_url: str, channel_prefix: str) -> None:
-    """Who can take nothing more waits for nothing and is not silent, however long its lease; nor is who has stopped."""
+    """A full consumer waits for nothing and is not silent, however long its lease; nor is a stopped one."""
     async with open_redis(redis_url) as client:
         bus = streams_bus(client, channel_prefix)
         async with bus.consume([Work("a", 1), Work("b", 1, sheds=True)], ["n"]) as subscription:
@@ -189,7 +189,7 @@ async def test_full_hands_are_no_silence(redis_url: str, channel_prefix: str) ->
 
 
 async def test_news_across_an_outage(redis_url: str, channel_prefix: str) -> None:
-    """What is published while a subscriber is away is heard when it is back, and nothing twice."""
+    """News published while a subscriber is away is heard when it is back, and nothing twice."""
     async with line(redis_url, channel_prefix) as wire, wire.bus.subscribe("a", "b") as subscription:
         await enqueue(wire.direct, wire.key, numbered(3))
         assert payloads(await take(subscription, 3)) == numbered(3)
@@ -263,7 +263,7 @@ async def flushed(client: Redis, key: str) -> None:
 
 @pytest.mark.parametrize("vanish", [destroyed, deleted, flushed])
 async def test_a_group_that_vanishes(vanish: Vanish) -> None:
-    """It is made anew from the beginning: what came meanwhile is handed out, and what is in hand is not again."""
+    """It is made anew from the beginning: later entries are handed out, and those in hand are not again."""
     async with redis_server() as server, open_redis(server.url) as client:
         bus = streams_bus(client, "")
         async with bus.consume(WORK) as subscription:
@@ -305,7 +305,7 @@ async def later_than(client: Redis, entry: str) -> bool:
 
 
 async def enqueued(client: Redis, message: bytes) -> bool:
-    """Enqueue; False when that failed, as it does on each connection that ended while nobody used it."""
+    """Enqueue; False when that failed, as it does on each connection that ended while idle."""
     try:
         await enqueue(client, "a", [message])
     except (RedisError, OSError):

@@ -37,7 +37,7 @@ Mode = Literal["pubsub", "streams"]
 
 @dataclass(frozen=True)
 class Parts:
-    """What a service uses of Redis."""
+    """The parts of a service that use Redis."""
 
     client: Redis
     bus: RedisPubSubBus
@@ -108,7 +108,7 @@ def names(count: int) -> list[str]:
 
 
 async def test_order_is_kept_and_everybody_hears(url: str, channel_prefix: str) -> None:
-    """Every subscriber hears what one publisher sends to one topic, in that order, whichever node it listens to."""
+    """Every subscriber hears the payloads of one publisher and topic in order, whichever node it listens to."""
     payloads = [b"%d" % number for number in range(200)]
     async with (
         parts(url, channel_prefix, heartbeat_s=5) as one,
@@ -124,7 +124,7 @@ async def test_order_is_kept_and_everybody_hears(url: str, channel_prefix: str) 
 
 
 async def test_a_request_has_one_owner_and_one_answer(url: str, channel_prefix: str) -> None:
-    """Of many who ask for a request one gets it; its answer is heard once, and told to those who ask later."""
+    """Of many claims of a request one is granted; its answer is heard once, and given to later claims."""
     async with (
         parts(url, channel_prefix, heartbeat_s=5) as one,
         parts(url, channel_prefix) as two,
@@ -155,7 +155,7 @@ async def test_a_request_has_one_owner_and_one_answer(url: str, channel_prefix: 
 
 @asynccontextmanager
 async def service(url: str, mode: Mode, mongo_uri: str, database: str) -> AsyncIterator[ContextClient]:
-    """A whole service on that Redis, and who asks it."""
+    """A whole service on that Redis, and its requester."""
     prefix = f"{{{database}}}:"
     settings = Settings(
         bus=BusSettings(mode=mode, url=SecretStr(url), channel_prefix=prefix, heartbeat_s=0.3),
@@ -171,7 +171,7 @@ def run_of(owner: str) -> Run:
 
 
 async def test_a_whole_service(url: str, mongo_uri: str, database_name: str) -> None:
-    """Requests are answered, and heard by those who asked."""
+    """Requests are answered, and the requester hears the answers."""
     async with service(url, "pubsub", mongo_uri, database_name) as client:
         for owner in ("ada", "bob"):
             assert (await client.build(run_of(owner), timeout=PATIENCE_S))["degraded"] == []
@@ -179,7 +179,7 @@ async def test_a_whole_service(url: str, mongo_uri: str, database_name: str) -> 
 
 
 async def test_letters_that_may_be_unheard_stay(cluster: Cluster, channel_prefix: str) -> None:
-    """On pub/sub on a cluster `replay` sends letters and keeps them, and says why: nobody knows who heard them."""
+    """On pub/sub on a cluster `replay` sends letters and keeps them, and says why: the number of listeners is unknown."""
     desk = Desk("dead-letters", {"NEXUS_BUS__URL": cluster.url, "NEXUS_BUS__CHANNEL_PREFIX": channel_prefix})
     async with parts(cluster.url, channel_prefix) as redis, redis.bus.subscribe("llm.results") as heard:
         letters = RedisDeadLetters(redis.client, prefix=channel_prefix)
@@ -213,7 +213,7 @@ async def answered(client: ContextClient, kill: Callable[[], Coroutine[Any, Any,
 
 
 async def refusal(url: str) -> str:
-    """What publishing says that fails."""
+    """The error of a failed publish."""
     async with parts(url) as part:
         with pytest.raises(BusUnavailableError) as raised:
             await part.bus.publish("a", b"x")
@@ -254,7 +254,7 @@ async def test_a_slot_that_moves(cluster: Cluster, channel_prefix: str) -> None:
 
 
 async def test_nodes_that_are_gone_are_forgotten(cluster: Cluster) -> None:
-    """Nothing is kept of nodes that the map no longer names; what is in use there is closed when it is let go of."""
+    """Nothing is kept of nodes that the map no longer names; a connection in use there is closed when it is released."""
     async with open_redis(cluster.url) as client, redis_server() as server:
         assert isinstance(client, ClusterRedis)
         await client.get("k")
@@ -350,7 +350,7 @@ async def test_a_master_of_a_cluster_dies(mongo_uri: str, database_name: str) ->
 
 
 async def test_the_node_of_a_subscription_dies(channel_prefix: str) -> None:
-    """A subscription moves to another node; what is published on any node is heard there."""
+    """A subscription moves to another node; payloads published on any node are heard there."""
     async with (
         cluster_servers() as servers,
         parts(servers.url, channel_prefix) as part,

@@ -30,7 +30,7 @@ class DatabasePool:
         self._rest: deque[tuple[str, _Shape]] = deque()
 
     def take(self) -> tuple[str, _Shape]:
-        """The name of a database for one test, and what it looks like: both are for `give_back`."""
+        """The name of a database for one test, and its shape: both are for `give_back`."""
         if len(self._rest) < _IN_TURN:
             return self._made()
         name, shape = self._rest.popleft()
@@ -39,7 +39,7 @@ class DatabasePool:
         return name, shape
 
     def give_back(self, name: str, shape: _Shape) -> None:
-        """The test has ended, and whatever it had opened is closed."""
+        """The test has ended, and its connections are closed."""
         if self._shape(name) == shape:
             self._rest.append((name, shape))
         else:

@@ -107,7 +107,7 @@ class Desk:
         return await run_sync(run)
 
     async def said(self, *words: str) -> str:
-        """The output of a command that does what it is asked."""
+        """The output of a command that succeeds."""
         done = await self.run(*words)
         assert (done.returncode, done.stderr) == (0, ""), f"{done.returncode}: {done.stderr}\n{done.stdout}"
         return done.stdout

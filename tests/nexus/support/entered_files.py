@@ -46,7 +46,7 @@ def entered_files() -> Iterator[list[str]]:
 async def entered_by_cold_request(bus: Bus) -> list[str]:
     """The files that a request enters from its delivery to its answer, on a service at work on this bus."""
     for _ in range(2):
-        # The first one loads what is loaded once; the second is of another owner.
+        # The first one pays for lazy imports; the second is of another owner.
         owner, run_id = f"ada_{uuid.uuid4().hex}", f"run_{uuid.uuid4().hex}"
         human = {"run_id": run_id, "owner_key": owner, "role": "HUMAN", "content": "hello"}
         content = {"id": run_id, "owner_key": owner, "history": [human], "metadata": {"user_profile": {}}}

@@ -2,7 +2,7 @@
 
 import re
 
-# What one token of the fake is at most.
+# The most bytes that one token of the fake has.
 BYTES_A_TOKEN = 4
 
 

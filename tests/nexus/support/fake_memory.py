@@ -1,4 +1,4 @@
-"""Working memory in memory, for tests of what stands on it. Its contract suite runs on it too."""
+"""Working memory in memory, for unit tests. Its contract suite runs on it too."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -173,7 +173,7 @@ class FakeMemoryStore:
 
 
 def holds(content: Any, text: str) -> bool:
-    """Whether a content, as text, has this one in it, whatever the case."""
+    """Whether a content, as text, contains this one, upper and lower case alike."""
     is_read = isinstance(content, str | list | dict)
     return is_read and re.search(re.escape(text), as_text(content), re.IGNORECASE) is not None
 

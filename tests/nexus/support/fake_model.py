@@ -1,4 +1,4 @@
-"""A language model in memory, for tests of what stands on it. The port's contract suite runs on it too."""
+"""A language model in memory, for unit tests. The port's contract suite runs on it too."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -43,7 +43,7 @@ class FakeModel:
         return bool(self.asked)
 
     async def complete(self, system: str, user: str, *, schema: Mapping[str, Any], schema_name: str) -> str:
-        """What the script says, then what `answer` does."""
+        """The next reply of the script, and after them that of `answer`."""
         assert schema["type"] == "object"
         assert schema_name.isidentifier()
         await anyio.lowlevel.checkpoint()

@@ -1,4 +1,4 @@
-"""Turns in memory, for tests of what stands on them. The contract suite of turns runs on it too."""
+"""Turns in memory, for unit tests. Their contract suite runs on it too."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

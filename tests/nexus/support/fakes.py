@@ -1,4 +1,4 @@
-"""A document store in memory, for tests of what stands on it. The store's contract suite runs on it too."""
+"""A document store in memory, for unit tests. The store's contract suite runs on it too."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -44,7 +44,7 @@ class FakeStore:
         self.memory = FakeMemoryStore(self._ask)
 
     def plant(self, collection: str, documents: Sequence[Row]) -> None:
-        """Store documents as somebody else would: whatever they are."""
+        """Store any documents, as another program would."""
         if collection == "tools":
             self.tools |= {document["name"]: document["definition"] for document in documents}
             return

@@ -1,4 +1,4 @@
-"""A long session of an agent with tools, the same each time: what is asked, what the model says, what tools answer.
+"""A long session of an agent with tools, the same each time: inputs, messages of the model, results of tools.
 
 Each run says something that can be searched for later (`seal_of`); every text begins with a mark of its own (`MARK`),
 by which a context can be held against what was said. Among the texts are Chinese, code, emoji, and what looks like the
@@ -92,12 +92,12 @@ class Run:
 
 
 def question_for(number: int) -> str:
-    """What finds the seal of a run, and nothing else that was said."""
+    """A query that finds the seal of a run, and no other text."""
     return (f"seal of run {number:04d}", f"第{number:04d}次的印记", f"🔏 {number:04d} 🔏")[number % 3]
 
 
 def seal_of(number: int) -> str:
-    """What the run's answer says behind `question_for`."""
+    """The text behind `question_for` in the run's answer."""
     return hashlib.sha256(b"seal %d" % number).hexdigest()[:12]
 
 
@@ -162,7 +162,7 @@ class _Author:
                 return self._text(chars)
 
     def _remembering(self) -> Iterator[Call]:
-        """What the model does for its memory in this run: mostly nothing, sometimes several things at once."""
+        """The model's calls of memory tools in this run: mostly none, sometimes several at once."""
         number = self._number
         if number % 5 == 3:
             yield self._of_nexus("update_working_memory", {"content": self._overview()})

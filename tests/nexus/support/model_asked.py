@@ -1,4 +1,4 @@
-"""A model behind the adapter at a server, and what it says when it is asked."""
+"""A model behind the adapter at a server, and its replies."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,19 +25,19 @@ WELL: Final = '{"ok": true}'
 async def asked(
     *script: Behaviour, limits: ModelLimits = LIMITS, key: str = KEY, then: Behaviour | None = None
 ) -> AsyncIterator[tuple[OpenAiModel, ModelServer]]:
-    """A model, and the server that it is at: it does what the script says, and then this."""
+    """A model, and its server, which goes through the script and then behaves like `then`."""
     async with model_server(then) as server, open_llm(server.base_url, key, "m", limits) as model:
         server.script.extend(script)
         yield model, server
 
 
 async def ask(model: OpenAiModel) -> str:
-    """What the model says."""
+    """The model's reply."""
     return await model.complete("Answer with JSON.", "?", schema=SCHEMA, schema_name="answer")
 
 
 async def refusal(model: OpenAiModel) -> str:
-    """Why the model says nothing."""
+    """The reason why the model gives no reply."""
     with pytest.raises(ModelUnavailableError) as refused:
         await ask(model)
     return str(refused.value)

@@ -1,4 +1,4 @@
-"""What a model server may do with a call: answer as a good model would, talk nonsense, refuse, or say nothing."""
+"""Behaviours of a model server: a good model's answers, nonsense, refusals, silence."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,7 +21,7 @@ _GERMAN: Final = (
 
 
 def good() -> Behaviour:
-    """A summary of what is in the prompt; for a question with another schema an answer that says yes."""
+    """A summary of the prompt's document; for a question with another schema an answer that says yes."""
 
     async def behave(exchange: Exchange) -> None:
         await exchange.say(json.dumps(_answer(exchange), ensure_ascii=False))
@@ -35,7 +35,7 @@ def _answer(exchange: Exchange) -> dict[str, Any]:
 
 
 def saying(text: str | None, finish: str = "stop") -> Behaviour:
-    """This text, whatever is asked; None for `content: null`."""
+    """This text as every reply; None for `content: null`."""
 
     async def behave(exchange: Exchange) -> None:
         await exchange.say(text, finish)
@@ -62,7 +62,7 @@ def changed(**fields: Any) -> Behaviour:
 
 
 def foreign() -> Behaviour:
-    """A summary in German, whatever the language of the user."""
+    """A summary in German, also for users of other languages."""
     structured = {"overview": _GERMAN, "actions": [], "results": [], "decisions": [], "next_steps": []}
     twice = f"{_GERMAN} {_GERMAN}"
     return changed(brief=_GERMAN, detailed=twice, structured=structured, insights=[], summary=twice)

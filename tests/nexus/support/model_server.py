@@ -39,11 +39,11 @@ class ModelServer:
 
     @property
     def base_url(self) -> str:
-        """What `llm.base_url` is set to."""
+        """The value for `llm.base_url`."""
         return f"http://{HOST}:{self.port}/v1"
 
     async def serve(self, stream: SocketStream) -> None:
-        """Answer what comes on a connection, one request after the other."""
+        """Answer the requests of a connection, one after the other."""
         self.connections += 1
         http = h11.Connection(h11.SERVER)
         async with stream:

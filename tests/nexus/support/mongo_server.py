@@ -30,7 +30,7 @@ def real_mongod() -> Path | None:
 
 
 class MongoServer:
-    """A server, without users unless by its options, on a port that stays its own. What it acknowledged, it keeps."""
+    """A server, without users unless by its options, on a port of its own. It keeps acknowledged writes."""
 
     def __init__(self, folder: Path, options: Sequence[str] = (), uri_options: str = "") -> None:
         self.port = free_port()

@@ -1,4 +1,4 @@
-"""The request types that the providers' own SDKs ship, applied to what a format gives.
+"""The request types that the providers' own SDKs ship, applied to the output of a format.
 
 Importing the SDKs takes more than a second, so this is only imported where types are looked at.
 """

@@ -1,4 +1,4 @@
-"""What the providers refuse, written from their documents and sharing no code with the formats.
+"""Faults for which providers refuse a request, by their documents, sharing no code with the formats.
 
 Each function lists what is wrong with a `Converted`; an empty list means that the provider would take it. The types
 say what fields there are; what they do not say, and the servers answer with status 400, is written down here. Where
@@ -20,13 +20,13 @@ _MOST_MARKS: Final = 4
 
 
 def openai_faults(converted: Converted, *, typed: bool = True) -> list[str]:
-    """What OpenAI would refuse; without its types, which are slow to look at, if not `typed`."""
+    """Faults for which OpenAI would refuse it; without its types, which are slow to check, if not `typed`."""
     rules = [*_openai_rules(converted), *_tool_rules([tool["function"] for tool in converted.tools], _NAME)]
     return rules + (_types().openai_type_faults(converted) if typed else [])
 
 
 def anthropic_faults(converted: Converted, *, typed: bool = True) -> list[str]:
-    """What Anthropic would refuse; without its types, which are slow to look at, if not `typed`."""
+    """Faults for which Anthropic would refuse it; without its types, which are slow to check, if not `typed`."""
     rules = [
         *_anthropic_order(converted.messages),
         *_anthropic_results(converted.messages),
@@ -38,7 +38,7 @@ def anthropic_faults(converted: Converted, *, typed: bool = True) -> list[str]:
 
 
 def gemini_faults(converted: Converted, *, typed: bool = True) -> list[str]:
-    """What Gemini would refuse; without its types, which are slow to look at, if not `typed`."""
+    """Faults for which Gemini would refuse it; without its types, which are slow to check, if not `typed`."""
     declared = [function for tool in converted.tools for function in tool["function_declarations"]]
     rules = [
         *_gemini_order(converted.messages),

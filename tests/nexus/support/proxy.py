@@ -1,4 +1,4 @@
-"""A TCP proxy that stands between an adapter and its server and does to connections what networks do."""
+"""A TCP proxy between an adapter and its server, with the faults of networks."""
 
 import random
 import socket
@@ -61,7 +61,7 @@ class Proxy:
         self.reset()
 
     def vanish(self) -> None:
-        """From now on no connection carries anything, neither old nor new ones, and nobody is told."""
+        """From now on no connection carries anything, neither old nor new ones, without an error at either end."""
         self.silent = True
         self.stall()
 
@@ -79,7 +79,7 @@ class Proxy:
             connection.stalled = True
 
     def mute(self) -> None:
-        """From now on what the server says on the connections that there are is lost; what it is told reaches it."""
+        """From now on replies on the open connections are lost; commands still reach the server."""
         for connection in self._connections:
             connection.muted = True
 

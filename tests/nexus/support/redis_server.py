@@ -80,7 +80,7 @@ class RedisServer:
                 self._process = None
 
     def stop(self) -> None:
-        """Have it stand still: what is sent to it gets no answer and no error."""
+        """Have it stand still: commands get no reply and no error."""
         self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:

@@ -178,7 +178,7 @@ class SlowLedger:
         """Finish a request; again, where a reply was lost."""
         await self.wire.cross()
         again = self.wire.rng.random() < _REPLY_LOST
-        # What was done is judged, even if the replica is killed in this step.
+        # A finished request is judged, even if the replica is killed in this step.
         with anyio.CancelScope(shield=True):
             heard = await self.shared.conclude(claim, topic, answer, keep_ms, delivery, outbox)
             if heard is not None:
@@ -236,7 +236,7 @@ class Making:
 
 @dataclass
 class Shared:
-    """What all replicas stand on.
+    """The servers that all replicas share.
 
     Attributes:
         away: the store, in memory.
@@ -281,7 +281,7 @@ class Replica:
                 await anyio.sleep_forever()
 
     def kill(self) -> None:
-        """End it, in the middle of whatever it does."""
+        """End it, in the middle of its work."""
         self.wire.cut = True
         self._life.cancel()
 

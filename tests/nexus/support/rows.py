@@ -29,5 +29,5 @@ def row(number: int, **changes: Any) -> Row:
 
 
 def ids(rows: list[Row]) -> list[Any]:
-    """What the rows are called."""
+    """The ids of the rows."""
     return [found.get("id") for found in rows]

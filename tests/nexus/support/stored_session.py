@@ -115,7 +115,7 @@ def store_session(db: Database[dict[str, Any]]) -> None:
 
 
 def documents_of(db: Database[dict[str, Any]], owner: str = "ada", session: str = "s1") -> dict[str, list[Row]]:
-    """Every document of a session, without what a store numbers itself and what is due on a turn."""
+    """Every document of a session, without fields that a store sets itself and the work due on a turn."""
     own = {"updated_at", "begun_at", "heard_at", "work", "due_at", "rows", "attempts", "overtaken", "delays"}
     found = {}
     for name in COLLECTIONS:

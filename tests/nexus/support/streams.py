@@ -1,4 +1,4 @@
-"""What tests of the bus on streams share: buses with short leases, and a look at what Redis keeps."""
+"""Helpers for tests of the bus on streams: buses with short leases, and the state that Redis keeps."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -27,12 +27,12 @@ def numbered(count: int) -> list[bytes]:
 
 
 def payloads(deliveries: list[Delivery]) -> list[bytes]:
-    """What was delivered."""
+    """The payloads of these deliveries."""
     return [delivery.payload for delivery in deliveries]
 
 
 async def enqueue(client: Redis, key: str, messages: list[bytes]) -> list[str]:
-    """Append messages as somebody else does; returns the entries."""
+    """Append messages as another program would; returns the entries."""
     added: list[Any] = [await client.xadd(key, {b"message": message}) for message in messages]
     return [entry.decode() for entry in added]
 
@@ -49,7 +49,7 @@ async def read_and_die(client: Redis, key: str, count: int, *, consumer: str = "
 
 
 async def pending(client: Redis, key: str) -> list[dict[str, Any]]:
-    """What has been handed out and not acknowledged."""
+    """Entries that are handed out and not acknowledged."""
     found: list[dict[str, Any]] = await client.xpending_range(key, GROUP, "-", "+", 10_000)
     return found
 

@@ -1,4 +1,4 @@
-"""A summary as a good model would write it, of what the prompt's document says: its figures, in its language.
+"""A summary as a good model would write it of the prompt's document: its figures, in its language.
 
 It knows the documents of `nexus.services.turns.model_summary`, entries of a turn or summaries of its parts, and that of
 `nexus.services.memory.asking`, a summary and the messages after it.
@@ -43,7 +43,7 @@ def write(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gone_on(summary: str, messages: Iterable[Mapping[str, Any]]) -> str:
-    """The lines of the summary, and what the messages said with figures in it, else their first words."""
+    """The lines of the summary, and the sentences of the messages that have figures, else their first words."""
     texts = [entry["text"] for entry in messages if entry.get("text")]
     figures = [figure for text in texts for figure in _figures(text)]
     lines = [*summary.splitlines(), *(f"- {_short(said)}" for said in figures or texts)]
@@ -113,7 +113,7 @@ def _sentences(text: str) -> Iterator[str]:
 
 
 def _figures(text: str) -> list[str]:
-    """What of a text has figures in it: entries of a JSON object, sentences of anything else."""
+    """The parts of a text that have figures: entries of a JSON object, sentences of anything else."""
     try:
         value = json.loads(text)
     except ValueError:

@@ -16,7 +16,7 @@ from pexpect import fdpexpect
 
 PATIENCE_S = 60
 # pexpect's own spawn forks a process that has threads; this way the terminal is the child's own without a fork of ours.
-# And who runs the tests in the background of a shell ignores Ctrl-C, which the child would inherit.
+# And tests in the background of a shell ignore Ctrl-C, which the child would inherit.
 OWN_TERMINAL = (
     "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
     "signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"

@@ -1,4 +1,4 @@
-"""Whether a value is what an annotation says, read strictly.
+"""Whether a value fits an annotation, read strictly.
 
 The request types of two SDKs are `TypedDict`s, for which a type checker stands up but nothing at run time. pydantic
 would read them, but it converts, puts off what is `Iterable`, passes over unknown keys and takes a dict for one of the
@@ -20,7 +20,7 @@ _ITEMS: Final = (list, Iterable, Sequence)
 
 @cache
 def checker(annotation: Any) -> Check:
-    """A function that lists what is wrong with a value, and where, by `annotation`.
+    """A function that lists the faults of a value, and their places, by `annotation`.
 
     Raises:
         TypeError: it has a kind of annotation that is not known here.
@@ -64,7 +64,7 @@ def _of_choice(options: Sequence[Any]) -> Check:
             if not faults:
                 return []
             found.append(faults)
-        # What got furthest in is what was meant.
+        # The option that fits furthest in is the one that was meant.
         return max(found, key=lambda faults: max(len(fault.partition(":")[0]) for fault in faults))
 
     return check
@@ -91,7 +91,7 @@ def _of_values(annotation: Any) -> Check:
 
 
 def _of_keys(cls: Any) -> Check:
-    # The types are written with annotations as text, so that the class itself does not know what is required.
+    # The types are written with annotations as text, so that the class itself does not know its required keys.
     hints = get_type_hints(cls, include_extras=True)
     required = {key for key, hint in hints.items() if cls.__total__ or get_origin(hint) is Required}
     is_open = getattr(cls, "__pydantic_config__", {}).get("extra") == "allow"

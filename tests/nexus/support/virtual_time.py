@@ -24,7 +24,7 @@ class _Clockwork(selectors.SelectSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """For what does without threads, sockets and processes."""
+    """For code without threads, sockets and processes."""
 
     def __init__(self) -> None:
         self._clockwork = _Clockwork()

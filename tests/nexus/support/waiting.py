@@ -1,4 +1,4 @@
-"""Waiting for events: what is waited for ends the waiting; the time limit only ends a test that has failed."""
+"""Waiting for events: the event ends the waiting; the time limit only ends a test that has failed."""
 
 from collections.abc import AsyncIterable, Awaitable, Callable
 from typing import Final, TypeVar
@@ -11,7 +11,7 @@ PATIENCE_S: Final = 20.0
 
 
 async def until(probe: Callable[[], Awaitable[_Answer | None]]) -> _Answer:
-    """What `probe` answers as soon as it answers something that counts as true."""
+    """The first answer of `probe` that counts as true."""
     with anyio.fail_after(PATIENCE_S):
         while True:
             answer = await probe()

@@ -1,4 +1,4 @@
-"""What must hold of the wire decoder whatever bytes it is given. Used by the tests and by the fuzzer."""
+"""Rules that the wire decoder keeps for any bytes. Used by the tests and by the fuzzer."""
 
 import json
 import math
@@ -40,13 +40,13 @@ SEEDS = [
 
 
 def judge(payload: bytes, max_bytes: int = 1 << 16) -> str:
-    """Read `payload` in every way there is. Returns what became of it; raises AssertionError where a rule is broken."""
+    """Read `payload` in every way there is. Returns its outcome; raises AssertionError where a rule is broken."""
     outcome, read = _read(payload, max_bytes, None)
     if read is not None:
         _is_fit(read)
     _, lenient = _read(payload, max_bytes, LENIENT)
     _, believed = _read(payload, max_bytes, SIGNING)
-    # Keys only ever refuse, and what the strict believe the lenient believe.
+    # Keys only ever refuse, and the lenient take every message that the strict take.
     assert believed is None or _same(believed, lenient)
     assert lenient is None or _same(lenient, read)
     if believed is not None:

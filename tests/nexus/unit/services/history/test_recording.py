@@ -1,4 +1,4 @@
-"""What passes on the bus becomes rows, each once (contract §2)."""
+"""Inputs and results on the bus become rows, each once (contract §2)."""
 
 import math
 from datetime import UTC, datetime
@@ -82,7 +82,7 @@ async def test_what_is_not_recorded(content: Any, role: Role) -> None:
 
 
 async def test_the_result_of_a_tool() -> None:
-    """A tool's result is a row with what is known of the call; an empty result is one as well."""
+    """A tool's result is a row with the known facts of the call; an empty result is one as well."""
     content = {"result": {"a": [1]}, "status": "success", "tool_name": "f", "call_id": "c1"}
     told = {"tool_name": "g", "call_id": "c3", "status": "success"}
     rows = await recorded(
@@ -174,7 +174,7 @@ async def test_numbers_that_bson_does_not_have() -> None:
 
 
 async def test_foreign_rows_are_withheld() -> None:
-    """When a store breaks its promise and returns another owner's rows, nobody sees them."""
+    """When a store breaks its promise and returns another owner's rows, they are not shown."""
 
     class Broken(FakeStore):
         async def all_messages(self, owner_key: str, *, limit: int) -> list[Row]:
