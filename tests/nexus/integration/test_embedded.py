@@ -129,7 +129,7 @@ async def test_a_taken_port_is_changed_for_another(tmp_path: Path) -> None:
     ],
 )
 async def test_a_package_that_is_missing_or_without_a_server(missing: str, found: ModuleSpec | None, said: str) -> None:
-    """The error names the command that installs it; where it has no program for this machine, the settings to use instead."""
+    """The error names the command that installs it, or, without a program for this machine, the settings to use."""
     with pytest.raises(ConfigError, match=said):
         async with embedded_servers(None, find=lambda name: found if name == missing else find_spec(name)):
             pass

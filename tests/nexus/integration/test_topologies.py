@@ -179,7 +179,7 @@ async def test_a_whole_service(url: str, mongo_uri: str, database_name: str) -> 
 
 
 async def test_letters_that_may_be_unheard_stay(cluster: Cluster, channel_prefix: str) -> None:
-    """On pub/sub on a cluster `replay` sends letters and keeps them, and says why: the number of listeners is unknown."""
+    """On pub/sub on a cluster `replay` sends letters and keeps them, since the number of listeners is unknown."""
     desk = Desk("dead-letters", {"NEXUS_BUS__URL": cluster.url, "NEXUS_BUS__CHANNEL_PREFIX": channel_prefix})
     async with parts(cluster.url, channel_prefix) as redis, redis.bus.subscribe("llm.results") as heard:
         letters = RedisDeadLetters(redis.client, prefix=channel_prefix)
@@ -254,7 +254,7 @@ async def test_a_slot_that_moves(cluster: Cluster, channel_prefix: str) -> None:
 
 
 async def test_nodes_that_are_gone_are_forgotten(cluster: Cluster) -> None:
-    """Nothing is kept of nodes that the map no longer names; a connection in use there is closed when it is released."""
+    """Nothing is kept of nodes that the map no longer names; connections in use there are closed on release."""
     async with open_redis(cluster.url) as client, redis_server() as server:
         assert isinstance(client, ClusterRedis)
         await client.get("k")
