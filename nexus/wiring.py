@@ -57,12 +57,7 @@ class MemoryServices:
 
 @dataclass(frozen=True, slots=True)
 class Nexus:
-    """A running service and its parts.
-
-    Attributes:
-        working_memory: None where no working memory is kept.
-        http_port: where health and metrics are served; 0 before that.
-    """
+    """A running service and its parts."""
 
     settings: Settings
     bus: Bus
@@ -77,9 +72,9 @@ class Nexus:
     catalog: ToolCatalog
     states: SessionStates
     turns: TurnMemory
-    working_memory: MemoryServices | None
+    working_memory: MemoryServices | None  # None where none is kept
     metrics: PrometheusMetrics
-    http_port: int = 0
+    http_port: int = 0  # where health and metrics are served
     state: ServiceState = field(default_factory=ServiceState)
 
     async def load_stored(self) -> None:

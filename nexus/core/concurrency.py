@@ -46,15 +46,10 @@ async def items_of(stream: MemoryObjectReceiveStream[_Item]) -> AsyncIterator[_I
 
 
 class Pauses:
-    """Back-off between attempts: each pause up to twice the one before, of random length so that clients spread out.
-
-    Attributes:
-        begun: there has been a pause since the last success.
-        next_s: the most that the next pause may take.
-    """
+    """Back-off between attempts: each pause up to twice the one before, of random length so that clients spread out."""
 
     def __init__(self, first_s: float = 0.05, longest_s: float = 2.0) -> None:
-        self.begun = False
+        self.begun = False  # whether there has been a pause since the last success
         self._first_s = self.next_s = first_s
         self._longest_s = longest_s
 

@@ -12,71 +12,48 @@ from nexus.core.errors import ErrorCode
 
 
 class Event(StrEnum):
-    """Something that happened once.
+    """Something that happened once."""
 
-    Attributes:
-        LEASE_TAKEN_OVER: a request was acquired that another replica had begun and not finished.
-        ANSWER_UNHEARD: an answer was published to no subscriber.
-        LATE_ANSWER_DISCARDED: an answer came too late, another replica had given one.
-        REQUEST_DROPPED: a request was let go without an answer, because even too many refusals waited.
-        ROW_RECORDED: a row was written, or was there already.
-        ROW_REJECTED: the store will never accept the row.
-        ROW_LOST: a run's input was not taken in since too much waited, or a row was unwritten when the service ended
-            or when an unexpected error came of it.
-        STATE_REFUSED: a change of a session's state was accepted, and the state would have become too large with it.
-        STATE_LOST: a change of a session's state was not stored when the service ended.
-        TURN_CLOSED: a turn was seen to be over, and summarised by rules.
-        TURN_LOST: a turn was not taken in since too much waited, was refused, or was unwritten when the service ended.
-        SUMMARY_DELAYED, SUMMARY_REFUSED: a model could not be asked for a turn's summary, or answered with none.
-        CALL_REFUSED: a call of a memory tool was not done, since it is not allowed; the model was told why.
-        CALL_FAILED: a call of a memory tool could not be done: the store was away, or Nexus is at fault.
-        REFINING_DELAYED, REFINING_REFUSED: the same as for summaries, of what was compacted.
-        BACKGROUND_FAULT: an unexpected error in a background task, which went on.
-    """
-
-    LEASE_TAKEN_OVER = "lease_taken_over"
-    ANSWER_UNHEARD = "answer_unheard"
+    LEASE_TAKEN_OVER = "lease_taken_over"  # a request was acquired that another replica had begun and not finished
+    ANSWER_UNHEARD = "answer_unheard"  # an answer was published to no subscriber
     ANSWER_REPEATED = "answer_repeated"
-    LATE_ANSWER_DISCARDED = "late_answer_discarded"
-    REQUEST_DROPPED = "request_dropped"
-    ROW_RECORDED = "row_recorded"
-    ROW_REJECTED = "row_rejected"
+    LATE_ANSWER_DISCARDED = "late_answer_discarded"  # an answer came too late, another replica had given one
+    REQUEST_DROPPED = "request_dropped"  # a request was let go without an answer, because even too many refusals waited
+    ROW_RECORDED = "row_recorded"  # a row was written, or was there already
+    ROW_REJECTED = "row_rejected"  # the store will never accept the row
+    # A run's input was not taken in since too much waited, or a row was unwritten when the service ended or when an
+    # unexpected error came of it.
     ROW_LOST = "row_lost"
     STATE_RECORDED = "state_recorded"
+    # A change of a session's state was accepted, and the state would have become too large with it.
     STATE_REFUSED = "state_refused"
-    STATE_LOST = "state_lost"
+    STATE_LOST = "state_lost"  # a change of a session's state was not stored when the service ended
     TURN_BEGUN = "turn_begun"
-    TURN_CLOSED = "turn_closed"
+    TURN_CLOSED = "turn_closed"  # a turn was seen to be over, and summarised by rules
     TURN_SUMMARISED = "turn_summarised"
+    # A turn was not taken in since too much waited, was refused, or was unwritten when the service ended.
     TURN_LOST = "turn_lost"
-    SUMMARY_DELAYED = "summary_delayed"
-    SUMMARY_REFUSED = "summary_refused"
+    SUMMARY_DELAYED = "summary_delayed"  # a model could not be asked for a turn's summary
+    SUMMARY_REFUSED = "summary_refused"  # a model answered without a summary of the turn
     CALL_DONE = "call_done"
+    # A call of a memory tool was not done, since it is not allowed; the model was told why.
     CALL_REFUSED = "call_refused"
-    CALL_FAILED = "call_failed"
+    CALL_FAILED = "call_failed"  # a call of a memory tool could not be done: the store was away, or Nexus is at fault
     COMPACTION_REFINED = "compaction_refined"
-    REFINING_DELAYED = "refining_delayed"
-    REFINING_REFUSED = "refining_refused"
-    BACKGROUND_FAULT = "background_fault"
+    REFINING_DELAYED = "refining_delayed"  # as SUMMARY_DELAYED, for compacted messages
+    REFINING_REFUSED = "refining_refused"  # as SUMMARY_REFUSED, for compacted messages
+    BACKGROUND_FAULT = "background_fault"  # an unexpected error in a background task, which went on
 
 
 class Stage(StrEnum):
-    """A part of a request's time.
+    """A part of a request's time."""
 
-    Attributes:
-        QUEUE: from the arrival to the begin of the build.
-        ASSEMBLE: making the message list of what was read.
-        BUILD: the whole build, with `GATHER`, `ASSEMBLE` and the wait for the input to be recorded.
-        FINISH: keeping and publishing the answer.
-        TOTAL: from the arrival to the published answer, whatever the answer is.
-    """
-
-    QUEUE = "queue"
+    QUEUE = "queue"  # from the arrival to the begin of the build
     GATHER = "gather"
-    ASSEMBLE = "assemble"
-    BUILD = "build"
-    FINISH = "finish"
-    TOTAL = "total"
+    ASSEMBLE = "assemble"  # making the message list of what was read
+    BUILD = "build"  # the whole build, with `GATHER`, `ASSEMBLE` and the wait for the input to be recorded
+    FINISH = "finish"  # keeping and publishing the answer
+    TOTAL = "total"  # from the arrival to the published answer, whatever the answer is
 
 
 class Part(StrEnum):
@@ -91,45 +68,28 @@ class Part(StrEnum):
 
 
 class DeadLetterCause(StrEnum):
-    """Why a message could not be used, as a class of reasons.
-
-    Attributes:
-        TOO_LARGE: it is larger than `bus.max_payload_bytes`.
-        UNAUTHENTICATED: it has no signature of a known key.
-        REFUSED: it is a message, and what it asks for is not allowed.
-        BACKLOG: too much was waiting for it to be recorded.
-        POISON: a build of it failed, or it was delivered too often without being finished.
-    """
+    """Why a message could not be used, as a class of reasons."""
 
     UNREADABLE = "unreadable"
-    TOO_LARGE = "too_large"
-    UNAUTHENTICATED = "unauthenticated"
-    REFUSED = "refused"
-    BACKLOG = "backlog"
-    POISON = "poison"
+    TOO_LARGE = "too_large"  # it is larger than `bus.max_payload_bytes`
+    UNAUTHENTICATED = "unauthenticated"  # it has no signature of a known key
+    REFUSED = "refused"  # it is a message, and what it asks for is not allowed
+    BACKLOG = "backlog"  # too much was waiting for it to be recorded
+    POISON = "poison"  # a build of it failed, or it was delivered too often without being finished
     OTHER = "other"
 
 
 class Reading(StrEnum):
-    """A number that another part keeps, read when it is asked for.
-
-    Attributes:
-        WAITING_REFUSALS: requests that wait for the answer OVERLOADED.
-        UNWRITTEN_ROWS: rows that were accepted and are not written.
-        UNWRITTEN_STATES: changes of sessions' states that were accepted and are not stored.
-        UNWRITTEN_TURNS: turns that were begun and are not kept.
-        UNFINISHED_CALLS: calls of memory tools that were accepted and have no result.
-        BUS_RECONNECTS: how often the subscription was opened anew. Never falls.
-    """
+    """A number that another part keeps, read when it is asked for."""
 
     IN_FLIGHT = "in_flight"
     WAITING_REQUESTS = "waiting_requests"
-    WAITING_REFUSALS = "waiting_refusals"
-    UNWRITTEN_ROWS = "unwritten_rows"
-    UNWRITTEN_STATES = "unwritten_states"
-    UNWRITTEN_TURNS = "unwritten_turns"
-    UNFINISHED_CALLS = "unfinished_calls"
-    BUS_RECONNECTS = "bus_reconnects"
+    WAITING_REFUSALS = "waiting_refusals"  # requests that wait for the answer OVERLOADED
+    UNWRITTEN_ROWS = "unwritten_rows"  # rows that were accepted and are not written
+    UNWRITTEN_STATES = "unwritten_states"  # changes of sessions' states that were accepted and are not stored
+    UNWRITTEN_TURNS = "unwritten_turns"  # turns that were begun and are not kept
+    UNFINISHED_CALLS = "unfinished_calls"  # calls of memory tools that were accepted and have no result
+    BUS_RECONNECTS = "bus_reconnects"  # how often the subscription was opened anew. Never falls
 
 
 class Metrics(Protocol):

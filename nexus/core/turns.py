@@ -24,23 +24,15 @@ Source = Literal["fallback", "model"]
 
 
 class TurnStatus(StrEnum):
-    """How far a turn has come.
+    """How far a turn has come."""
 
-    Attributes:
-        PENDING: it was asked for.
-        THINKING: a context of the layout `thinking` was asked for last.
-        ACTING: the model is at work: a result of a tool has come, or the run goes on.
-        EXECUTING: the model has called tools.
-        COMPLETED: its answer is known and its calls are answered, or another turn has begun, or it fell silent.
-        FAILED: it fell silent without any answer.
-    """
-
-    PENDING = "pending"
-    THINKING = "thinking"
-    ACTING = "acting"
-    EXECUTING = "executing"
+    PENDING = "pending"  # it was asked for
+    THINKING = "thinking"  # a context of the layout `thinking` was asked for last
+    ACTING = "acting"  # the model is at work: a result of a tool has come, or the run goes on
+    EXECUTING = "executing"  # the model has called tools
+    # its answer is known and its calls are answered, or another turn has begun, or it fell silent.
     COMPLETED = "completed"
-    FAILED = "failed"
+    FAILED = "failed"  # it fell silent without any answer
 
     @property
     def is_over(self) -> bool:

@@ -210,14 +210,8 @@ class CompactionRequest:
 
 @dataclass(slots=True)
 class CompactionJob:
-    """A compaction under way.
+    """A compaction under way."""
 
-    Attributes:
-        done: set when it has ended, whatever came of it.
-        made: the compaction; None while there is none, and where there was nothing to compact.
-        failed: it could not be made.
-    """
-
-    done: anyio.Event = field(default_factory=anyio.Event)
-    made: Compaction | None = None
+    done: anyio.Event = field(default_factory=anyio.Event)  # set when it has ended, whatever came of it
+    made: Compaction | None = None  # None also where there was nothing to compact
     failed: bool = False

@@ -211,16 +211,11 @@ class GroupReader:
 
 
 class EntriesInHand:
-    """The entries of one stream that were handed to one consumer and are not done.
-
-    Attributes:
-        bytes: of the payloads in hand.
-        surplus: how many of them are to be refused.
-    """
+    """The entries of one stream that were handed to one consumer and are not done."""
 
     def __init__(self, client: Redis, topic: str, key: str, names: tuple[str, str], lease_ms: int) -> None:
-        self.bytes = 0
-        self.surplus = 0
+        self.bytes = 0  # of the payloads
+        self.surplus = 0  # how many are to be refused
         self._client = client
         self._topic = topic
         self._key = key

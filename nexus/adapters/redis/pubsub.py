@@ -84,14 +84,11 @@ async def _subscribed(subscription: "RedisSubscription", connect_s: float | None
 
 
 class RedisSubscription:
-    """Deliveries of some topics, over one connection after another.
-
-    Attributes:
-        failure: the kind of the last error on the way to Redis; `""` while there was none.
-    """
+    """Deliveries of some topics, over one connection after another."""
 
     def __init__(self, client: Redis, prefix: str, topics: tuple[str, ...], heartbeat_s: float) -> None:
         self.reconnects = 0
+        # The kind of the last error on the way to Redis.
         self.failure = ""
         self.backlogs: dict[str, int] = {}
         self._client = client

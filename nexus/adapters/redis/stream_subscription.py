@@ -28,16 +28,11 @@ _NEWS: Final = ""
 
 
 class StreamSubscription:
-    """Deliveries of some streams.
-
-    Attributes:
-        failure: the kind of the last error on the way to Redis; `""` while there was none.
-        stopping: set when nothing more is to be taken in.
-        news: the topics that are read here.
-    """
+    """Deliveries of some streams, of which those of `news` are read here, until `stopping` is set."""
 
     def __init__(self, client: Redis, prefix: str, news: tuple[str, ...], most_work: int) -> None:
         self.reconnects = 0
+        # The kind of the last error on the way to Redis.
         self.failure = ""
         self.backlogs: dict[str, int] = {}
         self.stopping = anyio.Event()

@@ -30,16 +30,11 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A topic whose messages are shared out among the replicas.
-
-    Attributes:
-        most: how many one replica may have in hand at once.
-        sheds: messages that wait beyond `most` for all replicas are handed out as `surplus`.
-    """
+    """A topic with messages that are shared out among the replicas."""
 
     topic: str
-    most: int
-    sheds: bool = False
+    most: int  # how many one replica may have in hand at once
+    sheds: bool = False  # messages that wait beyond `most` for all replicas are handed out as `surplus`
 
 
 class Bus(Protocol):
@@ -82,12 +77,9 @@ class Bus(Protocol):
 
 
 class Subscription(Protocol):
-    """Deliveries in the order in which they arrived. Iterating ends by `stop`, by an error or with its context.
+    """Deliveries in the order in which they arrived. Iterating ends by `stop`, by an error or with its context."""
 
-    Attributes:
-        reconnects: how often the connection was opened anew.
-    """
-
+    # How often the connection was opened anew.
     reconnects: int
 
     @property

@@ -20,11 +20,7 @@ TextsOf = Callable[[Row, Collection[str]], Iterable[tuple[str, str]]]
 
 @dataclass(frozen=True, slots=True)
 class RunOrigin:
-    """Where a run belongs.
-
-    Attributes:
-        sub_agent: the id of the sub-agent whose run it is, `""` for one without; None for the main agent's.
-    """
+    """Where a run belongs: to a session, and to the main agent or a sub-agent by its id, which may be `""`."""
 
     session_id: str
     sub_agent: str | None = None
@@ -234,16 +230,11 @@ class TransferableStore(Store, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """Rows of one owner, newest first, enough for the messages that were asked for.
-
-    Attributes:
-        stopped_early: reading ended at a limit although more could have been needed.
-        complete: every row of the owner that this process accepted before is among what was read.
-    """
+    """Rows of one owner, newest first, enough for the messages that were asked for."""
 
     rows: list[Row]
-    stopped_early: bool = False
-    complete: bool = True
+    stopped_early: bool = False  # reading ended at a limit although more could have been needed
+    complete: bool = True  # every row of the owner that this process accepted before was there to be read
 
 
 class Cutoff(Protocol):
