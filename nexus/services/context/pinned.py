@@ -2,15 +2,14 @@
 
 Rules of this module:
 
-- The block (role, TODO list, useful information, folder notes) is made anew for every request, and has only the parts
-  that have content.
-- A heading, and the mark before an item, come from here alone: further lines of an item are indented, a TODO is one
-  line, and everything is escaped.
+- The block (role, TODO list, useful information, folder notes) is new for every request, and has only the parts with
+  content.
+- Headings and the marks before items come from here alone: further lines of an item are indented, a TODO is one line,
+  and everything is escaped.
 - A position is the index of the message that follows it; `len(messages)` is the end. None splits a tool call from its
-  results. Messages are in the OpenAI form; anything else is passed over, never an error: logs are malformed.
-
-The rule of the position is that of the source document: before the fifth message from the end, or, should that be
-inside of a block, before the block. A later rule of the same authors counts assistant messages instead.
+  results. Messages are in the OpenAI form; malformed ones are ignored.
+- `from_end` is before the fifth message from the end; `before_assistant` counts assistant messages instead. A position
+  inside of a tool call block moves before the block.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,13 +60,10 @@ def is_all_given(agent: Agent, given: SessionState) -> bool:
 
 
 def pinned_blocks(role: str, state: SessionState, *, most: int | None = None) -> list[Block]:
-    """The parts of the pinned block that are not empty, in their order; `[]` where nothing is to be pinned.
+    """The parts of the pinned block that are not empty, in their order.
 
-    Args:
-        role: the agent's; `""` for none.
-        state: the other parts.
-        most: useful informations and folder notes together at most: the notes first, of each the newest; None for as
-            many as are ever shown.
+    `most` is the largest number of useful informations and folder notes together: the notes first, of each the newest;
+    None for as many as are ever shown.
     """
     infos, notes = state.useful_info or (), state.folder_notes or ()
     kept = len(infos) + len(notes) if most is None else most
@@ -147,14 +143,9 @@ PINNED_FROM_END: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class ToolCallBlock:
-    """The messages from one that declares tool calls to the last result that answers one of them.
+    """The messages from one that declares tool calls to the last of their results, or itself without results.
 
     Blocks overlap where a log has results after the next declaration.
-
-    Attributes:
-        start_index: of the assistant message.
-        end_index: of the last tool message that belongs to it; the same where none does.
-        tool_call_ids: of the declared calls.
     """
 
     start_index: int
@@ -165,8 +156,8 @@ class ToolCallBlock:
 def identify_tool_call_blocks(messages: Sequence[Any]) -> list[ToolCallBlock]:
     """The blocks in `messages`, by their start.
 
-    A result belongs to the latest declaration of its id, whatever lies between; a tool message without an id to the
-    block that it directly follows.
+    A result belongs to the latest declaration of its id, whatever lies between; a result without an id to the block
+    that it directly follows.
     """
     return [
         ToolCallBlock(start, end, frozenset(_ids(declared_calls(messages[start])))) for start, end in _extents(messages)

@@ -1,12 +1,10 @@
 """The instructions that contexts begin with: the identity and the thinking instruction (contract §4.1, §6).
 
 `CORE_IDENTITY` has the same bytes for everybody, so that a provider's prompt cache can hold it. It names no date,
-person or setting. These texts are where a model learns how to read the other blocks: a change to the looks of a block
-needs a change here.
+person or setting. These texts teach a model to read the other blocks, so a change to the looks of a block needs one here.
 
-The description of the tools, `[CAPABILITIES]` (contract §4.2), is here too. Anybody on the bus may have registered a
-tool. Everything in its definition is quoted text: whatever it says, there is one `### ` line for each tool and one line
-for each parameter.
+The description of the tools, `[CAPABILITIES]` (contract §4.2), stands here, too. Any program on the bus may register a
+tool, so its definition is quoted text: whatever it says, each tool has one `### ` line and each parameter one line.
 """
 
 import json
@@ -329,7 +327,7 @@ _UNION_MEMBERS: Final = 8
 _UNION_DEPTH: Final = 3
 
 # Lines that a lenient reader could take for lines of this block, also after spaces; and after backslashes, so that a
-# line that came with one gets one more and no two texts come out the same.
+# line that has one gets one more, and different texts stay different.
 _OWN_STRUCTURE: Final = re.compile(
     r"\s*\\*(?:###|parameters\s*:\s*$|[-*+] [^(]*\(.*(?:required|optional)\s*\))",
     re.IGNORECASE,
@@ -337,12 +335,10 @@ _OWN_STRUCTURE: Final = re.compile(
 
 
 def describe_tools(definitions: Sequence[Mapping[str, Any]], escape: Callable[[str], str]) -> str:
-    """The `[CAPABILITIES]` block, without a newline at its end.
+    """The `[CAPABILITIES]` block, without a newline at its end; `escape` may count.
 
-    Args:
-        definitions: in the OpenAI function form or flat (`name`, `description`, `parameters`), in the order in which
-            they are shown. Of a malformed one as much as can be read is shown.
-        escape: `escape`, or one that counts.
+    Definitions are in the OpenAI function form or flat (`name`, `description`, `parameters`), in the order in which they
+    are shown. Of a malformed one the readable part is shown.
     """
     tools = "\n\n".join(_tool(definition, escape) for definition in _items(definitions))
     return f"[CAPABILITIES]\nAvailable tools in this conversation:\n\n{tools or '(No tools available)'}"

@@ -1,7 +1,7 @@
-"""What a build request asks for (contract §1.3, §6): read once, checked, and passed on as a value. Pure.
+"""A build request (contract §1.3, §6): read once, checked, and passed on as a value. Pure.
 
-What a layout shows is read strictly there. Other systems may use the same names for something else, so in the other
-layouts what is wrong is passed over, with a note.
+A layout reads strictly the metadata that it shows. Other systems may use the same names for something else, so in other
+layouts faulty metadata is ignored, with a note.
 """
 
 import hashlib
@@ -53,11 +53,11 @@ _RUN: Final = TypeAdapter(Run)
 
 @dataclass(frozen=True, slots=True)
 class TurnMetadata:
-    """What came along for the run's turn, under the names of `run.metadata`.
+    """Metadata for the run's turn, under the names of `run.metadata`.
 
     Attributes:
-        task_context, workspace_context: `""` where nothing is to be seen of it.
-        thinking_rounds: ascending by their numbers, each of which is there once.
+        task_context, workspace_context: `""` for none and for a blank one.
+        thinking_rounds: ascending by their numbers, without duplicates.
         summary_detail_level: None for that of the settings.
     """
 
@@ -71,19 +71,17 @@ class BuildRequest(NamedTuple):
     """A request that can be built.
 
     Attributes:
-        request_id: the id of the message that asked.
+        request_id: the id of the request's message.
         human: the run's first HUMAN message.
         current_input: its text.
         later: the run's messages after it; with any, the request is a continuation (contract §4.6).
-        user_profile: the profile that came along; None when it is to be read from the store.
-        timestamp_utc: the run's own time as sent, `""` when none or unreadable.
-        moment: that time; None likewise.
+        user_profile: the profile in the request; None for the stored one.
+        moment: the run's own time; None when none or unreadable.
         timezone_offset: minutes west of UTC.
         agent: whose context it is.
-        state: what came along of the session's state.
-        turn: what came along for the run's turn.
-        context_window: tokens that the model takes; None for as many as the settings say.
-        notes: what was passed over, for the manifest.
+        state: the parts of the session's state in the request.
+        context_window: tokens of the model's window; None for those of the settings.
+        notes: on ignored metadata, for the manifest.
         origin: where the run belongs: to a sub-agent also where only its input is marked as internal to one.
     """
 
@@ -97,7 +95,6 @@ class BuildRequest(NamedTuple):
     current_input: str
     later: tuple[Message, ...]
     user_profile: Mapping[str, Any] | None
-    timestamp_utc: str
     moment: datetime | None
     timezone_offset: int
     agent: Agent
@@ -126,11 +123,11 @@ class Deadline(NamedTuple):
 
     @property
     def left_s(self) -> float:
-        """Seconds that are left; none or less where it has passed."""
+        """Seconds that are left; negative where it has passed."""
         return self.ends_at - anyio.current_time()
 
     def exceeded(self) -> RequestError:
-        """What the requester is told when it has passed."""
+        """The error of a deadline that has passed."""
         reason = f"metadata.deadline_ms: the {self.allowed_ms} ms have passed"
         return RequestError(ErrorCode.DEADLINE_EXCEEDED, reason)
 
@@ -184,7 +181,7 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
     agent, state, notes = _read_agency(metadata, strictly=layout == "agent")
     turn, turn_notes = read_turn_metadata(metadata, layout)
     notes += turn_notes
-    timestamp, moment, offset = _read_clock(metadata, notes)
+    moment, offset = _read_clock(metadata, notes)
     session_id = _read_session(metadata)
     sub_agent = named_agent(human.metadata) if agent.sub_agent is None else agent.sub_agent
     return BuildRequest(
@@ -198,7 +195,6 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
         current_input=_read_input(human.content, index),
         later=tuple(run.history[index + 1 :]),
         user_profile=_read_profile(metadata, run.owner_key),
-        timestamp_utc=timestamp,
         moment=moment,
         timezone_offset=offset,
         agent=agent,
@@ -211,19 +207,24 @@ def read_request(message: Message, *, default_layout: str = "dialogue") -> Build
 
 
 def read_history_size(profile: Mapping[str, Any] | None, default: int) -> tuple[int, list[str]]:
-    """How many messages an owner wants to be shown (contract §4.3), and a note where the wish was not granted."""
+    """The number of messages that an owner's profile asks for (contract §4.3), and a note where it is not granted."""
     overrides = profile.get("config_overrides") if profile else None
     wanted = overrides.get("history_context_size") if isinstance(overrides, Mapping) else None
     if wanted is None:
         return default, []
     low, high = HISTORY_SIZES
     where = "user_profile.config_overrides.history_context_size"
-    # A profile that was written from JavaScript holds its whole numbers as floats.
-    whole = isinstance(wanted, int) or (isinstance(wanted, float) and wanted.is_integer())
-    if isinstance(wanted, bool) or not whole:
+    number = _whole(wanted)
+    if number is None:
         return default, [f"{where}: a whole number from {low} to {high} is allowed, {default} is used"]
-    size = int(min(max(wanted, low), high))
-    return size, [] if size == wanted else [f"{where}: {low} to {high} are allowed, {size} is used"]
+    size = min(max(number, low), high)
+    return size, [] if size == number else [f"{where}: {low} to {high} are allowed, {size} is used"]
+
+
+def _whole(value: Any) -> int | None:
+    """A whole number, which JavaScript may have written as a float; None for anything else."""
+    is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return int(value) if is_whole and not isinstance(value, bool) else None
 
 
 def _read_input(content: Any, index: int) -> str:
@@ -252,19 +253,16 @@ def _read_window(metadata: Mapping[str, Any]) -> int | None:
     if window is None:
         return None
     low, high = CONTEXT_WINDOWS
-    # As for the history size: numbers from JavaScript.
-    whole = isinstance(window, int) or (isinstance(window, float) and window.is_integer())
-    if isinstance(window, bool) or not whole or not low <= window <= high:
+    number = _whole(window)
+    if number is None or not low <= number <= high:
         raise invalid_request(f"run.metadata.context_window: a whole number of tokens from {low} to {high} is needed")
-    return int(window)
+    return number
 
 
 def _read_agency(metadata: Mapping[str, Any], *, strictly: bool) -> tuple[Agent, SessionState, list[str]]:
-    """Whose context it is, and what came along of its state; with notes where that is of no use and may be wrong."""
+    """The agent and the parts of the session's state in the request; with notes on faulty ones if not `strictly`."""
     agent, state = MAIN, _NO_STATE
     notes: list[str] = []
-    if metadata.get("agent") is None and metadata.get("state") is None:
-        return agent, state, notes
     try:
         agent, notes = read_agent(metadata)
         state = read_state(_given(metadata, "state", {}), "run.metadata.state")
@@ -290,21 +288,20 @@ def _read_profile(metadata: Mapping[str, Any], owner_key: str) -> Mapping[str, A
     return profile
 
 
-def _read_clock(metadata: Mapping[str, Any], notes: list[str]) -> tuple[str, datetime | None, int]:
+def _read_clock(metadata: Mapping[str, Any], notes: list[str]) -> tuple[datetime | None, int]:
     timestamp = metadata.get("client_timestamp_utc")
     moment = parse_moment(timestamp) if timestamp else None
     if timestamp and moment is None:
         notes.append("client_timestamp_utc: unreadable, so there is no <current_time>")
-        timestamp = None
     given = metadata.get("client_timezone_offset")
     offset = 0 if given in (None, "") else parse_offset(given)
     if offset is None:
         notes.append("client_timezone_offset: unreadable or beyond 14 hours, counted as 0")
-    return timestamp or "", moment, offset or 0
+    return moment, offset or 0
 
 
 def _given(metadata: Mapping[str, Any], key: str, default: Any) -> Any:
-    """The value under `key`; `null` is as good as nothing."""
+    """The value under `key`; the default also for `null`."""
     value = metadata.get(key)
     return default if value is None else value
 
@@ -319,23 +316,20 @@ def _read_run(message: Message) -> Run:
         raise invalid_request(explain(error, "run")) from None
     if run.owner_key != message.owner_key:
         raise owner_mismatch("run.owner_key")
-    owners = [item.owner_key for item in run.history]
-    if owners.count(run.owner_key) != len(owners):
-        index = next(index for index, owner in enumerate(owners) if owner != run.owner_key)
-        raise owner_mismatch(f"run.history[{index}].owner_key")
+    for index, item in enumerate(run.history):
+        if item.owner_key != run.owner_key:
+            raise owner_mismatch(f"run.history[{index}].owner_key")
     if run.id != message.run_id:
         raise invalid_request("run.id: is not the run_id of the envelope")
-    # What is recorded of a run is found under its id, whatever id its messages name.
-    if [item.run_id for item in run.history].count(run.id) == len(owners):
-        return run
-    history = [item.model_copy(update={"run_id": message.run_id}) for item in run.history]
+    # Rows of a run are found under its id, whatever id its messages name.
+    history = [item if item.run_id == run.id else item.model_copy(update={"run_id": run.id}) for item in run.history]
     return run.model_copy(update={"history": history})
 
 
 def _identified(message: Message) -> Any:
     """The run's history, with an id and a time for every message that has none.
 
-    They are made from the request, so that they are the same each time and the message is recorded once.
+    Both derive from the request, so that they are the same each time and the message is recorded once.
     """
     history = message.content.get("history", [])
     if not isinstance(history, list):
@@ -353,10 +347,8 @@ def _derived_id(run_id: str, index: int) -> str:
 
 
 def read_turn_metadata(metadata: Mapping[str, Any], layout: str) -> tuple[TurnMetadata, list[str]]:
-    """What the request says of the run's turn, and notes on what is wrong and of no use to the layout."""
+    """The metadata for the run's turn, and notes on faulty keys that the layout does not show."""
     notes: list[str] = []
-    if _READERS.keys().isdisjoint(metadata):
-        return TurnMetadata(), notes
     given: dict[str, Any] = {}
     for key, read in _READERS.items():
         if metadata.get(key) is None:
@@ -413,10 +405,10 @@ def _read_round(value: Any, where: str) -> ThinkingRound:
 
 
 def _read_number(value: Any, where: str, *, least: int) -> int:
-    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    if isinstance(value, bool) or not whole or not least <= value <= LARGEST_NUMBER:
+    number = _whole(value)
+    if number is None or not least <= number <= LARGEST_NUMBER:
         raise invalid_request(f"{where}: a whole number from {least} to {LARGEST_NUMBER} is needed")
-    return int(value)
+    return number
 
 
 def _read_level(value: Any, where: str) -> Level:
@@ -432,7 +424,7 @@ _READERS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "thinking_rounds": _read_rounds,
     "summary_detail_level": _read_level,
 }
-# What of it each layout shows, or goes by.
+# The keys that each layout shows or follows.
 _SHOWN: Final[Mapping[str, frozenset[str]]] = {
     "agent": frozenset({"task_context", "summary_detail_level"}),
     "thinking": frozenset(_READERS),

@@ -11,13 +11,7 @@ from typing import Final
 from nexus.core.turns import ThinkingRound
 from nexus.services.context.blocks import Assembled, Block, Joined, Section, assemble, source_of
 from nexus.services.context.budget import NO_ROOM, Budget, largest
-from nexus.services.context.memory_blocks import (
-    NOTHING,
-    Remembered,
-    goal_sources,
-    goal_text,
-    without_oldest,
-)
+from nexus.services.context.memory_blocks import NOTHING, Remembered, goal_sources, goal_text, without_oldest
 from nexus.services.context.prompts import THINKING_INSTRUCTION
 from nexus.services.text.escape import BANNERS, CountingEscape, LabelEscape, canonical
 from nexus.services.text.tokens import Measure
@@ -31,14 +25,14 @@ _NO_ROWS: Final = {"fetched": 0, "merged": 0, "shown": 0, "repaired": 0}
 
 @dataclass(frozen=True, slots=True)
 class ThinkingInput:
-    """Everything that a context of the thinking layout is made of.
+    """The content of a thinking context.
 
     Attributes:
         remembered: the goal, and all earlier turns.
         workspace: a text about the surroundings; `""` for none.
         rounds: of thought in this run, in their order.
-        rounds_dropped: number of earlier ones that are not shown.
-        input_id: id of the message that the input came in.
+        rounds_dropped: number of earlier rounds that are not shown.
+        input_id: id of the input's message.
     """
 
     current_input: str
@@ -55,7 +49,7 @@ def instructions() -> list[Block]:
 
 
 def fit_thinking(given: ThinkingInput, budget: Budget) -> Assembled:
-    """The two messages within the budget, as far as leaving out the oldest turns, then rounds, can bring that about."""
+    """The two messages within the budget, as far as leaving out the oldest turns, then rounds, goes."""
     uncounted = assemble_thinking(given)
     measure = budget.measure
     if measure is None or budget.surely_fits(uncounted.messages):

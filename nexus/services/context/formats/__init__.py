@@ -29,18 +29,9 @@ def convert(
     stable: int,
     goes_on: bool = False,
 ) -> Converted:
-    """A valid list and the tools that go with it, in the form `form`.
+    """A valid list and its tools, both in OpenAI's form, in the form `form`, a key of `FORMATS`.
 
-    Args:
-        form: a key of `FORMATS`.
-        messages: the list in OpenAI's form, as the validity gate leaves it.
-        tools: definitions in the OpenAI function form, as the registry checks them.
-        stable: how many of the first messages the next build repeats byte for byte.
-        goes_on: the list ends in the middle of a run, so that the run's next call is likely to repeat all of it.
-
-    Raises:
-        ValueError: there is no such form; the text says which there are.
+    The next build repeats the first `stable` messages byte for byte. `goes_on`: the list ends in the middle of a run,
+    so that the run's next call is likely to repeat all of it.
     """
-    if form not in FORMATS:
-        raise ValueError(f"format: one of {', '.join(FORMATS)} is needed")
     return FORMATS[form](messages, tools, stable=stable, goes_on=goes_on)

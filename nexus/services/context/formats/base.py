@@ -24,11 +24,10 @@ class Converted:
 
     Attributes:
         messages: OpenAI's and Anthropic's `messages`, Gemini's `contents`.
-        tools: the tools in the provider's form.
-        places: for each given message the index of the one it stands in, and the index of its first block or part
-            there; None when it stands in `system`.
-        notes: on what was changed for this provider. They hold no content (contract §8).
-        system: Anthropic's `system`, Gemini's `system_instruction`; None when there is none, and for OpenAI.
+        places: for each given message the index of its message here, and of its first block or part there; None in
+            `system`.
+        notes: on changes for this provider, without content (contract §8).
+        system: Anthropic's `system`, Gemini's `system_instruction`; None for none, and for OpenAI.
     """
 
     messages: list[dict[str, Any]]
@@ -49,12 +48,7 @@ class Place:
 
 @dataclass(slots=True)
 class Turns:
-    """Messages being made: consecutive messages of one side become one message of several blocks.
-
-    Attributes:
-        key: of the blocks in a message.
-        messages: so far.
-    """
+    """A list in the making: consecutive messages of one side become one message, with its blocks under `key`."""
 
     key: str
     messages: list[dict[str, Any]] = field(default_factory=list)
@@ -75,20 +69,14 @@ class Turns:
 
 @dataclass(slots=True)
 class Changes:
-    """Counts, for the notes, of changes that more than one format makes.
-
-    Attributes:
-        opened: user text put before all else.
-        late_system: system messages behind others, shown as text of the user.
-        as_text: calls whose arguments could not be sent as an object.
-    """
+    """Counts, for the notes, of changes that more than one format makes."""
 
     opened: int = 0
     late_system: int = 0
     as_text: int = 0
 
     def notes(self) -> list[str]:
-        """The counts in words."""
+        """The notes."""
         return [
             *counted(self.opened, "user text was put before the first message", "user texts were put before others"),
             *counted(
@@ -128,8 +116,7 @@ def trailing_system(messages: Sequence[Mapping[str, Any]]) -> int:
 def calls_of(message: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], bool]]:
     """Id, name and arguments of each call of `message`, and whether the arguments could stay an object.
 
-    Arguments that cannot be sent as an object (nested too deep, an infinite number, half a surrogate pair) are given as
-    the text they were written in.
+    Arguments that cannot be sent as an object (nested too deep, an infinite number, half a surrogate pair) stay text.
     """
     for call in message.get("tool_calls") or ():
         text = call["function"]["arguments"]

@@ -20,7 +20,6 @@ class FakeTurns:
         unreadable: `goal`, `past_turns` or both fail.
         hanging: likewise never return.
         full: too much is waiting, so that nothing is taken.
-        slow: what is taken is never kept.
     """
 
     def __init__(self) -> None:
@@ -31,7 +30,6 @@ class FakeTurns:
         self.unreadable: set[str] = set()
         self.hanging: set[str] = set()
         self.full = False
-        self.slow = False
 
     def begin_turn(self, start: TurnStart) -> anyio.Event | None:
         """Keep the turn, or what came along for it."""
@@ -39,9 +37,8 @@ class FakeTurns:
             return None
         self.begun.append(start)
         kept = anyio.Event()
-        if not self.slow:
-            self._keep(start)
-            kept.set()
+        self._keep(start)
+        kept.set()
         return kept
 
     async def goal(self, owner_key: str, session_id: str, run_id: str) -> Goal:

@@ -137,19 +137,6 @@ class TestMessages:
         blank = assembled([], agent=Agent("main", system_prompt=" \u200b"))
         assert blank.messages[0]["content"] == PromptManager().get_core_identity()
 
-    def test_raw_messages_with_calls(self) -> None:
-        """The history in provider form, with every call and result."""
-        made = assembled(work(0, calls=2), state=SessionState())
-        assert made.messages[1:] == [
-            {"role": "user", "content": "question 0"},
-            {"role": "assistant", "content": None, "tool_calls": [call("c0_0"), call("c0_1")]},
-            {"role": "tool", "tool_call_id": "c0_0", "content": "result c0_0"},
-            {"role": "tool", "tool_call_id": "c0_1", "content": "result c0_1"},
-            {"role": "assistant", "content": "answer 0"},
-            {"role": "user", "content": "now"},
-        ]
-        assert made.repairs == []
-
     def test_a_sub_agent(self) -> None:
         """Its task first, no system message, and its role only where it is pinned."""
         made = assembled(talk(2), agent=SUB, role="You review.", state=SessionState())
@@ -160,36 +147,6 @@ class TestMessages:
             {"role": "user", "content": "## Agent Role Definition\n\nYou review."},
             {"role": "user", "content": "now"},
         ]
-
-    def test_the_current_run_is_not_history(self) -> None:
-        """Whether its rows are stored already does not show."""
-        rows = [*talk(6), row(6, "HUMAN", "now", "now"), row(7, None, None, "now")]  # type: ignore[arg-type]  # a malformed row
-        assert assembled(rows) == assembled(talk(6))
-
-
-class TestInternalRows:
-    """What a sub-agent has done is its own business."""
-
-    ROWS = (
-        *talk(2),
-        row(2, "HUMAN", "task of reviewer", "sub", sub_agent_internal=True, agent_id="reviewer"),
-        row(3, "AI", "", "sub", sub_agent_internal=True, agent_id="reviewer", tool_calls=[call("c1")]),
-        row(4, "TOOL", "found", "sub", sub_agent_internal=True, agent_id="reviewer", call_id="c1"),
-        row(5, "AI", "for nobody", "x", sub_agent_internal=True),
-        *([row(6, "HUMAN", "last", "r6")]),
-    )
-
-    def test_the_main_agent_sees_none(self) -> None:
-        """Not even a repair of them."""
-        made = assembled(self.ROWS, state=SessionState())
-        assert [_word(message) for message in made.messages[1:]] == ["text 0", "text 1", "last", "now"]
-        assert made.repairs == []
-        assert made.manifest["history"]["repaired"] == 0
-
-    def test_the_sub_agent_sees_its_own(self) -> None:
-        """Between what is everybody's."""
-        shown = ["text 0", "text 1", "task of reviewer", "+", "found", "for nobody", "last", "now"]
-        assert brief(self.ROWS, agent=SUB, state=SessionState()) == shown
 
 
 class TestRemembered:
@@ -215,29 +172,6 @@ class TestRemembered:
 
 class TestPosition:
     """Counted over the history alone."""
-
-    @pytest.mark.parametrize(
-        ("count", "before"),
-        [(0, 0), (1, 1), (4, 4), (5, 0), (6, 1), (9, 4)],
-    )
-    def test_before_the_fifth_message_from_the_end(self, count: int, before: int) -> None:
-        """At the end of a history of fewer."""
-        texts = [f"text {number}" for number in range(count)]
-        assert brief(talk(count)) == [*texts[:before], "#C", *texts[before:], "now"]
-
-    @pytest.mark.parametrize(
-        ("calls", "shown"),
-        [
-            (1, ["#C", "question 0", "+", "result c0_0", "answer 0", "text", "now"]),
-            (2, ["question 0", "#C", "+", "result c0_0", "result c0_1", "answer 0", "text", "now"]),
-            (3, ["question 0", "#C", "+", *(f"result c0_{n}" for n in range(3)), "answer 0", "text", "now"]),
-            (4, ["question 0", "#C", "+", *(f"result c0_{n}" for n in range(4)), "answer 0", "text", "now"]),
-        ],
-    )
-    def test_inside_of_a_block_it_goes_before(self, calls: int, shown: list[str]) -> None:
-        """At its start it stays."""
-        rows = [*work(0, calls=calls), row(20, "HUMAN", "text")]
-        assert brief(rows) == shown
 
     def test_a_call_without_a_result(self) -> None:
         """Is a block all the same: what the gate adds belongs to it."""

@@ -199,16 +199,6 @@ def test_room_for_what_is_said_of_it() -> None:
     assert "left out" in str(close(content, measure, taken + MOST_TOKENS - 1, Meta(taken + MOST_TOKENS - 1)))
 
 
-def test_a_list_without_a_run() -> None:
-    """There is nothing to shorten: it fits or is refused, and says by how much."""
-    measure = Measure(FakeCounter())
-    content = content_of([], measure, tools=0)
-    taken = measure.messages(OPENING)
-    assert close(content, measure, taken, None)["messages"] == OPENING
-    with pytest.raises(RequestError, match=f"take {taken} tokens, at most {taken - 1} are allowed"):
-        close(content, measure, taken - 1, None)
-
-
 def a_message(role: str, tokens: int) -> dict[str, Any]:
     """One of so many words."""
     return {"role": role, "content": words_of(tokens)}

@@ -1,7 +1,7 @@
 """How a context of the agent layout comes about: what is frozen in a run, fresh, or missing (contract §5)."""
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -46,15 +46,6 @@ class FakeStates:
         if self.down:
             raise StoreUnavailableError("the store is down")
         return self.states.get(session_id, SessionState())
-
-
-class HangingStates(FakeStates):
-    """States that are never read."""
-
-    async def get(self, owner_key: str, session_id: str) -> SessionState:
-        """Never return."""
-        await anyio.sleep_forever()
-        return await super().get(owner_key, session_id)
 
 
 class SlowStore(FakeStore):
@@ -148,16 +139,6 @@ class TestRun:
         assert content["context"]["notes"] == []
         assert "format" not in content
         assert "system" not in content
-
-    async def test_the_input_is_recorded(self) -> None:
-        """Under its own id, and not shown as history in its own context."""
-        async with agent_parts() as parts:
-            first = await parts.build(asking("hi"))
-            again = await parts.build(asking("hi", "msg_2"))
-            await parts.persistence.flush()
-        (row,) = parts.store.messages
-        assert (row["id"], row["content"], row["metadata"]) == ("human_of_run_1", "hi", {"source": "new_run"})
-        assert history(first) == history(again) == []
 
     @pytest.mark.parametrize("away", [False, True], ids=["kept", "the bus is away"])
     async def test_the_history_is_that_of_the_first_build(self, *, away: bool) -> None:
@@ -268,12 +249,6 @@ class TestRoles:
         assert "'reviewer'" in error["message"]
         assert parts.store.messages == []
 
-    async def test_a_blank_role(self) -> None:
-        """Is none."""
-        async with agent_parts() as parts:
-            content = await parts.build(asking(agent={**SUB, "role": " \u200b"}))
-        assert content["error"]["code"] == "MISSING_AGENT_ROLE"
-
     @pytest.mark.parametrize("given_in", ["agent", "state", "stored"])
     async def test_where_a_sub_agents_role_may_stand(self, given_in: str) -> None:
         """In the agent, in the state that came along, or in what is stored; its input is recorded as its own."""
@@ -292,12 +267,6 @@ class TestRoles:
         ]
         (row,) = parts.store.messages
         assert row["metadata"] == {"source": "new_run", "sub_agent_internal": True, "agent_id": "reviewer"}
-
-    async def test_the_main_agent_needs_none(self) -> None:
-        """Then none is pinned."""
-        async with agent_parts() as parts:
-            content = await parts.build(asking())
-        assert seen(content) == ["hello"]
 
     async def test_an_input_that_is_marked(self) -> None:
         """As a sub-agent's own business it never reaches the main agent, whoever asks for its context."""
@@ -348,20 +317,6 @@ class TestMissing:
         assert second["context"]["notes"] == []
         assert "forty-two" in json.dumps(second["messages"])
 
-    async def test_the_store_is_down(self) -> None:
-        """History and state are missing; a later build of the run is whole."""
-        states = FakeStates(default=todo("stored"))
-        async with agent_parts(states) as parts:
-            parts.store.plant("messages", past(2))
-            parts.store.down = states.down = True
-            content = await parts.build(asking())
-            parts.store.down = states.down = False
-            whole = await parts.build(asking(request_id="msg_2", later=LATER))
-        assert content["degraded"] == ["history", "state"]
-        assert seen(content) == ["hello"]
-        assert whole["degraded"] == []
-        assert history(whole) == said(2)
-
     @pytest.mark.parametrize("down", [False, True])
     async def test_a_state_that_came_along_is_not_asked_for(self, *, down: bool) -> None:
         """When it is all there; so it cannot be missing."""
@@ -396,16 +351,6 @@ class TestMissing:
         assert content["degraded"] == ["state"]
         assert f"{ROLE}You review." in seen(content)
 
-    async def test_a_history_may_be_demanded(self) -> None:
-        """`on_history_failure: error`; the state alone is no reason."""
-        states = FakeStates()
-        async with agent_parts(states, settings=BuilderSettings(on_history_failure="error")) as parts:
-            states.down = True
-            assert (await parts.build(asking()))["degraded"] == ["state"]
-            parts.store.down = True
-            content = await parts.build(asking(request_id="msg_2", run_id="run_2"))
-        assert (content["error"]["code"], content["error"]["retryable"]) == ("HISTORY_UNAVAILABLE", True)
-
     async def test_somebody_elses_rows_are_not_shown(self) -> None:
         """A store that answers wrongly is not believed."""
 
@@ -421,19 +366,6 @@ class TestMissing:
             parts.store.plant("messages", past(2, owner="not ada"))
             content = await parts.build(asking())
         assert history(content) == []
-
-    async def test_a_malformed_row_spoils_nothing(self) -> None:
-        """It is counted."""
-        rows: Sequence[Any] = [
-            *past(1),
-            {"owner_key": "ada", "session_id": "default"},
-            {"owner_key": "ada", "session_id": "default", "role": "AI", "metadata": 5, "content": {"a": 1}},
-        ]
-        async with agent_parts() as parts:
-            parts.store.plant("messages", rows)
-            content = await parts.build(asking())
-        assert sorted(history(content)) == ["AI 0", "HUMAN 0", '{"a":1}']
-        assert content["context"]["history"]["repaired"] == 2
 
 
 class TestFormats:
@@ -461,24 +393,6 @@ class TestFormats:
                 assert content["messages"][turn][key][part]["text"] == text
             assert {name: value for name, value in block.items() if name != "place"} == of_plain
         assert content["context"]["prefix"] == plain["context"]["prefix"]
-
-    async def test_openai_has_no_places(self) -> None:
-        """There a block's index is its place."""
-        async with agent_parts() as parts:
-            content = await parts.build(asking(format="openai"))
-        assert all("place" not in block for block in content["context"]["blocks"])
-        assert "system" not in content
-
-    @pytest.mark.parametrize("form", ["anthropic", "gemini"])
-    async def test_tools_in_the_form_of_the_provider(self, form: str) -> None:
-        """Also in a continuation."""
-        async with agent_parts() as parts:
-            parts.registry.register(definition(), print)
-            first = await parts.build(asking(format=form))
-            content = await parts.build(asking(request_id="msg_2", later=LATER, format=form))
-        tool = first["tools"][0]
-        assert (tool["name"] if form == "anthropic" else tool["function_declarations"][0]["name"]) == "web_search"
-        assert content["tools"] == first["tools"]
 
     @pytest.mark.parametrize("layout", ["agent", "dialogue"])
     async def test_a_continuation_is_marked_for_the_next_call(self, layout: str) -> None:

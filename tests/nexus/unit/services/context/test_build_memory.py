@@ -42,7 +42,7 @@ class FakeMemory:
 
     Attributes:
         kept: what there is, for every session.
-        hangs, stuck: reading never ends; compactions never do.
+        stuck: compactions never end.
         fails: what reading raises, if anything.
         does: what a compaction does; by default it covers all rows but the newest four.
         wishes, soon: what was wanted, at once and in the background.
@@ -51,7 +51,6 @@ class FakeMemory:
     def __init__(self, store: FakeStore) -> None:
         self.store = store
         self.kept = Snapshot()
-        self.hangs = False
         self.stuck = False
         self.fails: Exception | None = None
         self.does: Callable[[CompactionRequest], Compaction | None] = self.cover
@@ -60,8 +59,6 @@ class FakeMemory:
 
     async def snapshot(self, owner_key: str, session_id: str) -> Snapshot:  # noqa: ARG002  # one for all
         """What is kept."""
-        if self.hangs:
-            await anyio.sleep_forever()
         if self.fails:
             raise self.fails
         return self.kept
@@ -299,17 +296,6 @@ class TestTooLong:
         assert all("word" * 5 not in str(row["content"]) for row in parts.store.messages[6:])
         assert len(parts.store.messages) == 6
 
-    async def test_a_result_that_does_not_fit(self) -> None:
-        """It goes, and not the memory of the session for its sake; what fits stays."""
-        async with remembering(3) as (parts, _):
-            plain = await parts.build(asking(**PROMPT, later=called("short")))
-            content = await parts.build(asking(request_id="msg_2", **PROMPT, later=called("short", words_of(2_500))))
-        assert history(content) == history(plain) != []
-        results = [item["content"] for item in content["messages"] if item["role"] == "tool"]
-        assert results[0] == "short"
-        assert results[1].startswith("(left out: a result of ")
-        assert content["context"]["tokens"]["used"] <= 2_000
-
 
 class TestMissing:
     """A memory that cannot be read."""
@@ -339,14 +325,6 @@ class TestMissing:
         assert second["degraded"] == [Part.WORKING_MEMORY]
         assert first["messages"][:-1] == second["messages"][: len(first["messages"]) - 1]
         assert "CONVERSATION_SUMMARY" in tags(second)
-
-    async def test_it_hangs(self) -> None:
-        """There is time left for everything else."""
-        async with remembering() as (parts, memory):
-            memory.hangs = True
-            content = await parts.build(asking(**PROMPT), budget_s=0.5)
-        assert content["degraded"] == [Part.WORKING_MEMORY]
-        assert len(history(content)) == 6, "the session is read after it"
 
 
 class TestPrefix:
@@ -393,15 +371,3 @@ class TestTools:
         assert {tool["function"]["name"] for tool in main["tools"]} == MEMORY_TOOLS
         assert {tool["function"]["name"] for tool in sub["tools"]} == READING_TOOLS
         assert "WORKING_MEMORY" not in tags(sub)
-
-
-@pytest.mark.parametrize("layout", ["dialogue", "thinking"])
-async def test_other_layouts(layout: str) -> None:
-    """They have a window and no working memory; what is too long for it is refused."""
-    async with remembering(20, length=80, window=WindowSettings(context_window=100_000)) as (parts, memory):
-        content = await parts.build(asking(layout=layout))
-        refused = await parts.build(asking(request_id="msg_2", run_id="run_2", layout=layout, context_window=1_000))
-    assert not {"WORKING_MEMORY", "CONTEXT_META"} & {*tags(content)}
-    assert content["status"] == "success"
-    assert refused.get("error", {"code": ""})["code"] in {"PAYLOAD_TOO_LARGE", ""}
-    assert memory.wishes == memory.soon == []

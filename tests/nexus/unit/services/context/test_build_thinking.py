@@ -68,15 +68,6 @@ async def test_the_first_run_of_a_session() -> None:
     assert seen(content) == "=== TASK CONTEXT ===\nUser's Goal: find reviews"
 
 
-async def test_the_input_is_recorded() -> None:
-    """As in every layout."""
-    async with opened(turns=FakeTurns()) as parts:
-        await parts.build(asking("hi"))
-        await parts.persistence.flush()
-    (row,) = parts.store.messages
-    assert (row["id"], row["content"], row["metadata"]) == ("human_of_run_1", "hi", {"source": "new_run"})
-
-
 async def test_the_latest_turns_are_shown() -> None:
     """As many as settings allow, never the run's own; the others are counted."""
     async with opened(turns=three_turns(), settings=BuilderSettings(turns_shown=2)) as parts:
@@ -183,13 +174,6 @@ async def test_a_sub_agent_thinks_about_the_goal_of_its_session() -> None:
     assert "User's Goal: the goal" in seen(content)
     assert turns.begun == []
     assert parts.store.messages[0]["metadata"]["sub_agent_internal"] is True
-
-
-async def test_what_other_layouts_know_may_be_wrong() -> None:
-    """And is passed over, with a note."""
-    async with opened(turns=FakeTurns()) as parts:
-        content = await parts.build(asking(state="IDLE"))
-    assert content["context"]["notes"][0].endswith("; it was passed over")
 
 
 async def test_nothing_is_kept_of_a_degraded_build() -> None:

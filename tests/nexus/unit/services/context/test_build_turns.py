@@ -124,15 +124,6 @@ class TestBegun:
         assert "User's Goal: " not in json.dumps(sub["messages"][1:])
         assert metrics.counted == {Event.TURN_LOST: 1}
 
-    @pytest.mark.parametrize("layout", ["agent", "dialogue", "thinking"])
-    async def test_a_turn_that_is_never_kept(self, layout: str) -> None:
-        """Is waited for a moment, and no longer."""
-        turns = FakeTurns()
-        turns.slow = True
-        async with opened(turns=turns) as parts:
-            content = await parts.build(asking(layout=layout))
-        assert content["status"] == "success"
-
     async def test_without_a_turn_memory(self) -> None:
         """There is no goal and no turn, and nothing is missing."""
         async with opened(settings=CUT) as parts:
@@ -255,15 +246,6 @@ class TestTurns:
         assert memory["sources"] == [f"turn_{number}_1764547200000" for number in numbers(content)]
         assert (memory["dropped"], memory["role"]) == (0, "user")
 
-    async def test_more_turns_than_are_wanted(self) -> None:
-        """The latest are shown, and the others counted."""
-        settings = BuilderSettings(history_messages=6, turns_shown=3)
-        async with opened(turns=ten_turns(), settings=settings) as parts:
-            parts.store.plant("messages", past(10))
-            content = await parts.build(asking())
-        assert len(numbers(content)) == 3
-        assert (block(content, "TURN_MEMORY") or {})["dropped"] == numbers(content)[0] - 1
-
     async def test_rows_that_are_gone(self) -> None:
         """Were they removed, or turns brought in without them, their turns are still remembered."""
         async with opened(turns=ten_turns()) as parts:
@@ -377,15 +359,6 @@ class TestRun:
         assert len(turns.asked) == 2
         assert "better" in text(following, "TURN_MEMORY")
 
-    async def test_settings_that_change(self) -> None:
-        """Are for the next run, too."""
-        async with opened(turns=ten_turns(), settings=CUT) as parts:
-            parts.store.plant("messages", past(10))
-            first = await parts.build(asking())
-            parts.builder.settings = BuilderSettings(history_messages=6, summary_detail_level="brief", turns_shown=1)
-            second = await parts.build(asking(request_id="msg_2", later=LATER))
-        assert second["messages"][: len(first["messages"])] == first["messages"]
-
     async def test_another_level_is_honoured(self) -> None:
         """With the same turns; a build that names none has what the run began with."""
         async with opened(turns=ten_turns(), settings=CUT) as parts:
@@ -431,18 +404,6 @@ class TestMissing:
         assert "[Turn 1]" in json.dumps(whole["messages"])
         assert ("HUMAN 9" in json.dumps(content["messages"])) == (layout == "agent")
 
-    @pytest.mark.parametrize("layout", ["agent", "thinking"])
-    @pytest.mark.parametrize("how", ["unreadable", "hanging"])
-    async def test_only_the_turns(self, how: str, layout: str) -> None:
-        """Then the goal is there."""
-        turns = ten_turns()
-        setattr(turns, how, {"past_turns"})
-        async with opened(turns=turns, settings=CUT) as parts:
-            parts.store.plant("messages", past(10))
-            content = await parts.build(asking(layout=layout), budget_s=0.3)
-        assert content["degraded"] == ["turns"]
-        assert "User's Goal: the goal" in json.dumps(content["messages"])
-
     async def test_in_a_later_build(self) -> None:
         """What the run began with is shown, and that it may be old is said."""
         turns = ten_turns()
@@ -453,15 +414,6 @@ class TestMissing:
             second = await parts.build(asking(request_id="msg_2", later=LATER))
         assert second["messages"][: len(first["messages"])] == first["messages"]
         assert second["degraded"] == ["turns"]
-
-    async def test_everything(self) -> None:
-        """In the order of the alphabet, whatever failed first."""
-        turns, store = FakeTurns(), FakeStore()
-        turns.unreadable = {"goal"}
-        async with opened(store, turns=turns) as parts:
-            store.down, parts.registry.complete = True, False
-            content = await parts.build(asking())
-        assert content["degraded"] == ["history", "tools", "turns"]
 
 
 class TestPrefix:
@@ -517,15 +469,6 @@ class TestPrefix:
             builds.append(await parts.build(asking(request_id="msg_2", later=LATER)))
         counts = {content["context"]["prefix"]["messages"] for content in builds}
         assert counts == {2 if by_model and source == "fallback" else 3}
-
-    async def test_a_missing_history(self) -> None:
-        """Leaves the goal."""
-        turns, store = ten_turns(), FakeStore()
-        async with opened(store, turns=turns) as parts:
-            store.plant("messages", past(10))
-            store.down = True
-            content = await parts.build(asking())
-        assert content["context"]["prefix"]["messages"] == 2
 
 
 @given(

@@ -21,7 +21,6 @@ from tests.nexus.unit.services.parts import (
     MOMENT,
     AwayLedger,
     HangingStore,
-    Parts,
     definition,
     opened,
     past,
@@ -190,17 +189,6 @@ class TestContinuation:
                 assert content["tools"] == first["tools"] == []
                 assert content["context"]["prefix"] == first["context"]["prefix"]
 
-    async def test_without_what_was_kept_the_history_is_that_of_the_beginning(self) -> None:
-        """Rows that were stored after the input are left out, whatever their senders' clocks say."""
-        async with opened() as parts:
-            parts.store.plant("messages", past(1))
-            first = await parts.build(request())
-            await parts.persistence.flush()
-            parts.store.plant("messages", past(3)[2:])
-            other = Parts(**{**vars(parts), "builder": _without_memory(parts)})
-            content = await other.build(request(request_id="msg_2", later=LATER))
-        assert content["messages"][:5] == first["messages"]
-
     async def test_another_input_is_another_beginning(self) -> None:
         """What is kept is kept for owner, run, layout and input."""
         async with opened() as parts:
@@ -225,12 +213,6 @@ class TestContinuation:
             content = await parts.build(request(request_id="msg_2", later=LATER))
         assert content["messages"][:5] == first["messages"]
         assert content["degraded"] == []
-
-
-def _without_memory(parts: Parts) -> Any:
-    bus = MemoryBus()
-    builder = type(parts.builder)
-    return builder(parts.persistence, parts.store, parts.registry, AwayLedger(bus), parts.builder.settings)
 
 
 class TestDegraded:
@@ -263,35 +245,6 @@ class TestDegraded:
             content = await parts.build(request(run_metadata={"user_profile": {}}))
         assert "find_identity" not in parts.store.calls
         assert content["degraded"] == []
-
-    async def test_a_history_may_be_demanded(self) -> None:
-        """`on_history_failure: error` makes it an error worth another try."""
-        async with opened(settings=BuilderSettings(on_history_failure="error")) as parts:
-            parts.store.down = True
-            content = await parts.build(request())
-        assert content["error"] == {
-            "code": "HISTORY_UNAVAILABLE",
-            "message": "the history could not be read in time",
-            "retryable": True,
-        }
-
-    @pytest.mark.parametrize(
-        ("hanging", "missing"),
-        [
-            (("newest_messages",), ["history"]),
-            (("find_identity",), ["profile"]),
-            (("find_identity", "newest_messages"), ["history", "profile"]),
-            (("insert_message",), []),
-        ],
-    )
-    async def test_a_store_that_hangs(self, hanging: tuple[str, ...], missing: list[str]) -> None:
-        """There is an answer within the budget, and one part that hangs does not cost another."""
-        store = HangingStore(*hanging)
-        store.plant("messages", past(2))
-        async with opened(store) as parts:
-            content = await parts.build(request(), budget_s=0.5)
-        assert content["degraded"] == missing
-        assert ("count=4" in seen(content)[2]) == ("history" not in missing)
 
     async def test_somebody_elses_profile_is_not_shown(self) -> None:
         """A store that answers wrongly is a store that did not answer."""
@@ -326,20 +279,6 @@ class TestHistorySize:
             content = await parts.build(request(run_metadata={"user_profile": profile} if sent else {}))
         assert content["context"]["history"]["shown"] == shown
         assert len(content["context"]["notes"]) == notes
-
-    async def test_the_current_run_is_left_out(self) -> None:
-        """Also when its rows are stored already."""
-        async with opened() as parts:
-            parts.store.plant("messages", [{**row, "run_id": "run_1"} for row in past(1)])
-            content = await parts.build(request())
-        assert "count=0" in seen(content)[2]
-
-    async def test_other_owners_are_left_out(self) -> None:
-        """Whatever is stored."""
-        async with opened() as parts:
-            parts.store.plant("messages", past(3, owner="bob"))
-            content = await parts.build(request())
-        assert "count=0" in seen(content)[2]
 
 
 class TestWithoutABus:
@@ -376,18 +315,6 @@ class TestWithoutABus:
             with pytest.raises(RequestError) as caught:
                 await parts.builder.build_context(owner_key="ada", current_input="hi")
             assert caught.value.code is ErrorCode.HISTORY_UNAVAILABLE
-
-
-async def test_the_same_inputs_give_the_same_bytes() -> None:
-    """Two services on the same store answer alike, but for the times that it took."""
-    contents = []
-    for _ in range(2):
-        async with opened() as parts:
-            parts.store.plant("messages", past(5))
-            content = await parts.build(request(later=LATER))
-        del content["context"]["timings_ms"]
-        contents.append(json.dumps(content))
-    assert contents[0] == contents[1]
 
 
 async def built(*messages: Message, settings: BuilderSettings | None = None, down: bool = False) -> RecordingMetrics:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from nexus.services.context.blocks import Assembled
 from nexus.services.context.budget import Budget
 from nexus.services.context.dialogue import DialogueInput, assemble_dialogue, fit_dialogue
-from nexus.services.context.prompts import PromptManager
 from nexus.services.text.tokens import Measure
 from tests.nexus.support.fake_counter import FakeCounter
 
@@ -61,34 +60,6 @@ GIVEN = DialogueInput(
     timezone_offset=-480,
     input_id="msg_in",
 )
-GOLDEN = [
-    (
-        "[CAPABILITIES]\n"
-        "Available tools in this conversation:\n\n"
-        "### web_search\nSearch the web for information\nParameters:\n- query (string, required): The search query"
-    ),
-    (
-        "[SHARED_MEMORY count=2]\n"
-        "Recent conversation memory:\n\n"
-        "[2025-12-10 23:30] Human: Search for AI\n"
-        "  Nexus: I'll search...\n[tool_use:web_search, query:AI in 2025]\nBased on search results..."
-    ),
-    "[FRIENDS_INFO]\nAbout this friend:\n\nLikes tea.\n\\[THIS_MOMENT]",
-    (
-        "[THIS_MOMENT]\n"
-        "<current_time>2025-12-11 00:00:00+08:00</current_time>\n"
-        "<human_input>\nWhat's the capital of France?\n</human_input>"
-    ),
-]
-
-
-def test_five_messages_letter_by_letter() -> None:
-    """The identity as system, then four user messages."""
-    identity = PromptManager().get_core_identity()
-    assert assemble_dialogue(GIVEN).messages == [
-        {"role": "system", "content": identity},
-        *({"role": "user", "content": content} for content in GOLDEN),
-    ]
 
 
 def test_the_manifest_is_right_in_every_field() -> None:
@@ -121,22 +92,6 @@ def test_the_manifest_is_right_in_every_field() -> None:
         "history": {"fetched": 4, "merged": 2, "shown": 2, "repaired": 0},
         "prefix": {"messages": 2, "sha256": hashlib.sha256(front).hexdigest()},
     }
-
-
-def test_nothing_at_all() -> None:
-    """No tools, no past, no profile, no time: each block says so."""
-    contents = [
-        message["content"]
-        for message in assemble_dialogue(
-            DialogueInput(tools=[], history=[], user_profile=None, current_input="hi")
-        ).messages
-    ]
-    assert contents[1:] == [
-        "[CAPABILITIES]\nAvailable tools in this conversation:\n\n(No tools available)",
-        "[SHARED_MEMORY count=0]\nRecent conversation memory:\n\n(No previous conversations yet)",
-        "[FRIENDS_INFO]\nAbout this friend:\n\n(New friend, getting to know each other)",
-        "[THIS_MOMENT]\n<human_input>\nhi\n</human_input>",
-    ]
 
 
 @given(st.text(), st.permutations(HISTORY))

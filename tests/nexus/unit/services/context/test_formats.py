@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.genai.types import GenerateContentConfig, Part
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -207,12 +206,6 @@ def test_the_contract_shows_what_comes_out() -> None:
         assert FAULTS[form](converted) == []
 
 
-def test_an_unknown_format_is_refused() -> None:
-    """The error says which there are."""
-    with pytest.raises(ValueError, match="openai, anthropic, gemini"):
-        convert("mistral", [], [], stable=0)
-
-
 MARK = {"cache_control": {"type": "ephemeral"}}
 
 # Each message has something of its own in its last block, by which a mark is told.
@@ -272,43 +265,6 @@ def marked(found: Converted) -> list[str]:
     ]
 
 
-def test_what_stands_where_in_anthropic() -> None:
-    """A short list with two calls at once, pinned text after the results and a system message at the end."""
-    found = in_anthropic(
-        system("S"),
-        user("U1"),
-        user("U2"),
-        assistant("A", call("c1", "search", '{"q": "x"}'), call("c2", "2nd")),
-        result("c1", "R1"),
-        result("c2", "R2"),
-        user("pinned"),
-        system("META"),
-        stable=3,
-    )
-    assert found.system == [text_block("S") | MARK]
-    assert found.messages == [
-        {"role": "user", "content": [text_block("U1"), text_block("U2") | MARK]},
-        {
-            "role": "assistant",
-            "content": [
-                text_block("A"),
-                {"type": "tool_use", "id": "c1", "name": "search", "input": {"q": "x"}},
-                {"type": "tool_use", "id": "c2", "name": "2nd", "input": {}},
-            ],
-        },
-        {
-            "role": "user",
-            "content": [
-                {"type": "tool_result", "tool_use_id": "c1", "content": "R1"},
-                {"type": "tool_result", "tool_use_id": "c2", "content": "R2"},
-                text_block("pinned"),
-                text_block("META"),
-            ],
-        },
-    ]
-    assert found.places == [None, (0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (2, 2), (2, 3)]
-
-
 @pytest.mark.parametrize("goes_on", [False, True])
 @pytest.mark.parametrize("length", ENDS)
 @pytest.mark.parametrize("stable", range(-1, len(MARKED) + 2))
@@ -347,15 +303,6 @@ def test_the_text_of_an_assistant_does_not_end_in_white_space(end: str) -> None:
         [text_block(" A2")],
     ]
     assert found.notes[0] == "2 assistant texts ended in white space, which was cut"
-
-
-@pytest.mark.parametrize("parameters", [None, {}, {"type": "object"}, {"properties": {}}])
-def test_a_tool_without_parameters_has_the_schema_of_an_object(parameters: Any) -> None:
-    """The API needs one."""
-    found = in_anthropic(user("U"), tools=(tool("now", parameters),))
-    assert found.tools == [
-        {"name": "now", "description": "It helps.", "input_schema": {"type": "object", "properties": {}}}
-    ]
 
 
 def test_a_schema_that_combines_others_at_its_top_becomes_one() -> None:
@@ -399,38 +346,6 @@ def answering(call_id: str, name: str, output: str) -> dict[str, Any]:
     return {"function_response": {"name": name, "id": call_id, "response": {"output": output}}}
 
 
-def test_what_stands_where_in_gemini() -> None:
-    """Text beside results becomes a content of its own; only the first of two calls has a signature."""
-    found = in_gemini(
-        system("S1"),
-        system("S2"),
-        user("U1"),
-        user("U2"),
-        assistant("A1"),
-        assistant("A2", call("c1", "search", '{"q": "x"}'), call("c2", "look")),
-        result("c1", "R1"),
-        result("c2", "R2"),
-        user("pinned"),
-        system("META"),
-    )
-    assert found.system == {"parts": [{"text": "S1"}, {"text": "S2"}]}
-    assert found.messages == [
-        {"role": "user", "parts": [{"text": "U1"}, {"text": "U2"}]},
-        {
-            "role": "model",
-            "parts": [
-                {"text": "A1"},
-                {"text": "A2"},
-                {**calling("c1", "search", {"q": "x"}), **UNSIGNED},
-                calling("c2", "look", {}),
-            ],
-        },
-        {"role": "user", "parts": [answering("c1", "search", "R1"), answering("c2", "look", "R2")]},
-        {"role": "user", "parts": [{"text": "pinned"}, {"text": "META"}]},
-    ]
-    assert found.places == [None, None, (0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]
-
-
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
@@ -467,13 +382,3 @@ def test_tools_are_declared_in_one() -> None:
             ]
         }
     ]
-
-
-def test_the_sdk_takes_what_is_given_as_it_is() -> None:
-    """In Python, as an orchestrator would hand it over, and it sends the signature unchanged."""
-    found = in_gemini(system("S"), user("U"), assistant(None, call("c1")), result("c1"), tools=(tool("search"),))
-    config = GenerateContentConfig.model_validate({"system_instruction": found.system, "tools": found.tools})
-    assert config.tools
-    part = Part.model_validate(found.messages[1]["parts"][0])
-    sent = json.loads(part.model_dump_json(by_alias=True, exclude_none=True))
-    assert sent["thoughtSignature"] == UNSIGNED["thought_signature"]

@@ -180,15 +180,6 @@ class TestTurns:
         assert [turn.number for turn in turns] == [1, 2]
         assert malformed == 1
 
-    @pytest.mark.parametrize("level", LEVELS)
-    def test_two_turns_of_one_number(self, level: Level) -> None:
-        """The first of them is shown, also if the second could not be."""
-        rows = [stored_turn(1, id="turn_1_1"), stored_turn(1, id="turn_1_2", summaries=summaries("other"))]
-        turns, malformed = read_turns(rows, level)
-        assert ([turn.id for turn in turns], malformed) == (["turn_1_1"], 1)
-        turns, _ = read_turns(rows[::-1], level)
-        assert [turn.id for turn in turns] == ["turn_1_2"]
-
     @pytest.mark.heavy
     @pytest.mark.parametrize("level", LEVELS)
     @pytest.mark.parametrize("seed", SEEDS)

@@ -11,7 +11,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nexus.adapters.tokenizer import VOCABULARIES, open_tokenizer
-from nexus.core.working_memory import Snapshot
 from nexus.services.context.formats import FORMATS
 from nexus.services.context.memory_blocks import (
     MOST_TOKENS,
@@ -21,10 +20,7 @@ from nexus.services.context.memory_blocks import (
     band_of,
     meta_block,
     percent_of,
-    working_memory_block,
 )
-from nexus.services.memory.documents import TEMPLATE
-from nexus.services.text.escape import escape
 from nexus.services.text.tokens import Measure
 from tests.nexus.support.fake_counter import FakeCounter
 
@@ -189,19 +185,3 @@ def test_when_the_overview_is_asked_for() -> None:
     }
     assert asked == {None: False, 0: False, STALE_TURNS - 1: False, STALE_TURNS: True, 1_000: True}
     assert "update_working_memory(content)" in advised(replace(meta, is_template=True), Band.NORMAL)
-
-
-def test_a_reminder_is_no_content() -> None:
-    """Nothing of what is advised stands in the overview that a model is shown, nor in the template."""
-    shown = working_memory_block(Snapshot()).text
-    sentences = {
-        sentence for meta in situations() for band in Band for sentence in re.split(r"(?<=[.]) ", advised(meta, band))
-    }
-    assert len(sentences) > 10
-    assert not [sentence for sentence in sentences if sentence in shown or sentence in TEMPLATE]
-
-
-def test_nobody_else_can_write_one() -> None:
-    """A text that looks like this block is marked as a text."""
-    text = meta_block(Meta(32_000), 100, FAKE).text
-    assert escape(text) == "\\" + text

@@ -7,7 +7,6 @@ from nexus.core.metrics import Event, Reading
 from nexus.core.models import Message
 from nexus.services.requests.answerer import RequestService
 from nexus.services.requests.claims import DeadLetterWriter
-from nexus.services.requests.envelope import RequestSettings
 from tests.nexus.unit.services.parts import request
 from tests.nexus.unit.services.serving import asking, code, ids, passed, serving, shared
 
@@ -48,23 +47,6 @@ class TestOneAtATime:
             trial.builder.gate.set()
             answers = await trial.finish()
         assert [code(answer.content) for answer in answers] == ["success", "success"]
-
-    async def test_two_services_on_one_bus(self) -> None:
-        """200 requests that both hear are each answered once."""
-        async with serving(max_in_flight=50) as trial:
-            writer = DeadLetterWriter(trial.letters, trial.metrics, None)
-            second = RequestService(
-                trial.parts.builder, trial.bus, trial.ledger, writer, RequestSettings(max_in_flight=200)
-            )
-            async with second.running():
-                for message in numbered(200):
-                    trial.service.offer(asking(message))
-                    second.offer(asking(message))
-                    await passed(3)
-                await second.drained()
-                answers = await trial.finish()
-        assert ids(answers) == {f"msg_{number}": 1 for number in range(200)}
-        assert {code(answer.content) for answer in answers} == {"success"}
 
 
 class TestOverload:

@@ -193,19 +193,6 @@ class TestResults:
         (row,) = replica.store.messages
         assert (row["id"], row["session_id"], row["metadata"]["call_id"]) == (result.id, "s", "call_1")
 
-    async def test_bad_input(self) -> None:
-        """It is a clear error result, and nothing is changed."""
-        args = {"content": "x" * 6_144}
-        content = {"name": "update_working_memory", "args": args, "call_id": "c"}
-        async with serving() as replica:
-            told = await replica.call(update().model_copy(update={"content": content}))
-            assert not any(replica.store.memory.rows.values())
-            assert await replica.letters.count() == 0
-        assert (told["status"], told["execution_success"], told["call_id"]) == ("error", False, "c")
-        assert told["result"].startswith("content: 6144 bytes, at most 5120 are allowed; ")
-        assert told["error"] == {"message": told["result"], "retryable": False}
-        assert replica.metrics.counted == {Event.CALL_REFUSED: 1}
-
     async def test_a_run_that_nobody_knows(self) -> None:
         """Without a session of its own a call of it is refused: whose memory would it be?"""
         async with serving() as replica:
@@ -248,18 +235,6 @@ class TestOnce:
         assert len(replica.memory.ran) == 1
         assert replica.revisions() == ["# One"]
         assert len(replica.store.messages) == 1
-
-    async def test_ten_times_to_two_replicas(self) -> None:
-        """One of them carries it out, once."""
-        async with serving() as one, serving(one) as other:
-            for _ in range(10):
-                one.service.offer(calling(update()))
-                other.service.offer(calling(update()))
-            await other.drained()
-            assert len(await one.rest()) == 1
-        assert len(one.memory.ran) + len(other.memory.ran) == 1
-        assert one.revisions() == ["# One"]
-        assert len(one.store.messages) == 1
 
     @pytest.mark.parametrize("is_shared", [True, False])
     async def test_a_replica_that_dies(self, is_shared: bool) -> None:
@@ -348,14 +323,6 @@ class TestFaults:
             assert (await letter_of(replica))[0] == "taken up 5 times, and never answered"
         assert told["status"] == "error"
         assert replica.memory.ran == []
-
-    async def test_stopping_while_redis_is_away(self) -> None:
-        """A call whose result could not be published is given back at once."""
-        async with serving() as replica:
-            replica.ledger.failures["conclude"] = 99
-            replica.service.offer(shared(update()))
-            await replica.ledger.times_asked("conclude")
-        assert (await claimed(replica, update())).attempts == 1
 
     @pytest.mark.parametrize("operation", ["claim", "conclude"])
     async def test_redis_away(self, operation: str) -> None:
