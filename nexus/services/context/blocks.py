@@ -7,24 +7,11 @@ block, which names the message in which it begins.
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 from nexus.core.wire import compact
 from nexus.services.history.transcript import Admitted, TranscriptMessage
 from nexus.services.text.tokens import Measure
-
-
-class Section(Protocol):
-    """Parts that belong together: one rendered message, or a passage of recorded messages."""
-
-    @property
-    def messages(self) -> list[dict[str, Any]]:
-        """The section as messages of the list."""
-        ...
-
-    def describe(self, index: int, measure: Measure | None = None) -> list[dict[str, Any]]:
-        """The manifest entries of its parts; its first message stands at `index`. `tokens` only with a measure."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +40,7 @@ class Block:
         return [{"role": self.role, "content": self.text}]
 
     def describe(self, index: int, measure: Measure | None = None) -> list[dict[str, Any]]:
-        """The block's one entry; `bytes` are those of its UTF-8."""
+        """The block's one manifest entry; `bytes` are those of its UTF-8, `tokens` only with a measure."""
         return [
             {
                 "tag": self.tag,
@@ -82,7 +69,7 @@ class Joined:
         return [{"role": block.role, "content": text} for block in self.blocks[:1]]
 
     def describe(self, index: int, measure: Measure | None = None) -> list[dict[str, Any]]:
-        """The entries of the blocks, all at the place of the message."""
+        """The manifest entries of the blocks, all at the place of the message."""
         return [entry for block in self.blocks for entry in block.describe(index, measure)]
 
 
@@ -106,7 +93,7 @@ class Passage:
         return cls(tag, admitted.messages[start:end], admitted.origins[start:end], dropped)
 
     def describe(self, index: int, measure: Measure | None = None) -> list[dict[str, Any]]:
-        """The passage's one entry; `bytes` are those of its compact JSON."""
+        """The passage's one manifest entry; `bytes` are those of its compact JSON."""
         origins = [origin for origin in self.origins if origin is not None]
         return [
             {
@@ -122,6 +109,9 @@ class Passage:
                 "escaped": sum(origin.escaped for origin in origins),
             }
         ]
+
+
+Section = Block | Joined | Passage
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The token budget of a context: its part of the model's window, and what is cut to fit (contract §7, §9). Pure.
+"""The token budget of a context: its part of the model's window, and cuts that make it fit (contract §7, §9). Pure.
 
 Rules of this module:
 

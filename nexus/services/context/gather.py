@@ -1,4 +1,4 @@
-"""One build: its values, what it reads for every layout, and what the first build of a run records (contract §1.5, §4).
+"""One build: its values, its reads, and the records of a run's beginning (contract §1.5, §4).
 
 Rules of this module:
 
@@ -61,21 +61,10 @@ _OTHER_SESSION: Final = (
 
 @dataclass(frozen=True, slots=True)
 class BuilderSettings:
-    """The settings of the builder (contract §9).
+    """The settings of the builder, as `docs/operations.md` describes them (contract §9).
 
-    Attributes:
-        history_size: messages in the memory of owners without a setting of their own, 1 to 200.
-        truncate_chars: the length to which a longer message is cut.
-        default_profile: the profile text of owners without one.
-        on_history_failure: whether to answer without a history that cannot be read, or with an error.
-        keep_prefix_ms: how long the beginning of a run is kept for its later builds.
-        history_messages: rows of a session that the agent layout shows at most.
-        placement, pinned_from_end: the place of the pinned block in the agent layout.
-        summary_detail_level: of earlier turns.
-        turns_shown: earlier turns that are shown at most.
-        summaries_by_model: a model replaces summaries that were made by rules.
-        count_tokens: `always`: also in contexts that surely fit, in layouts that do not show the number.
-        window: the share of the model's window, and when a session is compacted.
+    `summaries_by_model`: a model replaces summaries that were made by rules. `count_tokens="always"`: also in contexts
+    that surely fit, in layouts that do not show the number.
     """
 
     default_layout: str = "dialogue"
@@ -155,7 +144,7 @@ class Sources:
             return None
 
     async def keep(self, build: Build, mine: bytes, compactions: int = 0) -> bytes:
-        """Keep `mine` for later builds of the run. Returns what the first build has kept."""
+        """Keep `mine` for later builds of the run. Returns the beginning that the first build has kept."""
         key = prefix_key(build.request, compactions)
         try:
             return await self.ledger.keep_first(key, mine, build.settings.keep_prefix_ms)

@@ -1,7 +1,7 @@
 """The instructions that contexts begin with: the identity and the thinking instruction (contract §4.1, §6).
 
 `CORE_IDENTITY` has the same bytes for everybody, so that a provider's prompt cache can hold it. It names no date,
-person or setting. These texts teach a model to read the other blocks, so a change to the looks of a block needs one here.
+person or setting. These texts teach a model to read the other blocks, so a change to a block's looks needs one here.
 
 The description of the tools, `[CAPABILITIES]` (contract §4.2), stands here, too. Any program on the bus may register a
 tool, so its definition is quoted text: whatever it says, each tool has one `### ` line and each parameter one line.
@@ -337,8 +337,8 @@ _OWN_STRUCTURE: Final = re.compile(
 def describe_tools(definitions: Sequence[Mapping[str, Any]], escape: Callable[[str], str]) -> str:
     """The `[CAPABILITIES]` block, without a newline at its end; `escape` may count.
 
-    Definitions are in the OpenAI function form or flat (`name`, `description`, `parameters`), in the order in which they
-    are shown. Of a malformed one the readable part is shown.
+    Definitions are in the OpenAI function form or flat (`name`, `description`, `parameters`) and keep their order. Of a
+    malformed one the readable part is shown.
     """
     tools = "\n\n".join(_tool(definition, escape) for definition in _items(definitions))
     return f"[CAPABILITIES]\nAvailable tools in this conversation:\n\n{tools or '(No tools available)'}"

@@ -263,6 +263,8 @@ def _read_agency(metadata: Mapping[str, Any], *, strictly: bool) -> tuple[Agent,
     """The agent and the parts of the session's state in the request; with notes on faulty ones if not `strictly`."""
     agent, state = MAIN, _NO_STATE
     notes: list[str] = []
+    if metadata.get("agent") is None and metadata.get("state") is None:
+        return agent, state, notes
     try:
         agent, notes = read_agent(metadata)
         state = read_state(_given(metadata, "state", {}), "run.metadata.state")

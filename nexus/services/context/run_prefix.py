@@ -77,7 +77,7 @@ class RunPrefix(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """The limits of what all builds of a run of the agent layout show; the list is made anew each time.
+    """The state of session and memory that all builds of a run of the agent layout show; their lists are new.
 
     Attributes:
         until: the last rows of the session in the first build.

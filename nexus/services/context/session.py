@@ -1,4 +1,4 @@
-"""What the agent and thinking layouts read, and the compaction of a session that is too long (contract §5, §6, §7).
+"""The reads of the agent and thinking layouts, and the compaction of a session that is too long (contract §5, §6, §7).
 
 Rules of this module:
 
@@ -65,7 +65,7 @@ class RunMemory:
     missing: Sequence[Part] = ()
 
     def shown(self, request: BuildRequest) -> Snapshot | None:
-        """The working memory that the context shows. Its template is for the main agent, who may replace it."""
+        """The working memory that the context shows. Its template is for the main agent, which may replace it."""
         if self.view:
             return self.view.snapshot
         is_template = self.snapshot == Snapshot()
@@ -184,7 +184,7 @@ async def recall_hidden(
 ) -> Recalled:
     """The goal, and the turns whose input the window does not show.
 
-    `kept` is what the run's first build has shown, None in that build; `partly`: not all of the session was read.
+    `kept` is the memory of the run's first build, None in that build; `partly`: not all of the session was read.
     """
     earlier = session.goal.earlier if session.goal else 0
     # Rows may have been removed, turns may have come without them, and runs may be older than turn memory: then the
@@ -194,7 +194,7 @@ async def recall_hidden(
 
 
 async def recall_all(sources: Sources, build: Build, kept: Remembered | None) -> Recalled:
-    """The goal and all earlier turns; `kept` is what the run's first build has shown, None in that build."""
+    """The goal and all earlier turns; `kept` is the memory of the run's first build, None in that build."""
     needed = sources.turns and _needs_goal(build.request, kept)
     found = await read_all({Part.TURNS: _goal_of(sources.turns, build)}) if sources.turns and needed else {}
     recalled = await _recall(sources, build, kept, found.get(Part.TURNS))

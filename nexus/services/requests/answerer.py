@@ -230,14 +230,11 @@ class Answerer:
 
         `arrived_at` is on the monotonic clock. Where the bus keeps messages, it goes on until Redis is back.
         """
-        settings = self._settings
         try:
             if delivery.deliveries > MOST_DELIVERIES:
                 await self.claims.give_up(delivery, too_many_deliveries(delivery), DeadLetterCause.POISON)
                 return
-            request = read_incoming(
-                delivery, arrived_at, max_bytes=settings.max_payload_bytes, signing=settings.signing
-            )
+            request = read_incoming(delivery, arrived_at, self._settings)
             await self._answer_until_bus_is_back(request, refusal)
         except UnreadablePayloadError as error:
             await self.claims.give_up_unreadable(delivery, error)

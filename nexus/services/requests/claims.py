@@ -116,7 +116,7 @@ class Claims:
         Args:
             item: the request; one whose id belongs to another request is passed on as a conflict.
             asked_at: since when its answer may have been published, on the monotonic clock.
-            settle: what to do with the reply.
+            settle: handles the reply.
 
         Raises:
             BusUnavailableError: the bus did not answer.

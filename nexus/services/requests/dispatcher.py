@@ -132,9 +132,8 @@ class Dispatcher:
             return self._call(delivery)
         if delivery.deliveries > MOST_DELIVERIES:
             return _Fault(too_many_deliveries(delivery), DeadLetterCause.POISON)
-        settings = self._settings
         try:
-            message = read_message(delivery, max_bytes=settings.max_payload_bytes, signing=settings.signing)
+            message = read_message(delivery, self._settings)
         except EnvelopeError as error:
             return _Fault(str(error), _CAUSES.get(error.code, DeadLetterCause.UNREADABLE), error.ids.id)
         except UnreadablePayloadError as error:

@@ -122,16 +122,18 @@ def error_answer(request_id: str, run_id: str, owner_key: str, error: RequestErr
     return answer(request_id, run_id, owner_key, {"status": "error", "error": described, "messages": [], "tools": []})
 
 
-def read_message(delivery: Delivery, *, max_bytes: int, signing: Signing | None) -> Message:
+def read_message(delivery: Delivery, settings: RequestSettings) -> Message:
     """The message in a delivery, its signature checked for its topic and time. Raises as `nexus.core.wire.decode`."""
     return decode(
-        delivery.payload, max_bytes=max_bytes, topic=delivery.topic, signing=signing, sent_ms=delivery.sent_ms
+        delivery.payload,
+        max_bytes=settings.max_payload_bytes,
+        topic=delivery.topic,
+        signing=settings.signing,
+        sent_ms=delivery.sent_ms,
     )
 
 
-def read_incoming(
-    delivery: Delivery, arrived_at: float, *, max_bytes: int, signing: Signing | None = None
-) -> IncomingRequest:
+def read_incoming(delivery: Delivery, arrived_at: float, settings: RequestSettings) -> IncomingRequest:
     """The request in a delivery.
 
     Raises:
@@ -141,19 +143,19 @@ def read_incoming(
     suffix = ""
     asked: Message | RequestError
     try:
-        asked = message = read_message(delivery, max_bytes=max_bytes, signing=signing)
+        asked = message = read_message(delivery, settings)
         ids = EnvelopeIds(message.id, message.run_id, message.owner_key)
         key = ids.id
         suffix = reply_suffix(message)
     except EnvelopeError as error:
         asked, ids = error, error.ids
         # An unsigned id may belong to another sender, whose request must stay safe.
-        key = _own_key(ids.id, fingerprint) if signing else ids.id
+        key = _own_key(ids.id, fingerprint) if settings.signing else ids.id
         suffix = f".{ids.reply_to}" if REPLY_TO.fullmatch(ids.reply_to) else ""
     except RequestError as error:
         asked = error
     topic = Topics.CONTEXT_BUILD_RESPONSE + suffix
-    return IncomingRequest(ids, key, fingerprint, topic, asked, delivery, arrived_at, signing)
+    return IncomingRequest(ids, key, fingerprint, topic, asked, delivery, arrived_at, settings.signing)
 
 
 def _own_key(key: str, fingerprint: str) -> str:
@@ -243,18 +245,16 @@ def may_name_memory_tool(payload: bytes) -> bool:
     return any(name in payload for name in _NAMES) or _ESCAPED_LETTER in payload
 
 
-def read_tool_call(
-    delivery: Delivery, arrived_at: float, *, max_bytes: int, signing: Signing | None = None
-) -> ToolCallRequest | None:
+def read_tool_call(delivery: Delivery, arrived_at: float, settings: RequestSettings) -> ToolCallRequest | None:
     """The call in a delivery; None where it names no memory tool.
 
     Raises:
         EnvelopeError: its sender may not send it (`UNAUTHENTICATED`).
         UnreadablePayloadError: it names no run or owner.
     """
-    fingerprint = hashlib.sha256(delivery.payload).hexdigest()
+    fingerprint, signing = hashlib.sha256(delivery.payload).hexdigest(), settings.signing
     try:
-        message = read_message(delivery, max_bytes=max_bytes, signing=signing)
+        message = read_message(delivery, settings)
     except (EnvelopeError, UnreadablePayloadError) as error:
         named = _NAME.search(delivery.payload)
         if named is None:

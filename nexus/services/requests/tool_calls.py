@@ -4,7 +4,7 @@ Rules of this module:
 
 - Accepting a call never waits, and messages for other tools are passed over unread. Running calls and waiting calls are
   bounded; a bus that keeps messages is the queue itself.
-- A call is claimed and concluded as a build request is. The memory knows what a call has done, so a replica that takes
+- A call is claimed and concluded as a build request is. The memory keeps the outcome of a call, so a replica that takes
   over from one that died does not do it again.
 - Calls are not resent. On a bus that keeps nothing, every replica with the call waits, within a bound, until it has a
   result, and carries it out itself should the other be gone.
@@ -15,8 +15,7 @@ Rules of this module:
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import anyio
 import structlog
@@ -56,14 +55,12 @@ _AWAY: Final = Outcome(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Arrived:
+class _Arrived(NamedTuple):
     delivery: Delivery
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Done:
+class _Done(NamedTuple):
     """The outcome of a call; `session_id` None for that of its run."""
 
     event: Event
@@ -140,9 +137,9 @@ class ToolCallService:
 
     async def _answer(self, delivery: Delivery, arrived_at: float) -> None:
         """Answer a delivery, where it is a call of ours. Raises nothing but cancellation."""
-        settings, claims = self._settings, self._claims
+        claims = self._claims
         try:
-            call = read_tool_call(delivery, arrived_at, max_bytes=settings.max_payload_bytes, signing=settings.signing)
+            call = read_tool_call(delivery, arrived_at, self._settings)
             if call is None:
                 self._bus.done(delivery)
             elif delivery.deliveries > MOST_DELIVERIES:

@@ -1,6 +1,6 @@
 """The form of Anthropic's Messages API. Pure.
 
-What that API demands beyond its types, and how it is kept:
+Demands of that API beyond its types, and how they are met:
 
 - The first message is a user's and the roles alternate: consecutive messages of one side become one.
 - The results of all calls of a message stand in the next one, before any text: they come first in the list that is
@@ -8,7 +8,7 @@ What that API demands beyond its types, and how it is kept:
 - No text is blank, and the last one of an assistant does not end in white space. It is cut off every assistant text, so
   that a text stays the same when more follows.
 - `system` stands for itself; a system message further back becomes text of the user.
-- At most four blocks are marked as the end of what is to be cached; here at most three are.
+- At most four blocks carry a cache mark; here at most three do.
 - The schema of a tool is that of an object and combines no others at its top.
 
 The sources are in docs/decisions/0013-one-list-three-formats.md.

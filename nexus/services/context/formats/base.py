@@ -1,4 +1,4 @@
-"""The OpenAI form, which lists are made in, and what conversions to the other forms share. Pure."""
+"""The OpenAI form, in which lists are made, and the common parts of conversions to other forms. Pure."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,6 +1,6 @@
 """The form of Gemini's `generateContent`. Pure.
 
-What that API demands beyond its types, and how it is kept:
+Demands of that API beyond its types, and how they are met:
 
 - A function call comes directly after a user text or after function responses, so consecutive messages of the model
   become one content.

@@ -1,7 +1,5 @@
 """The dialogue layout: five messages, and a manifest that says how they came to be (contract §4, §8)."""
 
-import hashlib
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -60,38 +58,6 @@ GIVEN = DialogueInput(
     timezone_offset=-480,
     input_id="msg_in",
 )
-
-
-def test_the_manifest_is_right_in_every_field() -> None:
-    """Bytes as they are, sources by id, counts of what was cut, dropped and escaped; the prefix as hashed here."""
-    assembled = assemble_dialogue(GIVEN)
-    sizes = [len(message["content"].encode()) for message in assembled.messages]
-    front = json.dumps(assembled.messages[:2], ensure_ascii=False, separators=(",", ":")).encode()
-
-    def block(index: int, tag: str, sources: list[str], escaped: int = 0) -> dict[str, Any]:
-        return {
-            "tag": tag,
-            "role": "user" if index else "system",
-            "index": index,
-            "bytes": sizes[index],
-            "sources": sources,
-            "truncated": 0,
-            "dropped": 0,
-            "escaped": escaped,
-        }
-
-    assert assembled.manifest == {
-        "layout": "dialogue",
-        "blocks": [
-            block(0, "CORE_IDENTITY", []),
-            block(1, "CAPABILITIES", []),
-            block(2, "SHARED_MEMORY", ["h1", "a1", "a2"]),
-            block(3, "FRIENDS_INFO", [], escaped=1),
-            block(4, "THIS_MOMENT", ["msg_in"]),
-        ],
-        "history": {"fetched": 4, "merged": 2, "shown": 2, "repaired": 0},
-        "prefix": {"messages": 2, "sha256": hashlib.sha256(front).hexdigest()},
-    }
 
 
 @given(st.text(), st.permutations(HISTORY))

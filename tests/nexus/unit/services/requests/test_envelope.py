@@ -14,7 +14,7 @@ from nexus.core.signing import Signing
 from nexus.core.wire import EnvelopeError, encode
 from nexus.services.history.rows import tool_row
 from nexus.services.history.transcript import transcript_of_run
-from nexus.services.requests.envelope import ToolCallRequest, may_name_memory_tool, read_tool_call
+from nexus.services.requests.envelope import RequestSettings, ToolCallRequest, may_name_memory_tool, read_tool_call
 
 SIGNING: Final = Signing({"k1": b"the first secret"}, required=True)
 ARGS: Final = {"query": "porto"}
@@ -33,7 +33,8 @@ def asked(
 ) -> ToolCallRequest | None:
     """What it asks."""
     content = encode(payload, topic=Topics.TOOLS_REQUESTS, signing=signing) if isinstance(payload, Message) else payload
-    return read_tool_call(Delivery(Topics.TOOLS_REQUESTS, content), 0.0, max_bytes=max_bytes, signing=signing)
+    settings = RequestSettings(max_payload_bytes=max_bytes, signing=signing)
+    return read_tool_call(Delivery(Topics.TOOLS_REQUESTS, content), 0.0, settings)
 
 
 def ask(payload: Message | bytes, **about: Any) -> ToolCallRequest:

@@ -152,7 +152,7 @@ def shared(payload: Message | bytes, entry: str = "1-0", **about: Any) -> Delive
 
 async def claimed(replica: Replica, message: Message, lease_ms: int = LONG_MS) -> Acquired:
     """The call, in the hands of another replica."""
-    ask = read_tool_call(calling(message), 0.0, max_bytes=10_000)
+    ask = read_tool_call(calling(message), 0.0, RequestSettings())
     assert ask is not None
     claim = await replica.ledger.claim(ask.key, ask.fingerprint, lease_ms)
     assert isinstance(claim, Acquired)
