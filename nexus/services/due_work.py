@@ -179,9 +179,9 @@ async def _hold(
 ) -> None:
     """Do the work while keeping the claim."""
 
-    async def guard(work: Awaitable[None]) -> None:
+    async def guard(work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work
+            await work()
         except Exception as error:  # noqa: BLE001  # one document must not stop the work on all others
             _log.exception("due_work_failed", reason=type(error).__name__)
             metrics.count(Event.BACKGROUND_FAULT)
@@ -189,12 +189,12 @@ async def _hold(
 
     try:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(guard, claimed.keep())
-            await guard(do(claimed))
+            tasks.start_soon(guard, claimed.keep)
+            await guard(partial(do, claimed))
             tasks.cancel_scope.cancel()
     finally:
         with anyio.move_on_after(_GIVE_BACK_S, shield=True):
-            await guard(claimed.give_back())
+            await guard(claimed.give_back)
         places.release()
 
 

@@ -113,8 +113,6 @@ _LARGEST_OFFSET: Final = 14 * 60
 _SHOWN: Final[Mapping[str, Literal["human", "ai"]]] = {"human": "human", "ai": "ai"}
 _PASSED_OVER: Final = frozenset({"tool", "system", "command"})
 
-# BSON has no larger integers.
-_INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
 _SUCCESS: Final = "success"
 # Metadata that a model's result may have.
 USAGE: Final = "usage"
@@ -301,7 +299,7 @@ def _given_cost(content: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _INT_MAX
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0 and _fits_int64(value)
 
 
 def _row(message: Message, role: str, content: Any, metadata: dict[str, Any]) -> Row:
@@ -328,10 +326,10 @@ def storable(value: Any) -> Any:
         return {storable(str(key)).replace("\x00", "\ufffd"): storable(item) for key, item in value.items()}
     if isinstance(value, list):
         return [storable(item) for item in value]
-    return value if _is_storable_scalar(value) else str(value)
+    fits = math.isfinite(value) if isinstance(value, float) else not isinstance(value, int) or _fits_int64(value)
+    return value if fits else str(value)
 
 
-def _is_storable_scalar(value: Any) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return not isinstance(value, int) or _INT_MIN <= value <= _INT_MAX
+def _fits_int64(value: int) -> bool:
+    """Whether BSON has the integer."""
+    return -(2**63) <= value < 2**63

@@ -50,8 +50,8 @@ async def test_the_first_who_asks_counts() -> None:
     assert await RunOrigins(store, ledger).find("ada", "run_2") == RunOrigin("default")
 
 
-async def test_what_was_only_heard_gives_way() -> None:
-    """A replica that heard of a later request first believes the ledger."""
+async def test_the_ledger_overrules_what_a_replica_remembers() -> None:
+    """Also where the replica knows a later request of the run alone."""
     store, ledger = FakeStore(), MemoryLedger(MemoryBus())
     await RunOrigins(store, ledger).begin("ada", "run_1", MAIN, KEEP_MS)
     origins = RunOrigins(store, ledger)
@@ -81,7 +81,7 @@ async def test_many_runs() -> None:
 
 
 async def test_a_result_before_the_input_is_written_at_another_replica() -> None:
-    """The input waits in the replica that built; the result comes to one that has never heard of the run."""
+    """The input waits in the replica that built; the result comes to one that does not know the run."""
     ledger, away, store = MemoryLedger(MemoryBus()), FakeStore(), FakeStore()
     away.down = True
     asked = request(run_metadata={"layout": "agent", "agent": AGENT, "session_id": "garden"})

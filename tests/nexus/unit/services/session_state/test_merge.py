@@ -39,7 +39,7 @@ def applied(*said: Said, document: Mapping[str, Any] | None = None) -> Document:
 
 
 def after(*contents: dict[str, Any]) -> SessionState:
-    """The state after these were said one after the other and heard in the opposite order as well."""
+    """The state after these were sent one after the other and received in the opposite order as well."""
     said: list[Said] = [(second, f"m{second}", content) for second, content in enumerate(contents)]
     document = applied(*said)
     assert applied(*reversed(said)) == document
@@ -174,8 +174,8 @@ def test_the_example_of_the_contract() -> None:
     text = (Path(__file__).parents[5] / "docs" / "contract.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```json\n(.*?)\n```", text.partition("\n## Session state\n")[2], re.DOTALL)[:3]
     *messages, state = map(json.loads, blocks)
-    for heard in (messages, messages[::-1], messages * 2):
-        read = [Message.model_validate(message) for message in heard]
+    for sent in (messages, messages[::-1], messages * 2):
+        read = [Message.model_validate(message) for message in sent]
         assert {read_session_id(message.metadata) for message in read} == {"s1"}
         changes = [read_change(message.content, message.timestamp, message.id) for message in read]
         assert state_in(apply(None, *changes)) == (read_state(state, "state"), [])

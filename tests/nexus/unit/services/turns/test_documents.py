@@ -1,4 +1,4 @@
-"""Turns as documents: how one begins, is heard of, looked at and closed (contract §6)."""
+"""Turns as documents: how one begins, changes with its rows, is reviewed and closed (contract §6)."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -32,14 +32,14 @@ def document(**changes: Any) -> Row:
     return {**new_document(a_start("a"), None, "the goal", begun_at=NOW, now=NOW), **changes}
 
 
-def looked(turn: Row, rows: list[Row], after: float) -> dict[str, Any]:
-    """What is changed when somebody looks so many seconds after something was heard."""
+def reviewed(turn: Row, rows: list[Row], after: float) -> dict[str, Any]:
+    """The changes by a review so many seconds after the last row."""
     facts = read_facts(rows)
     return changes_by_review(turn, facts, len(rows), NOW + timedelta(seconds=after), idle=IDLE, settled=SETTLED)
 
 
 def seconds(changes: dict[str, Any]) -> float:
-    """How long after something was heard it is due."""
+    """How long after the last row it is due."""
     due: timedelta = changes["due_at"] - NOW
     return due.total_seconds()
 
@@ -68,7 +68,7 @@ def test_it_follows_the_latest() -> None:
     ],
     ids=["calls", "result", "answer", "thought"],
 )
-def test_what_is_heard(row: Row, status: str, due: float | None) -> None:
+def test_a_row_of_the_run(row: Row, status: str, due: float | None) -> None:
     """An answer is looked at at once; all else leaves what is due, and makes a turn due that is not."""
     changes, unless_due = changes_by_row(row, NOW)
     assert (changes["status"], changes["heard_at"]) == (status, NOW)
@@ -82,7 +82,7 @@ def test_what_is_heard(row: Row, status: str, due: float | None) -> None:
 @pytest.mark.parametrize(("after", "due"), [(0, 1), (1, 2), (8, 16), (100, 130)])
 def test_a_result_that_is_missing(after: float, due: float) -> None:
     """Once the answer is known it is waited for ever longer."""
-    assert looked(document(heard_at=NOW), [RUN[0], RUN[1], RUN[3]], after) == {"due_at": NOW + timedelta(seconds=due)}
+    assert reviewed(document(heard_at=NOW), [RUN[0], RUN[1], RUN[3]], after) == {"due_at": NOW + timedelta(seconds=due)}
 
 
 @pytest.mark.parametrize(
@@ -90,14 +90,14 @@ def test_a_result_that_is_missing(after: float, due: float) -> None:
 )
 def test_a_turn_that_falls_silent(rows: list[Row], status: str) -> None:
     """After a while it is over all the same."""
-    assert looked(document(), rows, 299).keys() == {"due_at"}
-    assert looked(document(), rows, 300)["status"] == status
+    assert reviewed(document(), rows, 299).keys() == {"due_at"}
+    assert reviewed(document(), rows, 300)["status"] == status
 
 
 def test_a_summary_that_says_all_is_kept() -> None:
     """Where nothing is recorded but the input, the summary with which the turn began stays; else it is made again."""
     turn = document(overtaken=True)
-    alone = looked(turn, [human("a")], 6)
+    alone = reviewed(turn, [human("a")], 6)
     assert (alone["status"], alone["work"], alone["messages"]) == ("completed", SUMMARISE, ["msg_of_a"])
     assert "summaries" not in alone
     assert turn["summaries"] == summarise_by_rules(read_facts([human("a")])).model_dump()
@@ -119,10 +119,10 @@ def test_nothing_has_come_since_a_model_summarised_it() -> None:
     """What it said stays."""
     by_model = summarise_by_rules(TurnFacts()).model_copy(update={"source": "model"})
     turn = document(heard_at=NOW, rows=4, **changes_by_summary(by_model, ["wet"]))
-    changes = looked(turn, RUN, 0)
+    changes = reviewed(turn, RUN, 0)
     assert (changes["work"], changes["due_at"]) == (None, None)
     assert not {"summaries", "insights"} & {*changes}
-    assert looked({**turn, "rows": 3}, RUN, 0)["work"] == SUMMARISE
+    assert reviewed({**turn, "rows": 3}, RUN, 0)["work"] == SUMMARISE
 
 
 def test_tokens() -> None:
@@ -144,7 +144,7 @@ def test_what_no_store_keeps(arguments: str) -> None:
     """A turn is closed whatever a model wrote as arguments."""
     call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": arguments}}
     called = {**RUN[1], "metadata": {**RUN[1]["metadata"], "tool_calls": [call]}}
-    kept = looked(document(heard_at=NOW), [RUN[0], called, *RUN[2:]], 0)["tool_calls"]
+    kept = reviewed(document(heard_at=NOW), [RUN[0], called, *RUN[2:]], 0)["tool_calls"]
     assert bson.encode({"arguments": kept[0]["arguments"]})
 
 
