@@ -2,9 +2,7 @@
 
 import hashlib
 import json
-import random
 import signal
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -108,32 +106,6 @@ async def test_bad_requests(environment: Environment, channel_prefix: str) -> No
     assert "my secret" not in json.dumps(service.log)
     assert service.errors == []
     assert [line["event"] for line in service.log][-2:] == ["draining", "stopped"]
-
-
-@pytest.mark.once
-async def test_it_is_up_after_thousands_of_corrupt_payloads(environment: Environment) -> None:
-    """Random damage to valid requests, 2,000 times: the service goes on answering."""
-    chance = random.Random(20_251_210)  # noqa: S311  # damage that can be repeated
-    whole = json.dumps(a_request("Guten Morgen, 世界")).encode()
-    async with serving(environment) as service, requesting(environment) as requester:
-        for _ in range(2_000):
-            await requester.publish(REQUEST, _damaged(whole, chance))
-        # At first there are too many of those that can be read.
-        await requester.ask_until(a_request, lambda content: bool(content["status"] == "success"))
-        assert await service.stop() == 0
-    assert service.errors == []
-
-
-def _damaged(payload: bytes, chance: random.Random) -> bytes:
-    damaged = bytearray(payload)
-    damages: list[Callable[[int], None]] = [
-        lambda place: damaged.__setitem__(slice(place, place + 1), chance.randbytes(1)),
-        lambda place: damaged.__delitem__(slice(place, place + chance.randint(1, 60))),
-        lambda place: damaged.__setitem__(slice(place, place), chance.randbytes(chance.randint(1, 8))),
-    ]
-    for _ in range(chance.randint(1, 6)):
-        chance.choice(damages)(chance.randrange(len(damaged) or 1))
-    return bytes(damaged)
 
 
 @pytest.mark.usefixtures("mode")

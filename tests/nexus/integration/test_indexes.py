@@ -22,9 +22,11 @@ from nexus.core.errors import StoreRejectedError
 from nexus.core.ports import Row
 from nexus.core.ports.memory import TurnTouch
 from nexus.core.working_memory import Tail
+from nexus.services.history.reader import read_past
 from tests.nexus.contract.test_memory import compaction, detail, overview
 from tests.nexus.contract.test_turns import turn
 from tests.nexus.support.drivers import DRIVERS
+from tests.nexus.support.proxy import proxied
 from tests.nexus.support.rows import START, ids, row
 
 Janitor = MongoClient[dict[str, Any]]
@@ -279,3 +281,37 @@ async def test_words_are_looked_up(explained: Janitor, mongo_uri: str, prepared_
         found, told = await _profiled(explained, prepared_database, read, of_words)
     assert [row["name"] for row in found] == ["d217"]
     assert [query["docsExamined"] for query in told] in ([1], [2])
+
+
+@pytest.mark.parametrize(
+    ("rows", "shown"),
+    [
+        # Ten runs with sixty results of 100 KB each, and answers of 1 MB, of which the ends will do.
+        pytest.param(
+            [
+                row(run * 10 + n, run_id=f"r{run}", role=role, content=content)
+                for run in range(10)
+                for n, (role, content) in enumerate([("HUMAN", "?"), *[("TOOL", "x" * 100_000)] * 6, ("AI", "!")])
+            ],
+            {1},
+            id="results of tools",
+        ),
+        pytest.param(
+            [row(number, role="AI", content=f"{number}" + "x" * 1_000_000 + f"{number}") for number in range(20)],
+            {2_000},
+            id="the middle of long answers",
+        ),
+    ],
+)
+async def test_a_read_transfers_no_more_than_it_shows(
+    mongo_janitor: Janitor, prepared_database: str, rows: list[Row], shown: set[int]
+) -> None:
+    """Reading the past with excerpts of 2,000 characters transfers no other content (contract §4.3)."""
+    mongo_janitor[prepared_database].messages.insert_many([dict(each) for each in rows])
+    async with proxied(*(mongo_janitor.address or ("", 0))) as proxy:
+        uri = f"mongodb://127.0.0.1:{proxy.port}/?directConnection=true"
+        async with open_mongo(uri, prepared_database, timeout_ms=20_000) as store:
+            past = await read_past(store, "o", messages=20, excerpt_chars=1_000)
+    assert len(past.rows) >= 20
+    assert {len(each["content"]) for each in past.rows} == shown
+    assert proxy.received < 200_000
