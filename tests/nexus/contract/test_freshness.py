@@ -34,7 +34,7 @@ from nexus.adapters.redis.ledger import RedisLedger
 from nexus.adapters.redis.pubsub import RedisPubSubBus
 from nexus.core.errors import StoreUnavailableError
 from nexus.core.models import Message
-from nexus.core.ports import Acquired, Claim, OutboxRow, Past, Row
+from nexus.core.ports import OutboxRow, Past, Row
 from nexus.services.persistence import PersistenceService, read_outbox_rows
 from tests.nexus.support.replicas import (
     FAST_S,
@@ -44,7 +44,6 @@ from tests.nexus.support.replicas import (
     Making,
     Scene,
     Shared,
-    SlowLedger,
     SlowOutbox,
     result_message,
     run_message,
@@ -217,37 +216,6 @@ async def test_on_real_servers(redis_url: str, channel_prefix: str, mongo_uri: s
     assert scene.counted["first"] > 0
 
 
-class BlindLedger(SlowLedger):
-    """No claim says that the outbox holds anything."""
-
-    async def claim(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0) -> Claim:
-        """Keep it quiet."""
-        claim = await super().claim(key, fingerprint, lease_ms, waited_ms)
-        return replace(claim, outbox_waiting=False) if isinstance(claim, Acquired) else claim
-
-
-class ForgetfulLedger(SlowLedger):
-    """Nothing is put into the outbox."""
-
-    async def conclude(self, *arguments: Any) -> int | None:
-        """Leave it out."""
-        return await super().conclude(*arguments[:5])
-
-
-class ManyMindedLedger(SlowLedger):
-    """The beginning of a run is not kept."""
-
-    async def keep_first(self, key: str, value: bytes, keep_ms: int) -> bytes:
-        """Believe everyone."""
-        await super().keep_first(key, value, keep_ms)
-        return value
-
-    async def kept(self, key: str) -> bytes | None:
-        """Nothing."""
-        await super().kept(key)
-        return None
-
-
 class HastyOutbox(SlowOutbox):
     """Rows are taken out before the store has them."""
 
@@ -302,9 +270,6 @@ class HastyResults(PersistenceService):
 
 # Each fault, after a scene in which it showed when it was written.
 _SHOWS: Final = {
-    "blind": (2, Making(ledger=BlindLedger)),
-    "forgetful": (0, Making(ledger=ForgetfulLedger)),
-    "many minded": (4, Making(ledger=ManyMindedLedger)),
     "hasty outbox": (1, Making(outbox=HastyOutbox)),
     "late reader": (2, Making(persistence=LateReader)),
     "hasty inserts": (0, Making(persistence=HastyInserts)),

@@ -282,14 +282,6 @@ async def test_a_kept_value_expires(open_desk: OpenDesk) -> None:
         assert await desk.ledger.keep_first("k", b"2", LONG_MS) == b"2"
 
 
-async def test_values_and_requests_do_not_meet(open_desk: OpenDesk) -> None:
-    """A value and a request may have the same key."""
-    async with open_desk() as desk:
-        await desk.ledger.keep_first("k", b"v", LONG_MS)
-        assert isinstance(await desk.ledger.claim("k", "f", LONG_MS), Acquired)
-        assert await desk.ledger.kept("k") == b"v"
-
-
 async def test_a_redis_that_is_not_there(unused_port: int) -> None:
     """An operation that failed to the end says that the bus is unavailable."""
     async with open_redis(f"redis://127.0.0.1:{unused_port}/0") as client:

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from nexus.core.errors import StoreRejectedError
-from nexus.core.ports import Row, TurnStore
+from nexus.core.ports import Row
 from nexus.core.ports.memory import TurnTouch
 from tests.nexus.contract.test_store import OWNERS, Place, bare_place, place
 
@@ -61,15 +61,6 @@ def milliseconds(moment: datetime) -> datetime:
     return moment.replace(microsecond=moment.microsecond // 1_000 * 1_000)
 
 
-async def insert_after_latest(turns: TurnStore, runs: list[str]) -> None:
-    """Number these runs, in their order, after what is there, however often others come first."""
-    while runs:
-        latest = await turns.latest_turn("o", "s")
-        first = latest["turn_number"] + 1 if latest else 1
-        kept = await turns.insert_turns([turn(first + place, run_id=run) for place, run in enumerate(runs)])
-        runs = runs[kept:]
-
-
 async def test_a_turn_comes_back_as_it_was(place: Place) -> None:
     """What is kept is found again, without `_id`; the caller's document stays as it was."""
     written = turn(1, due_at=NOW)
@@ -97,19 +88,6 @@ async def test_as_many_are_kept_as_nothing_stands_in_the_way_of(place: Place) ->
         assert await turns.insert_turns([turn(4), turn(5, run_id="r4"), turn(6)]) == 1
         assert await turns.insert_turns([turn(5), turn(4, run_id="new"), turn(6)]) == 1
         assert numbers(await turns.turns("o", "s", limit=10)) == [5, 4, 3, 2, 1]
-
-
-async def test_two_who_number_at_once(bare_place: Place) -> None:
-    """Whoever reads the latest number again after being overtaken leaves no gap and counts nothing twice."""
-    async with bare_place.open() as store:
-        async with anyio.create_task_group() as tasks:
-            for writer in range(4):
-                tasks.start_soon(insert_after_latest, store.turns, [f"{writer}-{number}" for number in range(25)])
-        found = await store.turns.turns("o", "s", limit=1_000)
-    assert numbers(found) == [*range(100, 0, -1)]
-    for writer in range(4):
-        own = [row["run_id"] for row in reversed(found) if row["run_id"].startswith(f"{writer}-")]
-        assert own == [f"{writer}-{number}" for number in range(25)]
 
 
 async def test_a_page(place: Place) -> None:

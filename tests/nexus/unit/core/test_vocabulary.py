@@ -101,14 +101,6 @@ class TestUngrouped:
                 raise failure
         assert caught.value is failure
 
-    async def test_its_cause_stays(self) -> None:
-        """Why it was raised is not forgotten."""
-        cause = ValueError("why")
-        with pytest.raises(KeyError) as caught, ungrouped():
-            async with anyio.create_task_group():
-                raise KeyError("mine") from cause
-        assert caught.value.__cause__ is cause
-
     async def test_several_stay_a_group(self) -> None:
         """None of them is lost."""
         with pytest.raises(ExceptionGroup) as caught, ungrouped():
