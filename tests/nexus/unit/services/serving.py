@@ -61,18 +61,15 @@ class Clock:
 
 
 class SettlingLedger(MemoryLedger):
-    """A ledger in memory that settles deliveries as one on streams does, and fails as often as it is told to.
+    """A ledger in memory that settles deliveries as one on streams does, and fails on request.
 
     Attributes:
-        clock: its time.
-        asked: how often each operation was asked for.
-        failures: how often each operation is still to fail before it does anything.
-        lost_replies: how often each operation is still to fail after it has done what it does.
-        refusing: whether what is kept under a key is of another kind.
-        fault: what claiming fails with, as no ledger should.
-        renewal_faults: what renewals still fail with, as they never should.
-        now_ms: what claims say about the time, if anything in particular.
-        kept_ms: for how long it was to keep each answer.
+        asked: calls of each operation.
+        failures, lost_replies: calls of each operation that are still to fail, before it or after it is done.
+        refusing: keys are of another kind.
+        fault, renewal_faults: unexpected errors of claims and renewals.
+        now_ms: the time in claims, instead of the clock's.
+        kept_ms: how long each answer is kept.
     """
 
     def __init__(self, bus: SettlingBus) -> None:
@@ -165,12 +162,7 @@ class Letters(MemoryDeadLetters):
 
 
 class StrangeBuilder(ContextBuilder):
-    """A builder that waits at a gate, or fails.
-
-    Attributes:
-        begun: the ids of the requests that it was given.
-        left_to_others: those that another replica answered.
-    """
+    """A builder that waits at a gate, or fails; with the ids of its requests, and of those that others answered."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts.persistence, parts.store, parts.registry, parts.ledger)

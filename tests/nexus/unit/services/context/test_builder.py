@@ -268,7 +268,7 @@ class TestHistorySize:
     @pytest.mark.parametrize("sent", [False, True], ids=["stored", "sent along"])
     @pytest.mark.parametrize(
         ("wanted", "shown", "notes"),
-        [(None, 4, 0), (2, 2, 0), (3.0, 3, 0), (0, 1, 1), (1_000, 12, 1), ("many", 4, 1), (True, 4, 1)],
+        [(None, 4, 0), (2, 2, 0), (1_000, 12, 1), ("many", 4, 1)],
     )
     async def test_the_owners_wish(self, wanted: Any, shown: int, notes: int, *, sent: bool) -> None:
         """Granted between 1 and 200, else noted; it comes from the store or with the request."""
