@@ -95,9 +95,8 @@ def sentences(text: str) -> Iterator[str]:
 
 def first_whole(text: str) -> str | None:
     """The first of the sentences that a mark ends, or else the first of them; None where there are none."""
-    found = _found(escape.canonical(both_ends(text)))
-    first = next(found, None)
-    return first if first is None or is_ended(first) else next(filter(is_ended, found), first)
+    found = [*sentences(text)]
+    return next(filter(is_ended, found), found[0] if found else None)
 
 
 # A summary takes the same few texts apart again and again.

@@ -6,16 +6,7 @@ from typing import Any
 import pytest
 
 from tests.nexus.support.fakes import FakeStore
-from tests.nexus.unit.services.memory.calling import (
-    CALLED,
-    COMPACTION,
-    archive,
-    find,
-    memory_on,
-    row,
-    update,
-    write,
-)
+from tests.nexus.unit.services.memory.calling import CALLED, COMPACTION, archive, find, memory_on, row, update, write
 
 
 async def test_everywhere() -> None:

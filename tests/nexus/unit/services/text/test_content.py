@@ -22,29 +22,26 @@ def test_the_text_of_content_parts(content: Any, text: str | None) -> None:
     assert text_of_parts(content) == text
 
 
-class TestJson:
-    """Whatever a row holds can be told as JSON text."""
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"a": [1, None, "你"]}, '{"a":[1,null,"你"]}'),
+        ({"n": float("nan"), "i": float("inf")}, '{"n":null,"i":null}'),
+        ({1: 2}, '{"1":2}'),
+        ({"s": {1}}, '{"s":[1]}'),
+        (b"\xff", '"_w=="'),
+    ],
+)
+def test_compact_json(value: Any, text: str) -> None:
+    """Without spaces, and without values that JSON does not know."""
+    assert compact_json(value) == text
 
-    @pytest.mark.parametrize(
-        ("value", "text"),
-        [
-            ({"a": [1, None, "你"]}, '{"a":[1,null,"你"]}'),
-            ({"n": float("nan"), "i": float("inf")}, '{"n":null,"i":null}'),
-            ({1: 2}, '{"1":2}'),
-            ({"s": {1}}, '{"s":[1]}'),
-            (b"\xff", '"_w=="'),
-        ],
-    )
-    def test_compact_and_valid(self, value: Any, text: str) -> None:
-        """Without spaces, and without what JSON does not know."""
-        assert compact_json(value) == text
 
-    def test_what_cannot_be_told_at_all_is_an_empty_object(self) -> None:
-        """A value that contains itself, or is nested beyond all measure."""
-        endless: dict[str, Any] = {}
-        endless["self"] = endless
-        deep: dict[str, Any] = {}
-        for _ in range(100_000):
-            deep = {"d": deep}
-
-        assert compact_json(endless) == compact_json(deep) == "{}"
+def test_a_value_that_json_cannot_hold() -> None:
+    """A value that contains itself, or is nested beyond all measure, is an empty object."""
+    endless: dict[str, Any] = {}
+    endless["self"] = endless
+    deep: dict[str, Any] = {}
+    for _ in range(100_000):
+        deep = {"d": deep}
+    assert compact_json(endless) == compact_json(deep) == "{}"

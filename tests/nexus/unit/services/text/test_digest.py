@@ -409,7 +409,7 @@ class TestSeveralCalls:
         assert describe_calls(calls, call_and_result, 200) == (["load gave 7"], calls[:2])
 
     @given(
-        st.lists(st.builds(outcome, st.sampled_from("abc"), st.none() | documents, documents), max_size=30),
+        st.lists(st.builds(outcome, st.sampled_from("abc"), st.none() | documents, documents), max_size=12),
         st.integers(280, 1_500),
     )
     def test_no_call_is_lost(self, calls: list[ToolOutcome], room: int) -> None:
