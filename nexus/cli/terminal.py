@@ -40,8 +40,8 @@ from nexus.core.ports.store import TransferableStore
 from nexus.core.signing import parsed
 from nexus.core.wire import explain
 from nexus.log import configure_logging
-from nexus.services.context.pinned import PINNED_TAGS
 from nexus.services.session_state.merge import read_session_id
+from nexus.services.text.escape import PINNED_TAGS
 
 _Result = TypeVar("_Result")
 # By its heading, the attribute that a column of a table shows, or a function of the item.

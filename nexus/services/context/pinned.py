@@ -25,7 +25,6 @@ from nexus.services.text.escape import HEADINGS, CountingEscape, canonical, one_
 
 MOST_INFOS: Final = 100
 MOST_NOTES_A_FOLDER: Final = 5
-PINNED_TAGS: Final = ("AGENT_ROLE", "TODO_LIST", "USEFUL_INFORMATION", "FOLDER_NOTES")
 
 # The same words as those that `escape` marks in other text.
 _ROLE, _TODO, _INFO, _NOTES = (f"## {title}" for title in HEADINGS)

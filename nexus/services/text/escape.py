@@ -167,6 +167,8 @@ ELEMENTS: Final = ("human_input", "current_time")
 TOOL_USE: Final = "tool_use"
 TURN: Final = "Turn"
 SPEAKERS: Final = ("Human", "Nexus")
+# The tags of the pinned blocks in manifests, and the headings that they begin with.
+PINNED_TAGS: Final = ("AGENT_ROLE", "TODO_LIST", "USEFUL_INFORMATION", "FOLDER_NOTES")
 HEADINGS: Final = ("Agent Role Definition", "Current TODO List", "Useful Information", "Folder Notes")
 BANNERS: Final = (
     "TASK CONTEXT",

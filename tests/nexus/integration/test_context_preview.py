@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from nexus.services.context.pinned import PINNED_TAGS
+from nexus.services.text.escape import PINNED_TAGS
 from scripts.context_preview import main
 
 pytestmark = pytest.mark.once

@@ -40,13 +40,15 @@ def test_only_what_is_called_is_imported() -> None:
     program = (
         "import sys; from typer.testing import CliRunner; from nexus.cli import app;"
         "CliRunner().invoke(app, ['version']); print(*sys.modules);"
+        "CliRunner().invoke(app, ['turns', '--help']); print(*sys.modules);"
         "CliRunner().invoke(app, ['serve', '--help']); print(*sys.modules)"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    version, serve = (set(line.split()) for line in said.splitlines())
+    version, turns, serve = (set(line.split()) for line in said.splitlines())
     assert not version & {"pymongo", "redis", "nexus.bootstrap", "nexus.config"}
+    assert not turns & {"nexus.bootstrap", "nexus.services.context"}
     assert "nexus.bootstrap" in serve
-    assert not serve & {"openai", "httpx2", "nexus.cli.demo", "nexus.cli.doctor", "nexus.cli.memory", "nexus.cli.turns"}
+    assert not serve & {"openai", "httpx2", "nexus.cli.demo", "nexus.cli.doctor", "nexus.cli.memory"}
 
 
 @pytest.mark.parametrize(
