@@ -10,8 +10,9 @@ import pytest
 
 from nexus.core.errors import StoreRejectedError
 from nexus.core.metrics import Event
+from nexus.core.models import utc_now
 from nexus.core.ports import Row
-from nexus.services.due_work import WorkClaim, WorkSignal, claim_due, run_due_work
+from nexus.services.due_work import NOTHING_DUE, WorkClaim, WorkSignal, after_unusable_reply, claim_due, run_due_work
 from tests.nexus.support.metrics import RecordingMetrics
 from tests.nexus.support.virtual_time import VirtualLoop
 
@@ -63,3 +64,10 @@ def test_a_store_that_takes_no_renewals(error: Exception) -> None:
         runner.run(served())
     assert done == ["a", "b"]
     assert (metrics.counted[Event.BACKGROUND_FAULT] > 0) == isinstance(error, RuntimeError)
+
+
+def test_unusable_replies_end_the_work() -> None:
+    """Pauses double up to a day; after forty nothing is due any more."""
+    pauses = [after_unusable_reply({"attempts": attempts}, 30)["due_at"] - utc_now() for attempts in (0, 1, 38)]
+    assert [round(pause.total_seconds()) for pause in pauses] == [30, 60, 86_400]
+    assert after_unusable_reply({"attempts": 39}, 30) == {"attempts": 40, **NOTHING_DUE}

@@ -124,11 +124,6 @@ class TestOrder:
         assert told(*rows) == ["old", "q", "a+b"]
         assert told(*rows[:3]) == ["q", "a+b"]
 
-    def test_equal_times_without_ids_oldest_first(self) -> None:
-        """The times at both ends tell which way the list runs."""
-        rows = [row("HUMAN", "old", 29, "r0"), row("HUMAN", "q", 30), row("AI", "a", 30), row("AI", "b", 30)]
-        assert told(*rows) == ["old", "q", "a+b"]
-
     def test_a_human_comes_before_the_answer_of_its_run_at_the_same_time(self) -> None:
         """Even if it was stored later."""
         assert told(row("HUMAN", "q", 30), row("AI", "a", 30)) == ["q", "a"]

@@ -191,12 +191,6 @@ class TestTail:
         assert [row["id"] for row in past.rows] == left[:messages]
         assert past.stopped_early is (messages < len(left))
 
-    async def test_what_came_late(self) -> None:
-        """A row is left by when it was stored: one that says it is old and was recorded late is shown."""
-        late = at(50) | {"timestamp": START - timedelta(days=1)}
-        past = await read([at(number) for number in range(40)] + [late], 10, tail=Tail(f"{45:08x}"))
-        assert [row["id"] for row in past.rows] == ["50"]
-
     async def test_a_sub_agents_own_rows(self) -> None:
         """They are under no compaction; the main agent sees none of them."""
         own = {"sub_agent_internal": True, "agent_id": "reviewer"}

@@ -7,17 +7,16 @@ from functools import partial
 from typing import Any
 
 import anyio
-import pytest
 
 from nexus.core.errors import StoreRejectedError, StoreUnavailableError
 from nexus.core.metrics import Event
-from nexus.core.models import Message, Role, Topics, new_row_id
+from nexus.core.models import Message, Role, Topics
 from nexus.core.ports import Row, RunOrigin
-from nexus.services.history.recorder import PendingWrites, insert_rows
+from nexus.services.history.recorder import PendingWrites
 from nexus.services.persistence import PersistenceService
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
-from tests.nexus.support.rows import START, row
+from tests.nexus.support.rows import START
 from tests.nexus.support.virtual_time import VirtualLoop
 from tests.nexus.support.waiting import PATIENCE_S
 
@@ -210,14 +209,6 @@ async def test_waiting_rows_are_bounded_in_number() -> None:
     assert taken == [True] * 10_000 + [False]
 
 
-async def test_an_id_of_another_run() -> None:
-    """Its row is recorded under an id of its own, once; a row of the same run is there already."""
-    store = FakeStore()
-    rows = [row(1, run_id=run_id, _id=new_row_id()) for run_id in ("first", "second", "second", "first")]
-    outcomes = [(stored["id"], outcome) for each in rows for stored, outcome in await insert_rows(store, [each])]
-    assert outcomes == [("m1", True), ("m1@second", True), ("m1@second", False), ("m1", False)]
-
-
 class TestPendingWrites:
     """A reader waits for rows that were accepted before."""
 
@@ -280,20 +271,3 @@ class TestPendingWrites:
 async def _later(end: Any) -> None:
     await anyio.sleep(0.001)
     end()
-
-
-@pytest.mark.parametrize("down", [True, False])
-async def test_an_input(down: bool) -> None:
-    """Is inserted at once, or not at all."""
-    store = FakeStore()
-    store.down = down
-    async with PersistenceService(store).running() as service:
-        message = Message(id="h", run_id="r", owner_key="o", role=Role.HUMAN, timestamp=START)
-        given = service.input_row(message, "the text", RunOrigin("s"))
-        if down:
-            with pytest.raises(StoreUnavailableError):
-                await service.insert_input(given)
-        else:
-            await service.insert_input(given)
-            await service.insert_input(given)
-    assert [(found["_id"], found["content"]) for found in store.messages] == [(given["_id"], "the text")] * (not down)

@@ -118,16 +118,6 @@ async def test_sessions() -> None:
     assert sessions == {"h": "mine", "m1": "mine", "m3": "mine", "m2": "named", "m4": "default", "m5": "mine"}
 
 
-async def test_the_session_of_a_request_that_another_replica_answers() -> None:
-    """A result that is recorded before its run's input is has the session of the request that was overheard."""
-    async with PersistenceService(FakeStore()).running() as service:
-        service.remember_run("o", "r", RunOrigin("work"))
-        assert service.offer(Topics.LLM_RESULTS, message({"content": "early"}), 100)
-        await flushed(service)
-        (row,) = await service.get_history("o")
-    assert row["session_id"] == "work"
-
-
 async def test_a_clock_that_is_ahead() -> None:
     """No row is of later than when it was heard; one of earlier keeps its time."""
     early, late = datetime(2020, 1, 1, tzinfo=UTC), datetime(2099, 1, 1, tzinfo=UTC)

@@ -15,7 +15,6 @@ from nexus.services.session_state.service import SessionStates
 from nexus.services.session_state.state import SessionState
 from tests.nexus.support.fakes import FakeStore
 from tests.nexus.support.metrics import RecordingMetrics
-from tests.nexus.support.waiting import until
 
 NOON = datetime(2025, 12, 10, 12, tzinfo=UTC)
 
@@ -90,30 +89,6 @@ async def test_kept_and_read() -> None:
         assert (await states.get("bob", "s")).role == "c"
         assert await states.get("bob", "default") == SessionState()
     assert states.pending.count == 0
-
-
-async def test_what_was_offered_before_is_in_the_answer() -> None:
-    """Whoever asks waits for what is not written yet of that session, and of no other."""
-    store = GatedStore()
-    states = SessionStates(store)
-    answers: list[SessionState] = []
-
-    async def ask() -> None:
-        answers.append(await states.get("ada", "s"))
-
-    async with states.running(), anyio.create_task_group() as tasks:
-        offer(states, said(role("a"), session_id="s"))
-        tasks.start_soon(ask)
-        assert await states.get("ada", "other") == SessionState()
-        await anyio.wait_all_tasks_blocked()
-        assert answers == []
-        store.gate.set()
-        await until(lambda: _given(answers))
-    assert [state.role for state in answers] == ["a"]
-
-
-async def _given(answers: list[SessionState]) -> bool:
-    return bool(answers)
 
 
 @pytest.mark.parametrize(

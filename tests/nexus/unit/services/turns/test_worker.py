@@ -287,21 +287,6 @@ async def test_a_model_that_talks_nonsense(nonsense: str) -> None:
     assert "Summary generation failed" not in json.dumps([first["summaries"], document["summaries"]])
 
 
-async def test_a_model_that_never_makes_sense() -> None:
-    """In the end it is not asked any more."""
-    model = scripted(*["nonsense"] * 100)
-    async with remembering(model=model, again_s=86_400) as memory:
-        await a_run(memory)
-        await memory.until(lambda document: document["attempts"] == 1)
-        await memory.store.turns.touch_runs([TurnTouch("o", "s", "a", {"due_at": utc_now(), "attempts": 38})])
-        daily = await memory.until(lambda document: document["attempts"] == 39)
-        await memory.store.turns.touch_runs([TurnTouch("o", "s", "a", {"due_at": utc_now()})])
-        document = await memory.until(lambda document: document["attempts"] == 40)
-    assert timedelta(hours=23) < daily["due_at"] - utc_now() < timedelta(hours=25)
-    assert (document["work"], document["due_at"]) == (None, None)
-    assert document["summaries"]["source"] == "fallback"
-
-
 @pytest.mark.parametrize("bad", [{"heard_at": "yesterday"}, {"task_context": 7}, {"thinking_phase": 1}])
 async def test_a_malformed_document(bad: dict[str, Any]) -> None:
     """It does not stop the work on the others."""
