@@ -295,20 +295,17 @@ class TestCleanup:
             assert result.json["matched"] == 0
         assert rows["messages"].count_documents({}) == 7
 
-    def test_a_dry_run_deletes_nothing(self, manager: Manager, rows: Database[Document]) -> None:
-        """A dry run shows what would go, without contents, and needs no confirmation."""
-        result = manager.run("--dry-run", "cleanup", "messages", "--older-than", "30")
-        assert result.code == 0
+    def test_nothing_goes_without_agreement(self, manager: Manager, rows: Database[Document]) -> None:
+        """A dry run shows what would go, without contents; without --yes it asks on a terminal, else it is refused."""
+        words = ("cleanup", "messages", "--older-than", "30")
+        dry = manager.run("--dry-run", *words)
+        assert dry.code == 0
         for text in ("Matching: 3 documents", "Skipped: 3 documents", "msg_0", "Dry run: nothing was deleted"):
-            assert text in result.out
-        assert "TOP SECRET" not in result.out
-        assert rows["messages"].count_documents({}) == 7
-
-    def test_it_is_not_done_without_agreement(self, manager: Manager, rows: Database[Document]) -> None:
-        """Without --yes and without a terminal it is refused with exit code 2; with one, it is asked."""
-        result = manager.run("cleanup", "messages", "--older-than", "30", stdin="y\n")
-        assert (result.fault[0], "say --yes" in result.err) == (2, True)
-        asked = manager.run("cleanup", "messages", "--older-than", "30", terminal=True)
+            assert text in dry.out
+        assert "TOP SECRET" not in dry.out
+        refused = manager.run(*words, stdin="y\n")
+        assert (refused.fault[0], "say --yes" in refused.err) == (2, True)
+        asked = manager.run(*words, terminal=True)
         assert (asked.code, "Delete 3 documents" in asked.err, "nothing was done" in asked.err) == (1, True, True)
         assert rows["messages"].count_documents({}) == 7
 
