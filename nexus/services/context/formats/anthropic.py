@@ -21,8 +21,8 @@ from nexus.services.context.formats.base import (
     OPENING,
     Changes,
     Converted,
+    GroupedMessages,
     Place,
-    Turns,
     calls_of,
     counted,
     ending,
@@ -45,16 +45,16 @@ def to_anthropic(
     if needs_opening(messages, leading):
         conversation.open()
     places = [conversation.add(message) for message in messages[leading:]]
-    last_blocks = [*system, *(conversation.turns.messages[place.turn]["content"][place.last] for place in places)]
+    last_blocks = [*system, *(conversation.grouped.messages[place.message]["content"][place.last] for place in places)]
     # System messages at the end are about this one list; the next list has others there.
     repeatable = max(len(messages) - trailing_system(messages), leading)
     for count in _repeated(leading, repeatable, stable, goes_on=goes_on):
         last_blocks[count - 1]["cache_control"] = {"type": "ephemeral"}
     shown = [_tool(tool) for tool in tools]
     return Converted(
-        messages=conversation.turns.messages,
+        messages=conversation.grouped.messages,
         tools=[tool for tool, _ in shown],
-        places=[None] * leading + [(place.turn, place.first) for place in places],
+        places=[None] * leading + [(place.message, place.first) for place in places],
         notes=[*conversation.notes(), *ending(messages), *_tool_notes(sum(changed for _, changed in shown))],
         system=system or None,
     )
@@ -62,23 +62,23 @@ def to_anthropic(
 
 class _Conversation:
     def __init__(self) -> None:
-        self.turns = Turns("content")
+        self.grouped = GroupedMessages("content")
         self._changes = Changes()
         self._shortened = 0
 
     def open(self) -> None:
-        self.turns.add("user", [_text(OPENING)])
+        self.grouped.add("user", [_text(OPENING)])
         self._changes.opened += 1
 
     def add(self, message: Mapping[str, Any]) -> Place:
         match message["role"]:
             case "assistant":
-                return self.turns.add("assistant", self._answer(message))
+                return self.grouped.add("assistant", self._answer(message))
             case "tool":
-                return self.turns.add("user", [_result(message)])
+                return self.grouped.add("user", [_result(message)])
             case role:
                 self._changes.late_system += role == "system"
-                return self.turns.add("user", [_text(message["content"])])
+                return self.grouped.add("user", [_text(message["content"])])
 
     def _answer(self, message: Mapping[str, Any]) -> list[dict[str, Any]]:
         blocks = []

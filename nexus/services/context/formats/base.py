@@ -39,15 +39,15 @@ class Converted:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a message: a turn, and its first and last block there."""
+    """The place of a given message: the index of its message here, and of its first and last block there."""
 
-    turn: int
+    message: int
     first: int
     last: int
 
 
 @dataclass(slots=True)
-class Turns:
+class GroupedMessages:
     """A list in the making: consecutive messages of one side become one message, with its blocks under `key`."""
 
     key: str

@@ -22,7 +22,7 @@ from nexus.services.context.formats.base import (
     OPENING,
     Changes,
     Converted,
-    Turns,
+    GroupedMessages,
     calls_of,
     counted,
     ending,
@@ -51,7 +51,7 @@ def to_gemini(
     places = [conversation.add(message) for message in messages[leading:]]
     declarations = [_declaration(tool, conversation) for tool in tools]
     return Converted(
-        messages=conversation.turns.messages,
+        messages=conversation.grouped.messages,
         tools=[{"function_declarations": declarations}] if declarations else [],
         places=[None] * leading + places,
         notes=[*conversation.notes(), *ending(messages)],
@@ -61,25 +61,25 @@ def to_gemini(
 
 class _Conversation:
     def __init__(self) -> None:
-        self.turns = Turns("parts")
+        self.grouped = GroupedMessages("parts")
         self._names: dict[str, str] = {}
         self._renamed: set[str] = set()
         self._changes = Changes()
 
     def open(self) -> None:
-        self.turns.add("user", [{"text": OPENING}], "text")
+        self.grouped.add("user", [{"text": OPENING}], "text")
         self._changes.opened += 1
 
     def add(self, message: Mapping[str, Any]) -> tuple[int, int]:
         match message["role"]:
             case "assistant":
-                place = self.turns.add("model", self._answer(message))
+                place = self.grouped.add("model", self._answer(message))
             case "tool":
-                place = self.turns.add("user", [self._response(message)], "responses")
+                place = self.grouped.add("user", [self._response(message)], "responses")
             case role:
                 self._changes.late_system += role == "system"
-                place = self.turns.add("user", [{"text": message["content"]}], "text")
-        return place.turn, place.first
+                place = self.grouped.add("user", [{"text": message["content"]}], "text")
+        return place.message, place.first
 
     def _answer(self, message: Mapping[str, Any]) -> list[dict[str, Any]]:
         parts: list[dict[str, Any]] = [] if message["content"] is None else [{"text": message["content"]}]
