@@ -33,9 +33,7 @@ from nexus.services.memory.documents import TEMPLATE, Audit, audit
 from nexus.services.transfer.folder import explained
 
 app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Look at the working memory of a session, and check it.",
+    add_completion=False, no_args_is_help=True, help="Look at the working memory of a session, and check it."
 )
 _Model = TypeVar("_Model", bound=BaseModel)
 _Kept = tuple[Overview | None, list[Detail], Compaction | None]

@@ -38,11 +38,7 @@ from nexus.services.transfer import folder as files
 from nexus.services.transfer.exporter import Exported, export_session
 from nexus.services.transfer.importer import Found, Plan, compare, read_session, write_session
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Export a whole session to a folder, and import it.",
-)
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Export a whole session to a folder, and import it.")
 _PREFIX_CHARS: Final = 100
 # A document of 16 MiB, with escapes for much of it.
 _LONGEST_LINE: Final = 1 << 26

@@ -45,9 +45,7 @@ from nexus.services.session_state.state import PARTS, SessionState
 from nexus.services.text.escape import canonical
 
 app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Show what is kept of a session for agents, change it, clear it.",
+    add_completion=False, no_args_is_help=True, help="Show what is kept of a session for agents, change it, clear it."
 )
 # A file may be larger than the message: white space, and six characters for one.
 _FILE_TO_PAYLOAD: Final = 16

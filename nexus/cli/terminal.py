@@ -225,8 +225,11 @@ def run_on_store(settings: DatabaseSettings, work: Callable[[TransferableStore],
         async with open_store(settings) as store:
             return await work(store)
 
-    with store_errors_explained():
-        return anyio.run(on_store)
+    try:
+        with ungrouped():
+            return anyio.run(on_store)
+    except (StoreUnavailableError, StoreRejectedError) as error:
+        raise NexusError(f"MongoDB does not do what was asked ({error}): {SEE_MONGODB}") from error
 
 
 def run_on_bus(key: str, work: Callable[[], Awaitable[_Result]]) -> _Result:
@@ -243,16 +246,6 @@ def run_on_bus(key: str, work: Callable[[], Awaitable[_Result]]) -> _Result:
         raise BusRefusedError(f"Redis does not do what was asked ({error}): {advice}") from error
     except BusUnavailableError as error:
         raise BusUnavailableError(f"Redis does not do what was asked ({error}): {bus_advice(error)}") from error
-
-
-@contextmanager
-def store_errors_explained() -> Iterator[None]:
-    """Errors of the store leave as `NexusError`s with advice."""
-    try:
-        with ungrouped():
-            yield
-    except (StoreUnavailableError, StoreRejectedError) as error:
-        raise NexusError(f"MongoDB does not do what was asked ({error}): {SEE_MONGODB}") from error
 
 
 def bus_advice(error: Exception) -> str:

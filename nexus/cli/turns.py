@@ -36,11 +36,7 @@ from nexus.core.ports.store import LARGEST
 from nexus.core.turns import LEVELS, Level, ToolOutcome, Turn
 from nexus.services.transfer.folder import json_of_model
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Look at what is remembered of a session's runs.",
-)
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Look at what is remembered of a session's runs.")
 _COLUMNS: Final[Columns] = {
     "TURN": "turn_number",
     "TIME (UTC)": "timestamp",

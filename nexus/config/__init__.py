@@ -18,12 +18,10 @@ from pydantic import BaseModel, ValidationError
 from nexus.config.settings import (
     STORED_SECTIONS,
     BusSettings,
-    ContextSettings,
     DatabaseSettings,
     LlmSettings,
     Sections,
     Settings,
-    SigningSettings,
     signing_of,
 )
 from nexus.core.errors import ConfigError
@@ -31,11 +29,9 @@ from nexus.core.errors import ConfigError
 __all__ = [
     "STORED_SECTIONS",
     "BusSettings",
-    "ContextSettings",
     "DatabaseSettings",
     "LlmSettings",
     "Settings",
-    "SigningSettings",
     "load_settings",
     "signing_of",
     "with_stored",
