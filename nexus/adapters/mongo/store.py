@@ -27,7 +27,7 @@ from nexus.core.ports.store import TransferStore
 
 Driver = Literal["motor", "pymongo"]
 
-# When the client is closed, how long calls without a caller may still take, and then ending its sessions.
+# How long closing the client may take, with the calls that have no caller any more.
 _CLOSING_S: Final = 0.5
 # Motor runs its calls on threads, five a core unless MOTOR_MAX_WORKERS says otherwise; pymongo has a connection pool.
 _MOTOR_CALLS: Final = int(os.environ.get("MOTOR_MAX_WORKERS", (os.cpu_count() or 1) * 5))
@@ -67,11 +67,10 @@ async def open_mongo(
     try:
         yield MongoStore(client, database, calls)
     finally:
-        with anyio.CancelScope(shield=True):
+        # Ending its sessions at a server that is away takes what is left of the time; motor blocks meanwhile.
+        with anyio.CancelScope(shield=True), pymongo.timeout(_CLOSING_S):
             await calls.finish(min(timeout_ms / 1_000, _CLOSING_S))
-            # It ends its sessions at the server, which may be away; motor blocks meanwhile.
-            with pymongo.timeout(_CLOSING_S):
-                await (anyio.to_thread.run_sync(client.close) if driver == "motor" else client.close())
+            await (anyio.to_thread.run_sync(client.close) if driver == "motor" else client.close())
 
 
 class MongoStore(MongoMessages):
