@@ -258,19 +258,16 @@ def _read_outbox_row(kept: OutboxRow) -> Row | None:
 def read_outbox_rows(kept: Iterable[OutboxRow]) -> list[Row]:
     """The rows that can be read; one line in the log for all others."""
     read = [(each, _read_outbox_row(each)) for each in kept]
-    _log_unreadable([_size_and_hash(each) for each, row in read if not row])
+    _log_unreadable([each for each, row in read if not row])
     return [row for _, row in read if row]
 
 
-def _size_and_hash(kept: OutboxRow) -> tuple[int, str]:
-    return len(kept.content), hashlib.sha256(kept.content).hexdigest()
-
-
-def _log_unreadable(rows: Sequence[tuple[int, str]]) -> None:
+def _log_unreadable(rows: Sequence[OutboxRow]) -> None:
     """Log how many rows cannot be read, and size and hash of the first."""
     if rows:
-        size, digest = rows[0]
-        _log.error("outbox_row_unreadable", rows=len(rows), bytes=size, sha256=digest)
+        first = rows[0].content
+        digest = hashlib.sha256(first).hexdigest()
+        _log.error("outbox_row_unreadable", rows=len(rows), bytes=len(first), sha256=digest)
 
 
 class OutboxDrainer:
@@ -311,7 +308,7 @@ class OutboxDrainer:
             BusUnavailableError: Redis did not answer.
             StoreUnavailableError: the store did not take all of them; those that it took have left the outbox.
         """
-        offset, left, unreadable, away = self._offset, 0, list[tuple[int, str]](), None
+        offset, left, unreadable, away = self._offset, 0, list[OutboxRow](), None
         kept = await self._outbox.oldest(_BATCH, offset)
         if not kept and offset:
             offset = 0
@@ -320,7 +317,7 @@ class OutboxDrainer:
             while kept:
                 self._offset = offset + len(kept)
                 read = [(each, _read_outbox_row(each)) for each in kept]
-                unreadable += [_size_and_hash(each) for each, row in read if not row]
+                unreadable += [each for each, row in read if not row]
                 finished, away_now = await self._write([(each, row) for each, row in read if row])
                 away = away_now or away
                 if away_now and not finished:
