@@ -7,17 +7,15 @@ Rules of this module:
 - Rows that do not fit into one prompt are summarised part after part, each with the summary of those before it, so
   that earlier parts are weighed against every later one. Nothing is left out; an entry that is too long is cut.
 - Rows are taken page by page, so that a compaction of many needs no more memory than a prompt.
-- A reply that is no summary is asked for once more, with the fault; then it is given up. Summaries of parts are kept
-  for a while: when a later part fails, the next attempt asks for the rest.
 - Where the model finds a prompt too long, this part and all that follow are asked for in parts of half the size.
 - Work that grows with the size of a part is done in a thread.
 """
 
-import hashlib
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC
+from functools import partial
 from typing import Any, Final
 
 from anyio import to_thread
@@ -31,6 +29,7 @@ from nexus.services.text.model_reply import (
     BETWEEN,
     LEAST_ROOM,
     Entry,
+    SummaryModel,
     UnusableReplyError,
     clean,
     find_object,
@@ -169,35 +168,18 @@ class SummaryWriter:
         task = len(SummaryPrompt("", (), _MANY, _MANY).system().encode())
         # Bytes of a document; fewer, once the model has found a prompt too long.
         self.room = max(max_input_tokens * BYTES_A_TOKEN - task, LEAST_ROOM)
-        self._model = model
-        self._replies: OrderedDict[bytes, str] = OrderedDict()
+        self._model = SummaryModel[str](model, SCHEMA, SCHEMA_NAME, _KEPT_PARTS)
 
     def begin(self, before: str, most_tokens: int, *, by_model: bool = False) -> "SummaryInProgress":
         """Begin a summary that goes on from `before`, `""` for none; its language is kept where a model wrote it."""
         return SummaryInProgress(self, before, most_tokens, language_of(before) if by_model else None)
 
     async def ask(self, prompt: SummaryPrompt, least: int) -> str:
-        """The model's reply, new or kept; at the second attempt if the first is unusable.
-
-        Raises:
-            ModelUnavailableError, PromptTooLongError: the model could not be asked.
-            UnusableReplyError: neither reply is a summary.
-        """
-        key = hashlib.sha256(f"{prompt.most_tokens}\n{prompt.most_bytes}\n{least}\n{prompt.user}".encode()).digest()
-        if key not in self._replies:
-            evidence = await to_thread.run_sync(prompt.evidence, least)
-            try:
-                summary = await self._reply(prompt, evidence, "")
-            except UnusableReplyError as error:
-                summary = await self._reply(prompt, evidence, str(error))
-            self._replies[key] = summary
-            if len(self._replies) > _KEPT_PARTS:
-                self._replies.popitem(last=False)
-        return self._replies[key]
-
-    async def _reply(self, prompt: SummaryPrompt, evidence: Evidence, fault: str) -> str:
-        text = await self._model.complete(prompt.system(fault), prompt.user, schema=SCHEMA, schema_name=SCHEMA_NAME)
-        return await to_thread.run_sync(prompt.read_reply, text, evidence, self._counter)
+        """The model's summary, new or kept; raises as `SummaryModel.ask` does."""
+        evidence = await to_thread.run_sync(prompt.evidence, least)
+        read = partial(prompt.read_reply, evidence=evidence, counter=self._counter)
+        about = f"{prompt.most_tokens}\n{prompt.most_bytes}\n{least}"
+        return await self._model.ask_once(about, prompt.system, prompt.user, read)
 
 
 class SummaryInProgress:

@@ -1,28 +1,36 @@
-"""Prompts to a model and its replies: records cut into parts, and the JSON of a summary read back (contract §6). Pure.
+"""Prompts to a model and its replies: records cut into parts, and the JSON of a summary read back (contract §6).
 
 - A record becomes entries of a JSON document, cut into parts in which nothing is left out.
 - In a reply, thoughts before the answer, a fence around it and words before and after it are ignored. The rest must
   be one JSON object with the fields of `SCHEMA`, none of them empty.
-- A reply that repeats the schema, refuses, is in another language than the user's or invents figures is rejected.
+- A reply that repeats the schema, refuses, is in another language than the user's or invents figures is rejected. The
+  model is asked once more, with the fault; then the attempt is given up.
+- Summaries of parts are kept for a while: when the call for a later part fails, the next attempt asks for the rest.
 - A summary is shown in many contexts after its turn. Texts that are too long are cut at the end of a sentence, or of a
   word.
 """
 
+import hashlib
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Generic, TypeVar
 
+from anyio import to_thread
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 
 from nexus.core.errors import NexusError
+from nexus.core.ports import LanguageModel
 from nexus.core.turns import Structured, Summaries
 from nexus.services.text.sentences import between_words, leading, size, slices, weight
 from nexus.services.text.summary_checks import NAMES, Evidence, failure_in, name_of, refusal_in
+
+_Summary = TypeVar("_Summary")
 
 # A prompt has room for so many bytes of its document, whatever the setting.
 LEAST_ROOM: Final = 1_200
@@ -138,6 +146,44 @@ _PLACEHOLDER: Final = re.compile(
 
 class UnusableReplyError(NexusError):
     """The reply of a model cannot be used. The message names the fault and quotes nothing of the reply."""
+
+
+class SummaryModel(Generic[_Summary]):
+    """A model that is asked for summaries in this schema; so many of its replies are kept."""
+
+    def __init__(self, model: LanguageModel, schema: Mapping[str, Any], schema_name: str, most_kept: int) -> None:
+        self._model = model
+        self._schema, self._schema_name = schema, schema_name
+        self._most_kept = most_kept
+        self._kept: OrderedDict[bytes, _Summary] = OrderedDict()
+
+    async def ask(
+        self, task: Callable[[str], str], user: str, read: Callable[[str], _Summary], fault: str = ""
+    ) -> _Summary:
+        """The summary that `read` finds in the reply; at the second attempt if the first reply is unusable.
+
+        `task` is the system message for the fault of the first reply, `""` for none. Raises UnusableReplyError, or
+        ModelUnavailableError and PromptTooLongError as the model does.
+        """
+        text = await self._model.complete(task(fault), user, schema=self._schema, schema_name=self._schema_name)
+        try:
+            return await to_thread.run_sync(read, text)
+        except UnusableReplyError as error:
+            if fault:
+                raise
+            return await self.ask(task, user, read, str(error))
+
+    async def ask_once(
+        self, about: str, task: Callable[[str], str], user: str, read: Callable[[str], _Summary]
+    ) -> _Summary:
+        """The same, or the kept summary of the same user message, with the same words `about` it."""
+        key = hashlib.sha256(f"{about}\n{user}".encode("utf-8", "replace")).digest()
+        if key not in self._kept:
+            self._kept[key] = await self.ask(task, user, read)
+        summary = self._kept[key]
+        if len(self._kept) > self._most_kept:
+            self._kept.popitem(last=False)
+        return summary
 
 
 def clean(value: Any) -> Any:

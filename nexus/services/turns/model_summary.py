@@ -3,18 +3,15 @@
 - The turn is one JSON document with everything that was said and done, in its order. Nothing is left out: what is too
   long for one prompt is cut between entries, and an entry that is too long by itself between lines or sentences.
 - All of it is data. The instructions are in the system message, which says so, and nothing of the turn gets in there.
-- An unusable reply is asked for once more, with its fault; then the attempt is given up.
 - Parts are summarised one after the other, so that other turns get their share of the model. Then their summaries are
-  joined, as many at once as fit, until one is left. Summaries of parts are kept for a while: when a call fails, the
-  next attempt asks only for the rest.
+  joined, as many at once as fit, until one is left.
 - Where the model says that a prompt is too long, this turn and those after it are cut into parts of half the size.
 - What takes long with a large turn is done in a thread.
 """
 
-import hashlib
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from anyio import to_thread
@@ -28,7 +25,7 @@ from nexus.services.text.model_reply import (
     SCHEMA_NAME,
     Entry,
     Reply,
-    UnusableReplyError,
+    SummaryModel,
     in_language,
     packed,
     read_reply,
@@ -39,8 +36,6 @@ from nexus.services.text.summary_checks import Evidence, evidence_in, language_o
 from nexus.services.turns.rule_summary import summarise_by_rules
 
 _RECENT_PARTS: Final = 64
-# Replies by the hash of their prompt.
-_Parts = OrderedDict[bytes, Reply]
 
 # A detailed summary has at least one of so many parts of the weight of a brief one by rules.
 _LEAST_PART: Final = 2
@@ -128,13 +123,12 @@ class Summariser:
     """Summarises turns by a model, in prompts of so many tokens; a token is taken for three bytes of UTF-8."""
 
     def __init__(self, model: LanguageModel, *, max_input_tokens: int = 24_000) -> None:
-        self._model = model
+        self._model = SummaryModel[Reply](model, SCHEMA, SCHEMA_NAME, _RECENT_PARTS)
         self._room = room_in(max_input_tokens)
-        self._known = _Parts()
 
     async def summarise(self, facts: TurnFacts) -> Reply:
         """All three depths and a few insights; ModelUnavailableError or UnusableReplyError where there are none."""
-        turn_calls = _TurnCalls(self._model, facts, await to_thread.run_sync(evidence_of, facts), self._known)
+        turn_calls = _TurnCalls(self._model, facts, await to_thread.run_sync(evidence_of, facts))
         room = self._room
         while True:
             try:
@@ -152,17 +146,17 @@ class Summariser:
 class _TurnCalls:
     """The calls for one turn."""
 
-    def __init__(self, model: LanguageModel, facts: TurnFacts, evidence: Evidence, known: _Parts) -> None:
+    def __init__(self, model: SummaryModel[Reply], facts: TurnFacts, evidence: Evidence) -> None:
         self._model = model
         self._facts = facts
         self._evidence = evidence
-        self._known = known
 
     async def summary(self, room: int) -> Reply:
         """The summary of the turn in prompts of that size."""
         prompts = await to_thread.run_sync(prompts_of, self._facts, room)
         if len(prompts) == 1:
-            return await self._reply(prompts[0], self._evidence)
+            task = partial(prompts[0].system, self._evidence.language)
+            return await self._model.ask(task, prompts[0].user, partial(read_reply, evidence=self._evidence))
         replies = [await self._part(prompt, self._evidence.of_part) for prompt in prompts]
         while len(replies) > 1:
             replies = await self._joined(replies, room)
@@ -179,24 +173,8 @@ class _TurnCalls:
         return fewer
 
     async def _part(self, prompt: Prompt, evidence: Evidence) -> Reply:
-        key = hashlib.sha256(f"{prompt.what}\n{prompt.user}".encode("utf-8", "replace")).digest()
-        if key not in self._known:
-            self._known[key] = await self._reply(prompt, evidence)
-        reply = self._known[key]
-        if len(self._known) > _RECENT_PARTS:
-            self._known.popitem(last=False)
-        return reply
-
-    async def _reply(self, prompt: Prompt, evidence: Evidence, fault: str = "") -> Reply:
-        """The reply to the prompt, which is asked once more with the fault of the first reply."""
-        system = prompt.system(evidence.language, fault)
-        text = await self._model.complete(system, prompt.user, schema=SCHEMA, schema_name=SCHEMA_NAME)
-        try:
-            return read_reply(text, evidence)
-        except UnusableReplyError as error:
-            if fault:
-                raise
-            return await self._reply(prompt, evidence, str(error))
+        task, read = partial(prompt.system, evidence.language), partial(read_reply, evidence=evidence)
+        return await self._model.ask_once(prompt.what, task, prompt.user, read)
 
 
 def evidence_of(facts: TurnFacts) -> Evidence:
