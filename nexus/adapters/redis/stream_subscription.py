@@ -83,8 +83,9 @@ class StreamSubscription:
             self._lost = True
 
     async def deliver(self, delivery: Delivery) -> None:
-        """Put a delivery where the subscriber reads, and wait while the buffer is full."""
-        await self._send.send(delivery)
+        """Put a delivery where the subscriber reads, and wait while the buffer is full; no more once it has stopped."""
+        with suppress(anyio.ClosedResourceError):
+            await self._send.send(delivery)
 
     def __aiter__(self) -> AsyncIterator[Delivery]:
         return items_of(self._receive)

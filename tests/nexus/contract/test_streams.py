@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.scripts import STREAM_TRIM
+from nexus.adapters.redis.stream_subscription import StreamSubscription
 from nexus.adapters.redis.streams import RedisStreamsBus
 from nexus.core.errors import BusUnavailableError
 from nexus.core.models import Topics
@@ -179,6 +180,16 @@ async def test_what_is_left_undone_is_given_back(redis_url: str, channel_prefix:
             taken = await take(subscription, 110)
     assert sorted(payloads(taken), key=int) == numbered(120)[10:]
     assert {delivery.deliveries for delivery in taken} == {1}
+
+
+async def test_a_delivery_that_meets_the_end(redis_url: str) -> None:
+    """What a reader hands over as the subscription stops is left to the next: nothing fails."""
+    async with open_redis(redis_url) as client, anyio.create_task_group() as tasks:
+        subscription = StreamSubscription(client, "", (), 1)
+        tasks.start_soon(subscription.deliver, Delivery("a", b"1"))
+        await subscription.stop()
+        assert [delivery async for delivery in subscription] == []
+        subscription.close()
 
 
 async def test_a_consumer_that_leaves_nothing_is_forgotten(redis_url: str, channel_prefix: str) -> None:

@@ -118,7 +118,7 @@ def _summary_in(content: Document) -> str:
 async def test_a_model_tells_it_better(environment: Environment, mongo_janitor: MongoClient[Document]) -> None:
     """The summary is by rules at once; later it is the model's, and the next run is shown that one."""
     async with model_server(silent()) as server:
-        given = {"BASE_URL": server.base_url, "MODEL": "scribe", "SETTLE_S": "0", "AGAIN_S": "0.5", "TIMEOUT_S": "2"}
+        given = {"BASE_URL": server.base_url, "MODEL": "scribe", "SETTLE_S": "0", "AGAIN_S": "0.5", "TIMEOUT_S": "5"}
         environment |= {f"NEXUS_LLM__{name}": value for name, value in given.items()}
         async with at_desk(environment, mongo_janitor) as desk:
             await desk.past(6)

@@ -60,7 +60,7 @@ class ReplicaSet:
 
     async def kill_primary(self) -> None:
         """End the primary with SIGKILL."""
-        await self._members[int(str(await self.primary()).rpartition(":")[2])].kill()
+        await self._members[int((await until(self.primary)).rpartition(":")[2])].kill()
 
     async def changed(self, change: Callable[[], Awaitable[None]]) -> None:
         """Have another primary elected."""
