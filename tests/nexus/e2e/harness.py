@@ -23,7 +23,7 @@ from tests.nexus.support.redis_server import HOST
 Document = dict[str, Any]
 Environment = dict[str, str]
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 # A client of Redis has so many connections, and a test needs some of them besides.
 AT_ONCE = 50
 RESPONSE = "context.build.response"
@@ -279,7 +279,8 @@ def a_request(
         "tools": [],
         "metadata": dict(run_metadata or {}),
     }
-    return a_message(run, run_id, "SYSTEM", **{"owner_key": owner, "metadata": dict(metadata or {}), **changes})
+    envelope = a_message(run, run_id, "SYSTEM", owner_key=owner, metadata=dict(metadata or {}))
+    return {**envelope, **changes}
 
 
 def stored_runs(owner: str, runs: int, *, start: datetime | None = None) -> list[Document]:

@@ -136,9 +136,9 @@ class Player:
         if self._meanwhile:
             await self._meanwhile(run, what)
         keeps = isinstance(self.requester, StreamRequester)
-        with anyio.fail_after(2 * PATIENCE_S):
+        with anyio.fail_after(PATIENCE_S):
             while True:
-                with anyio.move_on_after(2 * PATIENCE_S if keeps else _AGAIN_S):
+                with anyio.move_on_after(PATIENCE_S if keeps else _AGAIN_S):
                     await answered()
                     return
                 await self.requester.publish(topic, message)

@@ -24,7 +24,7 @@ EXTRACTED = "Pooled over 5 trials: HR 0.86 (95% CI 0.80-0.93) for major adverse 
 ANSWERED = "Of 156 articles, 15 reviews were kept. SGLT2 inhibitors lower the risk (HR 0.86, 95% CI 0.80-0.93)."
 # Bounds a failure alone.
 TURN_PATIENCE_S = 120.0
-RUNS_AT_ONCE = 60
+RUNS_AT_ONCE = 40
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -177,7 +177,7 @@ async def test_every_turn_knows_the_goal(environment: Environment, turns: Turns)
 
 @pytest.mark.once
 async def test_many_runs_at_once(streams: Environment, turns: Turns) -> None:
-    """Sixty runs of one session on two replicas: numbers without a gap, one goal, and each is summarised."""
+    """Forty runs of one session on two replicas: numbers without a gap, one goal, and each is summarised."""
     async with (
         model_server(good()) as server,
         playing(with_model(streams, server), replicas=2) as requester,
