@@ -271,23 +271,15 @@ def draft(
     """The compaction that follows `latest`, `now` to the millisecond; None where there is nothing to compact. Pure."""
     measure = Measure(counter)
     cost = partial(_cost_of, measure)
-    tail, before, total = (latest.tail, latest.summary, latest.total) if latest else (WHOLE, "", 0)
+    tail, total = (latest.tail, latest.total) if latest else (WHOLE, 0)
     selected = select(request, found, tail, now=now, idle=timedelta(seconds=settings.idle_s), cost=cost, known=known)
     covered = selected.covered
     if not covered:
         return None
     most_tokens = _most_tokens(request, latest, settings)
-    summary = summarise(
-        before,
-        by_run(covered),
-        most_tokens=most_tokens,
-        count=counter.count,
-        told_before=total,
-        by_model=latest is not None and latest.source == "model",
-        elsewhere=_runs_left(found.rows, covered),
-    )
+    summary = _summary_after(latest, found.rows, covered, most_tokens, counter)
     moments = [to_milliseconds(moment) for row in covered if (moment := parse_moment(row.get("timestamp")))]
-    compaction = Compaction(
+    made = Compaction(
         number=1 + (latest.number if latest else 0),
         created_at=now,
         target=selected.target,
@@ -303,20 +295,34 @@ def draft(
         summary_tokens=most_tokens,
         tokens_before=sum(map(cost, covered)),
         tokens_after=measure.text(summary),
-        tokens_carried=measure.text(before) if before else 0,
+        tokens_carried=measure.text(latest.summary) if latest else 0,
         strategy=request.strategy,
         trigger=request.trigger,
         keep_recent=request.keep_recent,
         run_id=request.run_id,
         call_id=request.call_id,
     )
-    return compaction, covered
+    return made, covered
 
 
 def _most_tokens(request: CompactionRequest, latest: Compaction | None, settings: CompactionSettings) -> int:
     # A call of the model names no window; the compaction before may have been made with one.
     asked = request.summary_tokens or (latest.summary_tokens if latest else None)
     return min(settings.summary_max_tokens, asked or settings.summary_max_tokens)
+
+
+def _summary_after(
+    latest: Compaction | None, rows: Sequence[Row], covered: Sequence[Row], most_tokens: int, counter: TokenCounter
+) -> str:
+    return summarise(
+        latest.summary if latest else "",
+        by_run(covered),
+        most_tokens=most_tokens,
+        count=counter.count,
+        told_before=latest.total if latest else 0,
+        by_model=latest is not None and latest.source == "model",
+        elsewhere=_runs_left(rows, covered),
+    )
 
 
 def _is_worthwhile(request: CompactionRequest, made: Compaction) -> bool:
