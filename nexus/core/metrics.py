@@ -21,9 +21,7 @@ class Event(StrEnum):
     REQUEST_DROPPED = "request_dropped"  # a request was let go without an answer, because even too many refusals waited
     ROW_RECORDED = "row_recorded"  # a row was written, or was there already
     ROW_REJECTED = "row_rejected"  # the store will never accept the row
-    # A run's input was not taken in since too much waited, or a row was unwritten when the service ended or when an
-    # unexpected error came of it.
-    ROW_LOST = "row_lost"
+    ROW_LOST = "row_lost"  # a row was unwritten when the service ended
     STATE_RECORDED = "state_recorded"
     # A change of a session's state was accepted, and the state would have become too large with it.
     STATE_REFUSED = "state_refused"

@@ -1,4 +1,4 @@
-"""The context: what a model is given to read, and how it is made. Pure but for `builder`."""
+"""The context: what a model is given to read. `builder`, `gather` and `session` read; all else is pure."""
 
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.context.dialogue import FriendsInfoFormatter, MemoryFormatter, MomentFormatter

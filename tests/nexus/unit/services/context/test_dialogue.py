@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from nexus.services.context.blocks import Assembled
 from nexus.services.context.budget import Budget
 from nexus.services.context.dialogue import DialogueInput, assemble_dialogue, fit_dialogue
+from nexus.services.text.escape import BLOCK_TAGS, escape
 from nexus.services.text.tokens import Measure
 from tests.nexus.support.fake_counter import FakeCounter
 
@@ -81,6 +82,18 @@ SAID = [row(f"h{number}", "HUMAN", f"said {number} and more", number, run=f"past
 def within(asked: DialogueInput, tokens: int) -> Assembled:
     """The context in so many tokens."""
     return fit_dialogue(asked, Budget(tokens, measure=Measure(FakeCounter())))
+
+
+def test_every_block_has_a_tag_that_nobody_else_can_write() -> None:
+    """And the model is told of it in the first message."""
+    made = assemble_dialogue(GIVEN)
+    tags = [block["tag"] for block in made.manifest["blocks"]]
+    assert len(tags) == len(made.messages)
+    assert {*tags} <= {*BLOCK_TAGS}
+    for tag, message in [*zip(tags, made.messages, strict=True)][1:]:
+        assert message["content"].startswith(f"[{tag}")
+        assert escape(message["content"]).startswith(f"\\[{tag}")
+        assert f"[{tag}" in made.messages[0]["content"]
 
 
 @given(st.integers(0, 200))
