@@ -83,7 +83,7 @@ class PrometheusMetrics:
     """`nexus.core.metrics.Metrics`, to be scraped."""
 
     def __init__(self, *, version: str = "") -> None:
-        registry = self._registry = CollectorRegistry(auto_describe=False)
+        registry = self._registry = _Registry(auto_describe=False)
         self._events = {event: Counter(name, text, registry=registry) for event, (name, text) in _EVENTS.items()}
         for name, (text, results) in _RESULTS.items():
             counter = Counter(name, text, ["result"], registry=registry)
@@ -136,7 +136,7 @@ class PrometheusMetrics:
 
     def exposition(self) -> bytes:
         """Everything, in Prometheus's text format 0.0.4."""
-        return generate_latest(_Bare(self._registry))
+        return generate_latest(self._registry)
 
 
 class _Readings(Collector):
@@ -149,12 +149,10 @@ class _Readings(Collector):
     def collect(self) -> Iterator[Metric]:
         """The readings that can be had now."""
         read = {reading: value for reading, ask in self.readings.items() if (value := _asked(ask)) is not None}
-        in_flight = GaugeMetricFamily("nexus_requests_in_flight", "Requests that are being answered.")
-        if Reading.IN_FLIGHT in read:
-            in_flight.add_metric([], read[Reading.IN_FLIGHT])
-        reconnects = CounterMetricFamily("nexus_bus_reconnects", "How often the subscription was opened anew.")
-        if Reading.BUS_RECONNECTS in read:
-            reconnects.add_metric([], read[Reading.BUS_RECONNECTS])
+        text = "Requests that are being answered."
+        yield GaugeMetricFamily("nexus_requests_in_flight", text, read.get(Reading.IN_FLIGHT))
+        text = "How often the subscription was opened anew."
+        yield CounterMetricFamily("nexus_bus_reconnects", text, read.get(Reading.BUS_RECONNECTS))
         queues = GaugeMetricFamily("nexus_queue_depth", "What waits in this process.", labels=["queue"])
         for reading, queue in _QUEUES.items():
             if reading in read:
@@ -164,18 +162,15 @@ class _Readings(Collector):
             value = _asked(ask)
             if value is not None:
                 backlog.add_metric([topic], value)
-        yield from (in_flight, reconnects, queues, backlog)
+        yield from (queues, backlog)
 
 
-class _Bare(Collector):
+class _Registry(CollectorRegistry):
     """A registry without the series that say since when each of the others counts: they double the scrape."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-
     def collect(self) -> Iterator[Metric]:
-        """What the registry collects, without those."""
-        for metric in self._registry.collect():
+        """All metrics, without those series."""
+        for metric in super().collect():
             metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
             yield metric
 

@@ -6,7 +6,7 @@ message can become one.
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from nexus.core.errors import ErrorCode
 
@@ -123,23 +123,7 @@ class Metrics(Protocol):
 class NoMetrics:
     """`Metrics` that go nowhere."""
 
-    def count(self, event: Event, amount: int = 1) -> None:
-        """Forget it."""
+    def count(self, *_args: Any, **_options: Any) -> None:
+        """Forget it, as every other operation does."""
 
-    def answered(self, code: ErrorCode | None) -> None:
-        """Forget it."""
-
-    def degraded(self, part: Part) -> None:
-        """Forget it."""
-
-    def dead_letter(self, cause: DeadLetterCause) -> None:
-        """Forget it."""
-
-    def took(self, stage: Stage, seconds: float) -> None:
-        """Forget it."""
-
-    def read_from(self, reading: Reading, read: Callable[[], float]) -> None:
-        """Forget it."""
-
-    def backlog_from(self, topic: str, read: Callable[[], float]) -> None:
-        """Forget it."""
+    answered = degraded = dead_letter = took = read_from = backlog_from = count

@@ -159,19 +159,14 @@ class Snapshot:
     Attributes:
         overview: the newest revision; None while there is only the template.
         details: their newest versions, by name, without contents; of many, those written last.
-        details_in_all: how many there are; None where `details` are all.
+        detail_count: how many there are, whether they are among `details` or not.
         compaction: the newest one, without `rows`; None where nothing is compacted.
     """
 
     overview: Overview | None = None
     details: tuple[Detail, ...] = ()
     compaction: Compaction | None = None
-    details_in_all: int | None = None
-
-    @property
-    def detail_count(self) -> int:
-        """How many details there are, whether they are among `details` or not."""
-        return len(self.details) if self.details_in_all is None else self.details_in_all
+    detail_count: int = 0
 
     @property
     def tail(self) -> Tail:

@@ -95,7 +95,7 @@ def _address(kind: Kind, entry: str) -> Address:
         parsed = urlsplit(f"//{entry}")
         host, port = parsed.hostname, _PORTS[kind] if parsed.port is None else parsed.port
     except ValueError:
-        _refuse(f"has a wrong port or host; host:port is allowed, with a port from 1 to {_MOST_PORT}")
+        host, port = None, 0
     if port == 0:
         _refuse(f"has a wrong port or host; host:port is allowed, with a port from 1 to {_MOST_PORT}")
     if not host:

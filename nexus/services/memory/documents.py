@@ -107,7 +107,7 @@ async def read_snapshot(store: MemoryStore, owner_key: str, session_id: str) -> 
         if item.kind == "note" or ((item.compaction or 0) <= number and item.name not in disowned)
     )
     count = newest.detail_count - (len(newest.details) - len(listed))
-    return Snapshot(overview, listed, compaction, count if count > len(listed) else None)
+    return Snapshot(overview, listed, compaction, count)
 
 
 def disowned_archives(listed: Iterable[Detail], made: Compaction, latest: Compaction | None) -> tuple[str, ...]:
