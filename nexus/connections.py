@@ -11,7 +11,6 @@ from typing import Final, Literal
 from nexus.adapters.in_memory import MemoryBus, MemoryDeadLetters, MemoryLedger
 from nexus.adapters.mongo import open_mongo
 from nexus.adapters.redis.client import open_redis
-from nexus.adapters.redis.consumer_group import GroupSettings
 from nexus.adapters.redis.dead_letters import RedisDeadLetters
 from nexus.adapters.redis.ledger import RedisLedger, StreamAnswers
 from nexus.adapters.redis.pubsub import RedisPubSubBus
@@ -25,7 +24,6 @@ from nexus.core.ports import Acquired, Bus, DeadLetters, LanguageModel, Outbox, 
 from nexus.core.ports.store import TransferableStore
 from nexus.core.signing import Signing
 
-_GROUP: Final = "nexus"
 # A claim that no request asks for: its key, its lease, and how long it is tried.
 _PROBE: Final = "nexus.doctor."
 _PROBE_LEASE_MS: Final = 1_000
@@ -67,10 +65,9 @@ async def open_bus(settings: BusSettings) -> AsyncIterator[Transport]:
         if settings.mode == "pubsub":
             bus = RedisPubSubBus(client, prefix=prefix, heartbeat_s=settings.heartbeat_s)
         else:
-            group = GroupSettings(_GROUP, lease_ms=settings.lease_ms, keep_ms=keep_ms)
             once_ms = settings.answer_ttl_s * 1_000
-            bus = RedisStreamsBus(client, prefix=prefix, settings=group, once_ms=once_ms, reply_keep_ms=keep_ms)
-            answers = StreamAnswers(_GROUP, keep_ms, bus.acknowledged)
+            bus = RedisStreamsBus(client, prefix=prefix, lease_ms=settings.lease_ms, keep_ms=keep_ms, once_ms=once_ms)
+            answers = StreamAnswers(keep_ms, bus.acknowledged)
         dead_letters = RedisDeadLetters(client, prefix=prefix, most=settings.dead_letter_max)
         ledger = RedisLedger(client, prefix=prefix, streams=answers)
         probe = RedisLedger(client, prefix=prefix, repeated_s=_PROBE_S)

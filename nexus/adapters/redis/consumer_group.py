@@ -13,7 +13,6 @@
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import anyio
@@ -22,7 +21,7 @@ from anyio.abc import TaskStatus
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from nexus.adapters.redis.scripts import GROUP_FETCH, GROUP_GIVE_BACK, GROUP_RENEW, GROUP_SHED
+from nexus.adapters.redis.scripts import GROUP, GROUP_FETCH, GROUP_GIVE_BACK, GROUP_RENEW, GROUP_SHED
 from nexus.adapters.redis.stream_subscription import (
     BLOCK_MS,
     LONGEST_PAUSE_S,
@@ -54,37 +53,24 @@ _RENEWED_AT_ONCE: Final = 500
 _AFTER_AN_ERROR_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSettings:
-    """Settings of a consumer group.
+class GroupReader:
+    """A consumer of one topic. Use `run` in a task of its own, and give back what is `in_hand` afterwards.
 
-    Attributes:
-        name: one for each service.
-        consumer: of this process within the group, another one in each subscription.
-        lease_ms: after how long without renewal by its consumer an entry is taken over.
-        keep_ms: how long an entry that every group is done with stays in its stream.
+    The `consumer` is of this process within the group, another one in each subscription. After `lease_ms` without
+    renewal by its consumer an entry is taken over.
     """
 
-    name: str = "nexus"
-    consumer: str = ""
-    lease_ms: int = 2_000
-    keep_ms: int = 600_000
-
-
-class GroupReader:
-    """A consumer of one topic. Use `run` in a task of its own, and give back what is `in_hand` afterwards."""
-
-    def __init__(
-        self, client: Redis, prefix: str, work: Work, settings: GroupSettings, subscription: StreamSubscription
+    def __init__(  # noqa: PLR0917  # what it reads, as which consumer, and for which subscription
+        self, client: Redis, prefix: str, work: Work, consumer: str, lease_ms: int, subscription: StreamSubscription
     ) -> None:
         self.topic = work.topic
         self._client = client
         self._key = prefix + work.topic
         self._work = work
-        self._names = (settings.name, settings.consumer)
-        self._settings = settings
+        self._names = (GROUP, consumer)
+        self._lease_ms = lease_ms
         self._subscription = subscription
-        self.in_hand = EntriesInHand(client, self.topic, self._key, self._names, settings.lease_ms)
+        self.in_hand = EntriesInHand(client, self.topic, self._key, self._names, lease_ms)
         self._largest = _LARGEST_EXPECTED
         self._look_at = 0.0
         self._shed, self._fetch = client.register_script(GROUP_SHED), client.register_script(GROUP_FETCH)
@@ -128,7 +114,7 @@ class GroupReader:
 
     async def _make_group(self) -> None:
         try:
-            await self._client.xgroup_create(self._key, self._settings.name, id="0", mkstream=True)
+            await self._client.xgroup_create(self._key, GROUP, id="0", mkstream=True)
         except ResponseError as error:
             if "BUSYGROUP" not in str(error):
                 raise
@@ -137,8 +123,8 @@ class GroupReader:
         """Take over what has not been renewed for a lease, when it is time. Not at the same time as other replicas."""
         if anyio.current_time() < self._look_at:
             return
-        if await self._take_pending(int(self._settings.lease_ms * _ABANDONED)):
-            soon = self._settings.lease_ms / 1_000 * _LOOKED_FOR * random.uniform(0.7, 1)  # noqa: S311  # no secret
+        if await self._take_pending(int(self._lease_ms * _ABANDONED)):
+            soon = self._lease_ms / 1_000 * _LOOKED_FOR * random.uniform(0.7, 1)  # noqa: S311  # no secret
             self._look_at = anyio.current_time() + soon
 
     async def _take_pending(self, idle_ms: int) -> bool:
@@ -308,7 +294,7 @@ class EntriesInHand:
     async def _acknowledge(self) -> None:
         while self._to_acknowledge:
             entries = list(self._to_acknowledge)
-            await self._client.xack(self._key, self._names[0], *entries)
+            await self._client.xack(self._key, GROUP, *entries)
             for entry in entries:
                 self._to_acknowledge.pop(entry, None)
 

@@ -28,6 +28,7 @@ from nexus.adapters.redis.scripts import (
     CLAIM,
     CONCLUDE_PUBSUB,
     CONCLUDE_STREAMS,
+    GROUP,
     OUTBOX_PUT,
     OUTBOX_READ,
     OUTBOX_REMOVE,
@@ -131,12 +132,11 @@ def _member(row: OutboxRow) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StreamAnswers:
-    """How a ledger publishes on streams: it acknowledges entries of the `group` and calls `acknowledged` with each.
+    """How a ledger publishes on streams: it acknowledges the group's entries and calls `acknowledged` with each.
 
     The stream of one requester (`….<reply_to>`) is kept for `reply_keep_ms` after its last answer.
     """
 
-    group: str
     reply_keep_ms: int
     acknowledged: Callable[[Delivery], None]
 
@@ -248,7 +248,7 @@ class RedisLedger:
             return [], [self._prefix + topic]
         topic_of_request, entry = (delivery.topic, delivery.entry) if delivery else (Topics.CONTEXT_BUILD_REQUEST, "")
         keep_reply = self._streams.reply_keep_ms if is_of_one_requester(topic) else 0
-        return [self._prefix + topic, self._prefix + topic_of_request], [self._streams.group, entry, keep_reply]
+        return [self._prefix + topic, self._prefix + topic_of_request], [GROUP, entry, keep_reply]
 
     def _log_full(self, row: OutboxRow) -> None:
         _log.error("outbox_full", message_id=row.id, size=len(row.content))

@@ -5,6 +5,8 @@ Times are those of Redis, in milliseconds. The same on Redis 7.0 and newer and o
 
 from typing import Final
 
+# The group through which the replicas share out their work, whichever streams it is in.
+GROUP: Final = "nexus"
 _NOW = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -12,7 +12,6 @@
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
-from dataclasses import replace
 from typing import Any, Final
 
 import anyio
@@ -22,9 +21,9 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from nexus.adapters.redis.client import translated
-from nexus.adapters.redis.consumer_group import GroupReader, GroupSettings
+from nexus.adapters.redis.consumer_group import GroupReader
 from nexus.adapters.redis.ledger import is_of_one_requester
-from nexus.adapters.redis.scripts import STREAM_PUBLISH, STREAM_TRIM
+from nexus.adapters.redis.scripts import GROUP, STREAM_PUBLISH, STREAM_TRIM
 from nexus.adapters.redis.stream_subscription import StreamSubscription
 from nexus.core.concurrency import ungrouped
 from nexus.core.errors import BusUnavailableError
@@ -44,9 +43,9 @@ _OWN_TOPICS: Final = "nexus."
 class RedisStreamsBus:
     """`nexus.core.ports.Bus` on Redis 7.0 or newer, or Valkey.
 
-    A name that was given to `publish` is known for `once_ms`. The stream of one requester's answers, or of a check,
-    lasts for `reply_keep_ms` after the last entry. A subscription waits for `connect_s` seconds for a Redis that cannot
-    be reached; for ever without.
+    A name that was given to `publish` is known for `once_ms`. An entry that every group is done with stays in its
+    stream for `keep_ms`; the stream of one requester's answers, or of a check, lasts so long after the last entry. A
+    subscription waits for `connect_s` seconds for a Redis that cannot be reached; for ever without.
     """
 
     def __init__(
@@ -54,19 +53,19 @@ class RedisStreamsBus:
         client: Redis,
         *,
         prefix: str = "",
-        settings: GroupSettings | None = None,
+        lease_ms: int = 2_000,
+        keep_ms: int = 600_000,
         once_ms: int = 3_600_000,
-        reply_keep_ms: int = 600_000,
         connect_s: float | None = None,
     ) -> None:
         self._client = client
         self._prefix = prefix
-        self._settings = settings or GroupSettings()
+        self._lease_ms = lease_ms
+        self._keep_ms = keep_ms
         self._once_ms = once_ms
-        self._reply_keep_ms = reply_keep_ms
         self._connect_s = connect_s
         self._publish = client.register_script(STREAM_PUBLISH)
-        self._trimmer = StreamTrimmer(client, prefix, self._settings.name, self._settings.keep_ms)
+        self._trimmer = StreamTrimmer(client, prefix, keep_ms)
         self._readers: list[GroupReader] = []
 
     async def publish(self, topic: str, payload: bytes, *, once: str = "") -> int:
@@ -77,7 +76,7 @@ class RedisStreamsBus:
         keys = [self._prefix + topic, *([f"{self._prefix}nexus:enqueued:{once}"] if once else [])]
         # No service trims the stream of one reader, which may never come again.
         has_one_reader = is_of_one_requester(topic) or topic.startswith(_OWN_TOPICS)
-        lasts_ms = self._reply_keep_ms if has_one_reader else 0
+        lasts_ms = self._keep_ms if has_one_reader else 0
         with translated():
             try:
                 return int(await self._publish(keys=keys, args=[payload, self._once_ms, lasts_ms]))
@@ -113,8 +112,10 @@ class RedisStreamsBus:
     @asynccontextmanager
     async def _listening(self, work: tuple[Work, ...], news: tuple[str, ...]) -> AsyncIterator[StreamSubscription]:
         subscription = StreamSubscription(self._client, self._prefix, news, sum(item.most for item in work))
-        settings = replace(self._settings, consumer=f"nexus-{uuid.uuid4().hex}")
-        readers = [GroupReader(self._client, self._prefix, item, settings, subscription) for item in work]
+        consumer = f"nexus-{uuid.uuid4().hex}"
+        readers = [
+            GroupReader(self._client, self._prefix, item, consumer, self._lease_ms, subscription) for item in work
+        ]
         with ungrouped(), closing(subscription):
             try:
                 async with anyio.create_task_group() as tasks:
@@ -167,10 +168,9 @@ class StreamTrimmer:
     stream is remembered, and once it has been known for long enough, what lies before it is old.
     """
 
-    def __init__(self, client: Redis, prefix: str, group: str, keep_ms: int) -> None:
+    def __init__(self, client: Redis, prefix: str, keep_ms: int) -> None:
         self._client = client
         self._prefix = prefix
-        self._group = group
         self._keep_ms = keep_ms
         self._trim = client.register_script(STREAM_TRIM)
         # Where a stream ended, and when that was seen by this process's own clock.
@@ -182,7 +182,7 @@ class StreamTrimmer:
         end, seen_at = self._ends.get(topic, (None, now))
         is_old = end is not None and now - seen_at >= self._keep_ms / 1_000
         old = end if end and is_old else _BEGINNING
-        arguments: list[bytes | str | int] = [self._group, self._keep_ms, _GONE_MS, old]
+        arguments: list[bytes | str | int] = [GROUP, self._keep_ms, _GONE_MS, old]
         in_the_future = await self._trim(keys=[self._prefix + topic], args=arguments)
         if not in_the_future:
             self._ends.pop(topic, None)
@@ -194,7 +194,4 @@ class StreamTrimmer:
     async def backlog(self, topic: str) -> int:
         """How many entries of a topic the group has not been given yet. Errors of Redis pass."""
         groups: list[dict[str, Any]] = await self._client.xinfo_groups(self._prefix + topic)
-        for group in groups:
-            if group["name"].decode() == self._group:
-                return int(group["lag"] or 0)
-        return 0
+        return next((int(group["lag"] or 0) for group in groups if group["name"] == GROUP.encode()), 0)

@@ -9,7 +9,6 @@ from redis.asyncio import Redis
 
 from nexus.adapters.in_memory import MemoryBus, MemoryLedger
 from nexus.adapters.redis.client import open_redis
-from nexus.adapters.redis.consumer_group import GroupSettings
 from nexus.adapters.redis.ledger import RedisLedger, StreamAnswers
 from nexus.adapters.redis.pubsub import RedisPubSubBus
 from nexus.adapters.redis.streams import RedisStreamsBus
@@ -17,7 +16,6 @@ from nexus.core.ports import Bus, Delivery, Outbox, RequestLedger
 
 # The requests whose time can be shifted.
 KEYS: Final = ("k", "a", "b")
-GROUP: Final = "nexus"
 REPLY_KEEP_MS: Final = 600_000
 
 
@@ -97,9 +95,9 @@ async def streams_desk(url: str, prefix: str) -> AsyncIterator[Desk]:
     """The ledger on Redis with answers on streams."""
     acknowledged: list[Delivery] = []
     async with open_redis(url) as client:
-        streams = StreamAnswers(GROUP, REPLY_KEEP_MS, acknowledged.append)
+        streams = StreamAnswers(REPLY_KEEP_MS, acknowledged.append)
         ledger = RedisLedger(client, prefix=prefix, streams=streams)
-        bus = RedisStreamsBus(client, prefix=prefix, settings=GroupSettings(GROUP))
+        bus = RedisStreamsBus(client, prefix=prefix)
         yield _on_redis(client, prefix, ledger, bus, acknowledged)
 
 

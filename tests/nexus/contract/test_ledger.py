@@ -11,11 +11,11 @@ import pytest
 
 from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.ledger import RedisLedger
+from nexus.adapters.redis.scripts import GROUP
 from nexus.core.errors import BusUnavailableError
 from nexus.core.models import Topics
 from nexus.core.ports import Acquired, Announced, Answered, Busy, Claim, Delivery, RequestLedger
 from tests.nexus.contract.ledgers import (
-    GROUP,
     REPLY_KEEP_MS,
     Desk,
     OpenDesk,

@@ -8,14 +8,13 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from nexus.adapters.redis.client import open_redis
-from nexus.adapters.redis.scripts import STREAM_TRIM
+from nexus.adapters.redis.scripts import GROUP, STREAM_TRIM
 from nexus.adapters.redis.stream_subscription import StreamSubscription
 from nexus.adapters.redis.streams import RedisStreamsBus
 from nexus.core.errors import BusUnavailableError
 from nexus.core.models import Topics
 from nexus.core.ports import Delivery, Work
 from tests.nexus.support.streams import (
-    GROUP,
     LONG_MS,
     SHORT_MS,
     WORK,
@@ -473,7 +472,7 @@ async def test_a_requester_whose_stream_is_none(redis_url: str, channel_prefix: 
 async def test_answers_to_one_requester_expire(redis_url: str, channel_prefix: str) -> None:
     """The stream of one requester's answers or of a check ends by itself; that of everybody's answers does not."""
     async with open_redis(redis_url) as client:
-        bus = RedisStreamsBus(client, prefix=channel_prefix, reply_keep_ms=LONG_MS)
+        bus = RedisStreamsBus(client, prefix=channel_prefix, keep_ms=LONG_MS)
         own = f"{Topics.CONTEXT_BUILD_RESPONSE}.r"
         check = "nexus.doctor.1"
         for topic in (own, check, Topics.CONTEXT_BUILD_RESPONSE):

@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 
 from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.ledger import RedisLedger, StreamAnswers
+from nexus.adapters.redis.scripts import GROUP
 from nexus.adapters.redis.stream_subscription import StreamSubscription
 from nexus.adapters.redis.streams import RedisStreamsBus
 from nexus.core.errors import BusUnavailableError
@@ -23,7 +24,6 @@ from tests.nexus.support.proxy import Proxy, proxied
 from tests.nexus.support.redis_server import HOST, redis_server
 from tests.nexus.support.redis_topologies import cluster_servers
 from tests.nexus.support.streams import (
-    GROUP,
     LONG_MS,
     SHORT_MS,
     WORK,
@@ -225,7 +225,7 @@ async def test_a_publish_whose_reply_is_lost(redis_url: str, channel_prefix: str
 async def test_a_finish_whose_reply_is_lost(redis_url: str, channel_prefix: str) -> None:
     """The answer is enqueued once, and the request is done with."""
     async with line(redis_url, channel_prefix) as wire, wire.bus.consume(WORK) as subscription:
-        streams = StreamAnswers(GROUP, LONG_MS, wire.bus.acknowledged)
+        streams = StreamAnswers(LONG_MS, wire.bus.acknowledged)
         ledger = RedisLedger(wire.bus._client, prefix=channel_prefix, streams=streams)
         await enqueue(wire.direct, wire.key, numbered(2))
         first, second = await take(subscription, 2)
@@ -350,7 +350,7 @@ async def test_a_cluster(channel_prefix: str) -> None:
     tag = f"{channel_prefix}{{t}}:"
     async with cluster_servers() as servers, open_redis(servers.url) as client, open_redis(servers.url) as theirs:
         one, other = streams_bus(client, tag, lease_ms=SHORT_MS), streams_bus(theirs, tag, lease_ms=SHORT_MS)
-        ledger = RedisLedger(client, prefix=tag, streams=StreamAnswers(GROUP, LONG_MS, one.acknowledged))
+        ledger = RedisLedger(client, prefix=tag, streams=StreamAnswers(LONG_MS, one.acknowledged))
         work = [*WORK, Work("b", 8)]
         async with other.subscribe("answers", "a") as answers, one.consume(work, ["n"]) as subscription:
             for number in range(20):

@@ -5,12 +5,11 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from nexus.adapters.redis.consumer_group import GroupSettings
+from nexus.adapters.redis.scripts import GROUP
 from nexus.adapters.redis.streams import RedisStreamsBus
 from nexus.core.ports import Delivery, Work
 from tests.nexus.support.waiting import until
 
-GROUP: Final = "nexus"
 SHORT_MS: Final = 200
 LONG_MS: Final = 60_000
 WORK: Final = (Work("a", 256),)
@@ -18,7 +17,7 @@ WORK: Final = (Work("a", 256),)
 
 def streams_bus(client: Redis, prefix: str, *, lease_ms: int = LONG_MS, keep_ms: int = 600_000) -> RedisStreamsBus:
     """A bus of its own, as each replica has one."""
-    return RedisStreamsBus(client, prefix=prefix, settings=GroupSettings(GROUP, lease_ms=lease_ms, keep_ms=keep_ms))
+    return RedisStreamsBus(client, prefix=prefix, lease_ms=lease_ms, keep_ms=keep_ms)
 
 
 def numbered(count: int) -> list[bytes]:
