@@ -67,7 +67,10 @@ def main() -> None:
         # Errors of files and servers are reported where they are used; only the standard output is left.
         if error.errno not in _OUTPUT_ERRORS or error.filename is not None:
             raise
-        _discard_output()
+        # Else Python would write the rest of the output once more on its way out.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
         _fail(f"standard output: cannot be written: {error.strerror}", 1)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
@@ -87,13 +90,6 @@ def options(
 def version() -> None:
     """Print the version."""
     typer.echo(__version__)
-
-
-def _discard_output() -> None:
-    """Keep Python from writing the rest of the output once more on its way out."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
 
 
 def _fail(message: str, code: int) -> NoReturn:

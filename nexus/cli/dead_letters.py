@@ -216,11 +216,7 @@ def drop(  # noqa: PLR0917  # typer makes options of them
 
 
 def choice(ids: Sequence[str], *, everything: bool, topic: str = "", older_than: str = "") -> Choice:
-    """The choice that the options of a command mean.
-
-    Raises:
-        NexusError: they name no letters, or name them twice.
-    """
+    """The choice that the options of a command mean; a NexusError where they name no letters, or name them twice."""
     if everything == bool(ids):
         raise NexusError("name letters by their ids, or --all" if not ids else "either ids or --all, not both")
     if ids and (topic or older_than):
@@ -253,13 +249,11 @@ async def _send(letter: DeadLetter, letters: DeadLetters, bus: Bus, *, keep: boo
     once = "" if keep or not counts else f"dead-letter:{letter.letter_id}"
     if not await bus.publish(letter.topic, letter.body or b"", once=once):
         return Outcome(done=False, text="kept: nobody listens on its topic")
-    if keep:
-        return Outcome(done=True, text="sent again, and kept")
-    if not counts:
-        return Outcome(done=True, text=_UNCOUNTED)
-    if not await letters.drop(letter.letter_id):
-        return Outcome(done=True, text="sent again, but meanwhile gone: somebody else may have sent it too")
-    return Outcome(done=True, text="sent again and dropped")
+    if keep or not counts:
+        return Outcome(done=True, text="sent again, and kept" if keep else _UNCOUNTED)
+    dropped = await letters.drop(letter.letter_id)
+    gone = "sent again, but meanwhile gone: somebody else may have sent it too"
+    return Outcome(done=True, text="sent again and dropped" if dropped else gone)
 
 
 def carry_out(

@@ -5,6 +5,7 @@ Only the model and the tools are simulated: their answers come from the sample.
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Final
 
@@ -53,62 +54,62 @@ async def play(console: Console) -> None:
         )
         console.print("Starting Nexus on them ...")
         async with open_nexus(settings) as nexus, open_client(servers.redis_url) as client:
-            await _Orchestrator(console, nexus, client, conversation).play(tools)
+            await _Orchestrator(console, nexus, client, conversation, conversation["owner_key"]).play(tools)
 
 
+@dataclass(slots=True)
 class _Orchestrator:
-    def __init__(self, console: Console, nexus: Nexus, client: ContextClient, conversation: Mapping[str, Any]) -> None:
-        self._console = console
-        self._nexus = nexus
-        self._client = client
-        self._conversation = conversation
-        self._owner: str = conversation["owner_key"]
-        self._published = 0
+    console: Console
+    nexus: Nexus
+    client: ContextClient
+    conversation: Mapping[str, Any]
+    owner: str
+    published: int = 0
 
     async def play(self, tools: Sequence[Mapping[str, Any]]) -> None:
         await self._register(tools)
-        for run in self._conversation["runs"]:
+        for run in self.conversation["runs"]:
             await self._play_run(run)
-        question = self._conversation["question"]
-        self._console.print(f"\nThe question: [bold]{question['text']}[/bold]\n")
-        show_context(self._console, await self._ask("run_demo_question", question))
+        question = self.conversation["question"]
+        self.console.print(f"\nThe question: [bold]{question['text']}[/bold]\n")
+        show_context(self.console, await self._ask("run_demo_question", question))
 
     async def _register(self, tools: Sequence[Mapping[str, Any]]) -> None:
         for tool in tools:
             message = Message(run_id="setup", owner_key="operator", role=Role.SYSTEM, content=tool)
-            await self._nexus.bus.publish(Topics.TOOLS_REGISTER, encode(message))
+            await self.nexus.bus.publish(Topics.TOOLS_REGISTER, encode(message))
         names = [tool["function"]["name"] for tool in tools]
 
         async def are_registered() -> bool:
-            return {*names} <= {*self._nexus.registry.list_tool_names()}
+            return {*names} <= {*self.nexus.registry.list_tool_names()}
 
         await _until(are_registered, "the tools are registered")
-        self._console.print(f"Registered {len(names)} tools over the bus: {', '.join(names)}")
+        self.console.print(f"Registered {len(names)} tools over the bus: {', '.join(names)}")
 
     async def _play_run(self, run: Mapping[str, Any]) -> None:
         content = await self._ask(run["run_id"], run["input"])
-        self._published += 1
+        self.published += 1
         size = 0
         for step in run["steps"]:
             size += await self._publish(run["run_id"], step)
         await _until(self._is_recorded, "the conversation is recorded")
         history, milliseconds = content["context"]["history"], content["context"]["timings_ms"]["build"]
-        self._console.print(
+        self.console.print(
             f"  {run['run_id']}: context of {history['shown']:2} messages in {milliseconds:5.1f} ms, "
             f"then {len(run['steps'])} results, {size / 1024:.1f} KB"
         )
 
     async def _ask(self, run_id: str, input_: Mapping[str, Any]) -> dict[str, Any]:
         human = Message(
-            run_id=run_id, owner_key=self._owner, role=Role.HUMAN, content=input_["text"], timestamp=input_["at"]
+            run_id=run_id, owner_key=self.owner, role=Role.HUMAN, content=input_["text"], timestamp=input_["at"]
         )
         metadata = {
-            "user_profile": self._conversation["user_profile"],
+            "user_profile": self.conversation["user_profile"],
             "client_timestamp_utc": input_["at"],
-            "client_timezone_offset": self._conversation["timezone_offset"],
+            "client_timezone_offset": self.conversation["timezone_offset"],
         }
-        run = Run(id=run_id, owner_key=self._owner, history=[human], metadata=metadata)
-        return await self._client.build(run, timeout=_TIMEOUT_S)
+        run = Run(id=run_id, owner_key=self.owner, history=[human], metadata=metadata)
+        return await self.client.build(run, timeout=_TIMEOUT_S)
 
     async def _publish(self, run_id: str, step: Mapping[str, Any]) -> int:
         if step["kind"] == "ai":
@@ -117,14 +118,14 @@ class _Orchestrator:
         else:
             topic, role = Topics.TOOLS_RESULTS, Role.TOOL
             content = {key: step[key] for key in ("status", "tool_name", "call_id")} | {"result": _result(step)}
-        message = Message(run_id=run_id, owner_key=self._owner, role=role, content=content, timestamp=step["at"])
+        message = Message(run_id=run_id, owner_key=self.owner, role=role, content=content, timestamp=step["at"])
         payload = encode(message)
-        await self._nexus.bus.publish(topic, payload)
-        self._published += 1
+        await self.nexus.bus.publish(topic, payload)
+        self.published += 1
         return len(payload)
 
     async def _is_recorded(self) -> bool:
-        return len(await self._nexus.persistence.get_history(self._owner, limit=1_000)) >= self._published
+        return len(await self.nexus.persistence.get_history(self.owner, limit=1_000)) >= self.published
 
 
 async def _until(holds: Callable[[], Awaitable[bool]], what: str) -> None:

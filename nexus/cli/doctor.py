@@ -9,13 +9,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from nexus.cli.terminal import SEE_MONGODB, Config, bus_advice
-from nexus.config import STORED_SECTIONS, LlmSettings, Settings, load_settings, with_stored
+from nexus.cli.terminal import SEE_MONGODB, Config, bus_advice, command_settings
+from nexus.config import STORED_SECTIONS, LlmSettings, Settings, with_stored
 from nexus.connections import open_bus, open_model, open_store, try_claim
 from nexus.core.errors import BusUnavailableError, ConfigError, ModelUnavailableError, NexusError
 from nexus.core.models import new_message_id
 from nexus.core.ports import Bus, RequestLedger, Store
-from nexus.log import configure_logging
 from nexus.services.tools.registry import ToolRegistry, discover
 
 app = typer.Typer(add_completion=False)
@@ -59,8 +58,7 @@ def command(
     quick: Annotated[bool, typer.Option(help="Only ask whether both servers answer.")] = False,
 ) -> None:
     """Check Redis, MongoDB, indexes, settings, tools and the model. Exit 1 when something is wrong, with what to do."""
-    configure_logging("error", "console")
-    settings = load_settings(config)
+    settings = command_settings(config)
     raise typer.Exit(0 if anyio.run(examine, settings, Console(), quick) else 1)
 
 

@@ -9,14 +9,14 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
-from nexus.cli.terminal import NOBODY_LISTENS, Config, bus_advice, json_of, show_context
+from nexus.cli.terminal import NOBODY_LISTENS, Config, bus_advice, command_settings, show_context
 from nexus.client import AnswerError
-from nexus.config import Settings, load_settings, signing_of
+from nexus.config import Settings, signing_of
 from nexus.connections import open_client
 from nexus.core.errors import BusUnavailableError, NexusError
 from nexus.core.models import Message, Role, Run, new_run_id
+from nexus.core.signing import parsed
 from nexus.core.wire import MAX_DEPTH, explain, is_deeper
-from nexus.log import configure_logging
 
 app = typer.Typer(add_completion=False)
 _UNSIGNED: Final = "answers came, but none signed with a key known here: compare bus.signing.keys"
@@ -42,8 +42,7 @@ def command(  # noqa: PLR0917  # typer makes options of them
 
     The input is recorded like any other: the next context of this owner shows it.
     """
-    configure_logging("error", "console")
-    settings = load_settings(config)
+    settings = command_settings(config)
     if settings.bus.mode == "memory":
         raise NexusError("bus.mode is memory: there is no other process to ask")
     given = {"session_id": session, "layout": layout, "format": form}
@@ -91,8 +90,8 @@ async def _request(settings: Settings, run: Run, timeout: float) -> dict[str, An
 
 def _json_object(option: str, text: str) -> dict[str, Any]:
     try:
-        value = json_of(option, os.fsencode(text))
-    except NexusError:
+        value = parsed(os.fsencode(text))
+    except ValueError:
         value = None
     if not isinstance(value, dict):
         raise NexusError(f"{option}: a JSON object is needed")

@@ -47,13 +47,7 @@ def command(
 
 
 def event_loop(wanted: str, *, find: Callable[[str], object] = find_spec) -> str:
-    """The event loop for the setting `system.event_loop`: `asyncio`, or `uvloop` where it is installed.
-
-    `find` looks a package up by its name; None where it is not installed.
-
-    Raises:
-        ConfigError: uvloop is wanted and not installed.
-    """
+    """The event loop for the setting `system.event_loop`; a ConfigError where uvloop is wanted and not installed."""
     if wanted != "asyncio" and find("uvloop"):
         return "uvloop"
     if wanted == "uvloop":

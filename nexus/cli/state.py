@@ -23,7 +23,7 @@ from nexus.cli.terminal import (
     Session,
     Yes,
     confirm,
-    json_of,
+    counted,
     print_result,
     printable,
     run_on_bus,
@@ -38,6 +38,7 @@ from nexus.connections import counts_subscribers, open_bus
 from nexus.core.errors import NexusError, StoreUnavailableError
 from nexus.core.models import Topics
 from nexus.core.ports import Store
+from nexus.core.signing import parsed
 from nexus.core.wire import MAX_DEPTH, EnvelopeError, decode, encode
 from nexus.services.context.pinned import pinned_blocks
 from nexus.services.session_state.merge import OPS, read_change, state_in
@@ -123,11 +124,13 @@ def clear(
 def content_of(path: str, settings: BusSettings, owner: str, session: str) -> Mapping[str, Any]:
     """The content of a `session.state` message from a file (`-` is standard input), which holds it or a state to set.
 
-    Raises:
-        NexusError: it cannot be read, or a service would refuse it; the place, and what is allowed.
+    A NexusError, with the place and what is allowed, where it cannot be read or a service would refuse it.
     """
     name = "standard input" if path == "-" else printable(path)
-    value = json_of(name, _read(path, name, settings.max_payload_bytes * _FILE_TO_PAYLOAD))
+    try:
+        value = parsed(_read(path, name, settings.max_payload_bytes * _FILE_TO_PAYLOAD))
+    except ValueError as error:
+        raise NexusError(f"{name}: {error}") from None
     if not isinstance(value, dict):
         raise NexusError(f"{name}: a JSON object is needed: a state, or a message with op: {', '.join(OPS)}")
     is_message = "op" in value
@@ -187,17 +190,13 @@ def _publish(content: Mapping[str, Any], settings: BusSettings, owner: str, sess
     elif not counts_subscribers(settings):
         typer.echo("Sent. On a cluster pub/sub cannot tell whether anybody heard it.")
     elif subscribers:
-        typer.echo(f"Sent: {subscribers} service{'' if subscribers == 1 else 's'} heard it.")
+        typer.echo(f"Sent: {counted(subscribers, 'service')} heard it.")
     else:
         raise NexusError(f"nobody heard it: {NOBODY_LISTENS}")
 
 
 def _check(content: Mapping[str, Any], settings: BusSettings, owner: str, session: str) -> None:
-    """Read a message of that content as a service does.
-
-    Raises:
-        ValueError: it would be refused; where, and what is allowed.
-    """
+    """Read a message of that content as a service does; a ValueError says where it is wrong, and what is allowed."""
     message = state_message(owner, content, session)
     signing = signing_of(settings.signing)
     try:

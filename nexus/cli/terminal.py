@@ -37,7 +37,6 @@ from nexus.core.errors import (
 from nexus.core.models import Identifier
 from nexus.core.ports import Row
 from nexus.core.ports.store import TransferableStore
-from nexus.core.signing import parsed
 from nexus.core.wire import explain
 from nexus.log import configure_logging
 from nexus.services.session_state.merge import read_session_id
@@ -84,11 +83,7 @@ def command_settings(config: Path | None) -> Settings:
 
 
 def session_settings(config: Path | None, owner: str, session: str) -> Settings:
-    """The settings of a short command about a session, whose `--owner` and `--session` are checked.
-
-    Raises:
-        NexusError: no owner or no session can be called so.
-    """
+    """The settings of a short command about a session; a NexusError where no owner or no session can be called so."""
     settings = command_settings(config)
     if not is_utf8(owner + session):
         raise NexusError("--owner and --session: UTF-8 text is needed")
@@ -117,18 +112,6 @@ async def newest(field: str, limit: int, read: Callable[..., Awaitable[list[Row]
             break
         before = page[-1][field]
     return found
-
-
-def json_of(name: str, content: bytes) -> Any:
-    """The JSON value in `content`; errors call it `name`.
-
-    Raises:
-        NexusError: it is no JSON, or none that can be sent.
-    """
-    try:
-        return parsed(content)
-    except ValueError as error:
-        raise NexusError(f"{name}: {error}") from None
 
 
 def printable(text: str) -> str:
@@ -191,11 +174,7 @@ def print_result(found: object) -> None:
 
 
 def confirm(question: str, otherwise: str) -> None:
-    """Ask whether to go on.
-
-    Raises:
-        NexusError: the answer was no, or there was none; `otherwise` says how to do without it.
-    """
+    """Ask; a NexusError, with `otherwise` on how to do without an answer, where that is no or there is none."""
     typer.echo(f"{question} [y/N] ", nl=False, err=True)
     # As bytes: an answer that is no text is no yes either.
     answer = sys.stdin.buffer.readline()
@@ -215,11 +194,7 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 def run_on_store(settings: DatabaseSettings, work: Callable[[TransferableStore], Awaitable[_Result]]) -> _Result:
-    """Run `work` on the store; returns its result.
-
-    Raises:
-        NexusError: also for errors of the store, with what to do about them.
-    """
+    """The result of `work` on the store, whose errors become NexusErrors with what to do about them."""
 
     async def on_store() -> _Result:
         async with open_store(settings) as store:
@@ -233,11 +208,7 @@ def run_on_store(settings: DatabaseSettings, work: Callable[[TransferableStore],
 
 
 def run_on_bus(key: str, work: Callable[[], Awaitable[_Result]]) -> _Result:
-    """Run `work`, on that key of Redis (without the prefix); returns its result.
-
-    Raises:
-        NexusError: also for errors of the bus, with what to do about them.
-    """
+    """The result of `work` on that key of Redis (without the prefix). Errors of the bus say what to do about them."""
     try:
         with ungrouped():
             return anyio.run(work)
