@@ -36,7 +36,7 @@ from nexus.core.models import utc_now
 from nexus.core.ports.store import TransferableStore
 from nexus.services.transfer import folder as files
 from nexus.services.transfer.exporter import Exported, export_session
-from nexus.services.transfer.importer import Found, Plan, compare, read_session, write_session
+from nexus.services.transfer.importer import Plan, Present, compare, read_session, write_session
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Export a whole session to a folder, and import it.")
 _PREFIX_CHARS: Final = 100
@@ -110,47 +110,45 @@ def import_command(
     on with by repeating it.
     """
     settings = session_settings(config, "x" if owner is None else owner, "default" if session is None else session)
-    folder, written = GivenFolder(path), Counter[str]()
+    folder, written = _GivenFolder(path), Counter[str]()
     with _faults_of(path):
         header = files.read_header(folder)
     where = session_named(owner or header.owner_key, session or header.session_id)
 
-    async def work(store: TransferableStore) -> tuple[Plan, Found]:
-        with _faults_of(path), progress("Reading", sum(header.counts.values())) as advance:
-            plan = read_session(
-                folder, store, owner_key=owner, session_id=session, advance=lambda _, count: advance(count)
-            )
-        found = await compare(plan)
-        if found.in_the_way:
-            raise NexusError(printable(f"{where}: {'; '.join(found.in_the_way)}; nothing was written"))
-        if not dry_run:
-            await _write(plan, found, written)
-        return plan, found
+    async def work(store: TransferableStore) -> tuple[Plan, Present]:
+        with _faults_of(path):
+            with progress("Reading", sum(header.counts.values())) as advance:
+                plan = read_session(folder, store, owner_key=owner, session_id=session, advance=advance)
+            present = await compare(plan)
+            if not dry_run:
+                await _write(plan, present, written)
+            return plan, present
 
     broken_off = f"into {where} were written; repeat the import to go on with it"
     try:
-        plan, found = run_on_store(settings.database, work)
+        plan, present = run_on_store(settings.database, work)
     except NexusError as error:
-        raise NexusError(printable(f"{error}; {_amount(written)} {broken_off}") if written else str(error)) from error
+        raise NexusError(printable(f"{error}; {_amount(written)} {broken_off}" if written else str(error))) from error
     except KeyboardInterrupt:
         if written:
             typer.echo(f"nexus: {_amount(written)} {broken_off}", err=True)
         raise
     verb = "would be imported" if dry_run else "imported"
-    missing = {file: len(given) - len(found.present[file]) for file, given in plan.given.items()}
-    already = f"; {found.count} of {plan.total} documents were there" if found.count else ""
+    missing = {file: len(given) - len(present[file]) for file, given in plan.given.items()}
+    count = sum(map(len, present.values()))
+    already = f"; {count} of {plan.total} documents were there" if count else ""
     typer.echo(f"{_amount(missing)} {verb} into {where}{already}.")
 
 
-async def _write(plan: Plan, found: Found, written: Counter[str]) -> None:
+async def _write(plan: Plan, present: Present, written: Counter[str]) -> None:
     with progress("Writing", plan.total) as advance:
-        advance(found.count)
+        advance(sum(map(len, present.values())))
 
         def report(file: str, count: int) -> None:
             written[file] += count
             advance(count)
 
-        await write_session(plan, found, report)
+        await write_session(plan, present, report)
 
 
 @contextmanager
@@ -159,15 +157,11 @@ def _faults_of(path: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise NexusError(printable(f"{path}/{error}")) from None
+        raise NexusError(printable(f"{Path(path)}/{error}")) from None
 
 
-class GivenFolder:
-    """`nexus.services.transfer.folder.Folder` on the disk.
-
-    Raises:
-        NexusError: there is no export.
-    """
+class _GivenFolder:
+    """`nexus.services.transfer.folder.Folder` on the disk; a NexusError where there is no export."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -179,29 +173,26 @@ class GivenFolder:
             raise NexusError(f"{printable(path)}: no {files.HEADER} is in it: it is no export of a session")
 
     def lines(self, name: str) -> Iterator[bytes]:
-        """The lines of a file; none where it is missing."""
-        number = 0
         with self._opened(name) as file:
-            while line := file.readline(_LONGEST_LINE + 1) if file else b"":
-                number += 1
+            lines = iter(lambda: file.readline(_LONGEST_LINE + 1) if file else b"", b"")
+            for number, line in enumerate(lines, 1):
                 if len(line) > _LONGEST_LINE:
-                    raise NexusError(f"{self._name(name)}: line {number}: more than {_LONGEST_LINE} bytes")
+                    raise ValueError(f"{name}: line {number}: more than {_LONGEST_LINE} bytes")
                 yield line
 
     def content(self, name: str) -> bytes | None:
-        """A whole file; None where it is missing."""
         with self._opened(name) as file:
             content = file.read(_LONGEST_FILE + 1) if file else None
         if content is not None and len(content) > _LONGEST_FILE:
-            raise NexusError(f"{self._name(name)}: more than {_LONGEST_FILE} bytes")
+            raise ValueError(f"{name}: more than {_LONGEST_FILE} bytes")
         return content
 
     def names(self, folder: str) -> list[str]:
-        """The names of the files in a folder, in order, without hidden ones, which editors leave."""
         with self._descriptor(folder, os.O_DIRECTORY) as opened:
             names = [] if opened is None else os.listdir(opened)  # noqa: PTH208  # of a descriptor
         if len(names) > _MOST_FILES:
-            raise NexusError(f"{self._name(folder)}: more than {_MOST_FILES} files")
+            raise ValueError(f"{folder}: more than {_MOST_FILES} files")
+        # Editors leave hidden ones.
         return sorted(name for name in names if not name.startswith("."))
 
     @contextmanager
@@ -211,7 +202,7 @@ class GivenFolder:
                 yield None
                 return
             if not stat.S_ISREG(os.fstat(opened).st_mode):
-                raise NexusError(f"{self._name(name)}: is no regular file")
+                raise ValueError(f"{name}: is no regular file")
             with os.fdopen(opened, "rb", closefd=False) as file:
                 yield file
 
@@ -230,11 +221,8 @@ class GivenFolder:
                 yield None
                 return
             except OSError as error:
-                raise NexusError(f"{self._name(name)}: cannot be read: {error.strerror}") from None
+                raise ValueError(f"{name}: cannot be read: {error.strerror}") from None
             yield opened
-
-    def _name(self, name: str) -> str:
-        return printable(f"{self._path}/{name}")
 
 
 class _PartFolder:
@@ -246,13 +234,11 @@ class _PartFolder:
         self._files: dict[str, IO[bytes]] = {}
 
     def put(self, name: str, line: str) -> None:
-        """Append a line to a file."""
         if name not in self._files:
             self._files[name] = self._opened.enter_context(self._new(name))
         self._files[name].write(f"{line}\n".encode())
 
     def write(self, name: str, text: str) -> None:
-        """Write a whole file."""
         with self._new(name) as file:
             file.write(text.encode())
 
@@ -268,11 +254,7 @@ class _PartFolder:
 
 @contextmanager
 def _written(target: Path) -> Iterator[_PartFolder]:
-    """A folder beside `target` that takes its place when the context has ended well; else nothing of it stays.
-
-    Raises:
-        NexusError: it cannot be written.
-    """
+    """A folder beside `target` that takes its place when the context has ended well; else nothing of it stays."""
     try:
         # Readable by its owner alone.
         part = Path(mkdtemp(prefix=f".{target.name[:_PREFIX_CHARS]}.", suffix=".part", dir=target.parent))
@@ -304,11 +286,7 @@ def _replace(target: Path, part: Path) -> None:
 
 
 def _checked_target(path: str, *, asks: bool) -> Path:
-    """The folder that an export may be written to, if it `asks` after a yes where an export is there already.
-
-    Raises:
-        NexusError: it may not.
-    """
+    """The folder that an export may be written to, if it `asks` after a yes where an export is there already."""
     target, name = Path(path).resolve(), printable(path)
     try:
         there = {entry.name for entry in target.iterdir()} if target.exists() else set[str]()

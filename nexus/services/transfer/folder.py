@@ -56,7 +56,7 @@ _Count = Field(ge=0)
 
 
 class Folder(Protocol):
-    """The folder that an import reads. Raises `NexusError` for a file that cannot be read."""
+    """The folder that an import reads. Raises a `ValueError` for a file that cannot be read."""
 
     def lines(self, name: str) -> Iterator[bytes]:
         """The lines of a file; none where it is missing."""

@@ -17,7 +17,7 @@ import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
@@ -32,17 +32,6 @@ from nexus.core.ports.store import TransferableStore
 from nexus.core.turns import Turn, TurnStatus
 from nexus.core.working_memory import Compaction, Detail, Overview
 from nexus.services.transfer import folder as files
-from nexus.services.transfer.folder import (
-    Folder,
-    Header,
-    compactions_in,
-    details_in,
-    messages_in,
-    read_header,
-    revisions_in,
-    state_in,
-    turns_in,
-)
 
 _PAGE: Final = 50
 _BATCH: Final = 200
@@ -55,7 +44,8 @@ _RANK_DIGITS: Final = 6
 # A document's name in its session: a number, a name and a version, the `_id` of a row.
 Key: TypeAlias = Any
 _Session = tuple[str, str]
-_Advance = Callable[[str, int], None]
+# The keys of each file whose documents a session holds already.
+Present: TypeAlias = Mapping[str, set[Key]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +64,15 @@ class _Item:
 
 @dataclass(frozen=True, slots=True)
 class _Messages:
-    folder: Folder
+    folder: files.Folder
     store: TransferableStore
-    header: Header
+    header: files.Header
     session: _Session
     ids: Mapping[str, str]
     file: str = files.MESSAGES
 
     def items(self) -> Iterator[_Item]:
-        for place, row in messages_in(self.folder, self.header, self.store):
+        for place, row in files.messages_in(self.folder, self.header, self.store):
             names: dict[str, Any] = {"owner_key": self.session[0], "session_id": self.session[1]}
             row_id = self.store.transfer.row_id(row)
             if new_id := self.ids.get(row_id):
@@ -151,13 +141,13 @@ class _Models:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    folder: Folder
+    folder: files.Folder
     store: TransferableStore
     session: _Session
     file: str = files.STATE
 
     def items(self) -> Iterator[_Item]:
-        if (value := state_in(self.folder, self.store)) is not None:
+        if (value := files.state_in(self.folder, self.store)) is not None:
             yield _Item(self.file, (), "a state", value, _digest(self.store.transfer.to_json(value)))
 
     async def stored(self) -> AsyncIterator[tuple[Key, str, bytes]]:
@@ -194,56 +184,45 @@ class Plan:
         return sum(map(len, self.given.values()))
 
 
-@dataclass(slots=True)
-class Found:
-    """The keys of each file that a session holds already, and obstacles to the import, in words."""
-
-    present: dict[str, set[Key]] = field(default_factory=lambda: defaultdict(set))
-    in_the_way: list[str] = field(default_factory=list)
-
-    @property
-    def count(self) -> int:
-        """How many documents are stored already."""
-        return sum(map(len, self.present.values()))
-
-
 def read_session(
-    folder: Folder,
+    folder: files.Folder,
     store: TransferableStore,
     *,
     owner_key: str | None = None,
     session_id: str | None = None,
-    advance: _Advance = lambda _, __: None,
+    advance: Callable[[int], None] = lambda _: None,
 ) -> Plan:
     """Read and check an export that is to become that session, or the one that it names itself.
 
     Raises:
         ValueError: something in it cannot be imported; the file, the line, the fault, what is allowed.
     """
-    header = read_header(folder)
+    header = files.read_header(folder)
     session = owner_key or header.owner_key, session_id or header.session_id
     ids: dict[str, str] = {}
     if session != (header.owner_key, header.session_id):
-        ids = new_row_ids((store.transfer.row_id(row) for _, row in messages_in(folder, header, store)), *session)
+        ids = new_row_ids((store.transfer.row_id(row) for _, row in files.messages_in(folder, header, store)), *session)
     parts = _parts(folder, store, header, session, ids)
     given: dict[str, dict[Key, tuple[str, bytes]]] = {part.file: {} for part in parts}
     for part in parts:
         for item in part.items():
             given[part.file][item.key] = item.place, item.digest
-            advance(part.file, 1)
+            advance(1)
         listed = sum(place.startswith(part.file) for place, _ in given[part.file].values())
         if listed != (told := header.counts[part.file]):
             raise ValueError(f"{part.file}: it has {listed} documents, and {files.HEADER} says {told}: it is not whole")
     return Plan(store, session, parts, given)
 
 
-async def compare(plan: Plan) -> Found:
-    """Compare the session with the export: documents that are there already, and obstacles.
+async def compare(plan: Plan) -> Present:
+    """Compare the session with the export; the keys of the documents that are there already.
 
     Raises:
+        NexusError: something else is in the way, by its name.
         StoreUnavailableError: the store did not answer.
     """
-    found = Found()
+    present: Present = {part.file: set() for part in plan.parts}
+    in_the_way = list[str]()
     for part in plan.parts:
         given, unlisted, differing = plan.given[part.file], list[str](), list[str]()
         async for key, name, digest in part.stored():
@@ -252,27 +231,26 @@ async def compare(plan: Plan) -> Found:
             elif given[key][1] != digest:
                 differing.append(f"{name} is there, not as in {given[key][0]}")
             else:
-                found.present[part.file].add(key)
+                present[part.file].add(key)
         for phrases in filter(None, (unlisted, differing)):
             more = f" (and {len(phrases) - 1} more)" if len(phrases) > 1 else ""
-            found.in_the_way.append(phrases[0] + more)
-    if not found.in_the_way:
-        await _look_elsewhere(plan, found)
-    return found
+            in_the_way.append(phrases[0] + more)
+    if obstacle := "; ".join(in_the_way) or await _recorded_elsewhere(plan, present):
+        owner, session = plan.session
+        raise NexusError(f"session {session} of {owner}: {obstacle}; nothing was written")
+    return present
 
 
-async def write_session(plan: Plan, found: Found, advance: _Advance = lambda _, __: None) -> None:
+async def write_session(plan: Plan, present: Present, advance: Callable[[str, int], None]) -> None:
     """Store the missing documents; `advance` is called with a file and how many documents of it were written.
 
     Raises:
-        NexusError: something is in the way, or another program writes to the session or to the folder meanwhile.
+        NexusError: another program writes to the session or to the folder meanwhile.
         StoreUnavailableError: the store did not answer.
         StoreRejectedError: the store cannot keep a document; says which.
     """
-    if found.in_the_way:
-        raise NexusError("; ".join(found.in_the_way))
     for part in plan.parts:
-        for batch in _batches(_missing(part, plan, found)):
+        for batch in _batches(_missing(part, plan, present)):
             try:
                 count = await part.insert([item.document for item in batch])
             except StoreRejectedError as error:
@@ -310,12 +288,12 @@ def new_row_ids(row_ids: Iterable[str], owner_key: str, session_id: str) -> dict
 
 
 def _parts(
-    folder: Folder, store: TransferableStore, header: Header, session: _Session, ids: Mapping[str, str]
+    folder: files.Folder, store: TransferableStore, header: files.Header, session: _Session, ids: Mapping[str, str]
 ) -> list[_Part]:
     memory, turns = store.memory, store.turns
 
     def compactions() -> Iterator[tuple[str, Compaction]]:
-        for place, value in compactions_in(folder):
+        for place, value in files.compactions_in(folder):
             rows = tuple(ids.get(row_id, row_id) for row_id in value.rows)
             without = tuple(sorted(ids.get(row_id, row_id) for row_id in value.without))
             yield place, value.model_copy(update={"rows": rows, "without": without})
@@ -327,7 +305,7 @@ def _parts(
             files.TURNS,
             Turn,
             itemgetter("turn_number"),
-            partial(turns_in, folder, header),
+            partial(files.turns_in, folder, header),
             lambda before: turns.turns(*session, limit=_PAGE, before=before, whole=True),
             turns.insert_turns,
         ),
@@ -335,7 +313,7 @@ def _parts(
             files.DETAILS,
             Detail,
             itemgetter("name", "version"),
-            partial(details_in, folder, header.exported_at),
+            partial(files.details_in, folder, header.exported_at),
             lambda after: memory.detail_versions(*session, limit=_PAGE, after=after),
             memory.insert_details,
         ),
@@ -343,7 +321,7 @@ def _parts(
             files.REVISIONS,
             Overview,
             itemgetter("revision"),
-            partial(revisions_in, folder, header.exported_at),
+            partial(files.revisions_in, folder, header.exported_at),
             lambda before: memory.overviews(*session, limit=_PAGE, before=before),
             partial(_one_by_one, memory.insert_overview),
         ),
@@ -359,25 +337,25 @@ def _parts(
     ]
 
 
-async def _look_elsewhere(plan: Plan, found: Found) -> None:
-    """See that no other session has the messages that are missing: an owner has each once."""
+async def _recorded_elsewhere(plan: Plan, present: Present) -> str:
+    """A missing message that another session has, since an owner has each once; empty where there is none."""
     transfer = plan.store.transfer
-    for batch in _batches(_missing(plan.parts[0], plan, found), _LOOKED_UP):
+    for batch in _batches(_missing(plan.parts[0], plan, present), _LOOKED_UP):
         row = await transfer.find_elsewhere(*plan.session, [item.document for item in batch])
         if row is not None:
             row_id, message_id = transfer.row_id(row), row.get("id")
             item = next((one for one in batch if row_id == one.key or message_id == one.document.get("id")), batch[0])
             where = f"session {row.get('session_id')!r} of {row.get('owner_key')!r}"
-            found.in_the_way.append(f"{item.place}: {item.name} is recorded in {where} already")
-            return
+            return f"{item.place}: {item.name} is recorded in {where} already"
+    return ""
 
 
-def _missing(part: _Part, plan: Plan, found: Found) -> Iterator[_Item]:
-    given, present = plan.given[part.file], found.present[part.file]
+def _missing(part: _Part, plan: Plan, present: Present) -> Iterator[_Item]:
+    given = plan.given[part.file]
     for item in part.items():
         if given.get(item.key, ("", b""))[1] != item.digest:
             raise NexusError(f"{item.place}: it was changed while it was read; import the folder again")
-        if item.key not in present:
+        if item.key not in present[part.file]:
             yield item
 
 

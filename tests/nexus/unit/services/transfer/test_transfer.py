@@ -173,20 +173,21 @@ async def test_what_is_in_the_way() -> None:
     store = Store()
     store.fill()
     folder = await exported(store)
-    found = await compare(read_session(folder, store, session_id="s2"))
-    assert found.in_the_way == ["messages.jsonl: line 1: message 'm0' is recorded in session 's1' of 'ada' already"]
+    with pytest.raises(NexusError) as refused:
+        await compare(read_session(folder, store, session_id="s2"))
+    recorded = "messages.jsonl: line 1: message 'm0' is recorded in session 's1' of 'ada' already"
+    assert str(refused.value) == f"session s2 of ada: {recorded}; nothing was written"
     store.transfer.kept[0]["content"] = "other"
     store.plant("turns", [a_turn(8), a_turn(9)])
     store.memory.rows["working_memory"][0]["updated_at"] = None
-    plan = read_session(folder, store)
-    found = await compare(plan)
-    assert found.in_the_way == [
-        "message 'm0' is there, not as in messages.jsonl: line 1",
+    with pytest.raises(NexusError) as refused:
+        await compare(read_session(folder, store))
+    assert str(refused.value).split("; ") == [
+        "session s1 of ada: message 'm0' is there, not as in messages.jsonl: line 1",
         "turn 9 is there, and not in turns.jsonl (and 1 more)",
         "revision 1 is there, not as in working-memory/revisions.jsonl: line 1",
+        "nothing was written",
     ]
-    with pytest.raises(NexusError, match="message 'm0' is there"):
-        await write_session(plan, found)
 
 
 async def test_a_program_that_writes_meanwhile() -> None:
@@ -198,11 +199,11 @@ async def test_a_program_that_writes_meanwhile() -> None:
     found = await compare(plan)
     copy.plant("turns", [a_turn(7, insights=["other"])])
     with pytest.raises(NexusError, match=r"turns.jsonl: line 2: turn 7 is there meanwhile"):
-        await write_session(plan, found)
+        await write_session(plan, found, lambda _, __: None)
     plan = read_session(folder, Store())
     folder.write(files.OVERVIEW, "changed")
     with pytest.raises(NexusError, match=r"revisions.jsonl: line 60: it was changed while it was read"):
-        await write_session(plan, await compare(plan))
+        await write_session(plan, await compare(plan), lambda _, __: None)
 
 
 @pytest.mark.parametrize(
