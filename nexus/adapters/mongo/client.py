@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import anyio
 from bson.errors import BSONError
@@ -115,18 +115,15 @@ class Calls:
             self._cooldown_until = task.get_loop().time() + _COOLDOWN_S
 
 
-class _HasCalls(Protocol):
-    @property
-    def calls(self) -> Calls: ...
+class Operations:
+    """Operations on collections, run by `calls`; `indexed` returns once the indexes are made."""
+
+    def __init__(self, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
+        self.calls = calls
+        self.indexed = indexed
 
 
-class _Inserts(_HasCalls, Protocol):
-    @property
-    def indexed(self) -> Callable[[], Awaitable[None]]: ...
-
-
-_Caller = TypeVar("_Caller", bound=_HasCalls)
-_Inserter = TypeVar("_Inserter", bound=_Inserts)
+_Caller = TypeVar("_Caller", bound=Operations)
 
 
 def driver_call(
@@ -142,12 +139,12 @@ def driver_call(
 
 
 def insert_call(
-    method: Callable[Concatenate[_Inserter, _P], Coroutine[Any, Any, _Result]],
-) -> Callable[Concatenate[_Inserter, _P], Coroutine[Any, Any, _Result]]:
+    method: Callable[Concatenate[_Caller, _P], Coroutine[Any, Any, _Result]],
+) -> Callable[Concatenate[_Caller, _P], Coroutine[Any, Any, _Result]]:
     """Run a method by `self.calls` once the indexes are made, without a place while it waits for them."""
 
     @wraps(method)
-    async def call(caller: _Inserter, /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
+    async def call(caller: _Caller, /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
         await caller.indexed()
         return await caller.calls.run(lambda: method(caller, *args, **kwargs))
 
@@ -181,6 +178,14 @@ async def insert_until_duplicate(collection: Any, documents: Sequence[Row]) -> i
             raise
         return int(error.details["nInserted"])
     return len(documents)
+
+
+async def read_one(
+    collection: Any, query: Mapping[str, Any], projection: Mapping[str, Any] | None = None, order: Order | None = None
+) -> Row | None:
+    """The first document in this order."""
+    row: Row | None = await collection.find_one(query, projection, sort=order)
+    return row
 
 
 async def read_page(

@@ -16,7 +16,16 @@ import anyio
 from pymongo import ASCENDING, DESCENDING, UpdateOne
 from pymongo.errors import OperationFailure
 
-from nexus.adapters.mongo.client import Calls, claim_due, driver_call, insert_call, insert_until_duplicate, read_page
+from nexus.adapters.mongo.client import (
+    Calls,
+    Operations,
+    claim_due,
+    driver_call,
+    insert_call,
+    insert_until_duplicate,
+    read_one,
+    read_page,
+)
 from nexus.adapters.mongo.schema import WORDS, of_session, unchanged
 from nexus.adapters.mongo.search import check_phrase, containing, inner_word
 from nexus.core.ports import Row
@@ -55,13 +64,12 @@ _NAME: Final = itemgetter("name")
 _WORDS_CHECKED_S: Final = 60
 
 
-class MongoTurns:
+class MongoTurns(Operations):
     """`nexus.core.ports.TurnStore` on a collection; see `MongoMessages`."""
 
     def __init__(self, turns: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
-        self.calls = calls
+        super().__init__(calls, indexed)
         self._turns = turns
-        self.indexed = indexed
 
     @insert_call
     async def insert_turns(self, turns: Sequence[Row]) -> int:
@@ -71,16 +79,12 @@ class MongoTurns:
     @driver_call
     async def latest_turn(self, owner_key: str, session_id: str) -> Row | None:
         """The turn with the highest number."""
-        row: Row | None = await self._turns.find_one(
-            of_session(owner_key, session_id), _TURN_HEADER, sort=_LAST_TURN_FIRST
-        )
-        return row
+        return await read_one(self._turns, of_session(owner_key, session_id), _TURN_HEADER, _LAST_TURN_FIRST)
 
     @driver_call
     async def find_turn(self, owner_key: str, session_id: str, turn_number: int) -> Row | None:
         """The turn with that number."""
-        row: Row | None = await self._turns.find_one(_of_number(owner_key, session_id, turn_number), _WHOLE_TURN)
-        return row
+        return await read_one(self._turns, _of_number(owner_key, session_id, turn_number), _WHOLE_TURN)
 
     @driver_call
     async def turns_of_runs(self, owner_key: str, session_id: str, run_ids: Sequence[str]) -> list[Row]:
@@ -101,9 +105,7 @@ class MongoTurns:
         whole: bool = False,
     ) -> list[Row]:
         """Up to `limit` turns, the highest number first."""
-        query: dict[str, Any] = of_session(owner_key, session_id)
-        if before is not None:
-            query["turn_number"] = {"$lt": before}
+        query = {**of_session(owner_key, session_id), **_below("turn_number", before)}
         if without_runs:
             query["run_id"] = {"$nin": list(without_runs)}
         return await read_page(self._turns, query, _WHOLE_TURN if whole else _SHORT_TURN, _LAST_TURN_FIRST, limit)
@@ -112,10 +114,7 @@ class MongoTurns:
     async def search_turns(self, owner_key: str, session_id: str, text: str, *, limit: int) -> list[Row]:
         """Up to `limit` turns with `text` in a summary or an insight; the highest number first."""
         check_phrase(text)
-        query = {
-            **of_session(owner_key, session_id),
-            "$or": [{place: containing(text)} for place in _TURN_TEXTS],
-        }
+        query = {**of_session(owner_key, session_id), "$or": [{place: containing(text)} for place in _TURN_TEXTS]}
         return await read_page(self._turns, query, _SHORT_TURN, _LAST_TURN_FIRST, limit)
 
     @driver_call
@@ -153,12 +152,11 @@ class MongoTurns:
         return await claim_due(self._turns, work, now, until, projection=_WHOLE_TURN, order=DESCENDING)
 
 
-class MongoMemory:
+class MongoMemory(Operations):
     """`nexus.core.ports.memory.MemoryStore` on three collections of a database; see `MongoMessages`."""
 
     def __init__(self, database: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
-        self.calls = calls
-        self.indexed = indexed
+        super().__init__(calls, indexed)
         self._overviews = database["working_memory"]
         self._details = database["memory_details"]
         self._compactions = database["compactions"]
@@ -173,8 +171,7 @@ class MongoMemory:
     @driver_call
     async def latest_overview(self, owner_key: str, session_id: str) -> Row | None:
         """The overview with the highest revision."""
-        found = await read_page(self._overviews, of_session(owner_key, session_id), _WHOLE, _NEWEST_REVISION_FIRST, 1)
-        return found[0] if found else None
+        return await read_one(self._overviews, of_session(owner_key, session_id), _WHOLE, _NEWEST_REVISION_FIRST)
 
     @driver_call
     async def overviews(self, owner_key: str, session_id: str, *, limit: int, before: int | None = None) -> list[Row]:
@@ -230,8 +227,7 @@ class MongoMemory:
         query: dict[str, Any] = {**of_session(owner_key, session_id), "name": {"$eq": name}}
         if version is not None:
             query["version"] = {"$eq": version}
-        row: Row | None = await self._details.find_one(query, _WHOLE, sort=_NEWEST_VERSION_FIRST)
-        return row
+        return await read_one(self._details, query, _WHOLE, _NEWEST_VERSION_FIRST)
 
     @driver_call
     async def detail_versions(
@@ -271,8 +267,7 @@ class MongoMemory:
     @driver_call
     async def latest_compaction(self, owner_key: str, session_id: str) -> Row | None:
         """The compaction with the highest number, without `rows`."""
-        found = await read_page(self._compactions, of_session(owner_key, session_id), _WITHOUT_ROWS, _HIGHEST_FIRST, 1)
-        return found[0] if found else None
+        return await read_one(self._compactions, of_session(owner_key, session_id), _WITHOUT_ROWS, _HIGHEST_FIRST)
 
     @driver_call
     async def compactions(

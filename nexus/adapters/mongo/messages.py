@@ -24,10 +24,12 @@ from nexus.adapters.mongo.client import (
     NO_SUCH_INDEX,
     NOT_ENCODABLE,
     Calls,
+    Operations,
     Order,
     driver_call,
     insert_call,
     is_unacceptable,
+    read_one,
 )
 from nexus.adapters.mongo.schema import (
     INTERNAL_IN_SESSION,
@@ -76,16 +78,12 @@ _LARGEST_DOCUMENT: Final = 1 << 24
 Outcome = bool | StoreRejectedError | StoreUnavailableError
 
 
-class MongoMessages:
-    """`nexus.core.ports.MessageStore` on a collection of motor or of pymongo's asyncio client.
-
-    `indexed` returns once the indexes are made.
-    """
+class MongoMessages(Operations):
+    """`nexus.core.ports.MessageStore` on a collection of motor or of pymongo's asyncio client."""
 
     def __init__(self, messages: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
-        self.calls = calls
+        super().__init__(calls, indexed)
         self._messages = messages
-        self.indexed = indexed
         self._rows = Rows(messages)
 
     @insert_call
@@ -144,7 +142,7 @@ class MongoMessages:
     async def find_message(self, owner_key: str, message_id: str) -> Row | None:
         """The row with that `id`, without its content."""
         query = {"owner_key": {"$eq": owner_key}, "id": {"$eq": message_id}}
-        row: Row | None = await self._messages.find_one(query, HEADER)
+        row = await read_one(self._messages, query, HEADER)
         return {**row, "_id": id_text(row["_id"])} if row else None
 
     @driver_call
@@ -214,8 +212,7 @@ class MongoMessages:
     async def find_origin(self, owner_key: str, run_id: str) -> RunOrigin | None:
         """Where the run's human input was recorded."""
         query = {**of_run(owner_key, run_id), "role": "HUMAN"}
-        row: Row | None = await self._messages.find_one(query, _ORIGIN, sort=OLDEST_FIRST)
-        return origin_of(row or {})
+        return origin_of(await read_one(self._messages, query, _ORIGIN, OLDEST_FIRST) or {})
 
 
 def _document(row: Row) -> Row:

@@ -103,13 +103,11 @@ INDEXES: Final[dict[str, list[IndexModel]]] = {
     ],
 }
 WORDS: Final = "words"
-# These only make a search faster, and not every server can make them.
-OPTIONAL_INDEXES: Final[dict[str, list[IndexModel]]] = {
-    # Words as they are written: no language's stems and stop words, and no field that names a language.
-    "memory_details": [
-        IndexModel([*_SESSION, ("content", TEXT)], name=WORDS, default_language="none", language_override="_language")
-    ],
-}
+# Of `memory_details`. It only makes a search faster, and not every server can make it. Words as they are written: no
+# language's stems and stop words, and no field that names a language.
+WORDS_INDEX: Final = IndexModel(
+    [*_SESSION, ("content", TEXT)], name=WORDS, default_language="none", language_override="_language"
+)
 
 # The same index exists under another name, or another one under this name.
 _CONFLICTS: Final = {85, 86}
@@ -159,9 +157,10 @@ class Indexes:
         with pymongo.timeout(_INDEXING_S):
             for name, indexes in INDEXES.items():
                 await _make_missing(self._database[name], indexes)
-            for name, indexes in OPTIONAL_INDEXES.items():
-                with suppress(PyMongoError):
-                    await _make_optional(self._database[name], indexes)
+            with suppress(PyMongoError):
+                details = self._database["memory_details"]
+                if WORDS not in await _existing(details):
+                    await details.create_indexes([WORDS_INDEX])
 
 
 async def _make_missing(collection: Any, indexes: Sequence[IndexModel]) -> None:
@@ -175,12 +174,6 @@ async def _make_missing(collection: Any, indexes: Sequence[IndexModel]) -> None:
         # Of several it does not say which one failed.
         for index in missing:
             await _make_index(collection, index)
-
-
-async def _make_optional(collection: Any, indexes: Sequence[IndexModel]) -> None:
-    there = await _existing(collection)
-    if missing := [index for index in indexes if index.document["name"] not in there]:
-        await collection.create_indexes(missing)
 
 
 async def _existing(collection: Any) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from motor.motor_asyncio import AsyncIOMotorClient
 from pymongo import ASCENDING, AsyncMongoClient
 from pymongo.errors import ConfigurationError, DuplicateKeyError, InvalidURI
 
-from nexus.adapters.mongo.client import Calls, driver_call, insert_call
+from nexus.adapters.mongo.client import Calls, driver_call, insert_call, read_one
 from nexus.adapters.mongo.memory import MongoMemory, MongoTurns
 from nexus.adapters.mongo.messages import MongoMessages
 from nexus.adapters.mongo.schema import CODEC, Indexes, of_session
@@ -127,9 +127,7 @@ class MongoStore(MongoMessages):
     @driver_call
     async def find_session_state(self, owner_key: str, session_id: str) -> Row | None:
         """The session's document and its revision."""
-        states = self._database["session_states"]
-        row: Row | None = await states.find_one(of_session(owner_key, session_id), _WITHOUT_ID)
-        return row
+        return await read_one(self._database["session_states"], of_session(owner_key, session_id), _WITHOUT_ID)
 
     @insert_call
     async def put_session_state(
@@ -148,7 +146,7 @@ class MongoStore(MongoMessages):
         return bool((await states.update_one(seen, {"$set": written})).matched_count)
 
     async def _find_one(self, collection: str, query: Mapping[str, Any]) -> Row | None:
-        row: Row | None = await self._database[collection].find_one(query)
+        row = await read_one(self._database[collection], query)
         if row and isinstance(row.get("_id"), ObjectId):
             del row["_id"]
         return row

@@ -23,7 +23,16 @@ from bson.json_util import JSONMode, JSONOptions
 from pymongo import ASCENDING
 from pymongo.errors import OperationFailure
 
-from nexus.adapters.mongo.client import NO_SUCH_INDEX, Calls, Order, driver_call, insert_call, insert_until_duplicate
+from nexus.adapters.mongo.client import (
+    NO_SUCH_INDEX,
+    Calls,
+    Operations,
+    Order,
+    driver_call,
+    insert_call,
+    insert_until_duplicate,
+    read_one,
+)
 from nexus.adapters.mongo.schema import CODEC, STORED_IN_SESSION, id_text, of_session
 from nexus.core.ports import Row
 
@@ -94,16 +103,15 @@ def _names(value: Any) -> list[str]:
     return [name for item in value for name in _names(item)] if isinstance(value, list | tuple) else []
 
 
-class MongoTransfer:
+class MongoTransfer(Operations):
     """`nexus.core.ports.store.TransferStore` on the collection of messages; see `MongoMessages`."""
 
     to_json = staticmethod(to_json)
     from_json = staticmethod(from_json)
 
     def __init__(self, messages: Any, calls: Calls, indexed: Callable[[], Awaitable[None]]) -> None:
-        self.calls = calls
+        super().__init__(calls, indexed)
         self._messages = messages
-        self.indexed = indexed
 
     def checked(self, document: Row) -> Row:
         """The document as it is read again once it is stored."""
@@ -150,14 +158,13 @@ class MongoTransfer:
         """A row of another session whose `_id`, or whose owner and `id`, one of these rows has."""
         ids = [from_json(row["_id"]) for row in rows]
         query = {"_id": {"$in": ids}, "$nor": [of_session(owner_key, session_id)]}
-        found = await self._messages.find_one(query, _WHERE)
+        found = await read_one(self._messages, query, _WHERE)
         if found is None:
             # What the unique index covers: rows of other writers without an `id` do not stand in each other's way.
             message_ids = {"$in": [row["id"] for row in rows if isinstance(row.get("id"), str)], "$gt": ""}
             query = {"owner_key": {"$eq": owner_key}, "id": message_ids, "session_id": {"$ne": session_id}}
-            found = await self._messages.find_one(query, _WHERE)
-        row: Row | None = to_json(found)
-        return row
+            found = await read_one(self._messages, query, _WHERE)
+        return found and to_json(found)
 
     @insert_call
     async def insert_rows(self, rows: Sequence[Row]) -> int:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-from nexus.adapters.mongo.schema import INDEXES, OPTIONAL_INDEXES
+from nexus.adapters.mongo.schema import INDEXES, WORDS_INDEX
 
 _Shape = dict[str, list[str]]
 
@@ -54,10 +54,9 @@ class DatabasePool:
         name = f"test_{uuid.uuid4().hex}"
         for collection, indexes in INDEXES.items():
             self._client[name][collection].create_indexes(indexes)
-        for collection, indexes in OPTIONAL_INDEXES.items():
-            # Nexus does without them where it has to.
-            with suppress(PyMongoError):
-                self._client[name][collection].create_indexes(indexes)
+        # Nexus does without it where it has to.
+        with suppress(PyMongoError):
+            self._client[name]["memory_details"].create_indexes([WORDS_INDEX])
         return name, self._shape(name)
 
     def _shape(self, name: str) -> _Shape:

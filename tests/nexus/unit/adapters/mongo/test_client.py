@@ -15,7 +15,7 @@ from pymongo.errors import (
     WaitQueueTimeoutError,
 )
 
-from nexus.adapters.mongo.client import Calls, driver_call, insert_call
+from nexus.adapters.mongo.client import Calls, Operations, driver_call, insert_call
 from nexus.core.errors import StoreUnavailableError
 from tests.nexus.support.virtual_time import VirtualLoop
 
@@ -113,16 +113,16 @@ def test_calls_that_nobody_waits_for_hold_their_places() -> None:
     run(test)
 
 
-class Collection:
+class Collection(Operations):
     """A collection whose indexes are being made, at a client that makes one call at a time."""
 
     def __init__(self) -> None:
-        self.calls = Calls(1)
         self.made = asyncio.Event()
 
-    async def indexed(self) -> None:
-        """Return once the indexes are made."""
-        await self.made.wait()
+        async def indexed() -> None:
+            await self.made.wait()
+
+        super().__init__(Calls(1), indexed)
 
     @driver_call
     async def read(self) -> str:
