@@ -25,6 +25,7 @@ _ALLOWED: Final = frozenset(
         "event",
         "exception",
         "http_port",
+        "letters",
         "level",
         "loop",
         "message_id",
