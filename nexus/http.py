@@ -66,7 +66,14 @@ def create_app(checks: Mapping[str, Check], metrics: Callable[[], bytes], *, che
         return _status(200, "ok")
 
     async def readyz(_request: Request) -> Response:
-        outcomes = await _run_checks(checks, check_s)
+        outcomes = dict.fromkeys(checks, "")
+
+        async def run(name: str, check: Check) -> None:
+            outcomes[name] = await _run(check, check_s) or "ok"
+
+        async with anyio.create_task_group() as tasks:
+            for name, check in checks.items():
+                tasks.start_soon(run, name, check)
         ready = all(outcome == "ok" for outcome in outcomes.values())
         content = {"status": "ok" if ready else "unavailable", "checks": outcomes}
         return JSONResponse(content, 200 if ready else 503, headers=_NO_STORE)
@@ -125,19 +132,6 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave SIGTERM and SIGINT to the service, which drains first."""
         yield
-
-
-async def _run_checks(checks: Mapping[str, Check], limit_s: float) -> dict[str, str]:
-    """Run all checks at once, each for at most `limit_s` seconds. Returns by name `"ok"` or the fault."""
-    outcomes = dict.fromkeys(checks, "")
-
-    async def run(name: str, check: Check) -> None:
-        outcomes[name] = await _run(check, limit_s) or "ok"
-
-    async with anyio.create_task_group() as tasks:
-        for name, check in checks.items():
-            tasks.start_soon(run, name, check)
-    return outcomes
 
 
 async def _run(check: Check, seconds: float) -> str | None:

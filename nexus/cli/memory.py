@@ -259,21 +259,17 @@ def _read(model: type[_Model], document: Row, field: str) -> _Model:
 def _lines(
     overview: Overview | None, details: list[Detail], compaction: Compaction | None, most_bytes: int
 ) -> list[str]:
-    found = facts(
-        {
-            "overview": _overview_fact(overview, most_bytes),
-            "details": len(details),
-            "compacted": _compaction_fact(compaction),
-        }
-    )
+    values = {
+        "overview": _overview_fact(overview, most_bytes),
+        "details": len(details),
+        "compacted": _compaction_fact(compaction),
+    }
     sections = {
         "Overview" if overview else "Template": text_lines(overview.content if overview else TEMPLATE),
         "Details": table(_DETAILS, details),
         "Summary of what is compacted": text_lines(compaction.summary) if compaction else [],
     }
-    for title, content in sections.items():
-        found += ["", title, "", *indented(content)] if content else []
-    return found
+    return facts(values, sections)
 
 
 def _as_json(overview: Overview | None, details: list[Detail], compaction: Compaction | None) -> dict[str, Any]:

@@ -129,9 +129,12 @@ def indented(lines: Iterable[str]) -> list[str]:
     return [f"  {line}".rstrip() for line in lines]
 
 
-def facts(values: Mapping[str, object]) -> list[str]:
-    """A line a value, behind its name."""
-    return [f"{name:<10}  {_cell(value)}" for name, value in values.items()]
+def facts(values: Mapping[str, object], sections: Mapping[str, Sequence[str]] | None = None) -> list[str]:
+    """A line a value, behind its name; below them the sections that are not empty, under their titles."""
+    found = [f"{name:<10}  {_cell(value)}" for name, value in values.items()]
+    for title, content in (sections or {}).items():
+        found += ["", title, "", *indented(content)] if content else []
+    return found
 
 
 def table(columns: Columns, items: Iterable[object]) -> list[str]:

@@ -155,17 +155,15 @@ def _list_summary(found: _Listed, where: str, search: str) -> str:
 
 def _lines(turn: Turn, levels: Sequence[Level]) -> list[str]:
     usage = turn.token_usage
-    found = facts(
-        {
-            "turn": f"{turn.turn_number}  {turn.id}",
-            "time": f"{timestamp(turn.timestamp)} UTC",
-            "run": turn.run_id,
-            "status": turn.status.value,
-            "summary by": turn.summaries.source,
-            "messages": len(turn.messages),
-            "tokens": f"{usage.total} (thinking {usage.thinking}, action {usage.action})",
-        }
-    )
+    values = {
+        "turn": f"{turn.turn_number}  {turn.id}",
+        "time": f"{timestamp(turn.timestamp)} UTC",
+        "run": turn.run_id,
+        "status": turn.status.value,
+        "summary by": turn.summaries.source,
+        "messages": len(turn.messages),
+        "tokens": f"{usage.total} (thinking {usage.thinking}, action {usage.action})",
+    }
     parts = {
         "Goal": text_lines(turn.task_context),
         "Surroundings": text_lines(turn.workspace_context),
@@ -176,9 +174,7 @@ def _lines(turn: Turn, levels: Sequence[Level]) -> list[str]:
         "Rounds of thought": [*_rounds(turn)],
         "Tools": [line for outcome in turn.tool_calls for line in _outcome(outcome)],
     }
-    for title, content in parts.items():
-        found += ["", title, "", *indented(content)] if content else []
-    return found
+    return facts(values, parts)
 
 
 def _as_json(turn: Turn, levels: Sequence[Level]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Settings (contract §9): a YAML file, overridden by `NEXUS_<SECTION>__<KEY>` variables, checked at start.
 
 - Settings are values, loaded once and passed on; nothing reads them from a global.
-- A wrong value, an unknown key or a missing `${VAR}` is a `ConfigError`, one line an item: where, which key, what is
-  allowed. No line repeats a value, which may be a password.
+- An unreadable file, a wrong value, an unknown key or a missing `${VAR}` is a `ConfigError`, one line an item: where,
+  which key, what is allowed. No line repeats a value, which may be a password.
 - Addresses may hold passwords, so they are `SecretStr` and never show in a log or a repr.
 """
 
@@ -45,9 +45,6 @@ def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = 
     """The settings from `path` (else from the file that `NEXUS_CONFIG` names), overridden by the environment.
 
     File and environment are each checked by themselves, so that a fault is reported where it stands.
-
-    Raises:
-        ConfigError: the file cannot be read, holds an unknown key or a wrong value, or names an unset variable.
     """
     variables = os.environ if environ is None else environ
     named = variables.get("NEXUS_CONFIG")
@@ -63,9 +60,7 @@ def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = 
     )
     environment = variables.get("NEXUS_ENV") or "development"
     settings = Settings.model_validate({**_merged(in_file, in_environment), "environment": environment})
-    parts = (settings.bus, settings.bus.signing, settings.memory, settings.llm)
-    conflicts = [line for part in parts for line in part.conflicts()]
-    _raise_if_any([f"{_source_of(line, path, in_file, variables)}{line}" for line in conflicts])
+    _raise_if_any([f"{_source_of(line, path, in_file, variables)}{line}" for line in settings.conflicts()])
     return settings
 
 
@@ -73,9 +68,6 @@ def with_stored(settings: Settings, document: Mapping[str, Any], environ: Mappin
     """The settings, overridden by the `configurations` document of the environment (contract §9).
 
     Only the sections in `STORED_SECTIONS` are taken from it; environment variables override it.
-
-    Raises:
-        ConfigError: a value in the document is not allowed.
     """
     stored = {name: document[name] for name in STORED_SECTIONS if document.get(name) is not None}
     source = f"configurations document of environment {settings.environment!r}"
@@ -147,10 +139,8 @@ def _read_environment(variables: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _plain_or_yaml(text: str) -> Any:
-    if not text.startswith(("[", "{")):
-        return text
     try:
-        return yaml.safe_load(text)
+        return yaml.safe_load(text) if text.startswith(("[", "{")) else text
     except yaml.YAMLError:
         return text
 

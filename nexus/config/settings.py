@@ -1,7 +1,7 @@
 """Every setting, with its default and the allowed values (contract §9)."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, LiteralString
 from urllib.parse import urlsplit
 
@@ -99,10 +99,6 @@ class SigningSettings(_Section):
     keys: Annotated[dict[str, SecretStr], BeforeValidator(_check_keys)] = Field(default_factory=dict)
     required: bool = False
 
-    def conflicts(self) -> list[str]:
-        """The faults of the values together, one line an item."""
-        return [_NO_KEY] if self.required and not self.keys else []
-
 
 class BusSettings(_Section):
     """The bus and the promises about a request on it (contract §1.5, §1.6)."""
@@ -120,11 +116,6 @@ class BusSettings(_Section):
     dead_letter_bodies: bool = False
     dead_letter_max: int = Field(default=10_000, ge=1, le=1_000_000)
     signing: SigningSettings = SigningSettings()
-
-    def conflicts(self) -> list[str]:
-        """The faults of mode, address and prefix together, one line an item."""
-        on_cluster = self.url.get_secret_value().startswith(("redis+cluster:", "rediss+cluster:"))
-        return [_NO_HASH_TAG] if on_cluster and self.mode == "streams" and "{" not in self.channel_prefix else []
 
 
 class DatabaseSettings(_Section):
@@ -198,12 +189,6 @@ class MemorySettings(_Section):
     overview_max_bytes: int = Field(default=5_120, ge=256, le=65_536)
     detail_max_bytes: int = Field(default=65_536, ge=1_024, le=1_048_576)
 
-    def conflicts(self) -> list[str]:
-        """The faults of the values together, one line an item."""
-        if self.compact_to < self.compact_at:
-            return []
-        return [f"memory.compact_to: {self.compact_to} is allowed only below memory.compact_at, {self.compact_at}"]
-
 
 class LlmSettings(_Section):
     """The model that writes summaries: any endpoint that speaks the OpenAI protocol (contract §6)."""
@@ -224,13 +209,6 @@ class LlmSettings(_Section):
     def enabled(self) -> bool:
         """Whether there is a model to ask."""
         return bool(self.base_url.get_secret_value() and self.model)
-
-    def conflicts(self) -> list[str]:
-        """The faults of the values together, one line an item."""
-        if bool(self.base_url.get_secret_value()) == bool(self.model):
-            return []
-        given, other = ("model", "base_url") if self.model else ("base_url", "model")
-        return [f"llm.{given}: needs llm.{other}; give both, or neither for summaries by rules alone"]
 
 
 class ToolSettings(_Section):
@@ -285,6 +263,20 @@ class Settings(Sections):
     """Every setting of Nexus. `config.example.yml` lists them with their defaults and meanings."""
 
     environment: str = "development"
+
+    def conflicts(self) -> Iterator[str]:
+        """The faults of values together, one line an item."""
+        bus, memory, llm = self.bus, self.memory, self.llm
+        on_cluster = bus.url.get_secret_value().startswith(("redis+cluster:", "rediss+cluster:"))
+        if on_cluster and bus.mode == "streams" and "{" not in bus.channel_prefix:
+            yield _NO_HASH_TAG
+        if bus.signing.required and not bus.signing.keys:
+            yield _NO_KEY
+        if memory.compact_to >= memory.compact_at:
+            yield f"memory.compact_to: {memory.compact_to} is allowed only below memory.compact_at, {memory.compact_at}"
+        if bool(llm.base_url.get_secret_value()) != bool(llm.model):
+            given, other = ("model", "base_url") if llm.model else ("base_url", "model")
+            yield f"llm.{given}: needs llm.{other}; give both, or neither for summaries by rules alone"
 
 
 def signing_of(settings: SigningSettings) -> Signing | None:

@@ -122,11 +122,7 @@ def json_line(value: Any) -> str:
 
 
 def json_of_model(model: type[BaseModel], document: Any) -> dict[str, Any]:
-    """The fields of the model in a stored document, as JSON.
-
-    Raises:
-        ValueError: it is malformed; says what is wrong.
-    """
+    """The fields of the model in a stored document, as JSON; a ValueError says what is malformed."""
     try:
         # By way of a text, where no number is infinite, and bytes that are no text are a fault.
         value: dict[str, Any] = json.loads(model.model_validate(document).model_dump_json())
