@@ -31,6 +31,8 @@ from nexus.services.history.transcript import Speaker
 from nexus.services.text.digest import (
     COUNT_ROOM,
     DECISION,
+    LEAST_SENTENCE,
+    OMISSION,
     call_and_result,
     describe_calls,
     digest,
@@ -40,7 +42,18 @@ from nexus.services.text.digest import (
     sentences_with_cue,
     tools_used,
 )
-from nexus.services.text.sentences import GAP, clip, ended, is_blank, one_line, sentences, size, slices, weight
+from nexus.services.text.sentences import (
+    GAP,
+    clip,
+    ended,
+    is_blank,
+    is_question,
+    printable_line,
+    sentences,
+    size,
+    slices,
+    weight,
+)
 
 TokenCount = Callable[[str], int]
 
@@ -79,12 +92,8 @@ _LEAST_TOKENS: Final = 16
 _NAME: Final = re.compile(r"(?<=[\w,;:(] )[^\W\d_a-z]\w+|\w+[/_@-]\w+|\w+\.\w+", re.ASCII)
 # Borders of tool outcomes: names of tools are in lower case, which begins no sentence elsewhere.
 _CALLS: Final = re.compile(r"(?<=[.!?…。！？]) (?=\S+ (?:\(|gave |failed|has no result)|Also used )")
-_QUESTION: Final = re.compile(r"[?？]\W*\Z")
-# A cut sentence of less weight says nothing.
-_LEAST_SENTENCE: Final = 24
 # With more room than this, the best sentence leaves some for the question.
 _ONE_SENTENCE_ROOM: Final = 120
-_BETWEEN: Final = f" {GAP} "
 
 
 def summarise(
@@ -277,7 +286,7 @@ def _text_of(facts: TurnFacts) -> str:
         last, decided = _labelled(_SAID, _said_by(facts, "assistant"), room), []
     others = [asked, *(f"{_DECIDED}{ended(sentence)}" for sentence in decided if sentence not in last), last]
     done = _tools_of(facts, _LINE_ROOM - sum(weight(part) + 1 for part in others))
-    return one_line(" ".join(filter(None, (asked, done, *others[1:]))))
+    return printable_line(" ".join(filter(None, (asked, done, *others[1:]))))
 
 
 def _tools_of(facts: TurnFacts, room: int) -> str:
@@ -311,7 +320,7 @@ class _Sentence:
     @property
     def worth(self) -> int:
         """How much it says: figures and names. Of a question's part, only questions count."""
-        asks = _QUESTION.search(self.text[-8:]) is not None
+        asks = is_question(self.text)
         if self.label == _ASKED:
             return asks
         return 0 if asks else min(2 * len(figures(self.text)) + len(_NAME.findall(self.text)), 6)
@@ -331,14 +340,14 @@ def shorten_line(line: str, room: int) -> str:
     left = room
     for rank, sentence in enumerate(_by_worth(found)):
         is_more, needed_text = sentence.part in used, weight(sentence.text)
-        around = len(_BETWEEN) + (0 if is_more else weight(sentence.label))
+        around = len(OMISSION) + (0 if is_more else weight(sentence.label))
         most = left - around if rank or room <= _ONE_SENTENCE_ROOM else room * 2 // 3
         # Of a part one sentence may be cut, where the rest says anything.
-        if most >= (needed_text if is_more else min(_LEAST_SENTENCE, needed_text)):
+        if most >= (needed_text if is_more else min(LEAST_SENTENCE, needed_text)):
             kept[sentence] = excerpt(sentence.text, most)
             used.add(sentence.part)
             left -= around + weight(kept[sentence])
-    return clip(_joined(found, kept) or one_line(line), room)
+    return clip(_joined(found, kept) or printable_line(line), room)
 
 
 def _sentences_of(line: str) -> Iterator[_Sentence]:
@@ -368,7 +377,7 @@ def _joined(found: Sequence[_Sentence], kept: dict[_Sentence, str]) -> str:
         if before is None or before.part != sentence.part:
             text += f"{' ' if text else ''}{sentence.label}"
         else:
-            text += " " if before.place + 1 == sentence.place or text.endswith(GAP) else _BETWEEN
+            text += " " if before.place + 1 == sentence.place or text.endswith(GAP) else OMISSION
         text += kept[sentence]
         before = sentence
     return text

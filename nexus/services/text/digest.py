@@ -16,6 +16,7 @@
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,8 +33,9 @@ from nexus.services.text.sentences import (
     clip,
     fitted,
     is_ended,
+    is_question,
     joint,
-    one_line,
+    printable_line,
     sentences,
     weight,
 )
@@ -44,12 +46,13 @@ _NUMBER = re.compile(rf"\d(?:[\d.,:/%\u2013-]*[\d%])?|[{_NUMERALS}]{{2,}}")
 # Characters kept around a number in a sentence that is too long.
 _BEFORE, _BEHIND = 32, 24
 # Below this weight a part of a sentence says nothing.
-_LEAST_SENTENCE: Final = 24
+LEAST_SENTENCE: Final = 24
 # The first sentence and the last leave some room to the others.
 _ENDS: Final = 2
 # The characters examined of a text without any letter or number.
 _MOST_BLANK: Final = 4_096
-_BETWEEN: Final = f" {GAP} "
+# Between two parts of a text where something is left out.
+OMISSION: Final = f" {GAP} "
 
 # Bounds on the work for a document of any size.
 _MOST_LEAVES: Final = 1_000
@@ -101,16 +104,16 @@ def digest(text: str, room: int) -> str:
 
     Omissions are marked by `...`. Where there is room for little, the first sentence counts most, then the last.
     """
-    pieces = list(sentences(text)) or [clip(one_line(text[:_MOST_BLANK]), room)]
+    pieces = list(sentences(text)) or [clip(printable_line(text[:_MOST_BLANK]), room)]
     if sum(map(len, pieces)) <= room and weight(whole := _joined(pieces, dict(enumerate(pieces)))) <= room:
         return whole
     kept: dict[int, str] = {}
-    left = room - len(_BETWEEN)
+    left = room - len(OMISSION)
     for rank, index in enumerate(_by_worth(pieces)):
-        if left < _LEAST_SENTENCE:
+        if left < LEAST_SENTENCE:
             break
         kept[index] = excerpt(pieces[index], min(left, room * 2 // 5) if rank < _ENDS < len(pieces) else left)
-        left -= weight(kept[index]) + len(_BETWEEN)
+        left -= weight(kept[index]) + len(OMISSION)
     return _joined(pieces, kept) if kept else clip(f"{pieces[0]} {GAP}", room)
 
 
@@ -126,7 +129,7 @@ def excerpt(sentence: str, room: int) -> str:
             continue
         start, end = _with_words(sentence, number, room)
         start = max(start, known)
-        left -= weight(sentence[start:end]) + len(_BETWEEN)
+        left -= weight(sentence[start:end]) + len(OMISSION)
         if left < 0:
             break
         if start == known:
@@ -135,7 +138,7 @@ def excerpt(sentence: str, room: int) -> str:
             spans.append((start, end))
     if len(spans) == 1 and spans[0][1] <= room // 3:
         return clip(sentence, room)
-    kept = _BETWEEN.join(sentence[start:end].strip() for start, end in spans)
+    kept = OMISSION.join(sentence[start:end].strip() for start, end in spans)
     return kept if spans[-1][1] == len(sentence) else f"{kept}{GAP}"
 
 
@@ -164,7 +167,7 @@ def _joined(pieces: Sequence[str], kept: Mapping[int, str]) -> str:
     line, after = "", 0
     for index in sorted(kept):
         if index != after:
-            line += f" {GAP} " if line and not line.endswith(GAP) else " " if line else f"{GAP} "
+            line += OMISSION if line and not line.endswith(GAP) else " " if line else f"{GAP} "
         elif line:
             line += joint(line)
         line += kept[index]
@@ -192,7 +195,7 @@ class _Leaf:
         """The text before the value, where `after` is the value before it."""
         of_the_same = after is not None and after.path[:-1] == self.path[:-1]
         path = self.path[-1:] if of_the_same else self.path
-        names = [clip(one_line(name), _MOST_KEY) for name in path if isinstance(name, str)]
+        names = [clip(printable_line(name), _MOST_KEY) for name in path if isinstance(name, str)]
         between = "" if after is None else "; " if names or not of_the_same else ", "
         return f"{between}{'.'.join(names)}: " if names else between
 
@@ -244,11 +247,11 @@ def _leaves(path: Path, value: Any) -> Iterator[_Leaf]:
 
 def _leaf(path: Path, value: Any) -> _Leaf:
     if isinstance(value, str):
-        text = value if len(value) > _MOST_TEXT else one_line(value)
+        text = value if len(value) > _MOST_TEXT else printable_line(value)
         return _Leaf(path, text or _NOTHING, is_text=True)
     if value is None or value in ((), [], {}):
         return _Leaf(path, _NOTHING)
-    return _Leaf(path, one_line(compact_json(value).strip('"')))
+    return _Leaf(path, printable_line(compact_json(value).strip('"')))
 
 
 def _key_leaves(leaves: Sequence[_Leaf], room: int, nearer: float) -> list[_Leaf]:
@@ -279,9 +282,7 @@ def describe_calls(
     outcomes: Sequence[ToolOutcome], describe: Describe, room: int
 ) -> tuple[list[str], list[ToolOutcome]]:
     """Descriptions of the calls for which there is room, in their order; and the other calls."""
-    if not outcomes:
-        return [], []
-    order = list(_calls_by_worth(outcomes))
+    order = _calls_by_worth(outcomes)
     kept = _picked(order, outcomes, describe, room)
     if len(kept) < len(outcomes):
         kept = _picked(order, outcomes, describe, room := room - COUNT_ROOM)
@@ -322,9 +323,7 @@ def tools_used(outcomes: Sequence[ToolOutcome], room: int, head: str = "Used") -
     """Which tools, how often, and how many calls came to nothing, as a sentence; `""` for none."""
     if not outcomes:
         return ""
-    counts: dict[str, int] = {}
-    for item in outcomes:
-        counts[item.name] = counts.get(item.name, 0) + 1
+    counts = Counter(item.name for item in outcomes)
     failed = sum(item.result is not None and item.success is False for item in outcomes)
     lost = sum(item.result is None for item in outcomes)
     bad = [f"{count:,} {what}" for count, what in ((failed, "failed"), (lost, "without a result")) if count]
@@ -352,15 +351,10 @@ def _picked(order: Sequence[int], outcomes: Sequence[ToolOutcome], describe: Des
     return kept
 
 
-def _calls_by_worth(outcomes: Sequence[ToolOutcome]) -> Iterator[int]:
+def _calls_by_worth(outcomes: Sequence[ToolOutcome]) -> list[int]:
     """The places of the last call, of those that gave figures, and of the others; the latest first."""
-    others: list[int] = []
-    for index in reversed(range(len(outcomes))):
-        if index == len(outcomes) - 1 or _gave_figures(outcomes[index]):
-            yield index
-        else:
-            others.append(index)
-    yield from others
+    last = len(outcomes) - 1
+    return sorted(range(last, -1, -1), key=lambda index: index != last and not _gave_figures(outcomes[index]))
 
 
 def _gave_figures(outcome: ToolOutcome) -> bool:
@@ -393,7 +387,7 @@ def _says_something(text: str, room: int) -> bool:
 
 
 def _short(name: str) -> str:
-    return clip(one_line(name), _MOST_NAME) or "unknown"
+    return clip(printable_line(name), _MOST_NAME) or "unknown"
 
 
 # Of texts in lower case: to ignore the case takes several times as long.
@@ -424,7 +418,6 @@ NEXT_STEP: Final = re.compile(
     r"|下一步|接下来|后续|待办|仍需|还需|有待|建议",
 )
 _REASON = re.compile(_BECAUSE)
-_QUESTION = re.compile(r"[?？]\W*\Z")
 
 
 def sentences_with_cue(texts: Iterable[str], cue: re.Pattern[str], *, most: int, room: int) -> list[str]:
@@ -436,7 +429,7 @@ def sentences_with_cue(texts: Iterable[str], cue: re.Pattern[str], *, most: int,
     for text in map(both_ends, texts):
         # Most texts have no cue anywhere, and need not be taken apart.
         for sentence in sentences(text) if cue.search(text.lower()) else ():
-            if cue.search(sentence.lower()) and not _QUESTION.search(sentence[-8:]):
+            if cue.search(sentence.lower()) and not is_question(sentence):
                 found[sentence] = None
     taken = set(sorted(found, key=lambda sentence: not _REASON.search(sentence.lower()))[:most])
     return list(dict.fromkeys(excerpt(sentence, room) for sentence in found if sentence in taken))

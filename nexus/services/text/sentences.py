@@ -34,6 +34,7 @@ _SENTENCE_END: Final = re.compile(
 )
 
 _ENDED = re.compile(rf"[.!?…。！？｡][{_CLOSING}]*\Z")
+_QUESTION = re.compile(r"[?？]\W*\Z")
 # The start of a line of Markdown: a heading, a quotation, an entry of a list or of a table.
 _MARKUP = re.compile(r"(?:(?:#+|[>*+•‣·-]|\|) +)+")
 _WORD = re.compile(r"\w")
@@ -56,7 +57,7 @@ _JOINER: Final = "\u200d"
 _FLAGS: Final = "".join(map(chr, range(0x1F1E6, 0x1F200)))
 
 
-def one_line(text: str) -> str:
+def printable_line(text: str) -> str:
     """`text` on one line, in canonical form and without control characters."""
     return escape.one_line(_CONTROLS.sub(" ", text))
 
@@ -69,6 +70,11 @@ def weight(text: str) -> int:
 def is_ended(text: str) -> bool:
     """Whether a mark ends the sentence."""
     return _ENDED.search(text[-8:]) is not None
+
+
+def is_question(text: str) -> bool:
+    """Whether a question mark ends the sentence."""
+    return _QUESTION.search(text[-8:]) is not None
 
 
 def ended(text: str) -> str:
@@ -119,7 +125,7 @@ def _found(text: str) -> Iterator[str]:
 
 def is_blank(text: str) -> bool:
     """Whether nothing of the text would be visible."""
-    return not (text and (_WORD.search(text) or one_line(text[:_FIRST])))
+    return not (text and (_WORD.search(text) or printable_line(text[:_FIRST])))
 
 
 def both_ends(text: str) -> str:
@@ -143,7 +149,7 @@ def _goes_on(text: str, start: int, end: re.Match[str]) -> bool:
 
 
 def _tidy(piece: str) -> str:
-    line = one_line(piece)
+    line = printable_line(piece)
     markup = _MARKUP.match(line)
     return (line[markup.end() :] if markup else line).removesuffix(" |")
 
@@ -185,11 +191,8 @@ def _may_cut(text: str, place: int) -> bool:
         # Two signs make a flag.
         signs = text[max(place - _LONGEST_WORD, 0) : place]
         return (len(signs) - len(signs.rstrip(_FLAGS))) % 2 == 0
-    return before != _JOINER and not _joins_to_previous(after)
-
-
-def _joins_to_previous(char: str) -> bool:
-    return char == _JOINER or unicodedata.category(char).startswith("M") or "\U0001f3fb" <= char <= "\U0001f3ff"
+    joins = after == _JOINER or unicodedata.category(after).startswith("M") or "\U0001f3fb" <= after <= "\U0001f3ff"
+    return before != _JOINER and not joins
 
 
 def fitted(writers: Sequence[Callable[[int], str]], room: int, most: int | None = None) -> list[str]:

@@ -26,7 +26,7 @@ from nexus.services.text.digest import (
     sentences_with_cue,
     tools_used,
 )
-from nexus.services.text.sentences import one_line, weight
+from nexus.services.text.sentences import printable_line, weight
 from tests.nexus.unit.services.text.test_sentences import hard
 
 REPORT = """## What was found
@@ -82,10 +82,10 @@ class TestDigest:
         """It fits on one line, and it has no number that the text does not have."""
         shown = digest(text, room)
         assert weight(shown) <= room
-        assert shown == one_line(shown)
+        assert shown == printable_line(shown)
         shown.encode()
         if not re.search(r"[^\s]{40}", text):
-            assert set(re.findall(r"\d+", shown)) <= set(re.findall(r"\d+", one_line(text)))
+            assert set(re.findall(r"\d+", shown)) <= set(re.findall(r"\d+", printable_line(text)))
 
 
 class TestExcerpt:
@@ -100,7 +100,7 @@ class TestExcerpt:
             "until 156 articles were found and ... nothing in particular with an HR of 0.86 in the end."
         )
 
-    @given(hard.map(one_line), st.integers(8, 300))
+    @given(hard.map(printable_line), st.integers(8, 300))
     def test_any_sentence(self, text: str, room: int) -> None:
         """It fits; a short one stays."""
         assert weight(excerpt(text, room)) <= room
@@ -168,7 +168,7 @@ class TestWhole:
     @pytest.mark.parametrize("text", ["Found 156 articles.", "[not JSON", "{", '{"a": 1} and more', "", "  "])
     def test_texts(self, text: str) -> None:
         """Are texts, unless they are JSON."""
-        assert outline(text, 100) == one_line(text)
+        assert outline(text, 100) == printable_line(text)
 
     @given(short_documents, st.booleans())
     def test_every_number_of_a_short_document(self, document: Any, as_text: bool) -> None:
@@ -249,7 +249,7 @@ class TestHostile:
         """It fits on one line that UTF-8 can carry."""
         line = outline(document, room)
         assert weight(line) <= room
-        assert line == one_line(line)
+        assert line == printable_line(line)
         line.encode()
 
     @pytest.mark.parametrize("depth", [70, 5_000, 200_000])
@@ -438,6 +438,6 @@ def test_any_call(call: ToolOutcome, room: int) -> None:
     """What is told of it is one line that UTF-8 can carry, not much heavier than allowed."""
     for teller in (call_and_result, call_with_arguments, result_of_call):
         line = teller(read_result(call), room)
-        assert line == one_line(line)
+        assert line == printable_line(line)
         assert weight(line) <= room + 40
         line.encode()

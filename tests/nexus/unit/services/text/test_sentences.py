@@ -13,7 +13,7 @@ from nexus.services.text.sentences import (
     is_blank,
     is_ended,
     leading,
-    one_line,
+    printable_line,
     sentences,
     shares,
     size,
@@ -65,9 +65,9 @@ class TestSentences:
         """Each is one line that UTF-8 can carry, and no figure is lost."""
         found = list(sentences(text))
         for sentence in found:
-            assert sentence == one_line(sentence) != ""
+            assert sentence == printable_line(sentence) != ""
             sentence.encode()
-        assert re.findall(r"\d+", " ".join(found)) == re.findall(r"\d+", one_line(text))
+        assert re.findall(r"\d+", " ".join(found)) == re.findall(r"\d+", printable_line(text))
 
 
 class TestClip:
@@ -94,7 +94,7 @@ class TestClip:
         """Between words, else between characters; never in a number or in what is seen as one character."""
         assert clip(text, room) == shown
 
-    @given(hard.map(one_line), st.integers(8, 200))
+    @given(hard.map(printable_line), st.integers(8, 200))
     def test_any_text(self, text: str, room: int) -> None:
         """It fits, it is the beginning of the text, and each of its numbers is one of the text."""
         shown = clip(text, room)

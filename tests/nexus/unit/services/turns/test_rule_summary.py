@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.turns import Summaries
-from nexus.services.text.sentences import one_line, weight
+from nexus.services.text.sentences import printable_line, weight
 from nexus.services.turns.rule_summary import summarise_by_rules, summarise_input
 from tests.nexus.unit.services.text.test_digest import documents, numbers, short_documents
 from tests.nexus.unit.services.text.test_sentences import hard
@@ -157,7 +157,7 @@ class TestRules:
             run.call(name, {"a": arguments}, result, status="error" if failed else "success")
         said = summary(run if answer is None else run.answer(answer))
         for text in texts(said):
-            assert text == one_line(text) != ""
+            assert text == printable_line(text) != ""
             text.encode()
             assert "Summary generation failed" not in text
         assert weight(said.detailed) <= 1_700
@@ -183,7 +183,7 @@ class TestRules:
         text = unit * (1_000_000 // len(unit))
         run = Run(text).call("f", {"q": text}, text).call("g", text, {"k": text, "l": [text]}, status="error")
         said = summary(run.calls(("x", "h", {text: text}), text=text).answer(text))
-        assert all(text and text == one_line(text) for text in texts(said))
+        assert all(text and text == printable_line(text) for text in texts(said))
         assert weight(said.detailed) <= 1_700
 
     def test_ten_thousand_calls(self) -> None:
