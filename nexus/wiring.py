@@ -14,7 +14,8 @@ from typing import Final
 from nexus import __version__
 from nexus.adapters.prometheus import PrometheusMetrics
 from nexus.adapters.tokenizer import open_tokenizer
-from nexus.config import BusSettings, Settings, signing_of, with_stored
+from nexus.config import BusSettings, Settings, signing_of
+from nexus.config.loading import with_stored
 from nexus.connections import Transport
 from nexus.core.ports import Bus, DeadLetters, LanguageModel, RequestLedger, Store, Subscription, TokenCounter
 from nexus.services.context.budget import WindowSettings

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from nexus.cli.terminal import SEE_MONGODB, Config, bus_advice, command_settings
-from nexus.config import STORED_SECTIONS, LlmSettings, Settings, with_stored
+from nexus.config import STORED_SECTIONS, LlmSettings, Settings
+from nexus.config.loading import with_stored
 from nexus.connections import open_bus, open_model, open_store, try_claim
 from nexus.core.errors import BusUnavailableError, ConfigError, ModelUnavailableError, NexusError
 from nexus.core.models import new_message_id

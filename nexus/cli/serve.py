@@ -18,7 +18,8 @@ from pydantic import SecretStr
 from nexus import __version__
 from nexus.bootstrap import open_nexus
 from nexus.cli.terminal import Config
-from nexus.config import Settings, load_settings
+from nexus.config import Settings
+from nexus.config.loading import load_settings
 from nexus.core.concurrency import ungrouped
 from nexus.core.errors import ConfigError
 from nexus.embedded import embedded_servers

@@ -24,7 +24,8 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from nexus.config import DatabaseSettings, Settings, load_settings
+from nexus.config import DatabaseSettings, Settings
+from nexus.config.loading import load_settings
 from nexus.connections import open_store
 from nexus.core.concurrency import ungrouped
 from nexus.core.errors import (

@@ -1,211 +1,287 @@
-"""Settings (contract §9): a YAML file, overridden by `NEXUS_<SECTION>__<KEY>` variables, checked at start.
+"""Every setting, with its default and the allowed values (contract §9)."""
 
-- Settings are values, loaded once and passed on; nothing reads them from a global.
-- An unreadable file, a wrong value, an unknown key or a missing `${VAR}` is a `ConfigError`, one line an item: where,
-  which key, what is allowed. No line repeats a value, which may be a password.
-- Addresses may hold passwords, so they are `SecretStr` and never show in a log or a repr.
-"""
-
-import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, Literal, LiteralString
+from urllib.parse import urlsplit
 
-import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, StringConstraints
+from pydantic_core import PydanticCustomError
 
-from nexus.config.settings import (
-    STORED_SECTIONS,
-    BusSettings,
-    DatabaseSettings,
-    LlmSettings,
-    Sections,
-    Settings,
-    signing_of,
+from nexus.core.signing import Signing
+from nexus.core.turns import Level
+
+# Sections that the `configurations` document of an environment may hold (contract §9).
+STORED_SECTIONS: Final = ("memory", "layouts", "user_defaults")
+
+_NO_HASH_TAG: Final = (
+    "bus.channel_prefix: needs a hash tag where bus.url is a cluster and bus.mode is streams, so that all keys are in "
+    "one slot; for instance '{nexus}:'"
 )
-from nexus.core.errors import ConfigError
 
-__all__ = [
-    "STORED_SECTIONS",
-    "BusSettings",
-    "DatabaseSettings",
-    "LlmSettings",
-    "Settings",
-    "load_settings",
-    "signing_of",
-    "with_stored",
-]
-
-_PREFIX: Final = "NEXUS_"
-_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_PREFIX: Final = re.compile(r"[A-Za-z0-9._:-]*(\{[A-Za-z0-9._:-]+\}[A-Za-z0-9._:-]*)?")
+_MAX_PREFIX: Final = 64
+_NO_PREFIX: Final = (
+    "At most 64 of A-Z a-z 0-9 . _ : - and one hash tag in braces are allowed; for instance 'prod:' or 'prod.{nexus}:'"
+)
 
 
-def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """The settings from `path` (else from the file that `NEXUS_CONFIG` names), overridden by the environment.
-
-    File and environment are each checked by themselves, so that a fault is reported where it stands.
-    """
-    variables = os.environ if environ is None else environ
-    named = variables.get("NEXUS_CONFIG")
-    path = path or (Path(named) if named else None)
-    in_file = _read_file(path, variables) if path else {}
-    in_environment = _read_environment(variables)
-    _raise_if_any(
-        [
-            *_faults(in_file, lambda _: str(path)),
-            *_faults(in_environment, lambda place: f"environment variable {_variable_of(place, variables)}"),
-            *_misspelled(variables),
-        ]
-    )
-    environment = variables.get("NEXUS_ENV") or "development"
-    settings = Settings.model_validate({**_merged(in_file, in_environment), "environment": environment})
-    _raise_if_any([f"{_source_of(line, path, in_file, variables)}{line}" for line in settings.conflicts()])
-    return settings
+def _checked_prefix(prefix: str) -> str:
+    if len(prefix) > _MAX_PREFIX or not _PREFIX.fullmatch(prefix):
+        raise PydanticCustomError("channel_prefix", _NO_PREFIX)
+    return prefix
 
 
-def with_stored(settings: Settings, document: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Settings:
-    """The settings, overridden by the `configurations` document of the environment (contract §9).
-
-    Only the sections in `STORED_SECTIONS` are taken from it; environment variables override it.
-    """
-    stored = {name: document[name] for name in STORED_SECTIONS if document.get(name) is not None}
-    source = f"configurations document of environment {settings.environment!r}"
-    _raise_if_any(_faults(stored, lambda _: source))
-    in_environment = _read_environment(os.environ if environ is None else environ)
-    overrides = {name: keys for name, keys in in_environment.items() if name in STORED_SECTIONS}
-    return Settings.model_validate(_merged(_merged(settings.model_dump(), stored), overrides))
-
-
-def _raise_if_any(faults: list[str]) -> None:
-    if faults:
-        raise ConfigError("\n".join(faults))
-
-
-def _read_file(path: Path, variables: Mapping[str, str]) -> dict[str, Any]:
-    """The sections of a YAML file, with every `${VAR}` filled from `variables`."""
+def _checked_address(address: SecretStr) -> SecretStr:
+    text = address.get_secret_value()
+    if not re.fullmatch(r"(https?://\S+)?", text):
+        raise PydanticCustomError("base_url", "An address that begins with http:// or https:// is needed, or nothing")
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is not UTF-8 text") from None
-    except yaml.YAMLError as error:
-        # The parser's own words quote the line, which may hold a password.
-        mark = getattr(error, "problem_mark", None)
-        place = f": line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ConfigError(f"{path}: is not YAML{place}") from None
-    if values is None:
+        parts = urlsplit(text)
+        names_a_place = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        names_a_place = False
+    if text and not names_a_place:
+        raise PydanticCustomError("base_url", "Names no host and port; http://host:port/v1 is allowed")
+    return address
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SystemSettings(_Section):
+    """The process itself."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["auto", "json", "console"] = "auto"
+    drain_seconds: float = Field(default=10.0, ge=0, le=600)
+    http_host: str = Field(default="127.0.0.1", pattern=r"^[A-Za-z0-9._:%-]{1,253}$")
+    http_port: int = Field(default=0, ge=0, le=65_535)
+    event_loop: Literal["auto", "asyncio", "uvloop"] = "auto"
+
+
+_KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_MIN_SECRET: Final = 16
+_NO_KEY: Final = (
+    "bus.signing.required: needs a key to sign with: set bus.signing.keys, for instance "
+    "NEXUS_BUS__SIGNING__KEYS='{k1: a secret of 16 characters or more}', or leave it at false"
+)
+_NO_MAPPING: Final = "Secrets by their ids are needed, for instance {k1: a secret of 16 characters or more}"
+
+
+def _check_keys(keys: Any) -> Any:
+    # As a whole, since the place of a fault would name the id, which may be a secret that was put on the wrong side.
+    if keys is None:
         return {}
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: holds a {type(values).__name__}; sections with keys are needed")
-    missing: list[str] = []
-    filled: dict[str, Any] = _fill(values, variables, "", missing)
-    _raise_if_any([f"{path}: {item}" for item in missing])
-    # A section with all its keys commented out reads as null.
-    return {name: {} if section is None else section for name, section in filled.items()}
+    if not isinstance(keys, Mapping):
+        raise PydanticCustomError("signing_keys", _NO_MAPPING)
+    for name, secret in keys.items():
+        if wrong := _key_error(name, secret):
+            raise PydanticCustomError("signing_keys", wrong)
+    return keys
 
 
-def _fill(value: Any, variables: Mapping[str, str], key: str, missing: list[str]) -> Any:
-    if isinstance(value, dict):
-        return {name: _fill(item, variables, f"{key}.{name}".lstrip("."), missing) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_fill(item, variables, f"{key}[{index}]", missing) for index, item in enumerate(value)]
-    if not isinstance(value, str):
-        return value
-    names = _VARIABLE.findall(value)
-    missing += [f"{key}: the environment variable {name} is not set" for name in names if name not in variables]
-    return _VARIABLE.sub(lambda match: variables.get(match[1], ""), value)
+def _key_error(name: Any, secret: Any) -> LiteralString | None:
+    text = secret.get_secret_value() if isinstance(secret, SecretStr) else secret
+    if not isinstance(name, str):
+        return "An id of a key is no text: put it in quotes"
+    if not _KEY_ID.fullmatch(name):
+        return "An id of a key is not of 1 to 64 of A-Z a-z 0-9 . _ -"
+    if not isinstance(text, str):
+        return "A secret is no text: put it in quotes, since what looks like a number or a date is none"
+    return None if len(text) >= _MIN_SECRET else "A secret is shorter than 16 characters"
 
 
-def _places(variables: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """The variables that hold settings, each with the place of its key; a key comes before those inside it."""
-    for name in sorted(variables):
-        if name.startswith(_PREFIX) and "__" in name:
-            yield name, name.removeprefix(_PREFIX).lower().split("__")
+class SigningSettings(_Section):
+    """Keys that messages are signed with: secret by key id. The first key signs, every key verifies (contract §1.7)."""
+
+    keys: Annotated[dict[str, SecretStr], BeforeValidator(_check_keys)] = Field(default_factory=dict)
+    required: bool = False
 
 
-def _read_environment(variables: Mapping[str, str]) -> dict[str, Any]:
-    """The sections from `NEXUS_<SECTION>__<KEY>` variables."""
-    values: dict[str, Any] = {}
-    for name, (*sections, key) in _places(variables):
-        target = values
-        for section in sections:
-            target = target.setdefault(section, {})
-            if not isinstance(target, dict):
-                raise ConfigError(f"environment variable {name}: {section}: has a value, and no keys inside")
-        target[key] = _plain_or_yaml(variables[name])
-    return values
+class BusSettings(_Section):
+    """The bus and the promises about a request on it (contract §1.5, §1.6)."""
+
+    mode: Literal["pubsub", "streams", "memory"] = "pubsub"
+    url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
+    channel_prefix: Annotated[str, AfterValidator(_checked_prefix)] = ""
+    request_deadline_ms: int = Field(default=5_000, ge=100, le=60_000)
+    lease_ms: int = Field(default=2_000, ge=200, le=60_000)
+    answer_ttl_s: int = Field(default=3_600, ge=1, le=604_800)
+    stream_keep_s: int = Field(default=600, ge=60, le=604_800)
+    max_payload_bytes: int = Field(default=1_048_576, ge=1_024, le=67_108_864)
+    max_in_flight: int = Field(default=256, ge=1, le=65_536)
+    heartbeat_s: float = Field(default=3.0, ge=0.05, le=60)
+    dead_letter_bodies: bool = False
+    dead_letter_max: int = Field(default=10_000, ge=1, le=1_000_000)
+    signing: SigningSettings = SigningSettings()
 
 
-def _plain_or_yaml(text: str) -> Any:
-    try:
-        return yaml.safe_load(text) if text.startswith(("[", "{")) else text
-    except yaml.YAMLError:
-        return text
+class DatabaseSettings(_Section):
+    """The document store."""
+
+    driver: Literal["motor", "pymongo"] = "motor"
+    uri: SecretStr = SecretStr("mongodb://127.0.0.1:27017")
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,38}$")] = "nexus"
+    timeout_ms: int = Field(default=1_500, ge=50, le=60_000)
+    server_selection_timeout_ms: int = Field(default=1_500, ge=50, le=60_000)
 
 
-def _variable_of(place: list[str], variables: Iterable[str]) -> str:
-    """The variable that sets the value at `place`, a section around it or a key inside it; empty where none does."""
-    for name, set_here in _places(variables):
-        shared = min(len(set_here), len(place))
-        if set_here[:shared] == place[:shared]:
-            return name
-    return ""
+class ContextSettings(_Section):
+    """How a context is built."""
+
+    on_history_failure: Literal["degrade", "error"] = "degrade"
 
 
-def _source_of(line: str, path: Path | None, in_file: Mapping[str, Any], variables: Mapping[str, str]) -> str:
-    """Where the key that a line begins with is set, as the line's beginning; nothing where it has its default."""
-    place = line.partition(":")[0].split(".")
-    if variable := _variable_of(place, variables):
-        return f"environment variable {variable}: "
-    value: Any = in_file
-    for name in place:
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return "" if value is None else f"{path}: "
+# A smaller window would not hold the instructions of a layout alone.
+_Window = Annotated[int, Field(ge=1_000, le=10_000_000)]
+_Share = Annotated[float, Field(gt=0, le=1)]
 
 
-def _misspelled(variables: Iterable[str]) -> list[str]:
-    """Variables with one underscore where two belong, which would be ignored in silence."""
-    places = [(section, key) for section in Sections.model_fields for key in _allowed([section])]
-    meant = {f"{_PREFIX}{section}_{key}".upper(): f"{_PREFIX}{section}__{key}".upper() for section, key in places}
-    return [f"environment variable {name}: unknown; {meant[name]} is meant" for name in variables if name in meant]
+class PlainLayoutSettings(_Section):
+    """The layout for dialogues (contract §4), or for rounds of thought (contract §6)."""
+
+    max_tokens: _Window | None = None
 
 
-def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base`, overridden by `over` key by key at every level."""
-    merged = dict(base)
-    for key, value in over.items():
-        old = merged.get(key)
-        merged[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return merged
+class AgentSharesSettings(_Section):
+    """How much of the window some blocks of the agent layout take at most (contract §7)."""
+
+    turn_memory: _Share = 0.1
+    pinned: _Share = 0.2
 
 
-def _faults(values: Mapping[str, Any], source: Callable[[list[str]], str]) -> list[str]:
-    """The faults of `values`, one line an item. `source` names where the value at a place comes from."""
-    try:
-        Sections.model_validate(values)
-    except ValidationError as error:
-        lines = []
-        for item in error.errors(include_input=False, include_url=False, include_context=False):
-            place = [str(part) for part in item["loc"]]
-            reason = item["msg"]
-            if item["type"] == "extra_forbidden":
-                reason = f"unknown; allowed: {', '.join(_allowed(place[:-1]))}"
-            elif item["type"] == "model_type":
-                # pydantic would name the class.
-                reason = "keys with values are needed"
-            lines.append(f"{source(place)}: {'.'.join(place)}: {reason}")
-        return lines
-    return []
+class AgentLayoutSettings(_Section):
+    """The layout for tool-using agents (contract §5)."""
+
+    max_tokens: _Window | None = None
+    shares: AgentSharesSettings = AgentSharesSettings()
+    history_messages: int = Field(default=1_000, ge=1, le=10_000)
+    placement: Literal["from_end", "before_assistant", "tail"] = "from_end"
+    pinned_from_end: int = Field(default=5, ge=0, le=1_000)
 
 
-def _allowed(place: Iterable[str]) -> list[str]:
-    """The keys of the section at `place`."""
-    model: type[BaseModel] = Sections
-    for name in place:
-        annotation = model.model_fields[name].annotation
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            break
-        model = annotation
-    return sorted(model.model_fields)
+class LayoutSettings(_Section):
+    """Recipes for the message list."""
+
+    default: Literal["dialogue", "agent", "thinking"] = "dialogue"
+    dialogue: PlainLayoutSettings = PlainLayoutSettings()
+    agent: AgentLayoutSettings = AgentLayoutSettings()
+    thinking: PlainLayoutSettings = PlainLayoutSettings()
+
+
+class MemorySettings(_Section):
+    """How much of the past is shown, and how it is kept (contract §4.3, §6, §7)."""
+
+    history_context_size: int = Field(default=20, ge=1, le=200)
+    truncate_chars: int = Field(default=500, ge=20, le=20_000)
+    summary_detail_level: Level = "detailed"
+    turns_shown: int = Field(default=100, ge=1, le=1_000)
+    turn_idle_s: float = Field(default=300, ge=1, le=86_400)
+    working_memory: bool = True
+    context_window: _Window = 128_000
+    tokenizer: Literal["o200k_base", "cl100k_base", "o200k_harmony", "llama3", "qwen3"] = "o200k_base"
+    count_tokens: Literal["needed", "always"] = "needed"
+    compact_at: float = Field(default=0.75, ge=0.1, le=0.95)
+    compact_to: float = Field(default=0.4, ge=0.05, le=0.9)
+    summary_max_tokens: int = Field(default=1_500, ge=100, le=100_000)
+    overview_max_bytes: int = Field(default=5_120, ge=256, le=65_536)
+    detail_max_bytes: int = Field(default=65_536, ge=1_024, le=1_048_576)
+
+
+class LlmSettings(_Section):
+    """The model that writes summaries: any endpoint that speaks the OpenAI protocol (contract §6)."""
+
+    base_url: Annotated[SecretStr, AfterValidator(_checked_address)] = SecretStr("")
+    api_key: SecretStr = SecretStr("")
+    model: Annotated[str, StringConstraints(strip_whitespace=True, max_length=200)] = ""
+    timeout_s: float = Field(default=30, ge=0.1, le=600)
+    retries: int = Field(default=2, ge=0, le=10)
+    max_concurrency: int = Field(default=4, ge=1, le=64)
+    max_input_tokens: int = Field(default=24_000, ge=1_000, le=2_000_000)
+    settle_s: float = Field(default=5, ge=0, le=600)
+    again_s: float = Field(default=30, ge=0.1, le=86_400)
+    breaker_failures: int = Field(default=5, ge=1, le=100)
+    breaker_rest_s: float = Field(default=30, ge=0.1, le=3_600)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether there is a model to ask."""
+        return bool(self.base_url.get_secret_value() and self.model)
+
+
+class ToolSettings(_Section):
+    """Where tools come from (contract §3)."""
+
+    modules: tuple[str, ...] = ()
+    refresh_seconds: float = Field(default=30.0, ge=1, le=3_600)
+
+
+class UserConfigDefaults(_Section):
+    """Settings of owners without their own."""
+
+    history_context_size: int | None = Field(default=None, ge=1, le=200)
+
+
+class FriendsProfileDefault(_Section):
+    """The profile text of owners without one, and how an editor describes it."""
+
+    content: str = ""
+    editable: bool = True
+    description: str = "About this friend - preferences, patterns, and context"
+
+
+class UserPromptDefaults(_Section):
+    """Prompts of owners without their own."""
+
+    friends_profile: FriendsProfileDefault = FriendsProfileDefault()
+
+
+class UserDefaults(_Section):
+    """Defaults of every owner, until the owner sets others."""
+
+    config: UserConfigDefaults = UserConfigDefaults()
+    prompts: UserPromptDefaults = UserPromptDefaults()
+
+
+class Sections(_Section):
+    """All settings, as a file and the environment variables hold them."""
+
+    system: SystemSettings = SystemSettings()
+    bus: BusSettings = BusSettings()
+    database: DatabaseSettings = DatabaseSettings()
+    context: ContextSettings = ContextSettings()
+    layouts: LayoutSettings = LayoutSettings()
+    memory: MemorySettings = MemorySettings()
+    llm: LlmSettings = LlmSettings()
+    tools: ToolSettings = ToolSettings()
+    user_defaults: UserDefaults = UserDefaults()
+
+
+class Settings(Sections):
+    """Every setting of Nexus. `config.example.yml` lists them with their defaults and meanings."""
+
+    environment: str = "development"
+
+    def conflicts(self) -> Iterator[str]:
+        """The faults of values together, one line an item."""
+        bus, memory, llm = self.bus, self.memory, self.llm
+        on_cluster = bus.url.get_secret_value().startswith(("redis+cluster:", "rediss+cluster:"))
+        if on_cluster and bus.mode == "streams" and "{" not in bus.channel_prefix:
+            yield _NO_HASH_TAG
+        if bus.signing.required and not bus.signing.keys:
+            yield _NO_KEY
+        if memory.compact_to >= memory.compact_at:
+            yield f"memory.compact_to: {memory.compact_to} is allowed only below memory.compact_at, {memory.compact_at}"
+        if bool(llm.base_url.get_secret_value()) != bool(llm.model):
+            given, other = ("model", "base_url") if llm.model else ("base_url", "model")
+            yield f"llm.{given}: needs llm.{other}; give both, or neither for summaries by rules alone"
+
+
+def signing_of(settings: SigningSettings) -> Signing | None:
+    """The keys of the bus; None where there are none, and signatures are ignored."""
+    if not settings.keys:
+        return None
+    secrets = {name: secret.get_secret_value().encode() for name, secret in settings.keys.items()}
+    return Signing(secrets, required=settings.required)

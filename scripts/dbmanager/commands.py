@@ -17,7 +17,8 @@ from typing import Annotated, Any, Literal
 import typer
 from pymongo.errors import PyMongoError
 
-from nexus.config import Settings, load_settings
+from nexus.config import Settings
+from nexus.config.loading import load_settings
 from nexus.core.errors import ConfigError
 
 from . import operations

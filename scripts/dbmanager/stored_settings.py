@@ -16,7 +16,8 @@ import yaml
 from pydantic import BaseModel
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
-from nexus.config import STORED_SECTIONS, Settings, with_stored
+from nexus.config import STORED_SECTIONS, Settings
+from nexus.config.loading import with_stored
 from nexus.core.errors import ConfigError
 
 from .server import Refusal, Rows, WrongUsage, explain

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from nexus.bootstrap import open_nexus
-from nexus.config import load_settings
+from nexus.config.loading import load_settings
 from nexus.embedded import embedded_servers
 
 pytestmark = pytest.mark.once

@@ -14,8 +14,7 @@ from pymongo.errors import PyMongoError
 
 from nexus.bootstrap import Nexus, open_nexus
 from nexus.client import ContextClient
-from nexus.config import BusSettings, DatabaseSettings, Settings
-from nexus.config.settings import MemorySettings
+from nexus.config import BusSettings, DatabaseSettings, MemorySettings, Settings
 from nexus.core.models import Message, Role, Run, Topics
 from nexus.core.ports import Row
 from nexus.core.wire import encode

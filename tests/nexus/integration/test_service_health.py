@@ -14,8 +14,7 @@ from pymongo.uri_parser import parse_uri
 from nexus.adapters.redis.client import open_redis
 from nexus.bootstrap import Nexus, open_nexus
 from nexus.client import ContextClient
-from nexus.config import BusSettings, DatabaseSettings, Settings
-from nexus.config.settings import SystemSettings
+from nexus.config import BusSettings, DatabaseSettings, Settings, SystemSettings
 from nexus.core.models import Message, Role, Run, Topics
 from nexus.core.wire import encode
 from tests.nexus.support.proxy import proxied

@@ -17,7 +17,8 @@ from redis import Redis
 
 from nexus.bootstrap import Nexus, open_nexus
 from nexus.cli.state import content_of, lines
-from nexus.config import BusSettings, load_settings
+from nexus.config import BusSettings
+from nexus.config.loading import load_settings
 from nexus.core.errors import NexusError
 from nexus.services.session_state.merge import state_in
 from nexus.services.session_state.state import SessionState, read_state

@@ -8,7 +8,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from nexus.config import STORED_SECTIONS, Settings, load_settings, signing_of, with_stored
+from nexus.config import STORED_SECTIONS, Settings, signing_of
+from nexus.config.loading import load_settings, with_stored
 from nexus.core.errors import ConfigError
 
 EXAMPLE = Path(__file__).parents[3] / "config.example.yml"

@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pymongo import MongoClient
 
-from nexus.config import Settings, with_stored
+from nexus.config import Settings
+from nexus.config.loading import with_stored
 from scripts.dbmanager.analyze import MessageTally, TurnTally
 from scripts.dbmanager.commands import main
 from scripts.dbmanager.documents import Criteria, cells, checked_target, header, opened
