@@ -39,14 +39,13 @@ _LONGEST_FACTOR: Final = 1.25
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """How a model is asked: see `llm` in config.example.yml. `max_answer_bytes` bounds one answer."""
+    """How a model is asked: see `llm` in config.example.yml."""
 
     timeout_s: float = 30.0
     retries: int = 2
     max_concurrency: int = 4
     breaker_failures: int = 5
     breaker_rest_s: float = 30.0
-    max_answer_bytes: int = _MAX_ANSWER_BYTES
 
 
 @asynccontextmanager
@@ -56,7 +55,7 @@ async def open_llm(base_url: str, api_key: str, name: str, limits: ModelLimits) 
     An empty key is not sent.
     """
     address = read_address(base_url, api_key)
-    http = open_http(address, at_once=limits.max_concurrency, max_bytes=limits.max_answer_bytes)
+    http = open_http(address, at_once=limits.max_concurrency, max_bytes=_MAX_ANSWER_BYTES)
     client = AsyncOpenAI(
         base_url=address.url,
         # The transport sets the header. Without a value the SDK would take one from the environment.

@@ -172,7 +172,11 @@ def _spelled(value: Any) -> str:
         return "{" + ",".join([f"{_quoted(key)}:{_spelled(value[key])}" for key in _ordered(value)]) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join([_spelled(item) for item in value]) + "]"
-    return _scalar(value)
+    if isinstance(value, float):
+        return _as_ecmascript(value)
+    if value is None or isinstance(value, int):
+        return json.dumps(value)
+    raise ValueError(f"a {type(value).__name__}")
 
 
 def _ordered(value: dict[str, Any]) -> list[str]:
@@ -182,20 +186,6 @@ def _ordered(value: dict[str, Any]) -> list[str]:
         return sorted(value, key=lambda key: key.encode("utf-16-be"))
     except TypeError:
         raise ValueError("a key that is no text") from None
-    except UnicodeEncodeError:
-        raise ValueError("half a surrogate pair") from None
-
-
-def _scalar(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(int(value))
-    if isinstance(value, float):
-        return _as_ecmascript(value)
-    raise ValueError(f"a {type(value).__name__}")
 
 
 def _as_ecmascript(number: float) -> str:
