@@ -15,7 +15,7 @@ from nexus.core.errors import ConfigError
 
 VOCABULARIES: Final = ("o200k_base", "cl100k_base", "o200k_harmony", "llama3", "qwen3")
 # It composes characters before it cuts a text into tokens, which makes up to three bytes of one.
-_NORMALISING: Final = ("qwen3",)
+_NORMALISING: Final = "qwen3"
 _NORMALISED: Final = 3
 _DATA: Final = Path(quicktok.__file__).parent / "data"
 _UNREADABLE: Final = "memory.tokenizer: {} cannot be read, install quicktok-v1 anew ({})"
@@ -44,18 +44,13 @@ class BundledTokenizer:
     @property
     def most_per_byte(self) -> int:
         """How many tokens a byte of a text is at most."""
-        return _NORMALISED if self.name in _NORMALISING else 1
-
-    def load(self) -> None:
-        """Read the vocabulary now rather than at the first count: half a second in which no other thread runs.
-
-        Raises:
-            ConfigError: what the package holds cannot be read.
-        """
-        _vocabulary(self.name)
+        return _NORMALISED if self.name == _NORMALISING else 1
 
     def count(self, text: str) -> int:
-        """How many tokens the text is."""
+        """How many tokens the text is; ConfigError where the vocabulary cannot be read.
+
+        Reading it takes half a second, in which no other thread runs.
+        """
         vocabulary = _vocabulary(self.name)
         try:
             return vocabulary.count(text)

@@ -33,7 +33,7 @@ from nexus.adapters.tokenizer import open_tokenizer
 from nexus.core.errors import ConfigError
 
 try:
-    open_tokenizer("o200k_base").load()
+    open_tokenizer("o200k_base").count("")
 except ConfigError as error:
     print(error)
 """
