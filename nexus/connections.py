@@ -12,7 +12,7 @@ from nexus.adapters.in_memory import MemoryBus, MemoryDeadLetters, MemoryLedger
 from nexus.adapters.mongo import open_mongo
 from nexus.adapters.redis.client import open_redis
 from nexus.adapters.redis.dead_letters import RedisDeadLetters
-from nexus.adapters.redis.ledger import RedisLedger, StreamAnswers
+from nexus.adapters.redis.ledger import RedisLedger
 from nexus.adapters.redis.pubsub import RedisPubSubBus
 from nexus.adapters.redis.streams import RedisStreamsBus
 from nexus.adapters.redis.urls import parse_redis_url
@@ -61,15 +61,15 @@ async def open_bus(settings: BusSettings) -> AsyncIterator[Transport]:
     async with open_redis(settings.url.get_secret_value()) as client:
         prefix, keep_ms = settings.channel_prefix, settings.stream_keep_s * 1_000
         bus: Bus
-        answers = None
+        acknowledged = None
         if settings.mode == "pubsub":
             bus = RedisPubSubBus(client, prefix=prefix, heartbeat_s=settings.heartbeat_s)
         else:
             once_ms = settings.answer_ttl_s * 1_000
             bus = RedisStreamsBus(client, prefix=prefix, lease_ms=settings.lease_ms, keep_ms=keep_ms, once_ms=once_ms)
-            answers = StreamAnswers(keep_ms, bus.acknowledged)
+            acknowledged = bus.acknowledged
         dead_letters = RedisDeadLetters(client, prefix=prefix, most=settings.dead_letter_max)
-        ledger = RedisLedger(client, prefix=prefix, streams=answers)
+        ledger = RedisLedger(client, prefix=prefix, acknowledged=acknowledged, reply_keep_ms=keep_ms)
         probe = RedisLedger(client, prefix=prefix, repeated_s=_PROBE_S)
         yield Transport(bus, ledger, dead_letters, probe, ledger.outbox)
 

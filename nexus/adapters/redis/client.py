@@ -32,8 +32,9 @@ from redis.exceptions import RedisError
 
 from nexus.adapters.redis.cluster import ClusterRedis
 from nexus.adapters.redis.urls import Address, RedisUrl, parse_redis_url
-from nexus.core.concurrency import Pauses, ungrouped
+from nexus.core.concurrency import Pauses, items_of, ungrouped
 from nexus.core.errors import BusRefusedError, BusUnavailableError
+from nexus.core.ports import Delivery
 
 _Result = TypeVar("_Result")
 _Arguments = TypeVarTuple("_Arguments")
@@ -171,6 +172,35 @@ class _MasterPubSub(PubSub):
 class _MasterRedis(Redis):
     def pubsub(self, **kwargs: Any) -> PubSub:
         return _MasterPubSub(self.connection_pool, **kwargs)
+
+
+class BufferedSubscription:
+    """Deliveries that wait in a buffer until they are iterated over."""
+
+    def __init__(self, buffered: int) -> None:
+        self.reconnects = 0
+        self.backlogs: dict[str, int] = {}
+        # The kind of the last error on the way to Redis.
+        self.failure = ""
+        self._send, self._receive = anyio.create_memory_object_stream[Delivery](buffered)
+
+    def __aiter__(self) -> AsyncIterator[Delivery]:
+        return items_of(self._receive)
+
+    def close(self) -> None:
+        """End iterating."""
+        self._send.close()
+        self._receive.close()
+
+    @contextmanager
+    def connecting(self, longest_s: float | None) -> Iterator[None]:
+        """While Redis is waited for: BusUnavailableError after so many seconds."""
+        try:
+            with anyio.fail_after(longest_s):
+                yield
+        except TimeoutError:
+            reason = f": {self.failure}" if self.failure else ""
+            raise BusUnavailableError(f"no answer from Redis within {longest_s:g} s{reason}") from None
 
 
 def subscriber_count(client: Redis, counted: int) -> int:

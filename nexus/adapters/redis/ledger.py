@@ -16,7 +16,6 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import structlog
@@ -130,22 +129,12 @@ def _member(row: OutboxRow) -> str:
     return json.dumps([row.owner_key, row.id])
 
 
-@dataclass(frozen=True, slots=True)
-class StreamAnswers:
-    """How a ledger publishes on streams: it acknowledges the group's entries and calls `acknowledged` with each.
-
-    The stream of one requester (`….<reply_to>`) is kept for `reply_keep_ms` after its last answer.
-    """
-
-    reply_keep_ms: int
-    acknowledged: Callable[[Delivery], None]
-
-
 class RedisLedger:
-    """`nexus.core.ports.RequestLedger` on Redis, with answers on pub/sub, or on `streams`.
+    """`nexus.core.ports.RequestLedger` on Redis, with answers on pub/sub, or on streams where `acknowledged` is given.
 
-    When Redis does not answer, an operation is tried again for `repeated_s` seconds: a restart of Redis fits in.
-    `conclude` puts rows into the `outbox`, which is of the same Redis.
+    When Redis does not answer, an operation is tried again for `repeated_s` seconds: a restart of Redis fits in. On
+    streams `conclude` acknowledges the group's entry and calls `acknowledged` with its delivery; the stream of one
+    requester (`….<reply_to>`) is kept for `reply_keep_ms` after its last answer.
     """
 
     def __init__(
@@ -154,19 +143,20 @@ class RedisLedger:
         *,
         prefix: str = "",
         repeated_s: float = 5.0,
-        streams: StreamAnswers | None = None,
-        outbox: RedisOutbox | None = None,
+        acknowledged: Callable[[Delivery], None] | None = None,
+        reply_keep_ms: int = 600_000,
     ) -> None:
-        self.outbox = outbox or RedisOutbox(client, prefix=prefix, repeated_s=repeated_s)
+        self.outbox = RedisOutbox(client, prefix=prefix, repeated_s=repeated_s)
         self._client = client
         self._prefix = prefix
         self._repeated_s = repeated_s
-        self._streams = streams
+        self._acknowledged = acknowledged
+        self._reply_keep_ms = reply_keep_ms
         self._one_server = not isinstance(client, ClusterRedis)
         self._claim = client.register_script(CLAIM)
         self._renew = client.register_script(RENEW)
         self._release = client.register_script(RELEASE)
-        self._conclude = client.register_script(CONCLUDE_STREAMS if streams else CONCLUDE_PUBSUB)
+        self._conclude = client.register_script(CONCLUDE_STREAMS if acknowledged else CONCLUDE_PUBSUB)
 
     async def claim(self, key: str, fingerprint: str, lease_ms: int, waited_ms: int = 0) -> Claim:
         """Ask for a request."""
@@ -222,10 +212,10 @@ class RedisLedger:
             self._log_full(outbox)
         if received < 0:
             return None
-        if self._streams is None:
+        if self._acknowledged is None:
             return subscriber_count(self._client, received)
         if delivery:
-            self._streams.acknowledged(delivery)
+            self._acknowledged(delivery)
         # An entry is there for any reader.
         return int(received)
 
@@ -244,10 +234,10 @@ class RedisLedger:
 
     def _publishing(self, topic: str, delivery: Delivery | None) -> tuple[list[str], list[_Argument]]:
         """The further keys and arguments of the script that concludes."""
-        if self._streams is None:
+        if self._acknowledged is None:
             return [], [self._prefix + topic]
         topic_of_request, entry = (delivery.topic, delivery.entry) if delivery else (Topics.CONTEXT_BUILD_REQUEST, "")
-        keep_reply = self._streams.reply_keep_ms if is_of_one_requester(topic) else 0
+        keep_reply = self._reply_keep_ms if is_of_one_requester(topic) else 0
         return [self._prefix + topic, self._prefix + topic_of_request], [GROUP, entry, keep_reply]
 
     def _log_full(self, row: OutboxRow) -> None:

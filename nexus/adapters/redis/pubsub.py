@@ -19,8 +19,8 @@ from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
-from nexus.adapters.redis.client import subscriber_count, translated
-from nexus.core.concurrency import Pauses, items_of, ungrouped
+from nexus.adapters.redis.client import BufferedSubscription, subscriber_count, translated
+from nexus.core.concurrency import Pauses, ungrouped
 from nexus.core.errors import BusUnavailableError
 from nexus.core.ports import Delivery, Work
 
@@ -71,32 +71,24 @@ async def _subscribed(subscription: "RedisSubscription", connect_s: float | None
     with ungrouped(), closing(subscription):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(subscription.beat)
-            try:
-                with anyio.fail_after(connect_s):
-                    await tasks.start(subscription.listen)
-            except TimeoutError:
-                reason = f": {subscription.failure}" if subscription.failure else ""
-                raise BusUnavailableError(f"no answer from Redis within {connect_s:g} s{reason}") from None
+            with subscription.connecting(connect_s):
+                await tasks.start(subscription.listen)
             try:
                 yield subscription
             finally:
                 tasks.cancel_scope.cancel()
 
 
-class RedisSubscription:
+class RedisSubscription(BufferedSubscription):
     """Deliveries of some topics, over one connection after another."""
 
     def __init__(self, client: Redis, prefix: str, topics: tuple[str, ...], heartbeat_s: float) -> None:
-        self.reconnects = 0
-        # The kind of the last error on the way to Redis.
-        self.failure = ""
-        self.backlogs: dict[str, int] = {}
+        super().__init__(_BUFFERED)
         self._client = client
         self._prefix = prefix
         self._heartbeat_s = heartbeat_s
         self._heartbeat = f"{prefix}nexus.heartbeat.{uuid.uuid4().hex}"
         self._channels = [*(prefix + topic for topic in topics), self._heartbeat]
-        self._send, self._receive = anyio.create_memory_object_stream[Delivery](_BUFFERED)
         self._pubsub: PubSub | None = None
         self._using_pubsub = anyio.Lock()
         self._stopping = False
@@ -111,14 +103,6 @@ class RedisSubscription:
     def silent_s(self) -> float:
         """Seconds since anything came, heartbeats included; infinite until a new connection has brought one."""
         return self._quiet_s() if self._in_force else math.inf
-
-    def close(self) -> None:
-        """End iterating."""
-        self._send.close()
-        self._receive.close()
-
-    def __aiter__(self) -> AsyncIterator[Delivery]:
-        return items_of(self._receive)
 
     async def stop(self) -> None:
         """Take in nothing more. Iterating ends after what Redis had sent until then."""

@@ -1,6 +1,6 @@
 """A subscription to streams: news, read here from where each stream ended, and work from `consumer_group`."""
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -9,7 +9,8 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from nexus.core.concurrency import Pauses, items_of
+from nexus.adapters.redis.client import BufferedSubscription
+from nexus.core.concurrency import Pauses
 from nexus.core.ports import Delivery
 
 _log = structlog.get_logger(__name__)
@@ -27,14 +28,12 @@ _LONGEST_REASON: Final = 200
 _NEWS: Final = ""
 
 
-class StreamSubscription:
+class StreamSubscription(BufferedSubscription):
     """Deliveries of some streams, of which those of `news` are read here, until `stopping` is set."""
 
     def __init__(self, client: Redis, prefix: str, news: tuple[str, ...], most_work: int) -> None:
-        self.reconnects = 0
-        # The kind of the last error on the way to Redis.
-        self.failure = ""
-        self.backlogs: dict[str, int] = {}
+        # Work never fills its part of the buffer: no more is read than may be in hand.
+        super().__init__(2 * most_work + _BUFFERED_NEWS)
         self.stopping = anyio.Event()
         self.news = news
         self._client = client
@@ -43,9 +42,6 @@ class StreamSubscription:
         self._replied_at: dict[str, float] = {}
         self._lost = False
         self._reading = anyio.CancelScope()
-        # Work never fills its part of the buffer: no more is read than may be in hand.
-        size = 2 * most_work + _BUFFERED_NEWS
-        self._send, self._receive = anyio.create_memory_object_stream[Delivery](size)
         # The last read of news, in `stop`, must not overlap another.
         self._reading_news = anyio.Lock()
 
@@ -87,9 +83,6 @@ class StreamSubscription:
         with suppress(anyio.ClosedResourceError):
             await self._send.send(delivery)
 
-    def __aiter__(self) -> AsyncIterator[Delivery]:
-        return items_of(self._receive)
-
     async def stop(self) -> None:
         """Take in no more work, and no more news than there are. Work of a read that is cut off goes to another."""
         if self.stopping.is_set():
@@ -100,11 +93,6 @@ class StreamSubscription:
             while self.news and await self._read_news(None):
                 pass
         self._send.close()
-
-    def close(self) -> None:
-        """End iterating."""
-        self._send.close()
-        self._receive.close()
 
     async def find_ends(self) -> None:
         """Find the end of each stream of news, from which it is read; waits for Redis."""

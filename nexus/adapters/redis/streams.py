@@ -26,7 +26,6 @@ from nexus.adapters.redis.ledger import is_of_one_requester
 from nexus.adapters.redis.scripts import GROUP, STREAM_PUBLISH, STREAM_TRIM
 from nexus.adapters.redis.stream_subscription import StreamSubscription
 from nexus.core.concurrency import ungrouped
-from nexus.core.errors import BusUnavailableError
 from nexus.core.models import Topics
 from nexus.core.ports import Delivery, Work
 
@@ -133,14 +132,10 @@ class RedisStreamsBus:
                             tasks.start_soon(reader.in_hand.give_back)
 
     async def _start(self, tasks: TaskGroup, subscription: StreamSubscription, readers: list[GroupReader]) -> None:
-        try:
-            with anyio.fail_after(self._connect_s):
-                await subscription.find_ends()
-                for reader in readers:
-                    await tasks.start(reader.run)
-        except TimeoutError:
-            reason = f": {subscription.failure}" if subscription.failure else ""
-            raise BusUnavailableError(f"no answer from Redis within {self._connect_s:g} s{reason}") from None
+        with subscription.connecting(self._connect_s):
+            await subscription.find_ends()
+            for reader in readers:
+                await tasks.start(reader.run)
         self._readers += readers
         subscription.begin(reader.topic for reader in readers)
         tasks.start_soon(subscription.read_news)

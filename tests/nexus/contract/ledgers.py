@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from nexus.adapters.in_memory import MemoryBus, MemoryLedger
 from nexus.adapters.redis.client import open_redis
-from nexus.adapters.redis.ledger import RedisLedger, StreamAnswers
+from nexus.adapters.redis.ledger import RedisLedger
 from nexus.adapters.redis.pubsub import RedisPubSubBus
 from nexus.adapters.redis.streams import RedisStreamsBus
 from nexus.core.ports import Bus, Delivery, Outbox, RequestLedger
@@ -95,8 +95,7 @@ async def streams_desk(url: str, prefix: str) -> AsyncIterator[Desk]:
     """The ledger on Redis with answers on streams."""
     acknowledged: list[Delivery] = []
     async with open_redis(url) as client:
-        streams = StreamAnswers(REPLY_KEEP_MS, acknowledged.append)
-        ledger = RedisLedger(client, prefix=prefix, streams=streams)
+        ledger = RedisLedger(client, prefix=prefix, acknowledged=acknowledged.append, reply_keep_ms=REPLY_KEEP_MS)
         bus = RedisStreamsBus(client, prefix=prefix)
         yield _on_redis(client, prefix, ledger, bus, acknowledged)
 

@@ -111,8 +111,9 @@ async def test_an_answer_is_published_also_where_the_outbox_is_full(
             memory.outbox = MemoryOutbox(most_rows=1)
             ledger, outbox = memory, memory.outbox
         else:
-            full = RedisOutbox(client, prefix=channel_prefix, most_rows=1)
-            ledger, outbox = RedisLedger(client, prefix=channel_prefix, outbox=full), full
+            on_redis = RedisLedger(client, prefix=channel_prefix)
+            on_redis.outbox = RedisOutbox(client, prefix=channel_prefix, most_rows=1)
+            ledger, outbox = on_redis, on_redis.outbox
         with capture_logs() as log:
             for number in range(2):
                 claim = await ledger.claim(str(number), "f", LONG_MS)

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from structlog.testing import capture_logs
 
 from nexus.adapters.redis.client import open_redis
-from nexus.adapters.redis.ledger import RedisLedger, StreamAnswers
+from nexus.adapters.redis.ledger import RedisLedger
 from nexus.adapters.redis.scripts import GROUP
 from nexus.adapters.redis.stream_subscription import StreamSubscription
 from nexus.adapters.redis.streams import RedisStreamsBus
@@ -225,8 +225,7 @@ async def test_a_publish_whose_reply_is_lost(redis_url: str, channel_prefix: str
 async def test_a_finish_whose_reply_is_lost(redis_url: str, channel_prefix: str) -> None:
     """The answer is enqueued once, and the request is done with."""
     async with line(redis_url, channel_prefix) as wire, wire.bus.consume(WORK) as subscription:
-        streams = StreamAnswers(LONG_MS, wire.bus.acknowledged)
-        ledger = RedisLedger(wire.bus._client, prefix=channel_prefix, streams=streams)
+        ledger = RedisLedger(wire.bus._client, prefix=channel_prefix, acknowledged=wire.bus.acknowledged)
         await enqueue(wire.direct, wire.key, numbered(2))
         first, second = await take(subscription, 2)
         for delivery in (first, second):
@@ -350,7 +349,7 @@ async def test_a_cluster(channel_prefix: str) -> None:
     tag = f"{channel_prefix}{{t}}:"
     async with cluster_servers() as servers, open_redis(servers.url) as client, open_redis(servers.url) as theirs:
         one, other = streams_bus(client, tag, lease_ms=SHORT_MS), streams_bus(theirs, tag, lease_ms=SHORT_MS)
-        ledger = RedisLedger(client, prefix=tag, streams=StreamAnswers(LONG_MS, one.acknowledged))
+        ledger = RedisLedger(client, prefix=tag, acknowledged=one.acknowledged)
         work = [*WORK, Work("b", 8)]
         async with other.subscribe("answers", "a") as answers, one.consume(work, ["n"]) as subscription:
             for number in range(20):
