@@ -35,7 +35,7 @@ from nexus.core.errors import NexusError
 from nexus.core.models import utc_now
 from nexus.core.ports.store import TransferableStore
 from nexus.services.transfer import folder as files
-from nexus.services.transfer.exporter import Exported, export_session
+from nexus.services.transfer.exporter import export_session
 from nexus.services.transfer.importer import Plan, Present, compare, read_session, write_session
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Export a whole session to a folder, and import it.")
@@ -73,20 +73,20 @@ def export_command(
     target = _checked_target(path, asks=not yes)
     where = session_named(owner, session)
 
-    async def write(store: TransferableStore) -> Exported:
+    async def write(store: TransferableStore) -> tuple[files.Header, list[int]]:
         total = await store.transfer.count_rows(owner, session)
         with progress("Messages", total) as advance:
             return await export_session(store, owner, session, folder, exported_at=utc_now(), advance=advance)
 
     with _written(target) as folder:
         try:
-            exported = run_on_store(settings.database, write)
+            header, unreadable = run_on_store(settings.database, write)
         except NexusError as error:
             raise NexusError(f"{where}: {error}") from error
-    typer.echo(f"{_amount(exported.header.counts)} of {where} in {printable(path)}.")
-    if exported.unreadable:
-        count = counted(len(exported.unreadable), "turn")
-        typer.echo(f"nexus: {count} cannot be read and left out; the first is {exported.unreadable[0]}", err=True)
+    typer.echo(f"{_amount(header.counts)} of {where} in {printable(path)}.")
+    if unreadable:
+        count = counted(len(unreadable), "turn")
+        typer.echo(f"nexus: {count} cannot be read and left out; the first is {unreadable[0]}", err=True)
         raise typer.Exit(1)
 
 

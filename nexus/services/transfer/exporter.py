@@ -6,7 +6,6 @@ written last, when the counts are known.
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -24,14 +23,6 @@ from nexus.services.transfer.folder import Header, NewFolder, json_line, json_of
 _PAGE: Final = 50
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """The header of an export; `unreadable` are the numbers of turns that are malformed, and left out."""
-
-    header: Header
-    unreadable: tuple[int, ...] = ()
-
-
 async def export_session(
     store: TransferableStore,
     owner_key: str,
@@ -40,8 +31,10 @@ async def export_session(
     *,
     exported_at: datetime,
     advance: Callable[[int], None] = lambda _: None,
-) -> Exported:
+) -> tuple[Header, list[int]]:
     """Write all of a session to a folder; `advance` is called with each number of messages written.
+
+    Returns the header, and the numbers of turns that are malformed and left out.
 
     Raises:
         NexusError: nothing is stored of it, or a document other than a turn is malformed.
@@ -68,7 +61,7 @@ async def export_session(
     if not any(header.counts.values()):
         raise NexusError("there is nothing of it")
     folder.write(files.HEADER, f"{json_line(header.model_dump(mode='json'))}\n")
-    return Exported(header, tuple(unreadable))
+    return header, unreadable
 
 
 async def _put_all(folder: NewFolder, file: str, values: AsyncIterator[Row]) -> int:
