@@ -32,6 +32,7 @@ from nexus.core.metrics import Event, Metrics
 from nexus.core.models import is_internal, parse_moment, to_milliseconds, utc_now
 from nexus.core.ports import MemoryStore, MessageStore, Row, TokenCounter
 from nexus.core.working_memory import REFINE, WHOLE, Compaction, CompactionJob, CompactionRequest, Detail
+from nexus.services.due_work import NOTHING_DUE
 from nexus.services.history.rows import storable
 from nexus.services.history.tool_calls import read_tool_calls
 from nexus.services.memory.archive import archive
@@ -54,7 +55,6 @@ _NO_GAIN: Final = (
     "Nothing would be gained: what is to be compacted takes {} tokens, and the summary would grow by {}. Nothing was "
     "changed"
 )
-_NOTHING_DUE: Final = {"work": None, "due_at": None}
 # Background compactions: of long sessions at once, and of sessions under way at all.
 _LONG_AT_ONCE: Final = 2
 _MOST_JOBS: Final = 1_000
@@ -170,7 +170,7 @@ class Compactor:
             compaction = compaction.model_copy(update={"details": names})
         listed = read_all(Detail, request.session, await self._store.list_details(*request.session))
         compaction = compaction.model_copy(update={"disowned": disowned_archives(listed, compaction, latest)})
-        work = {"work": REFINE, "due_at": compaction.created_at} if self.settings.refine else _NOTHING_DUE
+        work = {"work": REFINE, "due_at": compaction.created_at} if self.settings.refine else NOTHING_DUE
         document = {**document_of(compaction, request.session), **work}
         return compaction if await self._store.insert_compaction(document) else None
 
@@ -277,7 +277,8 @@ def draft(
     if not covered:
         return None
     most_tokens = _most_tokens(request, latest, settings)
-    summary = _summary_after(latest, found.rows, covered, most_tokens, counter)
+    left = _runs_left(found.rows, covered)
+    summary = summarise(latest, by_run(covered), most_tokens=most_tokens, count=counter.count, elsewhere=left)
     moments = [to_milliseconds(moment) for row in covered if (moment := parse_moment(row.get("timestamp")))]
     made = Compaction(
         number=1 + (latest.number if latest else 0),
@@ -309,20 +310,6 @@ def _most_tokens(request: CompactionRequest, latest: Compaction | None, settings
     # A call of the model names no window; the compaction before may have been made with one.
     asked = request.summary_tokens or (latest.summary_tokens if latest else None)
     return min(settings.summary_max_tokens, asked or settings.summary_max_tokens)
-
-
-def _summary_after(
-    latest: Compaction | None, rows: Sequence[Row], covered: Sequence[Row], most_tokens: int, counter: TokenCounter
-) -> str:
-    return summarise(
-        latest.summary if latest else "",
-        by_run(covered),
-        most_tokens=most_tokens,
-        count=counter.count,
-        told_before=latest.total if latest else 0,
-        by_model=latest is not None and latest.source == "model",
-        elsewhere=_runs_left(rows, covered),
-    )
 
 
 def _is_worthwhile(request: CompactionRequest, made: Compaction) -> bool:

@@ -68,19 +68,6 @@ class TailRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
-    """How many of the rows stay that could be compacted: of messages, else of tokens, else none.
-
-    `messages` are the newest, the run that asks aside; a unit stays if one of them is in it. `tokens` are those of the
-    newest units, with everything else that stays; a row takes `cost` tokens in a context.
-    """
-
-    messages: int | None = None
-    tokens: int | None = None
-    cost: Callable[[Row], int] = lambda _: 0
-
-
-@dataclass(frozen=True, slots=True)
 class Selection:
     """The rows that a compaction covers, in the order of the conversation, and the tail that is left.
 
@@ -168,11 +155,10 @@ def select(
     def select_before(clear: datetime) -> Selection:
         covered = plan(
             [*found.rows, *(found.newest or [])],
-            Retention(request.keep_recent, request.keep_tokens, cost),
+            request,
             now=now,
             idle=None if found.goes_on else idle,
-            target=request.target,
-            run_id=request.run_id,
+            cost=cost,
             known=known,
             fixed=frozenset(row["_id"] for row in found.newest or []),
             clear=clear,
@@ -199,12 +185,11 @@ def select(
 
 def plan(
     rows: Sequence[Row],
-    retention: Retention,
+    request: CompactionRequest,
     *,
     now: datetime,
     idle: timedelta | None,
-    target: Target,
-    run_id: str,
+    cost: Callable[[Row], int],
     known: KnownRuns,
     fixed: Collection[str] = (),
     clear: datetime = LONG_AGO,
@@ -212,12 +197,16 @@ def plan(
     """The rows to compact, of those of a session under no compaction, in the order of the conversation. Pure.
 
     - `idle` is the silence after which a run is over; None where later rows may exist that are not at hand.
-    - `target` `tools` compacts blocks only, `conversation` everything but blocks. `run_id` is the run that asks.
+    - The target `tools` compacts blocks only, `conversation` everything but blocks.
+    - Of the rows that could be compacted, `keep_recent` messages stay, else `keep_tokens` tokens, else none. The
+      messages are the newest, the run that asks aside; a unit stays if one of them is in it. The tokens are those of
+      the newest units, with everything else that stays; a row takes `cost` tokens in a context.
     - `fixed` are `_id`s of rows that stay with all of their unit: rows before them are not at hand.
     - Rows stored before `clear` are compacted whatever their kind, unless they are to be kept.
     """
     items = ordered_items(rows)
     units = units_of(items)
+    target, run_id = request.target, request.run_id
     progress = RunProgress(items, known, now=now, idle=idle, asking=run_id, given_up=clear)
     movable = [
         unit
@@ -226,18 +215,18 @@ def plan(
         and not (fixed and any(items[place].row["_id"] in fixed for place in unit.places))
     ]
     counted = [item.message is not None and not (run_id and item.run_id == run_id) for item in items]
-    if retention.messages is not None:
-        gone = _before_newest(movable, counted, retention.messages)
-    elif retention.tokens is not None:
-        costs = [retention.cost(item.row) if counted[place] else 0 for place, item in enumerate(items)]
-        gone = _beyond_tokens(units, movable, costs, retention.tokens)
+    if request.keep_recent is not None:
+        gone = _before_newest(movable, counted, request.keep_recent)
+    elif request.keep_tokens is not None:
+        costs = [cost(item.row) if counted[place] else 0 for place, item in enumerate(items)]
+        gone = _beyond_tokens(units, movable, costs, request.keep_tokens)
     else:
         gone = movable
     lost_later = {place for place, item in enumerate(items) if _is_lost_later(item.row["_id"])}
     must = {place for unit in units if lost_later & {*unit.places} for place in unit.places}
     covered = {place for unit in gone for place in unit.places} | must
     # Where no message is to be kept, a run may go as a whole, unless something in it has to stay.
-    is_free = target == "all" and retention.messages is None
+    is_free = target == "all" and request.keep_recent is None
     _keep_order(covered, items, must, {place for unit in movable for place in unit.places} if is_free else frozenset())
     return tuple(item.row for place, item in enumerate(items) if place in covered)
 

@@ -26,6 +26,7 @@ from typing import Final
 
 from nexus.core.models import parse_moment
 from nexus.core.ports import Row
+from nexus.core.working_memory import Compaction
 from nexus.services.history.run_facts import TurnFacts, read_facts
 from nexus.services.history.transcript import Speaker
 from nexus.services.text.digest import (
@@ -97,21 +98,18 @@ _ONE_SENTENCE_ROOM: Final = 120
 
 
 def summarise(
-    previous: str,
+    latest: Compaction | None,
     runs: Sequence[Sequence[Row]],
     *,
     most_tokens: int,
     count: TokenCount,
-    told_before: int = 0,
-    by_model: bool = False,
     elsewhere: Collection[str] = (),
 ) -> str:
-    """The summary of `runs` (see `by_run`) and of everything in the previous one, in at most so many tokens.
+    """The summary of `runs` (see `by_run`) and of everything in that of `latest`, in at most so many tokens.
 
-    The previous one, `""` for none, stands for `told_before` messages. Where a model wrote all of it, none of its lines
-    counts messages. The runs `elsewhere` have rows that are not among these.
+    Where a model wrote that one, none of its lines counts messages. The runs `elsewhere` have rows that are not here.
     """
-    carried, untold = _read(previous, told_before, most_tokens, count, by_model=by_model)
+    carried, untold = _read(latest, most_tokens, count) if latest else ([], 0)
     first = max(len(runs) - max(most_tokens // _LEAST_TOKENS, 1), 0)
     new = [line for run in runs[first:] if (line := _line_of(run, elsewhere))]
     untold += sum(map(len, runs)) - sum(line.messages for line in new)
@@ -212,15 +210,14 @@ class _Fitting:
         return sum(self._count_line(line.text) for line in lines)
 
 
-def _read(
-    previous: str, told_before: int, most_tokens: int, count: TokenCount, *, by_model: bool
-) -> tuple[list[_Line], int]:
-    """The lines of a summary, and how many messages it does not tell."""
-    lines = previous.split("\n") if previous.strip() else []
+def _read(latest: Compaction, most_tokens: int, count: TokenCount) -> tuple[list[_Line], int]:
+    """The lines of its summary, and how many messages that does not tell."""
+    by_model = latest.source == "model"
+    lines = latest.summary.split("\n") if latest.summary.strip() else []
     head = _NOT_TOLD_LINE.fullmatch(lines[0]) if lines and not by_model else None
     lines = lines[1:] if head else lines
     found: list[_Line] = []
-    rest = told_before
+    rest = latest.total
     while lines and not by_model and (line := _LINE.fullmatch(lines[-1])) and _number(line[2]) <= rest:
         lines.pop()
         rest -= _number(line[2])

@@ -7,8 +7,9 @@ the messages that they searched for. Messages of the run that asks come last; th
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -36,13 +37,13 @@ _DEEPEST: Final = 20
 _SPEAKERS: Final = {"HUMAN": "the user", "AI": "the assistant", "TOOL": "a tool"}
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Found:
-    overviews: Sequence[Overview] = ()
-    compactions: Sequence[Compaction] = ()
-    details: Sequence[Detail] = ()
-    earlier: Sequence[Row] = ()
-    of_the_run: Sequence[Row] = ()
+    overviews: Sequence[Overview]
+    compactions: Sequence[Compaction]
+    details: Sequence[Detail]
+    earlier: Sequence[Row]
+    of_the_run: Sequence[Row]
 
     @property
     def may_be_more(self) -> bool:
@@ -132,41 +133,28 @@ def _places(found: _Found, caller: Caller, query: str) -> list[str]:
 
 
 async def _find(store: MemoryStore, messages: MessageStore, caller: Caller, query: str) -> _Found:
-    found = _Found()
+    session, found = caller.session, dict[str, Sequence[Row]]()
+    find_messages = partial(
+        messages.search_messages, *session, query, limit=_MOST_MESSAGES, texts_of=texts_of, without_tools=READING_TOOLS
+    )
 
-    async def find_overviews() -> None:
-        documents = await store.overviews(*caller.session, limit=LOOKED_BACK)
-        found.overviews = read_all(Overview, caller.session, documents)
-
-    async def find_summary() -> None:
-        document = await store.latest_compaction(*caller.session)
-        found.compactions = read_all(Compaction, caller.session, [document])
-
-    async def find_details() -> None:
-        documents = await store.search_details(*caller.session, query, limit=_MOST_DETAILS)
-        found.details = read_all(Detail, caller.session, documents)
-
-    async def find_earlier() -> None:
-        found.earlier = await messages.search_messages(
-            *caller.session,
-            query,
-            limit=_MOST_MESSAGES,
-            texts_of=texts_of,
-            without_tools=READING_TOOLS,
-            without_run=caller.run_id,
-        )
-
-    async def find_of_the_run() -> None:
-        rows = await messages.search_messages(
-            *caller.session, query, limit=_MOST_MESSAGES, texts_of=texts_of, without_tools=READING_TOOLS
-        )
-        found.of_the_run = [row for row in rows if row.get("run_id") == caller.run_id][:_MOST_OF_THE_RUN]
+    async def read(name: str, find: Callable[[], Awaitable[Sequence[Row]]]) -> None:
+        found[name] = await find()
 
     with ungrouped():
         async with anyio.create_task_group() as tasks:
-            for find in (find_overviews, find_summary, find_details, find_earlier, find_of_the_run):
-                tasks.start_soon(find)
-    return found
+            tasks.start_soon(read, "overviews", partial(store.overviews, *session, limit=LOOKED_BACK))
+            tasks.start_soon(read, "details", partial(store.search_details, *session, query, limit=_MOST_DETAILS))
+            tasks.start_soon(read, "earlier", partial(find_messages, without_run=caller.run_id))
+            tasks.start_soon(read, "newest", find_messages)
+            compaction = await store.latest_compaction(*session)
+    return _Found(
+        read_all(Overview, session, found["overviews"]),
+        read_all(Compaction, session, [compaction]),
+        read_all(Detail, session, found["details"]),
+        found["earlier"],
+        [row for row in found["newest"] if row.get("run_id") == caller.run_id][:_MOST_OF_THE_RUN],
+    )
 
 
 def _quoted_message(row: Row, caller: Caller, query: str) -> str:

@@ -26,7 +26,7 @@ from nexus.services.history.run_facts import read_facts
 from nexus.services.history.tool_calls import as_id, read_tool_calls
 from nexus.services.history.transcript import SPEAKERS, Speaker, TranscriptMessage, admit, named_tool
 
-# No call is awaited longer.
+# No call is awaited longer, nor does a run stay open longer by its silence (`memory.turn_idle_s`).
 LONGEST_CALL: Final = timedelta(hours=24)
 # The gate asks whether there is a text, and reads none.
 _SOME_TEXT: Final = "…"
@@ -198,8 +198,9 @@ class RunProgress:
         given_up: datetime,
     ) -> None:
         self._items = items
-        self._young = _before(now, idle)
-        self._young_calls = min(max(_before(now, _for_calls(idle)), given_up), self._young)
+        self._young = LONG_AGO if idle is None else now - idle
+        young_calls = LONG_AGO if idle is None else now - LONGEST_CALL
+        self._young_calls = min(max(young_calls, given_up), self._young)
         self._asking = asking
         self._known = known
         self._runs = _by_run(item.row for item in items)
@@ -236,21 +237,19 @@ class RunProgress:
 
 def headless_runs(rows: Iterable[Row], *, now: datetime, idle: timedelta) -> list[str]:
     """The runs that may go on and whose human input is not among the rows, in the order of the rows."""
-    young = _before(now, idle)
     return [
         run_id
         for run_id, members in _by_run(rows).items()
-        if _newest(members) >= young and "user" not in map(speaker_of, members)
+        if _newest(members) >= now - idle and "user" not in map(speaker_of, members)
     ]
 
 
 def silent_runs(rows: Iterable[Row], *, now: datetime, idle: timedelta) -> list[str]:
     """The runs that are not over and have been silent, by these rows; the most recently recorded first."""
-    earliest, latest = _before(now, _for_calls(idle)), _before(now, idle)
     silent = {
         run_id: newest
         for run_id, members in _by_run(rows).items()
-        if earliest <= (newest := _newest(members)) < latest and not read_facts(members).finished
+        if now - LONGEST_CALL <= (newest := _newest(members)) < now - idle and not read_facts(members).finished
     }
     return sorted(silent, key=silent.__getitem__, reverse=True)
 
@@ -285,14 +284,3 @@ def _by_run(rows: Iterable[Row]) -> Mapping[str, list[Row]]:
         if isinstance(run_id, str) and run_id:
             runs[run_id].append(row)
     return runs
-
-
-def _for_calls(idle: timedelta | None) -> timedelta | None:
-    return None if idle is None else max(idle, LONGEST_CALL)
-
-
-def _before(now: datetime, idle: timedelta | None) -> datetime:
-    try:
-        return LONG_AGO if idle is None else now - idle
-    except OverflowError:
-        return LONG_AGO

@@ -8,18 +8,20 @@ from hypothesis import strategies as st
 
 from nexus.core.models import is_object_id, parse_moment
 from nexus.core.ports import Row
-from nexus.core.working_memory import TARGETS, WHOLE, Target
+from nexus.core.working_memory import TARGETS, WHOLE, CompactionRequest, Target
 from nexus.services.history.transcript import transcript_of_rows
-from nexus.services.memory.plan import Retention, plan, tail_after
+from nexus.services.memory.plan import plan, tail_after
 from nexus.services.memory.units import LONGEST_CALL, KnownRuns, headless_runs
 from tests.nexus.unit.services.memory.sessions import START, blocks, object_id, orphans, rows
 
 IDLE = timedelta(seconds=300)
 LATER = START + timedelta(days=2)
-KEEPS = st.one_of(
-    st.builds(Retention),
-    st.builds(Retention, st.integers(0, 12)),
-    st.builds(Retention, st.none(), st.integers(0, 60), st.just(lambda row: len(str(row["content"])) % 9)),
+KEEPS: st.SearchStrategy[dict[str, Any]] = st.one_of(
+    st.just({}),
+    st.fixed_dictionaries({"keep_recent": st.integers(0, 12)}),
+    st.fixed_dictionaries(
+        {"keep_tokens": st.integers(0, 60), "cost": st.just(lambda row: len(str(row["content"])) % 9)}
+    ),
 )
 RUNS = st.sampled_from(["", "r1", "r2"])
 
@@ -53,30 +55,33 @@ def exchange(first: int, run: str, calls: int = 1) -> list[Row]:
     return [*made, row(first + 2 * calls + 1, "AI", run)]
 
 
-def planned(given: list[Row], keep: Retention | None = None, **changes: Any) -> tuple[list[Row], list[Row]]:
+def planned(given: list[Row], **changes: Any) -> tuple[list[Row], list[Row]]:
     """The rows that are compacted, in their order, and those that stay, as given; by default when every run is over."""
-    options = {"now": LATER, "idle": IDLE, "target": "all", "run_id": "", "known": KnownRuns(), **changes}
-    gone = list(plan(given, keep or Retention(), **options))
+    asked = {name: changes.pop(name) for name in ("target", "run_id", "keep_recent", "keep_tokens") if name in changes}
+    options = {"now": LATER, "idle": IDLE, "cost": lambda _: 1, "known": KnownRuns(), **changes}
+    gone = list(plan(given, CompactionRequest("o", "s", **asked), **options))
     taken = {found["_id"] for found in gone}
     assert len(taken) == len(gone)
     return gone, [found for found in given if found["_id"] not in taken]
 
 
-def covered(given: list[Row], keep: Retention | None = None, **changes: Any) -> list[str]:
+def covered(given: list[Row], **changes: Any) -> list[str]:
     """The ids of the rows that are compacted."""
-    return [found["id"] for found in planned(given, keep, **changes)[0]]
+    return [found["id"] for found in planned(given, **changes)[0]]
 
 
 class TestAnySession:
     """Properties of every session."""
 
     @given(rows().flatmap(lambda given: st.tuples(st.just(given), st.permutations(given))), KEEPS, st.data())
-    def test_is_shown_as_before(self, both: tuple[list[Row], list[Row]], keep: Retention, data: st.DataObject) -> None:
+    def test_is_shown_as_before(
+        self, both: tuple[list[Row], list[Row]], keep: dict[str, Any], data: st.DataObject
+    ) -> None:
         """The rows that stay have the same calls with the same results as before, in whatever order they come."""
         given, mixed = both
         target, run_id = data.draw(st.sampled_from(TARGETS)), data.draw(RUNS)
         now = START + timedelta(seconds=data.draw(st.integers(0, 3_000)))
-        gone, _ = planned(mixed, keep, now=now, target=target, run_id=run_id)
+        gone, _ = planned(mixed, **keep, now=now, target=target, run_id=run_id)
         kept = [found for found in given if found not in gone]
         whole, left = blocks(given), blocks(kept)
         assert left == {source: whole[source] for source in left}
@@ -86,7 +91,7 @@ class TestAnySession:
     @given(rows(), st.integers(0, 30), st.sampled_from(TARGETS), RUNS)
     def test_the_newest_messages_stay(self, given: list[Row], most: int, target: Target, run_id: str) -> None:
         """So many of them, not counting the run that asks; and with none to keep, everything goes that may."""
-        _, kept = planned(given, Retention(most), target=target, run_id=run_id)
+        _, kept = planned(given, keep_recent=most, target=target, run_id=run_id)
         shown = transcript_of_rows(given, current_run_id=run_id)[0]
         newest = {item.source for item in shown[len(shown) - min(most, len(shown)) :]}
         assert newest <= {found["id"] for found in kept}
@@ -97,16 +102,16 @@ class TestAnySession:
     def test_the_newest_that_fit(self, given: list[Row], most: int) -> None:
         """What stays takes no more tokens than were said."""
         shown = {item.source for item in transcript_of_rows(given)[0]}
-        gone, kept = planned(given, Retention(None, most, lambda _: 5))
+        gone, kept = planned(given, keep_tokens=most, cost=lambda _: 5)
         assert sum(5 for found in kept if found["id"] in shown) <= most
         assert not gone or 5 * len(shown) > most
 
     @given(rows(foreign=True), KEEPS, st.sampled_from(TARGETS), RUNS)
     def test_what_no_tail_could_find_again(
-        self, given: list[Row], keep: Retention, target: Target, run_id: str
+        self, given: list[Row], keep: dict[str, Any], target: Target, run_id: str
     ) -> None:
         """Is covered whatever is asked for, and takes its block along."""
-        _, kept = planned(given, keep, target=target, run_id=run_id)
+        _, kept = planned(given, **keep, target=target, run_id=run_id)
         assert all(is_object_id(found["_id"]) for found in kept)
 
     @given(st.lists(rows(most=8), min_size=1, max_size=4), st.data())
@@ -120,7 +125,7 @@ class TestAnySession:
             ]
             now = START + timedelta(seconds=place * 10_000 + data.draw(st.integers(0, 9_000)))
             given = [found for found in everything if tail.includes(found["_id"])]
-            gone, _ = planned(given, data.draw(KEEPS), now=now, target=data.draw(st.sampled_from(TARGETS)))
+            gone, _ = planned(given, **data.draw(KEEPS), now=now, target=data.draw(st.sampled_from(TARGETS)))
             if gone:
                 tail = tail_after(tail, given, gone, now)
             done += [found["_id"] for found in gone]
@@ -135,13 +140,13 @@ class TestAnySession:
         given = [row for row in given if parse_moment(row["timestamp"])]
         first = data.draw(st.integers(0, len(given)))
         last = data.draw(st.integers(first, len(given)))
-        keep, target = Retention(data.draw(st.integers(0, 12))), data.draw(st.sampled_from(TARGETS))
+        keep, target = data.draw(st.integers(0, 12)), data.draw(st.sampled_from(TARGETS))
         newest = given[last:]
         shown = transcript_of_rows(given)[0]
         fixed = {row["_id"] for row in newest}
-        gone = {*covered([*given[:first], *newest], keep, target=target, idle=None, fixed=fixed)}
+        gone = {*covered([*given[:first], *newest], keep_recent=keep, target=target, idle=None, fixed=fixed)}
         assert gone <= {row["id"] for row in given[:first]}
-        assert not gone & {item.source for item in shown[max(len(shown) - (keep.messages or 0), 0) :]}
+        assert not gone & {item.source for item in shown[max(len(shown) - keep, 0) :]}
 
 
 class TestUnits:
@@ -157,20 +162,20 @@ class TestUnits:
             row(5, "TOOL", answers="a"),
             row(6, "AI"),
         ]
-        assert covered(given, Retention(2)) == ["m1"]
-        assert covered(given, Retention(1)) == ["m1", "m2", "m3", "m4", "m5"]
-        assert covered(given, Retention(None, 2, lambda _: 1)) == ["m1", "m2", "m3", "m4", "m5"]
-        assert covered(given, Retention(None, 0, lambda _: 1)) == ["m1", "m2", "m3", "m4", "m5", "m6"]
+        assert covered(given, keep_recent=2) == ["m1"]
+        assert covered(given, keep_recent=1) == ["m1", "m2", "m3", "m4", "m5"]
+        assert covered(given, keep_tokens=2) == ["m1", "m2", "m3", "m4", "m5"]
+        assert covered(given, keep_tokens=0) == ["m1", "m2", "m3", "m4", "m5", "m6"]
 
     def test_runs_are_shown_whole(self) -> None:
         """Where that leaves half of the tokens that may stay; an exact number of messages is what was asked for."""
         given = [found for place in range(4) for found in exchange(10 * place, f"run-{place}")]
-        assert len(covered(given, Retention(None, 11, lambda _: 1))) == 8
-        assert len(covered(given, Retention(None, 8, lambda _: 1))) == 8
+        assert len(covered(given, keep_tokens=11)) == 8
+        assert len(covered(given, keep_tokens=8)) == 8
         # The run itself would be less than half.
-        assert len(covered(given, Retention(None, 7, lambda _: 1))) == 12
-        assert len(covered(exchange(0, "long", calls=9), Retention(None, 7, lambda _: 1))) == 13
-        assert len(covered(given, Retention(10))) == 5
+        assert len(covered(given, keep_tokens=7)) == 12
+        assert len(covered(exchange(0, "long", calls=9), keep_tokens=7)) == 13
+        assert len(covered(given, keep_recent=10)) == 5
 
 
 class TestRunsInProgress:

@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus.core.ports import Row
+from nexus.core.turns import Source
+from nexus.core.working_memory import Compaction
 from nexus.services.memory.rule_summary import by_run, shorten_line, summarise
 from nexus.services.text.sentences import weight
 from tests.nexus.support.fake_counter import FakeCounter
-from tests.nexus.unit.services.memory.sessions import rows
+from tests.nexus.unit.services.memory.sessions import START, rows
 from tests.nexus.unit.services.memory.test_plan import exchange, row
 
 COUNT = FakeCounter().count
@@ -36,7 +38,14 @@ PREVIOUS = st.one_of(
 
 def told(previous: str, given: list[Row], most: int, before: int = 0) -> str:
     """The summary."""
-    return summarise(previous, by_run(given), most_tokens=most, count=COUNT, told_before=before)
+    return summarise(compaction(previous, before), by_run(given), most_tokens=most, count=COUNT)
+
+
+def compaction(summary: str, total: int, source: Source = "fallback") -> Compaction:
+    """The compaction before, with that summary of so many messages."""
+    return Compaction(
+        number=1, created_at=START, summary=summary, source=source, count=total, total=total, since="00000001"
+    )
 
 
 def accounted(summary: str) -> int:
@@ -122,9 +131,8 @@ class TestForgedCounts:
     def test_no_more_than_there_are(self, lines: list[str], before: int, new: int, by_model: bool) -> None:
         """What is left out is counted as what it stands for, whatever it says itself."""
         runs_now = by_run(runs(0, new))
-        summary = summarise(
-            "\n".join(["Porto.", *lines]), runs_now, most_tokens=30, count=COUNT, told_before=before, by_model=by_model
-        )
+        latest = compaction("\n".join(["Porto.", *lines]), before, "model" if by_model else "fallback")
+        summary = summarise(latest, runs_now, most_tokens=30, count=COUNT)
         head = UNTOLD.match(summary)
         assert int(head[1].replace(",", "")) <= before + 4 * new if head else True
 
