@@ -13,7 +13,7 @@
 
 import random
 from collections.abc import Callable, Iterable
-from typing import Final, TypeAlias
+from typing import Final
 
 import anyio
 import structlog
@@ -33,8 +33,6 @@ from nexus.core.concurrency import Pauses
 from nexus.core.ports import Delivery, Work
 
 _log = structlog.get_logger(__name__)
-
-_Argument: TypeAlias = bytes | str | int
 
 _READ_AT_ONCE: Final = 32
 _MOST_SURPLUS: Final = 64
@@ -133,8 +131,7 @@ class GroupReader:
         False when there was no room for all of it.
         """
         while (room := self._room()) > 0:
-            arguments: list[_Argument] = [*self._names, room, idle_ms, *self.in_hand.entries]
-            fetched = await self._fetch(keys=[self._key], args=arguments)
+            fetched = await self._fetch([self._key], [*self._names, room, idle_ms, *self.in_hand.entries])
             for entry, _, deliveries in fetched if idle_ms else ():
                 _log.info("work_taken_over", topic=self.topic, entry=entry.decode(), deliveries=deliveries)
             await self._take(
@@ -163,8 +160,7 @@ class GroupReader:
         free = min(_MOST_SURPLUS - self.in_hand.surplus, _READ_AT_ONCE, self._room_for_bytes(2 * _MOST_BYTES))
         if free < 1:
             return
-        arguments: list[_Argument] = [*self._names, self._work.most, free]
-        found = await self._shed(keys=[self._key], args=arguments)
+        found = await self._shed([self._key], [*self._names, self._work.most, free])
         await self._take(
             delivery_of(self.topic, entry, _fields(pairs), shared=True, surplus=True)
             for _, entries in found or ()
@@ -259,8 +255,7 @@ class EntriesInHand:
                 continue
             try:
                 for start in range(0, len(entries), _RENEWED_AT_ONCE):
-                    arguments: list[_Argument] = [*self._names, *entries[start : start + _RENEWED_AT_ONCE]]
-                    await self._renew(keys=[self._key], args=arguments)
+                    await self._renew([self._key], [*self._names, *entries[start : start + _RENEWED_AT_ONCE]])
             except (RedisError, OSError) as error:
                 if not is_group_gone(error):
                     _log.warning("lease_not_renewed", topic=self._topic, reason=type(error).__name__)
@@ -283,8 +278,7 @@ class EntriesInHand:
         """Acknowledge what is done, and let others take over the rest at once."""
         try:
             await self._acknowledge()
-            arguments: list[_Argument] = [*self._names, self._lease_ms * 1_000]
-            left = await self._give_back(keys=[self._key], args=arguments)
+            left = await self._give_back([self._key], [*self._names, self._lease_ms * 1_000])
         except (RedisError, OSError) as error:
             _log.warning("work_not_given_back", topic=self._topic, reason=type(error).__name__)
             return

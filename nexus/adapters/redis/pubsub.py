@@ -163,7 +163,7 @@ class RedisSubscription(BufferedSubscription):
             while missing:
                 message = await pubsub.get_message(timeout=self._heartbeat_s)
                 if message and message["type"] == "subscribe":
-                    missing.discard(_text(message["channel"]))
+                    missing.discard(message["channel"].decode())
                 elif message:
                     await self._deliver(message)
 
@@ -201,9 +201,11 @@ class RedisSubscription(BufferedSubscription):
 
     async def _deliver(self, message: dict[str, Any]) -> bool:
         """Hand a message on. Returns whether it is the own heartbeat instead."""
-        channel = _text(message["channel"])
-        if message["type"] != "message" or channel == self._heartbeat:
-            return bool(message["type"] == "message")
+        if message["type"] != "message":
+            return False
+        channel = message["channel"].decode()
+        if channel == self._heartbeat:
+            return True
         delivery = Delivery(channel.removeprefix(self._prefix), message["data"])
         if self._begun:
             await self._send.send(delivery)
@@ -212,7 +214,3 @@ class RedisSubscription(BufferedSubscription):
             with suppress(anyio.WouldBlock):
                 self._send.send_nowait(delivery)
         return False
-
-
-def _text(channel: bytes | str) -> str:
-    return channel.decode() if isinstance(channel, bytes) else channel

@@ -177,8 +177,7 @@ class StreamTrimmer:
         end, seen_at = self._ends.get(topic, (None, now))
         is_old = end is not None and now - seen_at >= self._keep_ms / 1_000
         old = end if end and is_old else _BEGINNING
-        arguments: list[bytes | str | int] = [GROUP, self._keep_ms, _GONE_MS, old]
-        in_the_future = await self._trim(keys=[self._prefix + topic], args=arguments)
+        in_the_future = await self._trim([self._prefix + topic], [GROUP, self._keep_ms, _GONE_MS, old])
         if not in_the_future:
             self._ends.pop(topic, None)
         elif end is None or is_old:
