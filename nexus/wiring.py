@@ -17,7 +17,7 @@ from nexus.adapters.tokenizer import open_tokenizer
 from nexus.config import BusSettings, Settings, signing_of
 from nexus.config.loading import with_stored
 from nexus.connections import Transport
-from nexus.core.ports import Bus, DeadLetters, LanguageModel, RequestLedger, Store, Subscription, TokenCounter
+from nexus.core.ports import Bus, LanguageModel, Store, Subscription, TokenCounter
 from nexus.services.context.budget import WindowSettings
 from nexus.services.context.builder import BuilderSettings, ContextBuilder
 from nexus.services.memory.compactor import CompactionSettings, Compactor
@@ -62,8 +62,6 @@ class Nexus:
 
     settings: Settings
     bus: Bus
-    ledger: RequestLedger
-    dead_letters: DeadLetters
     dead_letter_writer: DeadLetterWriter
     store: Store
     registry: ToolRegistry
@@ -148,8 +146,6 @@ def create_nexus(settings: Settings, transport: Transport, store: Store, model: 
     return Nexus(
         settings,
         bus,
-        ledger,
-        transport.dead_letters,
         letters,
         store,
         registry,

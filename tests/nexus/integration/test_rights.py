@@ -109,19 +109,21 @@ async def test_a_request_is_answered(server: RedisServer, mongo_uri: str, databa
     async with (
         service(url, mode, mongo_uri, database_name) as nexus,
         open_client(requester, mode=mode, channel_prefix=PREFIX) as client,
+        open_bus(nexus.settings.bus) as transport,
     ):
+        ledger = transport.ledger
         for number in range(3):
             assert (await client.build(run_of(f"ada{number}"), timeout=PATIENCE_S))["degraded"] == []
         assert await client.send_state("ada", {"op": "clear"}) == 1
-        await nexus.dead_letters.keep(DeadLetter("llm.results", "not JSON", "0" * 64, 1, message_id="m", body=b"x"))
-        claim: Any = await nexus.ledger.claim(f"k-{mode}", "f", 1_000)
-        assert await nexus.ledger.renew(claim, 1_000)
-        await nexus.ledger.release(claim)
-        claim = await nexus.ledger.claim(f"k-{mode}", "f", 1_000)
+        await transport.dead_letters.keep(DeadLetter("llm.results", "not JSON", "0" * 64, 1, message_id="m", body=b"x"))
+        claim: Any = await ledger.claim(f"k-{mode}", "f", 1_000)
+        assert await ledger.renew(claim, 1_000)
+        await ledger.release(claim)
+        claim = await ledger.claim(f"k-{mode}", "f", 1_000)
         row = OutboxRow("ada", "id", b"row")
-        await nexus.ledger.conclude(claim, "nexus.doctor.1", b"answer", 1_000, None, row)
-        assert isinstance(nexus.ledger, RedisLedger)
-        outbox = nexus.ledger.outbox
+        await ledger.conclude(claim, "nexus.doctor.1", b"answer", 1_000, None, row)
+        assert isinstance(ledger, RedisLedger)
+        outbox = ledger.outbox
         assert await outbox.of_owner("ada") == [row]
         await outbox.remove(await outbox.oldest(9))
         if isinstance(nexus.bus, RedisStreamsBus):
