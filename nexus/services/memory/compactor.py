@@ -19,7 +19,6 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import count
 from typing import Final, Self
 
 import anyio
@@ -177,8 +176,9 @@ class Compactor:
     async def _store_archive(
         self, compaction: Compaction, covered: Sequence[Row], session: tuple[str, str]
     ) -> tuple[str, ...]:
-        number, most_bytes = compaction.number, self.settings.detail_max_bytes
-        for attempt in count(1):
+        number, most_bytes, attempt = compaction.number, self.settings.detail_max_bytes, 0
+        while True:
+            attempt += 1
             make = partial(archive, covered, number, most_bytes=most_bytes, attempt=attempt)
             details = [
                 Detail(
@@ -195,7 +195,6 @@ class Compactor:
             ]
             if await self._store_details([document_of(detail, session) for detail in details], session):
                 return tuple(detail.name for detail in details)
-        raise AssertionError
 
     async def _store_details(self, left: list[Row], session: tuple[str, str]) -> bool:
         """Whether all are stored, by this attempt or by another with the same words."""

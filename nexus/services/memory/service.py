@@ -33,6 +33,7 @@ from nexus.core.working_memory import (
 from nexus.services.memory.compactor import BackgroundCompactions, Compact
 from nexus.services.memory.documents import LOOKED_BACK, TEMPLATE, Caller, document_of, read_all, read_snapshot
 from nexus.services.memory.search import search
+from nexus.services.text.sentences import weight
 from nexus.services.tools.memory_tools import (
     DEFAULT_CHARACTERS,
     READING_TOOLS,
@@ -149,10 +150,9 @@ class WorkingMemory:
         overview = await self._write_overview(call, caller)
         if overview.call_id != caller.call_id:
             return f"That is what the overview says already: unchanged, revision {overview.revision}."
-        size = len(overview.content.encode("utf-8", "replace"))
         return (
-            f"The overview is revision {overview.revision} now, {size} of {self.limits.overview_max_bytes} bytes. The "
-            "next exchange begins with it."
+            f"The overview is revision {overview.revision} now, {weight(overview.content)} of "
+            f"{self.limits.overview_max_bytes} bytes. The next exchange begins with it."
         )
 
     async def _write_overview(self, call: UpdateOverview, caller: Caller) -> Overview:

@@ -32,12 +32,9 @@ SEARCH_MEMORY: Final = "search_memory"
 READING_TOOLS: Final = frozenset({READ_MEMORY_DETAIL, SEARCH_MEMORY})
 MEMORY_TOOLS: Final = READING_TOOLS | {COMPACT_HISTORY, UPDATE_WORKING_MEMORY, WRITE_MEMORY_DETAIL}
 
-_DEFAULT_KEEP_RECENT: Final = 5
-_MOST_KEPT: Final = 1_000
 _NAME_CHARS: Final = 64
 # Of one part of a detail: a small window has room for several.
 DEFAULT_CHARACTERS: Final = 8_000
-_FEWEST_CHARACTERS, _MOST_CHARACTERS = 1_000, 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +86,7 @@ _TOOLS: Final[Mapping[str, _Tool]] = {
                 "summarize: a summary takes their place. archive: besides, they are kept word for word as details, to "
                 "be opened with read_memory_detail; for what may have to be quoted.",
             ),
-            "keep_recent": _number_of(
-                "How many of the newest messages stay in any case.", most=_MOST_KEPT, default=_DEFAULT_KEEP_RECENT
-            ),
+            "keep_recent": _number_of("How many of the newest messages stay in any case.", most=1_000, default=5),
         },
         required=("target", "strategy"),
     ),
@@ -107,9 +102,9 @@ _TOOLS: Final[Mapping[str, _Tool]] = {
             ),
             "characters": _number_of(
                 "How much of it to show at once, at most. More takes more of the window.",
-                _FEWEST_CHARACTERS,
-                _MOST_CHARACTERS,
-                DEFAULT_CHARACTERS,
+                least=1_000,
+                most=65_536,
+                default=DEFAULT_CHARACTERS,
             ),
         },
         required=("name",),
@@ -259,17 +254,17 @@ def read_call(name: str, given: Any, limits: MemoryLimits | None = None) -> Memo
         return CompactHistory(
             _word(arguments, "target", TARGETS),
             _word(arguments, "strategy", STRATEGIES),
-            _whole_number(arguments, "keep_recent", _MOST_KEPT, _DEFAULT_KEEP_RECENT),
+            _whole_number(arguments, "keep_recent", allowed),
         )
     if name == READ_MEMORY_DETAIL:
         return ReadDetail(
             read_name(arguments.get("name")),
-            _whole_number(arguments, "from_character", _LARGEST, 0),
-            _whole_number(arguments, "characters", _MOST_CHARACTERS, DEFAULT_CHARACTERS, least=_FEWEST_CHARACTERS),
+            _whole_number(arguments, "from_character", allowed),
+            _whole_number(arguments, "characters", allowed),
         )
     if name == UPDATE_WORKING_MEMORY:
         content = _content(arguments, limits.overview_max_bytes, "drop what is settled, or put it into a detail")
-        base = _whole_number(arguments, "base_revision", _LARGEST) if "base_revision" in arguments else None
+        base = _whole_number(arguments, "base_revision", allowed) if "base_revision" in arguments else None
         return UpdateOverview(content, base)
     if name == WRITE_MEMORY_DETAIL:
         detail = read_name(arguments.get("name"))
@@ -333,10 +328,9 @@ def _word(arguments: Mapping[str, Any], where: str, allowed: tuple[_Word, ...]) 
     return word
 
 
-def _whole_number(
-    arguments: Mapping[str, Any], where: str, most: int, default: int | None = None, *, least: int = 0
-) -> int:
-    given = arguments.get(where, default)
+def _whole_number(arguments: Mapping[str, Any], where: str, parameters: Mapping[str, dict[str, Any]]) -> int:
+    schema = parameters[where]
+    given, least, most = arguments.get(where, schema.get("default")), schema["minimum"], schema.get("maximum", _LARGEST)
     whole = int(given) if isinstance(given, float) and given.is_integer() else given
     if not isinstance(whole, int) or isinstance(whole, bool) or not least <= whole <= most:
         raise ValueError(f"{where}: {_shown(given)} is not allowed; a whole number from {least} to {most} is")
